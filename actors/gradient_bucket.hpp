@@ -1,0 +1,83 @@
+// actors/gradient_bucket.hpp — one actor per unit: from the gradients of micro-steps to this rank's reduced slice.
+//
+// AcquireGradient lends a slot for the whole unit's gradient in compute dtype (its padding is zeroed here; the rest is
+// the borrower's to write in full). GradientReady gives it back full: the slices of all ranks are reduced into the
+// accumulator, overwriting it at a step's first micro-step and adding after, and at the last one the reply carries the
+// norm's exact sum of squares and the first bad element.
+//
+// States: empty -> slot lent -> reducing -> empty. One slot per unit at a time.
+// Invariant: between the last micro-step's reply and the next step's first GradientReady the accumulator holds the
+// step's whole gradient, not averaged: dividing by ranks, micro-steps and loss scale is AdamStep's gradient_scale.
+//
+// Buffers: the slot belongs to the borrower from the reply of AcquireGradient to GradientReady, then to Collectives. The
+// accumulator belongs to this actor (Collectives writes it) until the last micro-step's reply, then to CpuOptimizer
+// until the unit's ParamReady. The next step cannot write it earlier: its backward visit needs that very version.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "actors/collectives.hpp"
+#include "actors/slot_pool.hpp"
+#include "actors/unit_layout.hpp"
+#include "runtime/actor.hpp"
+
+namespace tandem {
+
+using ReducedGradient = GradientNorm;
+
+/// The reply: padded_elements of the bucket's block type, lent until GradientReady. `ticket`: of the gradients' slot pool.
+struct AcquireGradient {
+  using Reply = std::byte*;
+  std::uint64_t ticket = 0;
+};
+
+/// The lent slot is full. `order`: this reduction's number in Collectives. The reply comes when the accumulator holds the
+/// result and the slot is free; it is meaningful after the last micro-step. Bad elements are indices into the unit.
+struct GradientReady {
+  using Reply = ReducedGradient;
+  bool first_micro_step = true;
+  bool last_micro_step = true;
+  std::uint64_t order = 0;
+};
+
+using GradientBucketAddress = Address<AcquireGradient, GradientReady>;
+
+class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientReady> {
+ public:
+  struct Options {
+    Name name = "bucket";
+    UnitLayout layout;
+    std::uint32_t rank = 0;
+    DType block_type = DType::kF32;  // of the slot
+    void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
+    // kBF16 is for bf16 blocks at world 1 with one micro-step per step, where nothing is ever added: the same values,
+    // hence the same bits later on, for 6 of the update's 36 bytes per element less.
+    DType accumulator_type = DType::kF32;
+    SlotPoolAddress slots;
+    CollectivesAddress collectives;
+  };
+
+  struct Counters {
+    std::uint64_t reductions = 0;
+    double slot_waiting_s = 0;
+    double reduce_waiting_s = 0;  // its turn included
+  };
+
+  explicit GradientBucket(Options options);
+
+  Task<std::byte*> handle(AcquireGradient request);
+  Task<ReducedGradient> handle(GradientReady ready);
+
+  /// Loop thread.
+  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+
+ private:
+  Options options_;
+  std::byte* slot_ = nullptr;  // while lent
+  std::uint64_t ticket_ = 0;
+  Counters counters_;
+};
+
+}  // namespace tandem

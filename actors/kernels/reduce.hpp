@@ -1,0 +1,62 @@
+// actors/kernels/reduce.hpp — accumulate gradients in fp32, their sum of squares and finite check,
+// and casts.
+//
+// The sum of squares is taken per block of kNormBlock elements at fixed flat positions (block b is
+// the elements [b * kNormBlock, (b + 1) * kNormBlock)), in double: 16 lanes, element i goes to lane
+// i mod 16 in ascending order, the lanes are added as a fixed tree. The blocks' sums go into an
+// ExactSum. Invariant: same bits for every SIMD target, chunking and thread count. A square of an
+// fp32 value is exact in double and the sum of a block cannot overflow, so a block's sum is finite
+// exactly when all of its elements are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "actors/dtype.hpp"
+#include "actors/kernels/exact_sum.hpp"
+
+namespace tandem {
+
+inline constexpr std::size_t kNormBlock = 512;
+
+/// What the last pass over a gradient finds out; mergeable over chunks, units and ranks in any
+/// order.
+struct GradientNorm {
+  ExactSum sum_of_squares;
+  std::int64_t first_bad_element = -1;  // least index of a NaN or infinity, -1: none
+
+  void merge(const GradientNorm& other) noexcept {
+    sum_of_squares.merge(other.sum_of_squares);
+    if (other.first_bad_element >= 0 &&
+        (first_bad_element < 0 || other.first_bad_element < first_bad_element)) {
+      first_bad_element = other.first_bad_element;
+    }
+  }
+};
+
+enum class AccumulateMode : std::uint8_t { kOverwrite, kAdd };
+
+// All functions: any thread, elements [begin, end) of whole arrays; disjoint ranges may run at the
+// same time.
+
+/// accumulator = gradient, or accumulator += gradient (one rounding per element).
+void accumulate(float* accumulator, const void* gradient, DType gradient_type, std::size_t begin,
+                std::size_t end, AccumulateMode mode);
+
+/// As accumulate, and adds the norm of the resulting accumulator's range to `norm`. `begin` is a
+/// multiple of kNormBlock; `end` too, or the array's end (the missing elements of its block count
+/// as zero).
+void accumulate_with_norm(float* accumulator, const void* gradient, DType gradient_type,
+                          std::size_t begin, std::size_t end, AccumulateMode mode,
+                          GradientNorm& norm);
+
+/// The norm of values[begin, end) alone; same bits as accumulate_with_norm of the same values.
+void add_norm(const void* values, DType type, std::size_t begin, std::size_t end,
+              GradientNorm& norm);
+
+/// Copies with conversion: fp32 -> bf16 rounds to nearest even and keeps NaN, bf16 -> fp32 is
+/// exact. Not overlapping.
+void cast(const void* from, DType from_type, void* to, DType to_type, std::size_t begin,
+          std::size_t end);
+
+}  // namespace tandem

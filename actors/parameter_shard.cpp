@@ -1,0 +1,114 @@
+// actors/parameter_shard.cpp — see parameter_shard.hpp.
+#include "actors/parameter_shard.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+namespace {
+double seconds_since(TimePoint start) {
+  return std::chrono::duration<double>(EventLoop::current().now() - start).count();
+}
+}  // namespace
+
+ParameterShard::ParameterShard(Options options)
+    : Actor(options.name), options_(std::move(options)), version_(options_.version) {
+  TANDEM_CHECK(options_.shard != nullptr || options_.layout.shard_elements == 0,
+               "a shard's bytes are handed in");
+}
+
+void ParameterShard::handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
+  TANDEM_CHECK(request.version >= version_, "an older version than the shard's is gone");
+  TANDEM_CHECK(request.ticket >= next_ticket_, "the visits of a unit come in plan order");
+  TANDEM_CHECK(!updating_ || request.version > version_, "no visit of a version under update");
+  next_ticket_ = request.ticket + 1;
+  pending_.push({request, std::move(reply), EventLoop::current().now()});
+  serve_if_possible();
+}
+
+Task<> ParameterShard::handle(ReleaseUnit release) {
+  TANDEM_CHECK(!held_.empty(), "only a held visit is released");
+  co_await options_.slots.send(ReleaseSlot{held_.pop(), release.next_use}, scope().stop_token());
+}
+
+void ParameterShard::handle(UpdateStarts update) {
+  TANDEM_CHECK(update.version > version_, "versions go up");
+  TANDEM_CHECK(!updating_ && !gathering_, "a shard is not overwritten while a gather reads it");
+  updating_ = true;
+}
+
+void ParameterShard::handle(ParamReady ready) {
+  TANDEM_CHECK(ready.version > version_, "versions go up");
+  TANDEM_CHECK(!gathering_, "a shard is not overwritten while a gather reads it");
+  updating_ = false;
+  version_ = ready.version;
+  version_since_ = EventLoop::current().now();
+  serve_if_possible();
+}
+
+void ParameterShard::serve_if_possible() {
+  if (serving_ || pending_.empty()) {
+    return;
+  }
+  TANDEM_CHECK(pending_.front().request.version >= version_, "a visit missed its version");
+  if (pending_.front().request.version == version_) {
+    serving_ = true;
+    scope().spawn(options_.name, &ParameterShard::serve, this);
+  }
+}
+
+/// Serves visits as long as the next one's version is there; ends otherwise, and is started again by ParamReady.
+Task<> ParameterShard::serve() {
+  while (!pending_.empty() && pending_.front().request.version == version_) {
+    Pending visit = pending_.pop();
+    counters_.version_waiting_s += seconds_since(visit.since);
+    std::exception_ptr error;
+    try {
+      std::byte* block = co_await acquire(visit.request);
+      held_.push(visit.request.ticket);
+      visit.reply->send(block);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (error != nullptr) {
+      visit.reply->fail(error);
+    }
+  }
+  serving_ = false;
+}
+
+Task<std::byte*> ParameterShard::acquire(AcquireUnit request) {
+  const std::uint64_t order =
+      request.gather_order == kSameAsTicket ? request.ticket : request.gather_order;
+  const SlotGrant grant = co_await options_.slots.ask(
+      AcquireSlot{request.ticket, options_.unit, request.version}, scope().stop_token());
+  ++counters_.acquired;
+  if (grant.resident) {
+    ++counters_.resident;
+    co_await options_.collectives.send(SkipGather{order}, scope().stop_token());
+    co_return grant.data;
+  }
+  TANDEM_CHECK(!updating_ && version_ == request.version, "a gather reads the wanted version");
+  gathering_ = true;
+  const TimePoint start = EventLoop::current().now();
+  const std::size_t shard_bytes = options_.layout.shard_elements * bytes_of(options_.type);
+  std::exception_ptr error;
+  try {
+    co_await options_.collectives.ask(AllGather{order, {options_.shard, grant.data, shard_bytes}},
+                                      scope().stop_token());
+  } catch (...) {
+    error = std::current_exception();
+  }
+  gathering_ = false;
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+  counters_.gather_waiting_s += seconds_since(start);
+  co_return grant.data;
+}
+
+}  // namespace tandem

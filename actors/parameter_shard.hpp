@@ -1,0 +1,116 @@
+// actors/parameter_shard.hpp — one actor per unit: its slice of the weights, and the way to the whole unit.
+//
+// The shard lies in compute dtype in bytes handed in. AcquireUnit waits until the shard has the wanted version, gets a
+// slot in ticket order, has the shards of all ranks gathered into it (or finds the unit still there in that version,
+// and then answers without a gather) and replies with the whole padded block.
+//
+// States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released. Visits of one unit
+// pass the first three one after another, in ticket order; several may be held (a tied weight).
+// Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
+//
+// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady: then CpuOptimizer writes
+// them. No gather reads them meanwhile, because the plan orders both: a step's update is sent after the last gradient of
+// the unit is reduced, so after the last visit of the old version held its block; and the first gather of the new
+// version waits for ParamReady. Both directions are checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "actors/collectives.hpp"
+#include "actors/ring_queue.hpp"
+#include "actors/slot_pool.hpp"
+#include "actors/unit_layout.hpp"
+#include "runtime/actor.hpp"
+
+namespace tandem {
+
+inline constexpr std::uint64_t kSameAsTicket = UINT64_MAX;
+
+/// Waits for the version, a slot and the gather. The reply, the whole padded block in compute dtype, is lent until the
+/// ReleaseUnit of this visit. Versions and tickets of one unit never go back.
+struct AcquireUnit {
+  using Reply = std::byte*;
+  std::uint64_t version = 0;
+  std::uint64_t ticket = 0;  // of the unit's slot pool
+  std::uint64_t gather_order =
+      kSameAsTicket;  // of Collectives; differs from the ticket only with several slot pools
+};
+
+/// Gives back the oldest visit that is held. `next_use`: ticket of the unit's next visit, kNoNextUse if unknown.
+struct ReleaseUnit {
+  std::uint64_t next_use = kNoNextUse;
+};
+
+/// From CpuOptimizer: it writes the shard from now on; ParamReady of `version` follows.
+struct UpdateStarts {
+  std::uint64_t version = 0;
+};
+
+/// The shard holds `version` now. A resident older copy is void: nobody may ask for that version any more.
+struct ParamReady {
+  std::uint64_t version = 0;
+};
+
+using ParameterShardAddress = Address<AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady>;
+
+class ParameterShard
+    : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady> {
+ public:
+  struct Options {
+    Name name = "shard";
+    std::uint32_t unit = 0;
+    UnitLayout layout;
+    DType type = DType::kF32;
+    std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
+    std::uint64_t version = 0;   // what the shard holds now
+    SlotPoolAddress slots;
+    CollectivesAddress collectives;
+  };
+
+  struct Counters {
+    std::uint64_t acquired = 0;
+    std::uint64_t resident = 0;    // of these, without a gather
+    double version_waiting_s = 0;  // requests waited for the optimizer
+    double gather_waiting_s = 0;   // visits waited for their gather, its turn included
+  };
+
+  explicit ParameterShard(Options options);
+
+  void handle(AcquireUnit request, ReplyTo<AcquireUnit> reply);
+  Task<> handle(ReleaseUnit release);
+  void handle(UpdateStarts update);
+  void handle(ParamReady ready);
+
+  /// Loop thread.
+  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+  /// When the shard got its version; the clock's epoch for the one it started with.
+  [[nodiscard]] TimePoint version_since() const noexcept { return version_since_; }
+
+ private:
+  struct Pending {
+    AcquireUnit request;
+    std::optional<ReplyTo<AcquireUnit>> reply;
+    TimePoint since;
+  };
+
+  void serve_if_possible();
+  Task<> serve();
+  Task<std::byte*> acquire(AcquireUnit request);
+
+  Options options_;
+  std::uint64_t version_;
+  TimePoint version_since_;
+  bool serving_ = false;
+  bool updating_ = false;
+  bool gathering_ = false;
+  std::uint64_t next_ticket_ = 0;  // no visit may have a lower one
+  RingQueue<Pending> pending_;     // by ticket
+  RingQueue<std::uint64_t> held_;  // tickets, oldest first
+  Counters counters_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+# Language, warnings, sanitizers, linker: what every target of the project is compiled with.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13.3)
+  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} miscompiles co_await expressions (objects are destroyed twice); "
+                      "use clang-19 (./tandem setup installs it; the presets choose it) or g++ >= 13.3")
+endif()
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+
+add_compile_options(-Wall -Wextra -Wno-unused-parameter
+  # Same bits whatever the compiler decides to fuse: an FMA stands where we wrote one.
+  -ffp-contract=off
+  # Symmetric transfer between coroutines is a tail call only with this flag below -O2.
+  -foptimize-sibling-calls)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  add_compile_options(-Wno-missing-designated-field-initializers -Wno-missing-field-initializers)
+endif()
+add_compile_definitions(ASIO_STANDALONE ASIO_NO_DEPRECATED)
+
+find_program(TANDEM_MOLD mold)
+if(TANDEM_MOLD AND NOT TANDEM_SANITIZE)
+  add_link_options(-fuse-ld=mold)
+endif()
+if(TANDEM_SANITIZE)
+  add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TANDEM_SANITIZE})
+endif()
+
+find_program(TANDEM_CCACHE ccache)
+if(TANDEM_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${TANDEM_CCACHE})
+  add_compile_options("$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+endif()

@@ -1,0 +1,34 @@
+# CUDA parts compile wherever nvcc is found and run wherever a GPU is; without a toolkit the no_cuda sources stand in.
+# .cu files are C++17, free of coroutines and of LibTorch; g++ is only nvcc's host compiler here.
+find_program(TANDEM_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_HOME PATH_SUFFIXES bin)
+option(TANDEM_CUDA "Compile the CUDA parts" ON)
+if(TANDEM_CUDA AND TANDEM_NVCC AND NOT TANDEM_SANITIZE)
+  set(CMAKE_CUDA_COMPILER ${TANDEM_NVCC})
+  set(CMAKE_CUDA_STANDARD 17)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  endif()
+  find_program(TANDEM_CUDA_HOST g++)
+  set(CMAKE_CUDA_HOST_COMPILER ${TANDEM_CUDA_HOST})
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  set(TANDEM_HAVE_CUDA ON)
+  message(STATUS "CUDA: ${TANDEM_NVCC}")
+else()
+  set(TANDEM_HAVE_CUDA OFF)
+  message(STATUS "CUDA: no nvcc found, CPU-only build")
+endif()
+
+# tandem_cuda_library(NAME sources...): a static library tandem_NAME of .cu files. The project's own compile options are
+# clang's and would reach nvcc through the directory, so the target drops them and sets the few it needs.
+function(tandem_cuda_library name)
+  add_library(tandem_${name} STATIC ${ARGN})
+  set_target_properties(tandem_${name} PROPERTIES
+    COMPILE_OPTIONS "-Xcompiler=-fPIC,-Wall"
+    COMPILE_DEFINITIONS ""
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+    CUDA_COMPILER_LAUNCHER "")
+  target_include_directories(tandem_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(tandem_${name} PUBLIC CUDA::cudart)
+endfunction()

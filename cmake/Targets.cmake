@@ -1,0 +1,40 @@
+# tandem_library(NAME LINK targets...): a layer of the project, made of the sources in its folder (and sub-folders).
+# A file that lies in the folder belongs to the library; *.cu are left to cmake/Cuda.cmake.
+function(tandem_library name)
+  cmake_parse_arguments(arg "" "" "LINK;EXCLUDE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  foreach(pattern ${arg_EXCLUDE})
+    list(FILTER sources EXCLUDE REGEX "${pattern}")
+  endforeach()
+  add_library(tandem_${name} STATIC ${sources})
+  add_library(tandem::${name} ALIAS tandem_${name})
+  target_include_directories(tandem_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(tandem_${name} PUBLIC ${arg_LINK})
+endfunction()
+
+# tandem_tests(NAME LINK targets...): one GoogleTest binary out of tests/NAME/.
+function(tandem_tests name)
+  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/compile_fail/")  # compiled by their tests, not by the build
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(test_${name} ${sources})
+  target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gtest_main GTest::gmock)
+  target_compile_definitions(test_${name} PRIVATE
+    TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 300 LABELS ${name} ENVIRONMENT GOMP_SPINCOUNT=10000)
+endfunction()
+
+# tandem_bench(NAME LINK targets...): the Google Benchmark binary bench_NAME out of bench/NAME/.
+function(tandem_bench name)
+  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(bench_${name} ${sources})
+  target_link_libraries(bench_${name} PRIVATE ${arg_LINK} benchmark::benchmark)
+endfunction()

@@ -1,0 +1,385 @@
+#include "engine/config/config.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <unordered_map>
+
+#include <simdjson.h>
+
+#include "engine/config/batch_triple.hpp"
+#include "engine/config/json_text.hpp"
+#include "engine/config/key_table.hpp"
+#include "engine/config/key_value.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/nearest.hpp"
+
+namespace tandem {
+namespace {
+
+using simdjson::dom::element;
+
+constexpr std::size_t kFileBytesMax = 1 << 20;
+
+struct Given {
+  element value;
+  std::string written_path;
+};
+
+bool is_auto(const element& value) {
+  std::string_view text;
+  return value.is_null() || (value.get(text) == simdjson::SUCCESS && text == "auto");
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, std::string_view origin, const ParseOptions& options)
+      : origin_(origin), options_(options), stripped_(strip_comments(text)) {
+    for (JsonMember& member : scan_json(stripped_, origin)) {
+      lines_.emplace(std::move(member.path), member.line);
+    }
+    const auto error = parser_.parse(stripped_).get(root_);
+    if (error != simdjson::SUCCESS) {
+      throw user_error("config", "{}: not valid JSON: {}", origin, simdjson::error_message(error));
+    }
+    if (!root_.is_object()) {
+      throw user_error("config", "{}: the document is {}; a configuration is an object in braces",
+                       origin, kind_of(root_));
+    }
+  }
+
+  Config parse() {
+    config_.origin = origin_;
+    config_.world_size = options_.world_size;
+    choose_types();
+    rows_ = key_table(config_);
+    collect(root_, "");
+    for (KeyRow& row : rows_) {
+      take(row);
+    }
+    resolve();
+    return std::move(config_);
+  }
+
+ private:
+  [[nodiscard]] std::string where(const std::string& written_path) const {
+    const auto found = lines_.find(written_path);
+    return found == lines_.end() ? origin_ : fmt::format("{}:{}", origin_, found->second);
+  }
+
+  /// The types of optimizer and scheduler decide which parameters exist, so they come first.
+  void choose_types() {
+    const auto type_of = [&](const char* block, auto&& choose) {
+      element member;
+      if (root_[block].get(member) != simdjson::SUCCESS || is_auto(member)) {
+        return;
+      }
+      if (!member.is_object()) {
+        throw user_error("config", "{}: {} is {}; write an object with type and params",
+                         where(block), block, kind_of(member));
+      }
+      std::string_view type;
+      if (member["type"].get(type) != simdjson::SUCCESS) {
+        throw user_error("config", "{}: {}.type is missing or no string; name one", where(block),
+                         block);
+      }
+      choose(type, where(fmt::format("{}.type", block)));
+    };
+    type_of("optimizer", [&](std::string_view type, const std::string& at) {
+      choose_optimizer(config_, type, at);
+    });
+    type_of("scheduler", [&](std::string_view type, const std::string& at) {
+      choose_schedule(config_, type, at);
+    });
+  }
+
+  void collect(const element& object, const std::string& prefix) {
+    for (const auto member : simdjson::dom::object(object)) {
+      const std::string path = prefix + std::string(member.key);
+      if (path == "optimizer.type" || path == "scheduler.type") {
+        report_type(path, member.value);
+        continue;
+      }
+      const std::string row_path = canonical(path);
+      if (is_row(row_path)) {
+        give(row_path, path, member.value);
+      } else if (is_block(path)) {
+        if (member.value.is_object()) {
+          collect(member.value, path + ".");
+        } else if (!is_auto(member.value)) {
+          throw user_error("config", "{}: {} is {}; write an object in braces", where(path), path,
+                           kind_of(member.value));
+        }
+      } else {
+        unknown(prefix, std::string(member.key));
+      }
+    }
+  }
+
+  void report_type(const std::string& path, const element& value) {
+    config_.keys.push_back({.path = path, .value = simdjson::minify(value), .reason = {}});
+  }
+
+  static std::string canonical(const std::string& path) {
+    const auto aliases = key_aliases();
+    const auto found = std::ranges::find(aliases, path, &KeyAlias::old_path);
+    return found == aliases.end() ? path : std::string(found->path);
+  }
+
+  [[nodiscard]] bool is_row(const std::string& path) const {
+    return std::ranges::find(rows_, path, &KeyRow::path) != rows_.end();
+  }
+
+  [[nodiscard]] bool is_block(const std::string& path) const {
+    const std::string prefix = path + ".";
+    return path == "scheduler" || path == "scheduler.params" ||
+           std::ranges::any_of(rows_,
+                               [&](const KeyRow& r) { return r.path.starts_with(prefix); }) ||
+           std::ranges::any_of(key_aliases(),
+                               [&](const KeyAlias& a) { return a.old_path.starts_with(prefix); });
+  }
+
+  void give(const std::string& row_path, const std::string& path, const element& value) {
+    const auto [other, fresh] = given_.emplace(row_path, Given{value, path});
+    if (!fresh) {
+      throw user_error("config", "{}: \"{}\" and \"{}\" are two names of one key; remove one",
+                       where(path), path, other->second.written_path);
+    }
+  }
+
+  [[noreturn]] void unknown(const std::string& prefix, const std::string& key) const {
+    std::vector<std::string_view> names;
+    std::string elsewhere;
+    for (const KeyRow& row : rows_) {
+      const std::string_view path = row.path;
+      if (path.starts_with(prefix)) {
+        const std::string_view rest = path.substr(prefix.size());
+        names.push_back(rest.substr(0, rest.find('.')));
+      }
+      // The name of the row or of one of its blocks, somewhere else in the tree.
+      for (std::size_t begin = 0, end = 0; end != std::string_view::npos && elsewhere.empty();
+           begin = end + 1) {
+        end = path.find('.', begin);
+        if (path.substr(begin, end == std::string_view::npos ? end : end - begin) == key) {
+          elsewhere = path.substr(0, end);
+        }
+      }
+    }
+    if (prefix == "optimizer." || prefix == "scheduler.") {
+      names.push_back("type");
+    }
+    const std::string hint =
+        elsewhere.empty() ? name_hint(key, names) : fmt::format("did you mean \"{}\"?", elsewhere);
+    throw user_error("config", "{}: unknown key \"{}{}\"; {}", where(prefix + key), prefix, key,
+                     hint);
+  }
+
+  void take(KeyRow& row) {
+    const std::string default_json = json_of(row);
+    const KeyOverride* flag = flag_of(row.path);
+    const auto found = given_.find(row.path);
+    const bool in_file = found != given_.end();
+    const bool from_file = in_file && !is_auto(found->second.value);
+    if (!in_file && flag == nullptr) {
+      require(!row.required, row, "");
+      return;
+    }
+    std::string at;
+    if (from_file) {
+      at = where(found->second.written_path);
+      assign_given(row, found->second, at);
+    }
+    if (flag != nullptr) {
+      const std::string file_json = json_of(row);
+      assign_json(row, *flag);
+      if (from_file && json_of(row) != file_json) {
+        throw user_error("config", "{}: {} is {} but {} says {}; drop one of them", at, row.path,
+                         file_json, flag->flag, json_of(row));
+      }
+      at = flag->flag;
+    }
+    require(!row.required || from_file || flag != nullptr, row, " (\"auto\" has no default here)");
+    report(row, default_json, at,
+           flag != nullptr ? KeyOrigin::kFlag
+           : from_file     ? KeyOrigin::kFile
+                           : KeyOrigin::kAuto);
+  }
+
+  void require(bool ok, const KeyRow& row, std::string_view note) const {
+    if (!ok) {
+      throw user_error("config", "{}: {} is missing{}; {} needs it", origin_, row.path, note,
+                       name_of(config_.schedule.type));
+    }
+  }
+
+  /// Old names with values of their own: "cpu_offload": true is offload_optimizer.device "cpu".
+  static void assign_given(KeyRow& row, const Given& given, const std::string& at) {
+    bool flag = false;
+    if (given.written_path.starts_with("zero_optimization.cpu_offload") &&
+        row.path.ends_with(".device") && given.value.get(flag) == simdjson::SUCCESS) {
+      *std::get<std::string*>(row.field) = flag ? "cpu" : "none";
+      return;
+    }
+    assign(row, given.value, at);
+  }
+
+  void assign_json(KeyRow& row, const KeyOverride& flag) {
+    simdjson::dom::parser parser;
+    element value;
+    TANDEM_CHECK(parser.parse(flag.json).get(value) == simdjson::SUCCESS, "an override holds JSON");
+    assign(row, value, flag.flag);
+    if (row.path.starts_with("optimizer.")) {
+      config_.optimizer.given = true;
+    }
+  }
+
+  [[nodiscard]] const KeyOverride* flag_of(const std::string& path) const {
+    const auto found = std::ranges::find(options_.overrides, path, &KeyOverride::path);
+    return found == options_.overrides.end() ? nullptr : &*found;
+  }
+
+  void report(const KeyRow& row, const std::string& default_json, const std::string& at,
+              KeyOrigin origin) {
+    KeyReport entry{row.path, json_of(row), origin, row.status, row.reason};
+    if (row.status == KeyStatus::kRefused) {
+      if (is_set(row, entry.value, default_json)) {
+        throw user_error("config", "{}: {} is refused: {}", at, row.path, row.reason);
+      }
+      entry.status = KeyStatus::kNotApplicable;
+      entry.reason = "off, as always here";
+    }
+    config_.keys.push_back(std::move(entry));
+  }
+
+  /// Whether a refused key asks for what we don't do.
+  static bool is_set(const KeyRow& row, const std::string& json, const std::string& default_json) {
+    const auto* raw = std::get_if<RawKey>(&row.field);
+    if (json == default_json) {
+      return false;
+    }
+    if (raw == nullptr || raw->kind != RawKey::Kind::kBlock) {
+      return true;
+    }
+    simdjson::dom::parser parser;
+    element block;
+    bool enabled = true;
+    TANDEM_CHECK(parser.parse(json).get(block) == simdjson::SUCCESS, "a block's text is JSON");
+    return json != "{}" && (block["enabled"].get(enabled) != simdjson::SUCCESS || enabled);
+  }
+
+  void resolve() {
+    solve_batch(config_.batch, {.origin = origin_,
+                                .world_size = options_.world_size,
+                                .required = options_.batch_required});
+    if (config_.fp16.enabled && config_.bf16.enabled) {
+      throw user_error("config", "{}: fp16.enabled and bf16.enabled are both true; keep one",
+                       origin_);
+    }
+    ZeroConfig& zero = config_.zero;
+    zero.overlap_comm = zero.overlap_comm.value_or(zero.stage == 3);
+    if (zero.offload_optimizer.device == "nvme" || zero.offload_param.device == "nvme") {
+      throw user_error(
+          "config", "{}: offloading to nvme is not in this version; write device \"cpu\"", origin_);
+    }
+    static_cast<void>(LrSchedule(config_.schedule, config_.optimizer.lr));
+    mark_without_effect();
+    for (KeyReport& entry : config_.keys) {
+      const auto row = std::ranges::find(rows_, entry.path, &KeyRow::path);
+      if (row != rows_.end()) {
+        entry.value = json_of(*row);
+      }
+    }
+  }
+
+  /// Says of a key that was given that its value changes nothing.
+  void mark_unused(std::string_view path, std::string_view reason) {
+    for (KeyReport& entry : config_.keys) {
+      if (entry.path == path && entry.status == KeyStatus::kApplied) {
+        entry.status = KeyStatus::kNotApplicable;
+        entry.reason = reason;
+      }
+    }
+  }
+
+  /// Keys that other keys' values leave without effect.
+  void mark_without_effect() {
+    std::string type = config_.optimizer.type;
+    std::ranges::transform(type, type.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (type == "adamw" && !config_.optimizer.adam_w_mode) {
+      config_.optimizer.adam_w_mode = true;  // as in DeepSpeed
+      mark_unused("optimizer.params.adam_w_mode",
+                  "type AdamW is decoupled always; write type Adam for L2 decay");
+    }
+    if (!config_.fp16.enabled) {
+      for (const KeyRow& row : rows_) {
+        if (row.path.starts_with("fp16.") && row.path != "fp16.enabled") {
+          mark_unused(row.path, "fp16.enabled is false");
+        }
+      }
+    }
+    const OffloadOptimizerConfig& offload = config_.zero.offload_optimizer;
+    if (offload.device == "none") {
+      mark_unused("zero_optimization.offload_optimizer.device",
+                  "the optimizer works in host memory whether it is written or not");
+    }
+    if (!offload.super_offload) {
+      mark_unused("zero_optimization.offload_optimizer.super_offload",
+                  "--overlap decides what runs at the same time; off and comm stop it");
+    }
+  }
+
+  std::string origin_;
+  const ParseOptions& options_;
+  std::string stripped_;
+  std::unordered_map<std::string, std::size_t> lines_;
+  simdjson::dom::parser parser_;
+  element root_;
+  Config config_;
+  std::vector<KeyRow> rows_;
+  std::map<std::string, Given> given_;
+};
+
+}  // namespace
+
+std::string_view name_of(Precision precision) noexcept {
+  switch (precision) {
+    case Precision::kF32:
+      return "fp32";
+    case Precision::kBF16:
+      return "bf16";
+    case Precision::kF16:
+      return "fp16";
+  }
+  return "";
+}
+
+Precision Config::precision() const noexcept {
+  if (fp16.enabled) {
+    return Precision::kF16;
+  }
+  return bf16.enabled ? Precision::kBF16 : Precision::kF32;
+}
+
+Config parse_config(std::string_view text, std::string_view origin, const ParseOptions& options) {
+  TANDEM_CHECK(options.world_size >= 1, "there is at least this rank");
+  return Parser(text, origin, options).parse();
+}
+
+Config load_config(const std::string& path, const ParseOptions& options) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kFileBytesMax + 1, '\0');
+  if (!file || !file.read(text.data(), static_cast<std::streamsize>(text.size())).eof()) {
+    const bool too_long = file && file.gcount() > static_cast<std::streamsize>(kFileBytesMax);
+    throw user_error("config", "{}: cannot be read: {}; give a DeepSpeed JSON file", path,
+                     too_long ? "longer than 1 MiB" : std::strerror(errno));
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return parse_config(text, path, options);
+}
+
+}  // namespace tandem

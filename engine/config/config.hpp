@@ -1,0 +1,164 @@
+// engine/config/config.hpp — a DeepSpeed JSON as typed, resolved values.
+// Strict: an unknown or doubled key is an error with its path, line and the nearest known name.
+// "auto" means the default. What the file says and what we do with it is one table
+// (engine/config/key_table.cpp); this parser resolves values, and whether a combination can run
+// (fp16, a stage, a device) is the engine's decision. Invariant: a Config that was returned has
+// passed every type, range and contradiction check; batch values multiply up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/schedule.hpp"
+
+namespace tandem {
+
+enum class Precision : std::uint8_t { kF32, kBF16, kF16 };
+[[nodiscard]] std::string_view name_of(Precision precision) noexcept;  // "fp32", "bf16", "fp16"
+
+/// train_batch_size = micro_batch_size x accumulation_steps x world size. All 0 when the file has
+/// none and ParseOptions::batch_required is false.
+struct BatchConfig {
+  std::int64_t train_batch_size = 0;
+  std::int64_t micro_batch_size = 0;
+  std::int64_t accumulation_steps = 0;
+};
+
+/// Defaults are DeepSpeed's Adam. "Adam" means AdamW (decoupled decay) unless adam_w_mode is false.
+struct OptimizerConfig {
+  bool given = false;          // the file has an optimizer block
+  std::string type = "AdamW";  // as written in the file
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool adam_w_mode = true;  // decoupled weight decay; false: L2 added to the gradient
+  bool bias_correction = true;
+};
+
+struct Fp16Config {
+  bool enabled = false;
+  bool auto_cast = false;
+  double loss_scale = 0;  // 0: dynamic
+  std::int64_t initial_scale_power = 16;
+  std::int64_t loss_scale_window = 1000;
+  std::int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+  bool master_weights_and_grads = false;
+};
+
+struct Bf16Config {
+  bool enabled = false;
+  bool check_grad_overflow = true;
+};
+
+struct OffloadOptimizerConfig {
+  std::string device = "none";  // none | cpu | nvme
+  std::string nvme_path;
+  bool pin_memory = true;
+  double ratio = 1;  // share of the optimizer state that lives on the CPU
+  bool super_offload = false;
+  double cpuadam_cores_perc = 0.8;  // share of the usable cores for the CPU optimizer
+};
+
+struct OffloadParamConfig {
+  std::string device = "none";  // none | cpu | nvme
+  std::string nvme_path;
+  bool pin_memory = true;
+};
+
+struct ZeroConfig {
+  std::int64_t stage = 0;
+  std::optional<bool> overlap_comm;  // resolved: given, or true for stage 3 only
+  bool contiguous_gradients = true;
+  bool reduce_scatter = true;
+  std::int64_t reduce_bucket_size = 500'000'000;     // elements
+  std::int64_t allgather_bucket_size = 500'000'000;  // elements
+  std::int64_t sub_group_size = 1'000'000'000;       // elements
+  std::int64_t prefetch_bucket_size = 50'000'000;    // elements; stage 3, as the next four
+  std::int64_t param_persistence_threshold = 100'000;
+  std::int64_t model_persistence_threshold = INT64_MAX;
+  std::int64_t max_live_parameters = 1'000'000'000;
+  std::int64_t max_reuse_distance = 1'000'000'000;
+  bool gather_16bit_weights_on_model_save = false;
+  OffloadOptimizerConfig offload_optimizer;
+  OffloadParamConfig offload_param;
+};
+
+enum class KeyStatus : std::uint8_t { kApplied, kNotApplicable, kRefused };
+enum class KeyOrigin : std::uint8_t { kFile, kAuto, kFlag };
+
+/// What became of one key that was given. Refused keys never get here: they are errors.
+struct KeyReport {
+  std::string path;   // "zero_optimization.stage"
+  std::string value;  // resolved, as JSON
+  KeyOrigin origin = KeyOrigin::kFile;
+  KeyStatus status = KeyStatus::kApplied;
+  std::string reason;  // why it is not applicable
+};
+
+struct Config {
+  std::string origin;  // the file's name, for messages
+  std::int64_t world_size = 1;
+
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  double gradient_clipping = 1.0;  // 0: off
+  Fp16Config fp16;
+  Bf16Config bf16;
+  ZeroConfig zero;
+  bool prescale_gradients = false;
+  double gradient_predivide_factor = 1;
+  std::optional<std::int64_t> steps_per_print;  // absent: never
+  bool wall_clock_breakdown = false;
+  bool dataloader_drop_last = false;
+
+  std::vector<KeyReport> keys;  // every key given, in the table's order
+
+  [[nodiscard]] Precision precision() const noexcept;
+};
+
+/// A flag that stands for a key: `{"zero_optimization.stage", "2", "--stage"}`. When the file says
+/// something else (not "auto"), that is an error naming both.
+struct KeyOverride {
+  std::string path;
+  std::string json;  // the value, as JSON
+  std::string flag;
+};
+
+struct ParseOptions {
+  std::int64_t world_size = 1;
+  bool batch_required = true;  // false: a file without batch keys is accepted
+  std::vector<KeyOverride> overrides;
+};
+
+/// Parses the text of a DeepSpeed JSON. `origin` names it in messages. Throws user_error. Any
+/// thread.
+[[nodiscard]] Config parse_config(std::string_view text, std::string_view origin,
+                                  const ParseOptions& options = {});
+/// Reads the file and parses it.
+[[nodiscard]] Config load_config(const std::string& path, const ParseOptions& options = {});
+
+[[nodiscard]] inline Config parse_config(std::string_view text, std::string_view origin,
+                                         std::int64_t world_size) {
+  return parse_config(text, origin, ParseOptions{.world_size = world_size});
+}
+[[nodiscard]] inline Config load_config(const std::string& path, std::int64_t world_size) {
+  return load_config(path, ParseOptions{.world_size = world_size});
+}
+
+/// The configuration as it will be used, defaults included: DeepSpeed's key names, indented JSON,
+/// one newline at the end. Reading it back gives the same values.
+[[nodiscard]] std::string resolved_json(const Config& config);
+
+/// One line per key given: `zero_optimization.stage: 3  applied`, or
+/// `zero_optimization.round_robin_gradients: true  not applicable: <reason>`.
+[[nodiscard]] std::vector<std::string> report_lines(const Config& config);
+
+}  // namespace tandem

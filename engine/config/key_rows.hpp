@@ -1,0 +1,46 @@
+// engine/config/key_rows.hpp — what the files with rows of the key table share. A row reads: path,
+// field, accepted values, and, unless it is simply applied, why not.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/key_table.hpp"
+
+namespace tandem::key_rows {
+
+using Kind = RawKey::Kind;
+using Rows = std::vector<KeyRow>;
+
+inline constexpr double kCountMax = 2147483647;  // batch sizes and step counts
+
+// Reasons that several rows give.
+inline constexpr std::string_view kUnits =
+    "memory and communication are planned in whole units (one per block of the model)";
+inline constexpr std::string_view kHostOnly =
+    "compute runs on the CPU: nothing is copied to a device";
+inline constexpr std::string_view kOneRank = "one rank: there is nothing to reduce over";
+inline constexpr std::string_view kOwnCheckpoints = "checkpoints have a format of their own";
+inline constexpr std::string_view kNoNvme = "nothing is kept on NVMe";
+inline constexpr std::string_view kNotYet = "not in this version; remove it";
+
+template <class T>
+KeyRow key(std::string_view path, T* field) {
+  return KeyRow{.path = std::string(path), .field = field};
+}
+inline KeyRow raw(std::string_view path, Kind kind, std::string_view default_json) {
+  return KeyRow{.path = std::string(path), .field = RawKey{kind, std::string(default_json)}};
+}
+inline KeyRow block(std::string_view path) { return raw(path, Kind::kBlock, "null"); }
+
+[[nodiscard]] Rows batch_rows(Config& c);
+[[nodiscard]] Rows optimizer_rows(Config& c);
+[[nodiscard]] Rows scheduler_rows(Config& c);
+[[nodiscard]] Rows top_rows(Config& c);
+[[nodiscard]] Rows precision_rows(Config& c);
+[[nodiscard]] Rows zero_rows(Config& c);
+[[nodiscard]] Rows monitor_rows();
+[[nodiscard]] Rows other_rows();
+
+}  // namespace tandem::key_rows

@@ -1,0 +1,151 @@
+// Rows of the top level: batch, optimizer, scheduler, and what stands beside them.
+#include "engine/config/key_rows.hpp"
+
+namespace tandem::key_rows {
+namespace {
+
+void append_warmup(Rows& rows, ScheduleConfig& s) {
+  const std::string p = "scheduler.params.";
+  if (s.type == ScheduleType::kWarmupCosine) {
+    rows.push_back(key(p + "warmup_min_ratio", &s.warmup_min_ratio).range(0, 1));
+    rows.push_back(key(p + "cos_min_ratio", &s.cos_min_ratio).range(0, 1));
+  } else {
+    rows.push_back(key(p + "warmup_min_lr", &s.warmup_min_lr).at_least(0));
+    rows.push_back(key(p + "warmup_max_lr", &s.warmup_max_lr).at_least(0));
+  }
+  rows.push_back(key(p + "warmup_num_steps", &s.warmup_num_steps).range(1, kCountMax));
+  rows.push_back(key(p + "warmup_type", &s.warmup_type));
+  if (s.type != ScheduleType::kWarmup) {
+    rows.push_back(key(p + "total_num_steps", &s.total_num_steps).range(1, kCountMax).needed());
+  }
+}
+
+void append_one_cycle(Rows& rows, ScheduleConfig& s) {
+  const std::string p = "scheduler.params.";
+  rows.push_back(key(p + "cycle_min_lr", &s.cycle_min_lr).at_least(0).needed());
+  rows.push_back(key(p + "cycle_max_lr", &s.cycle_max_lr).at_least(0).needed());
+  rows.push_back(key(p + "decay_lr_rate", &s.decay_lr_rate).at_least(0));
+  rows.push_back(key(p + "cycle_first_step_size", &s.cycle_first_step_size).range(1, kCountMax));
+  rows.push_back(key(p + "cycle_second_step_size", &s.cycle_second_step_size).range(1, kCountMax));
+  for (const char* name : {"cycle_first_stair_count", "cycle_second_stair_count"}) {
+    rows.push_back(
+        raw(p + name, Kind::kInt, "null").unused("DeepSpeed reads it and never uses it"));
+  }
+  rows.push_back(key(p + "decay_step_size", &s.decay_step_size).range(0, kCountMax));
+  rows.push_back(key(p + "cycle_momentum", &s.cycle_momentum));
+  rows.push_back(key(p + "cycle_min_mom", &s.cycle_min_mom).range(0, 1));
+  rows.push_back(key(p + "cycle_max_mom", &s.cycle_max_mom).range(0, 1));
+  rows.push_back(key(p + "decay_mom_rate", &s.decay_mom_rate).at_least(0));
+}
+
+void append_range_test(Rows& rows, ScheduleConfig& s) {
+  const std::string p = "scheduler.params.lr_range_test_";
+  rows.push_back(key(p + "min_lr", &s.range_test_min_lr).at_least(0));
+  rows.push_back(key(p + "step_size", &s.range_test_step_size).range(1, kCountMax));
+  rows.push_back(key(p + "step_rate", &s.range_test_step_rate));
+  rows.push_back(key(p + "staircase", &s.range_test_staircase));
+}
+
+}  // namespace
+
+Rows batch_rows(Config& c) {
+  Rows rows;
+  rows.push_back(key("train_batch_size", &c.batch.train_batch_size).range(1, kCountMax));
+  rows.push_back(
+      key("train_micro_batch_size_per_gpu", &c.batch.micro_batch_size).range(1, kCountMax));
+  rows.push_back(
+      key("gradient_accumulation_steps", &c.batch.accumulation_steps).range(1, kCountMax));
+  return rows;
+}
+
+Rows optimizer_rows(Config& c) {
+  OptimizerConfig& o = c.optimizer;
+  const std::string p = "optimizer.params.";
+  Rows rows;
+  rows.push_back(key(p + "lr", &o.lr).at_least(0));
+  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
+  rows.push_back(key(p + "eps", &o.eps).at_least(0));
+  rows.push_back(key(p + "weight_decay", &o.weight_decay).at_least(0));
+  rows.push_back(key(p + "bias_correction", &o.bias_correction));
+  rows.push_back(key(p + "adam_w_mode", &o.adam_w_mode));
+  rows.push_back(
+      raw(p + "torch_adam", Kind::kBool, "false").unused("one implementation serves all"));
+  rows.push_back(
+      raw(p + "fp32_optimizer_states", Kind::kBool, "true").refused("state is kept in fp32"));
+  rows.push_back(raw(p + "amsgrad", Kind::kBool, "false")
+                     .refused("AMSGrad is not supported, as in DeepSpeed"));
+  rows.push_back(raw(p + "max_grad_norm", Kind::kNumber, "null")
+                     .refused("write gradient_clipping at the top level instead"));
+  rows.push_back(
+      raw("optimizer.legacy_fusion", Kind::kBool, "false").unused("there is one fused kernel"));
+  return rows;
+}
+
+Rows scheduler_rows(Config& c) {
+  Rows rows;
+  switch (c.schedule.type) {
+    case ScheduleType::kConstant:
+      return rows;
+    case ScheduleType::kWarmup:
+    case ScheduleType::kWarmupDecay:
+    case ScheduleType::kWarmupCosine:
+      append_warmup(rows, c.schedule);
+      break;
+    case ScheduleType::kOneCycle:
+      append_one_cycle(rows, c.schedule);
+      break;
+    case ScheduleType::kRangeTest:
+      append_range_test(rows, c.schedule);
+      break;
+  }
+  rows.push_back(raw("scheduler.params.last_batch_iteration", Kind::kInt, "-1")
+                     .refused("a resumed run restores the schedule's position by itself"));
+  return rows;
+}
+
+Rows top_rows(Config& c) {
+  Rows rows;
+  rows.push_back(key("gradient_clipping", &c.gradient_clipping).at_least(0));
+  rows.push_back(key("prescale_gradients", &c.prescale_gradients).unused(kOneRank));
+  rows.push_back(
+      key("gradient_predivide_factor", &c.gradient_predivide_factor).above(0).unused(kOneRank));
+  rows.push_back(raw("gradient_allreduce_op", Kind::kString, "\"mean\"")
+                     .one_of({"mean", "sum"})
+                     .refused("gradients are averaged over ranks; write \"mean\""));
+  rows.push_back(
+      raw("communication_data_type", Kind::kString, "null")
+          .one_of({"fp16", "bf16", "fp32", "float16", "bfloat16", "float32", "half", "float"})
+          .unused("gradients travel in the compute type and are summed in fp32"));
+  rows.push_back(raw("seq_parallel_communication_data_type", Kind::kString, "\"fp32\"")
+                     .unused("no sequence parallelism"));
+  rows.push_back(raw("sparse_gradients", Kind::kBool, "false").refused(kNotYet));
+  rows.push_back(raw("managed_gradient_accumulation", Kind::kBool, "true").refused(kNotYet));
+  rows.push_back(key("steps_per_print", &c.steps_per_print)
+                     .at_least(0)
+                     .unused("--log_interval decides how often a line is printed"));
+  rows.push_back(key("wall_clock_breakdown", &c.wall_clock_breakdown)
+                     .unused("every step's breakdown is in metrics.jsonl, and --trace shows more"));
+  rows.push_back(raw("memory_breakdown", Kind::kBool, "false")
+                     .unused("peak memory is in metrics.jsonl at every step"));
+  rows.push_back(
+      raw("dump_state", Kind::kBool, "false").unused("resolved_config.json is always written"));
+  rows.push_back(raw("log_level", Kind::kString, "null").unused("--log_level decides"));
+  rows.push_back(key("dataloader_drop_last", &c.dataloader_drop_last));
+  rows.push_back(raw("zero_allow_untested_optimizer", Kind::kBool, "false")
+                     .unused("every optimizer here is tested"));
+  rows.push_back(
+      raw("zero_force_ds_cpu_optimizer", Kind::kBool, "true").unused("there is one CPU optimizer"));
+  rows.push_back(
+      raw("disable_allgather", Kind::kBool, "false").unused("without effect in DeepSpeed too"));
+  rows.push_back(raw("use_data_before_expert_parallelism", Kind::kBool, "false")
+                     .unused("no expert parallelism"));
+  rows.push_back(raw("graph_harvesting", Kind::kBool, "false").unused("no CUDA graphs"));
+  rows.push_back(
+      raw("vocabulary_size", Kind::kInt, "null").unused("the model's config.json says it"));
+  rows.push_back(raw("sequence_parallel_size", Kind::kInt, "1").refused(kNotYet));
+  rows.push_back(
+      raw("data_parallel_size", Kind::kInt, "null").unused("all ranks are data-parallel"));
+  return rows;
+}
+
+}  // namespace tandem::key_rows

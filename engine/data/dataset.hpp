@@ -1,0 +1,28 @@
+// engine/data/dataset.hpp — records that can be made into micro-batches on the host.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tandem {
+
+/// One micro-batch in host memory, before the compute lane makes tensors of it. Row-major [rows, length].
+struct HostBatch {
+  std::int64_t rows = 0;
+  std::int64_t length = 0;
+  std::int64_t tokens = 0;           // without padding
+  std::vector<std::int64_t> inputs;  // token ids
+  std::vector<std::int64_t> labels;  // -100: nothing to learn there
+  std::int64_t epoch = 0;
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  /// The records `indices` as one micro-batch. Called from pool threads, several at once.
+  [[nodiscard]] virtual HostBatch collate(std::span<const std::int64_t> indices) const = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,65 @@
+#include "engine/data/loader.hpp"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+std::int64_t batches_per_epoch(std::int64_t records, const LoaderOptions& options) {
+  const std::int64_t world = options.sampler.world_size;
+  const std::int64_t per_rank = (records + world - 1) / world;
+  return options.drop_last ? per_rank / options.micro_batch
+                           : (per_rank + options.micro_batch - 1) / options.micro_batch;
+}
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
+    : dataset_(std::move(dataset)), options_(options) {
+  options_.sampler.records = dataset_->size();
+  TANDEM_CHECK(options_.sampler.records > 0, "an empty dataset is refused where it is read");
+  batches_per_epoch_ = tandem::batches_per_epoch(options_.sampler.records, options_);
+  if (batches_per_epoch_ == 0) {
+    throw user_error(
+        "dataset",
+        "{} records on {} ranks make no full micro-batch of {} and dataloader_drop_last "
+        "is true; use a smaller micro-batch or set it to false",
+        options_.sampler.records, options_.sampler.world_size, options_.micro_batch);
+  }
+}
+
+std::optional<std::int64_t> Loader::batches() const noexcept {
+  if (options_.epochs == 0) {
+    return std::nullopt;
+  }
+  return options_.epochs * batches_per_epoch_;
+}
+
+std::optional<HostBatch> Loader::make(std::int64_t number) const {
+  const std::int64_t epoch = number / batches_per_epoch_;
+  if (options_.epochs != 0 && epoch >= options_.epochs) {
+    return std::nullopt;
+  }
+  const auto order = order_of(epoch);
+  const std::int64_t begin = number % batches_per_epoch_ * options_.micro_batch;
+  const std::int64_t end =
+      std::min(begin + options_.micro_batch, static_cast<std::int64_t>(order->size()));
+  HostBatch batch = dataset_->collate(std::span(*order).subspan(
+      static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  batch.epoch = epoch;
+  return batch;
+}
+
+std::shared_ptr<const std::vector<std::int64_t>> Loader::order_of(std::int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  if (epoch != cached_epoch_) {
+    cached_order_ =
+        std::make_shared<const std::vector<std::int64_t>>(epoch_indices(options_.sampler, epoch));
+    cached_epoch_ = epoch;
+  }
+  return cached_order_;
+}
+
+}  // namespace tandem

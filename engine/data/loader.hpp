@@ -1,0 +1,52 @@
+// engine/data/loader.hpp — the sequence of micro-batches of a run: micro-batch number -> records -> HostBatch.
+//
+// A pure function of (options, number), so that any worker can make any batch and the order never depends on how many
+// workers there are. Each epoch is reshuffled with seed + epoch; the last batch of an epoch is short unless drop_last.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "engine/data/dataset.hpp"
+#include "engine/data/sampler.hpp"
+
+namespace tandem {
+
+struct LoaderOptions {
+  SamplerOptions sampler;        // records is taken from the dataset
+  std::int64_t micro_batch = 1;  // records per micro-batch of this rank
+  std::int64_t epochs = 1;       // the sequence ends after these; 0: never
+  bool drop_last = false;
+};
+
+/// Micro-batches that one rank makes of an epoch of `records`; 0 when drop_last leaves none.
+std::int64_t batches_per_epoch(std::int64_t records, const LoaderOptions& options);
+
+class Loader {
+ public:
+  /// The dataset must not be empty.
+  Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
+
+  [[nodiscard]] std::int64_t batches_per_epoch() const noexcept { return batches_per_epoch_; }
+  /// Micro-batches of the whole sequence; nullopt when it never ends.
+  [[nodiscard]] std::optional<std::int64_t> batches() const noexcept;
+  /// Micro-batch `number` (0-based), nullopt past the end. Any thread.
+  [[nodiscard]] std::optional<HostBatch> make(std::int64_t number) const;
+
+ private:
+  [[nodiscard]] std::shared_ptr<const std::vector<std::int64_t>> order_of(std::int64_t epoch) const;
+
+  std::shared_ptr<const Dataset> dataset_;
+  LoaderOptions options_;
+  std::int64_t batches_per_epoch_ = 0;
+
+  // The order of the epoch in use; workers may straddle two epochs, so each takes its own reference.
+  mutable std::mutex mutex_;
+  mutable std::int64_t cached_epoch_ = -1;
+  mutable std::shared_ptr<const std::vector<std::int64_t>> cached_order_;
+};
+
+}  // namespace tandem

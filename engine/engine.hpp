@@ -1,0 +1,99 @@
+// engine/engine.hpp — the training engine as its users see it: DeepSpeed's initialize, forward/backward/step, train_step.
+//
+//   Engine engine({.model = model, .config = load_config("ds.json", 1), .dataset = data});
+//   while (auto result = engine.train_step()) { ... }                       // the loader's batches
+//   loss = engine.forward(batch); engine.backward(loss); engine.step();     // or DeepSpeed's loop
+//
+// Blocking calls from one thread, which is the rank's loop thread while a call runs. Between two calls updates of the
+// last step may still be running on the pool; every call that needs the newest weights waits for just those.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/config/config.hpp"
+#include "engine/data/dataset.hpp"
+#include "engine/model.hpp"
+#include "engine/options.hpp"
+#include "engine/step_result.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+struct InitializeArgs {
+  Model model;
+  Config config;
+  EngineOptions options;
+  std::shared_ptr<const Dataset> dataset;  // may be null: then batches are handed in
+  std::int64_t epochs = 1;                 // of the dataset; 0: without end
+  std::uint64_t seed = 0;                  // of the shuffle
+  /// Learning rate of optimizer step n (1-based) instead of the config's schedule.
+  std::function<double(std::int64_t)> learning_rate;
+};
+
+/// The loss of one micro-batch, to be handed to backward().
+struct Loss {
+  float value = 0;
+};
+
+class Engine {
+ public:
+  explicit Engine(InitializeArgs args);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// One optimizer step on the loader's next micro-batches; nullopt when the epochs are through.
+  std::optional<StepResult> train_step();
+  /// One optimizer step on micro-batches of the caller (gradient_accumulation_steps of them).
+  StepResult train_step(std::span<const Batch> micro_batches);
+
+  /// DeepSpeed's loop. forward() keeps what backward() needs; step() is due after each backward() and acts at the
+  /// gradient accumulation boundary: then it returns the step's result.
+  Loss forward(Batch batch);
+  void backward(const Loss& loss);
+  std::optional<StepResult> step();
+  [[nodiscard]] bool is_gradient_accumulation_boundary() const;
+
+  /// Loss of a batch with the newest weights; no gradient, no side effect.
+  float evaluate(Batch batch);
+  /// Logits fp32 [B, T, V] of a batch with the newest weights.
+  at::Tensor logits(Batch batch);
+
+  /// Waits until no update is running.
+  void drain();
+  /// Visits every parameter in the model's order with its fp32 value (the master weights); drains first. The span is
+  /// valid during the call.
+  void for_each_parameter(
+      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
+
+  /// Visits the fp32 gradients accumulated so far, after a backward() and before its step().
+  void for_each_gradient(
+      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
+
+  [[nodiscard]] std::int64_t global_steps() const;
+  [[nodiscard]] std::int64_t skipped_steps() const;
+  /// Optimizer steps that the loader's epochs make; nullopt without end or without a loader.
+  [[nodiscard]] std::optional<std::int64_t> steps_in_epochs() const;
+  [[nodiscard]] std::int64_t parameter_count() const;
+  [[nodiscard]] std::size_t gather_slots() const;
+  [[nodiscard]] int compute_threads() const;
+  [[nodiscard]] int optimizer_threads() const;
+  /// TFLOP/s of one library matrix product (1024 cubed, the compute type, the run's threads), the best of several: the
+  /// peak that a CPU's model FLOPs utilisation refers to.
+  double measure_peak_tflops();
+  /// Bytes of parameters, optimizer state, gradients and slots; activations come on top.
+  [[nodiscard]] std::size_t planned_host_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

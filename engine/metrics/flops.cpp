@@ -1,0 +1,35 @@
+#include "engine/metrics/flops.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr double kTera = 1e12;
+
+}  // namespace
+
+double example_tflops(const FlopShape& shape, std::int64_t sequences, std::int64_t sequence_length,
+                      double step_time_s) noexcept {
+  if (!(step_time_s > 0)) {
+    return 0;
+  }
+  const double c = shape.activation_checkpointing ? 4 : 3;
+  const auto s = static_cast<double>(sequence_length);
+  const double dense = 2 * c * static_cast<double>(shape.parameters) * s;
+  const double attention =
+      4 * c * static_cast<double>(shape.layers) * static_cast<double>(shape.hidden) * s * s;
+  return (dense + attention) / kTera * static_cast<double>(sequences) / step_time_s;
+}
+
+double model_tflops(std::int64_t parameters, std::int64_t tokens, double step_time_s) noexcept {
+  if (!(step_time_s > 0)) {
+    return 0;
+  }
+  return 6 * static_cast<double>(parameters) * static_cast<double>(tokens) / kTera / step_time_s;
+}
+
+double model_flops_utilisation(std::int64_t parameters, std::int64_t tokens, double step_time_s,
+                               double peak_tflops) noexcept {
+  return peak_tflops > 0 ? model_tflops(parameters, tokens, step_time_s) / peak_tflops : 0;
+}
+
+}  // namespace tandem

@@ -1,0 +1,113 @@
+#include "engine/metrics/line_file.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+/// What the user can do about it, for the reasons that have a remedy.
+std::string_view remedy(int reason) {
+  switch (reason) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space or give another --output_dir";
+    default:
+      return "give an --output_dir that can be written";
+  }
+}
+
+Error write_error(const std::string& path, int reason) {
+  return failure(ExitCode::kFailure, "metrics", "cannot write {}: {}; {}", path,
+                 std::strerror(reason), remedy(reason));
+}
+
+Error open_error(const std::string& path, int reason) {
+  return user_error("metrics", "cannot create {}: {}; {}", path, std::strerror(reason),
+                    remedy(reason));
+}
+
+/// Writes everything, or returns the system's reason.
+int write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) {
+      return errno;
+    }
+    bytes.remove_prefix(written < 0 ? 0 : static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void make_output_dir(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error || !std::filesystem::is_directory(path, error)) {
+    throw open_error(path, error ? error.value() : ENOTDIR);
+  }
+  if (::access(path.c_str(), W_OK | X_OK) != 0) {
+    throw open_error(path, errno);
+  }
+}
+
+void write_whole_file(const std::string& path, std::string_view bytes) {
+  const std::string beside = path + ".tmp";
+  const int fd = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
+  if (fd < 0) {
+    throw open_error(path, errno);
+  }
+  int reason = write_all(fd, bytes);
+  if (reason == 0 && ::fsync(fd) != 0) {
+    reason = errno;
+  }
+  ::close(fd);
+  if (reason == 0 && ::rename(beside.c_str(), path.c_str()) != 0) {
+    reason = errno;
+  }
+  if (reason != 0) {
+    ::unlink(beside.c_str());
+    throw write_error(path, reason);
+  }
+}
+
+LineFile::LineFile(std::string path, bool append) : path_(std::move(path)) {
+  const int mode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
+  fd_ = ::open(path_.c_str(), mode, kMode);
+  if (fd_ < 0) {
+    throw open_error(path_, errno);
+  }
+}
+
+LineFile::~LineFile() { ::close(fd_); }
+
+void LineFile::append(std::string_view record) {
+  const off_t whole = ::lseek(fd_, 0, SEEK_END);
+  if (const int reason = write_all(fd_, record); reason != 0) {
+    // A device such as a pipe cannot be cut; a file on a full disk can.
+    if (whole >= 0 && ::ftruncate(fd_, whole) != 0) {
+      throw failure(ExitCode::kFailure, "metrics", "cannot write {}: {}, and its last line is cut",
+                    path_, std::strerror(reason));
+    }
+    throw write_error(path_, reason);
+  }
+}
+
+void LineFile::append_line(std::string_view line) {
+  line_.assign(line);
+  line_ += '\n';
+  append(line_);
+}
+
+}  // namespace tandem

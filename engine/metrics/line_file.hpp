@@ -1,0 +1,42 @@
+// engine/metrics/line_file.hpp — files that are whole at any moment: appended line by line, or
+// replaced at once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+/// Makes the directory and its parents. Throws user_error naming the path and the system's reason.
+void make_output_dir(const std::string& path);
+
+/// Writes `bytes` beside `path`, syncs, and renames over it: readers see the old content or the
+/// new, never a part. Throws Error naming the path and the system's reason; nothing is left behind
+/// then.
+void write_whole_file(const std::string& path, std::string_view bytes);
+
+/// An append-only file of records. Each append is one write to the kernel; when only a part fits on
+/// the disk the part is cut off again, so the file ends with a whole record.
+class LineFile {
+ public:
+  /// Opens for appending; truncates first unless `append`. Throws user_error naming the path.
+  LineFile(std::string path, bool append);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  /// Throws Error naming the path and the system's reason.
+  void append(std::string_view record);
+  void append_line(std::string_view line);
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+  std::string line_;  // reused
+  int fd_ = -1;
+};
+
+}  // namespace tandem

@@ -1,0 +1,47 @@
+#include "engine/metrics/step_metrics.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/util/json_writer.hpp"
+
+namespace tandem {
+
+std::string json_line(const StepMetrics& m) {
+  JsonWriter json;
+  json.begin_object()
+      .field("step", m.step)
+      .field("epoch", m.epoch)
+      .field("loss", m.loss)
+      .field("lr", m.lr)
+      .field("grad_norm", m.grad_norm)
+      .field("loss_scale", m.loss_scale)
+      .field("tokens", m.tokens)
+      .field("step_time_s", m.step_time_s)
+      .field("tokens_per_s", m.tokens_per_s)
+      .field("tflops", m.tflops)
+      .field("overlap_efficiency", m.overlap_efficiency)
+      .field("exposed_optimizer_s", m.exposed_optimizer_s)
+      .field("exposed_gather_s", m.exposed_gather_s)
+      .field("exposed_reduce_s", m.exposed_reduce_s)
+      .field("exposed_data_s", m.exposed_data_s)
+      .field("verdict", m.verdict)
+      .field("peak_host_bytes", m.peak_host_bytes)
+      .field("peak_device_bytes", m.peak_device_bytes)
+      .end_object();
+  return json.take();
+}
+
+std::string console_line(const StepMetrics& m) {
+  constexpr double kMsPerS = 1000;
+  std::string line = fmt::format(
+      "Step {:4d} | Loss: {:.4f} | Time: {:5.0f}ms | TFLOPS: {:5.2f} | Tokens/s: {:6.0f}", m.step,
+      m.loss, m.step_time_s * kMsPerS, m.tflops, m.tokens_per_s);
+  line += fmt::format(" | LR: {:.2e} | Norm: {:.3f} | Overlap: {:3.0f}%", m.lr, m.grad_norm,
+                      m.overlap_efficiency * 100);
+  if (m.verdict != "commit") {
+    line += " | " + m.verdict;
+  }
+  return line;
+}
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// engine/metrics/step_metrics.hpp — the figures of one optimizer step, and their two text forms.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem {
+
+/// One line of metrics.jsonl; field names are the file's names. Times are seconds of wall time.
+struct StepMetrics {
+  std::int64_t step = 0;  // 1-based optimizer step
+  double epoch = 0;
+  double loss = 0;  // mean over all ranks and micro-batches of the step
+  double lr = 0;
+  double grad_norm = 0;  // before clipping
+  double loss_scale = 1;
+  std::int64_t tokens = 0;  // all ranks
+  double step_time_s = 0;
+  double tokens_per_s = 0;
+  double tflops = 0;              // the DeepSpeed example's formula (flops.hpp)
+  double overlap_efficiency = 0;  // T*/T
+  double exposed_optimizer_s = 0;
+  double exposed_gather_s = 0;
+  double exposed_reduce_s = 0;
+  double exposed_data_s = 0;
+  std::string verdict = "commit";  // commit | rollback | skip
+  std::int64_t peak_host_bytes = 0;
+  std::int64_t peak_device_bytes = 0;
+};
+
+/// One flat JSON object, no newline; floats in shortest round-trip form, NaN and infinities as
+/// strings (json_writer.hpp).
+[[nodiscard]] std::string json_line(const StepMetrics& metrics);
+
+/// `Step   12 | Loss: 2.3456 | Time:   123ms | TFLOPS:  0.45 | Tokens/s:  12345` and then learning
+/// rate, gradient norm, overlap efficiency and, where it is not "commit", the verdict. No newline.
+[[nodiscard]] std::string console_line(const StepMetrics& metrics);
+
+}  // namespace tandem

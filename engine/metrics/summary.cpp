@@ -1,0 +1,125 @@
+#include "engine/metrics/summary.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/util/json_writer.hpp"
+
+namespace tandem {
+namespace {
+
+/// Order statistic at `share` of sorted values, linearly between neighbours.
+double at_share(const std::vector<double>& sorted, double share) {
+  const double position = share * static_cast<double>(sorted.size() - 1);
+  const auto low = static_cast<std::size_t>(std::floor(position));
+  const std::size_t high = std::min(low + 1, sorted.size() - 1);
+  return sorted[low] + (sorted[high] - sorted[low]) * (position - static_cast<double>(low));
+}
+
+}  // namespace
+
+Quantiles quantiles_of(std::vector<double> values) {
+  if (values.empty()) {
+    return {};
+  }
+  std::ranges::sort(values);
+  return {at_share(values, 0.5), at_share(values, 0.1), at_share(values, 0.9)};
+}
+
+void SummaryBuilder::Totals::add(const StepMetrics& m) {
+  step_times.push_back(m.step_time_s);
+  time_s += m.step_time_s;
+  tflop += m.tflops * m.step_time_s;
+  overlap += m.overlap_efficiency;
+  exposed_optimizer_s += m.exposed_optimizer_s;
+  tokens += m.tokens;
+}
+
+void SummaryBuilder::add(const StepMetrics& m) {
+  if (steps_ == 0) {
+    loss_first_ = m.loss;
+  }
+  loss_last_ = m.loss;
+  rollbacks_ += m.verdict == "rollback" ? 1 : 0;
+  skips_ += m.verdict == "skip" ? 1 : 0;
+  (steps_ < warmup_steps_ ? warm_ : measured_).add(m);
+  ++steps_;
+}
+
+RunSummary SummaryBuilder::summary() const {
+  const bool all_warm = measured_.step_times.empty();
+  const Totals& t = all_warm ? warm_ : measured_;
+  RunSummary s;
+  s.steps = steps_;
+  s.warmup_steps = all_warm ? 0 : static_cast<std::int64_t>(warm_.step_times.size());
+  s.loss_first = loss_first_;
+  s.loss_last = loss_last_;
+  s.step_time_s = quantiles_of(t.step_times);
+  if (t.time_s > 0) {
+    s.tokens_per_s = static_cast<double>(t.tokens) / t.time_s;
+    s.tflops = t.tflop / t.time_s;
+  }
+  if (!t.step_times.empty()) {
+    const auto count = static_cast<double>(t.step_times.size());
+    s.overlap_efficiency = t.overlap / count;
+    s.exposed_optimizer_s = t.exposed_optimizer_s / count;
+  }
+  s.speculation_rollbacks = rollbacks_;
+  s.speculation_skips = skips_;
+  return s;
+}
+
+std::string summary_json(const RunSummary& s) {
+  JsonWriter json(2);
+  json.begin_object();
+  json.field("steps", s.steps).field("warmup_steps", s.warmup_steps);
+  json.field("loss_first", s.loss_first).field("loss_last", s.loss_last);
+  json.key("step_time_s").begin_object();
+  json.field("median", s.step_time_s.median).field("p10", s.step_time_s.p10);
+  json.field("p90", s.step_time_s.p90).end_object();
+  json.field("tokens_per_s", s.tokens_per_s).field("tflops", s.tflops).field("mfu", s.mfu);
+  json.field("overlap_efficiency", s.overlap_efficiency);
+  json.field("exposed_optimizer_s", s.exposed_optimizer_s);
+  json.key("speculation").begin_object();
+  json.field("steps", s.speculation_steps).field("rollbacks", s.speculation_rollbacks);
+  json.field("skips", s.speculation_skips).end_object();
+  json.key("memory").begin_object();
+  for (const auto& [kind, figure] : s.memory) {
+    json.key(kind).begin_object();
+    json.field("predicted_bytes", figure.predicted_bytes);
+    json.field("actual_bytes", figure.actual_bytes).end_object();
+  }
+  json.end_object();
+  json.field("device", s.device).field("world_size", s.world_size).field("version", s.version);
+  json.key("flags").begin_object();
+  for (const auto& [name, value] : s.flags) {
+    json.field(name, value);
+  }
+  json.end_object().end_object();
+  return json.take() + "\n";
+}
+
+std::string summary_text(const RunSummary& s) {
+  constexpr double kMsPerS = 1000;
+  constexpr double kMiB = 1 << 20;
+  std::string text = fmt::format("Summary of {} steps ({} warm-up steps left out of the times)\n",
+                                 s.steps, s.warmup_steps);
+  text += fmt::format("  loss        {:.4f} -> {:.4f}\n", s.loss_first, s.loss_last);
+  text += fmt::format("  step time   median {:.1f} ms, p10 {:.1f}, p90 {:.1f}\n",
+                      s.step_time_s.median * kMsPerS, s.step_time_s.p10 * kMsPerS,
+                      s.step_time_s.p90 * kMsPerS);
+  text += fmt::format("  throughput  {:.0f} tokens/s, {:.3f} TFLOPS", s.tokens_per_s, s.tflops);
+  text += s.mfu > 0 ? fmt::format(", MFU {:.1f} %\n", s.mfu * 100) : "\n";
+  text += fmt::format("  overlap     {:.0f} %, optimizer exposed {:.2f} ms per step\n",
+                      s.overlap_efficiency * 100, s.exposed_optimizer_s * kMsPerS);
+  for (const auto& [kind, figure] : s.memory) {
+    text += fmt::format("  {:<11} {:.1f} MiB, predicted {:.1f} MiB\n", kind + " memory",
+                        static_cast<double>(figure.actual_bytes) / kMiB,
+                        static_cast<double>(figure.predicted_bytes) / kMiB);
+  }
+  return text;
+}
+
+}  // namespace tandem

@@ -1,0 +1,86 @@
+// engine/metrics/summary.hpp — what a whole run comes down to: summary.json.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/metrics/step_metrics.hpp"
+
+namespace tandem {
+
+struct Quantiles {
+  double median = 0;
+  double p10 = 0;
+  double p90 = 0;
+};
+
+/// Linear interpolation between order statistics, as numpy's default; all 0 for no values.
+[[nodiscard]] Quantiles quantiles_of(std::vector<double> values);
+
+struct MemoryFigure {
+  std::int64_t predicted_bytes = 0;
+  std::int64_t actual_bytes = 0;
+};
+
+/// Fields have summary.json's names. Means and quantiles are over the steps after warm-up (all
+/// steps when every step was warm-up); tokens_per_s and tflops there are totals over the time of
+/// those steps.
+struct RunSummary {
+  std::int64_t steps = 0;
+  std::int64_t warmup_steps = 0;  // steps left out of the figures
+  double loss_first = 0;
+  double loss_last = 0;
+  Quantiles step_time_s;
+  double tokens_per_s = 0;
+  double tflops = 0;
+  double mfu = 0;
+  double overlap_efficiency = 0;
+  double exposed_optimizer_s = 0;  // mean per step
+  std::int64_t speculation_steps = 0;
+  std::int64_t speculation_rollbacks = 0;
+  std::int64_t speculation_skips = 0;
+  std::map<std::string, MemoryFigure> memory;  // per kind: "host", "device", ...
+  std::string device = "cpu";
+  std::int64_t world_size = 1;
+  std::string version;
+  std::vector<std::pair<std::string, std::string>> flags;  // name, value as text
+};
+
+/// Collects steps; 8 bytes per step are kept.
+class SummaryBuilder {
+ public:
+  explicit SummaryBuilder(std::int64_t warmup_steps = 0) : warmup_steps_(warmup_steps) {}
+
+  void add(const StepMetrics& metrics);
+  /// The measured part; the caller fills mfu, memory, device, world_size, version, flags.
+  [[nodiscard]] RunSummary summary() const;
+
+ private:
+  struct Totals {
+    std::vector<double> step_times;
+    double time_s = 0;
+    double tflop = 0;  // work: tflops x time
+    double overlap = 0;
+    double exposed_optimizer_s = 0;
+    std::int64_t tokens = 0;
+    void add(const StepMetrics& metrics);
+  };
+  std::int64_t warmup_steps_;
+  std::int64_t steps_ = 0;
+  double loss_first_ = 0;
+  double loss_last_ = 0;
+  std::int64_t rollbacks_ = 0;
+  std::int64_t skips_ = 0;
+  Totals warm_;
+  Totals measured_;
+};
+
+[[nodiscard]] std::string summary_json(const RunSummary& summary);
+
+/// Human lines for the end of a run.
+[[nodiscard]] std::string summary_text(const RunSummary& summary);
+
+}  // namespace tandem

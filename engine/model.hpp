@@ -1,0 +1,95 @@
+// engine/model.hpp — what the engine knows of a model: units of parameters, and segments that use them in order.
+//
+// A *unit* is a list of parameters that lie in one flat block: it is gathered, reduced and updated as one.
+// A *segment* is a plain function of weights and activations (embedding, one block, head). Segments run in order; the
+// border between two of them is one activation tensor, detached, so the engine drives each segment's backward itself.
+// A weight may be used by several segments (tied embeddings): its unit is then gathered for each of them.
+// Invariant: the last segment returns the scalar loss; every other one returns an activation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tandem {
+
+/// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels int64 [B, T] with
+/// -100 where nothing is to be learnt (not shifted: position t's label is token t; the loss head shifts).
+struct Batch {
+  at::Tensor inputs;
+  at::Tensor labels;
+};
+
+struct ParameterSpec {
+  std::string name;  // as in the Hugging Face checkpoint
+  std::vector<std::int64_t> shape;
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+};
+
+struct UnitSpec {
+  std::string name;
+  std::vector<ParameterSpec> parameters;
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+};
+
+/// A parameter as a segment sees it during one visit. Compute lane only.
+///
+/// `value` is a leaf that requires grad; its storage is valid only while the unit is bound (inside Segment::forward and
+/// inside that segment's backward). Two ways to hand over its gradient, and both may be mixed in one segment:
+///  - plain ATen ops: autograd accumulates into value.grad(), the engine moves it into the gradient block afterwards;
+///  - a custom autograd function writes straight into `grad` (same shape and dtype as value) and returns an undefined
+///    tensor for it: overwrite while !grad_written, add once it is set (tied weights), and set grad_written.
+struct Weight {
+  at::Tensor value;
+  at::Tensor grad;  // bound only during backward
+  bool grad_written = false;
+};
+
+/// What the last segment is asked for.
+enum class HeadOutput : std::uint8_t { kLoss, kLogits };
+
+struct SegmentContext {
+  const Batch& batch;
+  std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
+  HeadOutput head_output = HeadOutput::kLoss;
+};
+
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  /// Forward of the segment under the caller's grad mode. The first segment gets an undefined `input` and reads
+  /// context.batch.inputs; the last one returns the mean loss over the labels that are not -100 (scalar, fp32), or with
+  /// HeadOutput::kLogits the logits fp32 [B, T, V]. Must not keep references to weights or context past its backward.
+  virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
+};
+
+struct WeightRef {
+  std::size_t unit = 0;       // index into Model::units
+  std::size_t parameter = 0;  // index into that unit's parameters
+};
+
+struct SegmentSpec {
+  std::string name;
+  std::vector<WeightRef> weights;
+  std::shared_ptr<const Segment> run;
+};
+
+/// Fills out[0, end-begin) with the elements [begin, end) (row-major, fp32) of a parameter's initial value.
+/// Called from pool threads, several at once for different parameters; each rank asks only for what it owns.
+using ParameterSource = std::function<void(const ParameterSpec& parameter, std::int64_t begin,
+                                           std::int64_t end, float* out)>;
+
+struct Model {
+  std::vector<UnitSpec> units;
+  std::vector<SegmentSpec> segments;
+  ParameterSource source;
+};
+
+}  // namespace tandem

@@ -1,0 +1,29 @@
+// engine/options.hpp — how the engine runs, beside what the DeepSpeed config says.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tandem {
+
+/// What may run at the same time. A scheduling choice only: losses and weights are the same bits at every setting.
+enum class Overlap : std::uint8_t {
+  kOff,      // nothing: every gather, reduction and update is awaited where it is issued
+  kComm,     // gathers run ahead of compute, reductions behind it; updates end with the step
+  kOffload,  // also the optimizer: a unit's update runs under the next forward, which awaits only the unit it needs
+};
+
+std::string_view name_of(Overlap overlap);
+
+struct EngineOptions {
+  Overlap overlap = Overlap::kOffload;
+  bool activation_checkpointing = false;
+  int gather_slots = 0;        // 0: chosen by the engine, printed in the resolved options
+  int compute_threads = 0;     // 0: all usable cores
+  int optimizer_threads = 0;   // 0: from cpuadam_cores_perc and the usable cores
+  bool pin_optimizer = false;  // bind the optimizer pool to the last usable cores
+  int max_skipped_steps =
+      20;  // this many steps with a non-finite gradient in a row end the run (exit code 5)
+};
+
+}  // namespace tandem

@@ -1,0 +1,153 @@
+// engine/rank.hpp — everything one rank is made of: its threads, its memory, its actors, and the model they serve.
+//
+// Built once from a model and sizes; wires shards, buckets, slots, collectives and the optimizer together. It holds no
+// schedule: TrainStep decides what happens when. Loop thread, except what is marked for the compute lane.
+// Invariant: buffers and pools outlive the actors, actors outlive what is asked of them (stop() before destruction).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/arena.hpp"
+#include "actors/collectives.hpp"
+#include "actors/cpu_optimizer.hpp"
+#include "actors/gradient_bucket.hpp"
+#include "actors/parameter_shard.hpp"
+#include "actors/slot_pool.hpp"
+#include "engine/model.hpp"
+#include "engine/options.hpp"
+#include "engine/slot_classes.hpp"
+#include "engine/step_plan.hpp"
+#include "engine/unit.hpp"
+#include "runtime/compute_lane.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/scope.hpp"
+
+namespace tandem {
+
+struct Config;
+
+struct RankOptions {
+  DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
+  int micro_steps = 1;       // per optimizer step
+  int gather_slots = 0;      // 0: chosen
+  int compute_threads = 1;
+  int optimizer_threads = 1;
+  std::vector<int> optimizer_cores;     // empty: not bound
+  bool optimizer_shares_cores = false;  // with the compute lane
+
+  /// Fills in what the engine options leave open, from the config and the machine.
+  static RankOptions from(const Config& config, const EngineOptions& options, DType type);
+};
+
+/// Seconds that each resource has been busy since the start.
+struct Busy {
+  double compute_s = 0;
+  double optimizer_s = 0;
+  double link_s = 0;
+};
+
+class Rank {
+ public:
+  /// Allocates all memory and loads the weights. Throws user_error when the slots asked for cannot work.
+  Rank(Model model, RankOptions options);
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  /// Ends the actors and waits for their work.
+  void stop();
+
+  [[nodiscard]] EventLoop& loop() noexcept { return loop_; }
+  [[nodiscard]] Scope& scope() noexcept { return scope_; }
+  [[nodiscard]] ComputeLane& lane() noexcept { return lane_; }
+  [[nodiscard]] CpuPool& data_pool() noexcept { return data_pool_; }
+
+  [[nodiscard]] const Model& model() const noexcept { return model_; }
+  [[nodiscard]] const SlotClasses& classes() const noexcept { return classes_; }
+  [[nodiscard]] std::vector<Unit*> units();
+  [[nodiscard]] const std::vector<ParameterShard*>& parameter_shards() const noexcept {
+    return shard_list_;
+  }
+  [[nodiscard]] GradientBucket& gradient_bucket(std::size_t unit) noexcept {
+    return *buckets_[unit];
+  }
+  [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
+  [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
+
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int world_size() const noexcept { return 1; }
+  [[nodiscard]] std::int64_t parameter_count() const noexcept { return parameter_count_; }
+  [[nodiscard]] std::size_t gather_slots() const noexcept { return gather_slots_; }
+  [[nodiscard]] std::size_t host_bytes() const noexcept { return host_bytes_; }
+  [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
+  [[nodiscard]] Busy busy() const;
+
+  /// The name of the parameter that element `index` of a unit's block belongs to.
+  [[nodiscard]] std::string parameter_at(std::size_t unit, std::int64_t index) const;
+  /// Visits every parameter with its fp32 master values. No update may be running.
+  void for_each_master(
+      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;
+  /// The same for the accumulated gradients of the step in flight (after its reductions).
+  void for_each_gradient(
+      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;
+
+  // Compute lane: the tensors of a visit's units over the slots it holds.
+  void bind_values(std::span<const UnitUse> uses, std::span<std::byte* const> slots);
+  void unbind_values(std::span<const UnitUse> uses);
+  void bind_gradients(std::span<const UnitUse> uses, std::span<std::byte* const> slot_of_unit);
+  /// After a segment's backward: completes the gradients that are through, unbinds all.
+  void complete_gradients(std::span<const UnitUse> uses);
+
+ private:
+  struct Memory;  // of one unit's shard
+
+  /// Where nothing is ever added (one micro-step on one rank) a bf16 gradient is kept as it is: the same values, hence
+  /// the same bits later on, at half the memory and traffic.
+  [[nodiscard]] DType accumulator_type() const noexcept;
+  HostBuffer allocate(std::size_t bytes);
+  void allocate_shards();
+  void make_slot_pools();
+  void make_actors();
+  void load_weights();
+  void visit_parameters(
+      const std::function<std::span<const float>(std::size_t unit)>& block_of,
+      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;
+
+  RankOptions options_;
+  Model model_;
+  SlotClasses classes_;
+  std::vector<ParameterLayout> layouts_;  // [unit]
+  std::size_t gather_slots_ = 0;
+  std::int64_t parameter_count_ = 0;
+  std::size_t host_bytes_ = 0;
+
+  std::vector<Memory> memory_;  // [unit]
+  std::vector<HostBuffer> slot_memory_;
+  std::vector<std::unique_ptr<Unit>> units_;
+
+  EventLoop loop_;
+  ComputeLane lane_;
+  CpuPool optimizer_pool_;
+  CpuPool link_pool_;
+  CpuPool data_pool_;
+  SelfBackend backend_;
+  Scope scope_;
+
+  std::vector<std::unique_ptr<SlotPool>> gather_pools_;    // [pool]
+  std::vector<std::unique_ptr<SlotPool>> gradient_pools_;  // [pool]
+  std::unique_ptr<Collectives> collectives_;
+  std::vector<std::unique_ptr<ParameterShard>> shards_;  // [unit]
+  std::vector<std::unique_ptr<GradientBucket>> buckets_;
+  std::unique_ptr<CpuOptimizer> optimizer_;
+  std::vector<ParameterShard*> shard_list_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,214 @@
+#include "engine/train_step.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "engine/stopwatch.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
+    : rank_(rank),
+      overlap_(options.overlap),
+      gatherer_(rank.parameter_shards(), rank.classes().pools(), rank.scope(),
+                options.overlap != Overlap::kOff),
+      runner_(rank.model(), rank.units(), options.activation_checkpointing),
+      inference_plan_(StepPlan::inference(rank.model(), rank.classes())),
+      gradient_slot_(rank.units().size()),
+      reduced_(rank.units().size()),
+      gradient_ticket_(rank.classes().pools()) {}
+
+void TrainStep::begin(std::size_t micro_steps) {
+  if (micro_steps != micro_steps_) {
+    plan_ = StepPlan::training(rank_.model(), rank_.classes(), micro_steps);
+    micro_steps_ = micro_steps;
+  }
+  visit_ = 0;
+  exposure_ = {};
+  gatherer_.begin(plan_, version_);
+}
+
+Task<float> TrainStep::forward(Batch batch) {
+  batch_ = std::move(batch);
+  activations_ = runner_.start();
+  const std::size_t segments = rank_.model().segments.size();
+  float loss = 0;
+  for (std::size_t s = 0; s < segments; ++s, ++visit_) {
+    const std::vector<std::byte*> slots = co_await gathered(visit_);
+    const Visit& visit = plan_.visits[visit_];
+    auto work = [&] {
+      rank_.bind_values(visit.uses, slots);
+      runner_.forward(s, batch_, activations_);
+      if (s + 1 == segments) {
+        loss = SegmentRunner::loss(activations_);
+      }
+      rank_.unbind_values(visit.uses);
+    };
+    co_await rank_.lane().run(work);
+    gatherer_.release(visit_);
+  }
+  co_return loss;
+}
+
+Task<> TrainStep::backward(double seed) {
+  for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
+    const Visit& visit = plan_.visits[visit_];
+    const std::vector<std::byte*> slots = co_await gathered(visit_);
+    co_await gradient_slots(visit);
+    auto work = [&] {
+      rank_.bind_values(visit.uses, slots);
+      rank_.bind_gradients(visit.uses, gradient_slot_);
+      runner_.backward(s, batch_, activations_, seed);
+      rank_.complete_gradients(visit.uses);
+      rank_.unbind_values(visit.uses);
+    };
+    co_await rank_.lane().run(work);
+    gatherer_.release(visit_);
+    for (const UnitUse& use : visit.uses) {
+      if (!use.last_gradient) {
+        continue;
+      }
+      ++reductions_open_;
+      no_reduction_open_.reset();
+      rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, visit.micro_step,
+                          reduction_order_++);
+      if (overlap_ == Overlap::kOff) {
+        co_await reductions_done();
+      }
+    }
+  }
+}
+
+Task<Verdict> TrainStep::finish(Update update) {
+  co_await reductions_done();
+  for (std::size_t pool = 0; pool < gradient_ticket_.size(); ++pool) {
+    gradient_ticket_[pool] += plan_.gradient_tickets[pool];
+  }
+  const GlobalNorm norm = co_await global_norm();
+  if (!norm.finite()) {
+    co_return Verdict{StepOutcome::kSkip, norm};
+  }
+  // Clipping: g *= min(1, limit / (norm + 1e-6)), inside the update's own pass over the gradients.
+  double gradient_scale = 1;
+  if (update.gradient_clipping > 0) {
+    gradient_scale = std::min(1.0, update.gradient_clipping / (norm.value + 1e-6));
+  }
+  co_await issue_updates(update, gradient_scale);
+  if (overlap_ != Overlap::kOffload) {
+    const Stopwatch waited;
+    co_await drain();
+    exposure_.optimizer_s += waited.elapsed_s();
+  }
+  co_return Verdict{StepOutcome::kCommit, norm};
+}
+
+Task<> TrainStep::drain() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
+
+Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
+  gatherer_.begin(inference_plan_, version_);
+  const std::size_t segments = rank_.model().segments.size();
+  at::Tensor activation;
+  for (std::size_t s = 0; s < segments; ++s) {
+    const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
+    const Visit& visit = inference_plan_.visits[s];
+    auto work = [&] {
+      rank_.bind_values(visit.uses, slots);
+      activation = runner_.infer(s, batch, activation, head_output);
+      rank_.unbind_values(visit.uses);
+    };
+    co_await rank_.lane().run(work);
+    gatherer_.release(s);
+  }
+  co_return activation;
+}
+
+// ---- parts ---------------------------------------------------------------------------------------
+
+Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
+  const TimePoint start = rank_.loop().now();
+  std::vector<std::byte*> slots = co_await gatherer_.acquired(v);
+  // The part of the wait before the newest weights existed is the optimizer's, the rest the gather's.
+  TimePoint ready = start;
+  for (const UnitUse& use : plan_.visits[v].uses) {
+    ready = std::max(ready, rank_.parameter_shards()[use.unit]->version_since());
+  }
+  const double total_s = std::chrono::duration<double>(rank_.loop().now() - start).count();
+  const double optimizer_s =
+      std::min(total_s, std::chrono::duration<double>(ready - start).count());
+  exposure_.optimizer_s += optimizer_s;
+  exposure_.gather_s += total_s - optimizer_s;
+  co_return slots;
+}
+
+Task<> TrainStep::gradient_slots(const Visit& visit) {
+  const Stopwatch waited;
+  for (const UnitUse& use : visit.uses) {
+    if (use.first_gradient) {
+      gradient_slot_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
+          AcquireGradient{gradient_ticket_[use.pool] + use.gradient_ticket});
+    }
+  }
+  exposure_.reduce_s += waited.elapsed_s();
+}
+
+Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
+                                       std::uint64_t order) {
+  // A failure belongs to the step that awaits the reductions, so it is handed over there.
+  try {
+    co_await self->reduce(use, micro_step, order);
+  } catch (...) {
+    self->reduction_failure_ = std::current_exception();
+  }
+  if (--self->reductions_open_ == 0) {
+    self->no_reduction_open_.set();
+  }
+}
+
+Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t order) {
+  reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
+      GradientReady{micro_step == 0, micro_step + 1 == micro_steps_, order});
+}
+
+Task<> TrainStep::reductions_done() {
+  const Stopwatch waited;
+  if (reductions_open_ > 0) {
+    co_await no_reduction_open_;
+  }
+  exposure_.reduce_s += waited.elapsed_s();
+  if (reduction_failure_) {
+    std::rethrow_exception(std::exchange(reduction_failure_, nullptr));
+  }
+}
+
+Task<GlobalNorm> TrainStep::global_norm() {
+  GlobalNorm norm;
+  GradientNorm local;
+  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+    local.sum_of_squares.merge(reduced_[unit].sum_of_squares);
+    if (norm.finite() && reduced_[unit].first_bad_element >= 0) {
+      norm.bad_parameter = rank_.parameter_at(unit, reduced_[unit].first_bad_element);
+    }
+  }
+  const GradientNorm global =
+      co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_++, local});
+  norm.value = std::sqrt(global.sum_of_squares.value());
+  if (norm.finite() && !global.sum_of_squares.is_finite()) {
+    norm.bad_parameter = "a parameter of another rank";
+  }
+  co_return norm;
+}
+
+Task<> TrainStep::issue_updates(Update update, double gradient_scale) {
+  const AdamStep step = AdamStep::make(update.adam, update.adam_step, gradient_scale);
+  const std::vector<std::uint64_t> deadlines = inference_plan_.first_visits(reduced_.size());
+  ++version_;
+  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+    co_await rank_.optimizer().address().send(
+        UpdateUnit{static_cast<std::uint32_t>(unit), step, deadlines[unit], version_});
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,85 @@
+// engine/train_step.hpp — one training step of one rank, from the first gather to the last update issued.
+//
+// Read train_step.cpp top to bottom: forward_backward() is one micro-batch, finish() is what the accumulated gradients
+// become. Everything here is a coroutine on the rank's loop; tensors are touched only in what it hands to the compute
+// lane. It is the one place that decides what overlaps with what, and it decides by awaiting earlier or later: the
+// numbers do not depend on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/gatherer.hpp"
+#include "engine/model.hpp"
+#include "engine/options.hpp"
+#include "engine/rank.hpp"
+#include "engine/segment_runner.hpp"
+#include "engine/step_result.hpp"
+
+namespace tandem {
+
+class TrainStep {
+ public:
+  TrainStep(Rank& rank, const EngineOptions& options);
+
+  /// What finish() applies, beside the gradients.
+  struct Update {
+    AdamConfig adam;               // lr of this step in it
+    std::int64_t adam_step = 1;    // 1-based count of applied steps
+    double gradient_clipping = 0;  // 0: off
+  };
+
+  /// Begins a step of `micro_steps` micro-batches.
+  void begin(std::size_t micro_steps);
+  /// Forward of the step's next micro-batch; returns its loss. `seed` of its backward: d(objective)/d(loss).
+  Task<float> forward(Batch batch);
+  Task<> backward(double seed);
+  /// All micro-batches are through: verdict, then the updates. Returns norm and verdict.
+  Task<Verdict> finish(Update update);
+  /// Until no update is queued or running and every shard holds the newest weights.
+  Task<> drain();
+  /// Until the gradients of all backward()s so far are reduced.
+  Task<> reductions_done();
+
+  /// Forward only, over the newest weights.
+  Task<at::Tensor> infer(Batch batch, HeadOutput head_output);
+
+  /// Where the step's time went so far; begin() resets it.
+  [[nodiscard]] const Exposure& exposure() const noexcept { return exposure_; }
+
+ private:
+  Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
+  static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
+                                     std::uint64_t order);
+  Task<std::vector<std::byte*>> gathered(std::size_t v);
+  Task<> gradient_slots(const Visit& visit);
+  Task<GlobalNorm> global_norm();
+  Task<> issue_updates(Update update, double gradient_scale);
+
+  Rank& rank_;
+  const Overlap overlap_;
+  Gatherer gatherer_;
+  SegmentRunner runner_;
+
+  // The step in flight.
+  StepPlan plan_;
+  StepPlan inference_plan_;
+  std::size_t micro_steps_ = 0;
+  std::size_t visit_ = 0;
+  Batch batch_;
+  SegmentRunner::Activations activations_;
+  std::vector<std::byte*> gradient_slot_;  // [unit], null where none is open
+  std::vector<ReducedGradient> reduced_;   // [unit], after the last micro-step
+  std::size_t reductions_open_ = 0;
+  Event no_reduction_open_;
+  std::exception_ptr reduction_failure_;
+  Exposure exposure_;
+
+  // Plan-order counters that never restart.
+  std::vector<std::uint64_t> gradient_ticket_;  // [pool] first of the step in flight
+  std::uint64_t reduction_order_ = 0;
+  std::uint64_t version_ = 0;
+};
+
+}  // namespace tandem

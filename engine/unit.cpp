@@ -1,0 +1,124 @@
+#include "engine/unit.hpp"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/StorageImpl.h>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+std::int64_t ParameterSpec::numel() const noexcept {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : shape) {
+    n *= extent;
+  }
+  return n;
+}
+
+std::int64_t UnitSpec::numel() const noexcept {
+  std::int64_t n = 0;
+  for (const ParameterSpec& parameter : parameters) {
+    n += parameter.numel();
+  }
+  return n;
+}
+
+ParameterLayout ParameterLayout::of(const UnitSpec& unit, int world_size) {
+  ParameterLayout layout;
+  std::int64_t numel = 0;
+  for (const ParameterSpec& parameter : unit.parameters) {
+    layout.offsets.push_back(numel);
+    numel += parameter.numel();
+  }
+  layout.block =
+      UnitLayout::make(static_cast<std::size_t>(numel), static_cast<std::uint32_t>(world_size));
+  return layout;
+}
+
+at::ScalarType scalar_type_of(DType type) {
+  return type == DType::kF32 ? at::kFloat : at::kBFloat16;
+}
+
+namespace {
+void point_at(const at::Tensor& flat, std::byte* data, std::size_t bytes) {
+  c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(data, at::kCPU));
+  storage->set_nbytes(data == nullptr ? 0 : bytes);
+}
+}  // namespace
+
+FlatBlock::FlatBlock(std::int64_t numel, DType type)
+    : flat_(at::empty({numel}, at::TensorOptions().dtype(scalar_type_of(type)))),
+      bytes_(static_cast<std::size_t>(numel) * bytes_of(type)) {}
+
+at::Tensor FlatBlock::view(std::int64_t begin, const std::vector<std::int64_t>& shape) const {
+  std::int64_t numel = 1;
+  for (const std::int64_t extent : shape) {
+    numel *= extent;
+  }
+  return flat_.narrow(0, begin, numel).view(shape).detach();
+}
+
+void FlatBlock::bind(std::byte* data) {
+  TANDEM_CHECK(data != nullptr, "bind() needs memory; unbind() is the way to take it away");
+  if (data != data_) {
+    point_at(flat_, data, bytes_);
+    data_ = data;
+  }
+}
+
+void FlatBlock::unbind() {
+  point_at(flat_, nullptr, bytes_);
+  data_ = nullptr;
+}
+
+Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type)
+    : values_(static_cast<std::int64_t>(layout.block.padded_elements), type),
+      gradients_(static_cast<std::int64_t>(layout.block.padded_elements), type) {
+  weights_.resize(spec.parameters.size());
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    weights_[i].value = values_.view(layout.offsets[i], spec.parameters[i].shape);
+    weights_[i].value.requires_grad_(true);
+    weights_[i].grad = gradients_.view(layout.offsets[i], spec.parameters[i].shape);
+  }
+  values_.unbind();
+  gradients_.unbind();
+}
+
+void Unit::bind_gradients(std::byte* slot, bool fresh) {
+  gradients_.bind(slot);
+  if (fresh) {
+    for (Weight& weight : weights_) {
+      weight.grad_written = false;
+    }
+  }
+}
+
+void Unit::collect_autograd_gradients() {
+  for (Weight& weight : weights_) {
+    at::Tensor& accumulated = weight.value.mutable_grad();
+    if (!accumulated.defined()) {
+      continue;
+    }
+    if (weight.grad_written) {
+      weight.grad.add_(accumulated);
+    } else {
+      weight.grad.copy_(accumulated);
+    }
+    weight.grad_written = true;
+    accumulated.reset();
+  }
+}
+
+void Unit::complete_gradients() {
+  for (Weight& weight : weights_) {
+    if (!weight.grad_written) {
+      weight.grad.zero_();
+    }
+  }
+  unbind_gradients();
+}
+
+void Unit::unbind_gradients() { gradients_.unbind(); }
+
+}  // namespace tandem

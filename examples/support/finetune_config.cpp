@@ -1,0 +1,184 @@
+#include "examples/support/finetune_config.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "engine/data/loader.hpp"
+#include "engine/program.hpp"
+#include "runtime/machine.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+/// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU.
+std::string builtin_config(const FinetuneFlags& flags) {
+  return fmt::format(
+      R"({{
+  "train_micro_batch_size_per_gpu": {},
+  "gradient_clipping": 1.0,
+  "zero_optimization": {{
+    "stage": 3,
+    "offload_optimizer": {{"device": "cpu", "super_offload": true}}
+  }}
+}})",
+      flags.batch_size);
+}
+
+std::vector<KeyOverride> overrides_of(const FinetuneFlags& flags) {
+  std::vector<KeyOverride> overrides;
+  const auto add = [&](std::string path, std::string json, std::string flag) {
+    overrides.push_back({std::move(path), std::move(json), std::move(flag)});
+  };
+  add("train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size");
+  if (!flags.dtype.empty()) {
+    add("bf16.enabled", flags.dtype == "bf16" ? "true" : "false", "--dtype");
+    if (flags.dtype == "fp16") {
+      add("fp16.enabled", "true", "--dtype");
+    }
+  }
+  if (flags.stage) {
+    add("zero_optimization.stage", fmt::format("{}", *flags.stage), "--stage");
+  }
+  if (flags.gradient_clipping) {
+    add("gradient_clipping", fmt::format("{}", *flags.gradient_clipping), "--gradient_clipping");
+  }
+  if (flags.gradient_accumulation_steps) {
+    add("gradient_accumulation_steps", fmt::format("{}", *flags.gradient_accumulation_steps),
+        "--gradient_accumulation_steps");
+  }
+  return overrides;
+}
+
+/// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says otherwise.
+void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
+  const auto contradicts = [&](const char* flag, double typed, double file) {
+    return config.optimizer.given && flags.given(flag) && typed != file;
+  };
+  if (contradicts("--lr", flags.lr, config.optimizer.lr)) {
+    throw user_error("flags", "--lr is {} and optimizer.params.lr in {} is {}; make them agree",
+                     flags.lr, config.origin, config.optimizer.lr);
+  }
+  if (contradicts("--weight_decay", flags.weight_decay, config.optimizer.weight_decay)) {
+    throw user_error(
+        "flags",
+        "--weight_decay is {} and optimizer.params.weight_decay in {} is {}; make them agree",
+        flags.weight_decay, config.origin, config.optimizer.weight_decay);
+  }
+  if (flags.given("--warmup") && config.schedule.type != ScheduleType::kConstant) {
+    throw user_error("flags", "--warmup and the scheduler {} in {} contradict; keep one of them",
+                     name_of(config.schedule.type), config.origin);
+  }
+  if (!config.optimizer.given) {
+    config.optimizer.lr = flags.lr;
+    config.optimizer.weight_decay = flags.weight_decay;
+  }
+}
+
+void refuse_what_cannot_run(const Config& config) {
+  if (config.precision() == Precision::kF16) {
+    throw user_error("config", "fp16 is not in this version; use --dtype bf16 or fp32");
+  }
+  if (config.zero.stage != 3) {
+    throw user_error("config",
+                     "zero_optimization.stage is {}; this version runs stage 3 (on one rank the "
+                     "numbers are the same at every stage); use 3",
+                     config.zero.stage);
+  }
+}
+
+}  // namespace
+
+Config finetune_config(const FinetuneFlags& flags) {
+  const ParseOptions options = {.overrides = overrides_of(flags)};
+  Config config = flags.deepspeed_config.empty()
+                      ? parse_config(builtin_config(flags), "the built-in config", options)
+                      : load_config(flags.deepspeed_config, options);
+  apply_optimizer_flags(flags, config);
+  refuse_what_cannot_run(config);
+  return config;
+}
+
+EngineOptions engine_options(const FinetuneFlags& flags) {
+  EngineOptions options;
+  options.overlap = flags.overlap == "off"    ? Overlap::kOff
+                    : flags.overlap == "comm" ? Overlap::kComm
+                                              : Overlap::kOffload;
+  options.activation_checkpointing = flags.activation_checkpointing;
+  options.gather_slots = flags.gather_slots;
+  options.compute_threads = flags.compute_threads;
+  options.optimizer_threads = flags.optimizer_threads;
+  options.pin_optimizer = flags.pin_cores;
+  return options;
+}
+
+std::int64_t total_steps_of(const FinetuneFlags& flags, const Config& config,
+                            std::int64_t records) {
+  if (flags.steps > 0) {
+    return flags.steps;
+  }
+  const std::int64_t batches =
+      batches_per_epoch(records, {.sampler = {.world_size = static_cast<int>(config.world_size)},
+                                  .micro_batch = config.batch.micro_batch_size,
+                                  .drop_last = config.dataloader_drop_last});
+  const std::int64_t steps =
+      std::max<std::int64_t>(1, flags.num_train_epochs * batches / config.batch.accumulation_steps);
+  return flags.bench_steps > 0 ? std::min(steps, flags.bench_steps) : steps;
+}
+
+std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
+                                                     const Config& config,
+                                                     std::int64_t total_steps) {
+  if (config.schedule.type != ScheduleType::kConstant) {
+    return {};
+  }
+  const double peak = config.optimizer.lr;
+  const double warm_steps =
+      std::max(1.0, std::ceil(flags.warmup * static_cast<double>(total_steps)));
+  return [=](std::int64_t step) {
+    return peak * std::min(1.0, static_cast<double>(step) / warm_steps);
+  };
+}
+
+std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& config,
+                                      const Pretrained& pretrained, const Engine& engine,
+                                      const AlpacaDataset& dataset) {
+  const HfConfig& shape = pretrained.config();
+  return {
+      fmt::format("model    {} ({}): {:.2f} M parameters, {} layers, hidden {}, vocabulary {}",
+                  flags.model_name, shape.model_type,
+                  static_cast<double>(engine.parameter_count()) / 1e6, shape.num_hidden_layers,
+                  shape.hidden_size, shape.vocab_size),
+      fmt::format("data     {}: {} records, at most {} tokens", flags.dataset_name, dataset.size(),
+                  flags.max_length),
+      fmt::format("batch    {} = {} per micro-batch x {} accumulation x {} rank",
+                  config.batch.train_batch_size, config.batch.micro_batch_size,
+                  config.batch.accumulation_steps, config.world_size),
+      fmt::format(
+          "engine   {}, ZeRO stage {}, clipping {}, overlap {}, {} gather slots, {} compute "
+          "threads, {} optimizer threads",
+          name_of(config.precision()), config.zero.stage, config.gradient_clipping, flags.overlap,
+          engine.gather_slots(), engine.compute_threads(), engine.optimizer_threads()),
+  };
+}
+
+void complete_summary(RunSummary& summary, const FinetuneFlags& flags, const Config& config,
+                      Engine& engine, std::int64_t without_engine_bytes) {
+  // Model FLOPs: 6 per parameter and token.
+  const double peak = engine.measure_peak_tflops();
+  summary.mfu = 6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s / peak;
+  summary.device = "cpu";
+  summary.world_size = config.world_size;
+  summary.version = version();
+  summary.flags = flags.typed;
+  summary.memory["host"] = {
+      .predicted_bytes =
+          without_engine_bytes + static_cast<std::int64_t>(engine.planned_host_bytes()),
+      .actual_bytes = static_cast<std::int64_t>(machine::peak_rss_bytes())};
+}
+
+}  // namespace tandem

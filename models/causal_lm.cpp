@@ -1,0 +1,53 @@
+#include "models/causal_lm.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+#include <fmt/ranges.h>
+
+#include "models/families/families.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+struct Family {
+  std::string_view architecture;
+  std::string_view model_type;
+  DecoderSpec (*describe)(const HfConfig&);
+  std::array<std::string_view, 2> activations;  // names it may have in config.json
+};
+
+constexpr std::array kFamilies = {
+    Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3, {"silu", "swish"}},
+    Family{"GPT2LMHeadModel", "gpt2", describe_gpt2, {"gelu_new", "gelu_pytorch_tanh"}},
+};
+
+}  // namespace
+
+std::vector<std::string> known_architectures() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) {
+    names.emplace_back(family.architecture);
+  }
+  return names;
+}
+
+Model make_causal_lm(const HfConfig& config) {
+  const auto* family =
+      std::ranges::find(kFamilies, std::string_view(config.model_type), &Family::model_type);
+  if (family == kFamilies.end()) {
+    throw user_error("model", "model_type \"{}\" is not built; known architectures: {}",
+                     config.model_type, fmt::join(known_architectures(), ", "));
+  }
+  if (std::ranges::find(family->activations, std::string_view(config.activation)) ==
+      family->activations.end()) {
+    throw user_error("model", "activation \"{}\" is not built for {}; use {}", config.activation,
+                     family->architecture, fmt::join(family->activations, " or "));
+  }
+  return make_decoder(family->describe(config));
+}
+
+}  // namespace tandem

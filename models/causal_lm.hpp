@@ -1,0 +1,19 @@
+// models/causal_lm.hpp — a causal language model out of a Hugging Face config.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/model.hpp"
+#include "models/io/hf_config.hpp"
+
+namespace tandem {
+
+/// Units and segments with the parameter names of the Hugging Face checkpoint; the source is left to the caller.
+/// Throws user_error for an activation or architecture that is not built, with the list of those that are.
+Model make_causal_lm(const HfConfig& config);
+
+/// Architectures as config.json names them, e.g. "Qwen3ForCausalLM".
+std::vector<std::string> known_architectures();
+
+}  // namespace tandem

@@ -1,0 +1,214 @@
+#include "models/gemm.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <optional>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <fmt/format.h>
+
+#include "models/kernels/gemm.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+/// Which operand lies transposed in memory: x w^T, dy w, dy^T x.
+enum class Kind : std::uint8_t { kNT, kNN, kTN };
+constexpr std::array kKinds = {Kind::kNT, Kind::kNN, Kind::kTN};
+constexpr std::array<std::string_view, 3> kKindNames = {"nt", "nn", "tn"};
+constexpr std::array<std::string_view, 3> kProviderNames = {"own", "aten", "onednn"};
+constexpr double kClearMargin = 1.15;  // another one than the default must be this much faster
+
+struct Choice {
+  std::array<std::array<GemmProvider, 3>, 2> provider;  // [bf16][kind]
+};
+std::optional<Choice> chosen;
+
+bool is_bf16(const at::Tensor& t) { return t.scalar_type() == at::kBFloat16; }
+
+GemmOperand operand(const at::Tensor& t) {
+  return {t.const_data_ptr(), t.stride(0), t.stride(1), is_bf16(t)};
+}
+
+void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
+                  const at::Tensor& from) {
+  GemmTarget target{c.data_ptr(), c.stride(0), is_bf16(c)};
+  if (start == ProductStart::kAccumulate) {
+    target.start = GemmStart::kResidual;
+    target.initial = target.data;
+    target.initial_ld = target.ld;
+  } else if (start == ProductStart::kFrom) {
+    target.start = from.dim() == 1 ? GemmStart::kBias : GemmStart::kResidual;
+    target.initial = from.const_data_ptr();
+    target.initial_ld = from.stride(0);
+  }
+  const GemmProblem problem{a.size(0), b.size(1), a.size(1), operand(a), operand(b), target};
+  if (is_bf16(a) && gemm_bf16_available()) {
+    gemm_bf16(problem);
+  } else {
+    gemm_f32(problem);
+  }
+}
+
+void multiply_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                   ProductStart start, const at::Tensor& from) {
+  at::Tensor out = c;
+  if (start == ProductStart::kZero) {
+    at::mm_out(out, a, b);
+  } else {
+    at::addmm_out(out, start == ProductStart::kFrom ? from : c, a, b);
+  }
+}
+
+void multiply_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                     ProductStart start, const at::Tensor& from) {
+  using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                            std::string_view, c10::List<std::optional<at::Scalar>>,
+                            std::optional<std::string_view>);
+  static const auto linear = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                                 .typed<Linear>();
+  const at::Tensor product = linear.call(a, b.t(), std::nullopt, "none",
+                                         c10::List<std::optional<at::Scalar>>(), std::nullopt);
+  if (start == ProductStart::kZero) {
+    c.copy_(product);
+  } else if (start == ProductStart::kAccumulate) {
+    c.add_(product);
+  } else {
+    at::Tensor out = c;
+    at::add_out(out, product, from);
+  }
+}
+
+void multiply_by(GemmProvider provider, const at::Tensor& c, const at::Tensor& a,
+                 const at::Tensor& b, ProductStart start, const at::Tensor& from) {
+  switch (provider) {
+    case GemmProvider::kOwn:
+      return multiply_own(c, a, b, start, from);
+    case GemmProvider::kAten:
+      return multiply_aten(c, a, b, start, from);
+    case GemmProvider::kOneDnn:
+      return multiply_onednn(c, a, b, start, from);
+  }
+}
+
+Kind kind_of(const at::Tensor& a, const at::Tensor& b) {
+  if (a.stride(1) != 1) {
+    return Kind::kTN;
+  }
+  return b.stride(1) == 1 ? Kind::kNN : Kind::kNT;
+}
+
+double thread_cpu_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Best of a few runs, in seconds, of one product of the kind and type. On one thread and in its CPU time, so that what
+/// else runs on the machine does not decide.
+double probe(GemmProvider provider, Kind kind, at::ScalarType type) {
+  constexpr std::int64_t kExtent = 416;
+  const at::Tensor square = at::full({kExtent, kExtent}, 0.5, at::TensorOptions().dtype(type));
+  const at::Tensor c = at::empty_like(square);
+  const at::Tensor a = kind == Kind::kTN ? square.t() : square;
+  const at::Tensor b = kind == Kind::kNT ? square.t() : square;
+  double best = 1e9;
+  for (int run = 0; run < 5; ++run) {
+    const double begin = thread_cpu_s();
+    multiply_by(provider, c, a, b, ProductStart::kZero, {});
+    best = std::min(best, thread_cpu_s() - begin);
+  }
+  return best;
+}
+
+/// The fixed default first; another one has to be faster by the clear margin.
+GemmProvider fastest(Kind kind, bool bf16) {
+  if (bf16 && gemm_bf16_available()) {
+    return GemmProvider::kOwn;  // on the matrix unit nothing else comes near over all kinds
+  }
+  // Without it bf16 is the libraries' (at::mm is oneDNN then); in fp32 our own kernel needs no extra pass for residuals.
+  const std::vector<GemmProvider> candidates =
+      bf16 ? std::vector{GemmProvider::kAten, GemmProvider::kOwn}
+           : std::vector{GemmProvider::kOwn, GemmProvider::kAten, GemmProvider::kOneDnn};
+  const at::ScalarType type = bf16 ? at::kBFloat16 : at::kFloat;
+  GemmProvider best = candidates.front();
+  double best_time = probe(best, kind, type) / kClearMargin;
+  for (const GemmProvider other : candidates) {
+    if (const double time = probe(other, kind, type); other != best && time < best_time) {
+      best_time = time;
+      best = other;
+    }
+  }
+  return best;
+}
+
+const Choice& choice() {
+  if (!chosen) {
+    Choice measured{};
+    const int threads = at::get_num_threads();
+    at::set_num_threads(1);
+    for (std::size_t bf16 = 0; bf16 < 2; ++bf16) {
+      for (const Kind kind : kKinds) {
+        measured.provider[bf16][static_cast<std::size_t>(kind)] = fastest(kind, bf16 == 1);
+      }
+    }
+    at::set_num_threads(threads);
+    chosen = measured;
+  }
+  return *chosen;
+}
+
+}  // namespace
+
+void select_gemm(std::string_view name) {
+  if (name == "auto") {
+    chosen.reset();
+    return;
+  }
+  const auto found = std::ranges::find(kProviderNames, name);
+  if (found == kProviderNames.end()) {
+    throw user_error("gemm", "unknown provider \"{}\"; one of auto, own, aten, onednn", name);
+  }
+  const auto provider = static_cast<GemmProvider>(found - kProviderNames.begin());
+  Choice fixed{};
+  for (auto& kinds : fixed.provider) {
+    kinds.fill(provider);
+  }
+  chosen = fixed;
+}
+
+std::string describe_gemm() {
+  std::string text;
+  for (std::size_t bf16 = 0; bf16 < 2; ++bf16) {
+    text += bf16 == 0 ? "fp32" : ", bf16";
+    for (const Kind kind : kKinds) {
+      const auto k = static_cast<std::size_t>(kind);
+      const auto provider = static_cast<std::size_t>(choice().provider[bf16][k]);
+      text += fmt::format(" {}={}", kKindNames[k], kProviderNames[provider]);
+    }
+  }
+  return text;
+}
+
+void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
+              const at::Tensor& from) {
+  TANDEM_CHECK(a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
+               "extents of a product fit");
+  if (c.scalar_type() != a.scalar_type()) {
+    return multiply_own(c, a, b, start, from);
+  }
+  const auto kind = static_cast<std::size_t>(kind_of(a, b));
+  multiply_by(choice().provider[is_bf16(a) ? 1 : 0][kind], c, a, b, start, from);
+}
+
+}  // namespace tandem

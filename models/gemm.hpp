@@ -1,0 +1,35 @@
+// models/gemm.hpp — matrix products of tensors, by whichever library is fastest on this machine.
+//
+// Which one that is depends on the processor (MKL is quick on Intel and slow on AMD, oneDNN the other way round), so it
+// is measured once per process, for each type and transposition. A fixed default stands unless another is faster by a
+// clear margin, so that two runs on one machine make the same choice; select_gemm() takes the choice away altogether.
+// Compute lane only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+namespace tandem {
+
+enum class GemmProvider : std::uint8_t {
+  kOwn,     // models/kernels/gemm.hpp
+  kAten,    // at::mm: MKL in fp32, oneDNN in bf16
+  kOneDnn,  // oneDNN in fp32 as well, through the dispatcher
+};
+
+/// "auto" (measure), "own", "aten" or "onednn" for everything from now on; otherwise user_error.
+void select_gemm(std::string_view choice);
+/// The choice in one line, measuring first if need be (< 0.2 s): "fp32 nt=own nn=aten tn=aten, bf16 ...".
+std::string describe_gemm();
+
+enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };
+
+/// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of one type, fp32 or bf16; c
+/// may be fp32 with bf16 operands. One stride of a and of b is 1, rows of c and `from` are contiguous. No autograd.
+void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+              ProductStart start = ProductStart::kZero, const at::Tensor& from = {});
+
+}  // namespace tandem

@@ -1,0 +1,43 @@
+// models/io/checkpoint.hpp — the weights of a Hugging Face model folder: one model.safetensors, or shards with an index.
+//
+// Invariant: every tensor has exactly one place, the index and the shards agree about all of them, and no name in the
+// index leads out of the folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "models/io/safetensors.hpp"
+
+namespace tandem {
+
+class Checkpoint {
+ public:
+  /// Opens the folder's model.safetensors, or else the shards of model.safetensors.index.json. Error: neither is there
+  /// (pickle files are never read), or index and shards disagree.
+  static Checkpoint open(const std::filesystem::path& folder);
+
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
+  [[nodiscard]] const std::vector<SafetensorsFile>& files() const noexcept { return files_; }
+  /// Names of all tensors, sorted.
+  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const noexcept;
+  [[nodiscard]] const TensorInfo& at(std::string_view name) const;  // Error naming the folder
+  [[nodiscard]] std::span<const std::byte> bytes(std::string_view name) const;
+  /// Elements [begin, end) as fp32; any thread.
+  void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
+  [[nodiscard]] std::uint64_t total_bytes() const noexcept;
+
+ private:
+  void add_file(const std::filesystem::path& path);
+
+  std::filesystem::path folder_;
+  std::vector<SafetensorsFile> files_;
+  std::unordered_map<std::string, std::size_t> file_of_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,67 @@
+// models/io/checkpoint_layout.hpp — which tensors a model has, by the names and shapes of its Hugging Face checkpoint.
+//
+// One list serves all: loading (what is missing or has another shape), saving, random initialisation, counting.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "models/io/checkpoint.hpp"
+#include "models/io/checkpoint_writer.hpp"
+#include "models/io/hf_config.hpp"
+
+namespace tandem {
+
+/// How a fresh tensor is filled.
+enum class TensorInit : std::uint8_t { kNormal, kOnes, kZeros };
+
+struct CheckpointTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  TensorInit init = TensorInit::kNormal;
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+};
+
+/// Every parameter of the model once, in the order of use (embedding, blocks, final norm, head), named as Transformers'
+/// save_pretrained does. A tied head is not in the list. GPT-2's linear weights are [in, out].
+std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config);
+
+/// Sum of numel over checkpoint_tensors.
+std::int64_t parameter_count(const HfConfig& config);
+
+/// A checkpoint matched with a config: every parameter was found with the right shape and a float type.
+class CheckpointReader {
+ public:
+  /// Opens the folder's weights and matches them. GPT-2's published layout (no "transformer." prefix, causal masks
+  /// h.N.attn.bias) is understood. Error: a parameter is missing or has another shape (names it, expected and found), or a
+  /// tensor is there that the model does not have.
+  static CheckpointReader open(const std::filesystem::path& folder, const HfConfig& config);
+
+  /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.
+  void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
+  [[nodiscard]] const Checkpoint& checkpoint() const noexcept { return checkpoint_; }
+  /// The type most parameters are stored in.
+  [[nodiscard]] TensorType stored_type() const noexcept { return stored_type_; }
+
+ private:
+  explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  Checkpoint checkpoint_;
+  std::unordered_map<std::string, std::string> stored_name_;
+  TensorType stored_type_ = TensorType::kF32;
+};
+
+/// checkpoint_tensors as the plan of a CheckpointWriter.
+std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type);
+
+/// "float32" -> F32, "bfloat16" -> BF16, "float16" -> F16. Error otherwise.
+TensorType tensor_type_of(std::string_view torch_dtype);
+/// The way back.
+std::string_view torch_dtype_of(TensorType type);
+
+}  // namespace tandem

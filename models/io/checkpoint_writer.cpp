@@ -1,0 +1,210 @@
+#include "models/io/checkpoint_writer.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "models/io/json.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::string_view kWhere = "save model";
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+
+bool is_shard_name(std::string_view name) {
+  return name.starts_with("model-") && name.ends_with(".safetensors") &&
+         name.find("-of-") != std::string_view::npos;
+}
+
+}  // namespace
+
+std::int64_t TensorPlan::numel() const noexcept {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    count *= size;
+  }
+  return count;
+}
+
+std::uint64_t TensorPlan::size_bytes() const noexcept {
+  return static_cast<std::uint64_t>(numel()) * bytes_of(type);
+}
+
+std::string safetensors_header(std::span<const TensorPlan> tensors) {
+  std::string json = R"({"__metadata__":{"format":"pt"})";
+  std::uint64_t offset = 0;
+  for (const TensorPlan& tensor : tensors) {
+    const std::uint64_t end = offset + tensor.size_bytes();
+    json += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        json_quote(tensor.name), name_of(tensor.type), fmt::join(tensor.shape, ","),
+                        offset, end);
+    offset = end;
+  }
+  json += '}';
+  json.append((8 - json.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
+  std::string out;
+  for (std::uint64_t length = json.size(), i = 0; i < 8; ++i, length >>= 8) {
+    out.push_back(static_cast<char>(length & 0xFF));
+  }
+  return out + json;
+}
+
+CheckpointWriter::CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors)
+    : CheckpointWriter(std::move(folder), std::move(tensors), Options{}) {}
+
+CheckpointWriter::CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors,
+                                   Options options)
+    : folder_(std::move(folder)), tensors_(std::move(tensors)) {
+  std::set<std::string_view> names;
+  for (const TensorPlan& tensor : tensors_) {
+    TANDEM_CHECK(names.insert(tensor.name).second, "a tensor is planned once");
+  }
+  make_writable_folder(folder_, kWhere);
+  plan_shards(options.max_shard_bytes);
+  // All files at once: each reserves its space, so a disk that is too small shows here.
+  for (Shard& shard : shards_) {
+    const std::span<const TensorPlan> part(tensors_.data() + shard.first, shard.last - shard.first);
+    const std::string header = safetensors_header(part);
+    std::uint64_t bytes = header.size();
+    for (const TensorPlan& tensor : part) {
+      bytes += tensor.size_bytes();
+    }
+    shard.file = std::make_unique<AtomicFile>(folder_ / shard.name, std::string(kWhere), bytes);
+    shard.file->append(header);
+  }
+  skip_complete();
+}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+void CheckpointWriter::plan_shards(std::uint64_t max_shard_bytes) {
+  std::uint64_t bytes = 0;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const std::uint64_t more = tensors_[i].size_bytes();
+    if (max_shard_bytes > 0 && i > first && bytes + more > max_shard_bytes) {
+      shards_.push_back({.first = first, .last = i});
+      first = i;
+      bytes = 0;
+    }
+    bytes += more;
+  }
+  shards_.push_back({.first = first, .last = tensors_.size()});
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].name = shards_.size() == 1
+                          ? std::string(kSingle)
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
+  }
+}
+
+void CheckpointWriter::skip_complete() {
+  while (tensor_ < tensors_.size() && written_bytes_ == tensors_[tensor_].size_bytes()) {
+    ++tensor_;
+    written_bytes_ = 0;
+  }
+  while (shard_ + 1 < shards_.size() && tensor_ >= shards_[shard_].last) {
+    ++shard_;
+  }
+}
+
+const TensorPlan* CheckpointWriter::current() const noexcept {
+  return tensor_ < tensors_.size() ? &tensors_[tensor_] : nullptr;
+}
+
+void CheckpointWriter::append(std::span<const std::byte> bytes) {
+  if (bytes.empty()) {
+    return;
+  }
+  TANDEM_CHECK(
+      tensor_ < tensors_.size() && bytes.size() <= tensors_[tensor_].size_bytes() - written_bytes_,
+      "an append stays inside its tensor");
+  shards_[shard_].file->append(bytes);
+  written_bytes_ += bytes.size();
+  skip_complete();
+}
+
+void CheckpointWriter::append_f32(std::span<const float> values) {
+  if (values.empty()) {
+    return;
+  }
+  TANDEM_CHECK(tensor_ < tensors_.size(), "there is a tensor left to write");
+  const TensorType type = tensors_[tensor_].type;
+  if (type == TensorType::kF32) {
+    append(std::as_bytes(values));
+    return;
+  }
+  constexpr std::size_t kChunk = 32'768;
+  while (!values.empty()) {
+    const auto part = values.first(std::min(kChunk, values.size()));
+    buffer_.resize(part.size() * bytes_of(type));
+    convert_from_f32(type, part, buffer_);
+    append(buffer_);
+    values = values.subspan(part.size());
+  }
+}
+
+std::string CheckpointWriter::index_json() const {
+  std::uint64_t total = 0;
+  std::string map;
+  for (const Shard& shard : shards_) {
+    for (std::size_t i = shard.first; i < shard.last; ++i) {
+      total += tensors_[i].size_bytes();
+      map += fmt::format("{}\n    {}: {}", map.empty() ? "" : ",", json_quote(tensors_[i].name),
+                         json_quote(shard.name));
+    }
+  }
+  return fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{{}\n  }}\n}}\n",
+      total, map);
+}
+
+std::vector<std::string> CheckpointWriter::weight_files_there() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name == kSingle || name == kIndex || is_shard_name(name)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+void CheckpointWriter::remove_replaced(const std::vector<std::string>& old_files) const {
+  std::error_code ignored;
+  for (const std::string& name : old_files) {
+    const bool ours = (shards_.size() > 1 && name == kIndex) ||
+                      std::any_of(shards_.begin(), shards_.end(),
+                                  [&](const Shard& shard) { return shard.name == name; });
+    if (!ours) {
+      std::filesystem::remove(folder_ / name, ignored);
+    }
+  }
+}
+
+void CheckpointWriter::finish() {
+  TANDEM_CHECK(tensor_ == tensors_.size(), "every planned tensor was written");
+  const std::vector<std::string> old_files = weight_files_there();
+  for (Shard& shard : shards_) {
+    shard.file->sync();
+  }
+  if (shards_.size() > 1) {
+    // An older single file would win over our index, an older index could name files that are ours now: both go first.
+    std::error_code ignored;
+    std::filesystem::remove(folder_ / kSingle, ignored);
+    std::filesystem::remove(folder_ / kIndex, ignored);
+  }
+  for (Shard& shard : shards_) {
+    shard.file->commit();
+  }
+  if (shards_.size() > 1) {
+    write_file(folder_ / kIndex, kWhere, index_json());
+  }
+  remove_replaced(old_files);
+}
+
+}  // namespace tandem

@@ -1,0 +1,78 @@
+// models/io/checkpoint_writer.hpp — weights out, tensor by tensor, as model.safetensors or as shards with an index.
+//
+// Sizes are known before the first byte, so the header comes first and nothing is held in memory. Invariant: until
+// finish() every byte lies in temporary files; the last name to appear is the one that loaders look for first
+// (model.safetensors, or the index), so a folder never holds a part that looks whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/io/file.hpp"
+#include "models/io/safetensors.hpp"
+
+namespace tandem {
+
+/// A tensor that will be written.
+struct TensorPlan {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept;
+};
+
+/// Length field and JSON header of a file with these tensors in this order, padded to 8 bytes, metadata format = pt.
+std::string safetensors_header(std::span<const TensorPlan> tensors);
+
+class CheckpointWriter {
+ public:
+  struct Options {
+    /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever its size.
+    std::uint64_t max_shard_bytes = std::uint64_t{5} << 30;
+  };
+
+  /// Error: the folder cannot be written into, or the disk has no room for all of it.
+  CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors, Options options);
+  CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors);
+  ~CheckpointWriter();  // without finish(): leaves the folder as it was
+
+  /// The next bytes / elements of the tensors, one after another in the planned order; calls may end anywhere inside a
+  /// tensor and go on with the next call, but not run over a tensor's end. One thread at a time.
+  void append(std::span<const std::byte> bytes);
+  void append_f32(std::span<const float> values);  // converted to the tensor's type
+  /// Tensor that the next append belongs to; nullptr when all are complete.
+  [[nodiscard]] const TensorPlan* current() const noexcept;
+
+  /// Makes the checkpoint appear, durably, and removes weight files of an older one that it replaces.
+  void finish();
+
+ private:
+  struct Shard {
+    std::string name;
+    std::size_t first = 0;  // tensors [first, last)
+    std::size_t last = 0;
+    std::unique_ptr<AtomicFile> file;
+  };
+  void plan_shards(std::uint64_t max_shard_bytes);
+  void skip_complete();
+  void remove_replaced(const std::vector<std::string>& old_files) const;
+  [[nodiscard]] std::string index_json() const;
+  [[nodiscard]] std::vector<std::string> weight_files_there() const;
+
+  std::filesystem::path folder_;
+  std::vector<TensorPlan> tensors_;
+  std::vector<Shard> shards_;
+  std::size_t shard_ = 0;
+  std::size_t tensor_ = 0;
+  std::uint64_t written_bytes_ = 0;  // of tensor_
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace tandem

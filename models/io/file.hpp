@@ -1,0 +1,107 @@
+// models/io/file.hpp — whole files in, whole files out: what a reader of model files and a writer of them stand on.
+//
+// Invariant: a path handed to AtomicFile either keeps what it held before or holds everything that was appended; the
+// bytes in between live under a name of their own that no loader looks at, and are removed when anything fails.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+/// An open file descriptor, closed with its owner.
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int descriptor) noexcept : descriptor_(descriptor) {}
+  FileHandle(FileHandle&& other) noexcept;
+  FileHandle& operator=(FileHandle&& other) noexcept;
+  ~FileHandle();
+
+  /// Opens a regular file for reading. Error (`where`, the path, the system's reason) if that fails.
+  static FileHandle open_read(const std::filesystem::path& path, std::string_view where);
+
+  [[nodiscard]] int get() const noexcept { return descriptor_; }
+  [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
+  [[nodiscard]] std::uint64_t size_bytes(const std::filesystem::path& path,
+                                         std::string_view where) const;
+  /// Closes now; false if the system reports a write that failed late.
+  bool close() noexcept;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Reads exactly `out.size()` bytes at `offset`; Error if the file ends before (it was shortened) or reading fails.
+/// Any thread, several at once on one handle.
+void read_exactly(const FileHandle& file, std::uint64_t offset, std::span<std::byte> out,
+                  const std::filesystem::path& path, std::string_view where);
+
+/// The file's bytes. Error if it is missing, not a regular file, or larger than `limit_bytes`.
+std::string read_file(const std::filesystem::path& path, std::string_view where,
+                      std::uint64_t limit_bytes);
+
+/// A read-only view of a whole file, unmapped with its owner. A file that another program shortens while it is mapped
+/// ends the process on access (SIGBUS): use read_exactly where that may happen.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  MappedFile(const FileHandle& file, std::uint64_t size_bytes, const std::filesystem::path& path,
+             std::string_view where);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_, size_bytes_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+/// Writes a file under a temporary name beside it; commit() makes it appear under its own name, durably.
+/// One thread at a time. Destroyed without commit: the temporary file is removed.
+class AtomicFile {
+ public:
+  /// `expected_bytes` (0 = unknown) is reserved on disk at once, so that a full disk shows before work is spent.
+  AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes = 0);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void append(std::span<const std::byte> bytes);
+  void append(std::string_view text);
+  /// fsync of the content; called by commit() too.
+  void sync();
+  /// sync, rename, fsync of the folder. Afterwards the object is done.
+  void commit();
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t written_bytes() const noexcept { return written_bytes_; }
+
+ private:
+  [[noreturn]] void fail(std::string_view operation, int error);
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  std::string where_;
+  FileHandle file_;
+  std::uint64_t written_bytes_ = 0;
+  bool synced_ = false;
+  bool committed_ = false;
+};
+
+/// AtomicFile in one call.
+void write_file(const std::filesystem::path& path, std::string_view where, std::string_view text);
+
+/// Makes the folder (and its parents); Error if that is impossible or nothing can be written into it.
+void make_writable_folder(const std::filesystem::path& folder, std::string_view where);
+
+/// fsync of a folder: makes the names in it durable.
+void sync_folder(const std::filesystem::path& folder, std::string_view where);
+
+}  // namespace tandem

@@ -1,0 +1,83 @@
+// models/io/hf_config.hpp — a Hugging Face config.json as the models need it, in both spellings (rope_theta/torch_dtype
+// of published checkpoints, rope_parameters/dtype of Transformers 5).
+//
+// Invariant: a config that was read is consistent (sizes positive, heads divisible, ids inside the vocabulary) and asks
+// for nothing the models here compute differently: what they cannot do is an error, never silently ignored.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+enum class ModelFamily : std::uint8_t { kQwen3, kGpt2 };
+
+struct HfConfig {
+  ModelFamily family = ModelFamily::kQwen3;
+  std::string model_type;                  // "qwen3", "gpt2"
+  std::vector<std::string> architectures;  // may be empty
+
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t num_hidden_layers = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;  // GPT-2: num_attention_heads
+  std::int64_t head_dim = 0;             // GPT-2: hidden_size / num_attention_heads
+  std::int64_t intermediate_size = 0;    // GPT-2: n_inner, or 4 * n_embd where that is null
+  std::int64_t max_position_embeddings = 0;
+
+  double norm_eps = 0;  // rms_norm_eps, layer_norm_epsilon
+  double rope_theta = 0;
+  std::string rope_type;   // "default"; empty without rotary embedding
+  std::string activation;  // hidden_act, activation_function
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  double initializer_range = 0.02;
+  double dropout = 0;  // the largest of the config's dropout rates
+
+  /// Embedding row that gets no gradient from the input side (Transformers' padding_idx).
+  std::optional<std::int64_t> pad_token_id;
+  std::optional<std::int64_t> bos_token_id;
+  std::vector<std::int64_t> eos_token_ids;
+
+  std::string
+      dtype;  // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
+  std::string json;  // the file's bytes, for hf_config_json
+
+  [[nodiscard]] std::int64_t attention_size() const noexcept {
+    return num_attention_heads * head_dim;
+  }
+  [[nodiscard]] std::int64_t key_value_size() const noexcept {
+    return num_key_value_heads * head_dim;
+  }
+};
+
+struct HfConfigOptions {
+  /// Dropout is not built: a rate above 0 is refused, unless the caller only counts (memory plan, tokenizer).
+  bool accept_dropout = false;
+};
+
+/// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON, unknown model_type (names
+/// the known ones), a size that makes no sense, a feature the models do not have.
+HfConfig read_hf_config(const std::filesystem::path& path, HfConfigOptions options = {});
+/// The same from text; `file` is what errors call it.
+HfConfig parse_hf_config(std::string_view json, std::string_view file,
+                         HfConfigOptions options = {});
+
+/// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16"), every other byte kept.
+std::string hf_config_json(const HfConfig& config, std::string_view dtype);
+void write_hf_config(const HfConfig& config, const std::filesystem::path& folder,
+                     std::string_view dtype);
+
+/// JSON text with the member `key` of the top-level object replaced by `value` (JSON), or put first if it is not there.
+/// `json` must be a valid JSON object.
+std::string with_json_member(std::string_view json, std::string_view key, std::string_view value);
+
+/// model_type values this build can train.
+const std::vector<std::string>& known_model_types();
+
+}  // namespace tandem

@@ -1,0 +1,242 @@
+#include "models/io/safetensors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include <fmt/ranges.h>
+
+#include "models/io/json.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::string_view kWhere = "safetensors";
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
+constexpr std::uint64_t kMostRank = 32;
+
+std::optional<TensorType> type_of(std::string_view name) {
+  for (int i = 0; i <= static_cast<int>(TensorType::kC64); ++i) {
+    if (name_of(static_cast<TensorType>(i)) == name) {
+      return static_cast<TensorType>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::string known_types() {
+  std::vector<std::string_view> names;
+  for (int i = 0; i <= static_cast<int>(TensorType::kC64); ++i) {
+    names.push_back(name_of(static_cast<TensorType>(i)));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::uint64_t header_length(const FileHandle& file, std::uint64_t file_bytes,
+                            const std::filesystem::path& path) {
+  if (file_bytes < kLengthBytes) {
+    throw user_error(kWhere, "{} has {} bytes, too short for a header; copy the file again",
+                     path.string(), file_bytes);
+  }
+  std::array<std::byte, kLengthBytes> raw{};
+  read_exactly(file, 0, raw, path, kWhere);
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) {
+    length = (length << 8) | std::to_integer<std::uint64_t>(raw[i]);
+  }
+  if (length > kMostHeaderBytes) {
+    throw user_error(kWhere,
+                     "{} announces a header of {} bytes, the limit is {}; this is not a "
+                     "safetensors file, or a damaged one",
+                     path.string(), length, kMostHeaderBytes);
+  }
+  if (length > file_bytes - kLengthBytes) {
+    throw user_error(kWhere,
+                     "{} announces a header of {} bytes, but only {} follow; the file is "
+                     "truncated, copy it again",
+                     path.string(), length, file_bytes - kLengthBytes);
+  }
+  return length;
+}
+
+/// Product of the shape and the element size, or nothing when it does not fit into 63 bits.
+std::optional<std::uint64_t> checked_bytes(std::span<const std::int64_t> shape, TensorType type) {
+  auto bytes = static_cast<std::int64_t>(bytes_of(type));
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return static_cast<std::uint64_t>(bytes);
+}
+
+/// Like JsonValue::integer, but 4.0 is not an integer here: the format's own reader refuses it.
+std::int64_t count_of(const JsonValue& value) {
+  if (!value.raw().is_int64()) {
+    throw value.wrong("an integer of at least 0");
+  }
+  return value.integer(0);
+}
+
+TensorInfo read_tensor(const JsonValue& value, std::string_view name, std::uint64_t data_bytes) {
+  TensorInfo tensor;
+  tensor.name = std::string(name);
+  const JsonValue type = value.at("dtype");
+  const auto known = type_of(type.string());
+  if (!known) {
+    throw type.wrong(fmt::format("a known type ({})", known_types()));
+  }
+  tensor.type = *known;
+  const JsonValue shape = value.at("shape");
+  for (const JsonValue& size : shape.items()) {
+    tensor.shape.push_back(count_of(size));
+  }
+  if (tensor.shape.size() > kMostRank) {
+    throw shape.error(
+        fmt::format("has {} dimensions, the limit is {}", tensor.shape.size(), kMostRank));
+  }
+  const JsonValue offsets = value.at("data_offsets");
+  const auto pair = offsets.items();
+  if (pair.size() != 2) {
+    throw offsets.wrong("a pair [begin, end]");
+  }
+  const auto begin = static_cast<std::uint64_t>(count_of(pair[0]));
+  const auto end = static_cast<std::uint64_t>(count_of(pair[1]));
+  if (begin > end || end > data_bytes) {
+    throw offsets.error(
+        fmt::format("[{}, {}] lies outside the file's {} bytes of data", begin, end, data_bytes));
+  }
+  const auto needed = checked_bytes(tensor.shape, tensor.type);
+  if (!needed) {
+    throw shape.error(fmt::format("{} elements of {} overflow 63 bits", shape_text(tensor.shape),
+                                  name_of(tensor.type)));
+  }
+  if (*needed != end - begin) {
+    throw value.error(fmt::format("{} elements of {} take {} bytes, data_offsets give {}",
+                                  shape_text(tensor.shape), name_of(tensor.type), *needed,
+                                  end - begin));
+  }
+  tensor.begin_byte = begin;
+  tensor.size_bytes = end - begin;
+  return tensor;
+}
+
+/// The tensors in the order of the data; Error unless they cover it without gap or overlap.
+void check_cover(std::vector<TensorInfo>& tensors, std::uint64_t data_bytes,
+                 const std::filesystem::path& path) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin_byte, a.size_bytes, a.name) <
+           std::tie(b.begin_byte, b.size_bytes, b.name);
+  });
+  std::uint64_t expected = 0;
+  for (const TensorInfo& tensor : tensors) {
+    if (tensor.begin_byte != expected) {
+      throw user_error(kWhere,
+                       "{}: tensor \"{}\" begins at byte {} of the data, the one before ends at "
+                       "{} ({}); the file is damaged, copy it again",
+                       path.string(), tensor.name, tensor.begin_byte, expected,
+                       tensor.begin_byte < expected ? "they overlap" : "a gap");
+    }
+    expected += tensor.size_bytes;
+  }
+  if (expected != data_bytes) {
+    throw user_error(kWhere,
+                     "{} has {} bytes of data, its tensors end at {}; the file is damaged or "
+                     "truncated, copy it again",
+                     path.string(), data_bytes, expected);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+  SafetensorsFile out;
+  out.path_ = path;
+  out.file_ = FileHandle::open_read(path, kWhere);
+  const std::uint64_t file_bytes = out.file_.size_bytes(path, kWhere);
+  const std::uint64_t length = header_length(out.file_, file_bytes, path);
+  const std::uint64_t data_begin = kLengthBytes + length;
+  const std::uint64_t data_bytes = file_bytes - data_begin;
+
+  std::string header(length, '\0');
+  read_exactly(out.file_, kLengthBytes, std::as_writable_bytes(std::span(header)), path, kWhere);
+  if (!header.starts_with('{')) {
+    throw user_error(kWhere,
+                     "{}: the header does not begin with '{{'; this is not a safetensors file",
+                     path.string());
+  }
+  const JsonDocument document =
+      JsonDocument::parse(header, {.where = std::string(kWhere),
+                                   .file = path.string() + " (header)",
+                                   .advice = "the file is damaged, copy it again"});
+  for (const auto& [name, value] : document.root().members()) {
+    if (name == "__metadata__" && value.is_null()) {
+      continue;
+    }
+    if (name == "__metadata__") {
+      for (const auto& [key, text] : value.members()) {
+        out.metadata_.emplace(key, text.string());
+      }
+    } else {
+      out.tensors_.push_back(read_tensor(value, name, data_bytes));
+    }
+  }
+  check_cover(out.tensors_, data_bytes, path);
+  for (std::size_t i = 0; i < out.tensors_.size(); ++i) {
+    out.tensors_[i].begin_byte += data_begin;
+    out.index_.emplace(out.tensors_[i].name, i);
+  }
+  out.map_ = MappedFile(out.file_, file_bytes, path, kWhere);
+  return out;
+}
+
+const TensorInfo* SafetensorsFile::find(std::string_view name) const noexcept {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const TensorInfo& SafetensorsFile::at(std::string_view name) const {
+  const TensorInfo* tensor = find(name);
+  if (tensor == nullptr) {
+    throw user_error(kWhere, "{} has no tensor \"{}\"; is it the right file?", path_.string(),
+                     name);
+  }
+  return *tensor;
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const TensorInfo& tensor) const noexcept {
+  return map_.bytes().subspan(tensor.begin_byte, tensor.size_bytes);
+}
+
+void SafetensorsFile::read_f32(const TensorInfo& tensor, std::int64_t begin, std::int64_t end,
+                               float* out) const {
+  TANDEM_CHECK(0 <= begin && begin <= end && end <= tensor.numel(), "elements of this tensor");
+  if (!is_float(tensor.type)) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; "
+                     "convert the checkpoint",
+                     path_.string(), tensor.name, name_of(tensor.type));
+  }
+  const std::size_t size = bytes_of(tensor.type);
+  const std::span<float> target(out, static_cast<std::size_t>(end - begin));
+  std::uint64_t offset = tensor.begin_byte + static_cast<std::uint64_t>(begin) * size;
+  if (tensor.type == TensorType::kF32) {
+    read_exactly(file_, offset, std::as_writable_bytes(target), path_, kWhere);
+    return;
+  }
+  constexpr std::size_t kChunk = 32'768;  // elements: the buffer stays in the second-level cache
+  std::vector<std::byte> buffer(std::min(kChunk, target.size()) * size);
+  for (std::size_t done = 0; done < target.size();) {
+    const std::size_t count = std::min(kChunk, target.size() - done);
+    const std::span<std::byte> raw(buffer.data(), count * size);
+    read_exactly(file_, offset, raw, path_, kWhere);
+    convert_to_f32(tensor.type, raw, target.subspan(done, count));
+    offset += count * size;
+    done += count;
+  }
+}
+
+}  // namespace tandem

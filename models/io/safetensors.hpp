@@ -1,0 +1,99 @@
+// models/io/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON header, then raw tensors.
+//
+// The file is a stranger's: every number is checked before it is used. Invariant: after open() every tensor's bytes lie
+// inside the file, tensors cover the data without gap or overlap, and shape * element size is exactly each one's length.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "models/io/file.hpp"
+
+namespace tandem {
+
+enum class TensorType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kU16,
+  kI16,
+  kF16,
+  kBF16,
+  kU32,
+  kI32,
+  kF32,
+  kU64,
+  kI64,
+  kF64,
+  kC64,
+};
+
+std::string_view name_of(TensorType type) noexcept;  // "F32", "BF16", ...
+std::size_t bytes_of(TensorType type) noexcept;
+/// "[2, 3]"
+std::string shape_text(std::span<const std::int64_t> shape);
+
+struct TensorInfo {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin_byte = 0;  // in the file
+  std::uint64_t size_bytes = 0;
+
+  [[nodiscard]] std::int64_t numel() const noexcept {
+    return static_cast<std::int64_t>(size_bytes / bytes_of(type));
+  }
+};
+
+/// Elements of the four float types as fp32. `bytes` holds out.size() elements.
+/// Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are for its text).
+void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out);
+/// The way back, rounding to nearest even; to F32, BF16 or F16.
+void convert_from_f32(TensorType type, std::span<const float> values, std::span<std::byte> out);
+bool is_float(TensorType type) noexcept;  // F32, BF16, F16, F64
+
+class SafetensorsFile {
+ public:
+  /// Error: missing, truncated, header too large or not JSON, unknown type, shape or offsets that do not fit, ...
+  static SafetensorsFile open(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  /// In the order of the data.
+  [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept {
+    return metadata_;
+  }
+  [[nodiscard]] const TensorInfo* find(std::string_view name) const noexcept;
+  /// Error naming the file if there is no such tensor.
+  [[nodiscard]] const TensorInfo& at(std::string_view name) const;
+
+  /// The tensor's bytes in the mapping (MappedFile says what happens if the file shrinks); valid while this lives.
+  [[nodiscard]] std::span<const std::byte> bytes(const TensorInfo& tensor) const noexcept;
+
+  /// Elements [begin, end) of a float tensor, row-major, as fp32. Reads through the descriptor, so a file that was
+  /// shortened is an Error. Any thread, several at once.
+  void read_f32(const TensorInfo& tensor, std::int64_t begin, std::int64_t end, float* out) const;
+  void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const {
+    read_f32(at(name), begin, end, out);
+  }
+
+ private:
+  std::filesystem::path path_;
+  FileHandle file_;
+  MappedFile map_;
+  std::vector<TensorInfo> tensors_;
+  std::unordered_map<std::string_view, std::size_t> index_;  // keys point into tensors_
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace tandem

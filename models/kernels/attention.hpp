@@ -1,0 +1,46 @@
+// models/kernels/attention.hpp — causal self-attention from the joined q, k, v projection to the context, in one pass.
+//
+// Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023), rotary positions in the
+// half-split form (Su et al., 2021) and an RMSNorm per head of q and k (Qwen3), the last two optional. A task works on one
+// key/value head of one sequence: it normalises and rotates that head's keys and its group's queries on the fly, and takes
+// the queries in blocks of rows whose scores over all earlier keys fit into its cache. Nothing of size T x T and no
+// rotated copy of q and k is ever written to memory; the backward computes the scores again from the saved row sums
+// (as in FlashAttention, Dao et al., 2022).
+// Invariant: one task per (sequence, key/value head) sums in an order of its own, so bits don't depend on threads.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/dtype.hpp"
+
+namespace tandem {
+
+struct AttentionProblem {
+  DType type = DType::kF32;
+  std::int64_t batch = 0;
+  std::int64_t length = 0;  // T
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  float scale = 1.0F;  // of the scores
+
+  const void* qkv =
+      nullptr;  // [batch * T, (heads + 2 kv_heads) * head_dim]: q heads, k heads, v heads
+  const void* q_norm = nullptr;  // [head_dim], null: no norm of q and k
+  const void* k_norm = nullptr;
+  double norm_eps = 0;
+  const float* cosine = nullptr;  // [T, rotary / 2], null: no rotation
+  const float* sine = nullptr;
+  std::int64_t rotary = 0;  // leading elements of a head that are rotated; even
+
+  [[nodiscard]] std::int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+/// context: [batch * T, heads * head_dim]; log_sums: fp32 [batch, heads, T], log of the softmax denominator (may be null).
+void attention_forward(const AttentionProblem& problem, void* context, float* log_sums);
+
+/// dqkv: as qkv; dq_norm, dk_norm: fp32 [head_dim], overwritten (with norms only).
+void attention_backward(const AttentionProblem& problem, const void* context, const float* log_sums,
+                        const void* dcontext, void* dqkv, float* dq_norm, float* dk_norm);
+
+}  // namespace tandem

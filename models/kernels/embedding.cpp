@@ -1,0 +1,229 @@
+// models/kernels/embedding.cpp — see embedding.hpp. Compiled once per SIMD target by Highway's foreach_target.
+//
+// The gradient goes by tokens, not by rows: rows are sorted by token first (a counting sort, which keeps their order), so
+// that each row of the table has one writer and a fixed order of summation.
+#include "models/kernels/embedding.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "models/kernels/parallel.hpp"
+#include "models/kernels/scratch.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "models/kernels/embedding.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "actors/kernels/vector-inl.hpp"
+#include "models/kernels/lanes-inl.hpp"
+
+#ifndef TANDEM_EMBEDDING_SHARED
+#define TANDEM_EMBEDDING_SHARED
+namespace tandem {
+namespace {
+thread_local Scratch sum_scratch;
+
+/// Rows sorted by token, with the borders between the tokens that occur.
+struct RowsByToken {
+  std::vector<std::int64_t> rows;
+  std::vector<std::int64_t> borders;  // of the groups within `rows`
+
+  explicit RowsByToken(const EmbeddingRows& e) : rows(static_cast<std::size_t>(e.rows)) {
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      rows[r] = static_cast<std::int64_t>(r);
+    }
+    std::ranges::stable_sort(rows, {}, [&](std::int64_t r) { return e.tokens[r]; });
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i == 0 || e.tokens[rows[i]] != e.tokens[rows[i - 1]]) {
+        borders.push_back(static_cast<std::int64_t>(i));
+      }
+    }
+    borders.push_back(static_cast<std::int64_t>(rows.size()));
+  }
+};
+}  // namespace
+}  // namespace tandem
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+
+template <class T>
+void gather(const EmbeddingRows& e, const T* table, const T* positions, std::int64_t length,
+            T* out) {
+  parallel_blocks(e.rows, 64, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const T* from = table + e.tokens[r] * e.width;
+      T* to = out + r * e.width;
+      if (positions == nullptr) {
+        std::memcpy(to, from, static_cast<std::size_t>(e.width) * sizeof(T));
+        continue;
+      }
+      const T* position = positions + r % length * e.width;
+      for_lanes(e.width, [&](auto d, auto i) HWY_ATTR {
+        store_f32(d, hn::Add(load_f32(d, from + i), load_f32(d, position + i)), to + i);
+      });
+    }
+  });
+}
+
+/// to = (add ? to : 0) + sum over rows(i), i in [begin, end), of dy[row].
+template <class T, class RowOf>
+HWY_INLINE void sum_rows(std::int64_t width, const T* dy, std::int64_t begin, std::int64_t end,
+                         RowOf row_of, bool add, T* to) {
+  auto* sum = sum_scratch.get<float>(static_cast<std::size_t>(width));
+  for_lanes(width, [&](auto d, auto i) HWY_ATTR {
+    hn::StoreU(add ? load_f32(d, to + i) : hn::Zero(d), d, sum + i);
+  });
+  for (std::int64_t k = begin; k < end; ++k) {
+    const T* from = dy + row_of(k) * width;
+    for_lanes(width, [&](auto d, auto i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, sum + i), load_f32(d, from + i)), d, sum + i);
+    });
+  }
+  for_lanes(width, [&](auto d, auto i) HWY_ATTR { store_f32(d, hn::LoadU(d, sum + i), to + i); });
+}
+
+template <class T>
+void scatter(const EmbeddingRows& e, const T* dy, std::int64_t skip, bool add, T* gradient) {
+  if (!add) {
+    parallel_blocks(e.entries, 256, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+      std::memset(gradient + begin * e.width, 0,
+                  static_cast<std::size_t>((end - begin) * e.width) * sizeof(T));
+    });
+  }
+  const RowsByToken sorted(e);
+  const auto groups = static_cast<std::int64_t>(sorted.borders.size()) - 1;
+  parallel_blocks(groups, 32, [&](std::int64_t first, std::int64_t last) HWY_ATTR {
+    for (std::int64_t g = first; g < last; ++g) {
+      const std::int64_t begin = sorted.borders[g];
+      const std::int64_t token = e.tokens[sorted.rows[begin]];
+      if (token != skip) {
+        sum_rows(
+            e.width, dy, begin, sorted.borders[g + 1],
+            [&](std::int64_t k) { return sorted.rows[k]; }, add, gradient + token * e.width);
+      }
+    }
+  });
+}
+
+template <class T>
+void scatter_positions(const EmbeddingRows& e, const T* dy, std::int64_t length, bool add,
+                       T* gradient) {
+  const std::int64_t batch = e.rows / length;
+  parallel_tasks(e.entries, [&](std::int64_t p) HWY_ATTR {
+    T* to = gradient + p * e.width;
+    if (p < length) {
+      sum_rows(e.width, dy, 0, batch, [&](std::int64_t b) { return b * length + p; }, add, to);
+    } else if (!add) {
+      std::memset(to, 0, static_cast<std::size_t>(e.width) * sizeof(T));
+    }
+  });
+}
+
+template <class T>
+void scale_into_typed(std::int64_t count, const float* source, float scale, bool add, T* target) {
+  parallel_blocks(count, 1 << 15, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+    const float* from = source + begin;
+    T* to = target + begin;
+    for_lanes(end - begin, [&](auto d, auto i) HWY_ATTR {
+      auto value = hn::Mul(hn::LoadU(d, from + i), hn::Set(d, scale));
+      if (add) {
+        value = hn::Add(value, load_f32(d, to + i));
+      }
+      store_f32(d, value, to + i);
+    });
+  });
+}
+
+template <class T>
+void scale_in_place_typed(std::int64_t count, float scale, T* target) {
+  parallel_blocks(count, 1 << 15, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
+    T* to = target + begin;
+    for_lanes(end - begin, [&](auto d, auto i) HWY_ATTR {
+      store_f32(d, hn::Mul(load_f32(d, to + i), hn::Set(d, scale)), to + i);
+    });
+  });
+}
+
+void EmbeddingForward(const EmbeddingRows& e, const void* table, const void* positions,
+                      std::int64_t length, void* out) {
+  if (e.type == DType::kF32) {
+    gather(e, static_cast<const float*>(table), static_cast<const float*>(positions), length,
+           static_cast<float*>(out));
+  } else {
+    gather(e, static_cast<const Bf16Bits*>(table), static_cast<const Bf16Bits*>(positions), length,
+           static_cast<Bf16Bits*>(out));
+  }
+}
+
+void EmbeddingBackward(const EmbeddingRows& e, const void* dy, std::int64_t skip, bool add,
+                       void* gradient) {
+  if (e.type == DType::kF32) {
+    scatter(e, static_cast<const float*>(dy), skip, add, static_cast<float*>(gradient));
+  } else {
+    scatter(e, static_cast<const Bf16Bits*>(dy), skip, add, static_cast<Bf16Bits*>(gradient));
+  }
+}
+
+void PositionBackward(const EmbeddingRows& e, const void* dy, std::int64_t length, bool add,
+                      void* gradient) {
+  if (e.type == DType::kF32) {
+    scatter_positions(e, static_cast<const float*>(dy), length, add, static_cast<float*>(gradient));
+  } else {
+    scatter_positions(e, static_cast<const Bf16Bits*>(dy), length, add,
+                      static_cast<Bf16Bits*>(gradient));
+  }
+}
+
+void ScaleInto(DType type, std::int64_t count, const float* source, float scale, bool add,
+               void* target) {
+  if (type == DType::kF32) {
+    scale_into_typed(count, source, scale, add, static_cast<float*>(target));
+  } else {
+    scale_into_typed(count, source, scale, add, static_cast<Bf16Bits*>(target));
+  }
+}
+
+void ScaleInPlace(DType type, std::int64_t count, float scale, void* target) {
+  if (type == DType::kF32) {
+    scale_in_place_typed(count, scale, static_cast<float*>(target));
+  } else {
+    scale_in_place_typed(count, scale, static_cast<Bf16Bits*>(target));
+  }
+}
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tandem {
+HWY_EXPORT(EmbeddingForward);
+HWY_EXPORT(EmbeddingBackward);
+HWY_EXPORT(PositionBackward);
+HWY_EXPORT(ScaleInto);
+HWY_EXPORT(ScaleInPlace);
+
+void embedding_forward(const EmbeddingRows& e, const void* table, const void* positions,
+                       std::int64_t length, void* out) {
+  HWY_DYNAMIC_DISPATCH(EmbeddingForward)(e, table, positions, length, out);
+}
+void embedding_backward(const EmbeddingRows& e, const void* dy, std::int64_t skip, bool add,
+                        void* gradient) {
+  HWY_DYNAMIC_DISPATCH(EmbeddingBackward)(e, dy, skip, add, gradient);
+}
+void position_backward(const EmbeddingRows& e, const void* dy, std::int64_t length, bool add,
+                       void* gradient) {
+  HWY_DYNAMIC_DISPATCH(PositionBackward)(e, dy, length, add, gradient);
+}
+void scale_into(DType type, std::int64_t count, const float* source, float scale, bool add,
+                void* target) {
+  HWY_DYNAMIC_DISPATCH(ScaleInto)(type, count, source, scale, add, target);
+}
+void scale_in_place(DType type, std::int64_t count, float scale, void* target) {
+  HWY_DYNAMIC_DISPATCH(ScaleInPlace)(type, count, scale, target);
+}
+}  // namespace tandem
+#endif

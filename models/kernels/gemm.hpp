@@ -1,0 +1,54 @@
+// models/kernels/gemm.hpp — our own matrix product on the CPU: C = start + A B.
+//
+// fp32 with vector FMAs (any SIMD target), bf16 with AMX tiles where the processor has them. Both pack their operands, so
+// any transposition costs the same, write straight into the place where the result is wanted, and start from a residual
+// or a bias instead of zero, which saves the pass that would add it.
+// Invariant: every element of C is summed in an order fixed by K alone: the bits depend neither on the number of threads
+// nor on the other extents.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem {
+
+/// Element (i, j) lies at data[i * row_stride + j * column_stride]; one of the strides is 1.
+struct GemmOperand {
+  const void* data;
+  std::int64_t row_stride;
+  std::int64_t column_stride;
+  bool bf16 = false;
+};
+
+/// What the sum starts from.
+enum class GemmStart : std::uint8_t {
+  kZero,
+  kResidual,  // C = initial + A B; initial may be C itself
+  kBias,      // initial is one row of N elements
+};
+
+/// C is row-major with leading dimension ld; `initial` has the type of C.
+struct GemmTarget {
+  void* data;
+  std::int64_t ld;
+  bool bf16 = false;
+  GemmStart start = GemmStart::kZero;
+  const void* initial = nullptr;
+  std::int64_t initial_ld = 0;
+};
+
+struct GemmProblem {
+  std::int64_t m, n, k;
+  GemmOperand a;  // [M, K]
+  GemmOperand b;  // [K, N]
+  GemmTarget c;   // [M, N]
+};
+
+/// fp32 arithmetic; operands fp32 or bf16, in any mix. Threads of the team, or serial inside a task.
+void gemm_f32(const GemmProblem& problem);
+
+/// Whether gemm_bf16() can run here: AMX-BF16, and the kernel grants its use.
+bool gemm_bf16_available();
+/// A and B bf16, products summed in fp32, C fp32 or bf16.
+void gemm_bf16(const GemmProblem& problem);
+
+}  // namespace tandem

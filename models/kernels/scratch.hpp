@@ -1,0 +1,29 @@
+// models/kernels/scratch.hpp — working memory of one thread that grows to the largest request and stays.
+#pragma once
+
+#include <cstddef>
+
+#include <hwy/aligned_allocator.h>
+
+namespace tandem {
+
+/// Use as `thread_local`: after the first step of a run nothing is allocated any more.
+class Scratch {
+ public:
+  /// At least `count` uninitialised elements, aligned to cache lines; valid until the next call.
+  template <class T>
+  T* get(std::size_t count) {
+    const std::size_t bytes = count * sizeof(T);
+    if (bytes > size_bytes_) {
+      memory_ = hwy::AllocateAligned<std::byte>(bytes);
+      size_bytes_ = bytes;
+    }
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  hwy::AlignedFreeUniquePtr<std::byte[]> memory_;
+  std::size_t size_bytes_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,93 @@
+#include "models/layers/decoder.hpp"
+
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/layers/embedding.hpp"
+#include "models/layers/loss_head.hpp"
+
+namespace tandem {
+namespace {
+
+class EmbeddingSegment final : public Segment {
+ public:
+  explicit EmbeddingSegment(std::optional<std::int64_t> padding) : padding_(padding) {}
+
+  at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
+    Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
+    return embedding(context.batch.inputs, *context.weights[0], positions, padding_);
+  }
+
+ private:
+  std::optional<std::int64_t> padding_;
+};
+
+/// Weights: the final norm's, then the output matrix.
+class HeadSegment final : public Segment {
+ public:
+  HeadSegment(NormKind norm, double eps) : norm_(norm), eps_(eps) {}
+
+  at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
+    const auto weights = context.weights;
+    Norm norm{norm_, eps_, JoinedWeights(weights.first(1)), {}};
+    if (norm_ == NormKind::kLayer) {
+      norm.bias = JoinedWeights(weights.subspan(1, 1));
+    }
+    JoinedWeights output(weights.last(1));
+    const at::Tensor x = input.contiguous();
+    return context.head_output == HeadOutput::kLogits
+               ? logits_head(x, norm, output)
+               : loss_head(x, context.batch.labels, std::move(norm), std::move(output));
+  }
+
+ private:
+  NormKind norm_;
+  double eps_;
+};
+
+std::vector<WeightRef> all_of(const Model& model, std::size_t unit) {
+  std::vector<WeightRef> refs;
+  for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+    refs.push_back({unit, i});
+  }
+  return refs;
+}
+
+}  // namespace
+
+Model make_decoder(const DecoderSpec& spec) {
+  Model model;
+  const std::int64_t hidden = spec.block.hidden;
+  UnitSpec embedding{"embedding", {{spec.embedding, {spec.vocabulary, hidden}}}};
+  if (!spec.positions.empty()) {
+    embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
+  }
+  model.units.push_back(std::move(embedding));
+  model.segments.push_back(
+      {"embedding", all_of(model, 0), std::make_shared<EmbeddingSegment>(spec.padding)});
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const BlockNames names = spec.block_names(layer);
+    model.units.push_back(block_unit(fmt::format("block {}", layer), spec.block, names));
+    model.segments.push_back({model.units.back().name, all_of(model, model.units.size() - 1),
+                              block_segment(spec.block, names)});
+  }
+  UnitSpec head{"head", {}};
+  for (const std::string& name : spec.final_norm) {
+    head.parameters.push_back({name, {hidden}});
+  }
+  if (!spec.output.empty()) {
+    head.parameters.push_back({spec.output, {spec.vocabulary, hidden}});
+  }
+  model.units.push_back(std::move(head));
+  std::vector<WeightRef> refs = all_of(model, model.units.size() - 1);
+  if (spec.output.empty()) {
+    refs.push_back({0, 0});
+  }
+  model.segments.push_back({"head", std::move(refs),
+                            std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps)});
+  return model;
+}
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+// models/layers/decoder.hpp — a decoder-only language model put together from its description.
+//
+// Units: embedding, one per block, final norm (with the output matrix where it is its own). Segments: the same; with tied
+// embeddings the head uses the embedding's unit as well.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/model.hpp"
+#include "models/layers/transformer_block.hpp"
+
+namespace tandem {
+
+struct DecoderSpec {
+  std::int64_t vocabulary = 0;
+  std::int64_t layers = 0;
+  BlockShape block;
+  std::function<BlockNames(std::int64_t layer)> block_names;
+  std::string embedding;
+  std::string positions;  // learnt positions; empty: none
+  std::int64_t max_positions = 0;
+  std::vector<std::string> final_norm;  // weight[, bias]
+  std::string output;                   // [V, hidden]; empty: tied to the embedding
+  std::optional<std::int64_t>
+      padding;  // token whose embedding gets no gradient from the input side
+};
+
+/// Without a source.
+Model make_decoder(const DecoderSpec& spec);
+
+}  // namespace tandem

@@ -1,0 +1,90 @@
+#include "models/layers/embedding.hpp"
+
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "models/kernels/embedding.hpp"
+#include "models/layers/fused_op.hpp"
+#include "models/layers/weights.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+class Embedding final : public FusedOp {
+ public:
+  Embedding(at::Tensor tokens, Weight& table, Weight* positions, std::int64_t padding)
+      : tokens_(std::move(tokens)), table_(table), positions_(positions), padding_(padding) {}
+
+  /// The table is an input only so that the output requires a gradient.
+  Tensors forward(const Tensors&, bool) override {
+    const at::Tensor& table = table_.value;
+    at::Tensor out = at::empty({tokens_.size(0), tokens_.size(1), table.size(1)},
+                               table.options().requires_grad(false));
+    embedding_forward(rows(table), table.const_data_ptr(),
+                      positions_ == nullptr ? nullptr : positions_->value.const_data_ptr(),
+                      tokens_.size(1), out.data_ptr());
+    return {out};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    const at::Tensor dy = gradients[0].contiguous();
+    const void* data = dy.const_data_ptr();
+    embedding_backward(rows(table_.grad), data, padding_, table_.grad_written,
+                       table_.grad.data_ptr());
+    table_.grad_written = true;
+    if (positions_ != nullptr) {
+      EmbeddingRows positions = rows(positions_->grad);
+      position_backward(positions, data, tokens_.size(1), positions_->grad_written,
+                        positions_->grad.data_ptr());
+      positions_->grad_written = true;
+    }
+    return {at::Tensor()};
+  }
+
+ private:
+  [[nodiscard]] EmbeddingRows rows(const at::Tensor& table) const {
+    return {dtype_of(table), tokens_.numel(), table.size(1), table.size(0),
+            static_cast<const std::int64_t*>(tokens_.const_data_ptr())};
+  }
+
+  at::Tensor tokens_;
+  Weight& table_;
+  Weight* positions_;
+  std::int64_t padding_;
+};
+
+void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
+  const auto* ids = static_cast<const std::int64_t*>(tokens.const_data_ptr());
+  for (std::int64_t i = 0; i < tokens.numel(); ++i) {
+    if (ids[i] < 0 || ids[i] >= entries) {
+      throw user_error("model",
+                       "token id {} is outside the vocabulary of {}; the tokenizer does "
+                       "not belong to this model",
+                       ids[i], entries);
+    }
+  }
+}
+
+}  // namespace
+
+at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
+                     std::optional<std::int64_t> padding) {
+  TANDEM_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
+               "token ids are int64 [B, T]");
+  const at::Tensor ids = tokens.contiguous();
+  check_tokens(ids, table.value.size(0));
+  if (positions != nullptr && ids.size(1) > positions->value.size(0)) {
+    throw user_error("model",
+                     "a sequence of {} tokens, the model has {} positions; lower "
+                     "--max_length",
+                     ids.size(1), positions->value.size(0));
+  }
+  return run_fused(c10::make_intrusive<Embedding>(ids, table, positions, padding.value_or(-1)),
+                   {table.value})
+      .front();
+}
+
+}  // namespace tandem

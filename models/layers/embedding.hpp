@@ -1,0 +1,18 @@
+// models/layers/embedding.hpp — token ids to activations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/model.hpp"
+
+namespace tandem {
+
+/// tokens: int64 [B, T] -> [B, T, width]; + positions[t] if given (null: none). The row `padding` of the table gets no
+/// gradient (torch's padding_idx). Throws user_error for a token outside the table or a sequence longer than `positions`.
+at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
+                     std::optional<std::int64_t> padding);
+
+}  // namespace tandem

@@ -1,0 +1,28 @@
+// models/layers/fused_op.hpp — a hand-written forward and backward as one node of the autograd graph.
+//
+// An op keeps what its backward needs as plain members: tensors without graph, and the weights it was given. Gradients of
+// weights go straight into Weight::grad; autograd sees activations only.
+// Invariant: an op is used once: one forward, at most one backward, which may destroy what was kept.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/custom_class.h>
+
+namespace tandem {
+
+using Tensors = std::vector<at::Tensor>;
+
+class FusedOp : public torch::CustomClassHolder {
+ public:
+  /// Without autograd. `keep`: a backward may follow.
+  virtual Tensors forward(const Tensors& inputs, bool keep) = 0;
+  /// Gradients of the outputs (undefined where nothing depends on one) -> gradients of the inputs.
+  virtual Tensors backward(const Tensors& gradients) = 0;
+};
+
+/// Runs the op; in grad mode its outputs know it. Compute lane.
+Tensors run_fused(c10::intrusive_ptr<FusedOp> op, const Tensors& inputs);
+
+}  // namespace tandem

@@ -1,0 +1,129 @@
+#include "models/layers/transformer_block.hpp"
+
+#include <array>
+#include <span>
+#include <utility>
+
+#include "models/layers/linear.hpp"
+#include "models/layers/norm_linear.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+enum Group : std::uint8_t {
+  kAttentionNorm,
+  kQkv,
+  kQkvBias,
+  kQkNorm,
+  kOut,
+  kOutBias,
+  kMlpNorm,
+  kUp,
+  kUpBias,
+  kDown,
+  kDownBias,
+  kGroups
+};
+
+std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames& n) {
+  return {&n.attention_norm,     &n.qkv,      &n.qkv_bias, &n.qk_norm, &n.attention_out,
+          &n.attention_out_bias, &n.mlp_norm, &n.up,       &n.up_bias, &n.down,
+          &n.down_bias};
+}
+
+class TransformerBlock final : public Segment {
+ public:
+  TransformerBlock(BlockShape shape, const BlockNames& names) : shape_(std::move(shape)) {
+    std::size_t begin = 0;
+    for (std::size_t g = 0; const auto* group : groups_of(names)) {
+      begins_[g++] = begin;
+      begin += group->size();
+    }
+    begins_[kGroups] = begin;
+  }
+
+  at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
+    TANDEM_CHECK(context.weights.size() == begins_[kGroups], "a block gets its unit's weights");
+    const std::span<Weight* const> w = context.weights;
+    const std::int64_t length = input.size(1);
+    const at::Tensor x = input.reshape({-1, input.size(2)});
+
+    const auto [qkv, x1] = norm_linear(x, norm(w, kAttentionNorm), matrix(w, kQkv, kQkvBias));
+    const at::Tensor attended =
+        causal_attention(qkv, length, shape_.attention, part(w, kQkNorm, 0), part(w, kQkNorm, 1));
+    const at::Tensor middle = linear(attended, x1, matrix(w, kOut, kOutBias));
+
+    const auto [up, x2] = norm_linear(middle, norm(w, kMlpNorm), matrix(w, kUp, kUpBias));
+    return activated_linear(shape_.activation, up, x2, matrix(w, kDown, kDownBias))
+        .view(input.sizes());
+  }
+
+ private:
+  [[nodiscard]] JoinedWeights joined(std::span<Weight* const> w, Group group) const {
+    return JoinedWeights(w.subspan(begins_[group], begins_[group + 1] - begins_[group]));
+  }
+  /// One parameter of a group, or nothing if the group does not have it.
+  [[nodiscard]] JoinedWeights part(std::span<Weight* const> w, Group group,
+                                   std::size_t which) const {
+    const std::size_t at = begins_[group] + which;
+    return at < begins_[group + 1] ? JoinedWeights(w.subspan(at, 1)) : JoinedWeights();
+  }
+  [[nodiscard]] Norm norm(std::span<Weight* const> w, Group group) const {
+    return {shape_.norm, shape_.norm_eps, part(w, group, 0), part(w, group, 1)};
+  }
+  [[nodiscard]] LinearWeights matrix(std::span<Weight* const> w, Group weight, Group bias) const {
+    return {joined(w, weight), joined(w, bias), shape_.input_major};
+  }
+
+  BlockShape shape_;
+  std::array<std::size_t, kGroups + 1> begins_{};
+};
+
+}  // namespace
+
+UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names) {
+  UnitSpec unit{std::move(name), {}};
+  const AttentionShape& a = shape.attention;
+  const std::int64_t q = a.heads * a.head_dim;
+  const std::int64_t kv = a.kv_heads * a.head_dim;
+  const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
+  const auto vectors = [&](const std::vector<std::string>& group,
+                           const std::vector<std::int64_t>& extents) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      unit.parameters.push_back({group[i], {extents.size() == 1 ? extents[0] : extents[i]}});
+    }
+  };
+  const auto matrices = [&](const std::vector<std::string>& group,
+                            const std::vector<std::int64_t>& outs, std::int64_t in) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      unit.parameters.push_back(
+          {group[i], shape.input_major ? std::vector{in, outs[i]} : std::vector{outs[i], in}});
+    }
+  };
+  // Joined by the family already, or here.
+  const std::vector<std::int64_t> qkv_rows =
+      names.qkv.size() == 1 ? std::vector{q + 2 * kv} : std::vector{q, kv, kv};
+  const std::vector<std::int64_t> up_rows =
+      names.up.size() == 1 ? std::vector{up} : std::vector{up / 2, up / 2};
+  TANDEM_CHECK(!shape.input_major || (names.qkv.size() == 1 && names.up.size() == 1),
+               "[in, out] matrices can't be joined along their output");
+  vectors(names.attention_norm, {shape.hidden});
+  matrices(names.qkv, qkv_rows, shape.hidden);
+  vectors(names.qkv_bias, qkv_rows);
+  vectors(names.qk_norm, {a.head_dim});
+  matrices(names.attention_out, {shape.hidden}, q);
+  vectors(names.attention_out_bias, {shape.hidden});
+  vectors(names.mlp_norm, {shape.hidden});
+  matrices(names.up, up_rows, shape.hidden);
+  vectors(names.up_bias, up_rows);
+  matrices(names.down, {shape.hidden}, shape.intermediate);
+  vectors(names.down_bias, {shape.hidden});
+  return unit;
+}
+
+std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names) {
+  return std::make_shared<TransformerBlock>(shape, names);
+}
+
+}  // namespace tandem

@@ -1,0 +1,48 @@
+// models/layers/transformer_block.hpp — the one pre-norm decoder block, configured; families only describe it.
+//
+//   x = x + Out(Attention(In(Norm(x))))
+//   x = x + Down(Activation(Up(Norm(x))))
+// Weights come in one fixed order, so that what is used together lies together: BlockNames lists it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model.hpp"
+#include "models/kernels/activation.hpp"
+#include "models/kernels/norm.hpp"
+#include "models/layers/attention.hpp"
+
+namespace tandem {
+
+struct BlockShape {
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-6;
+  AttentionShape attention;
+  Activation activation = Activation::kSwiGlu;
+  bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
+};
+
+/// Names of a block's parameters in the order of its unit. A group is empty where the family has no such parameter; where
+/// it has several (q, k, v; gate, up) they are joined along the output.
+struct BlockNames {
+  std::vector<std::string> attention_norm;  // weight[, bias]
+  std::vector<std::string> qkv, qkv_bias;
+  std::vector<std::string> qk_norm;  // q, k
+  std::vector<std::string> attention_out, attention_out_bias;
+  std::vector<std::string> mlp_norm;  // weight[, bias]
+  std::vector<std::string> up, up_bias;
+  std::vector<std::string> down, down_bias;
+};
+
+/// The block's parameters with their shapes, in order.
+UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names);
+
+/// The segment; its weights are those of block_unit(), in that order. `names` says which groups there are.
+std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names);
+
+}  // namespace tandem

@@ -1,0 +1,62 @@
+// models/layers/weights.hpp — weights as the fused layers see them: joined where they lie side by side.
+//
+// Parameters of one unit that are listed one after the other are adjacent in memory, weights and gradients alike. So the
+// projections q, k, v are one matrix [q; k; v] to a single product, and likewise gate and up.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "actors/dtype.hpp"
+#include "engine/model.hpp"
+
+namespace tandem {
+
+DType dtype_of(const at::Tensor& tensor);  // fp32 or bf16
+
+/// One or more adjacent parameters of equal trailing extents, as one along their first dimension.
+class JoinedWeights {
+ public:
+  JoinedWeights() = default;
+  explicit JoinedWeights(std::span<Weight* const> parts) : parts_(parts.begin(), parts.end()) {}
+
+  [[nodiscard]] bool empty() const { return parts_.empty(); }
+  /// Views without autograd; valid while bound.
+  [[nodiscard]] at::Tensor value() const;
+  /// gradient = or += `sums` (fp32, [numel]), by the weights' contract.
+  void write_gradient(const float* sums, float scale = 1.0F) const;
+  /// gradient = or += a b, by the weights' contract; a: [rows of all parts, K].
+  void write_gradient_product(const at::Tensor& a, const at::Tensor& b) const;
+  /// Nothing contributes: the gradient is zero unless it was written before.
+  void write_zero_gradient() const;
+  /// For a kernel that writes or adds by itself: call(gradient, add) for each part.
+  template <class Call>
+  void write_gradient_with(Call call) const {
+    for (Weight* part : parts_) {
+      call(part->grad, part->grad_written);
+      part->grad_written = true;
+    }
+  }
+
+ private:
+  std::vector<Weight*> parts_;
+};
+
+/// y = x W^T + b with W [out, in] (torch's Linear), or y = x W + b with W [in, out] (GPT-2's Conv1D).
+struct LinearWeights {
+  JoinedWeights weight;
+  JoinedWeights bias;  // may be empty
+  bool input_major = false;
+
+  [[nodiscard]] std::int64_t out_features() const;
+  /// [rows, in] -> [rows, out]; starts from `residual` [rows, out] if given.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}) const;
+  /// dx into `dx` [rows, in].
+  void backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
+  void backward_weight(const at::Tensor& dy, const at::Tensor& x) const;
+};
+
+}  // namespace tandem

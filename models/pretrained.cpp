@@ -1,0 +1,148 @@
+#include "models/pretrained.hpp"
+
+#include <cstdlib>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "models/causal_lm.hpp"
+#include "models/io/checkpoint_writer.hpp"
+#include "models/io/random_init.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path hub_cache() {
+  if (const char* cache = std::getenv("HF_HUB_CACHE")) {
+    return cache;
+  }
+  if (const char* home = std::getenv("HF_HOME")) {
+    return fs::path(home) / "hub";
+  }
+  const char* home = std::getenv("HOME");
+  return fs::path(home != nullptr ? home : ".") / ".cache" / "huggingface" / "hub";
+}
+
+/// The newest snapshot of a hub id in the cache (kind: "models" or "datasets"); empty when there is none.
+fs::path newest_snapshot(const std::string& kind, const std::string& id) {
+  std::string folder = kind + "--" + id;
+  for (std::size_t at = folder.find('/'); at != std::string::npos; at = folder.find('/', at)) {
+    folder.replace(at, 1, "--");
+  }
+  const fs::path snapshots = hub_cache() / folder / "snapshots";
+  fs::path newest;
+  if (fs::is_directory(snapshots)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(snapshots)) {
+      if (newest.empty() || fs::last_write_time(entry) > fs::last_write_time(newest)) {
+        newest = entry.path();
+      }
+    }
+  }
+  return newest;
+}
+
+ParameterSource from_checkpoint(const fs::path& folder, const HfConfig& config) {
+  const auto reader =
+      std::make_shared<const CheckpointReader>(CheckpointReader::open(folder, config));
+  return [reader](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
+                  float* out) { reader->read_f32(parameter.name, begin, end, out); };
+}
+
+bool has_weights(const fs::path& folder) {
+  return fs::exists(folder / "model.safetensors") ||
+         fs::exists(folder / "model.safetensors.index.json");
+}
+
+}  // namespace
+
+fs::path resolve_model_folder(const std::string& name) {
+  if (fs::is_directory(name)) {
+    return name;
+  }
+  if (const fs::path snapshot = newest_snapshot("models", name); !snapshot.empty()) {
+    return snapshot;
+  }
+  throw user_error("model",
+                   "{} is neither a folder nor in the Hugging Face cache {}; give a folder, or "
+                   "download it first (huggingface-cli download {})",
+                   name, hub_cache().string(), name);
+}
+
+fs::path resolve_dataset_file(const std::string& name) {
+  if (fs::is_regular_file(name)) {
+    return name;
+  }
+  if (const fs::path snapshot = newest_snapshot("datasets", name); !snapshot.empty()) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(snapshot)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension == ".json" || extension == ".jsonl") {
+        return entry.path();
+      }
+    }
+    throw user_error("dataset", "the cached {} holds no .json or .jsonl file; convert it to one",
+                     name);
+  }
+  throw user_error("dataset",
+                   "{} is neither a .json or .jsonl file nor in the Hugging Face cache {}; give a "
+                   "file with instruction, input and output",
+                   name, hub_cache().string());
+}
+
+ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
+  std::unordered_map<std::string, CheckpointTensor> tensors;
+  for (CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    const std::string name = tensor.name;
+    tensors.emplace(name, std::move(tensor));
+  }
+  return [tensors = std::move(tensors), seed, deviation = config.initializer_range](
+             const ParameterSpec& parameter, std::int64_t begin, std::int64_t end, float* out) {
+    fill_initial(tensors.at(parameter.name), seed, deviation, begin, end, out);
+  };
+}
+
+Pretrained::Pretrained(fs::path folder, HfConfig config, Tokenizer tokenizer,
+                       ParameterSource source)
+    : folder_(std::move(folder)),
+      config_(std::move(config)),
+      tokenizer_(std::move(tokenizer)),
+      source_(std::move(source)) {}
+
+Pretrained Pretrained::open(const std::string& name, bool may_lack_weights, std::uint64_t seed) {
+  const fs::path folder = resolve_model_folder(name);
+  HfConfig config = read_hf_config(folder);
+  Tokenizer tokenizer = Tokenizer::load(folder);
+  check_tokenizer_fits(tokenizer, config);
+  ParameterSource source = may_lack_weights && !has_weights(folder)
+                               ? random_weights(config, seed)
+                               : from_checkpoint(folder, config);
+  return {folder, std::move(config), std::move(tokenizer), std::move(source)};
+}
+
+Model Pretrained::model() const {
+  Model model = make_causal_lm(config_);
+  model.source = source_;
+  return model;
+}
+
+void Pretrained::save(Engine& engine, const fs::path& folder, std::string_view dtype) const {
+  std::error_code ignored;  // the writer says what is wrong with the folder
+  fs::create_directories(folder, ignored);
+  // In the order in which the engine visits its parameters; the reader goes by name.
+  std::vector<TensorPlan> plan;
+  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float>) {
+    plan.push_back({parameter.name, tensor_type_of(dtype), parameter.shape});
+  });
+  CheckpointWriter writer(folder, std::move(plan));
+  engine.for_each_parameter(
+      [&](const ParameterSpec&, std::span<const float> values) { writer.append_f32(values); });
+  write_hf_config(config_, folder, dtype);
+  copy_tokenizer_files(folder_, folder);
+  writer.finish();  // last: a folder without weights does not look whole
+}
+
+}  // namespace tandem

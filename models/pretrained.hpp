@@ -1,0 +1,54 @@
+// models/pretrained.hpp — a model folder in Hugging Face format: config, weights, tokenizer; and saving one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/model.hpp"
+#include "models/io/checkpoint_layout.hpp"
+#include "models/io/hf_config.hpp"
+#include "models/io/tokenizer.hpp"
+
+namespace tandem {
+
+class Engine;
+
+/// `name` as a folder, or as a hub id ("org/name") whose newest snapshot lies in the local Hugging Face cache.
+/// Throws user_error when it is neither.
+std::filesystem::path resolve_model_folder(const std::string& name);
+/// The same for a data set: a .json or .jsonl file, or a hub id in the cache with one such file in its snapshot.
+std::filesystem::path resolve_dataset_file(const std::string& name);
+
+/// Fresh weights: every element is a function of seed, parameter name and position alone (models/io/random_init.hpp).
+ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
+
+class Pretrained {
+ public:
+  /// Opens folder or hub id. Weights are matched with the config here; nothing is read yet. With `may_lack_weights`
+  /// the folder may come without any: they are drawn from `seed`.
+  static Pretrained open(const std::string& name, bool may_lack_weights = false,
+                         std::uint64_t seed = 0);
+
+  [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
+  /// The model with its weights' source.
+  [[nodiscard]] Model model() const;
+
+  /// Writes the engine's weights as a folder that Transformers loads: safetensors in `dtype`, config, tokenizer files.
+  void save(Engine& engine, const std::filesystem::path& folder, std::string_view dtype) const;
+
+ private:
+  Pretrained(std::filesystem::path folder, HfConfig config, Tokenizer tokenizer,
+             ParameterSource source);
+
+  std::filesystem::path folder_;
+  HfConfig config_;
+  Tokenizer tokenizer_;
+  ParameterSource source_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,248 @@
+// runtime/actor.hpp — an object whose state is touched by one message at a time, on its loop.
+//
+// struct Self : Actor<Self, Messages...> has for each message M, or request R (`using Reply = X;`), one public handler:
+//   void handle(M);       Task<> handle(M);          the next message is taken when the handler is done
+//   X handle(R);          Task<X> handle(R);
+//   void handle(R, ReplyTo<R>);                      answered later (the Task<> form works, too)
+// A handler that throws fails its asker, closes the actor and fails its scope. Optional: void on_close(), called last.
+// Thread rule: made, started, closed and destroyed on the loop's thread (or the owner's while the loop does not run); it
+// dies after its scope was joined. Messages sent before start() wait (they must come from the thread that starts it).
+// Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope drops those, too.
+//
+//   struct Counter : Actor<Counter, Add, Sum> {
+//     void handle(Add m) { sum += m.value; }   int handle(Sum) { return sum; }   int sum = 0;
+//   };
+//   Counter counter;  counter.start(scope);  co_await counter.address().send(Add(1));
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/address.hpp"
+#include "runtime/mailbox.hpp"
+#include "runtime/name.hpp"
+#include "runtime/reply_to.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
+
+namespace tandem {
+
+/// How many messages may wait in a mailbox, unless the actor says otherwise.
+inline constexpr std::uint32_t kDefaultCredits = 256;
+
+template <class Self, class... Messages>
+class Actor {
+ public:
+  using AddressType = Address<Messages...>;
+
+  Actor(const Actor&) = delete;
+  Actor& operator=(const Actor&) = delete;
+
+  [[nodiscard]] Address<Messages...> address() const noexcept {
+    return Address<Messages...>(*mailbox_);
+  }
+
+  /// Takes messages from now on, as a task of `scope`, until it is closed, stopped or fails. Once.
+  void start(Scope& scope) {
+    TANDEM_CHECK(scope_ == nullptr, "an actor is started once");
+    scope_ = &scope;
+    mailbox_->open(scope.loop());
+    scope.stop_token().link(on_stop_);
+    if (scope.stop_requested()) {
+      mailbox_->stop();
+    }
+    scope.spawn(std::string_view(mailbox_->name()), &Actor::pump, this);
+  }
+
+  /// Refuses messages from now on; those accepted are still handled, then the actor ends.
+  void close() noexcept { mailbox_->close(); }
+
+  [[nodiscard]] const char* name() const noexcept { return mailbox_->name(); }
+  [[nodiscard]] bool ended() const noexcept { return mailbox_->ended(); }
+
+ protected:
+  /// `credits`: how many messages may wait.
+  explicit Actor(Name name = Name(std::string_view(detail::kTypeName<Self>)),
+                 std::uint32_t credits = kDefaultCredits)
+      : mailbox_(new detail::Mailbox(name.c_str(), credits)), on_stop_(*mailbox_) {}
+  ~Actor() { mailbox_->abandon(); }
+
+  /// The scope it was started in; null before.
+  [[nodiscard]] Scope& scope() const noexcept { return *scope_; }
+  [[nodiscard]] EventLoop& loop() const noexcept { return scope_->loop(); }
+
+ private:
+  // Messages handled in a row before others on the loop get their turn.
+  static constexpr int kMaxInRow = 128;
+
+  struct OnStop : StopCallback {
+    explicit OnStop(detail::Mailbox& target) noexcept
+        : StopCallback(
+              [](StopCallback& self) noexcept { static_cast<OnStop&>(self).mailbox.stop(); }),
+          mailbox(target) {}
+    detail::Mailbox& mailbox;
+  };
+
+  Self& self() noexcept { return static_cast<Self&>(*this); }
+
+  Task<> pump() {
+    std::exception_ptr error;
+    try {
+      for (int in_row = 0; !mailbox_->stopped();) {
+        detail::Mail* mail = mailbox_->take();
+        if (mail == nullptr) {
+          if (mailbox_->drained()) {
+            break;
+          }
+          co_await detail::Mailbox::MailAwaiter(*mailbox_);
+          in_row = 0;
+          continue;
+        }
+        // One of the types is the mail's: the handlers of all are tried in their order.
+        (void)((mail->type == &detail::kMessageType<Messages>
+                    ? (co_await dispatch<Messages>(static_cast<detail::MailOf<Messages>&>(*mail)),
+                       true)
+                    : false) ||
+               ...);
+        if (++in_row == kMaxInRow) {
+          in_row = 0;
+          co_await yield();
+        }
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    on_stop_.unlink();
+    mailbox_->end();
+    if constexpr (requires(Self& actor) { actor.on_close(); }) {
+      self().on_close();
+    }
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+  }
+
+  // What dispatch() returns when the handler has run already.
+  struct Handled {
+    bool await_ready() const noexcept { return true; }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    void await_resume() const noexcept {}
+  };
+
+  template <class M>
+  static constexpr bool handles_deferred() {
+    if constexpr (Request<M>) {
+      return requires(Self& actor, M m, ReplyTo<M> reply) {
+        actor.handle(std::move(m), std::move(reply));
+      };
+    } else {
+      return false;
+    }
+  }
+
+  template <class M>
+  auto dispatch(detail::MailOf<M>& mail) {
+    static_assert(
+        handles_deferred<M>() || requires(Self& actor, M m) { actor.handle(std::move(m)); },
+        "the actor lacks a public handle() for one of its messages");
+    const Span span(mail);
+    if constexpr (handles_deferred<M>()) {
+      ReplyTo<M> reply(*mailbox_, mail);
+      return finish([&] { return self().handle(std::move(mail.request), std::move(reply)); });
+    } else if constexpr (Request<M>) {
+      using Result = decltype(self().handle(std::declval<M>()));
+      if constexpr (AnyTask<Result>) {
+        return answer_later<M>(&mail);
+      } else {
+        static_assert(std::is_same_v<Result, typename M::Reply>, "the handler returns the Reply");
+        answer_now<M>(mail);
+        return Handled{};
+      }
+    } else {
+      const MailOwner<M> owner{mail};
+      return finish([&] { return self().handle(std::move(mail.message)); });
+    }
+  }
+
+  // Calls a handler that answers nothing itself.
+  template <class Call>
+  static auto finish(Call call) {
+    using Result = decltype(call());
+    static_assert(std::is_void_v<Result> || std::is_same_v<Result, Task<>>,
+                  "a handler of a message returns void or Task<>");
+    if constexpr (std::is_void_v<Result>) {
+      call();
+      return Handled{};
+    } else {
+      return call();
+    }
+  }
+
+  template <class R>
+  void answer_now(detail::AskMail<R>& mail) {
+    try {
+      if constexpr (std::is_void_v<typename R::Reply>) {
+        self().handle(std::move(mail.request));
+        mail.answer();
+      } else {
+        mail.answer(self().handle(std::move(mail.request)));
+      }
+    } catch (...) {
+      mail.fail(std::current_exception());
+      throw;
+    }
+  }
+
+  template <class R>
+  Task<> answer_later(detail::AskMail<R>* mail) {
+    try {
+      if constexpr (std::is_void_v<typename R::Reply>) {
+        co_await self().handle(std::move(mail->request));
+        mail->answer();
+      } else {
+        mail->answer(co_await self().handle(std::move(mail->request)));
+      }
+    } catch (...) {
+      mail->fail(std::current_exception());
+      throw;
+    }
+  }
+
+  template <class M>
+  struct MailOwner {
+    detail::MailOf<M>& mail;
+    ~MailOwner() { detail::destroy_in_pool(mail); }
+  };
+
+  // The handler in the trace, and the end of the message's arrow.
+  struct Span {
+    explicit Span(const detail::Mail& mail) noexcept {
+      if (trace::enabled()) [[unlikely]] {
+        name = mail.type->name;
+        start_ns = trace::detail::now_ns();
+        if (mail.flow_id != 0) {
+          trace::detail::record(trace::detail::Kind::kFlowEnd, name, start_ns, 0, mail.flow_id);
+        }
+      }
+    }
+    ~Span() {
+      if (name != nullptr) [[unlikely]] {
+        trace::detail::record(trace::detail::Kind::kSpan, name, start_ns,
+                              trace::detail::now_ns() - start_ns, 0);
+      }
+    }
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+    const char* name = nullptr;
+    std::int64_t start_ns = 0;
+  };
+
+  detail::Mailbox* mailbox_;
+  Scope* scope_ = nullptr;
+  OnStop on_stop_;
+};
+
+}  // namespace tandem

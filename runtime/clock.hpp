@@ -1,0 +1,50 @@
+// runtime/clock.hpp — where a loop's timers take the time from: the real clock, or one that a test moves.
+//
+// Thread rule: now() from any thread; ManualClock is moved on the loop's thread (or while no loop runs).
+//
+//   ManualClock clock;  EventLoop loop({.name = "test", .clock = &clock});   // sleep_for(1h) returns at once
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace tandem {
+
+using Duration = std::chrono::nanoseconds;
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  [[nodiscard]] virtual TimePoint now() const noexcept = 0;
+  /// The loop has nothing to do before `next`. True: the clock jumped there. False: real time passes, the loop sleeps.
+  virtual bool skip_to(TimePoint next) noexcept = 0;
+  /// False: time does not pass by itself, so the loop sleeps without a timeout.
+  [[nodiscard]] virtual bool runs_by_itself() const noexcept = 0;
+
+  /// std::chrono::steady_clock.
+  static Clock& real() noexcept;
+};
+
+class ManualClock final : public Clock {
+ public:
+  enum class Idle {
+    kJump,
+    kWait
+  };  // what an idle loop does: jump to the next timer, or wait to be moved
+  explicit ManualClock(Idle idle = Idle::kJump) noexcept : idle_(idle) {}
+
+  [[nodiscard]] TimePoint now() const noexcept override {
+    return TimePoint(Duration(now_ns_.load(std::memory_order_relaxed)));
+  }
+  void advance(Duration by) noexcept { now_ns_.fetch_add(by.count(), std::memory_order_relaxed); }
+  bool skip_to(TimePoint next) noexcept override;
+  [[nodiscard]] bool runs_by_itself() const noexcept override { return false; }
+
+ private:
+  Idle idle_;
+  std::atomic<std::int64_t> now_ns_{0};
+};
+
+}  // namespace tandem

@@ -1,0 +1,55 @@
+#include "runtime/compute_lane.hpp"
+
+#include "runtime/trace.hpp"
+#include "runtime/util/thread.hpp"
+
+namespace tandem {
+
+ComputeLane::ComputeLane(EventLoop& loop, std::string name)
+    : loop_(loop), name_(std::move(name)), stop_job_([](Op& op) noexcept {
+        static_cast<Job&>(op).lane->stopping_.store(true, std::memory_order_relaxed);
+      }) {
+  stop_job_.lane = this;
+  thread_ = std::thread([this] { work(); });
+}
+
+ComputeLane::~ComputeLane() {
+  submit(stop_job_);
+  thread_.join();
+}
+
+double ComputeLane::busy_s() const noexcept {
+  return static_cast<double>(busy_ns_.load(std::memory_order_relaxed)) * 1e-9;
+}
+
+ComputeLane::BusyTime::BusyTime(std::atomic<std::int64_t>& account_ns) noexcept
+    : account_ns_(account_ns), start_ns_(trace::detail::now_ns()) {}
+
+ComputeLane::BusyTime::~BusyTime() {
+  account_ns_.fetch_add(trace::detail::now_ns() - start_ns_, std::memory_order_relaxed);
+}
+
+void ComputeLane::submit(Job& job) noexcept {
+  if (inbox_.push(job)) {
+    wakes_.wake();
+  }
+}
+
+void ComputeLane::work() {
+  thread::set_name(name_);
+  OpQueue<Op> queue;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    if (!inbox_.take_all(queue) && inbox_.try_sleep()) {
+      wakes_.wait();  // the push that ends this sleep counts one wake
+      (void)inbox_.wake_up(queue);
+    }
+    thread::enter_runtime();
+    while (Op* op = queue.pop()) {
+      TraceSpan span{"lane job"};
+      op->run(*op);
+    }
+    thread::leave_runtime();
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,108 @@
+// runtime/compute_lane.hpp — one thread that runs plain functions in order: where all ATen and autograd of a rank runs.
+//
+// Thread rule: run() on the loop's thread; the function runs on the lane's. Its guards (NoGrad, stream, device) live and
+// die inside it. Cancel rule: cannot be cancelled: the await lasts until the function has returned.
+//
+//   ComputeLane lane(loop, "compute");   double loss = co_await lane.run([&] { return forward(batch); });
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/completion.hpp"
+#include "runtime/util/mpsc_inbox.hpp"
+#include "runtime/util/wake_counter.hpp"
+
+namespace tandem {
+
+class ComputeLane {
+ public:
+  explicit ComputeLane(EventLoop& loop, std::string name = "compute");
+  /// Waits for what was queued.
+  ~ComputeLane();
+  ComputeLane(const ComputeLane&) = delete;
+  ComputeLane& operator=(const ComputeLane&) = delete;
+
+  /// Awaitable: fn() on the lane's thread, after everything queued before; its value, or what it threw. It is queued when
+  /// it is awaited. `fn` is copied (or moved) into the awaiting coroutine's frame and destroyed there.
+  template <std::invocable Fn>
+  [[nodiscard]] auto run(Fn fn) {
+    return Awaiter<Fn>(*this, std::move(fn));
+  }
+
+  /// Time spent in functions that have returned, in seconds. Any thread.
+  [[nodiscard]] double busy_s() const noexcept;
+
+ private:
+  // Queued to the lane; its run() is called there.
+  struct Job : Op {
+    explicit Job(Run run_function) noexcept : Op(run_function) {}
+    ComputeLane* lane = nullptr;
+  };
+  template <class Fn>
+  class Awaiter;
+  // Adds the time it lives to the lane's account, before the awaiter learns that the function is done.
+  class BusyTime {
+   public:
+    explicit BusyTime(std::atomic<std::int64_t>& account_ns) noexcept;
+    ~BusyTime();
+
+   private:
+    std::atomic<std::int64_t>& account_ns_;
+    std::int64_t start_ns_;
+  };
+
+  void submit(Job& job) noexcept;
+  void work();
+
+  EventLoop& loop_;
+  std::string name_;
+  MpscInbox inbox_;
+  WakeCounter wakes_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::int64_t> busy_ns_{0};
+  Job stop_job_;
+  std::thread thread_;
+};
+
+template <class Fn>
+class ComputeLane::Awaiter {
+ public:
+  using Value = std::invoke_result_t<Fn&>;
+  static constexpr const char* kAwaitName = "compute lane";
+  Awaiter(ComputeLane& lane, Fn fn) : job_(lane, std::move(fn)) {}
+
+  bool await_ready() const noexcept { return false; }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    job_.done.await_suspend(coroutine);
+    job_.lane->submit(job_);
+  }
+  Value await_resume() { return job_.done.await_resume(); }
+
+ private:
+  struct FnJob : Job {
+    FnJob(ComputeLane& lane_in, Fn fn_in)
+        : Job([](Op& op) noexcept {
+            auto& self = static_cast<FnJob&>(op);
+            // Once it is completed, the frame that `self` lives in may be gone.
+            self.done.set_from([&self]() -> Value {
+              const BusyTime busy(self.lane->busy_ns_);
+              return self.fn();
+            });
+          }),
+          fn(std::move(fn_in)),
+          done(lane_in.loop_) {
+      this->lane = &lane_in;
+    }
+    Fn fn;
+    Completion<Value> done;
+  };
+  FnJob job_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,122 @@
+#include "runtime/cpu_pool.hpp"
+
+#include <algorithm>
+
+#include "runtime/machine.hpp"
+#include "runtime/trace.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/thread.hpp"
+
+namespace tandem {
+
+CpuPool::CpuPool(EventLoop& loop, Options options) : loop_(loop), options_(std::move(options)) {
+  TANDEM_CHECK(options_.threads > 0, "a pool has at least one thread");
+  const std::vector<int> ours = machine::affinity();
+  for (const int core : options_.cores) {
+    if (!std::binary_search(ours.begin(), ours.end(), core)) {
+      throw user_error("pool", "{}: CPU {} is not among the {} that this process may use",
+                       options_.name, core, ours.size());
+    }
+  }
+  threads_.reserve(static_cast<std::size_t>(options_.threads));
+  for (int i = 0; i < options_.threads; ++i) {
+    threads_.emplace_back([this, i] { work(i); });
+  }
+}
+
+CpuPool::~CpuPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_there_.notify_all();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+double CpuPool::busy_s() const noexcept {
+  return static_cast<double>(busy_ns_.load(std::memory_order_relaxed)) * 1e-9;
+}
+
+void CpuPool::submit(Job& job) {
+  const std::size_t chunks = job.count;
+  {
+    const std::lock_guard lock(mutex_);
+    (first_job_ == nullptr ? first_job_ : last_job_->next_job) = &job;
+    last_job_ = &job;
+  }
+  // The job may be done and gone by now.
+  if (chunks == 1) {
+    work_there_.notify_one();
+  } else {
+    work_there_.notify_all();
+  }
+}
+
+void CpuPool::remove_from_queue(Job& job) noexcept {
+  Job* previous = nullptr;
+  for (Job* at = first_job_; at != nullptr; previous = at, at = at->next_job) {
+    if (at == &job) {
+      (previous == nullptr ? first_job_ : previous->next_job) = job.next_job;
+      if (last_job_ == &job) {
+        last_job_ = previous;
+      }
+      return;
+    }
+  }
+}
+
+void CpuPool::work(int index) {
+  thread::set_name(options_.threads == 1 ? options_.name
+                                         : fmt::format("{}.{}", options_.name, index));
+  if (!options_.cores.empty()) {
+    (void)thread::pin_to(options_.cores[static_cast<std::size_t>(index) % options_.cores.size()]);
+  }
+  if (options_.background) {
+    thread::set_background();
+  }
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_there_.wait(lock, [this] { return stopping_ || first_job_ != nullptr; });
+    if (first_job_ == nullptr) {
+      return;
+    }
+    Job& job = *first_job_;
+    ++job.workers;
+    lock.unlock();
+    run_chunks(job);
+    lock.lock();
+    // All chunks are taken: nobody else may join. The last of those who did ends the job.
+    remove_from_queue(job);
+    if (--job.workers == 0) {
+      loop_.post_from_any_thread(job.resume);
+    }
+  }
+}
+
+void CpuPool::run_chunks(Job& job) noexcept {
+  thread::enter_runtime();
+  const std::int64_t start_ns = trace::detail::now_ns();
+  for (;;) {
+    const std::size_t chunk = job.next_chunk.fetch_add(1, std::memory_order_relaxed);
+    if (chunk >= job.count) {
+      break;
+    }
+    try {
+      TraceSpan span{"chunk"};
+      job.run_chunk(job, chunk);
+    } catch (...) {
+      job.next_chunk.store(job.count, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex_);
+      if (job.error == nullptr || chunk < job.error_chunk) {
+        job.error = std::current_exception();
+        job.error_chunk = chunk;
+      }
+    }
+  }
+  busy_ns_.fetch_add(trace::detail::now_ns() - start_ns, std::memory_order_relaxed);
+  thread::leave_runtime();
+}
+
+}  // namespace tandem

@@ -1,0 +1,165 @@
+// runtime/cpu_pool.hpp — worker threads for plain functions in chunks: the optimizer's arithmetic, tokenizing, checksums.
+//
+// A job's chunks are handed out by one shared counter; the last worker to leave posts one completion. Which thread runs
+// which chunk is open, so a chunk's result must depend on its number alone. Jobs are served in the order of awaiting.
+// Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's, several at a time.
+// Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the await ends when the
+// running ones have.
+//
+//   CpuPool pool(loop, {.threads = 4, .cores = {4, 5, 6, 7}, .name = "adam"});
+//   co_await pool.for_chunks(chunks, [&](std::size_t chunk) { adam_update(step, buffers, begin(chunk), end(chunk)); });
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/task.hpp"
+#include "runtime/util/outcome.hpp"
+
+namespace tandem {
+
+class CpuPool {
+ public:
+  struct Options {
+    int threads = 1;
+    std::vector<int> cores = {};  // thread i is bound to cores[i % size]; empty: not bound
+    std::string name = "pool";
+    bool background = false;  // waking threads don't preempt others that compute on the same cores
+  };
+
+  /// Throws Error if a core is not ours to use.
+  CpuPool(EventLoop& loop, Options options);
+  /// Waits for what was queued.
+  ~CpuPool();
+  CpuPool(const CpuPool&) = delete;
+  CpuPool& operator=(const CpuPool&) = delete;
+
+  /// Awaitable: fn(chunk) for every chunk in [0, count), on the pool's threads. Rethrows the exception of the lowest chunk
+  /// that threw. `fn` is copied (or moved) into the awaiting coroutine's frame; it is called by several threads at a time.
+  template <std::invocable<std::size_t> Fn>
+  [[nodiscard]] auto for_chunks(std::size_t count, Fn fn) {
+    return ChunksAwaiter<Fn>(*this, count, std::move(fn));
+  }
+
+  /// Awaitable: fn() on one of the pool's threads; its value, or what it threw.
+  template <std::invocable Fn>
+  [[nodiscard]] auto run(Fn fn) {
+    return RunAwaiter<Fn>(*this, std::move(fn));
+  }
+
+  [[nodiscard]] int threads() const noexcept { return static_cast<int>(threads_.size()); }
+  /// Time spent in chunks that have ended, in seconds, summed over the threads. Any thread.
+  [[nodiscard]] double busy_s() const noexcept;
+
+ private:
+  // Lives in the awaiting coroutine's frame, and may be gone as soon as its completion is posted.
+  struct Job {
+    using RunChunk = void (*)(Job&, std::size_t chunk);
+    explicit Job(RunChunk function) noexcept : run_chunk(function) {}
+
+    RunChunk run_chunk;
+    std::size_t count = 0;
+    std::atomic<std::size_t> next_chunk{0};
+    // Guarded by the pool's mutex:
+    Job* next_job = nullptr;
+    int workers = 0;
+    std::exception_ptr error;
+    std::size_t error_chunk = 0;
+    detail::ResumeOp resume;
+  };
+  class JobAwaiter;
+  template <class Fn>
+  class ChunksAwaiter;
+  template <class Fn>
+  class RunAwaiter;
+
+  void submit(Job& job);
+  void work(int index);
+  void run_chunks(Job& job) noexcept;
+  void remove_from_queue(Job& job) noexcept;
+
+  EventLoop& loop_;
+  Options options_;
+  std::mutex mutex_;
+  std::condition_variable work_there_;
+  Job* first_job_ = nullptr;  // all of them have chunks that nobody has taken, as far as is known
+  Job* last_job_ = nullptr;
+  bool stopping_ = false;
+  std::atomic<std::int64_t> busy_ns_{0};
+  std::vector<std::thread> threads_;
+};
+
+class CpuPool::JobAwaiter {
+ public:
+  static constexpr const char* kAwaitName = "cpu pool";
+  JobAwaiter(CpuPool& pool, Job& job) noexcept : pool_(pool), job_(job) {}
+  bool await_ready() const noexcept { return job_.count == 0; }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+    job_.resume.set(coroutine);
+    pool_.submit(job_);
+  }
+
+ protected:
+  CpuPool& pool_;
+  Job& job_;
+};
+
+template <class Fn>
+class CpuPool::ChunksAwaiter : public JobAwaiter {
+ public:
+  ChunksAwaiter(CpuPool& pool, std::size_t count, Fn fn)
+      : JobAwaiter(pool, chunks_), chunks_(std::move(fn)) {
+    chunks_.count = count;
+  }
+  void await_resume() {
+    if (chunks_.error != nullptr) {
+      std::rethrow_exception(chunks_.error);
+    }
+  }
+
+ private:
+  struct Chunks : Job {
+    explicit Chunks(Fn fn_in)
+        : Job([](Job& job, std::size_t chunk) { static_cast<Chunks&>(job).fn(chunk); }),
+          fn(std::move(fn_in)) {}
+    Fn fn;
+  };
+  Chunks chunks_;
+};
+
+template <class Fn>
+class CpuPool::RunAwaiter : public JobAwaiter {
+ public:
+  using Value = std::invoke_result_t<Fn&>;
+  RunAwaiter(CpuPool& pool, Fn fn) : JobAwaiter(pool, single_), single_(std::move(fn)) {
+    single_.count = 1;
+  }
+  Value await_resume() { return single_.outcome.take(); }
+
+ private:
+  struct Single : Job {
+    explicit Single(Fn fn_in)
+        : Job([](Job& job, std::size_t) {
+            auto& self = static_cast<Single&>(job);
+            capture(self.outcome, self.fn);
+          }),
+          fn(std::move(fn_in)) {}
+    Fn fn;
+    Outcome<Value> outcome;
+  };
+  Single single_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,24 @@
+// runtime/device/gpu_probe.hpp — which GPUs there are. Without a driver, a device, or CUDA in the build: none.
+//
+// Thread rule: any thread; the first call may take a second (it wakes the driver). Errors: none, the list is empty then.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+struct GpuInfo {
+  std::string name;
+  std::uint64_t memory_bytes;
+  std::uint64_t free_bytes;  // at the time of the call; 0 if it could not be asked
+  int compute_major;
+  int compute_minor;
+};
+
+[[nodiscard]] std::vector<GpuInfo> gpus();
+/// Whether this build has its CUDA parts.
+[[nodiscard]] bool built_with_cuda() noexcept;
+
+}  // namespace tandem

@@ -1,0 +1,165 @@
+// runtime/event_loop.hpp — one thread's scheduler: everything asynchronous of a rank runs here.
+//
+// Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the reactor it sleeps in.
+// Thread rule: run() on one thread at a time, which is then the loop's thread; post_from_any_thread() from any thread (the
+// loop must outlive the call); everything else on the loop's thread, or on the owner's while the loop does not run.
+// Cancel rule: run() returns when its task is done; other tasks and actors stay suspended, what completes meanwhile queues
+// up, and the next run() goes on with it.
+// Fairness: at most kBatch operations run before inbox, timers and (every kPollEvery rounds) the reactor get their turn.
+//
+//   EventLoop loop({.name = "rank 0"});
+//   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <asio/io_context.hpp>
+
+#include "runtime/clock.hpp"
+#include "runtime/op.hpp"
+#include "runtime/root_task.hpp"
+#include "runtime/task.hpp"
+#include "runtime/timer_heap.hpp"
+#include "runtime/util/mpsc_inbox.hpp"
+
+namespace tandem {
+
+namespace detail {
+class AskTable;
+class LoopLink;
+}  // namespace detail
+
+/// How an idle loop waits for its inbox before it blocks in the reactor.
+enum class Spin {
+  kAuto,  // a short spin, only while the machine has more usable CPUs than the runtime has threads
+  kNever,
+  kAlways,  // for measuring
+};
+
+class EventLoop {
+ public:
+  struct Options {
+    std::string name = "loop";
+    Clock* clock = nullptr;  // null: the real one; must outlive the loop
+    Spin spin = Spin::kAuto;
+    Duration stall_limit =
+        std::chrono::milliseconds(10);  // a longer resumption is reported; 0: never
+  };
+
+  EventLoop() : EventLoop(Options()) {}
+  explicit EventLoop(Options options);
+  /// Runs what is still queued (late messages, replies). No task may be left: their scopes are joined before.
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  /// Makes factory(args...), a Task, and runs the loop on this thread until it is done; returns its value or rethrows.
+  template <class Factory, class... Args>
+    requires TaskFactory<Factory, Args...>
+  TaskResult<Factory, Args...> run(Factory factory, Args... args) {
+    Running running(*this);
+    Outcome<TaskResult<Factory, Args...>> outcome;
+    bool done = false;
+    detail::RootTask root =
+        detail::run_root(&outcome, &done, std::move(factory), std::move(args)...);
+    root.set_name("main");
+    inbox_.take_all(queue_);  // what this thread sent before comes before what the task sends
+    post(root.start());
+    run_until(done);
+    return outcome.take();
+  }
+
+  /// The loop that runs on this thread.
+  static EventLoop& current() noexcept;
+  static EventLoop* current_or_null() noexcept;
+
+  /// Queues `op`; it runs in the order of posting. Never allocates.
+  void post(Op& op) noexcept {
+    TANDEM_DCHECK(on_loop_thread(), "post() belongs to the loop's thread");
+    queue_.push(op);
+  }
+
+  /// The same from any thread; wakes the loop if it sleeps. Never allocates.
+  void post_from_any_thread(Op& op) noexcept {
+    if (inbox_.push(op)) [[unlikely]] {
+      wake();
+    }
+  }
+
+  void arm(TimerOp& timer, TimePoint deadline) { timers_.arm(timer, deadline); }
+  void disarm(TimerOp& timer) noexcept { timers_.disarm(timer); }
+
+  /// An awaitable that could go on at once asks first; false after kSynchronousLimit times in a row: go through the queue.
+  [[nodiscard]] bool may_continue_synchronously() noexcept { return --synchronous_left_ > 0; }
+
+  /// True on the thread that runs the loop, and on any thread while the loop does not run.
+  [[nodiscard]] bool on_loop_thread() const noexcept;
+  [[nodiscard]] asio::io_context& reactor() noexcept { return reactor_; }
+  [[nodiscard]] Clock& clock() const noexcept { return *clock_; }
+  [[nodiscard]] TimePoint now() const noexcept { return clock_->now(); }
+  [[nodiscard]] const std::string& name() const noexcept { return options_.name; }
+  [[nodiscard]] detail::AskTable& asks() noexcept { return *asks_; }
+  [[nodiscard]] detail::LoopLink& link() const noexcept { return *link_; }
+  /// Something is queued to run on this thread (for those who would keep the thread otherwise).
+  [[nodiscard]] bool has_ready_ops() const noexcept {
+    return !queue_.empty() || !inbox_.seems_empty();
+  }
+  /// Resumptions that took longer than stall_limit, since the loop was made.
+  [[nodiscard]] std::uint64_t stalls() const noexcept { return stalls_; }
+  [[nodiscard]] const std::string& last_stall() const noexcept { return last_stall_; }
+
+ private:
+  static constexpr int kBatch = 256;
+  static constexpr int kPollEvery = 64;
+  static constexpr int kSynchronousLimit = 128;
+
+  // This thread runs this loop while it lives; loops may nest (a test runs one inside another's task).
+  class Running {
+   public:
+    explicit Running(EventLoop& loop);
+    ~Running();
+
+   private:
+    EventLoop& loop_;
+    EventLoop* outer_loop_;
+    FrameRecycler* outer_recycler_;
+  };
+
+  void run_until(const bool& done);
+  void run_batch(const bool& done);
+  void wait_for_work();
+  bool spin_for_inbox() noexcept;
+  void sleep_in_reactor();
+  void arm_reactor_timer();
+  void wake() noexcept;
+  void note_stall(std::int64_t ns, std::span<const detail::RunningName> ran);
+
+  Options options_;
+  Clock* clock_;
+  OpQueue<Op> queue_;
+  TimerHeap timers_;
+  int synchronous_left_ = kSynchronousLimit;
+  FrameRecycler recycler_;
+  std::unique_ptr<detail::AskTable> asks_;
+  detail::LoopLink* link_;
+
+  MpscInbox inbox_;
+  std::atomic<const void*> running_thread_{nullptr};  // an address unique to the thread
+  asio::io_context reactor_;
+  struct ReactorTimer;
+  std::unique_ptr<ReactorTimer> reactor_timer_;
+  std::uint64_t wakes_owed_ = 0;              // sleeps that a producer ended
+  std::atomic<std::uint64_t> wakes_done_{0};  // ... and whose wake() has returned
+  std::int64_t spin_budget_ns_ = 0;
+  std::uint64_t stalls_ = 0;
+  std::string last_stall_;
+};
+
+}  // namespace tandem

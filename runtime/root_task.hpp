@@ -1,0 +1,100 @@
+// runtime/root_task.hpp — the coroutines that nobody awaits: what run() drives, and what a Scope spawns.
+//
+// Starts when its op runs, ends by itself; whoever made it learns the end through what the body does last. Internal.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "runtime/op.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem::detail {
+
+/// Resumes a coroutine on the loop it is posted to.
+struct ResumeOp : Op {
+  ResumeOp() noexcept : Op(&ResumeOp::resume) {}
+
+  template <std::derived_from<TaskPromiseBase> Promise>
+  void set(std::coroutine_handle<Promise> coroutine) noexcept {
+    handle = coroutine;
+    promise = &coroutine.promise();
+  }
+
+  static void resume(Op& op) noexcept;
+
+  std::coroutine_handle<> handle;
+  TaskPromiseBase* promise = nullptr;
+};
+
+class RootTask {
+ public:
+  struct promise_type : TaskPromiseBase {
+    ResumeOp start_op;
+    promise_type* previous_in_scope = nullptr;
+    promise_type* next_in_scope = nullptr;
+    std::uint64_t trace_id = 0;  // 0: not traced
+
+    RootTask get_return_object(std::source_location location = std::source_location::current()) {
+      made = location;
+      where = location;
+      const auto handle = std::coroutine_handle<promise_type>::from_promise(*this);
+      start_op.set(handle);
+      return RootTask(handle);
+    }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    // The frame goes with the coroutine's end.
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept {
+      TANDEM_CHECK(false, "a root task handles its own exceptions");
+    }
+  };
+
+  [[nodiscard]] promise_type& promise() const noexcept { return handle_.promise(); }
+  void set_name(const char* name) const noexcept {
+    promise().name = name;
+    promise().task = name;
+  }
+  /// To be posted to the loop once.
+  [[nodiscard]] Op& start() const noexcept { return handle_.promise().start_op; }
+
+ private:
+  explicit RootTask(std::coroutine_handle<promise_type> handle) noexcept : handle_(handle) {}
+  std::coroutine_handle<promise_type> handle_;
+};
+
+/// The coroutine behind EventLoop::run. `factory` and `args` live in its frame until the task is done.
+template <class T, class Factory, class... Args>
+RootTask run_root(Outcome<T>* outcome, bool* done, Factory factory, Args... args) {
+  try {
+    if constexpr (std::is_void_v<T>) {
+      co_await std::invoke(factory, std::move(args)...);
+      outcome->set_value();
+    } else {
+      outcome->set_value(co_await std::invoke(factory, std::move(args)...));
+    }
+  } catch (...) {
+    outcome->set_error(std::current_exception());
+  }
+  *done = true;
+}
+
+/// The name this thread's resumptions run under: what a stall is blamed on.
+struct RunningName {
+  const char* name = nullptr;
+  std::source_location where;
+};
+extern constinit thread_local RunningName t_running;
+
+inline void ResumeOp::resume(Op& op) noexcept {
+  auto& self = static_cast<ResumeOp&>(op);
+  t_running.name = self.promise->task;
+  t_running.where = self.promise->where;
+  self.handle.resume();
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,90 @@
+#include "runtime/scope.hpp"
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "runtime/await_chain.hpp"
+#include "runtime/trace.hpp"
+
+namespace tandem {
+
+Scope::~Scope() {
+  if (running_ != 0) {
+    std::fputs(describe().c_str(), stderr);
+  }
+  TANDEM_CHECK(running_ == 0, "a scope died before its tasks: co_await scope.join() first");
+}
+
+void Scope::enter(detail::RootTask::promise_type& task) noexcept {
+  task.scope = this;
+  task.next_in_scope = first_;
+  task.previous_in_scope = nullptr;
+  if (first_ != nullptr) {
+    first_->previous_in_scope = &task;
+  }
+  first_ = &task;
+  ++running_;
+  empty_.reset();
+  if (trace::enabled()) [[unlikely]] {
+    task.trace_id = trace::detail::next_id();
+    trace::detail::record(trace::detail::Kind::kTaskBegin, task.name, trace::detail::now_ns(), 0,
+                          task.trace_id);
+  }
+}
+
+void Scope::leave(detail::RootTask::promise_type& task) noexcept {
+  (task.previous_in_scope != nullptr ? task.previous_in_scope->next_in_scope : first_) =
+      task.next_in_scope;
+  if (task.next_in_scope != nullptr) {
+    task.next_in_scope->previous_in_scope = task.previous_in_scope;
+  }
+  if (task.trace_id != 0 && trace::enabled()) [[unlikely]] {
+    trace::detail::record(trace::detail::Kind::kTaskEnd, task.name, trace::detail::now_ns(), 0,
+                          task.trace_id);
+  }
+  if (--running_ == 0) {
+    empty_.set();
+  }
+}
+
+void Scope::fail(const char* task, std::exception_ptr error) {
+  if (stop_requested()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Stopped&) {
+      return;  // as asked
+    } catch (...) {
+    }
+  }
+  failures_.push_back({task, std::move(error)});
+  request_stop();
+}
+
+Task<> Scope::join() {
+  while (running_ > 0) {
+    co_await empty_;
+  }
+  if (!failures_.empty()) {
+    std::rethrow_exception(failures_.front().error);
+  }
+}
+
+std::string Scope::describe() const {
+  std::string text = fmt::format("scope \"{}\": {} running\n", name_, running_);
+  for (const auto* task = first_; task != nullptr; task = task->next_in_scope) {
+    text += "  " + describe_await_chain(*task) + "\n";
+  }
+  return text;
+}
+
+bool detail::LeaveScope::await_suspend(std::coroutine_handle<RootTask::promise_type> self) {
+  RootTask::promise_type& task = self.promise();
+  if (error != nullptr) {
+    task.scope->fail(task.name, std::move(error));
+  }
+  task.scope->leave(task);
+  return false;
+}
+
+}  // namespace tandem

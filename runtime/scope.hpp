@@ -1,0 +1,177 @@
+// runtime/scope.hpp — the nursery: every task runs in a scope that waits for it.
+//
+// join() always awaits all of them. The first failure asks the siblings to stop (their StopToken) and is what join()
+// rethrows; the later ones are kept in failures(). A Stopped that follows a request is no failure. A scope dies empty.
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run). Cancel rule: request_stop() asks, the
+// tasks end themselves; nothing is destroyed under way.
+//
+//   co_await with_scope([](Scope& scope, int n) -> Task<> { scope.spawn("worker", &work, n); co_return; }, 3);
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/event.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/name.hpp"
+#include "runtime/root_task.hpp"
+#include "runtime/stop_token.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+struct TaskFailure {
+  const char* task;
+  std::exception_ptr error;
+};
+
+class Scope {
+ public:
+  /// Stops when `parent` stops, too.
+  explicit Scope(EventLoop& loop, Name name = "scope", StopToken parent = {}) noexcept
+      : loop_(loop), name_(name.c_str()), stop_(parent) {}
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  /// Starts factory(args...), a Task, when its turn comes in the loop's queue. Factory and arguments live until it is done.
+  template <class Factory, class... Args>
+    requires TaskFactory<Factory, Args...>
+  void spawn(Name name, Factory factory, Args... args);
+
+  void request_stop() noexcept { stop_.request_stop(); }
+  [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
+  [[nodiscard]] StopToken stop_token() noexcept { return stop_.token(); }
+  /// For requesting the stop from other threads.
+  [[nodiscard]] StopHandle stop_handle() { return stop_.handle(loop_); }
+
+  /// Waits until no task is left, then rethrows the first failure, if there was one.
+  Task<> join();
+  /// Waits until no task is left.
+  [[nodiscard]] Event::Awaiter empty() noexcept { return empty_.wait(); }
+
+  [[nodiscard]] std::size_t running() const noexcept { return running_; }
+  /// Every failure, in the order in which they happened.
+  [[nodiscard]] const std::vector<TaskFailure>& failures() const noexcept { return failures_; }
+  [[nodiscard]] EventLoop& loop() const noexcept { return loop_; }
+  [[nodiscard]] const char* name() const noexcept { return name_; }
+
+  /// Takes note of a failure as if a task of this scope had failed: the others are asked to stop.
+  void fail(const char* task, std::exception_ptr error);
+  /// One line for each task that still runs: what it waits for, with source lines.
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  friend struct detail::LeaveScope;
+  void enter(detail::RootTask::promise_type& task) noexcept;
+  void leave(detail::RootTask::promise_type& task) noexcept;
+
+  EventLoop& loop_;
+  const char* name_;
+  StopSource stop_;
+  std::size_t running_ = 0;
+  detail::RootTask::promise_type* first_ = nullptr;
+  Event empty_{true};
+  std::vector<TaskFailure> failures_;
+};
+
+namespace detail {
+
+/// The last await of a spawned task: it tells the scope, and goes on to the end.
+struct LeaveScope {
+  std::exception_ptr error;
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<RootTask::promise_type> self);
+  void await_resume() const noexcept {}
+};
+
+/// Finds the scope that the awaiting coroutine runs in (null: none), without suspending.
+struct FindScope {
+  Scope* scope = nullptr;
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<TaskPromiseBase> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> self) noexcept {
+    const TaskPromiseBase* promise = &self.promise();
+    while (promise != nullptr && promise->scope == nullptr) {
+      promise = promise->parent;
+    }
+    scope = promise != nullptr ? promise->scope : nullptr;
+    return false;
+  }
+  Scope* await_resume() const noexcept { return scope; }
+};
+
+/// Makes `scope` the one that FindScope finds from here on.
+struct UseScope {
+  Scope* scope;
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<TaskPromiseBase> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> self) const noexcept {
+    self.promise().scope = scope;
+    return false;
+  }
+  void await_resume() const noexcept {}
+};
+
+template <class Factory, class... Args>
+RootTask run_spawned(Factory factory, Args... args) {
+  std::exception_ptr error;
+  try {
+    co_await std::invoke(factory, std::move(args)...);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  co_await LeaveScope{std::move(error)};
+}
+
+}  // namespace detail
+
+template <class Factory, class... Args>
+  requires TaskFactory<Factory, Args...>
+void Scope::spawn(Name name, Factory factory, Args... args) {
+  detail::RootTask task = detail::run_spawned(std::move(factory), std::move(args)...);
+  task.set_name(name.c_str());
+  enter(task.promise());
+  loop_.post(task.start());
+}
+
+/// The stop token of the scope the caller runs in (one that never stops outside of scopes): co_await current_stop_token().
+inline Task<StopToken> current_stop_token() {
+  Scope* scope = co_await detail::FindScope{};
+  co_return scope != nullptr ? scope->stop_token() : StopToken();
+}
+
+/// Runs factory(scope, args...) in a new scope (stopped with the caller's), awaits all that it spawned, and returns its
+/// value. The first failure, of the body or of a task, stops the rest and is rethrown when all have ended.
+template <class Factory, class... Args>
+  requires TaskFactory<Factory, Scope&, Args...>
+Task<TaskResult<Factory, Scope&, Args...>> with_scope(Factory factory, Args... args) {
+  using Value = TaskResult<Factory, Scope&, Args...>;
+  Scope* outer = co_await detail::FindScope{};
+  Scope scope(EventLoop::current(), "scope", outer != nullptr ? outer->stop_token() : StopToken());
+  co_await detail::UseScope{&scope};
+  Outcome<Value> outcome;
+  try {
+    if constexpr (std::is_void_v<Value>) {
+      co_await std::invoke(factory, scope, std::move(args)...);
+      outcome.set_value();
+    } else {
+      outcome.set_value(co_await std::invoke(factory, scope, std::move(args)...));
+    }
+  } catch (...) {
+    outcome.set_error(std::current_exception());
+  }
+  if (outcome.failed()) {
+    scope.fail("body", outcome.error());
+  }
+  co_await scope.join();
+  co_return outcome.take();
+}
+
+}  // namespace tandem

@@ -1,0 +1,100 @@
+// runtime/sleep.hpp — letting others run: yield(), sleep_for(), sleep_until().
+//
+// Thread rule: of the loop's thread. Cancel rule: a sleep with a StopToken ends at once with Stopped; yield() is not
+// cancelled.
+//
+//   co_await yield();   co_await sleep_for(10ms);   co_await sleep_until(deadline, scope.stop_token());
+#pragma once
+
+#include "runtime/event_loop.hpp"
+#include "runtime/stop_token.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+namespace detail {
+
+class YieldAwaiter {
+ public:
+  static constexpr const char* kAwaitName = "yield";
+  bool await_ready() const noexcept { return false; }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    resume_.set(coroutine);
+    EventLoop::current().post(resume_);
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  ResumeOp resume_;
+};
+
+class SleepAwaiter {
+ public:
+  static constexpr const char* kAwaitName = "sleep";
+  SleepAwaiter(TimePoint deadline, StopToken stop) noexcept : deadline_(deadline), stop_(stop) {}
+
+  bool await_ready() noexcept { return stopped_ = stop_.stop_requested(); }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+    timer_.resume.set(coroutine);
+    timer_.loop = &EventLoop::current();
+    timer_.loop->arm(timer_, deadline_);
+    callback_.awaiter = this;
+    stop_.link(callback_);
+  }
+  void await_resume() const {
+    if (stopped_) {
+      throw Stopped();
+    }
+  }
+
+ private:
+  struct Timer : TimerOp {
+    explicit Timer(SleepAwaiter& owner) noexcept
+        : TimerOp([](Op& op) noexcept {
+            auto& self = static_cast<Timer&>(op);
+            self.awaiter.callback_.unlink();
+            ResumeOp::resume(self.resume);
+          }),
+          awaiter(owner) {}
+    SleepAwaiter& awaiter;
+    ResumeOp resume;
+    EventLoop* loop = nullptr;
+  };
+  struct Callback : StopCallback {
+    Callback() noexcept
+        : StopCallback([](StopCallback& callback) noexcept {
+            SleepAwaiter& self = *static_cast<Callback&>(callback).awaiter;
+            if (self.timer_.armed()) {  // otherwise it has fired and is in the queue
+              self.timer_.loop->disarm(self.timer_);
+              self.stopped_ = true;
+              self.timer_.loop->post(self.timer_);
+            }
+          }) {}
+    SleepAwaiter* awaiter = nullptr;
+  };
+
+  TimePoint deadline_;
+  StopToken stop_;
+  bool stopped_ = false;
+  Timer timer_{*this};
+  Callback callback_;
+};
+
+}  // namespace detail
+
+/// Everything that is queued on this loop runs before this coroutine goes on.
+[[nodiscard]] inline detail::YieldAwaiter yield() noexcept { return {}; }
+
+[[nodiscard]] inline detail::SleepAwaiter sleep_until(TimePoint deadline,
+                                                      StopToken stop = {}) noexcept {
+  return {deadline, stop};
+}
+
+[[nodiscard]] inline detail::SleepAwaiter sleep_for(Duration duration,
+                                                    StopToken stop = {}) noexcept {
+  return {EventLoop::current().now() + duration, stop};
+}
+
+}  // namespace tandem

@@ -1,0 +1,71 @@
+#include "runtime/stop_token.hpp"
+
+#include "runtime/event_loop.hpp"
+
+namespace tandem {
+
+// Kept alive by its handles and, while it is on its way through the loop's inbox, by itself.
+struct StopHandle::Shared : Op {
+  Shared(EventLoop& loop_in, StopSource& source_in) noexcept
+      : Op(&Shared::arrive), loop(loop_in), source(&source_in) {}
+
+  static void arrive(Op& op) noexcept {
+    auto& shared = static_cast<Shared&>(op);
+    const std::shared_ptr<Shared> last_use = std::move(shared.in_flight);
+    if (shared.source != nullptr) {
+      shared.source->request_stop();
+    }
+  }
+
+  EventLoop& loop;
+  StopSource* source;  // of the loop's thread; null when the source is gone
+  std::atomic<bool> posted{false};
+  std::shared_ptr<Shared> in_flight;
+};
+
+void StopHandle::request_stop() const noexcept {
+  // acq_rel: the one who sets it owns in_flight until the op has run.
+  if (!shared_->posted.exchange(true, std::memory_order_acq_rel)) {
+    shared_->in_flight = shared_;
+    shared_->loop.post_from_any_thread(*shared_);
+  }
+}
+
+StopSource::FromParent::FromParent(StopSource& child_in) noexcept
+    : StopCallback(
+          [](StopCallback& self) noexcept { static_cast<FromParent&>(self).child.request_stop(); }),
+      child(child_in) {}
+
+StopSource::StopSource(StopToken parent) noexcept : from_parent_(*this) {
+  if (parent.stop_requested()) {
+    state_.requested = true;
+  }
+  parent.link(from_parent_);
+}
+
+StopSource::~StopSource() {
+  TANDEM_CHECK(state_.first == nullptr, "a stop source died while somebody waits on its token");
+  if (shared_ != nullptr) {
+    shared_->source = nullptr;
+  }
+}
+
+void StopSource::request_stop() noexcept {
+  if (state_.requested) {
+    return;
+  }
+  state_.requested = true;
+  while (StopCallback* callback = state_.first) {
+    callback->unlink();
+    callback->on_stop(*callback);
+  }
+}
+
+StopHandle StopSource::handle(EventLoop& loop) {
+  if (shared_ == nullptr) {
+    shared_ = std::make_shared<StopHandle::Shared>(loop, *this);
+  }
+  return StopHandle(shared_);
+}
+
+}  // namespace tandem

@@ -1,0 +1,278 @@
+#include "runtime/trace.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+#include <zlib.h>
+
+#include "runtime/util/error.hpp"
+
+namespace tandem::trace {
+
+namespace detail {
+std::atomic<bool> on{false};
+}
+
+namespace {
+
+using detail::Kind;
+
+struct Record {
+  Kind kind;
+  const char* name;
+  std::int64_t start_ns;
+  std::int64_t duration_ns;
+  std::uint64_t id;
+};
+
+// One writer (its thread), any reader. The fields are atomics so that a reader may look while the writer overwrites; what
+// it looked at meanwhile it throws away.
+class Ring {
+ public:
+  Ring(std::size_t records, int thread_id)
+      : slots_(std::make_unique<Slot[]>(records)), mask_(records - 1), thread_id_(thread_id) {}
+
+  void push(const Record& record) noexcept {
+    const std::uint64_t at = head_.load(std::memory_order_relaxed);
+    Slot& slot = slots_[at & mask_];
+    slot[0].store(static_cast<std::uint64_t>(record.kind), std::memory_order_relaxed);
+    slot[1].store(reinterpret_cast<std::uintptr_t>(record.name), std::memory_order_relaxed);
+    slot[2].store(static_cast<std::uint64_t>(record.start_ns), std::memory_order_relaxed);
+    slot[3].store(static_cast<std::uint64_t>(record.duration_ns), std::memory_order_relaxed);
+    slot[4].store(record.id, std::memory_order_relaxed);
+    // release: who sees the new head sees the record.
+    head_.store(at + 1, std::memory_order_release);
+  }
+
+  [[nodiscard]] std::vector<Record> read() const {
+    const std::uint64_t end = head_.load(std::memory_order_acquire);
+    const std::uint64_t capacity = mask_ + 1;
+    const std::uint64_t begin = std::max(first_, end > capacity ? end - capacity : 0);
+    std::vector<Record> records;
+    records.reserve(end - begin);
+    for (std::uint64_t at = begin; at < end; ++at) {
+      const Slot& slot = slots_[at & mask_];
+      records.push_back({static_cast<Kind>(slot[0].load(std::memory_order_relaxed)),
+                         reinterpret_cast<const char*>(slot[1].load(std::memory_order_relaxed)),
+                         static_cast<std::int64_t>(slot[2].load(std::memory_order_relaxed)),
+                         static_cast<std::int64_t>(slot[3].load(std::memory_order_relaxed)),
+                         slot[4].load(std::memory_order_relaxed)});
+    }
+    // What the writer may have overwritten while we read, plus the slot it may be in now.
+    const std::uint64_t now = head_.load(std::memory_order_acquire);
+    if (now != end && now + 1 > begin + capacity) {
+      const std::uint64_t stale =
+          std::min<std::uint64_t>(now + 1 - capacity - begin, records.size());
+      records.erase(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(stale));
+    }
+    return records;
+  }
+
+  void clear() noexcept { first_ = head_.load(std::memory_order_relaxed); }
+  [[nodiscard]] int thread_id() const noexcept { return thread_id_; }
+
+ private:
+  using Slot = std::array<std::atomic<std::uint64_t>, 6>;
+  std::unique_ptr<Slot[]> slots_;
+  std::uint64_t mask_;
+  int thread_id_;
+  std::uint64_t first_ = 0;
+  std::atomic<std::uint64_t> head_{0};
+};
+
+struct ThreadName {
+  int thread_id;
+  std::string name;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Ring>> rings;
+  std::vector<ThreadName> names;
+  std::size_t records_per_thread = std::size_t{1} << 16;
+};
+
+// Never destroyed: threads may record until the process ends.
+Registry& registry() {
+  static Registry& instance = *new Registry;
+  return instance;
+}
+
+thread_local Ring* t_ring = nullptr;
+
+Ring& this_threads_ring() {
+  if (t_ring == nullptr) {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    all.rings.push_back(std::make_unique<Ring>(all.records_per_thread, gettid()));
+    t_ring = all.rings.back().get();
+  }
+  return *t_ring;
+}
+
+void append_escaped(std::string& out, std::string_view text) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+}
+
+void append_record(std::string& out, const Record& record, int thread_id) {
+  out += ",\n{\"name\":\"";
+  append_escaped(out, record.name);
+  fmt::format_to(std::back_inserter(out), "\",\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03}",
+                 static_cast<char>(record.kind), getpid(), thread_id, record.start_ns / 1000,
+                 record.start_ns % 1000);
+  switch (record.kind) {
+    case Kind::kSpan:
+      fmt::format_to(std::back_inserter(out), ",\"cat\":\"span\",\"dur\":{}.{:03}",
+                     record.duration_ns / 1000, record.duration_ns % 1000);
+      break;
+    case Kind::kTaskBegin:
+    case Kind::kTaskEnd:
+      fmt::format_to(std::back_inserter(out), ",\"cat\":\"task\",\"id\":{}", record.id);
+      break;
+    case Kind::kFlowStart:
+      fmt::format_to(std::back_inserter(out), ",\"cat\":\"message\",\"id\":{}", record.id);
+      break;
+    case Kind::kFlowEnd:
+      fmt::format_to(std::back_inserter(out), ",\"cat\":\"message\",\"id\":{},\"bp\":\"e\"",
+                     record.id);
+      break;
+    case Kind::kInstant:
+      out += ",\"cat\":\"instant\",\"s\":\"t\"";
+      break;
+  }
+  out += '}';
+}
+
+[[noreturn]] void write_failed(const std::string& path, const char* why) {
+  throw failure(ExitCode::kFailure, "trace", "cannot write {}: {}", path, why);
+}
+
+void write_plain(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) {
+    write_failed(path, std::strerror(errno));
+  }
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int error = errno;
+  if (std::fclose(file) != 0 || !written) {
+    write_failed(path, std::strerror(written ? errno : error));
+  }
+}
+
+void write_gzip(const std::string& path, const std::string& text) {
+  gzFile file = gzopen(path.c_str(), "wb");
+  if (file == nullptr) {
+    write_failed(path, std::strerror(errno));
+  }
+  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  bool written = true;
+  for (std::size_t at = 0; at < text.size() && written; at += kPieceBytes) {
+    const auto bytes = static_cast<unsigned>(std::min(kPieceBytes, text.size() - at));
+    written = gzwrite(file, text.data() + at, bytes) == static_cast<int>(bytes);
+  }
+  const int error = errno;
+  if (gzclose(file) != Z_OK || !written) {
+    write_failed(path, std::strerror(written ? errno : error));
+  }
+}
+
+}  // namespace
+
+namespace detail {
+
+void record(Kind kind, const char* name, std::int64_t start_ns, std::int64_t duration_ns,
+            std::uint64_t id) noexcept {
+  this_threads_ring().push({kind, name, start_ns, duration_ns, id});
+}
+
+std::int64_t now_ns() noexcept {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+std::uint64_t next_id() noexcept {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace detail
+
+void enable(std::size_t records_per_thread) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  all.records_per_thread = std::bit_ceil(std::max<std::size_t>(records_per_thread, 64));
+  detail::on.store(true, std::memory_order_relaxed);
+}
+
+void disable() noexcept { detail::on.store(false, std::memory_order_relaxed); }
+
+void clear() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (const auto& ring : all.rings) {
+    ring->clear();
+  }
+}
+
+void set_thread_name(const std::string& name) {
+  Registry& all = registry();
+  const int id = gettid();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.names, [id](const ThreadName& entry) { return entry.thread_id == id; });
+  all.names.push_back({id, name});
+}
+
+std::string chrome_json() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  std::string out = R"({"displayTimeUnit":"ns","traceEvents":[)";
+  fmt::format_to(
+      std::back_inserter(out),
+      "\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"tandem\"}}}}",
+      getpid());
+  for (const ThreadName& entry : all.names) {
+    fmt::format_to(
+        std::back_inserter(out),
+        ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"",
+        getpid(), entry.thread_id);
+    append_escaped(out, entry.name);
+    out += "\"}}";
+  }
+  for (const auto& ring : all.rings) {
+    for (const Record& record : ring->read()) {
+      append_record(out, record, ring->thread_id());
+    }
+  }
+  out += "\n]}\n";
+  return out;
+}
+
+void write_chrome_json(const std::string& path) {
+  const std::string text = chrome_json();
+  if (path.ends_with(".gz")) {
+    write_gzip(path, text);
+  } else {
+    write_plain(path, text);
+  }
+}
+
+}  // namespace tandem::trace

@@ -1,0 +1,47 @@
+// runtime/util/build.hpp — what this build is: sanitizers and debug checks, as constants instead of #ifdefs in callers.
+#pragma once
+
+#include "runtime/util/check.hpp"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TANDEM_ASAN 1
+#endif
+#if __has_feature(thread_sanitizer)
+#define TANDEM_TSAN 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) && !defined(TANDEM_ASAN)
+#define TANDEM_ASAN 1
+#endif
+#if defined(__SANITIZE_THREAD__) && !defined(TANDEM_TSAN)
+#define TANDEM_TSAN 1
+#endif
+
+namespace tandem {
+
+#ifdef TANDEM_ASAN
+inline constexpr bool kAddressSanitizer = true;
+#else
+inline constexpr bool kAddressSanitizer = false;
+#endif
+#ifdef TANDEM_TSAN
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+#ifdef NDEBUG
+inline constexpr bool kDebugChecks = kAddressSanitizer || kThreadSanitizer;
+#else
+inline constexpr bool kDebugChecks = true;
+#endif
+
+}  // namespace tandem
+
+/// A check that costs too much for the hot paths of a release build: on in debug and sanitizer builds only.
+#define TANDEM_DCHECK(condition, why)       \
+  do {                                      \
+    if constexpr (::tandem::kDebugChecks) { \
+      TANDEM_CHECK(condition, why);         \
+    }                                       \
+  } while (false)

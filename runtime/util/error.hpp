@@ -1,0 +1,48 @@
+// runtime/util/error.hpp — the one exception type that ends a program, with the exit code the user's scripts rely on.
+// Text: "[where] what, value, limit; do this": one line, no newline. Programs print it as "error: <text>" on stderr.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tandem {
+
+/// Exit codes of every program (docs/design.md, "Errors").
+enum class ExitCode : int {
+  kDone = 0,
+  kFailure = 1,    // anything that has no code of its own
+  kUserInput = 2,  // flag, config, file, dataset or checkpoint is wrong
+  kRefused = 3,    // does not fit; refused before anything was allocated
+  kPeer = 4,       // a peer rank or a collective failed
+  kBadState = 5,   // the run's state is bad (loss not finite for too long)
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  [[nodiscard]] ExitCode code() const noexcept { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// The user's input is wrong: `throw user_error("config", "unknown key \"{}\"; did you mean \"{}\"?", key, nearest)`.
+template <class... Args>
+[[nodiscard]] Error user_error(std::string_view where, fmt::format_string<Args...> what,
+                               Args&&... args) {
+  return {ExitCode::kUserInput,
+          fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...))};
+}
+
+/// Any other failure of the world around us (I/O, device, memory), with its exit code.
+template <class... Args>
+[[nodiscard]] Error failure(ExitCode code, std::string_view where, fmt::format_string<Args...> what,
+                            Args&&... args) {
+  return {code, fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...))};
+}
+
+}  // namespace tandem

@@ -1,0 +1,216 @@
+#include "actors/cpu_optimizer.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/actors/actor_world.hpp"
+
+namespace tandem {
+namespace {
+
+using testing::settle;
+using testing::World;
+
+/// Stands where the units' shards are, and writes down what the optimizer tells them.
+class RecordingShard
+    : public Actor<RecordingShard, AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady> {
+ public:
+  RecordingShard() : Actor("recording shard") {}
+  std::byte* handle(AcquireUnit) { return nullptr; }
+  void handle(ReleaseUnit) {}
+  void handle(UpdateStarts update) {
+    started = update.version;
+    journal->push_back("start " + std::to_string(unit));
+  }
+  void handle(ParamReady done) {
+    ready = done.version;
+    journal->push_back("ready " + std::to_string(unit));
+  }
+
+  std::uint32_t unit = 0;
+  std::uint64_t started = 0;
+  std::uint64_t ready = 0;
+  std::vector<std::string>* journal = nullptr;
+};
+
+/// Keeps a pool's threads busy until it is opened.
+class Roadblock {
+ public:
+  void wait() {
+    std::unique_lock lock(mutex_);
+    opened_.wait(lock, [this] { return open_; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    opened_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = false;
+};
+
+struct State {
+  std::vector<float> master, exp_avg, exp_avg_sq, gradient;
+  std::vector<std::uint16_t> weight;
+
+  explicit State(std::size_t n, unsigned seed)
+      : master(n), exp_avg(n), exp_avg_sq(n), gradient(n), weight(n) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (std::size_t i = 0; i < n; ++i) {
+      master[i] = normal(random);
+      gradient[i] = normal(random);
+    }
+  }
+  AdamBuffers buffers() {
+    return {.master = master.data(),
+            .exp_avg = exp_avg.data(),
+            .exp_avg_sq = exp_avg_sq.data(),
+            .gradient = gradient.data(),
+            .weight = weight.data(),
+            .weight_type = DType::kBF16};
+  }
+};
+
+struct OptimizerWorld : World {
+  std::vector<std::unique_ptr<RecordingShard>> shards;
+  std::vector<State> states;
+  std::vector<std::string> journal;
+  std::unique_ptr<CpuOptimizer> optimizer;
+  Roadblock roadblock;
+
+  OptimizerWorld(std::vector<std::size_t> sizes, std::size_t chunk, std::size_t slice) {
+    CpuOptimizer::Options options{.pool = &pool, .chunk_elements = chunk, .slice_chunks = slice};
+    states.reserve(sizes.size());
+    for (std::size_t u = 0; u < sizes.size(); ++u) {
+      auto shard = std::make_unique<RecordingShard>();
+      shard->unit = static_cast<std::uint32_t>(u);
+      shard->journal = &journal;
+      shard->start(scope);
+      states.emplace_back(sizes[u], static_cast<unsigned>(u));
+      options.units.push_back({states[u].buffers(), sizes[u], shard->address()});
+      shards.push_back(std::move(shard));
+    }
+    optimizer = std::make_unique<CpuOptimizer>(std::move(options));
+    optimizer->start(scope);
+  }
+  ~OptimizerWorld() {
+    roadblock.open();
+    end();
+  }
+
+  void block_pool() {
+    scope.spawn(
+        "roadblock",
+        [](OptimizerWorld* w) -> Task<> {
+          Roadblock* block = &w->roadblock;
+          co_await w->pool.for_chunks(2, [block](std::size_t) { block->wait(); });
+        },
+        this);
+    loop.run(&settle);
+  }
+  void update(std::uint32_t unit, std::uint64_t deadline, std::uint64_t version = 1) {
+    loop.run([](OptimizerWorld* w,
+                UpdateUnit message) -> Task<> { co_await w->optimizer->address().send(message); },
+             this, UpdateUnit{unit, step(), deadline, version});
+  }
+  /// Opens the roadblock, and runs until everything is updated and the shards know it.
+  OptimizerCounters finish() {
+    loop.run(&settle);
+    roadblock.open();
+    const OptimizerCounters counters = drain();
+    loop.run(&settle);
+    return counters;
+  }
+  OptimizerCounters drain() {
+    return loop.run(
+        [](OptimizerWorld* w) -> Task<OptimizerCounters> {
+          co_return co_await w->optimizer->address().ask(DrainOptimizer{});
+        },
+        this);
+  }
+  static AdamStep step() { return AdamStep::make({.lr = 1e-2, .weight_decay = 0.1}, 1, 0.5); }
+};
+
+TEST(CpuOptimizer, GivesTheBitsOfOnePass) {
+  const std::vector<std::size_t> sizes = {512, 100 * 512, 1, 33 * 512, 0};
+  for (const std::size_t chunk : {512UL, 5 * 512UL, 1000 * 512UL}) {
+    OptimizerWorld world(sizes, chunk, 3);
+    world.block_pool();
+    for (std::uint32_t u = 0; u < sizes.size(); ++u) {
+      world.update(u, u, 7);
+    }
+    const OptimizerCounters counters = world.finish();
+    EXPECT_EQ(counters.updates, sizes.size());
+    EXPECT_EQ(counters.queued, 0U);
+    EXPECT_EQ(counters.queued_max, sizes.size());
+    EXPECT_GT(counters.busy_s, 0.0);
+    for (std::size_t u = 0; u < sizes.size(); ++u) {
+      State expected(sizes[u], static_cast<unsigned>(u));
+      adam_update(OptimizerWorld::step(), expected.buffers(), 0, sizes[u]);
+      EXPECT_EQ(expected.master, world.states[u].master);
+      EXPECT_EQ(expected.exp_avg, world.states[u].exp_avg);
+      EXPECT_EQ(expected.exp_avg_sq, world.states[u].exp_avg_sq);
+      EXPECT_EQ(expected.weight, world.states[u].weight);
+      EXPECT_EQ(world.shards[u]->started, 7U);
+      EXPECT_EQ(world.shards[u]->ready, 7U);
+    }
+  }
+}
+
+TEST(CpuOptimizer, TheEarliestDeadlineGoesFirst) {
+  // Units 0 and 1 are the two slices under way before the others come; these then go by deadline.
+  OptimizerWorld world({512, 512, 512 * 64, 512 * 8, 512 * 8, 512 * 8}, 512, 8);
+  world.block_pool();
+  world.update(0, 100);
+  world.update(1, 100);
+  world.loop.run(&settle);
+  world.update(2, 30);
+  world.update(3, 20);
+  world.update(5, 40);
+  world.update(4, 10);
+  world.finish();
+  std::erase_if(world.journal, [](const std::string& entry) { return entry.starts_with("ready"); });
+  EXPECT_EQ(world.journal, (std::vector<std::string>{"start 0", "start 1", "start 4", "start 3",
+                                                     "start 2", "start 5"}));
+}
+
+TEST(CpuOptimizer, AnUrgentLatecomerOvertakesLargeUnits) {
+  OptimizerWorld world({512 * 500, 512 * 500, 512}, 512, 4);
+  world.block_pool();
+  world.update(0, 50);
+  world.update(1, 50);
+  world.loop.run(&settle);  // of each of them one slice of 125 is under way at most
+  world.update(2, 1);
+  world.finish();
+  const auto position = [&world](const char* entry) {
+    return std::ranges::find(world.journal, entry) - world.journal.begin();
+  };
+  EXPECT_LT(position("start 2"), position("ready 0"));
+  EXPECT_LT(position("start 2"), position("ready 1"));
+  EXPECT_EQ(world.journal.size(), 6U);
+}
+
+TEST(CpuOptimizer, DrainOfAnIdleOptimizerRepliesAtOnce) {
+  OptimizerWorld world({512}, 512, 1);
+  EXPECT_EQ(world.drain().updates, 0U);
+  world.update(0, 0, 1);
+  EXPECT_EQ(world.drain().updates, 1U);
+  world.update(0, 0, 2);
+  EXPECT_EQ(world.drain().updates, 2U);
+  world.loop.run(&settle);
+  EXPECT_EQ(world.shards[0]->ready, 2U);
+}
+
+}  // namespace
+}  // namespace tandem

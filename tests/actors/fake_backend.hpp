@@ -1,0 +1,71 @@
+// tests/actors/fake_backend.hpp — a backend of any world size that writes down what it was asked, and waits on request.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "actors/collective_backend.hpp"
+#include "runtime/event.hpp"
+#include "runtime/sleep.hpp"
+
+namespace tandem::testing {
+
+class FakeBackend : public CollectiveBackend {
+ public:
+  explicit FakeBackend(std::uint32_t world = 1, std::uint32_t rank = 0)
+      : world_(world), rank_(rank) {}
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return world_; }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
+
+  Task<> all_gather(GatherArguments arguments) override {
+    log.push_back("gather " + std::to_string(gathers.size()));
+    gathers.push_back(arguments);
+    co_await pass(gate_gathers, under_way_gathers);
+    if (fail_gather == static_cast<int>(gathers.size()) - 1) {
+      throw std::runtime_error("the link is down");
+    }
+  }
+
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override {
+    log.push_back("reduce " + std::to_string(reductions.size()));
+    reductions.push_back(arguments);
+    co_await pass(gate_reductions, under_way_reductions);
+    co_return norm;
+  }
+
+  Task<GradientNorm> all_reduce_norm(GradientNorm local) override {
+    log.push_back("norm");
+    co_await yield();
+    co_return local;
+  }
+
+  std::vector<std::string> log;
+  std::vector<GatherArguments> gathers;
+  std::vector<ReduceArguments> reductions;
+  Event* gate_gathers = nullptr;  // set: every gather waits for it
+  Event* gate_reductions = nullptr;
+  int fail_gather = -1;
+  GradientNorm norm;
+  bool overlapped = false;  // two operations of one kind were under way at a time
+
+ private:
+  Task<> pass(Event* gate, int& under_way) {
+    overlapped = overlapped || under_way > 0;
+    ++under_way;
+    co_await yield();
+    if (gate != nullptr) {
+      co_await *gate;
+    }
+    --under_way;
+  }
+
+  std::uint32_t world_;
+  std::uint32_t rank_;
+  int under_way_gathers = 0;
+  int under_way_reductions = 0;
+};
+
+}  // namespace tandem::testing

@@ -1,0 +1,136 @@
+// `tandem` itself, as a user starts it: output, messages and exit codes.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <simdjson.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+class TandemProgram : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(fs::exists(kProgram)) << "build the target tandem_cli first: " << kProgram;
+    dir_ = fs::path(testing::TempDir()) / fmt::format("tandem program {}", ::getpid());
+    fs::create_directories(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  [[nodiscard]] std::string file(const std::string& name, std::string_view text) const {
+    std::ofstream(dir_ / name) << text;
+    return "'" + (dir_ / name).string() + "'";
+  }
+
+  [[nodiscard]] Outcome run(const std::string& arguments) const {
+    const fs::path out = dir_ / "out";
+    const fs::path err = dir_ / "err";
+    const std::string command = fmt::format("'{}' {} >'{}' 2>'{}' </dev/null", kProgram, arguments,
+                                            out.string(), err.string());
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
+  }
+
+  static std::string content(const fs::path& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+
+  static constexpr const char* kProgram = TANDEM_BIN_DIR "/tandem";
+  fs::path dir_;
+};
+
+TEST_F(TandemProgram, ConfigPrintsResolvedValuesAndKeys) {
+  const std::string path = file("ds.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": 4e8}, // a comment
+  })");
+  const Outcome done = run("config " + path + " --world_size 2");
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("\"train_micro_batch_size_per_gpu\": 4,"));
+  EXPECT_THAT(done.out, HasSubstr("\nbf16.enabled: true  applied\n"));
+  EXPECT_THAT(done.out,
+              HasSubstr("\nzero_optimization.reduce_bucket_size: 400000000  not applicable: "));
+}
+
+TEST_F(TandemProgram, ConfigRejectsBadFilesWithOneLineAndCode2) {
+  const auto rejects = [&](const std::string& arguments, const std::string& part) {
+    const Outcome done = run("config " + arguments);
+    EXPECT_EQ(done.code, 2) << done.out;
+    EXPECT_EQ(done.out, "");
+    EXPECT_THAT(done.err, AllOf(StartsWith("error: ["), HasSubstr(part)));
+    EXPECT_EQ(std::ranges::count(done.err, '\n'), 1) << done.err;
+  };
+  rejects(file("a.json", "{\"train_batch_size\": 4, \"zero_optimisation\": {}}"),
+          "did you mean \"zero_optimization\"?");
+  rejects(file("b.json", "{\"train_batch_size\": 5, \"train_micro_batch_size_per_gpu\": 2}"),
+          "multiple of 2");
+  rejects(file("c.json", "{\"train_batch_size\": \"four\"}"), "write an integer");
+  rejects(file("d.json", "{\"train_batch_size\": 4, \"gradient_clipping\": -1}"), "at least 0");
+  rejects(file("e.json", "{\"train_batch_size\": 4"), "',' or '}' is expected");
+  rejects("'" + (dir_ / "absent.json").string() + "'", "No such file or directory");
+  rejects("'" + dir_.string() + "'", "Is a directory");
+  rejects("", "FILE is required");
+  rejects("x --wrold_size 2", "did you mean \"--world_size\"?");
+  rejects("x --world_size 0", "not in range");
+}
+
+TEST_F(TandemProgram, ScheduleIsOneJsonArrayAndNeedsNoBatch) {
+  const std::string path = file("s.json", R"({"optimizer": {"type": "Adam", "params": {"lr": 0.1}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}}})");
+  const Outcome done = run("schedule " + path + " --steps 7");
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(done.out, "[0, 0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]\n");
+}
+
+TEST_F(TandemProgram, ScheduleRejectsWhatIsNoSchedule) {
+  const Outcome none =
+      run("schedule " + file("n.json", "{\"train_batch_size\": 1}") + " --steps 3");
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("has no scheduler"));
+  EXPECT_EQ(run("schedule " + file("m.json", "{}") + " --steps 0").code, 2);
+  EXPECT_THAT(run("schedule x --setps 3").err, HasSubstr("did you mean \"--steps\"?"));
+}
+
+TEST_F(TandemProgram, DoctorSaysWhatIsThere) {
+  const Outcome done = run("doctor");
+  EXPECT_EQ(done.code, 0) << done.err;
+  for (const char* part :
+       {"processor", "usable of", "numa node", "memlock", "io_uring", "LibTorch"}) {
+    EXPECT_THAT(done.out, HasSubstr(part));
+  }
+}
+
+TEST_F(TandemProgram, HelpVersionAndUnknownCommands) {
+  EXPECT_THAT(run("--help").out, AllOf(HasSubstr("config"), HasSubstr("doctor")));
+  EXPECT_EQ(run("--help").code, 0);
+  EXPECT_THAT(run("--version").out, StartsWith("tandem "));
+  EXPECT_THAT(run("config --help").out, HasSubstr("--world_size"));
+  EXPECT_THAT(run("config --version").out, StartsWith("tandem config "));
+  const Outcome unknown = run("schedul");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean \"schedule\"?"));
+  EXPECT_EQ(run("").code, 2);
+  EXPECT_EQ(run("--verison").code, 2);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,124 @@
+// The root script ./tandem, in a copy of its own (in a folder with a blank in its name): what it
+// reports, and its exit codes. Nothing is installed or built here.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class FrontDoor : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::path(testing::TempDir()) / fmt::format("front door {}", ::getpid());
+    fs::remove_all(root_);
+    fs::create_directories(root_ / "tools");
+    fs::create_directories(root_ / "elsewhere");
+    const fs::path source = TANDEM_SOURCE_DIR;
+    fs::copy_file(source / "tandem", root_ / "tandem");
+    fs::copy_file(source / "tools/setup.sh", root_ / "tools/setup.sh");
+    write("tools/debian-packages.txt", "# a comment\nbash  # always there on Debian\n");
+    write("requirements.txt", "");
+    write("requirements-test.txt", "no-such-module==1.0\n");
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void write(const std::string& name, std::string_view text) const {
+    fs::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name) << text;
+  }
+
+  /// An executable of the copy's own PATH folder, which comes first.
+  void fake(const std::string& name, std::string_view body) const {
+    write("bin/" + name, "#!/bin/bash\n" + std::string(body) + "\n");
+    fs::permissions(root_ / "bin" / name, fs::perms::owner_all);
+  }
+
+  /// Exit code, and stdout and stderr together.
+  [[nodiscard]] std::pair<int, std::string> run(const std::string& arguments) const {
+    const std::string out = (root_ / "output").string();
+    const std::string command = fmt::format(
+        "cd '{0}/elsewhere' && PATH='{0}/bin':$PATH '{0}/tandem' {1} >'{2}' 2>&1 </dev/null",
+        root_.string(), arguments, out);
+    const int status = std::system(command.c_str());
+    std::ostringstream text;
+    text << std::ifstream(out).rdbuf();
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text.str()};
+  }
+
+  fs::path root_;
+};
+
+TEST_F(FrontDoor, HelpAndUnknownNames) {
+  EXPECT_EQ(run("help").first, 0);
+  EXPECT_THAT(run("").second, HasSubstr("train [flags]"));
+  EXPECT_EQ(run("trian").first, 2);
+  EXPECT_THAT(run("plan").second, HasSubstr("comes with a later version"));
+  EXPECT_EQ(run("plan").first, 2);
+  EXPECT_EQ(run("setup --chekc").first, 2);
+  EXPECT_EQ(run("build relaese").first, 2);
+}
+
+TEST_F(FrontDoor, CheckReportsWhatIsMissingAndChangesNothing) {
+  fake("dpkg-query", "[[ ${@: -1} == bash ]] && echo -n installed");
+  write("tools/debian-packages.txt", "bash\nno-such-package # why\n");
+  const auto [code, text] = run("setup --check");
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text, AllOf(HasSubstr("Debian packages: missing: no-such-package\n"),
+                          HasSubstr("requirements.txt: nothing missing"),
+                          HasSubstr("needed for test and bench only: no-such-module==1.0")));
+  EXPECT_FALSE(fs::exists(root_ / ".venv"));
+  EXPECT_FALSE(fs::exists(root_ / ".cache"));
+}
+
+TEST_F(FrontDoor, SetupInstallsOnlyWhatIsMissingAndOnlyOnce) {
+  fake("dpkg-query", "[[ ${@: -1} == bash || -f '" + (root_ / "installed").string() +
+                         "' ]] && echo -n installed");
+  fake("apt-get", "echo \"$@\" >> '" + (root_ / "apt").string() + "'; touch '" +
+                      (root_ / "installed").string() + "'");
+  fake("sudo", "\"$@\"");
+  for (const char* program : {"clang++-19", "cmake", "ctest", "ninja"}) {
+    fake(program, "exit 0");
+  }
+  write("tools/debian-packages.txt", "bash\nabsent-one\nabsent-two\n");
+  write(".venv/bin/python", "#!/bin/bash\n");
+  fs::permissions(root_ / ".venv/bin/python", fs::perms::owner_all);
+  const auto [code, text] = run("setup");
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_THAT(text, HasSubstr("installing Debian packages: absent-one absent-two"));
+  std::ostringstream apt;
+  apt << std::ifstream(root_ / "apt").rdbuf();
+  EXPECT_THAT(apt.str(), AllOf(HasSubstr("update -qq\n"),
+                               HasSubstr("--no-install-recommends absent-one absent-two\n")));
+  fs::remove(root_ / "apt");
+  const auto [again, silent] = run("setup");
+  EXPECT_EQ(again, 0);
+  EXPECT_THAT(silent, Not(HasSubstr("installing")));
+  EXPECT_FALSE(fs::exists(root_ / "apt")) << "apt-get is not called when nothing is missing";
+}
+
+TEST_F(FrontDoor, AFailedInstallationShowsWhy) {
+  fake("dpkg-query", "exit 1");
+  fake("apt-get", "echo 'E: Unable to locate package bash'; exit 100");
+  fake("sudo", "\"$@\"");
+  const auto [code, text] = run("setup");
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("E: Unable to locate package bash"), HasSubstr("error: [setup]")));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,118 @@
+#include "engine/step_plan.hpp"
+
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/engine/toy_model.hpp"
+
+namespace tandem {
+namespace {
+
+TEST(SlotClasses, TiedAndLargeUnitsHaveTheirOwnPool) {
+  const Model model = toy::model();
+  const SlotClasses classes = SlotClasses::of(model, 1);
+  EXPECT_EQ(classes.pool_of, (std::vector<std::size_t>{1, 0, 0, 0, 0}));
+  EXPECT_EQ(classes.pools(), 2U);
+  EXPECT_EQ(classes.min_shared_slots, 1U);
+}
+
+TEST(StepPlan, VisitsForwardThenBackwardForEachMicroStep) {
+  const Model model = toy::model();
+  const StepPlan plan = StepPlan::training(model, SlotClasses::of(model, 1), 2);
+  const std::size_t segments = model.segments.size();
+  ASSERT_EQ(plan.visits.size(), 4 * segments);
+  for (std::size_t v = 0; v < plan.visits.size(); ++v) {
+    const std::size_t in_sweep = v % (2 * segments);
+    const bool forward = in_sweep < segments;
+    EXPECT_EQ(plan.visits[v].phase, forward ? Phase::kForward : Phase::kBackward);
+    EXPECT_EQ(plan.visits[v].segment, forward ? in_sweep : 2 * segments - 1 - in_sweep);
+    EXPECT_EQ(plan.visits[v].micro_step, v / (2 * segments));
+  }
+}
+
+TEST(StepPlan, TicketsAndGathersCountUpWithoutGaps) {
+  const Model model = toy::model();
+  const StepPlan plan = StepPlan::training(model, SlotClasses::of(model, 1), 3);
+  std::map<std::size_t, std::uint64_t> next_ticket;
+  std::map<std::size_t, std::uint64_t> next_gradient;
+  std::uint64_t next_gather = 0;
+  for (const Visit& visit : plan.visits) {
+    for (const UnitUse& use : visit.uses) {
+      EXPECT_EQ(use.ticket, next_ticket[use.pool]++);
+      EXPECT_EQ(use.order, next_gather++);
+      if (use.first_gradient) {
+        EXPECT_EQ(use.gradient_ticket, next_gradient[use.pool]++);
+      }
+    }
+  }
+  EXPECT_EQ(plan.gathers, next_gather);
+  for (std::size_t pool = 0; pool < plan.tickets.size(); ++pool) {
+    EXPECT_EQ(plan.tickets[pool], next_ticket[pool]);
+    EXPECT_EQ(plan.gradient_tickets[pool], next_gradient[pool]);
+  }
+}
+
+TEST(StepPlan, NextUseIsTheNextVisitOfTheSameUnit) {
+  const Model model = toy::model();
+  const StepPlan plan = StepPlan::training(model, SlotClasses::of(model, 1), 1);
+  // Walk two passes in a row and compare with what is really next.
+  struct Seen {
+    std::uint64_t ticket;
+    std::size_t unit;
+    std::uint64_t next_use;
+    std::size_t pool;
+  };
+  std::vector<Seen> uses;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const Visit& visit : plan.visits) {
+      for (const UnitUse& use : visit.uses) {
+        const std::uint64_t base = static_cast<std::uint64_t>(pass) * plan.tickets[use.pool];
+        uses.push_back({base + use.ticket, use.unit, base + use.next_use, use.pool});
+      }
+    }
+  }
+  for (std::size_t i = 0; i < uses.size() / 2; ++i) {
+    std::size_t j = i + 1;
+    while (uses[j].unit != uses[i].unit) {
+      ++j;
+    }
+    EXPECT_EQ(uses[i].next_use, uses[j].ticket) << "use " << i;
+  }
+}
+
+TEST(StepPlan, ATiedGradientOpensAtTheHeadAndClosesAtTheEmbedding) {
+  const Model model = toy::model();
+  const StepPlan plan = StepPlan::training(model, SlotClasses::of(model, 1), 1);
+  int opened = 0;
+  int closed = 0;
+  for (const Visit& visit : plan.visits) {
+    for (const UnitUse& use : visit.uses) {
+      if (use.unit != 0) {
+        EXPECT_EQ(use.first_gradient, visit.phase == Phase::kBackward);
+        EXPECT_EQ(use.last_gradient, visit.phase == Phase::kBackward);
+        continue;
+      }
+      opened += use.first_gradient ? 1 : 0;
+      closed += use.last_gradient ? 1 : 0;
+      if (use.first_gradient) {
+        EXPECT_EQ(visit.segment, model.segments.size() - 1);
+      }
+      if (use.last_gradient) {
+        EXPECT_EQ(visit.segment, 0U);
+      }
+    }
+  }
+  EXPECT_EQ(opened, 1);
+  EXPECT_EQ(closed, 1);
+}
+
+TEST(StepPlan, DeadlinesFollowTheForward) {
+  const Model model = toy::model();
+  const StepPlan plan = StepPlan::inference(model, SlotClasses::of(model, 1));
+  EXPECT_EQ(plan.first_visits(model.units.size()), (std::vector<std::uint64_t>{0, 1, 2, 3, 4}));
+}
+
+}  // namespace
+}  // namespace tandem

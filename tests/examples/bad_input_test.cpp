@@ -1,0 +1,172 @@
+// finetune_zero3 on bad input: one line on stderr, the right exit code, nothing left that looks whole.
+#include "tests/examples/trainer_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class BadInput : public TrainerTest {
+ protected:
+  void SetUp() override {
+    TrainerTest::SetUp();
+    // A checkpoint of our own: the demo's shape and tokenizer with random weights.
+    model_ = path("model");
+    const Finished made = shell(fmt::format(
+        "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}'",
+        TANDEM_BIN_DIR, kDemo, kDemo, model_));
+    ASSERT_EQ(made.code, 0) << made.err;
+    data_ = write("data.json", R"([{"instruction": "Say a.", "input": "", "output": "a"},
+                                   {"instruction": "Say b.", "input": "", "output": "b"}])");
+  }
+
+  [[nodiscard]] std::string flags(const std::string& more = "") const {
+    return fmt::format(
+        "--model_name '{}' --dataset_name '{}' --lr 1e-3 --batch_size 2 --max_length 32 --steps 1 "
+        "--output_dir '{}' {}",
+        model_, data_, path("out"), more);
+  }
+
+  void expect_refused(const std::string& flags, const std::vector<std::string>& parts,
+                      int code = 2) const {
+    const Finished done = train(flags);
+    EXPECT_EQ(done.code, code) << flags << "\n" << done.err;
+    EXPECT_TRUE(done.err.starts_with("error: [")) << done.err;
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+    for (const std::string& part : parts) {
+      EXPECT_THAT(done.err, HasSubstr(part));
+    }
+    EXPECT_FALSE(fs::exists(folder_ / "out/model/model.safetensors"));
+    EXPECT_FALSE(fs::exists(folder_ / "out/summary.json"));
+  }
+
+  void replace(const std::string& file, const std::string& from, const std::string& to) const {
+    std::string text = content_of(file);
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    std::ofstream(file, std::ios::binary) << text.replace(at, from.size(), to);
+  }
+
+  std::string model_;
+  std::string data_;
+};
+
+TEST_F(BadInput, TheGoodCaseIsGood) {
+  const Finished done = train(flags());
+  EXPECT_EQ(done.code, 0) << done.err;
+}
+
+TEST_F(BadInput, UnknownFlagNamesTheNearest) {
+  expect_refused(flags("--overlapp off"), {"--overlapp", "--overlap"});
+}
+
+TEST_F(BadInput, FlagsThatMakeNoSense) {
+  expect_refused(flags("--overlap full"), {"--overlap full", "offload"});
+  expect_refused(flags("--overlap some"), {"--overlap", "some"});
+  expect_refused(flags("--dataset_percentage 0"), {"--dataset_percentage"});
+  expect_refused(flags("--warmup 2"), {"--warmup"});
+  expect_refused(flags("--device cuda"), {"--device cuda"});
+  expect_refused(flags("--dtype fp16"), {"fp16"});
+  expect_refused(flags("--stage 1"), {"stage"});
+  expect_refused(flags("--resume auto"), {"--resume"});
+  expect_refused("--model_name '" + model_ + "'", {"--lr"});
+}
+
+TEST_F(BadInput, NoSuchModelOrDataset) {
+  const std::string other = path("nowhere");
+  expect_refused(
+      fmt::format("--model_name '{}' --lr 1 --batch_size 1 --output_dir '{}'", other, path("out")),
+      {other});
+  data_ = other;
+  expect_refused(flags(), {other});
+}
+
+TEST_F(BadInput, UnknownArchitectureListsTheKnownOnes) {
+  replace(model_ + "/config.json", "\"qwen3\"", "\"mamba9\"");
+  expect_refused(flags(), {"mamba9", "qwen3", "gpt2"});
+}
+
+TEST_F(BadInput, WeightsMissingTruncatedOrCorrupt) {
+  const std::string weights = model_ + "/model.safetensors";
+  const std::string whole = content_of(weights);
+  fs::remove(weights);
+  expect_refused(flags(), {"model.safetensors"});
+  std::ofstream(weights, std::ios::binary) << whole.substr(0, whole.size() - 100);
+  expect_refused(flags(), {"model.safetensors"});
+  std::ofstream(weights, std::ios::binary) << std::string(4096, '\xff');
+  expect_refused(flags(), {"model.safetensors"});
+}
+
+TEST_F(BadInput, TensorOffsetsTypesAndShapes) {
+  const std::string weights = model_ + "/model.safetensors";
+  const std::string whole = content_of(weights);
+  replace(weights, "\"F32\"", "\"F99\"");
+  expect_refused(flags(), {"F99"});
+  std::ofstream(weights, std::ios::binary) << whole;
+  replace(weights, "\"data_offsets\":[0,", "\"data_offsets\":[8,");
+  expect_refused(flags(), {"model.safetensors"});
+  std::ofstream(weights, std::ios::binary) << whole;
+  replace(weights, "model.norm.weight", "model.morn.weight");
+  expect_refused(flags(), {"model.norm.weight"});
+  std::ofstream(weights, std::ios::binary) << whole;
+  replace(model_ + "/config.json", "\"intermediate_size\": 768", "\"intermediate_size\": 512");
+  expect_refused(flags(), {"[512, 256]", "[768, 256]"});
+}
+
+TEST_F(BadInput, MalformedTokenizer) {
+  std::ofstream(model_ + "/tokenizer.json") << "{\"model\": 3}";
+  expect_refused(flags(), {"tokenizer.json"});
+  fs::remove(model_ + "/tokenizer.json");
+  expect_refused(flags(), {"tokenizer.json"});
+}
+
+TEST_F(BadInput, DatasetsWithAMissingFieldOrNothing) {
+  std::ofstream(data_) << "[{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"},\n"
+                          "{\"instruction\": \"a\", \"input\": \"\"}]";
+  expect_refused(flags(), {"data.json", "output", "2"});
+  std::ofstream(data_) << "[]";
+  expect_refused(flags(), {"data.json"});
+  std::ofstream(data_) << "not json";
+  expect_refused(flags(), {"data.json"});
+}
+
+TEST_F(BadInput, ConfigKeysAndBatchValues) {
+  const auto with = [&](std::string_view json) {
+    return flags("--deepspeed_config '" + write("ds.json", json) + "'");
+  };
+  expect_refused(with(R"({"train_batch_size": 2, "zero_optimizaton": {"stage": 3}})"),
+                 {"zero_optimizaton", "zero_optimization"});
+  expect_refused(with(R"({"train_batch_size": 2, "zero_optimization": {"stagee": 3}})"),
+                 {"stagee", "stage"});
+  expect_refused(with(R"({"train_batch_size": 7, "gradient_accumulation_steps": 2,
+                          "zero_optimization": {"stage": 3}})"),
+                 {"7", "2"});
+  expect_refused(with(R"({"train_batch_size": 2, )"), {"ds.json"});
+  expect_refused(with(R"({"train_batch_size": 2, "zero_optimization": {"stage": 3},
+                          "optimizer": {"type": "AdamW", "params": {"lr": 5}}})"),
+                 {"--lr", "5"});
+}
+
+TEST_F(BadInput, OutputDirectoryThatCannotBeWritten) {
+  write("file", "in the way");
+  const Finished done = train(fmt::format(
+      "--model_name '{}' --dataset_name '{}' --lr 1e-3 --batch_size 2 --steps 1 --output_dir '{}'",
+      model_, data_, path("file/out")));
+  EXPECT_EQ(done.code, 2) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("file/out"));
+}
+
+TEST_F(BadInput, AFullDiskLeavesNoModelThatLooksWhole) {
+  // A file size limit stands for the disk: metrics fit, the weights do not.
+  const Finished done =
+      shell(fmt::format("trap '' XFSZ; ulimit -f 2000; '{}' {}", kTrainer, flags()));
+  EXPECT_NE(done.code, 0);
+  EXPECT_THAT(done.err, AllOf(HasSubstr("error: ["), HasSubstr("model")));
+  EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+  EXPECT_FALSE(fs::exists(folder_ / "out/model/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace tandem

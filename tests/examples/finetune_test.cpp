@@ -1,0 +1,163 @@
+// finetune_zero3 on good input: artefacts, equal bits under every schedule, repeatability, signals.
+#include <chrono>
+#include <thread>
+
+#include <signal.h>
+
+#include "tests/examples/trainer_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Finetune : public TrainerTest {};
+
+TEST_F(Finetune, LeavesEveryArtefactAndTheLossFalls) {
+  const Finished done = demo("run", "--steps 30 --log_interval 1 --trace");
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out,
+              testing::ContainsRegex("Step    1 \\| Loss: [0-9.]+ \\| Time: +[0-9]+ms \\| "
+                                     "TFLOPS: +[0-9.]+ \\| Tokens/s: +[0-9]+"));
+  EXPECT_THAT(done.out, HasSubstr("samples before training"));
+  EXPECT_THAT(done.out, HasSubstr("samples after training"));
+  EXPECT_EQ(done.out.find('\r'), std::string::npos) << "no carriage return without a terminal";
+  for (const char* name :
+       {"metrics.jsonl", "summary.json", "resolved_config.json", "trace.json.gz",
+        "model/model.safetensors", "model/config.json", "model/tokenizer.json"}) {
+    EXPECT_TRUE(fs::exists(folder_ / "run" / name)) << name;
+  }
+  bool events = false;
+  for (const auto& entry : fs::directory_iterator(folder_ / "run")) {
+    events |= entry.path().filename().string().starts_with("events.out.tfevents.");
+  }
+  EXPECT_TRUE(events);
+
+  simdjson::dom::parser parser;
+  std::istringstream lines(content_of(folder_ / "run" / "metrics.jsonl"));
+  std::int64_t step = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const simdjson::dom::object object = parser.parse(line);
+    EXPECT_EQ(std::int64_t(object["step"]), ++step);
+    for (const char* key :
+         {"epoch", "loss", "lr", "grad_norm", "loss_scale", "tokens", "step_time_s", "tokens_per_s",
+          "tflops", "overlap_efficiency", "exposed_optimizer_s", "exposed_gather_s",
+          "exposed_reduce_s", "exposed_data_s", "peak_host_bytes", "peak_device_bytes"}) {
+      EXPECT_TRUE(object[key].is_number()) << key << " in " << line;
+    }
+    EXPECT_EQ(std::string_view(object["verdict"]), "commit");
+    EXPECT_GT(double(object["overlap_efficiency"]), 0);
+    EXPECT_LE(double(object["overlap_efficiency"]), 1);
+  }
+  EXPECT_EQ(step, 30);
+  const simdjson::dom::object summary = parser.load(path("run/summary.json"));
+  EXPECT_EQ(std::int64_t(summary["steps"]), 30);
+  EXPECT_LT(double(summary["loss_last"]), 0.75 * double(summary["loss_first"]));
+  EXPECT_GT(double(summary["step_time_s"]["median"]), 0);
+}
+
+TEST_F(Finetune, SchedulesThreadsAndCheckpointingDoNotChangeOneDigit) {
+  ASSERT_EQ(demo("off", "--steps 6 --overlap off").code, 0);
+  const auto losses = column("off", "loss");
+  const auto norms = column("off", "grad_norm");
+  ASSERT_EQ(losses.size(), 6U);
+  const std::string weights = content_of(folder_ / "off/model/model.safetensors");
+  int run = 0;
+  for (const char* flags :
+       {"--overlap comm", "--overlap offload", "--overlap offload --optimizer_threads 2",
+        "--overlap offload --optimizer_threads 1 --activation_checkpointing",
+        "--overlap comm --gather_slots 1", "--overlap off --activation_checkpointing"}) {
+    const std::string output = fmt::format("run{}", run++);
+    const Finished done = demo(output, fmt::format("--steps 6 {}", flags));
+    ASSERT_EQ(done.code, 0) << flags << ": " << done.err;
+    EXPECT_EQ(column(output, "loss"), losses) << flags;
+    EXPECT_EQ(column(output, "grad_norm"), norms) << flags;
+    EXPECT_TRUE(content_of(folder_ / output / "model/model.safetensors") == weights) << flags;
+  }
+}
+
+TEST_F(Finetune, TheSameSeedGivesTheSameBytesAndAnotherDoesNot) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const std::string flags = fmt::format("--steps 4 --dtype {} --compute_threads 2", dtype);
+    ASSERT_EQ(demo("a", flags).code, 0);
+    ASSERT_EQ(demo("b", flags).code, 0);
+    ASSERT_EQ(demo("c", flags + " --seed 7").code, 0);
+    EXPECT_EQ(column("a", "loss"), column("b", "loss")) << dtype;
+    EXPECT_NE(column("a", "loss"), column("c", "loss")) << dtype;
+    EXPECT_TRUE(content_of(folder_ / "a/model/model.safetensors") ==
+                content_of(folder_ / "b/model/model.safetensors"))
+        << dtype;
+  }
+}
+
+TEST_F(Finetune, AccumulationAndAConfigFileAreHonoured) {
+  const std::string config = write("ds.json", R"({
+    "train_batch_size": 8, "gradient_accumulation_steps": 2,  // two micro-batches of 4
+    "gradient_clipping": 0.5, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear"}},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+  })");
+  const Finished done = demo("run", fmt::format("--steps 4 --deepspeed_config '{}'", config));
+  ASSERT_EQ(done.code, 0) << done.err;
+  const std::vector<double> expected = {0, 0, 3e-5,
+                                        6e-5};  // min for two steps, then i/N of the peak
+  const auto rates = column("run", "lr");
+  ASSERT_EQ(rates.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(std::stod(rates[i]), expected[i], 1e-15) << "step " << i + 1;
+  }
+}
+
+TEST_F(Finetune, ASignalFinishesTheStepAndLeavesWholeFiles) {
+  const Finished done = shell(fmt::format(
+      "'{}' --output_dir '{}' --batch_size 4 --progress lines --log_interval 1 --steps 100000 & "
+      "pid=$!; while ! grep -q Step '{}' 2>/dev/null; do sleep 0.05; done; kill -INT $pid; wait "
+      "$pid",
+      kTrainer, path("run"), path(".out")));
+  EXPECT_EQ(done.code, 130) << done.err;
+  simdjson::dom::parser parser;
+  const simdjson::dom::object summary = parser.load(path("run/summary.json"));
+  EXPECT_EQ(std::size_t(std::int64_t(summary["steps"])), column("run", "loss").size());
+  EXPECT_GE(std::int64_t(summary["steps"]), 1);
+  EXPECT_TRUE(fs::exists(folder_ / "run/model/model.safetensors"));
+}
+
+TEST_F(Finetune, RealRecordsWithTheTinyModel) {
+  if (!fs::exists(fs::path(kShared) / "models/qwen3_tiny")) {
+    GTEST_SKIP() << "shared/models/qwen3_tiny is not here";
+  }
+  const Finished done = train(fmt::format(
+      "--model_name '{0}/models/qwen3_tiny' --dataset_name '{0}/data/alpaca/alpaca_small.json' "
+      "--lr 1e-3 --batch_size 4 --max_length 256 --steps 20 --output_dir '{1}' --progress lines",
+      kShared, path("run")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  const auto losses = column("run", "loss");
+  EXPECT_LT(std::stod(losses.back()), std::stod(losses.front()) - 0.3);
+}
+
+TEST_F(Finetune, TransformersLoadsTheModelAndAgreesOnLogits) {
+  if (shell(fmt::format("'{}' -c 'import transformers'", kPython)).code != 0) {
+    GTEST_SKIP() << "no Python with transformers in .venv";
+  }
+  ASSERT_EQ(demo("run", "--steps 5").code, 0);
+  const std::string script = write("compare.py", R"(
+import json, subprocess, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, program = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+ids = tokenizer("Which day comes after Monday?")["input_ids"]
+theirs = model(input_ids=torch.tensor([ids])).logits[0].detach()
+ours = subprocess.run([program, "logits", "--model_name", folder], input=json.dumps(ids), text=True, capture_output=True, check=True)
+ours = torch.tensor(json.loads(ours.stdout))
+print("max difference", (ours - theirs).abs().max().item())
+sys.exit(0 if torch.allclose(ours, theirs, rtol=0, atol=1e-5) else 1)
+)");
+  const Finished done = shell(fmt::format("'{}' '{}' '{}' '{}/tandem'", kPython, script,
+                                          path("run/model"), TANDEM_BIN_DIR));
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+}
+
+}  // namespace
+}  // namespace tandem

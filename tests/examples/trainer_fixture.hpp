@@ -1,0 +1,93 @@
+// tests/examples/trainer_fixture.hpp — runs the real programs as a user does: a command line, files, an exit code.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <simdjson.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tandem {
+
+struct Finished {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+inline std::string content_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+class TrainerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(std::filesystem::exists(kTrainer)) << "build the target finetune_zero3 first";
+    folder_ = std::filesystem::path(testing::TempDir()) / fmt::format("trainer {}", ::getpid());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+  std::string write(const std::string& name, std::string_view text) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return path(name);
+  }
+
+  /// The shell runs `command`; its output is kept apart.
+  [[nodiscard]] Finished shell(const std::string& command) const {
+    const std::string line =
+        fmt::format("( {} ) >'{}' 2>'{}' </dev/null", command, path(".out"), path(".err"));
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(path(".out")),
+            content_of(path(".err"))};
+  }
+  [[nodiscard]] Finished train(const std::string& flags) const {
+    return shell(fmt::format("'{}' {}", kTrainer, flags));
+  }
+
+  /// A few demo steps with small batches; `flags` follow.
+  [[nodiscard]] Finished demo(const std::string& output, const std::string& flags) const {
+    return train(
+        fmt::format("--output_dir '{}' --batch_size 4 --progress lines {}", path(output), flags));
+  }
+
+  /// The raw text of a column of metrics.jsonl, so that equal means equal to the last digit.
+  [[nodiscard]] std::vector<std::string> column(const std::string& output,
+                                                const std::string& name) const {
+    std::vector<std::string> values;
+    std::istringstream lines(content_of(folder_ / output / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const std::string key = "\"" + name + "\":";
+      const std::size_t at = line.find(key);
+      if (at == std::string::npos) {
+        values.emplace_back("missing");
+        continue;
+      }
+      const std::size_t begin = line.find_first_not_of(' ', at + key.size());
+      values.push_back(line.substr(begin, line.find_first_of(",}", begin) - begin));
+    }
+    return values;
+  }
+
+  static constexpr const char* kTrainer = TANDEM_BIN_DIR "/finetune_zero3";
+  static constexpr const char* kDemo = TANDEM_SOURCE_DIR "/examples/demo";
+  static constexpr const char* kShared = TANDEM_SOURCE_DIR "/../shared";
+  static constexpr const char* kPython = TANDEM_SOURCE_DIR "/.venv/bin/python";
+  std::filesystem::path folder_;
+};
+
+}  // namespace tandem

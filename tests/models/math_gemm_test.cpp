@@ -1,0 +1,119 @@
+// The matrix products: every provider, transposition, start and type against double precision.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "models/gemm.hpp"
+#include "models/kernels/gemm.hpp"
+#include "runtime/util/error.hpp"
+#include "tests/models/math_support.hpp"
+
+namespace tandem {
+namespace {
+
+using test::random;
+using test::relative_error;
+
+struct Extents {
+  std::int64_t m, n, k;
+};
+constexpr Extents kExtents[] = {{1, 1, 1},    {3, 5, 7},      {14, 32, 256}, {15, 33, 257},
+                                {97, 65, 40}, {64, 130, 515}, {32, 32, 32},  {130, 1, 31}};
+
+at::Tensor operand(std::int64_t rows, std::int64_t columns, bool transposed, at::ScalarType type,
+                   std::uint64_t seed) {
+  return transposed ? random({columns, rows}, seed).to(type).t()
+                    : random({rows, columns}, seed).to(type);
+}
+
+class Products : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
+ protected:
+  void SetUp() override { select_gemm(std::get<0>(GetParam())); }
+  void TearDown() override { select_gemm("auto"); }
+};
+
+TEST_P(Products, AgreeWithDoublePrecision) {
+  const at::ScalarType type = std::get<1>(GetParam());
+  for (const Extents& e : kExtents) {
+    for (const bool a_transposed : {false, true}) {
+      for (const bool b_transposed : {false, true}) {
+        const at::Tensor a = operand(e.m, e.k, a_transposed, type, 1);
+        const at::Tensor b = operand(e.k, e.n, b_transposed, type, 2);
+        const at::Tensor row = random({e.n}, 3).to(type);
+        const at::Tensor residual = random({e.m, e.n}, 4).to(type);
+        const at::Tensor product = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
+        const auto check = [&](ProductStart start, const at::Tensor& from,
+                               const at::Tensor& expected) {
+          const at::Tensor c = residual.clone();
+          multiply(c, a, b, start, from);
+          const double limit = type == at::kFloat ? 3e-6 : 8e-3;
+          EXPECT_LE(relative_error(c, expected), limit)
+              << e.m << " " << e.n << " " << e.k << " " << a_transposed << b_transposed;
+        };
+        check(ProductStart::kZero, {}, product);
+        check(ProductStart::kAccumulate, {}, product + residual.to(at::kDouble));
+        check(ProductStart::kFrom, row, product + row.to(at::kDouble));
+        check(ProductStart::kFrom, random({e.m, e.n}, 5).to(type),
+              product + random({e.m, e.n}, 5).to(type).to(at::kDouble));
+      }
+    }
+  }
+}
+
+TEST_P(Products, WriteOnlyInsideTheirRows) {
+  const at::ScalarType type = std::get<1>(GetParam());
+  const at::Tensor whole = at::full({40, 50}, 7, at::TensorOptions().dtype(type));
+  const at::Tensor a = random({37, 20}, 1).to(type);
+  const at::Tensor b = random({20, 45}, 2).to(type);
+  multiply(whole.narrow(0, 1, 37).narrow(1, 2, 45), a, b);
+  EXPECT_TRUE((whole.narrow(1, 0, 2) == 7).all().item<bool>());
+  EXPECT_TRUE((whole.narrow(1, 47, 3) == 7).all().item<bool>());
+  EXPECT_TRUE((whole.narrow(0, 38, 2) == 7).all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, Products,
+                         testing::Combine(testing::Values("own", "aten", "onednn", "auto"),
+                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) +
+                                  (std::get<1>(info.param) == at::kFloat ? "_fp32" : "_bf16");
+                         });
+
+TEST(OwnProducts, HaveTheSameBitsOnAnyNumberOfThreads) {
+  select_gemm("own");
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor a = random({301, 700}, 1).to(type);
+    const at::Tensor b = random({700, 130}, 2).to(type);
+    const at::Tensor first = at::empty({301, 130}, a.options());
+    at::set_num_threads(1);
+    multiply(first, a, b);
+    for (const int count : {2, 3, 5}) {
+      at::set_num_threads(count);
+      const at::Tensor other = at::empty_like(first);
+      multiply(other, a, b);
+      EXPECT_TRUE(at::equal(first, other)) << count << " threads";
+    }
+  }
+  at::set_num_threads(threads);
+  select_gemm("auto");
+}
+
+TEST(OwnProducts, SumBf16InFp32) {
+  // 4096 ones added to a large number in bf16 would be lost one by one.
+  const at::Tensor a = at::ones({2, 4096}, at::TensorOptions().dtype(at::kBFloat16));
+  const at::Tensor b = at::ones({4096, 2}, at::TensorOptions().dtype(at::kBFloat16));
+  const at::Tensor c = at::full({2, 2}, 1000.5);
+  multiply(c, a, b, ProductStart::kAccumulate);
+  EXPECT_EQ(c[1][1].item<float>(), 5096.5F);
+}
+
+TEST(GemmChoice, IsPrintedAndCanBeForced) {
+  select_gemm("own");
+  EXPECT_EQ(describe_gemm(), "fp32 nt=own nn=own tn=own, bf16 nt=own nn=own tn=own");
+  EXPECT_THROW(select_gemm("fast"), Error);
+  select_gemm("auto");
+  EXPECT_EQ(describe_gemm(), describe_gemm());
+}
+
+}  // namespace
+}  // namespace tandem

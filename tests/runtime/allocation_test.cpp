@@ -1,0 +1,175 @@
+// No allocation per message, call, spawn or sleep once everything has been used once: every malloc of the process counts.
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "runtime/actor.hpp"
+#include "runtime/compute_lane.hpp"
+#include "runtime/cpu_pool.hpp"
+
+namespace {
+std::atomic<std::int64_t> allocations{0};
+}
+
+#if !defined(TANDEM_ASAN) && !defined(TANDEM_TSAN)
+// operator new ends here, too.
+extern "C" void* __libc_malloc(std::size_t bytes);  // NOLINT
+extern "C" void* malloc(std::size_t bytes) {        // NOLINT
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(bytes);
+}
+#endif
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Put {
+  std::int64_t value;
+};
+struct Get {
+  using Reply = std::int64_t;
+  std::int64_t add;
+};
+struct GetLater {
+  using Reply = std::int64_t;
+};
+struct GetSlowly {
+  using Reply = std::int64_t;
+};
+struct Store : Actor<Store, Put, Get, GetLater, GetSlowly> {
+  Store() : Actor("store", 64) {}
+  void handle(Put m) { sum += m.value; }
+  std::int64_t handle(Get r) { return sum + r.add; }
+  void handle(GetLater, ReplyTo<GetLater> reply) { reply.send(sum); }
+  Task<std::int64_t> handle(GetSlowly) {
+    co_await yield();
+    co_return sum;
+  }
+  std::int64_t sum = 0;
+};
+
+class Allocation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kAddressSanitizer || kThreadSanitizer) {
+      GTEST_SKIP() << "sanitizers have their own malloc, and frames are not reused there";
+    }
+    store.start(scope);
+  }
+  void TearDown() override {
+    store.close();
+    loop.run(&Scope::join, &scope);
+  }
+  // What the second, third, ... of a thousand rounds allocate, in all.
+  template <class Factory, class... Args>
+  std::int64_t after_warm_up(Factory factory, Args... args) {
+    loop.run(factory, args..., 1000);
+    const std::int64_t before = allocations.load();
+    loop.run(factory, args..., 1000);
+    return allocations.load() - before;
+  }
+  EventLoop loop;
+  Scope scope{loop, "actors"};
+  Store store;
+};
+
+TEST_F(Allocation, TheCounterCounts) {
+  const std::int64_t before = allocations.load();
+  std::free(std::malloc(100));
+  std::make_unique<std::string>(100, 'x').reset();
+  EXPECT_GE(allocations.load() - before, 2);
+}
+
+TEST_F(Allocation, TrySend) {
+  EXPECT_EQ(after_warm_up(
+                [](Store::AddressType a, int rounds) -> Task<> {
+                  for (int i = 0; i < rounds; ++i) {
+                    EXPECT_EQ(a.try_send(Put{1}), SendResult::kSent);
+                    co_await yield();
+                  }
+                },
+                store.address()),
+            0);
+}
+
+TEST_F(Allocation, SendWithAndWithoutWaiting) {
+  EXPECT_EQ(after_warm_up(
+                [](Store::AddressType a, int rounds) -> Task<> {
+                  for (int i = 0; i < rounds; ++i) {
+                    co_await a.send(Put{1});
+                  }
+                },
+                store.address()),
+            0);
+}
+
+TEST_F(Allocation, AskInEveryForm) {
+  EXPECT_EQ(after_warm_up(
+                [](Store::AddressType a, int rounds) -> Task<> {
+                  for (int i = 0; i < rounds; ++i) {
+                    (void)co_await a.ask(Get{1});
+                    (void)co_await a.ask(Get{1}, 1s);
+                    (void)co_await a.ask(GetLater{});
+                    (void)co_await a.ask(GetSlowly{});
+                  }
+                },
+                store.address()),
+            0);
+}
+
+TEST_F(Allocation, TrySendFromAnotherThread) {
+  std::atomic<std::int64_t> counted{-1};
+  Completion<void> done(loop);
+  std::thread sender([&, address = store.address()] {
+    std::int64_t before = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      if (i == 10'000) {
+        before = allocations.load();
+      }
+      while (address.try_send(Put{1}) != SendResult::kSent) {
+        std::this_thread::yield();
+      }
+    }
+    counted = allocations.load() - before;
+    done.set_value();
+  });
+  loop.run([](Completion<void>* c) -> Task<> { co_await *c; }, &done);
+  sender.join();
+  EXPECT_EQ(counted.load(), 0);
+}
+
+[[gnu::noinline]] Task<int> leaf(int x) { co_return x; }
+
+TEST_F(Allocation, CallsSpawnsAndSleeps) {
+  EXPECT_EQ(after_warm_up(
+                [](Scope* s, int rounds) -> Task<> {
+                  for (int i = 0; i < rounds; ++i) {
+                    (void)co_await leaf(i);
+                    s->spawn("noop", []() -> Task<> { co_await yield(); });
+                    co_await sleep_for(1us);
+                  }
+                },
+                &scope),
+            0);
+}
+
+TEST_F(Allocation, LaneAndPool) {
+  ComputeLane lane(loop);
+  CpuPool pool(loop, {.threads = 2});
+  EXPECT_EQ(after_warm_up(
+                [](ComputeLane* l, CpuPool* p, int rounds) -> Task<> {
+                  for (int i = 0; i < rounds; ++i) {
+                    (void)co_await l->run([i] { return i; });
+                    co_await p->for_chunks(4, [](std::size_t) {});
+                  }
+                },
+                &lane, &pool),
+            0);
+}
+
+}  // namespace
+}  // namespace tandem

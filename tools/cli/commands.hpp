@@ -1,0 +1,14 @@
+// tools/cli/commands.hpp — the subcommands of `tandem`, each in a file of its own. argv[0] is the
+// subcommand's name. They throw Error; main turns that into one line and an exit code.
+#pragma once
+
+namespace tandem {
+
+int run_config(int argc, char** argv);
+int run_doctor(int argc, char** argv);
+int run_logits(int argc, char** argv);
+int run_parity(int argc, char** argv);
+int run_schedule(int argc, char** argv);
+int run_tokenize(int argc, char** argv);
+
+}  // namespace tandem

@@ -1,0 +1,231 @@
+// `tandem doctor`: what this machine offers, which versions are at work, and what would be slow
+// here and why.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <linux/io_uring.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include "engine/program.hpp"
+#include "runtime/device/gpu_probe.hpp"
+#include "runtime/machine.hpp"
+#include "tools/cli/commands.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+constexpr double kGiB = 1 << 30;
+
+std::string size_text(double bytes) {
+  return bytes < kGiB ? fmt::format("{:.1f} MiB", bytes / kMiB)
+                      : fmt::format("{:.1f} GiB", bytes / kGiB);
+}
+
+/// "0-3,8" for 0 1 2 3 8.
+std::string ranges_of(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) {
+      ++last;
+    }
+    text += text.empty() ? "" : ",";
+    text +=
+        last == i ? fmt::format("{}", numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+/// Empty when io_uring works, else why not.
+std::string io_uring_refusal() {
+  io_uring_params parameters{};
+  const long ring = ::syscall(SYS_io_uring_setup, 4, &parameters);
+  if (ring >= 0) {
+    ::close(static_cast<int>(ring));
+    return {};
+  }
+  switch (errno) {
+    case ENOSYS:
+      return "the kernel or the container's system-call filter has no io_uring";
+    case EPERM:
+      return "refused by the container or by the sysctl kernel.io_uring_disabled";
+    default:
+      return std::strerror(errno);
+  }
+}
+
+std::string first_line_of(const char* path) {
+  std::string line;
+  std::ifstream file(path);
+  std::getline(file, line);
+  return line;
+}
+
+/// The widest vector instructions the optimizer's kernels can choose here.
+std::string simd_of_cpu() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("flags") && !line.starts_with("Features")) {
+      continue;
+    }
+    line += ' ';
+    constexpr std::array<std::array<const char*, 2>, 5> kLevels = {{{" avx512bw ", "AVX-512"},
+                                                                    {" avx2 ", "AVX2"},
+                                                                    {" sve ", "SVE"},
+                                                                    {" asimd ", "NEON"},
+                                                                    {" sse4_2 ", "SSE4"}}};
+    for (const auto& [flag, name] : kLevels) {
+      if (line.find(flag) != std::string::npos) {
+        return name;
+      }
+    }
+    break;
+  }
+  return "scalar";
+}
+
+struct Findings {
+  std::vector<std::string> facts;
+  std::vector<std::string> slow;
+
+  template <class... Args>
+  void fact(std::string_view name, fmt::format_string<Args...> text, Args&&... args) {
+    facts.push_back(fmt::format("{:<10} {}", name, fmt::format(text, std::forward<Args>(args)...)));
+  }
+};
+
+void look_at_processors(Findings& found) {
+  const int usable = machine::usable_cpus();
+  const std::vector<int> affinity = machine::affinity();
+  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  const std::string simd = simd_of_cpu();
+  found.fact("processor", "{}, {}", machine::cpu_name(), simd);
+  found.fact("cpus", "{} usable of {} (affinity {})", usable, online, ranges_of(affinity));
+  struct Node {
+    int cores = 0;
+    std::vector<int> cpus;
+  };
+  std::map<int, Node> nodes;
+  for (const machine::Core& core : machine::cores()) {
+    Node& node = nodes[core.numa_node];
+    ++node.cores;
+    node.cpus.insert(node.cpus.end(), core.cpus.begin(), core.cpus.end());
+  }
+  for (auto& [number, node] : nodes) {
+    std::ranges::sort(node.cpus);
+    found.fact("numa node", "{}: {} cores, cpus {}", number, node.cores, ranges_of(node.cpus));
+  }
+  if (usable < online) {
+    found.slow.push_back(fmt::format(
+        "only {} of {} CPUs may be used (affinity mask or cgroup quota)", usable, online));
+  }
+  if (nodes.size() > 1) {
+    found.slow.emplace_back(
+        "memory of the other NUMA node is slower: bind each rank to one node, or use --pin_cores");
+  }
+  if (simd != "AVX-512" && simd != "AVX2" && simd != "SVE") {
+    found.slow.push_back(fmt::format("the CPU optimizer has only {} vectors here", simd));
+  }
+}
+
+void look_at_memory(Findings& found, bool has_gpu) {
+  constexpr double kLittle = 4 * kGiB;
+  const auto available = static_cast<double>(machine::memory_available_bytes());
+  found.fact("memory", "{} available of {}", size_text(available),
+             size_text(static_cast<double>(machine::memory_total_bytes())));
+  const std::uint64_t limit = machine::memlock_limit_bytes();
+  found.fact("memlock", "{}",
+             limit == UINT64_MAX ? "no limit" : size_text(static_cast<double>(limit)));
+  struct statvfs shm{};
+  if (::statvfs("/dev/shm", &shm) == 0) {
+    found.fact("/dev/shm", "{} free",
+               size_text(static_cast<double>(shm.f_bavail) * static_cast<double>(shm.f_frsize)));
+  }
+  if (available < kLittle) {
+    found.slow.push_back(fmt::format("{} of memory is little: AdamW keeps 16 bytes per parameter",
+                                     size_text(available)));
+  }
+  if (has_gpu && limit != UINT64_MAX) {
+    found.slow.push_back(
+        fmt::format("at most {} can be pinned for copies to the GPU: raise `ulimit -l`",
+                    size_text(static_cast<double>(limit))));
+  }
+  if (first_line_of("/sys/kernel/mm/transparent_hugepage/enabled").find("[never]") !=
+      std::string::npos) {
+    found.slow.emplace_back(
+        "huge pages are off (transparent_hugepage is `never`): more TLB misses");
+  }
+}
+
+bool look_at_gpus(Findings& found) {
+  const std::vector<GpuInfo> devices = gpus();
+  for (const GpuInfo& gpu : devices) {
+    found.fact("gpu", "{}, {} free of {}, compute capability {}.{}", gpu.name,
+               size_text(static_cast<double>(gpu.free_bytes)),
+               size_text(static_cast<double>(gpu.memory_bytes)), gpu.compute_major,
+               gpu.compute_minor);
+  }
+  if (devices.empty()) {
+    found.fact("gpu", "none found{}", built_with_cuda() ? "" : " (built without CUDA)");
+    found.slow.emplace_back("no GPU: the model computes on the CPU, beside the optimizer");
+  } else if (!built_with_cuda()) {
+    found.slow.emplace_back("there is a GPU, but this build has no CUDA parts: no nvcc was found");
+  }
+  return !devices.empty();
+}
+
+void look_at_io(Findings& found) {
+  const std::string refusal = io_uring_refusal();
+  found.fact("io_uring", "{}", refusal.empty() ? "yes" : "no: " + refusal);
+  if (!refusal.empty()) {
+    found.slow.emplace_back("without io_uring, files are read and written by a pool of threads");
+  }
+}
+
+void look_at_environment(Findings& found) {
+  const char* threads = std::getenv("OMP_NUM_THREADS");
+  if (threads != nullptr && std::string_view(threads) == "1") {
+    found.fact("threads", "OMP_NUM_THREADS=1 is set; the optimizer pool has a count of its own");
+  }
+}
+
+}  // namespace
+
+int run_doctor(int argc, char** argv) {
+  CLI::App app("What this machine offers, and what would be slow on it", "tandem doctor");
+  if (const auto done = parse_command_line(app, argc, argv)) {
+    return *done;
+  }
+  Findings found;
+  found.fact("tandem", "{}, compiled by {}, LibTorch {}, {} CUDA parts", version(), __VERSION__,
+             TORCH_VERSION, built_with_cuda() ? "with" : "without");
+  look_at_processors(found);
+  const bool has_gpu = look_at_gpus(found);
+  look_at_memory(found, has_gpu);
+  look_at_io(found);
+  look_at_environment(found);
+  fmt::print("{}\n\n", fmt::join(found.facts, "\n"));
+  if (found.slow.empty()) {
+    fmt::print("Nothing here would be slow.\n");
+  } else {
+    fmt::print("What would be slow, and why:\n- {}\n", fmt::join(found.slow, "\n- "));
+  }
+  return 0;
+}
+
+}  // namespace tandem

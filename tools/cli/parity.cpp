@@ -1,0 +1,347 @@
+// tools/cli/parity.cpp — `tandem parity DIR`: the engine against reference outputs that lie beside a checkpoint.
+//
+// DIR holds checkpoint/ and, each optional, logits.safetensors, grads.safetensors, batches.safetensors with losses.json
+// and final_TRACE.safetensors, and tolerances.json with the limits. Every check is one line,
+//   NAME max_abs=... max_rel=... limit=... PASS|FAIL
+// what is absent is named and skipped; exit code 1 on any FAIL. Everything runs through the real Engine: a training trace
+// is the same units, slots, actors and Adam kernels as a training run.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/from_blob.h>
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "engine/config/config.hpp"
+#include "engine/engine.hpp"
+#include "engine/program.hpp"
+#include "models/causal_lm.hpp"
+#include "models/io/checkpoint_layout.hpp"
+#include "models/io/json.hpp"
+#include "models/io/safetensors.hpp"
+#include "tools/cli/commands.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<float> floats_of(const SafetensorsFile& file, std::string_view name) {
+  const TensorInfo& info = file.at(name);
+  std::vector<float> values(static_cast<std::size_t>(info.numel()));
+  file.read_f32(info, 0, info.numel(), values.data());
+  return values;
+}
+
+/// An I64 tensor, or the part of it that belongs to index `at` of its leading dimensions.
+at::Tensor integers_of(const SafetensorsFile& file, std::string_view name,
+                       const std::vector<std::int64_t>& at = {}) {
+  const TensorInfo& info = file.at(name);
+  if (info.type != TensorType::kI64) {
+    throw user_error("parity", "{}: {} is {}, I64 is needed", file.path().string(), name,
+                     name_of(info.type));
+  }
+  std::vector<std::int64_t> shape(info.shape.begin() + static_cast<std::ptrdiff_t>(at.size()),
+                                  info.shape.end());
+  std::int64_t numel = 1;
+  for (const std::int64_t extent : shape) {
+    numel *= extent;
+  }
+  std::int64_t index = 0;
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    index = index * info.shape[i] + at[i];
+  }
+  auto* data = const_cast<std::byte*>(file.bytes(info).data()) + index * numel * 8;
+  return at::from_blob(data, shape, at::kLong).clone();
+}
+
+struct Difference {
+  double abs = 0;        // greatest absolute difference
+  double reference = 0;  // greatest absolute reference value
+  double squares = 0;    // of differences
+  void add(double value, double expected) {
+    const double difference = std::abs(value - expected);
+    abs = difference > abs || std::isnan(difference) ? difference : abs;
+    reference = std::max(reference, std::abs(expected));
+    squares += difference * difference;
+  }
+  [[nodiscard]] double rel() const { return reference > 0 ? abs / reference : abs; }
+};
+
+class Parity {
+ public:
+  Parity(fs::path folder, std::string dtype)
+      : folder_(std::move(folder)), dtype_(std::move(dtype)) {
+    if (!fs::is_directory(folder_ / "checkpoint")) {
+      throw user_error(
+          "parity",
+          "{} holds no checkpoint folder; give a folder as ./tandem parity --help describes",
+          folder_.string());
+    }
+    config_ = read_hf_config(folder_ / "checkpoint");
+    read_limits();
+  }
+
+  int run() {
+    logits(folder_ / "checkpoint", "logits");
+    if (fs::is_directory(folder_ / "checkpoint_hub_layout")) {
+      logits(folder_ / "checkpoint_hub_layout", "logits hub_layout");
+    }
+    other_spelling();
+    gradients();
+    traces();
+    return failed_ ? 1 : 0;
+  }
+
+ private:
+  /// An engine over the checkpoint with the reference's optimizer: AdamW, lr 1e-3, weight decay 0.01 on everything.
+  std::unique_ptr<Engine> engine(const fs::path& checkpoint, std::int64_t accumulation, double clip,
+                                 const std::string& dtype) const {
+    const HfConfig config = read_hf_config(checkpoint);
+    const auto reader =
+        std::make_shared<CheckpointReader>(CheckpointReader::open(checkpoint, config));
+    const std::string json = fmt::format(
+        R"({{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": {},
+             "gradient_clipping": {}, "bf16": {{"enabled": {}}},
+             "optimizer": {{"type": "AdamW", "params": {{"lr": 0.001, "betas": [0.9, 0.999],
+                                                         "eps": 1e-8, "weight_decay": 0.01}}}},
+             "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu"}}}}}})",
+        accumulation, clip, dtype == "bf16");
+    Model model = make_causal_lm(config);
+    model.source = [reader](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
+                            float* out) { reader->read_f32(parameter.name, begin, end, out); };
+    return std::make_unique<Engine>(
+        InitializeArgs{.model = std::move(model), .config = parse_config(json, "parity", 1)});
+  }
+
+  void read_limits() {
+    const fs::path file = folder_ / "tolerances.json";
+    if (!fs::exists(file)) {
+      skip("limits", "no tolerances.json: differences are printed, nothing can fail");
+      return;
+    }
+    const JsonDocument document =
+        JsonDocument::load(file, {"parity", file.string(), "see --help for the format"}, 1 << 24);
+    for (const auto& [key, value] : document.root().at("recommended").members()) {
+      limits_[std::string(key)] = value.number();
+    }
+  }
+
+  void skip(const std::string& name, const std::string& why) const {
+    fmt::print("{} skipped: {}\n", name, why);
+  }
+
+  /// `limit` names the entry of tolerances.json; `relative`: it bounds max_rel, else max_abs.
+  void report(const std::string& name, double abs, double rel, const std::string& limit,
+              bool relative) {
+    const auto found = limits_.find(limit);
+    if (found == limits_.end()) {
+      fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit=none\n", name, abs, rel);
+      return;
+    }
+    const bool pass = (relative ? rel : abs) <= found->second;
+    failed_ |= !pass;
+    fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit={:.3g} {}\n", name, abs, rel, found->second,
+               pass ? "PASS" : "FAIL");
+  }
+
+  std::optional<SafetensorsFile> open(const char* name) const {
+    if (!fs::exists(folder_ / name)) {
+      skip(name, "not there");
+      return std::nullopt;
+    }
+    return SafetensorsFile::open(folder_ / name);
+  }
+
+  void logits(const fs::path& checkpoint, const std::string& name) {
+    const auto file = open("logits.safetensors");
+    if (!file) {
+      return;
+    }
+    const at::Tensor ids = integers_of(*file, "input_ids");
+    const at::Tensor mask = integers_of(*file, "attention_mask");
+    const std::vector<float> expected = floats_of(*file, "logits");
+    const at::Tensor actual =
+        engine(checkpoint, 1, 1.0, dtype_)->logits({.inputs = ids}).contiguous();
+    const float* values = actual.data_ptr<float>();
+    const std::int64_t vocabulary = actual.size(2);
+    Difference difference;
+    for (std::int64_t position = 0; position < mask.numel(); ++position) {
+      if (mask.data_ptr<std::int64_t>()[position] == 0) {
+        continue;  // defined by nothing but the reference's own mask
+      }
+      for (std::int64_t i = position * vocabulary; i < (position + 1) * vocabulary; ++i) {
+        difference.add(values[i], expected[static_cast<std::size_t>(i)]);
+      }
+    }
+    report(name, difference.abs, difference.rel(), "logits max abs", false);
+  }
+
+  void other_spelling() {
+    const fs::path other = folder_ / "checkpoint" / "config.transformers5.json";
+    if (!fs::exists(other)) {
+      return;
+    }
+    const HfConfig b = read_hf_config(other);
+    const HfConfig& a = config_;
+    const bool same = a.vocab_size == b.vocab_size && a.hidden_size == b.hidden_size &&
+                      a.rope_theta == b.rope_theta && a.norm_eps == b.norm_eps &&
+                      a.num_hidden_layers == b.num_hidden_layers && a.head_dim == b.head_dim &&
+                      a.intermediate_size == b.intermediate_size &&
+                      a.tie_word_embeddings == b.tie_word_embeddings &&
+                      a.pad_token_id == b.pad_token_id;
+    failed_ |= !same;
+    fmt::print("config spellings max_abs={} max_rel={} limit=0 {}\n", same ? 0 : 1, same ? 0 : 1,
+               same ? "PASS" : "FAIL");
+  }
+
+  void gradients() {
+    const auto file = open("grads.safetensors");
+    if (!file) {
+      return;
+    }
+    const auto trained = engine(folder_ / "checkpoint", 1, 0.0, dtype_);
+    const Loss loss = trained->forward(
+        {.inputs = integers_of(*file, "input_ids"), .labels = integers_of(*file, "labels")});
+    trained->backward(loss);
+    const double expected_loss = floats_of(*file, "loss")[0];
+    const double off = std::abs(loss.value - expected_loss);
+    report("loss", off, off / std::abs(expected_loss), "loss abs", false);
+    double worst_abs = 0;
+    double worst_rel = 0;
+    std::string worst;
+    trained->for_each_gradient([&](const ParameterSpec& parameter, std::span<const float> values) {
+      const std::vector<float> expected = floats_of(*file, "grad." + parameter.name);
+      Difference difference;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        difference.add(values[i], expected[i]);
+      }
+      if (difference.rel() >= worst_rel) {
+        worst_rel = difference.rel();
+        worst_abs = difference.abs;
+        worst = parameter.name;
+      }
+    });
+    report("grads (worst " + worst + ")", worst_abs, worst_rel, "grads max rel to tensor", true);
+  }
+
+  void traces() {
+    const auto batches = open("batches.safetensors");
+    if (!batches || !fs::exists(folder_ / "losses.json")) {
+      return;
+    }
+    const fs::path file = folder_ / "losses.json";
+    const JsonDocument document =
+        JsonDocument::load(file, {"parity", file.string(), "see --help for the format"}, 1 << 24);
+    for (const auto& [name, trace] : document.root().at("traces").members()) {
+      run_trace(std::string(name), trace, *batches);
+    }
+  }
+
+  void run_trace(const std::string& name, const JsonValue& trace, const SafetensorsFile& batches) {
+    const std::string dtype = name == "bf16" ? "bf16" : "fp32";
+    const auto losses = trace.at("loss").items();
+    const auto norms = trace.at("grad_norm").items();
+    const auto accumulation = static_cast<std::int64_t>(losses.front().items().size());
+    const auto trained =
+        engine(folder_ / "checkpoint", accumulation, trace.at("gradient_clipping").number(), dtype);
+    Difference loss_difference;
+    double norm_rel = 0;
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      const auto expected = losses[step].items();
+      std::optional<StepResult> result;
+      for (std::int64_t micro = 0; micro < accumulation; ++micro) {
+        const std::vector<std::int64_t> at = {static_cast<std::int64_t>(step), micro};
+        const Loss loss = trained->forward({.inputs = integers_of(batches, "tokens", at),
+                                            .labels = integers_of(batches, "labels", at)});
+        trained->backward(loss);
+        result = trained->step();
+        loss_difference.add(loss.value, expected[static_cast<std::size_t>(micro)].number());
+      }
+      const double norm = norms[step].number();
+      norm_rel = std::max(norm_rel, std::abs(result->verdict.norm.value - norm) / norm);
+    }
+    const std::string trace_name = "trace " + name;
+    report(trace_name + " loss", loss_difference.abs, loss_difference.rel(),
+           dtype == "bf16" ? "bf16 trace loss abs" : "trace loss abs", false);
+    if (dtype != "bf16") {
+      report(trace_name + " grad_norm", 0, norm_rel, "trace grad norm rel", true);
+      final_weights(name, *trained);
+    }
+  }
+
+  void final_weights(const std::string& name, Engine& trained) {
+    const auto file = open(("final_" + name + ".safetensors").c_str());
+    if (!file) {
+      return;
+    }
+    const CheckpointReader initial = CheckpointReader::open(folder_ / "checkpoint", config_);
+    std::vector<std::pair<double, std::string>> rels;
+    double worst_abs = 0;
+    trained.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
+      const std::vector<float> expected = floats_of(*file, parameter.name);
+      std::vector<float> before(expected.size());
+      initial.read_f32(parameter.name, 0, static_cast<std::int64_t>(before.size()), before.data());
+      const auto [free_begin, free_end] = without_gradient(parameter);
+      Difference difference;
+      double update = 0;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        if (i >= free_begin && i < free_end) {
+          continue;
+        }
+        difference.add(values[i], expected[i]);
+        update += std::pow(static_cast<double>(expected[i]) - before[i], 2);
+      }
+      worst_abs = std::max(worst_abs, difference.abs);
+      rels.emplace_back(std::sqrt(difference.squares / update), parameter.name);
+    });
+    std::ranges::sort(rels);
+    const std::string prefix = "final weights " + name;
+    report(prefix + " (worst " + rels.back().second + ")", worst_abs, rels.back().first,
+           "final weights rel to update", true);
+    report(prefix + " (median tensor)", worst_abs, rels[rels.size() / 2].first,
+           "final weights median rel to update", true);
+  }
+
+  /// Elements whose gradient is mathematically zero, so that rounding noise alone moves them: the key third of GPT-2's
+  /// fused attention bias (softmax does not see a shift common to all keys).
+  [[nodiscard]] std::pair<std::size_t, std::size_t> without_gradient(
+      const ParameterSpec& parameter) const {
+    if (config_.family == ModelFamily::kGpt2 && parameter.name.ends_with("attn.c_attn.bias")) {
+      const auto third = static_cast<std::size_t>(parameter.numel() / 3);
+      return {third, 2 * third};
+    }
+    return {0, 0};
+  }
+
+  fs::path folder_;
+  std::string dtype_;
+  HfConfig config_;
+  std::map<std::string, double> limits_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+int run_parity(int argc, char** argv) {
+  std::string folder;
+  std::string dtype = "fp32";
+  CLI::App app("Runs a checkpoint against the reference outputs beside it.", "tandem parity");
+  app.add_option("DIR", folder, "Folder with checkpoint/ and reference outputs")->required();
+  app.add_option("--dtype", dtype, "Compute type of logits and gradients: fp32 or bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  if (const auto exit_code = parse_command_line(app, argc, argv)) {
+    return *exit_code;
+  }
+  return Parity(folder, dtype).run();
+}
+
+}  // namespace tandem

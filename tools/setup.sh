@@ -1,0 +1,164 @@
+# shellcheck shell=bash
+# tools/setup.sh — what ./tandem setup does; sourced by it. Idempotent: looks first, installs only what is missing.
+# Debian packages come from tools/debian-packages.txt, Python packages from requirements*.txt into .venv.
+# A stamp of these lists' contents in .cache/ lets later commands skip the look.
+
+: "${root:?tools/setup.sh is sourced by ./tandem}"
+packages_file="$root/tools/debian-packages.txt"
+venv_python="$root/.venv/bin/python"
+
+debian_packages() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$packages_file" | awk '{ print $1 }'; }
+
+missing_packages() {
+  local package
+  for package in $(debian_packages); do
+    [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
+  done
+}
+
+# The lines of a requirements file that .venv does not meet. No network, nothing imported.
+missing_requirements() {
+  if [[ ! -x $venv_python ]]; then
+    grep -Ev '^[[:space:]]*(#|$)' "$1" || true
+    return
+  fi
+  "$venv_python" - "$1" <<'PYTHON'
+import sys
+from importlib import metadata
+for line in open(sys.argv[1]):
+    line = line.split("#")[0].strip()
+    if not line:
+        continue
+    name, _, wanted = line.partition("==")
+    try:
+        found = metadata.version(name).split("+")[0]
+    except metadata.PackageNotFoundError:
+        found = None
+    if found is None or (wanted and found != wanted):
+        print(line)
+PYTHON
+}
+
+requirement_files() {
+  echo "$root/requirements.txt"
+  if [[ $1 == test ]]; then echo "$root/requirements-test.txt"; fi
+}
+
+setup_stamp() { # the content that a stamp must have to be good
+  { cat "$packages_file" "$root/requirements.txt" "$root/requirements-test.txt"; echo "$root"; } | sha256sum
+}
+
+setup_is_done() { # run|test
+  local stamp="$root/.cache/setup-$1"
+  [[ -f $stamp && -x $venv_python && $(<"$stamp") == "$(setup_stamp)" && -z $(missing_programs) ]]
+}
+
+missing_programs() {
+  local program
+  for program in clang++-19 cmake ctest ninja; do
+    command -v "$program" >/dev/null || echo "$program"
+  done
+}
+
+# Runs a command with its output in a log, which is shown only when it fails.
+quietly() { # log name, command...
+  local log="$root/.cache/$1.log"
+  shift
+  if ! "$@" >"$log" 2>&1 </dev/null; then
+    tail -n 25 "$log" >&2
+    echo "error: [setup] \`$*\` failed; the whole output is in $log" >&2
+    return 1
+  fi
+}
+
+install_packages() {
+  local as_root=()
+  if [[ $(id -u) != 0 ]]; then
+    if ! command -v sudo >/dev/null; then
+      die 1 "[setup] these packages are missing and there is no sudo; as root: apt-get install $*"
+    fi
+    as_root=(sudo)
+  fi
+  say "setup: installing Debian packages: $*"
+  quietly apt-update "${as_root[@]}" apt-get update -qq || return 1
+  quietly apt-install "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "$@"
+}
+
+make_venv() {
+  if [[ -x $venv_python ]]; then
+    return
+  fi
+  say "setup: making .venv"
+  if ! quietly venv python3 -m venv "$root/.venv"; then
+    rm -rf "$root/.venv"
+    die 1 "[setup] python3 -m venv failed; it needs the package python3-venv (apt-get install python3-venv)"
+  fi
+}
+
+pip_install() { quietly pip "$venv_python" -m pip install --disable-pip-version-check --no-input "$@"; }
+
+install_requirements() { # requirements file
+  local torch
+  make_venv
+  torch=$(missing_requirements "$1" | grep '^torch==' || true)
+  say "setup: installing into .venv: $(missing_requirements "$1" | tr '\n' ' ')${torch:+(torch is a large download, once)}"
+  pip_install -r "$1"
+}
+
+check_setup() { # run|test: reports, changes nothing
+  local missing=0 packages file lines
+  if command -v dpkg-query >/dev/null; then
+    packages=$(missing_packages)
+  else
+    packages=""
+    echo "Debian packages: no dpkg here; the list is tools/debian-packages.txt"
+  fi
+  if [[ -n $packages ]]; then
+    echo "Debian packages: missing: ${packages//$'\n'/ }"
+    missing=1
+  else
+    echo "Debian packages: nothing missing"
+  fi
+  for file in "$root/requirements.txt" "$root/requirements-test.txt"; do
+    lines=$(missing_requirements "$file")
+    if [[ -z $lines ]]; then
+      echo "$(basename "$file"): nothing missing"
+    elif [[ $file == *-test.txt && $1 == run ]]; then
+      echo "$(basename "$file"): missing, needed for test and bench only: ${lines//$'\n'/ }"
+    else
+      echo "$(basename "$file"): missing: ${lines//$'\n'/ }"
+      missing=1
+    fi
+  done
+  lines=$(missing_programs)
+  if [[ -n $lines ]]; then
+    echo "not in PATH: ${lines//$'\n'/ }"
+    missing=1
+  fi
+  return $missing
+}
+
+setup() { # run|test
+  local packages file
+  if setup_is_done "$1"; then
+    return
+  fi
+  mkdir -p "$root/.cache"
+  if command -v dpkg-query >/dev/null; then
+    packages=$(missing_packages)
+    if [[ -n $packages ]]; then
+      # shellcheck disable=SC2086  # a list of names
+      install_packages $packages || exit 1
+    fi
+  else
+    say "setup: not a Debian system; its packages are your part (tools/debian-packages.txt)"
+  fi
+  while IFS= read -r file; do
+    if [[ -n $(missing_requirements "$file") ]]; then
+      install_requirements "$file" || exit 1
+    fi
+  done < <(requirement_files "$1")
+  setup_stamp >"$root/.cache/setup-$1"
+  if [[ $1 == test ]]; then setup_stamp >"$root/.cache/setup-run"; fi
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""The house rules that a compiler does not check. Run from anywhere; prints each breach, exit 1 if there is one.
+
+- includes go down only: runtime <- actors <- engine <- models <- examples, tools; LibTorch from engine/ upward
+- a header says `#pragma once`, a file begins with a comment that says what it is for (headers)
+- no file over 500 lines, no line over 124 columns (tests: 160), no tabs, no unfinished-work markers
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ["runtime", "actors", "engine", "models"]
+MAY_INCLUDE = {layer: set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)}
+MAX_LINES, MAX_COLUMNS = 500, 124  # code is kept at 100 by .clang-format
+MAX_COLUMNS_TESTS = 160  # literals of other formats read better whole
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+
+
+def sources():
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    names = listed.stdout.split("\n") if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    for name in names:
+        path = ROOT / name
+        if path.suffix in {".hpp", ".cpp", ".cu", ".cuh"} and path.is_file():
+            yield path
+
+
+def breaches(path):
+    relative = path.relative_to(ROOT)
+    layer = relative.parts[0]
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if len(lines) - 1 > MAX_LINES:
+        yield 1, f"{len(lines) - 1} lines, at most {MAX_LINES}: split it by idea"
+    if path.suffix in {".hpp", ".cuh"}:
+        if "#pragma once" not in lines and not path.name.endswith("-inl.hpp"):  # those are included once per target
+            yield 1, "a header needs #pragma once"
+        if not lines[0].startswith("// " + str(relative)):
+            yield 1, f"a header begins with `// {relative} — what it is for`"
+    for number, line in enumerate(lines, 1):
+        limit = MAX_COLUMNS_TESTS if layer == "tests" else MAX_COLUMNS
+        if len(line) > limit:
+            yield number, f"{len(line)} columns, at most {limit}"
+        if "\t" in line:
+            yield number, "a tab"
+        if UNFINISHED.search(line):
+            yield number, "unfinished work does not stay in the tree"
+        include = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+        if include and layer in MAY_INCLUDE:
+            target = include.group(1).split("/")[0]
+            if target in LAYERS + ["examples", "tools"] and target not in MAY_INCLUDE[layer]:
+                yield number, f"{layer}/ must not include {target}/"
+            if layer in {"runtime", "actors"} and target in {"ATen", "torch", "c10"}:
+                yield number, f"{layer}/ knows nothing of LibTorch"
+
+
+def main():
+    found = [(path.relative_to(ROOT), number, what) for path in sources() for number, what in breaches(path)]
+    for path, number, what in found:
+        print(f"{path}:{number}: {what}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
