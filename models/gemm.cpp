@@ -2,15 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <optional>
-#include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <fmt/format.h>
 
@@ -26,7 +22,6 @@ enum class Kind : std::uint8_t { kNT, kNN, kTN };
 constexpr std::array kKinds = {Kind::kNT, Kind::kNN, Kind::kTN};
 constexpr std::array<std::string_view, 3> kKindNames = {"nt", "nn", "tn"};
 constexpr std::array<std::string_view, 3> kProviderNames = {"own", "aten", "onednn"};
-constexpr double kClearMargin = 1.15;  // another one than the default must be this much faster
 
 struct Choice {
   std::array<std::array<GemmProvider, 3>, 2> provider;  // [bf16][kind]
@@ -108,62 +103,22 @@ Kind kind_of(const at::Tensor& a, const at::Tensor& b) {
   return b.stride(1) == 1 ? Kind::kNN : Kind::kNT;
 }
 
-double thread_cpu_s() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-/// Best of a few runs, in seconds, of one product of the kind and type. On one thread and in its CPU time, so that what
-/// else runs on the machine does not decide.
-double probe(GemmProvider provider, Kind kind, at::ScalarType type) {
-  constexpr std::int64_t kExtent = 416;
-  const at::Tensor square = at::full({kExtent, kExtent}, 0.5, at::TensorOptions().dtype(type));
-  const at::Tensor c = at::empty_like(square);
-  const at::Tensor a = kind == Kind::kTN ? square.t() : square;
-  const at::Tensor b = kind == Kind::kNT ? square.t() : square;
-  double best = 1e9;
-  for (int run = 0; run < 5; ++run) {
-    const double begin = thread_cpu_s();
-    multiply_by(provider, c, a, b, ProductStart::kZero, {});
-    best = std::min(best, thread_cpu_s() - begin);
-  }
-  return best;
-}
-
-/// The fixed default first; another one has to be faster by the clear margin.
-GemmProvider fastest(Kind kind, bool bf16) {
-  if (bf16 && gemm_bf16_available()) {
-    return GemmProvider::kOwn;  // on the matrix unit nothing else comes near over all kinds
-  }
-  // Without it bf16 is the libraries' (at::mm is oneDNN then); in fp32 our own kernel needs no extra pass for residuals.
-  const std::vector<GemmProvider> candidates =
-      bf16 ? std::vector{GemmProvider::kAten, GemmProvider::kOwn}
-           : std::vector{GemmProvider::kOwn, GemmProvider::kAten, GemmProvider::kOneDnn};
-  const at::ScalarType type = bf16 ? at::kBFloat16 : at::kFloat;
-  GemmProvider best = candidates.front();
-  double best_time = probe(best, kind, type) / kClearMargin;
-  for (const GemmProvider other : candidates) {
-    if (const double time = probe(other, kind, type); other != best && time < best_time) {
-      best_time = time;
-      best = other;
-    }
-  }
-  return best;
+/// By the processor's features alone, never by a measurement: two runs that chose differently would differ in their last
+/// digits. In fp32 our kernel keeps level with MKL and oneDNN and needs no extra pass for residuals; in bf16 it needs the
+/// matrix unit, and oneDNN (at::mm) has the next best instructions where there are some.
+Choice choice_of_processor() {
+  const GemmProvider bf16 = !gemm_bf16_available() && has_bf16_vector_products()
+                                ? GemmProvider::kAten
+                                : GemmProvider::kOwn;
+  Choice by_features{};
+  by_features.provider[0].fill(GemmProvider::kOwn);
+  by_features.provider[1].fill(bf16);
+  return by_features;
 }
 
 const Choice& choice() {
   if (!chosen) {
-    Choice measured{};
-    const int threads = at::get_num_threads();
-    at::set_num_threads(1);
-    for (std::size_t bf16 = 0; bf16 < 2; ++bf16) {
-      for (const Kind kind : kKinds) {
-        measured.provider[bf16][static_cast<std::size_t>(kind)] = fastest(kind, bf16 == 1);
-      }
-    }
-    at::set_num_threads(threads);
-    chosen = measured;
+    chosen = choice_of_processor();
   }
   return *chosen;
 }

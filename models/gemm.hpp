@@ -1,9 +1,7 @@
-// models/gemm.hpp — matrix products of tensors, by whichever library is fastest on this machine.
+// models/gemm.hpp — matrix products of tensors, by the library that suits this processor.
 //
-// Which one that is depends on the processor (MKL is quick on Intel and slow on AMD, oneDNN the other way round), so it
-// is measured once per process, for each type and transposition. A fixed default stands unless another is faster by a
-// clear margin, so that two runs on one machine make the same choice; select_gemm() takes the choice away altogether.
-// Compute lane only.
+// Invariant: the choice follows from the processor's features alone, so that every run on one machine has the same bits;
+// select_gemm() overrides it (tests, benchmarks). Compute lane only.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +18,9 @@ enum class GemmProvider : std::uint8_t {
   kOneDnn,  // oneDNN in fp32 as well, through the dispatcher
 };
 
-/// "auto" (measure), "own", "aten" or "onednn" for everything from now on; otherwise user_error.
+/// "auto" (by the processor), "own", "aten" or "onednn" for everything from now on; otherwise user_error.
 void select_gemm(std::string_view choice);
-/// The choice in one line, measuring first if need be (< 0.2 s): "fp32 nt=own nn=aten tn=aten, bf16 ...".
+/// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
 std::string describe_gemm();
 
 enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };

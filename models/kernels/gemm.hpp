@@ -48,6 +48,8 @@ void gemm_f32(const GemmProblem& problem);
 
 /// Whether gemm_bf16() can run here: AMX-BF16, and the kernel grants its use.
 bool gemm_bf16_available();
+/// Whether the processor multiplies bf16 in vectors (AVX512-BF16), which oneDNN makes use of.
+bool has_bf16_vector_products();
 /// A and B bf16, products summed in fp32, C fp32 or bf16.
 void gemm_bf16(const GemmProblem& problem);
 

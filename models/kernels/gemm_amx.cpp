@@ -270,6 +270,11 @@ bool gemm_bf16_available() {
   return available;
 }
 
+bool has_bf16_vector_products() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1) != 0;
+}
+
 void gemm_bf16(const GemmProblem& problem) {
   TANDEM_CHECK(gemm_bf16_available(), "the caller asks before it chooses this kernel");
   run(problem);
@@ -284,6 +289,7 @@ void gemm_bf16(const GemmProblem& problem) {
 namespace tandem {
 
 bool gemm_bf16_available() { return false; }
+bool has_bf16_vector_products() { return false; }
 void gemm_bf16(const GemmProblem&) {
   TANDEM_CHECK(false, "the caller asks gemm_bf16_available() first");
 }
