@@ -1,10 +1,11 @@
 // runtime/file_io.hpp — file operations as awaitables: the loop never waits for a disk.
 //
-// Back end: a few threads of its own that do one blocking call after the other. Reads and writes are carried through short
-// transfers and EINTR. A failure is a FileError that names path and operation.
+// Reads and writes are carried through short transfers, EINTR and EAGAIN. A failure is a FileError that names path and
+// operation. What carries the calls out is a FileBackend: threads that block, or one's own (simulated, with faults).
 // Thread rule: of the loop's thread. Buffers and the IoFile belong to the operation until its await returns.
-// Cancel rule: cannot be cancelled: a started operation ends in its own time, and the await lasts until then (its buffer is
-// in use). A long transfer that has to stop early is written in pieces.
+// Cancel rule: a stop request is passed on to the operation, and the await lasts until that has ended, since its buffer is
+// in use: it throws Stopped if the operation did not run to its end (a write may have been done in part), else it returns
+// as ever. close() cannot be stopped.
 //
 //   FileIo io(loop);
 //   IoFile file = co_await io.open("run/state.tmp", OpenMode::kCreate);
@@ -17,9 +18,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "runtime/root_task.hpp"
+#include "runtime/io/file_backend.hpp"
+#include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/error.hpp"
 
@@ -39,75 +42,31 @@ class FileError : public Error {
   int error_number_;
 };
 
-enum class OpenMode {
-  kRead,       // must exist
-  kCreate,     // for writing; made, or emptied
-  kReadWrite,  // made if it is not there, kept if it is
-};
-
 /// An open file. Closed by FileIo::close (which reports errors), else by the destructor (which blocks and cannot).
 class IoFile {
  public:
   IoFile() noexcept = default;
   IoFile(IoFile&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+      : descriptor_(std::exchange(other.descriptor_, -1)),
+        direct_(other.direct_),
+        owner_(other.owner_),
+        path_(std::move(other.path_)) {}
   IoFile& operator=(IoFile&& other) noexcept;
   ~IoFile();
 
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// Past the page cache: buffer, offset and size are multiples of kDirectAlignment.
+  [[nodiscard]] bool is_direct() const noexcept { return direct_; }
 
  private:
   friend class FileIo;
-  IoFile(int descriptor, std::string path) noexcept
-      : descriptor_(descriptor), path_(std::move(path)) {}
+  IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept
+      : descriptor_(descriptor), direct_(direct), owner_(owner), path_(std::move(path)) {}
   int descriptor_ = -1;
+  bool direct_ = false;
+  FileBackend* owner_ = nullptr;  // of a descriptor that is not the kernel's
   std::string path_;
-};
-
-/// What is asked of the back end. Internal.
-struct FileRequest {
-  enum class Kind : unsigned char {
-    kOpen,
-    kRead,
-    kWrite,
-    kFsync,
-    kFsyncFolder,
-    kClose,
-    kRename,
-    kRemove,
-    kSize
-  };
-  Kind kind;
-  std::string path;
-  int descriptor = -1;
-  OpenMode mode{};
-  std::string new_path = {};        // of a rename
-  std::byte* into = nullptr;        // of a read
-  const std::byte* from = nullptr;  // of a write
-  std::size_t bytes = 0;
-  std::uint64_t offset = 0;
-};
-
-/// One operation on its way; lives in the awaiting coroutine's frame. Internal.
-struct FileOp : Op {
-  explicit FileOp(FileRequest what) : request(std::move(what)) {}
-
-  /// Carries it out with blocking calls: result or error_number is set then.
-  void execute() noexcept;
-  void throw_if_failed() const;
-
-  FileRequest request;
-  std::uint64_t result = 0;  // bytes transferred, size, or descriptor
-  int error_number = 0;
-  detail::ResumeOp resume;
-};
-
-/// Carries operations out and posts op.resume to the loop. Internal.
-class FileBackend {
- public:
-  virtual ~FileBackend() = default;
-  virtual void submit(FileOp& op) noexcept = 0;
 };
 
 class FileIo {
@@ -115,34 +74,51 @@ class FileIo {
   class Awaiter;
 
  public:
+  static constexpr std::size_t kDirectAlignment = FileOp::kDirectAlignment;
+
   struct Options {
     int threads = 2;
     std::string name = "io";
+    std::size_t call_bytes_max =
+        std::size_t{1} << 30;  // larger transfers are cut: the kernel's own limit is 2 GiB
   };
   explicit FileIo(EventLoop& loop) : FileIo(loop, Options()) {}
   FileIo(EventLoop& loop, Options options);
+  /// With a back end of one's own.
+  FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend)
+      : FileIo(loop, std::move(backend), Options()) {}
+  FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend, Options options);
+  /// No operation may be on its way any more.
   ~FileIo();
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
 
-  [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode);
+  [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
+  /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for kDirectAlignment.
+  [[nodiscard]] Awaiter<IoFile> open_direct(std::string path, OpenMode mode, StopToken stop = {});
   /// Fills `into` from byte `offset` on; returns how many bytes there were, fewer only at the file's end.
   [[nodiscard]] Awaiter<std::size_t> read(const IoFile& file, std::uint64_t offset,
-                                          std::span<std::byte> into);
+                                          std::span<std::byte> into, StopToken stop = {});
   /// Writes all of `from`.
   [[nodiscard]] Awaiter<void> write(const IoFile& file, std::uint64_t offset,
-                                    std::span<const std::byte> from);
+                                    std::span<const std::byte> from, StopToken stop = {});
   /// What was written is on the medium afterwards.
-  [[nodiscard]] Awaiter<void> fsync(const IoFile& file);
+  [[nodiscard]] Awaiter<void> fsync(const IoFile& file, StopToken stop = {});
   /// The folder's entries (after a rename, a creation) are on the medium afterwards.
-  [[nodiscard]] Awaiter<void> fsync_folder(std::string path);
+  [[nodiscard]] Awaiter<void> fsync_folder(std::string path, StopToken stop = {});
   [[nodiscard]] Awaiter<void> close(IoFile file);
   /// Atomic; replaces `to`.
-  [[nodiscard]] Awaiter<void> rename(std::string from, std::string to);
-  [[nodiscard]] Awaiter<void> remove(std::string path);
-  [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file);
+  [[nodiscard]] Awaiter<void> rename(std::string from, std::string to, StopToken stop = {});
+  [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
+  [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
+
+  [[nodiscard]] FileBackend& backend() const noexcept { return *backend_; }
 
  private:
+  [[nodiscard]] FileRequest on_file(FileRequest::Kind kind, const IoFile& file) const noexcept;
+
+  EventLoop& loop_;
+  std::size_t call_bytes_max_;
   std::unique_ptr<FileBackend> backend_;
 };
 
@@ -150,27 +126,34 @@ template <class T>
 class FileIo::Awaiter {
  public:
   static constexpr const char* kAwaitName = "file";
-  Awaiter(FileBackend& backend, FileRequest request) : backend_(backend), op_(std::move(request)) {}
+  Awaiter(FileIo& io, FileRequest request, StopToken stop)
+      : backend_(*io.backend_),
+        op_(backend_, io.loop_, std::move(request), io.call_bytes_max_, stop) {}
   Awaiter(const Awaiter&) = delete;
   Awaiter& operator=(const Awaiter&) = delete;
 
-  bool await_ready() const noexcept { return false; }
+  bool await_ready() noexcept {
+    if (!op_.stop_requested()) {
+      return false;
+    }
+    op_.refuse_to_start();
+    return true;
+  }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
-    op_.resume.set(coroutine);
-    backend_.submit(op_);
+    op_.start(coroutine);
   }
   T await_resume() {
     op_.throw_if_failed();
     if constexpr (std::is_same_v<T, IoFile>) {
-      return IoFile(static_cast<int>(op_.result), std::move(op_.request.path));
+      return IoFile(static_cast<int>(op_.result()), op_.request.direct,
+                    backend_.owns_descriptors() ? &backend_ : nullptr, std::move(op_.request.path));
     } else if constexpr (!std::is_void_v<T>) {
-      return static_cast<T>(op_.result);
+      return static_cast<T>(op_.result());
     }
   }
 
  private:
-  friend class FileIo;
   FileBackend& backend_;
   FileOp op_;
 };

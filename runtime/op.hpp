@@ -50,6 +50,26 @@ class OpQueue {
     return node;
   }
 
+  /// Takes `node` out wherever it is; false if it is not in this queue. Looks through the queue.
+  bool take_out(Node& node) noexcept {
+    Node* previous = nullptr;
+    for (Node* at = head_; at != nullptr; previous = at, at = static_cast<Node*>(at->next)) {
+      if (at != &node) {
+        continue;
+      }
+      if (previous == nullptr) {
+        head_ = static_cast<Node*>(node.next);
+      } else {
+        previous->next = node.next;
+      }
+      if (tail_ == &node) {
+        tail_ = previous;
+      }
+      return true;
+    }
+    return false;
+  }
+
   /// Moves everything of `other` behind what is here.
   void append(OpQueue& other) noexcept {
     if (other.head_ == nullptr) {

@@ -1,0 +1,162 @@
+// The part of file operations that is the same for every back end.
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/file_io.hpp"
+#include "runtime/io/file_backend.hpp"
+
+namespace tandem {
+namespace {
+
+// A call that the kernel has no means for at the moment is repeated after a rest, for about a second in all.
+constexpr auto kRest = std::chrono::milliseconds(1);
+constexpr int kRefusalsMax = 1000;
+
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+const char* verb(FileRequest::Kind kind) noexcept {
+  using Kind = FileRequest::Kind;
+  switch (kind) {
+    case Kind::kOpen:
+      return "open";
+    case Kind::kRead:
+      return "read";
+    case Kind::kWrite:
+      return "write";
+    case Kind::kFsync:
+    case Kind::kFsyncFolder:
+      return "fsync";
+    case Kind::kClose:
+      return "close";
+    case Kind::kRename:
+      return "rename";
+    case Kind::kRemove:
+      return "remove";
+    case Kind::kSize:
+      return "ask the size of";
+  }
+  return "use";
+}
+
+}  // namespace
+
+FileOp::FileOp(FileBackend& backend, EventLoop& loop, FileRequest what, std::size_t piece_bytes_max,
+               StopToken stop)
+    : TimerOp(&FileOp::arrive),
+      request(std::move(what)),
+      backend_(backend),
+      loop_(loop),
+      piece_bytes_max_(piece_bytes_max),
+      call_bytes_max_(kNoLimit),
+      stop_(stop) {}
+
+std::size_t FileOp::bytes() const noexcept {
+  return std::min({request.bytes - done_, piece_bytes_max_, call_bytes_max_});
+}
+
+void FileOp::call_again() noexcept {
+  call_bytes_max_ = kNoLimit;
+  backend_.submit(*this);
+}
+
+void FileOp::arrive(Op& base) noexcept {
+  auto& op = static_cast<FileOp&>(base);
+  if (op.resting_) {
+    op.resting_ = false;
+    if (!op.stop_requested()) {
+      op.call_again();
+      return;
+    }
+    op.stopped_ = true;
+    op.ended_ = true;
+  } else if (op.outcome < 0) {
+    op.take_error(static_cast<int>(-op.outcome));
+  } else {
+    op.refusals_ = 0;
+    op.take_moved();
+  }
+  if (op.ended_) {
+    op.on_stop_.unlink();
+    detail::ResumeOp::resume(op.resume_);
+  } else if (!op.resting_) {
+    op.call_again();
+  }
+}
+
+void FileOp::take_moved() noexcept {
+  if (!is_transfer()) {
+    result_ = static_cast<std::uint64_t>(outcome);
+    ended_ = true;
+    return;
+  }
+  const auto moved = static_cast<std::size_t>(outcome);
+  done_ += moved;
+  result_ = done_;
+  // Past the page cache only a file's last block is moved in part.
+  const bool last_block = request.direct && moved % kDirectAlignment != 0;
+  if (done_ == request.bytes || moved == 0 || last_block) {
+    if (request.kind == Kind::kWrite && done_ < request.bytes) {
+      error_number_ = EIO;  // a write that makes no progress and says no error
+    }
+    ended_ = true;
+  } else if (stop_requested()) {
+    stopped_ = true;
+    ended_ = true;
+  }
+}
+
+void FileOp::take_error(int number) noexcept {
+  if (number == EINTR && request.kind == Kind::kClose) {
+    ended_ = true;  // not again: Linux has closed it then
+    return;
+  }
+  if (stop_requested() && (number == ECANCELED || number == EINTR || number == EAGAIN)) {
+    stopped_ = true;
+    ended_ = true;
+    return;
+  }
+  if (number == EINTR) {
+    return;
+  }
+  if (number == EAGAIN && ++refusals_ < kRefusalsMax) {
+    resting_ = true;
+    loop_.arm(*this, loop_.now() + kRest);
+    return;
+  }
+  error_number_ = number;
+  ended_ = true;
+}
+
+void FileOp::cancel() noexcept {
+  if (!resting_) {
+    backend_.cancel(*this);
+  } else if (armed()) {
+    loop_.disarm(*this);
+    loop_.post(*this);
+  }
+}
+
+void FileOp::throw_if_failed() const {
+  if (stopped_) {
+    throw Stopped();
+  }
+  if (error_number_ == 0) {
+    return;
+  }
+  std::string what =
+      fmt::format("[file] cannot {} {}", verb(request.kind),
+                  request.path_of_file != nullptr ? *request.path_of_file : request.path);
+  if (request.kind == Kind::kRename) {
+    what += " to " + request.new_path;
+  }
+  if (is_transfer()) {
+    what += fmt::format(" at byte {} ({} bytes)", request.offset, request.bytes);
+  }
+  what += ": " + std::generic_category().message(error_number_);
+  throw FileError(what, error_number_);
+}
+
+}  // namespace tandem

@@ -1,0 +1,141 @@
+#include "runtime/io/thread_files.hpp"
+
+#include <cerrno>
+#include <cstdio>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/trace.hpp"
+#include "runtime/util/thread.hpp"
+
+namespace tandem::detail {
+namespace {
+
+std::int64_t fsync_folder(const std::string& path) noexcept {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return -1;
+  }
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+  return result;
+}
+
+std::int64_t size_of(int descriptor) noexcept {
+  struct stat status{};
+  return ::fstat(descriptor, &status) == 0 ? static_cast<std::int64_t>(status.st_size) : -1;
+}
+
+// As the system calls do: -1, and why in errno.
+std::int64_t system_call(const FileOp& op) noexcept {
+  using Kind = FileRequest::Kind;
+  const FileRequest& r = op.request;
+  switch (r.kind) {
+    case Kind::kOpen:
+      return ::open(r.path.c_str(), open_flags(r), 0666);
+    case Kind::kRead:
+      return ::pread(r.descriptor, op.into(), op.bytes(), static_cast<off_t>(op.offset()));
+    case Kind::kWrite:
+      return ::pwrite(r.descriptor, op.from(), op.bytes(), static_cast<off_t>(op.offset()));
+    case Kind::kFsync:
+      return ::fsync(r.descriptor);
+    case Kind::kFsyncFolder:
+      return fsync_folder(r.path);
+    case Kind::kClose:
+      return ::close(r.descriptor);
+    case Kind::kRename:
+      return ::rename(r.path.c_str(), r.new_path.c_str());
+    case Kind::kRemove:
+      return ::unlink(r.path.c_str());
+    case Kind::kSize:
+      return size_of(r.descriptor);
+  }
+  errno = EINVAL;
+  return -1;
+}
+
+}  // namespace
+
+int open_flags(const FileRequest& request) noexcept {
+  const int common = O_CLOEXEC | (request.direct ? O_DIRECT : 0);
+  switch (request.mode) {
+    case OpenMode::kRead:
+      return O_RDONLY | common;
+    case OpenMode::kCreate:
+      return O_WRONLY | O_CREAT | O_TRUNC | common;
+    case OpenMode::kReadWrite:
+      return O_RDWR | O_CREAT | common;
+  }
+  return O_RDONLY | common;
+}
+
+ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) : loop_(loop) {
+  TANDEM_CHECK(threads > 0, "file operations need a thread");
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this, own_name = fmt::format("{}.{}", name, i)] { work(own_name); });
+  }
+}
+
+ThreadFiles::~ThreadFiles() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_there_.notify_all();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+void ThreadFiles::submit(FileOp& op) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push(op);
+  }
+  work_there_.notify_one();
+}
+
+void ThreadFiles::cancel(FileOp& op) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!queue_.take_out(op)) {
+      return;  // it runs, or has run
+    }
+  }
+  op.outcome = -ECANCELED;
+  loop_.post(op);
+}
+
+std::int64_t ThreadFiles::call(const FileOp& op) noexcept {
+  errno = 0;
+  const std::int64_t value = system_call(op);
+  return value >= 0 ? value : -errno;
+}
+
+void ThreadFiles::work(const std::string& name) {
+  thread::set_name(name);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_there_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    FileOp* op = queue_.pop();
+    if (op == nullptr) {
+      return;
+    }
+    lock.unlock();
+    {
+      TraceSpan span{"file operation"};
+      op->outcome = call(*op);
+    }
+    // The op is the awaiting coroutine's again, and may be gone.
+    loop_.post_from_any_thread(*op);
+    lock.lock();
+  }
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,44 @@
+// runtime/io/thread_files.hpp — file operations by a few threads that do one blocking call after the other.
+//
+// Thread rule: of the loop's thread, like every FileBackend. Cancel rule: what is queued leaves the queue at once; a call
+// that runs is awaited.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/io/file_backend.hpp"
+#include "runtime/op.hpp"
+
+namespace tandem::detail {
+
+class ThreadFiles final : public FileBackend {
+ public:
+  ThreadFiles(EventLoop& loop, int threads, const std::string& name);
+  ~ThreadFiles() override;
+
+  void submit(FileOp& op) noexcept override;
+  void cancel(FileOp& op) noexcept override;
+  [[nodiscard]] std::string_view name() const noexcept override { return "threads"; }
+
+  /// Does the op's call on the calling thread: what it comes to.
+  static std::int64_t call(const FileOp& op) noexcept;
+
+ private:
+  void work(const std::string& name);
+
+  EventLoop& loop_;
+  std::mutex mutex_;
+  std::condition_variable work_there_;
+  OpQueue<FileOp> queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// The open(2) flags of a kOpen.
+[[nodiscard]] int open_flags(const FileRequest& request) noexcept;
+
+}  // namespace tandem::detail
