@@ -8,6 +8,7 @@
 
 #include "runtime/ask_table.hpp"
 #include "runtime/loop_link.hpp"
+#include "runtime/mailbox.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/cpu_relax.hpp"
 #include "runtime/util/thread.hpp"
@@ -54,7 +55,8 @@ struct EventLoop::ReactorTimer {
 EventLoop::Running::Running(EventLoop& loop)
     : loop_(loop),
       outer_loop_(std::exchange(t_current, &loop)),
-      outer_recycler_(FrameRecycler::install(&loop.recycler_)) {
+      outer_recycler_(FrameRecycler::install(&loop.recycler_)),
+      outer_name_(std::exchange(detail::t_running, {})) {
   const void* expected = nullptr;
   TANDEM_CHECK(loop.running_thread_.compare_exchange_strong(expected, &t_identity),
                "a loop runs once at a time");
@@ -66,6 +68,7 @@ EventLoop::Running::~Running() {
   loop_.running_thread_.store(nullptr);
   FrameRecycler::install(outer_recycler_);
   t_current = outer_loop_;
+  detail::t_running = outer_name_;
 }
 
 EventLoop::EventLoop(Options options)
@@ -104,6 +107,14 @@ EventLoop* EventLoop::current_or_null() noexcept { return t_current; }
 bool EventLoop::on_loop_thread() const noexcept {
   const void* running = running_thread_.load(std::memory_order_relaxed);
   return running == nullptr || running == &t_identity;
+}
+
+void EventLoop::set_mail_tap(MailTap* tap) noexcept {
+  registry_.mail_tap = tap;
+  for (detail::Mailbox* mailbox = registry_.first_mailbox; mailbox != nullptr;
+       mailbox = mailbox->next_on_loop()) {
+    mailbox->update_tap();
+  }
 }
 
 void EventLoop::run_until(const bool& done) {

@@ -23,6 +23,7 @@
 #include <asio/io_context.hpp>
 
 #include "runtime/clock.hpp"
+#include "runtime/loop_registry.hpp"
 #include "runtime/op.hpp"
 #include "runtime/root_task.hpp"
 #include "runtime/task.hpp"
@@ -107,6 +108,10 @@ class EventLoop {
   [[nodiscard]] const std::string& name() const noexcept { return options_.name; }
   [[nodiscard]] detail::AskTable& asks() noexcept { return *asks_; }
   [[nodiscard]] detail::LoopLink& link() const noexcept { return *link_; }
+  /// Every message into a mailbox of this loop goes to the tap instead (mail_tap.hpp); null: none.
+  void set_mail_tap(MailTap* tap) noexcept;
+  [[nodiscard]] MailTap* mail_tap() const noexcept { return registry_.mail_tap; }
+  [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
   /// Something is queued to run on this thread (for those who would keep the thread otherwise).
   [[nodiscard]] bool has_ready_ops() const noexcept {
     return !queue_.empty() || !inbox_.seems_empty();
@@ -130,6 +135,7 @@ class EventLoop {
     EventLoop& loop_;
     EventLoop* outer_loop_;
     FrameRecycler* outer_recycler_;
+    detail::RunningName outer_name_;
   };
 
   void run_until(const bool& done);
@@ -160,6 +166,7 @@ class EventLoop {
   std::int64_t spin_budget_ns_ = 0;
   std::uint64_t stalls_ = 0;
   std::string last_stall_;
+  detail::LoopRegistry registry_;
 };
 
 }  // namespace tandem

@@ -1,5 +1,7 @@
 #include "runtime/mailbox.hpp"
 
+#include "runtime/mail_tap.hpp"
+
 namespace tandem {
 
 ActorClosed::ActorClosed(const char* actor)
@@ -26,6 +28,7 @@ void Mailbox::release() noexcept {
 void Mailbox::deliver_in_line(Mail& mail) noexcept {
   EventLoop* loop = loop_.load(std::memory_order_acquire);
   mail.target = this;
+  mail.sender = sender_name();
   if (loop == EventLoop::current_or_null() || loop == nullptr) {
     join_line(mail);
   } else {
@@ -114,6 +117,8 @@ void Mailbox::stop() noexcept {
 void Mailbox::end() noexcept {
   sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
   ended_ = true;
+  diverted_ = true;
+  leave_loop();
   while (Op* op = queue_.pop()) {
     bounce_accepted(static_cast<Mail&>(*op));
   }
@@ -139,6 +144,74 @@ void Mailbox::abandon() noexcept {
   abandoned_ = true;
   if (depth() == 0) {
     release();
+  }
+}
+
+void Mailbox::open(EventLoop& loop) noexcept {
+  loop_.store(&loop, std::memory_order_release);
+  detail::LoopRegistry& registry = loop.registry();
+  next_on_loop_ = registry.first_mailbox;
+  link_on_loop_ = &registry.first_mailbox;
+  if (next_on_loop_ != nullptr) {
+    next_on_loop_->link_on_loop_ = &next_on_loop_;
+  }
+  registry.first_mailbox = this;
+  if (registry.mail_tap != nullptr) {
+    update_tap();
+    OpQueue<Op> early;  // sent before the actor was started
+    early.append(queue_);
+    while (Op* op = early.pop()) {
+      divert(static_cast<Mail&>(*op));
+    }
+  }
+}
+
+void Mailbox::leave_loop() noexcept {
+  if (link_on_loop_ != nullptr) {
+    *link_on_loop_ = next_on_loop_;
+    if (next_on_loop_ != nullptr) {
+      next_on_loop_->link_on_loop_ = link_on_loop_;
+    }
+    link_on_loop_ = nullptr;
+  }
+}
+
+void Mailbox::update_tap() noexcept {
+  diverted_ = ended_ || loop_.load(std::memory_order_relaxed)->mail_tap() != nullptr;
+}
+
+void Mailbox::divert(Mail& mail) noexcept {
+  if (ended_) {
+    bounce_accepted(mail);
+    return;
+  }
+  mail.target = this;
+  if (mail.sender == nullptr) {
+    mail.sender = sender_name();
+  }
+  loop_.load(std::memory_order_relaxed)->mail_tap()->on_mail(TappedMail(mail));
+}
+
+void Mailbox::deliver_tapped(Mail& mail) noexcept {
+  if (ended_) {
+    bounce_accepted(mail);
+    return;
+  }
+  queue_.push(mail);
+  wake_actor();
+}
+
+// As if the actor had taken it: the credit is free for those in line, and a closed actor may have waited for this one.
+void Mailbox::drop_tapped(Mail& mail) noexcept {
+  if (ended_) {
+    bounce_accepted(mail);
+    return;
+  }
+  mail.bounce(mail, name_);
+  count_taken();
+  serve_line();
+  if (drained()) {
+    wake_actor();
   }
 }
 

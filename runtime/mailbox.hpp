@@ -61,6 +61,7 @@ class Mailbox {
       enqueue(mail);
     } else {
       mail.target = this;
+      mail.sender = sender_name();
       mail.run = &Mailbox::arrive;
       loop->post_from_any_thread(mail);
     }
@@ -81,7 +82,7 @@ class Mailbox {
   }
 
   // ---- the actor, on its loop ----------------------------------------------------------------------
-  void open(EventLoop& loop) noexcept { loop_.store(&loop, std::memory_order_release); }
+  void open(EventLoop& loop) noexcept;
   /// The next message, its credit given back; null if there is none.
   Mail* take() noexcept;
   /// No further message is accepted; what was accepted is still handled.
@@ -98,6 +99,14 @@ class Mailbox {
   [[nodiscard]] bool ended() const noexcept { return ended_; }
   /// The actor object is gone; frees this when nobody refers to it.
   void abandon() noexcept;
+
+  // ---- the loop's MailTap --------------------------------------------------------------------------
+  /// A tap was installed or removed.
+  void update_tap() noexcept;
+  void deliver_tapped(Mail& mail) noexcept;
+  void drop_tapped(Mail& mail) noexcept;
+  /// The next open mailbox of the loop.
+  [[nodiscard]] Mailbox* next_on_loop() const noexcept { return next_on_loop_; }
 
   void add_owed(OwedAnswer& answer) noexcept;
   static void remove_owed(OwedAnswer& answer) noexcept;
@@ -125,14 +134,19 @@ class Mailbox {
   ~Mailbox() = default;
   static void arrive(Op& op) noexcept;
   static void arrive_in_line(Op& op) noexcept;
+  static const char* sender_name() noexcept {
+    return t_running.name != nullptr ? t_running.name : "outside";
+  }
   void enqueue(Mail& mail) noexcept {
-    if (ended_) [[unlikely]] {
-      bounce_accepted(mail);
+    if (diverted_) [[unlikely]] {
+      divert(mail);
       return;
     }
     queue_.push(mail);
     wake_actor();
   }
+  void divert(Mail& mail) noexcept;
+  void leave_loop() noexcept;
   void join_line(Mail& mail) noexcept;
   void serve_line() noexcept;
   void bounce_accepted(Mail& mail) noexcept;
@@ -157,6 +171,9 @@ class Mailbox {
   OpQueue<Op> line_;   // of Mail that waits for a credit
   ResumeOp resume_;
   OwedAnswer* owed_ = nullptr;
+  Mailbox* next_on_loop_ = nullptr;
+  Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
+  bool diverted_ = false;             // ended or tapped: mail does not simply go into the queue
   bool waiting_ = false;
   bool stopped_ = false;
   bool ended_ = false;

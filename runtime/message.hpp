@@ -49,8 +49,9 @@ struct Mail : Op {
   Bounce bounce;              // ends and frees the mail; an asker learns that the actor is closed
   Mailbox* target = nullptr;  // on the way between threads
   SendWaiter* waiter = nullptr;
-  bool withdrawn = false;     // the sender gave up waiting in line
-  std::uint64_t flow_id = 0;  // in the trace; 0: not traced
+  const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
+  bool withdrawn = false;        // the sender gave up waiting in line
+  std::uint64_t flow_id = 0;     // in the trace; 0: not traced
 };
 
 template <class T, class... Args>

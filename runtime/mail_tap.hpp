@@ -1,0 +1,85 @@
+// runtime/mail_tap.hpp — every message on its way into a mailbox of one loop passes a tap, if the loop has one: what the
+// test kit and the simulator deliver, delay, reorder and drop messages with.
+//
+// The tap owns what it was given until it delivers or drops it. A held message keeps its credit and its mailbox, and a
+// closed actor waits for it, as for one that is on its way from another thread. Asks are messages; answers are not tapped.
+// Messages of one sender keep their order only if the tap keeps it.
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run). The tap outlives its installation, and
+// holds nothing any more when the loop dies. Cost without a tap: none (the mailbox's flag for ended says it, too).
+//
+//   struct Slow : MailTap { void on_mail(TappedMail mail) override { held.push_back(std::move(mail)); } ... held; };
+//   loop.set_mail_tap(&slow);   ...   slow.held.front().deliver();
+#pragma once
+
+#include <utility>
+
+#include "runtime/mailbox.hpp"
+#include "runtime/message.hpp"
+
+namespace tandem {
+
+/// A message that a tap holds. Movable; dropped with its last handle.
+class TappedMail {
+ public:
+  TappedMail() noexcept = default;
+  TappedMail(TappedMail&& other) noexcept : mail_(std::exchange(other.mail_, nullptr)) {}
+  TappedMail& operator=(TappedMail&& other) noexcept {
+    if (this != &other) {
+      drop();
+      mail_ = std::exchange(other.mail_, nullptr);
+    }
+    return *this;
+  }
+  ~TappedMail() { drop(); }
+
+  /// Puts it into its mailbox (bounces it if the actor has ended meanwhile).
+  void deliver() noexcept {
+    if (detail::Mail* mail = std::exchange(mail_, nullptr)) {
+      mail->target->deliver_tapped(*mail);
+    }
+  }
+  /// Ends it: its credit goes back, an asker gets ActorClosed. Who waited in line for the credit is tapped in this call.
+  void drop() noexcept {
+    if (detail::Mail* mail = std::exchange(mail_, nullptr)) {
+      mail->target->drop_tapped(*mail);
+    }
+  }
+
+  /// False once it was delivered, dropped or moved from; then nothing below may be called.
+  explicit operator bool() const noexcept { return mail_ != nullptr; }
+  /// The name of the message's type.
+  [[nodiscard]] const char* message() const noexcept { return mail_->type->name; }
+  /// The name of the actor or task that sent it; "outside" if that was no task of a loop.
+  [[nodiscard]] const char* from() const noexcept { return mail_->sender; }
+  /// The name of the actor it is for.
+  [[nodiscard]] const char* to() const noexcept { return mail_->target->name(); }
+  /// Tells actors of the same name apart.
+  [[nodiscard]] const void* target() const noexcept { return mail_->target; }
+  template <class M>
+  [[nodiscard]] bool is() const noexcept {
+    return mail_->type == &detail::kMessageType<M>;
+  }
+  /// The message itself; only if is<M>().
+  template <class M>
+  [[nodiscard]] const M& get() const noexcept {
+    if constexpr (Request<M>) {
+      return static_cast<const detail::AskMail<M>*>(mail_)->request;
+    } else {
+      return static_cast<const detail::MessageMail<M>*>(mail_)->message;
+    }
+  }
+
+ private:
+  friend class detail::Mailbox;
+  explicit TappedMail(detail::Mail& mail) noexcept : mail_(&mail) {}
+  detail::Mail* mail_ = nullptr;
+};
+
+class MailTap {
+ public:
+  virtual ~MailTap() = default;
+  /// May deliver at once. Must not throw: who sent would be blamed.
+  virtual void on_mail(TappedMail mail) noexcept = 0;
+};
+
+}  // namespace tandem
