@@ -23,7 +23,12 @@ add_compile_options(-Wall -Wextra -Wno-unused-parameter
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   add_compile_options(-Wno-missing-designated-field-initializers -Wno-missing-field-initializers)
 endif()
-add_compile_definitions(ASIO_STANDALONE ASIO_NO_DEPRECATED)
+# __FILE__ and source_location name files as the tree does: await chains read alike everywhere, and an installed library
+# does not carry the paths of the machine it was built on. Debug builds keep theirs in the debugger's tables.
+add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  add_compile_options(-fdebug-prefix-map=${PROJECT_SOURCE_DIR}/= -fdebug-prefix-map=${PROJECT_BINARY_DIR}=.)
+endif()
 
 find_program(TANDEM_MOLD mold)
 if(TANDEM_MOLD AND NOT TANDEM_SANITIZE)

@@ -1,3 +1,11 @@
+# The tree's files name each other "runtime/task.hpp"; who embeds the libraries writes <tandem/runtime/task.hpp>. Both are
+# found in the build, too (examples and the pages' snippets read as they will outside).
+set(TANDEM_INCLUDE_LINKS ${PROJECT_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${TANDEM_INCLUDE_LINKS}/tandem)
+foreach(layer runtime actors engine models)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${TANDEM_INCLUDE_LINKS}/tandem/${layer} SYMBOLIC)
+endforeach()
+
 # tandem_library(NAME LINK targets...): a layer of the project, made of the sources in its folder (and sub-folders).
 # A file that lies in the folder belongs to the library; *.cu are left to cmake/Cuda.cmake.
 function(tandem_library name)
@@ -8,7 +16,9 @@ function(tandem_library name)
   endforeach()
   add_library(tandem_${name} STATIC ${sources})
   add_library(tandem::${name} ALIAS tandem_${name})
-  target_include_directories(tandem_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_include_directories(tandem_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${TANDEM_INCLUDE_LINKS}>)
+  target_compile_features(tandem_${name} PUBLIC cxx_std_20)
   target_link_libraries(tandem_${name} PUBLIC ${arg_LINK})
 endfunction()
 

@@ -1,0 +1,36 @@
+# `cmake --install`: headers under include/tandem/, the libraries, and find_package(tandem COMPONENTS ...) for those who
+# embed them. Each layer is one component with an export of its own, so that the runtime's mentions no LibTorch.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(TANDEM_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
+set(TANDEM_INSTALLED_COMPONENTS "" CACHE INTERNAL "")
+
+# tandem_install(LAYER targets...): the component tandem::LAYER out of the static libraries `targets`.
+function(tandem_install layer)
+  foreach(target ${ARGN})
+    string(REGEX REPLACE "^tandem_" "" name ${target})
+    set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+    target_include_directories(${target} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  endforeach()
+  install(TARGETS ${ARGN} EXPORT tandem_${layer} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT tandem_${layer} NAMESPACE tandem:: FILE tandem-${layer}.cmake DESTINATION ${TANDEM_CMAKE_DIR})
+  # Outside, "runtime/x.hpp" could be anybody's: the installed headers name each other "tandem/runtime/x.hpp".
+  set(stage ${PROJECT_BINARY_DIR}/install_headers/${layer})
+  install(CODE "set(FROM [[${CMAKE_CURRENT_SOURCE_DIR}]])\nset(TO [[${stage}]])\n\
+include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])")
+  install(DIRECTORY ${stage} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
+  set(TANDEM_INSTALLED_COMPONENTS ${TANDEM_INSTALLED_COMPONENTS} ${layer} CACHE INTERNAL "")
+endfunction()
+
+# Last in the top CMakeLists.txt: what find_package(tandem) reads.
+function(tandem_install_config)
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tandemConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/tandemConfig.cmake INSTALL_DESTINATION ${TANDEM_CMAKE_DIR})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  set(find_modules cmake/FindAsio.cmake)
+  if(engine IN_LIST TANDEM_INSTALLED_COMPONENTS)
+    list(APPEND find_modules cmake/FindTandemTorch.cmake)
+  endif()
+  install(FILES ${PROJECT_BINARY_DIR}/tandemConfig.cmake ${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake ${find_modules}
+    DESTINATION ${TANDEM_CMAKE_DIR})
+endfunction()

@@ -1,0 +1,23 @@
+# Run by `cmake --install`: copies a layer's headers FROM the tree TO a folder that is installed as include/tandem/LAYER.
+# Files whose text is the same are left alone, so that an update rebuilds only what changed. Highway's "-inl" files are
+# part of our sources.
+cmake_policy(VERSION 3.25)
+file(GLOB_RECURSE old RELATIVE ${TO} ${TO}/*)
+file(GLOB_RECURSE headers RELATIVE ${FROM} ${FROM}/*.hpp)
+list(FILTER headers EXCLUDE REGEX "-inl\\.hpp$")
+foreach(name ${old})
+  if(NOT name IN_LIST headers)
+    file(REMOVE ${TO}/${name})
+  endif()
+endforeach()
+foreach(name ${headers})
+  file(READ ${FROM}/${name} text)
+  string(REGEX REPLACE "#include \"(runtime|actors|engine|models)/" "#include \"tandem/\\1/" text "${text}")
+  set(staged "")
+  if(EXISTS ${TO}/${name})
+    file(READ ${TO}/${name} staged)
+  endif()
+  if(NOT staged STREQUAL text)
+    file(WRITE ${TO}/${name} "${text}")
+  endif()
+endforeach()

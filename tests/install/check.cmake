@@ -1,0 +1,69 @@
+# One check of the installed tree; CHECK says which. Run by ctest (tests/install/CMakeLists.txt).
+#   contents: what is installed, and nothing of the machine it was built on in it
+#   consumer: configures, builds and runs the project in consumer/, with no LibTorch to be found
+#   refuses:  the consumer asks for COMPONENTS with COMPILER; find_package must say TEXT
+function(run_or_die what)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "${what} failed:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+# Nothing that python3 knows is found, and the consumer's own folder has no .venv.
+set(configure ${CMAKE_COMMAND} -E env PYTHONNOUSERSITE=1 PATH=/usr/bin:/bin
+  ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK} -G ${GENERATOR} --fresh
+  -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${PREFIX} "-DCOMPONENTS=${COMPONENTS}"
+  "-DCUDAToolkit_ROOT=${CUDA}" -DCMAKE_MAKE_PROGRAM=${MAKE})
+
+if(CHECK STREQUAL "contents")
+  foreach(wanted include/tandem/runtime/task.hpp include/tandem/runtime/util/error.hpp include/tandem/actors/slot_pool.hpp
+      ${LIBDIR}/libtandem_runtime.a ${LIBDIR}/cmake/tandem/tandemConfig.cmake
+      ${LIBDIR}/cmake/tandem/tandemConfigVersion.cmake ${LIBDIR}/cmake/tandem/tandem-runtime.cmake)
+    if(NOT EXISTS ${PREFIX}/${wanted})
+      message(FATAL_ERROR "${wanted} is not installed")
+    endif()
+  endforeach()
+  file(GLOB_RECURSE files RELATIVE ${PREFIX} ${PREFIX}/*)
+  foreach(file ${files})
+    if(NOT file MATCHES "^include/tandem/.*\\.hpp$|^${LIBDIR}/libtandem_[a-z_]+\\.a$|^${LIBDIR}/cmake/tandem/.*\\.cmake$|^bin/")
+      message(FATAL_ERROR "${file} does not belong into an installation")
+    endif()
+  endforeach()
+  # Programs name LibTorch's folder, which may lie in the tree's .venv; everything else must be free to move.
+  execute_process(COMMAND grep -rlF -e ${SOURCE} -e ${BINARY} -e ${PREFIX} ${PREFIX}/include ${PREFIX}/${LIBDIR}
+    OUTPUT_VARIABLE found)
+  if(found)
+    message(FATAL_ERROR "paths of the build are in:\n${found}")
+  endif()
+  execute_process(COMMAND grep -rliE "torch|c10|aten/" ${PREFIX}/include/tandem/runtime
+    ${PREFIX}/${LIBDIR}/cmake/tandem/tandem-runtime.cmake OUTPUT_VARIABLE found)
+  if(found)
+    message(FATAL_ERROR "LibTorch is mentioned by the runtime:\n${found}")
+  endif()
+
+elseif(CHECK STREQUAL "consumer")
+  run_or_die("configuring" ${configure})
+  execute_process(COMMAND grep -iE "libtorch|libc10|torch/|ATen" ${WORK}/build.ninja OUTPUT_VARIABLE found)
+  if(found)
+    message(FATAL_ERROR "LibTorch is on the consumer's command lines:\n${found}")
+  endif()
+  run_or_die("building" ${CMAKE_COMMAND} --build ${WORK} --parallel 2)
+  run_or_die("running" ${CMAKE_COMMAND} -E chdir ${WORK} ./consumer)
+  if(NOT output MATCHES "consumer: ok")
+    message(FATAL_ERROR "the consumer said: ${output}")
+  endif()
+  run_or_die("running" ${WORK}/uses_actors)
+  run_or_die("ldd" ldd ${WORK}/consumer)
+  if(output MATCHES "torch|c10")
+    message(FATAL_ERROR "the consumer loads LibTorch:\n${output}")
+  endif()
+
+elseif(CHECK STREQUAL "refuses")
+  execute_process(COMMAND ${configure} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(REGEX REPLACE "[ \n]+" " " output "${output}") # CMake wraps its messages
+  string(FIND "${output}" "${TEXT}" at)
+  if(code EQUAL 0 OR at EQUAL -1)
+    message(FATAL_ERROR "find_package should have failed with \"${TEXT}\", and said:\n${output}")
+  endif()
+endif()
