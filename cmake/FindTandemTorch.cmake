@@ -18,7 +18,7 @@ find_file(TANDEM_TORCH_LIBRARY libtorch_cpu.so PATHS "${TANDEM_TORCH_DIR}/lib" N
 mark_as_advanced(TANDEM_TORCH_LIBRARY)
 if(TANDEM_TORCH_LIBRARY)
   file(STRINGS "${TANDEM_TORCH_DIR}/version.py" line REGEX "^__version__" LIMIT_COUNT 1)
-  string(REGEX REPLACE "^[^'\"]*['\"]([^'\"]*)['\"].*$" "\\1" TandemTorch_VERSION "${line}")
+  string(REGEX REPLACE "^[^0-9]*([0-9.]+).*$" "\\1" TandemTorch_VERSION "${line}")
 endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TandemTorch REQUIRED_VARS TANDEM_TORCH_LIBRARY VERSION_VAR TandemTorch_VERSION

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""The code on the pages is the code that the tests compile and run.
+
+A page's block is tied to its source by the line above it:
+
+    <!-- tests/docs/actors.cpp: counter -->
+    ```cpp
+    ...
+    ```
+
+and equals what stands in that file between `// [counter]` and `// [/counter]`, without the common indentation. In the
+pages below every ```cpp block must be tied. Prints each difference, exit 1 if there is one; --update writes the blocks.
+"""
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["docs/runtime.md"]
+BLOCK = re.compile(r"^(?:<!-- (?P<file>\S+): (?P<name>\w+) -->\n)?```cpp\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def snippet(file, name):
+    """The text between the marks, or None."""
+    path = ROOT / file
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = re.search(rf"^[ ]*// \[{name}\][^\n]*\n(.*?)^[ ]*// \[/{name}\]$", text, re.MULTILINE | re.DOTALL)
+    return textwrap.dedent(found.group(1)) if found else None
+
+
+def main():
+    update = sys.argv[1:] == ["--update"]
+    if sys.argv[1:] and not update:
+        print(__doc__.splitlines()[0], "\nusage: docs_in_step.py [--update]", file=sys.stderr)
+        return 2
+    problems = []
+
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+
+        def check(block):
+            where = f"{page}:{text.count(chr(10), 0, block.start()) + 1}"
+            if block["file"] is None:
+                problems.append(f"{where}: a code block that no test compiles; put it into tests/docs and name it")
+                return block[0]
+            code = snippet(block["file"], block["name"])
+            if code is None:
+                problems.append(f"{where}: {block['file']} has no snippet [{block['name']}]")
+                return block[0]
+            if code != block["code"] and not update:
+                problems.append(f"{where}: not what {block['file']} [{block['name']}] says; tools/docs_in_step.py --update")
+            return f"<!-- {block['file']}: {block['name']} -->\n```cpp\n{code}```"
+
+        wanted = BLOCK.sub(check, text)
+        if update:
+            (ROOT / page).write_text(wanted, encoding="utf-8")
+    print("\n".join(problems), end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
