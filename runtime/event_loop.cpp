@@ -132,6 +132,7 @@ void EventLoop::run_until(const bool& done) {
       rounds = 0;
       reactor_.restart();
       reactor_.poll();
+      pollers_.poll();
     }
     if (queue_.empty()) {
       wait_for_work();
@@ -190,6 +191,9 @@ void EventLoop::note_stall(std::int64_t ns, std::span<const detail::RunningName>
 }
 
 void EventLoop::wait_for_work() {
+  if (!pollers_.empty() && pollers_.poll()) {
+    return;
+  }
   if (!timers_.empty() && clock_->skip_to(timers_.next_deadline())) {
     timers_.take_due(now(), queue_);
     return;
@@ -217,6 +221,9 @@ bool EventLoop::spin_for_inbox() noexcept {
       }
       cpu_relax();
     }
+    if (!pollers_.empty() && pollers_.poll()) {
+      return true;
+    }
   } while (real_now_ns() < limit_ns);
   spin_budget_ns_ = std::max(kSpinMinNs, spin_budget_ns_ / 2);
   return false;
@@ -224,6 +231,9 @@ bool EventLoop::spin_for_inbox() noexcept {
 
 void EventLoop::sleep_in_reactor() {
   arm_reactor_timer();
+  if (!pollers_.empty() && pollers_.poll_before_sleep()) {
+    return;
+  }
   // restart() comes before the tag is set: a wake() for this sleep comes after it and is not forgotten; one for an earlier
   // sleep that arrives late only makes run_one() return early.
   reactor_.restart();

@@ -25,6 +25,7 @@
 #include "runtime/clock.hpp"
 #include "runtime/loop_registry.hpp"
 #include "runtime/op.hpp"
+#include "runtime/poller.hpp"
 #include "runtime/root_task.hpp"
 #include "runtime/task.hpp"
 #include "runtime/timer_heap.hpp"
@@ -97,6 +98,10 @@ class EventLoop {
   void arm(TimerOp& timer, TimePoint deadline) { timers_.arm(timer, deadline); }
   void disarm(TimerOp& timer) noexcept { timers_.disarm(timer); }
 
+  /// Looked at from now on; both do nothing if it is so already.
+  void add_poller(Poller& poller) noexcept { pollers_.add(poller); }
+  void remove_poller(Poller& poller) noexcept { pollers_.remove(poller); }
+
   /// An awaitable that could go on at once asks first; false after kSynchronousLimit times in a row: go through the queue.
   [[nodiscard]] bool may_continue_synchronously() noexcept { return --synchronous_left_ > 0; }
 
@@ -151,6 +156,7 @@ class EventLoop {
   Clock* clock_;
   OpQueue<Op> queue_;
   TimerHeap timers_;
+  PollerList pollers_;
   int synchronous_left_ = kSynchronousLimit;
   FrameRecycler recycler_;
   std::unique_ptr<detail::AskTable> asks_;

@@ -1,14 +1,20 @@
 #include "runtime/file_io.hpp"
 
+#include <algorithm>
+
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
 #include "runtime/io/thread_files.hpp"
+#include "runtime/io/uring_files.hpp"
 
 namespace tandem {
 namespace {
 
 using Kind = FileRequest::Kind;
+
+// Linux transfers no more than 2 GiB - 4 KiB at a time.
+constexpr std::size_t kCallBytesMax = std::size_t{1} << 30;
 
 void check_alignment(const char* verb, const IoFile& file, const void* buffer, std::size_t bytes,
                      std::uint64_t offset) {
@@ -43,11 +49,29 @@ IoFile::~IoFile() {
 }
 
 FileIo::FileIo(EventLoop& loop, Options options)
-    : FileIo(loop, std::make_unique<detail::ThreadFiles>(loop, options.threads, options.name),
-             options) {}
+    : FileIo(loop, make_backend(loop, options), options) {
+  why_ = options.backend == Backend::kAuto ? choose().why : "asked for";
+}
 
 FileIo::FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend, Options options)
-    : loop_(loop), call_bytes_max_(options.call_bytes_max), backend_(std::move(backend)) {}
+    : loop_(loop),
+      call_bytes_max_(std::clamp(options.call_bytes_max, kDirectAlignment, kCallBytesMax)),
+      backend_(std::move(backend)),
+      why_("given") {}
+
+FileIo::Choice FileIo::choose() {
+  const detail::UringSupport& support = detail::uring_support();
+  return {.uring = support.usable, .why = support.what};
+}
+
+std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options& options) {
+  const bool uring =
+      options.backend == Backend::kUring || (options.backend == Backend::kAuto && choose().uring);
+  if (uring) {
+    return detail::make_uring_files(loop, {.entries = options.ring_entries, .name = options.name});
+  }
+  return std::make_unique<detail::ThreadFiles>(loop, options.threads, options.name);
+}
 
 FileIo::~FileIo() = default;
 

@@ -76,8 +76,15 @@ class FileIo {
  public:
   static constexpr std::size_t kDirectAlignment = FileOp::kDirectAlignment;
 
+  enum class Backend {
+    kAuto,   // io_uring, else threads
+    kUring,  // an Error where it cannot be had
+    kThreads,
+  };
   struct Options {
-    int threads = 2;
+    Backend backend = Backend::kAuto;
+    unsigned ring_entries = 128;  // operations that the kernel has at a time; more wait
+    int threads = 2;              // that block, without io_uring
     std::string name = "io";
     std::size_t call_bytes_max =
         std::size_t{1} << 30;  // larger transfers are cut: the kernel's own limit is 2 GiB
@@ -112,7 +119,19 @@ class FileIo {
   [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
   [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
 
-  [[nodiscard]] FileBackend& backend() const noexcept { return *backend_; }
+  /// "io_uring" or "threads", and why it is this one.
+  [[nodiscard]] std::string_view backend_name() const noexcept { return backend_->name(); }
+  [[nodiscard]] const std::string& why() const noexcept { return why_; }
+
+  /// The back end that `options` ask for: to put another one before it.
+  [[nodiscard]] static std::unique_ptr<FileBackend> make_backend(EventLoop& loop,
+                                                                 const Options& options);
+  struct Choice {
+    bool uring = false;
+    std::string why;
+  };
+  /// What kAuto takes on this machine, and why. Tries io_uring out once per process.
+  [[nodiscard]] static Choice choose();
 
  private:
   [[nodiscard]] FileRequest on_file(FileRequest::Kind kind, const IoFile& file) const noexcept;
@@ -120,6 +139,7 @@ class FileIo {
   EventLoop& loop_;
   std::size_t call_bytes_max_;
   std::unique_ptr<FileBackend> backend_;
+  std::string why_;
 };
 
 template <class T>

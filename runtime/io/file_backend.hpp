@@ -70,10 +70,16 @@ class FileOp : public TimerOp {
   [[nodiscard]] const std::byte* from() const noexcept { return request.from + done_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return request.offset + done_; }
   [[nodiscard]] std::size_t bytes() const noexcept;
+  [[nodiscard]] bool is_transfer() const noexcept {
+    return request.kind == Kind::kRead || request.kind == Kind::kWrite;
+  }
   /// This call moves no more than so much (a short transfer on purpose).
   void limit_call(std::size_t bytes) noexcept { call_bytes_max_ = bytes; }
   /// Set by the back end before it posts the op: bytes moved, descriptor, size or 0; or -errno.
   std::int64_t outcome = 0;
+  // Notes of back ends: the kernel has it; it was never handed on.
+  bool in_kernel = false;
+  bool failed_on_purpose = false;
 
   // For the awaiter.
   [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
@@ -100,9 +106,6 @@ class FileOp : public TimerOp {
   void take_moved() noexcept;
   void take_error(int number) noexcept;
   void cancel() noexcept;
-  [[nodiscard]] bool is_transfer() const noexcept {
-    return request.kind == Kind::kRead || request.kind == Kind::kWrite;
-  }
 
   FileBackend& backend_;
   EventLoop& loop_;

@@ -1,0 +1,33 @@
+// runtime/io/recycling_allocator.hpp — memory for Asio's operations out of the loop's free lists, so that none allocates.
+//
+// Thread rule: of the loop's thread.
+#pragma once
+
+#include <cstddef>
+
+#include "runtime/frame_recycler.hpp"
+
+namespace tandem::detail {
+
+template <class T>
+struct RecyclingAllocator {
+  using value_type = T;
+  RecyclingAllocator() noexcept = default;
+  template <class U>
+  RecyclingAllocator(const RecyclingAllocator<U>&) noexcept {
+  }  // NOLINT(google-explicit-constructor)
+
+  T* allocate(std::size_t count) {
+    static_assert(alignof(T) <= alignof(std::max_align_t));
+    return static_cast<T*>(FrameRecycler::allocate(count * sizeof(T)));
+  }
+  void deallocate(T* block, std::size_t count) noexcept {
+    FrameRecycler::deallocate(block, count * sizeof(T));
+  }
+  template <class U>
+  bool operator==(const RecyclingAllocator<U>&) const noexcept {
+    return true;
+  }
+};
+
+}  // namespace tandem::detail
