@@ -63,6 +63,8 @@ class StopToken {
   [[nodiscard]] bool stop_requested() const noexcept {
     return state_ != nullptr && state_->requested;
   }
+  /// False: of a token that never stops anything.
+  [[nodiscard]] bool can_stop() const noexcept { return state_ != nullptr; }
   void throw_if_stopped() const {
     if (stop_requested()) {
       throw Stopped();

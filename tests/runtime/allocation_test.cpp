@@ -8,6 +8,8 @@
 #include "runtime/actor.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
+#include "runtime/file_io.hpp"
+#include "runtime/io/event_fd.hpp"
 
 namespace {
 std::atomic<std::int64_t> allocations{0};
@@ -169,6 +171,44 @@ TEST_F(Allocation, LaneAndPool) {
                 },
                 &lane, &pool),
             0);
+}
+
+TEST_F(Allocation, AsioOperationsAllocateNothing) {
+  EventFd bell(loop);
+  StopSource source;
+  EXPECT_EQ(after_warm_up(
+                [](EventFd* b, StopToken stop, int rounds) -> Task<> {
+                  for (int i = 0; i < rounds; ++i) {
+                    b->ring();
+                    (void)co_await b->wait();
+                    b->ring();
+                    (void)co_await b->wait(stop);
+                  }
+                },
+                &bell, source.token()),
+            0);
+}
+
+TEST_F(Allocation, FileOperationsAllocateNothing) {
+  for (const FileIo::Backend backend : {FileIo::Backend::kAuto, FileIo::Backend::kThreads}) {
+    FileIo io(loop, {.backend = backend});
+    StopSource source;
+    const IoFile file = loop.run(
+        [](FileIo* f) -> Task<IoFile> {
+          co_return co_await f->open("/proc/self/exe", OpenMode::kRead);
+        },
+        &io);
+    EXPECT_EQ(after_warm_up(
+                  [](FileIo* f, const IoFile* from, StopToken stop, int rounds) -> Task<> {
+                    std::byte bytes[4096];
+                    for (int i = 0; i < rounds; ++i) {
+                      EXPECT_EQ(co_await f->read(*from, 4096, bytes, stop), sizeof bytes);
+                    }
+                  },
+                  &io, &file, source.token()),
+              0)
+        << io.backend_name();
+  }
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+#include "runtime/io/asio_await.hpp"
+
+namespace tandem::detail {
+namespace {
+
+// Of the thread: what was used once is used again.
+class KeptSignals {
+ public:
+  KeptSignals() = default;
+  KeptSignals(const KeptSignals&) = delete;
+  KeptSignals& operator=(const KeptSignals&) = delete;
+  ~KeptSignals() {
+    while (first_ != nullptr) {
+      delete take();
+    }
+  }
+  CancelSignal::Kept* take() {
+    if (first_ == nullptr) {
+      return new CancelSignal::Kept;
+    }
+    return std::exchange(first_, first_->next);
+  }
+  void give_back(CancelSignal::Kept* kept) noexcept {
+    kept->next = first_;
+    first_ = kept;
+  }
+
+ private:
+  CancelSignal::Kept* first_ = nullptr;
+};
+
+KeptSignals& kept_signals() {
+  thread_local KeptSignals signals;
+  return signals;
+}
+
+}  // namespace
+
+CancelSignal::CancelSignal() : kept_(kept_signals().take()) {}
+CancelSignal::~CancelSignal() { kept_signals().give_back(kept_); }
+
+}  // namespace tandem::detail

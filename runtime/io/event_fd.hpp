@@ -1,0 +1,34 @@
+// runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can ring, and a loop can wait for.
+//
+// Thread rule: wait() on the loop's thread, one at a time; ring() from any thread. Cancel rule: wait(stop_token) ends with
+// Stopped; what was rung stays counted.
+//
+//   EventFd bell(loop);   start_worker(bell.descriptor());   std::uint64_t rings = co_await bell.wait();
+#pragma once
+
+#include <cstdint>
+
+#include <asio/posix/stream_descriptor.hpp>
+
+#include "runtime/io/asio_await.hpp"
+
+namespace tandem {
+
+class EventFd {
+ public:
+  explicit EventFd(EventLoop& loop);
+  /// Of one that exists: `descriptor` is the object's from now on.
+  EventFd(EventLoop& loop, int descriptor) : stream_(loop.reactor(), descriptor) {}
+
+  /// Wakes who waits. Never blocks, never fails; safe in a signal handler.
+  void ring(std::uint64_t times = 1) noexcept;
+  /// How often it was rung since the last wait, at least once.
+  [[nodiscard]] Task<std::uint64_t> wait(StopToken stop = {});
+  /// For others: write(descriptor, 8 bytes with a number).
+  [[nodiscard]] int descriptor() { return stream_.native_handle(); }
+
+ private:
+  asio::posix::stream_descriptor stream_;
+};
+
+}  // namespace tandem
