@@ -2,9 +2,7 @@
 // here and why.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <string>
@@ -13,14 +11,13 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <linux/io_uring.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <torch/version.h>
 #include <unistd.h>
 
 #include "engine/program.hpp"
 #include "runtime/device/gpu_probe.hpp"
+#include "runtime/file_io.hpp"
 #include "runtime/machine.hpp"
 #include "tools/cli/commands.hpp"
 
@@ -49,24 +46,6 @@ std::string ranges_of(const std::vector<int>& numbers) {
     i = last + 1;
   }
   return text;
-}
-
-/// Empty when io_uring works, else why not.
-std::string io_uring_refusal() {
-  io_uring_params parameters{};
-  const long ring = ::syscall(SYS_io_uring_setup, 4, &parameters);
-  if (ring >= 0) {
-    ::close(static_cast<int>(ring));
-    return {};
-  }
-  switch (errno) {
-    case ENOSYS:
-      return "the kernel or the container's system-call filter has no io_uring";
-    case EPERM:
-      return "refused by the container or by the sysctl kernel.io_uring_disabled";
-    default:
-      return std::strerror(errno);
-  }
 }
 
 std::string first_line_of(const char* path) {
@@ -190,9 +169,9 @@ bool look_at_gpus(Findings& found) {
 }
 
 void look_at_io(Findings& found) {
-  const std::string refusal = io_uring_refusal();
-  found.fact("io_uring", "{}", refusal.empty() ? "yes" : "no: " + refusal);
-  if (!refusal.empty()) {
+  const FileIo::Choice choice = FileIo::choose();
+  found.fact("io_uring", "{}{}", choice.uring ? "yes, " : "no: ", choice.why);
+  if (!choice.uring) {
     found.slow.emplace_back("without io_uring, files are read and written by a pool of threads");
   }
 }
