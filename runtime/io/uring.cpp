@@ -8,10 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/machine.hpp"
+
 namespace tandem::detail {
 namespace {
 constinit thread_local char t_identity = 0;  // its address names the thread
-}
+constexpr int kWorkersMin = 2;
+}  // namespace
 
 const char* uring_refusal(int number) noexcept {
   switch (number) {
@@ -50,6 +53,10 @@ Uring::Uring(unsigned entries) noexcept {
   }
   error_ = -io_uring_register_eventfd(&ring_, event_);
   ring_event(false);
+  // As many workers of the kernel's as can run: more only take turns, and each brings its buffer into the caches. The first
+  // number is of those for files. An old kernel that cannot be told has its own.
+  unsigned workers[2] = {static_cast<unsigned>(std::max(kWorkersMin, machine::usable_cpus())), 0};
+  static_cast<void>(io_uring_register_iowq_max_workers(&ring_, workers));
 }
 
 Uring::~Uring() {

@@ -182,8 +182,8 @@ class UringFiles final : public FileBackend, private Poller {
       }
       FileOp& op = *waiting_.pop();
       prepare(entry, op);
-      if (op.is_transfer() && op.bytes() >= options_.worker_bytes) {
-        entry->flags |= IOSQE_ASYNC;  // else the loop's thread copies what is in the page cache
+      if (op.is_transfer() && !op.request.direct && op.bytes() >= options_.worker_bytes) {
+        entry->flags |= IOSQE_ASYNC;  // else the loop's thread copies what the page cache has
       }
       io_uring_sqe_set_data(entry, &op);
       op.in_kernel = true;
