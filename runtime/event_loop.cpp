@@ -16,11 +16,8 @@
 namespace tandem {
 namespace {
 
-constinit thread_local EventLoop* t_current = nullptr;
+constexpr int kBlindSpins = 32;
 constinit thread_local char t_identity = 0;  // its address names the thread
-
-constexpr std::int64_t kSpinMaxNs = 50'000;
-constexpr std::int64_t kSpinMinNs = 1'000;
 
 std::int64_t real_now_ns() noexcept {
   return std::chrono::steady_clock::now().time_since_epoch().count();
@@ -29,7 +26,8 @@ std::int64_t real_now_ns() noexcept {
 }  // namespace
 
 namespace detail {
-constinit thread_local RunningName t_running{};
+constinit thread_local EventLoop* t_loop = nullptr;
+constinit thread_local RunningNames t_running{};
 
 bool LoopLink::post(Op& op) noexcept {
   const std::lock_guard lock(mutex_);
@@ -54,9 +52,10 @@ struct EventLoop::ReactorTimer {
 
 EventLoop::Running::Running(EventLoop& loop)
     : loop_(loop),
-      outer_loop_(std::exchange(t_current, &loop)),
+      outer_loop_(std::exchange(detail::t_loop, &loop)),
       outer_recycler_(FrameRecycler::install(&loop.recycler_)),
-      outer_name_(std::exchange(detail::t_running, {})) {
+      outer_name_(detail::t_running) {
+  detail::t_running.set({});
   const void* expected = nullptr;
   TANDEM_CHECK(loop.running_thread_.compare_exchange_strong(expected, &t_identity),
                "a loop runs once at a time");
@@ -67,18 +66,18 @@ EventLoop::Running::~Running() {
   thread::leave_runtime();
   loop_.running_thread_.store(nullptr);
   FrameRecycler::install(outer_recycler_);
-  t_current = outer_loop_;
-  detail::t_running = outer_name_;
+  detail::t_loop = outer_loop_;
+  detail::t_running.set(outer_name_);
 }
 
 EventLoop::EventLoop(Options options)
     : options_(std::move(options)),
       clock_(options_.clock != nullptr ? options_.clock : &Clock::real()),
+      timers_run_by_themselves_(clock_->runs_by_itself()),
       asks_(std::make_unique<detail::AskTable>()),
       link_(new detail::LoopLink(*this)),
       reactor_(1),  // one thread runs it
-      reactor_timer_(std::make_unique<ReactorTimer>(reactor_)),
-      spin_budget_ns_(kSpinMaxNs) {}
+      reactor_timer_(std::make_unique<ReactorTimer>(reactor_)) {}
 
 EventLoop::~EventLoop() {
   link_->cut();
@@ -97,13 +96,6 @@ EventLoop::~EventLoop() {
   }
 }
 
-EventLoop& EventLoop::current() noexcept {
-  TANDEM_CHECK(t_current != nullptr, "no event loop runs on this thread");
-  return *t_current;
-}
-
-EventLoop* EventLoop::current_or_null() noexcept { return t_current; }
-
 bool EventLoop::on_loop_thread() const noexcept {
   const void* running = running_thread_.load(std::memory_order_relaxed);
   return running == nullptr || running == &t_identity;
@@ -118,69 +110,78 @@ void EventLoop::set_mail_tap(MailTap* tap) noexcept {
 }
 
 void EventLoop::run_until(const bool& done) {
-  int rounds = 0;
+  looked_ns_ = real_now_ns();
+  detail::t_running.count = 0;
   while (!done) {
     run_batch(done);
     if (done) {
-      return;
+      break;
     }
     inbox_.take_all(queue_);
-    if (!timers_.empty()) {
-      timers_.take_due(now(), queue_);
-    }
-    if (++rounds >= kPollEvery) {
-      rounds = 0;
-      reactor_.restart();
-      reactor_.poll();
-      pollers_.poll();
+    // Time on an injected clock moves when its owner moves it, so its timers are looked at in each round.
+    if (look_due_ || !timers_run_by_themselves_) {
+      look_around();
     }
     if (queue_.empty()) {
       wait_for_work();
     }
   }
+  look_at_clock();
 }
 
 void EventLoop::run_batch(const bool& done) {
-  // Only every kWatched resumptions is the clock read; the names say who ran in a group that took too long.
-  constexpr int kWatched = kBatch / 8;
-  detail::RunningName ran[kWatched];
-  const std::int64_t limit_ns = options_.stall_limit.count();
-  std::int64_t start_ns = limit_ns > 0 ? real_now_ns() : 0;
-  for (int left = kBatch; left > 0; left -= kWatched) {
-    int count = 0;
-    while (count < kWatched && !done) {
-      Op* op = queue_.pop();
-      if (op == nullptr) {
-        break;
-      }
-      synchronous_left_ = kSynchronousLimit;
-      detail::t_running = {};
-      op->run(*op);
-      ran[count++] = detail::t_running;
-    }
-    if (limit_ns > 0 && count > 0) {
-      const std::int64_t end_ns = real_now_ns();
-      if (end_ns - start_ns > limit_ns) [[unlikely]] {
-        note_stall(end_ns - start_ns, {ran, static_cast<std::size_t>(count)});
-      }
-      start_ns = end_ns;
-    }
-    if (count < kWatched) {
+  for (int left = kBatch; left > 0; --left) {
+    Op* op = queue_.pop();
+    if (op == nullptr) {
       return;
+    }
+    synchronous_left_ = kSynchronousLimit;
+    detail::t_running.set({});
+    op->run(*op);
+    if (done) {
+      return;
+    }
+    if (--until_look_ == 0) [[unlikely]] {
+      look_at_clock();
     }
   }
 }
 
-void EventLoop::note_stall(std::int64_t ns, std::span<const detail::RunningName> ran) {
+// Ends the group of operations that a stall would be blamed on.
+void EventLoop::look_at_clock() {
+  until_look_ = kWatched;
+  look_due_ = true;
+  const std::int64_t now_ns = real_now_ns();
+  const std::int64_t limit_ns = options_.stall_limit.count();
+  if (limit_ns > 0 && now_ns - looked_ns_ > limit_ns) [[unlikely]] {
+    note_stall(now_ns - looked_ns_);
+  }
+  looked_ns_ = now_ns;
+  detail::t_running.count = 0;
+}
+
+void EventLoop::look_around() {
+  look_due_ = false;
+  if (!timers_.empty()) {
+    timers_.take_due(now(), queue_);
+  }
+  if (--looks_until_poll_ <= 0 || looked_ns_ - polled_ns_ > kPollEveryNs) {
+    looks_until_poll_ = kPollEvery;
+    polled_ns_ = looked_ns_;
+    reactor_.restart();
+    reactor_.poll();
+    pollers_.poll();
+  }
+}
+
+void EventLoop::note_stall(std::int64_t ns) {
   ++stalls_;
   std::string names;
-  for (const detail::RunningName& one : ran) {
-    if (one.name != nullptr || one.where.line() != 0) {
-      const std::string name = fmt::format("{} ({}:{})", one.name != nullptr ? one.name : "task",
-                                           one.where.file_name(), one.where.line());
-      if (names.find(name) == std::string::npos) {
-        names += (names.empty() ? "" : ", ") + name;
-      }
+  for (const detail::RunningName& one : detail::t_running.kept()) {
+    const std::string name = fmt::format("{} ({}:{})", one.name != nullptr ? one.name : "task",
+                                         one.where.file_name(), one.where.line());
+    if (names.find(name) == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + name;
     }
   }
   last_stall_ = fmt::format("loop \"{}\" was held for {:.1f} ms by {}", options_.name,
@@ -190,42 +191,54 @@ void EventLoop::note_stall(std::int64_t ns, std::span<const detail::RunningName>
   }
 }
 
+// First without a look at the clock (an answer from another core is there sooner than that), then up to the budget.
 void EventLoop::wait_for_work() {
-  if (!pollers_.empty() && pollers_.poll()) {
+  const bool spin =
+      options_.spin == Spin::kAlways ||
+      (options_.spin == Spin::kAuto && thread::spare_cpus() >= 0 && spin_.worth_trying());
+  if (spin) {
+    for (int i = 0; i < kBlindSpins; ++i) {
+      if (!inbox_.seems_empty()) {
+        spin_.found();
+        return;
+      }
+      cpu_relax();
+    }
+  }
+  look_at_clock();
+  look_around();
+  if (!queue_.empty() || (!pollers_.empty() && pollers_.poll())) {
     return;
   }
   if (!timers_.empty() && clock_->skip_to(timers_.next_deadline())) {
     timers_.take_due(now(), queue_);
     return;
   }
-  if (!spin_for_inbox()) {
+  if (!spin || !spin_for_inbox()) {
     sleep_in_reactor();
   }
+  looked_ns_ = real_now_ns();  // the wait itself is nobody's stall
 }
 
 bool EventLoop::spin_for_inbox() noexcept {
-  const bool allowed =
-      options_.spin == Spin::kAlways || (options_.spin == Spin::kAuto && thread::spare_cpus() > 0);
-  if (!allowed) {
-    return false;
-  }
-  std::int64_t limit_ns = real_now_ns() + spin_budget_ns_;
-  if (!timers_.empty() && clock_->runs_by_itself()) {
+  std::int64_t limit_ns = looked_ns_ + spin_.budget_ns();
+  if (!timers_.empty() && timers_run_by_themselves_) {
     limit_ns = std::min<std::int64_t>(limit_ns, timers_.next_deadline().time_since_epoch().count());
   }
   do {
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < kBlindSpins; ++i) {
       if (!inbox_.seems_empty()) {
-        spin_budget_ns_ = std::min(kSpinMaxNs, spin_budget_ns_ * 2);
+        spin_.found();
         return true;
       }
       cpu_relax();
     }
     if (!pollers_.empty() && pollers_.poll()) {
+      spin_.found();
       return true;
     }
   } while (real_now_ns() < limit_ns);
-  spin_budget_ns_ = std::max(kSpinMinNs, spin_budget_ns_ / 2);
+  spin_.missed();
   return false;
 }
 
@@ -247,7 +260,7 @@ void EventLoop::sleep_in_reactor() {
 }
 
 void EventLoop::arm_reactor_timer() {
-  if (timers_.empty() || !clock_->runs_by_itself()) {
+  if (timers_.empty() || !timers_run_by_themselves_) {
     return;
   }
   ReactorTimer& reactor_timer = *reactor_timer_;

@@ -5,7 +5,9 @@
 // loop must outlive the call); everything else on the loop's thread, or on the owner's while the loop does not run.
 // Cancel rule: run() returns when its task is done; other tasks and actors stay suspended, what completes meanwhile queues
 // up, and the next run() goes on with it.
-// Fairness: at most kBatch operations run before inbox, timers and (every kPollEvery rounds) the reactor get their turn.
+// Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and (every kPollEvery looks, or
+// kPollEveryNs) the reactor do. The clock is read once per kWatched operations, not per round: a round may be one message.
+// Idle, it spins first where that pays (SpinGauge), then sleeps in the reactor.
 //
 //   EventLoop loop({.name = "rank 0"});
 //   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
@@ -15,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -30,17 +31,21 @@
 #include "runtime/task.hpp"
 #include "runtime/timer_heap.hpp"
 #include "runtime/util/mpsc_inbox.hpp"
+#include "runtime/util/spin_gauge.hpp"
 
 namespace tandem {
+
+class EventLoop;
 
 namespace detail {
 class AskTable;
 class LoopLink;
+extern constinit thread_local EventLoop* t_loop;
 }  // namespace detail
 
 /// How an idle loop waits for its inbox before it blocks in the reactor.
 enum class Spin {
-  kAuto,  // a short spin, only while the machine has more usable CPUs than the runtime has threads
+  kAuto,  // a short spin, while each of the runtime's busy threads has a CPU to itself and spinning finds something
   kNever,
   kAlways,  // for measuring
 };
@@ -79,8 +84,11 @@ class EventLoop {
   }
 
   /// The loop that runs on this thread.
-  static EventLoop& current() noexcept;
-  static EventLoop* current_or_null() noexcept;
+  static EventLoop& current() noexcept {
+    TANDEM_CHECK(detail::t_loop != nullptr, "no event loop runs on this thread");
+    return *detail::t_loop;
+  }
+  static EventLoop* current_or_null() noexcept { return detail::t_loop; }
 
   /// Queues `op`; it runs in the order of posting. Never allocates.
   void post(Op& op) noexcept {
@@ -127,7 +135,9 @@ class EventLoop {
 
  private:
   static constexpr int kBatch = 256;
+  static constexpr int kWatched = detail::RunningNames::kKept;
   static constexpr int kPollEvery = 64;
+  static constexpr std::int64_t kPollEveryNs = 50'000;
   static constexpr int kSynchronousLimit = 128;
 
   // This thread runs this loop while it lives; loops may nest (a test runs one inside another's task).
@@ -145,19 +155,27 @@ class EventLoop {
 
   void run_until(const bool& done);
   void run_batch(const bool& done);
+  void look_at_clock();
+  void look_around();
   void wait_for_work();
   bool spin_for_inbox() noexcept;
   void sleep_in_reactor();
   void arm_reactor_timer();
   void wake() noexcept;
-  void note_stall(std::int64_t ns, std::span<const detail::RunningName> ran);
+  void note_stall(std::int64_t ns);
 
   Options options_;
   Clock* clock_;
   OpQueue<Op> queue_;
   TimerHeap timers_;
   PollerList pollers_;
+  bool timers_run_by_themselves_;  // as clock_->runs_by_itself()
   int synchronous_left_ = kSynchronousLimit;
+  int until_look_ = kWatched;  // operations until the clock is read
+  bool look_due_ = false;      // it was, and nobody has looked at the timers since
+  int looks_until_poll_ = kPollEvery;
+  std::int64_t looked_ns_ = 0;  // when; 0: the loop was idle, what comes begins a new group
+  std::int64_t polled_ns_ = 0;
   FrameRecycler recycler_;
   std::unique_ptr<detail::AskTable> asks_;
   detail::LoopLink* link_;
@@ -169,7 +187,7 @@ class EventLoop {
   std::unique_ptr<ReactorTimer> reactor_timer_;
   std::uint64_t wakes_owed_ = 0;              // sleeps that a producer ended
   std::atomic<std::uint64_t> wakes_done_{0};  // ... and whose wake() has returned
-  std::int64_t spin_budget_ns_ = 0;
+  SpinGauge spin_;
   std::uint64_t stalls_ = 0;
   std::string last_stall_;
   detail::LoopRegistry registry_;

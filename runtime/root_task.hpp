@@ -3,10 +3,12 @@
 // Starts when its op runs, ends by itself; whoever made it learns the end through what the body does last. Internal.
 #pragma once
 
+#include <algorithm>
 #include <coroutine>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "runtime/op.hpp"
@@ -83,17 +85,32 @@ RootTask run_root(Outcome<T>* outcome, bool* done, Factory factory, Args... args
   *done = true;
 }
 
-/// The name this thread's resumptions run under: what a stall is blamed on.
 struct RunningName {
   const char* name = nullptr;
   std::source_location where;
 };
-extern constinit thread_local RunningName t_running;
+/// The name this thread's operation runs under, and the last ones since its loop looked at the clock: whom a stall is
+/// blamed on.
+struct RunningNames : RunningName {
+  static constexpr unsigned kKept = 32;
+
+  void set(const RunningName& now) noexcept { static_cast<RunningName&>(*this) = now; }
+  void add(const RunningName& now) noexcept {
+    set(now);
+    last[count++ % kKept] = now;
+  }
+  [[nodiscard]] std::span<const RunningName> kept() const noexcept {
+    return {last, std::min(count, kKept)};
+  }
+
+  RunningName last[kKept];
+  unsigned count = 0;
+};
+extern constinit thread_local RunningNames t_running;
 
 inline void ResumeOp::resume(Op& op) noexcept {
   auto& self = static_cast<ResumeOp&>(op);
-  t_running.name = self.promise->task;
-  t_running.where = self.promise->where;
+  t_running.add({self.promise->task, self.promise->where});
   self.handle.resume();
 }
 

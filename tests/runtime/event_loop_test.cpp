@@ -238,6 +238,82 @@ TEST(StallWatch, NamesTheTaskThatHeldTheLoop) {
   EXPECT_NE(loop.last_stall().find("event_loop_test.cpp"), std::string::npos) << loop.last_stall();
 }
 
+// Through the inbox, posted by the loop's own thread: each round of the loop is one operation, and none of them is idle.
+struct RemoteYield {
+  bool await_ready() const noexcept { return false; }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    resume.set(coroutine);
+    EventLoop::current().post_from_any_thread(resume);
+  }
+  void await_resume() const noexcept {}
+  detail::ResumeOp resume;
+};
+
+TEST(EventLoop, TimersAndReactorGetTheirTurnBetweenMessagesOfOtherThreads) {
+  EventLoop loop;
+  bool posted = false;
+  asio::post(loop.reactor(), [&posted] { posted = true; });
+  loop.run(
+      [](const bool* reactor_ran) -> Task<> {
+        bool slept = false;
+        Scope scope(EventLoop::current());
+        scope.spawn(
+            "sleeper",
+            [](bool* flag) -> Task<> {
+              co_await sleep_for(100us);
+              *flag = true;
+            },
+            &slept);
+        while (!slept || !*reactor_ran) {
+          co_await RemoteYield{};
+        }
+        co_await scope.join();
+      },
+      &posted);
+  EXPECT_TRUE(posted);
+}
+
+TEST(EventLoop, AStallAmongMessagesOfOtherThreadsIsBlamedOnItsTask) {
+  EventLoop loop({.stall_limit = 5ms});
+  Scope scope(loop);
+  scope.spawn("hog", []() -> Task<> {
+    co_await RemoteYield{};
+    std::this_thread::sleep_for(20ms);
+    co_await RemoteYield{};
+  });
+  scope.spawn("chatty", []() -> Task<> {
+    for (int i = 0; i < 1000; ++i) {
+      co_await RemoteYield{};
+    }
+  });
+  loop.run(&Scope::join, &scope);
+  EXPECT_GE(loop.stalls(), 1U);
+  EXPECT_NE(loop.last_stall().find("hog"), std::string::npos) << loop.last_stall();
+}
+
+TEST(SpinGauge, SpinsWhileItPaysAndGivesUpQuickly) {
+  SpinGauge gauge;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(gauge.worth_trying());
+    gauge.found();
+  }
+  EXPECT_EQ(gauge.budget_ns(), SpinGauge::kBudgetMostNs);
+  int spins = 0;
+  for (int waits = 0; waits < 1000; ++waits) {
+    if (gauge.worth_trying()) {
+      ++spins;
+      gauge.missed();
+    }
+  }
+  EXPECT_EQ(gauge.budget_ns(), SpinGauge::kBudgetLeastNs);
+  EXPECT_LE(spins, 7 + 1000 / static_cast<int>(SpinGauge::kSkipMost));
+  while (!gauge.worth_trying()) {
+  }
+  gauge.found();  // one that pays brings the spin back
+  EXPECT_TRUE(gauge.worth_trying());
+}
+
 // ---- other threads -------------------------------------------------------------------------------
 TEST(CrossThread, EveryPostWakesTheLoop) {
   // One post at a time into a loop that mostly sleeps: a single lost wake-up would hang this.
