@@ -91,7 +91,7 @@ EventLoop::~EventLoop() {
     }
   }
   // A producer that ended a sleep may still be inside wake(): it touches this object until it is counted.
-  while (wakes_done_.load(std::memory_order_acquire) != wakes_owed_) {
+  while (!wakes_.settled()) {
     std::this_thread::yield();
   }
 }
@@ -247,15 +247,8 @@ void EventLoop::sleep_in_reactor() {
   if (!pollers_.empty() && pollers_.poll_before_sleep()) {
     return;
   }
-  // restart() comes before the tag is set: a wake() for this sleep comes after it and is not forgotten; one for an earlier
-  // sleep that arrives late only makes run_one() return early.
-  reactor_.restart();
-  if (!inbox_.try_sleep()) {
-    return;
-  }
-  reactor_.run_one();
-  if (inbox_.wake_up(queue_)) {
-    ++wakes_owed_;
+  if (sleep_until_woken(inbox_, queue_, reactor_)) {
+    wakes_.owe();
   }
 }
 
@@ -282,8 +275,7 @@ void EventLoop::arm_reactor_timer() {
 // stop() is Asio's cheapest interruption (one epoll_ctl, no allocation); the loop restarts the context before each use.
 void EventLoop::wake() noexcept {
   reactor_.stop();
-  // release: the loop's destructor goes on only after this call has stopped touching the loop.
-  wakes_done_.fetch_add(1, std::memory_order_release);
+  wakes_.paid();
 }
 
 }  // namespace tandem

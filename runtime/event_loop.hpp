@@ -185,8 +185,7 @@ class EventLoop {
   asio::io_context reactor_;
   struct ReactorTimer;
   std::unique_ptr<ReactorTimer> reactor_timer_;
-  std::uint64_t wakes_owed_ = 0;              // sleeps that a producer ended
-  std::atomic<std::uint64_t> wakes_done_{0};  // ... and whose wake() has returned
+  WakesOwed wakes_;
   SpinGauge spin_;
   std::uint64_t stalls_ = 0;
   std::string last_stall_;
