@@ -89,6 +89,7 @@ class Actor {
   Self& self() noexcept { return static_cast<Self&>(*this); }
 
   Task<> pump() {
+    constexpr bool kAnyTask = (handles_by_task<Messages>() || ...);
     std::exception_ptr error;
     try {
       for (int in_row = 0; !mailbox_->stopped();) {
@@ -101,6 +102,7 @@ class Actor {
           in_row = 0;
           continue;
         }
+        const AsyncTraceSpan handling(kAnyTask ? mail->type->name : nullptr);
         // One of the types is the mail's: the handlers of all are tried in their order.
         (void)((mail->type == &detail::kMessageType<Messages>
                     ? (co_await dispatch<Messages>(static_cast<detail::MailOf<Messages>&>(*mail)),
@@ -144,11 +146,23 @@ class Actor {
   }
 
   template <class M>
+  static constexpr bool handles_by_task() {
+    if constexpr (handles_deferred<M>()) {
+      return AnyTask<decltype(std::declval<Self&>().handle(std::declval<M>(),
+                                                           std::declval<ReplyTo<M>>()))>;
+    } else if constexpr (requires(Self& actor, M m) { actor.handle(std::move(m)); }) {
+      return AnyTask<decltype(std::declval<Self&>().handle(std::declval<M>()))>;
+    } else {
+      return false;  // dispatch() says what is wrong
+    }
+  }
+
+  template <class M>
   auto dispatch(detail::MailOf<M>& mail) {
     static_assert(
         handles_deferred<M>() || requires(Self& actor, M m) { actor.handle(std::move(m)); },
         "the actor lacks a public handle() for one of its messages");
-    const Span span(mail);
+    const Span span(mail, *mailbox_);
     if constexpr (handles_deferred<M>()) {
       ReplyTo<M> reply(*mailbox_, mail);
       return finish([&] { return self().handle(std::move(mail.request), std::move(reply)); });
@@ -219,10 +233,12 @@ class Actor {
 
   // The handler in the trace, and the end of the message's arrow.
   struct Span {
-    explicit Span(const detail::Mail& mail) noexcept {
+    Span(const detail::Mail& mail, const detail::Mailbox& mailbox) noexcept {
       if (trace::enabled()) [[unlikely]] {
         name = mail.type->name;
         start_ns = trace::detail::now_ns();
+        trace::detail::record(trace::detail::Kind::kCounter, mailbox.name(), start_ns, 0,
+                              mailbox.depth());
         if (mail.flow_id != 0) {
           trace::detail::record(trace::detail::Kind::kFlowEnd, name, start_ns, 0, mail.flow_id);
         }

@@ -13,6 +13,7 @@
 
 #include "runtime/op.hpp"
 #include "runtime/task.hpp"
+#include "runtime/trace.hpp"
 
 namespace tandem::detail {
 
@@ -24,12 +25,16 @@ struct ResumeOp : Op {
   void set(std::coroutine_handle<Promise> coroutine) noexcept {
     handle = coroutine;
     promise = &coroutine.promise();
+    waiting_since_ns = trace::enabled() ? trace::detail::now_ns() : 0;
   }
 
   static void resume(Op& op) noexcept;
+  /// The same, with the await that ends here and the run that begins in the trace.
+  static void resume_traced(ResumeOp& self) noexcept;
 
   std::coroutine_handle<> handle;
   TaskPromiseBase* promise = nullptr;
+  std::int64_t waiting_since_ns = 0;  // 0: it does not wait, or was not traced then
 };
 
 class RootTask {
@@ -45,6 +50,7 @@ class RootTask {
       where = location;
       const auto handle = std::coroutine_handle<promise_type>::from_promise(*this);
       start_op.set(handle);
+      start_op.waiting_since_ns = 0;  // its turn in the queue is no await
       return RootTask(handle);
     }
     std::suspend_always initial_suspend() const noexcept { return {}; }
@@ -111,7 +117,11 @@ extern constinit thread_local RunningNames t_running;
 inline void ResumeOp::resume(Op& op) noexcept {
   auto& self = static_cast<ResumeOp&>(op);
   t_running.add({self.promise->task, self.promise->where});
-  self.handle.resume();
+  if (trace::enabled()) [[unlikely]] {
+    resume_traced(self);
+  } else {
+    self.handle.resume();
+  }
 }
 
 }  // namespace tandem::detail

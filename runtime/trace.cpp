@@ -7,9 +7,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -27,8 +30,12 @@ namespace {
 
 using detail::Kind;
 
+std::atomic<int> g_rank{-1};
+constinit thread_local int t_rank = -1;
+
 struct Record {
   Kind kind;
+  int rank;  // -1: none
   const char* name;
   std::int64_t start_ns;
   std::int64_t duration_ns;
@@ -45,7 +52,9 @@ class Ring {
   void push(const Record& record) noexcept {
     const std::uint64_t at = head_.load(std::memory_order_relaxed);
     Slot& slot = slots_[at & mask_];
-    slot[0].store(static_cast<std::uint64_t>(record.kind), std::memory_order_relaxed);
+    slot[0].store(
+        static_cast<std::uint64_t>(record.kind) | static_cast<std::uint64_t>(record.rank + 1) << 8,
+        std::memory_order_relaxed);
     slot[1].store(reinterpret_cast<std::uintptr_t>(record.name), std::memory_order_relaxed);
     slot[2].store(static_cast<std::uint64_t>(record.start_ns), std::memory_order_relaxed);
     slot[3].store(static_cast<std::uint64_t>(record.duration_ns), std::memory_order_relaxed);
@@ -62,7 +71,9 @@ class Ring {
     records.reserve(end - begin);
     for (std::uint64_t at = begin; at < end; ++at) {
       const Slot& slot = slots_[at & mask_];
-      records.push_back({static_cast<Kind>(slot[0].load(std::memory_order_relaxed)),
+      const std::uint64_t kind_and_rank = slot[0].load(std::memory_order_relaxed);
+      records.push_back({static_cast<Kind>(kind_and_rank & 0xff),
+                         static_cast<int>(kind_and_rank >> 8) - 1,
                          reinterpret_cast<const char*>(slot[1].load(std::memory_order_relaxed)),
                          static_cast<std::int64_t>(slot[2].load(std::memory_order_relaxed)),
                          static_cast<std::int64_t>(slot[3].load(std::memory_order_relaxed)),
@@ -134,34 +145,104 @@ void append_escaped(std::string& out, std::string_view text) {
   }
 }
 
-void append_record(std::string& out, const Record& record, int thread_id) {
-  out += ",\n{\"name\":\"";
-  append_escaped(out, record.name);
-  fmt::format_to(std::back_inserter(out), "\",\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03}",
-                 static_cast<char>(record.kind), getpid(), thread_id, record.start_ns / 1000,
-                 record.start_ns % 1000);
-  switch (record.kind) {
-    case Kind::kSpan:
-      fmt::format_to(std::back_inserter(out), ",\"cat\":\"span\",\"dur\":{}.{:03}",
-                     record.duration_ns / 1000, record.duration_ns % 1000);
-      break;
-    case Kind::kTaskBegin:
-    case Kind::kTaskEnd:
-      fmt::format_to(std::back_inserter(out), ",\"cat\":\"task\",\"id\":{}", record.id);
-      break;
-    case Kind::kFlowStart:
-      fmt::format_to(std::back_inserter(out), ",\"cat\":\"message\",\"id\":{}", record.id);
-      break;
-    case Kind::kFlowEnd:
-      fmt::format_to(std::back_inserter(out), ",\"cat\":\"message\",\"id\":{},\"bp\":\"e\"",
-                     record.id);
-      break;
-    case Kind::kInstant:
-      out += ",\"cat\":\"instant\",\"s\":\"t\"";
-      break;
+// Writes records, and in the end names for the processes, threads and streams that occurred.
+class Writer {
+ public:
+  void add(const Record& record, int thread_id) {
+    const int pid = record.rank >= 0 ? record.rank : getpid();
+    const int track = record.kind == Kind::kDevice
+                          ? stream_track(reinterpret_cast<const char*>(record.id))
+                          : thread_id;
+    tracks_.insert({pid, track});
+    ranks_.insert({pid, record.rank});
+    switch (record.kind) {
+      case Kind::kSpan:
+      case Kind::kDevice:
+        begin(record, 'X', pid, track, record.start_ns);
+        print(",\"cat\":\"{}\",\"dur\":{}.{:03}}}", record.kind == Kind::kSpan ? "span" : "device",
+              record.duration_ns / 1000, record.duration_ns % 1000);
+        break;
+      case Kind::kAsync:
+        begin(record, 'b', pid, track, record.start_ns);
+        print(",\"cat\":\"task\",\"id\":{}}}", record.id);
+        begin(record, 'e', pid, track, record.start_ns + record.duration_ns);
+        print(",\"cat\":\"task\",\"id\":{}}}", record.id);
+        break;
+      case Kind::kTaskBegin:
+      case Kind::kTaskEnd:
+        begin(record, static_cast<char>(record.kind), pid, track, record.start_ns);
+        print(",\"cat\":\"task\",\"id\":{}}}", record.id);
+        break;
+      case Kind::kFlowStart:
+      case Kind::kFlowEnd:
+        begin(record, static_cast<char>(record.kind), pid, track, record.start_ns);
+        print(",\"cat\":\"message\",\"id\":{}{}}}", record.id,
+              record.kind == Kind::kFlowEnd ? ",\"bp\":\"e\"" : "");
+        break;
+      case Kind::kInstant:
+        begin(record, 'i', pid, track, record.start_ns);
+        print(",\"cat\":\"instant\",\"s\":\"t\"}}");
+        break;
+      case Kind::kCounter:
+        begin(record, 'C', pid, track, record.start_ns);
+        print(",\"args\":{{\"value\":{}}}}}", record.id);
+        break;
+    }
   }
-  out += '}';
-}
+
+  std::string finish(const std::vector<ThreadName>& thread_names) && {
+    for (const auto& [pid, rank] : ranks_) {
+      metadata("process_name", pid, 0, rank >= 0 ? fmt::format("rank {}", rank) : "tandem");
+    }
+    for (const auto& [pid, track] : tracks_) {
+      if (track >= kFirstStream) {
+        metadata("thread_name", pid, track,
+                 std::string("stream ") + streams_[static_cast<std::size_t>(track - kFirstStream)]);
+      }
+      for (const ThreadName& entry : thread_names) {
+        if (entry.thread_id == track) {
+          metadata("thread_name", pid, track, entry.name);
+        }
+      }
+    }
+    text_ += "\n]}\n";
+    return std::move(text_);
+  }
+
+ private:
+  static constexpr int kFirstStream = 1'000'000'000;  // beyond every thread id
+
+  template <class... Args>
+  void print(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+  }
+  void begin(const Record& record, char phase, int pid, int track, std::int64_t ns) {
+    text_ += std::exchange(first_, false) ? "\n{\"name\":\"" : ",\n{\"name\":\"";
+    append_escaped(text_, record.name);
+    print("\",\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03}", phase, pid, track, ns / 1000,
+          ns % 1000);
+  }
+  void metadata(const char* what, int pid, int track, const std::string& name) {
+    print("{}{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"",
+          std::exchange(first_, false) ? "\n" : ",\n", what, pid, track);
+    append_escaped(text_, name);
+    text_ += "\"}}";
+  }
+  int stream_track(const char* name) {
+    const auto found = std::find(streams_.begin(), streams_.end(), name);
+    const auto index = found - streams_.begin();
+    if (found == streams_.end()) {
+      streams_.push_back(name);
+    }
+    return kFirstStream + static_cast<int>(index);
+  }
+
+  std::string text_ = R"({"displayTimeUnit":"ns","traceEvents":[)";
+  bool first_ = true;
+  std::set<std::pair<int, int>> tracks_;  // process, thread or stream
+  std::map<int, int> ranks_;              // process to rank
+  std::vector<const char*> streams_;      // names are interned: one address each
+};
 
 [[noreturn]] void write_failed(const std::string& path, const char* why) {
   throw failure(ExitCode::kFailure, "trace", "cannot write {}: {}", path, why);
@@ -202,7 +283,8 @@ namespace detail {
 
 void record(Kind kind, const char* name, std::int64_t start_ns, std::int64_t duration_ns,
             std::uint64_t id) noexcept {
-  this_threads_ring().push({kind, name, start_ns, duration_ns, id});
+  const int rank = t_rank >= 0 ? t_rank : g_rank.load(std::memory_order_relaxed);
+  this_threads_ring().push({kind, rank, name, start_ns, duration_ns, id});
 }
 
 std::int64_t now_ns() noexcept {
@@ -241,29 +323,19 @@ void set_thread_name(const std::string& name) {
   all.names.push_back({id, name});
 }
 
+void set_rank(int rank) noexcept { g_rank.store(rank, std::memory_order_relaxed); }
+void set_thread_rank(int rank) noexcept { t_rank = rank; }
+
 std::string chrome_json() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  std::string out = R"({"displayTimeUnit":"ns","traceEvents":[)";
-  fmt::format_to(
-      std::back_inserter(out),
-      "\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":\"tandem\"}}}}",
-      getpid());
-  for (const ThreadName& entry : all.names) {
-    fmt::format_to(
-        std::back_inserter(out),
-        ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"",
-        getpid(), entry.thread_id);
-    append_escaped(out, entry.name);
-    out += "\"}}";
-  }
+  Writer writer;
   for (const auto& ring : all.rings) {
     for (const Record& record : ring->read()) {
-      append_record(out, record, ring->thread_id());
+      writer.add(record, ring->thread_id());
     }
   }
-  out += "\n]}\n";
-  return out;
+  return std::move(writer).finish(all.names);
 }
 
 void write_chrome_json(const std::string& path) {

@@ -12,6 +12,8 @@
 #include <zlib.h>
 
 #include "runtime/actor.hpp"
+#include "runtime/compute_lane.hpp"
+#include "runtime/cpu_pool.hpp"
 
 namespace tandem {
 namespace {
@@ -299,6 +301,158 @@ TEST(Trace, EveryMessageIsAnArrowFromItsSendToItsHandler) {
   EXPECT_EQ(task_begins, 1);
   EXPECT_EQ(task_ends, 1);
   expect_nested(all);
+}
+
+// Begin and end of each async span match, and among those of one id each lies inside what was open.
+void expect_async_matched(std::vector<Json>& all) {
+  struct Edge {
+    double ts;
+    bool begin;
+    std::string name;
+  };
+  std::map<double, std::vector<Edge>> by_id;
+  for (Json& event : all) {
+    const std::string& kind = event.object["ph"].text;
+    if (kind == "b" || kind == "e") {
+      by_id[event.object["id"].number].push_back(
+          {event.object["ts"].number, kind == "b", event.object["name"].text});
+    }
+  }
+  for (auto& [id, edges] : by_id) {
+    std::stable_sort(edges.begin(), edges.end(),
+                     [](const Edge& a, const Edge& b) { return a.ts < b.ts; });
+    std::vector<std::string> open;
+    for (const Edge& edge : edges) {
+      if (edge.begin) {
+        open.push_back(edge.name);
+      } else {
+        ASSERT_FALSE(open.empty()) << edge.name << " ends and never began";
+        EXPECT_EQ(open.back(), edge.name);
+        open.pop_back();
+      }
+    }
+    EXPECT_TRUE(open.empty()) << open.back() << " never ends";
+  }
+}
+
+// Each arrow has one tail and one head, and points forward in time; returns how many go from one thread to another.
+int expect_arrows_forward(std::vector<Json>& all) {
+  std::map<double, std::vector<Json*>> tails;
+  std::map<double, std::vector<Json*>> heads;
+  for (Json& event : all) {
+    const std::string& kind = event.object["ph"].text;
+    if (kind == "s" || kind == "f") {
+      (kind == "s" ? tails : heads)[event.object["id"].number].push_back(&event);
+    }
+  }
+  EXPECT_EQ(tails.size(), heads.size());
+  int between_threads = 0;
+  for (auto& [id, tail] : tails) {
+    if (tail.size() != 1 || heads[id].size() != 1) {
+      ADD_FAILURE() << "arrow " << id << " has " << tail.size() << " tails and " << heads[id].size()
+                    << " heads";
+      continue;
+    }
+    EXPECT_LE(tail[0]->object["ts"].number, heads[id][0]->object["ts"].number);
+    between_threads += tail[0]->object["tid"].number != heads[id][0]->object["tid"].number ? 1 : 0;
+  }
+  return between_threads;
+}
+
+struct Work {
+  using Reply = int;
+  int value;
+};
+// Its handler awaits a compute lane and a pool, so that everything the runtime records is there.
+struct Worker : Actor<Worker, Work> {
+  Worker(ComputeLane& lane_in, CpuPool& pool_in) : Actor("worker"), lane(lane_in), pool(pool_in) {}
+  Task<int> handle(Work work) {
+    co_await pool.for_chunks(4, [](std::size_t) {});
+    co_await sleep_for(10us);
+    const int value = work.value;
+    co_return co_await lane.run([value] { return value + 1; });
+  }
+  ComputeLane& lane;
+  CpuPool& pool;
+};
+
+TEST(Trace, ARunAcrossTwoLoopsIsWholeInTheFile) {
+  const Recording recording;
+  EventLoop loop;
+  Scope scope(loop);
+  ComputeLane lane(loop);
+  CpuPool pool(loop, {.threads = 2});
+  Worker worker(lane, pool);
+  worker.start(scope);
+  std::thread asker([address = worker.address()] {
+    EventLoop other({.name = "asker"});
+    other.run(
+        [](Address<Work> to) -> Task<> {
+          Scope scope(EventLoop::current());
+          for (int i = 0; i < 5; ++i) {
+            scope.spawn(
+                "question",
+                [](Address<Work> a, int n) -> Task<> { EXPECT_EQ(co_await a.ask(Work{n}), n + 1); },
+                to, i);
+          }
+          co_await scope.join();
+        },
+        address);
+  });
+  loop.run([](std::thread* thread,
+              CpuPool* helper) -> Task<> { co_await helper->run([thread] { thread->join(); }); },
+           &asker, &pool);
+  worker.close();
+  loop.run(&Scope::join, &scope);
+  const std::int64_t now = trace::now_ns();
+  trace::device_span("compute", "matmul", now, now + 1000);
+  trace::device_span("compute", "softmax", now + 1000, now + 3000);
+  trace::device_span("copy", "to device", now + 500, now + 2500);
+
+  auto all = events();
+  expect_nested(all);
+  expect_async_matched(all);
+  EXPECT_EQ(expect_arrows_forward(all), 5);
+  std::map<std::string, int> seen;
+  std::map<std::string, double> streams;
+  for (Json& event : all) {
+    ++seen[event.object["ph"].text + " " + event.object["name"].text];
+    if (event.object["ph"].text == "M") {
+      streams[event.object["args"].object["name"].text] = event.object["tid"].number;
+    }
+  }
+  EXPECT_EQ(seen["b question"], 5);
+  EXPECT_EQ(seen["b worker"], 1);
+  EXPECT_EQ(seen["b Work"], 10);  // five awaits of an answer, five handlers
+  EXPECT_EQ(seen["b sleep"], 5);
+  EXPECT_EQ(seen["b cpu pool"], 6);
+  EXPECT_EQ(seen["b compute lane"], 5);
+  EXPECT_EQ(seen["X lane job"], 5);
+  EXPECT_EQ(seen["X chunk"], 21);
+  EXPECT_GE(seen["X question"], 10);  // each runs until it asks, and again with the answer
+  EXPECT_GE(seen["C worker"], 5);
+  EXPECT_EQ(seen["X matmul"] + seen["X softmax"] + seen["X to device"], 3);
+  EXPECT_TRUE(streams.contains("stream compute") && streams.contains("stream copy"));
+}
+
+TEST(Trace, RanksAreProcesses) {
+  const Recording recording;
+  trace::set_rank(3);
+  trace::instant("of the process");
+  std::thread([] {
+    trace::set_thread_rank(5);
+    trace::instant("of the thread");
+  }).join();
+  trace::set_rank(-1);
+  std::map<std::string, double> pids;
+  for (Json& event : events()) {
+    pids[event.object["ph"].text == "M" ? event.object["args"].object["name"].text
+                                        : event.object["name"].text] = event.object["pid"].number;
+  }
+  EXPECT_EQ(pids["of the process"], 3);
+  EXPECT_EQ(pids["rank 3"], 3);
+  EXPECT_EQ(pids["of the thread"], 5);
+  EXPECT_EQ(pids["rank 5"], 5);
 }
 
 TEST(Trace, WritesPlainAndGzip) {
