@@ -176,19 +176,27 @@ void EventLoop::look_around() {
 
 void EventLoop::note_stall(std::int64_t ns) {
   ++stalls_;
+  stall_ns_ = ns;
+  stall_names_ = detail::t_running;
+  if (trace::enabled()) {
+    trace::instant(Name(last_stall()));
+  }
+}
+
+std::string EventLoop::last_stall() const {
+  if (stalls_ == 0) {
+    return {};
+  }
   std::string names;
-  for (const detail::RunningName& one : detail::t_running.kept()) {
+  for (const detail::RunningName& one : stall_names_.kept()) {
     const std::string name = fmt::format("{} ({}:{})", one.name != nullptr ? one.name : "task",
                                          one.where.file_name(), one.where.line());
     if (names.find(name) == std::string::npos) {
       names += (names.empty() ? "" : ", ") + name;
     }
   }
-  last_stall_ = fmt::format("loop \"{}\" was held for {:.1f} ms by {}", options_.name,
-                            static_cast<double>(ns) * 1e-6, names.empty() ? "an operation" : names);
-  if (trace::enabled()) {
-    trace::instant(Name(std::string_view(last_stall_)));
-  }
+  return fmt::format("loop \"{}\" was held for {:.1f} ms by {}", options_.name,
+                     static_cast<double>(stall_ns_) * 1e-6, names.empty() ? "an operation" : names);
 }
 
 // First without a look at the clock (an answer from another core is there sooner than that), then up to the budget.

@@ -131,7 +131,7 @@ class EventLoop {
   }
   /// Resumptions that took longer than stall_limit, since the loop was made.
   [[nodiscard]] std::uint64_t stalls() const noexcept { return stalls_; }
-  [[nodiscard]] const std::string& last_stall() const noexcept { return last_stall_; }
+  [[nodiscard]] std::string last_stall() const;
 
  private:
   static constexpr int kBatch = 256;
@@ -188,7 +188,9 @@ class EventLoop {
   WakesOwed wakes_;
   SpinGauge spin_;
   std::uint64_t stalls_ = 0;
-  std::string last_stall_;
+  std::int64_t stall_ns_ =
+      0;  // of the last one; put into words when asked for, so that a stall allocates nothing
+  detail::RunningNames stall_names_;
   detail::LoopRegistry registry_;
 };
 

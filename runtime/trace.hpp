@@ -1,8 +1,8 @@
 // runtime/trace.hpp — what ran when: into rings, one per thread, and out as Chrome/Perfetto JSON.
 //
-// Recorded by the runtime itself: each run of a task on its loop, each task from spawn to end, each await (what it waited for,
-// from suspend to resume), each handler, an arrow for each message from its send to its handler (across threads, too), how
-// full a mailbox is, each pool chunk and each job of a compute lane. Processes are ranks, device streams have tracks of
+// Recorded by the runtime itself: each run of a task on its loop, each task from spawn to end, each await (what it waited
+// for, from suspend to resume), each handler, an arrow for each message from its send to its handler (across threads, too),
+// how full a mailbox is, each pool chunk and each job of a compute lane. Processes are ranks, device streams have tracks of
 // their own. With the CUDA toolkit, spans of this thread are NVTX ranges as well.
 // Off (the default): one predictable branch per span. On: two clock reads and one 48-byte record, no lock, no allocation
 // after a thread's first record; a full ring overwrites its oldest records.
