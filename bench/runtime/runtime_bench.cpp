@@ -1,9 +1,15 @@
-// bench/runtime/runtime_bench.cpp — what a message, a call, a switch, a spawn, an ask and a wake from another thread cost.
+// What a message, a call, a switch, a spawn, an ask and a wake from another thread cost: RB1-RB4.
 #include <atomic>
+#include <csignal>
 #include <thread>
+#include <vector>
 
 #include <benchmark/benchmark.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "bench/runtime/peers.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/file_io.hpp"
@@ -13,7 +19,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::int64_t kRound = 100'000;  // operations per iteration of a benchmark
+using bench::kFarRound;
+using bench::kRound;
+
+void add(const std::string& name, void (*function)(benchmark::State&)) {
+  benchmark::RegisterBenchmark((name + "/Tandem").c_str(), function)->UseRealTime();
+}
 
 // Each benchmark body runs inside one loop; items are operations.
 template <class Factory, class... Args>
@@ -36,7 +47,6 @@ void call(benchmark::State& state) {
     benchmark::DoNotOptimize(value);
   });
 }
-BENCHMARK(call);
 
 void switch_local(benchmark::State& state) {
   measure(state, kRound, []() -> Task<> {
@@ -45,7 +55,6 @@ void switch_local(benchmark::State& state) {
     }
   });
 }
-BENCHMARK(switch_local);
 
 // Through the cross-thread inbox, posted by the loop's own thread.
 struct RemoteYield {
@@ -66,7 +75,6 @@ void switch_remote(benchmark::State& state) {
     }
   });
 }
-BENCHMARK(switch_remote);
 
 void spawn_and_join(benchmark::State& state) {
   measure(state, kRound, []() -> Task<> {
@@ -79,7 +87,6 @@ void spawn_and_join(benchmark::State& state) {
     }
   });
 }
-BENCHMARK(spawn_and_join);
 
 struct Ball {
   std::int64_t value;
@@ -117,7 +124,6 @@ void ping_pong_same_loop(benchmark::State& state) {
   b.close();
   loop.run(&Scope::join, &scope);
 }
-BENCHMARK(ping_pong_same_loop);
 
 struct Question {
   using Reply = std::int64_t;
@@ -126,6 +132,69 @@ struct Question {
 struct Oracle : Actor<Oracle, Question> {
   std::int64_t handle(Question q) { return q.value + 1; }
 };
+
+// Two loops, each on a thread; a ball goes to and fro. `spin` is how both wait.
+struct Quit {};
+struct FarPlayer : Actor<FarPlayer, Ball, Quit> {
+  void handle(Ball ball) {
+    if (ball.value == 0) {
+      done->set();
+    } else {
+      (void)other.try_send(Ball{ball.value - 1});
+    }
+  }
+  void handle(Quit) { close(); }
+  Address<Ball, Quit> other;
+  Event* done = nullptr;
+};
+
+void ping_pong_two_loops(benchmark::State& state, Spin spin) {
+  EventLoop here({.spin = spin});
+  Scope scope(here);
+  Event done;
+  FarPlayer a;
+  FarPlayer b;
+  b.other = a.address();
+  a.other = b.address();
+  a.done = &done;
+  a.start(scope);
+  std::atomic<bool> ready{false};
+  std::thread thread([&] {
+    EventLoop there({.spin = spin});
+    Scope far_scope(there);
+    b.start(far_scope);
+    ready = true;
+    there.run(&Scope::join, &far_scope);
+  });
+  while (!ready) {
+    std::this_thread::yield();
+  }
+  for (auto _ : state) {
+    done.reset();
+    (void)b.address().try_send(Ball{kFarRound - 1});  // an odd number: a takes the last
+    here.run([](Event* event) -> Task<> { co_await *event; }, &done);
+  }
+  state.SetItemsProcessed(state.iterations() * kFarRound);
+  (void)b.address().try_send(Quit{});
+  thread.join();
+  a.close();
+  here.run(&Scope::join, &scope);
+}
+void ping_pong_blocking(benchmark::State& state) { ping_pong_two_loops(state, Spin::kNever); }
+void ping_pong_adaptive(benchmark::State& state) { ping_pong_two_loops(state, Spin::kAuto); }
+
+// One core is kept busy by another process.
+void ping_pong_core_taken(benchmark::State& state) {
+  const pid_t hog = fork();
+  if (hog == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (volatile std::uint64_t i = 0;; i = i + 1) {
+    }
+  }
+  ping_pong_two_loops(state, Spin::kAuto);
+  kill(hog, SIGKILL);
+  waitpid(hog, nullptr, 0);
+}
 
 template <bool kDeadline>
 void ask(benchmark::State& state) {
@@ -154,8 +223,68 @@ void ask(benchmark::State& state) {
 }
 void ask_without_deadline(benchmark::State& state) { ask<false>(state); }
 void ask_with_deadline(benchmark::State& state) { ask<true>(state); }
-BENCHMARK(ask_without_deadline);
-BENCHMARK(ask_with_deadline);
+
+// The oracle lives on a loop of its own.
+struct FarOracle : Actor<FarOracle, Question, Quit> {
+  std::int64_t handle(Question q) { return q.value + 1; }
+  void handle(Quit) { close(); }
+};
+void ask_two_loops(benchmark::State& state) {
+  FarOracle oracle;
+  std::atomic<bool> ready{false};
+  std::thread thread([&] {
+    EventLoop there;
+    Scope scope(there);
+    oracle.start(scope);
+    ready = true;
+    there.run(&Scope::join, &scope);
+  });
+  while (!ready) {
+    std::this_thread::yield();
+  }
+  EventLoop here;
+  for (auto _ : state) {
+    here.run(
+        [](Address<Question, Quit> address) -> Task<> {
+          for (std::int64_t i = 0; i < kFarRound; ++i) {
+            benchmark::DoNotOptimize(co_await address.ask(Question{i}, 1s));
+          }
+        },
+        oracle.address());
+  }
+  state.SetItemsProcessed(state.iterations() * kFarRound);
+  (void)oracle.address().try_send(Quit{});
+  thread.join();
+}
+
+void ask_outstanding(benchmark::State& state) {
+  constexpr int kOutstanding = 10'000;
+  struct Slow : Actor<Slow, Question> {
+    Slow() : Actor("slow", kOutstanding) {}
+    std::int64_t handle(Question q) { return q.value; }
+  };
+  EventLoop loop;
+  Scope scope(loop);
+  Slow slow;
+  slow.start(scope);
+  for (auto _ : state) {
+    loop.run(
+        [](Address<Question> address) -> Task<> {
+          Scope askers(EventLoop::current());
+          for (int i = 0; i < kOutstanding; ++i) {
+            askers.spawn(
+                "asker",
+                [](Address<Question> whom) -> Task<> { (void)co_await whom.ask(Question{1}, 1s); },
+                address);
+          }
+          co_await askers.join();
+        },
+        slow.address());
+  }
+  state.SetItemsProcessed(state.iterations() * kOutstanding);
+  slow.close();
+  loop.run(&Scope::join, &scope);
+}
 
 struct Number {
   std::int64_t value;
@@ -171,8 +300,7 @@ struct Sink : Actor<Sink, Number> {
 };
 
 // P threads send into one mailbox as fast as it takes them.
-void mailbox_from_threads(benchmark::State& state) {
-  const auto senders = static_cast<int>(state.range(0));
+void mailbox_from_threads(benchmark::State& state, int senders) {
   EventLoop loop({.spin = Spin::kAlways});
   Scope scope(loop);
   Event done;
@@ -202,7 +330,6 @@ void mailbox_from_threads(benchmark::State& state) {
   sink.close();
   loop.run(&Scope::join, &scope);
 }
-BENCHMARK(mailbox_from_threads)->Arg(1)->Arg(2)->Arg(4)->UseRealTime();
 
 // A hop to the compute lane and back: two wakes when both sides block.
 void lane_round_trip(benchmark::State& state) {
@@ -220,9 +347,30 @@ void lane_round_trip(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * kHops);
 }
-BENCHMARK(lane_round_trip)->UseRealTime();
 
 }  // namespace
-}  // namespace tandem
 
-BENCHMARK_MAIN();
+namespace bench {
+void register_runtime() {
+  add(kPingPong, &ping_pong_same_loop);
+  add(kPingPongFar, &ping_pong_blocking);
+  add("RB1c ping-pong, two loops, adaptive", &ping_pong_adaptive);
+  add("RB1d as RB1c, a core taken", &ping_pong_core_taken);
+  for (const int senders : {1, 2, 4}) {
+    benchmark::RegisterBenchmark(
+        (std::string(kMailbox) + " " + std::to_string(senders) + "/Tandem").c_str(),
+        [senders](benchmark::State& state) { mailbox_from_threads(state, senders); })
+        ->UseRealTime();
+  }
+  add(kCall, &call);
+  add(kSwitch, &switch_local);
+  add("RB3 switch, remote", &switch_remote);
+  add(kSpawn, &spawn_and_join);
+  add("RB4 ask, same loop", &ask_without_deadline);
+  add(kAsk, &ask_with_deadline);
+  add("RB4 ask with a deadline, two loops", &ask_two_loops);
+  add("RB4 ask with a deadline, 10k outstanding", &ask_outstanding);
+  add("compute lane, round trip", &lane_round_trip);
+}
+}  // namespace bench
+}  // namespace tandem

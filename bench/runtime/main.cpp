@@ -1,0 +1,81 @@
+// The runtime's benchmarks. `--compare` adds the peers; a closing table says how they stand to us.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "bench/runtime/peers.hpp"
+
+namespace {
+
+// Prints as usual, and keeps the quickest repetition of each case.
+class Reporter : public benchmark::ConsoleReporter {
+ public:
+  void ReportRuns(const std::vector<Run>& runs) override {
+    ConsoleReporter::ReportRuns(runs);
+    for (const Run& run : runs) {
+      const auto rate = run.counters.find("items_per_second");
+      if (run.run_type == Run::RT_Iteration && rate != run.counters.end()) {
+        const std::string& name = run.run_name.function_name;
+        const std::size_t slash = name.rfind('/');
+        const double ns = 1e9 / rate->second.value;
+        std::map<std::string, double>& libraries = cases_[name.substr(0, slash)];
+        const auto [at, is_new] = libraries.emplace(name.substr(slash + 1), ns);
+        at->second = std::min(at->second, ns);
+        if (std::find(order_.begin(), order_.end(), name.substr(0, slash)) == order_.end()) {
+          order_.push_back(name.substr(0, slash));
+        }
+      }
+    }
+  }
+
+  void print_table() {
+    std::printf("\n%-42s %12s   %s\n", "ns per operation, quickest repetition", "Tandem",
+                "peers (times ours)");
+    for (const std::string& name : order_) {
+      const auto ours = cases_[name].find("Tandem");
+      if (ours == cases_[name].end()) {
+        continue;
+      }
+      std::printf("%-42s %12.1f  ", name.c_str(), ours->second);
+      for (const auto& [library, ns] : cases_[name]) {
+        if (library != "Tandem") {
+          std::printf(" %s %.1f (%.1fx) ", library.c_str(), ns, ns / ours->second);
+        }
+      }
+      std::printf("\n");
+    }
+  }
+
+ private:
+  std::map<std::string, std::map<std::string, double>> cases_;
+  std::vector<std::string> order_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  char** end = std::remove_if(argv, argv + argc,
+                              [](const char* arg) { return std::string(arg) == "--compare"; });
+  const bool compare = end != argv + argc;
+  argc = static_cast<int>(end - argv);
+  tandem::bench::register_runtime();
+  tandem::bench::register_latency();
+  if (compare) {
+    tandem::bench::register_asio();
+    if (!tandem::bench::register_caf()) {
+      std::printf("[bench] CAF is absent: install libcaf-dev and build again to compare with it\n");
+    }
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
+    return 2;
+  }
+  Reporter reporter;
+  benchmark::RunSpecifiedBenchmarks(&reporter);
+  reporter.print_table();
+  return 0;
+}

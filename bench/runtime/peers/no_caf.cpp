@@ -1,0 +1,5 @@
+#include "bench/runtime/peers.hpp"
+
+namespace tandem::bench {
+bool register_caf() { return false; }
+}  // namespace tandem::bench
