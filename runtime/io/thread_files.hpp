@@ -24,6 +24,12 @@ class ThreadFiles final : public FileBackend {
   void cancel(FileOp& op) noexcept override;
   [[nodiscard]] std::string_view name() const noexcept override { return "threads"; }
 
+  /// No operation waits for a thread: what has not come back runs. For tests.
+  [[nodiscard]] bool queue_is_empty() noexcept {
+    const std::lock_guard lock(mutex_);
+    return queue_.empty();
+  }
+
   /// Does the op's call on the calling thread: what it comes to.
   static std::int64_t call(const FileOp& op) noexcept;
 
