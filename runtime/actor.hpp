@@ -5,6 +5,7 @@
 //   X handle(R);          Task<X> handle(R);
 //   void handle(R, ReplyTo<R>);                      answered later (the Task<> form works, too)
 // A handler that throws fails its asker, closes the actor and fails its scope. Optional: void on_close(), called last.
+// Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull` (mailbox_options.hpp) say how.
 // Thread rule: made, started, closed and destroyed on the loop's thread (or the owner's while the loop does not run); it
 // dies after its scope was joined. Messages sent before start() wait (they must come from the thread that starts it).
 // Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope drops those, too.
@@ -15,6 +16,7 @@
 //   Counter counter;  counter.start(scope);  co_await counter.address().send(Add(1));
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -30,8 +32,13 @@
 
 namespace tandem {
 
-/// How many messages may wait in a mailbox, unless the actor says otherwise.
-inline constexpr std::uint32_t kDefaultCredits = 256;
+namespace detail {
+/// The actor says how a message is merged into a waiting one.
+template <class Self, class M>
+concept Coalesces = requires(M& waiting, M&& newer) {
+  { Self::coalesce(waiting, std::move(newer)) } -> std::same_as<bool>;
+};
+}  // namespace detail
 
 template <class Self, class... Messages>
 class Actor {
@@ -41,8 +48,10 @@ class Actor {
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
-  [[nodiscard]] Address<Messages...> address() const noexcept {
-    return Address<Messages...>(*mailbox_);
+  /// With `credits_per_sender`: each call hands out a share of its own.
+  [[nodiscard]] Address<Messages...> address() const {
+    const Address<Messages...> all(*mailbox_);
+    return credits_per_sender_ == 0 ? all : all.with_credits(credits_per_sender_);
   }
 
   /// Takes messages from now on, as a task of `scope`, until it is closed, stopped or fails. Once.
@@ -57,17 +66,24 @@ class Actor {
     scope.spawn(std::string_view(mailbox_->name()), &Actor::pump, this);
   }
 
-  /// Refuses messages from now on; those accepted are still handled, then the actor ends.
+  /// Refuses messages from now on; those accepted (and control messages until then) are handled, then the actor ends.
   void close() noexcept { mailbox_->close(); }
+  /// How full it is, and how long messages wait. Any thread.
+  [[nodiscard]] MailboxMetrics metrics() const noexcept { return mailbox_->metrics(); }
+  /// Whether depth_max and waiting times are measured from now on.
+  void measure(bool on) noexcept { mailbox_->measure(on); }
 
   [[nodiscard]] const char* name() const noexcept { return mailbox_->name(); }
   [[nodiscard]] bool ended() const noexcept { return mailbox_->ended(); }
 
  protected:
-  /// `credits`: how many messages may wait.
   explicit Actor(Name name = Name(std::string_view(detail::kTypeName<Self>)),
-                 std::uint32_t credits = kDefaultCredits)
-      : mailbox_(new detail::Mailbox(name.c_str(), credits)), on_stop_(*mailbox_) {}
+                 MailboxOptions options = {})
+      : mailbox_(new detail::Mailbox(name.c_str(), options, mailbox_rules())),
+        credits_per_sender_(options.credits_per_sender),
+        on_stop_(*mailbox_) {}
+  /// `credits`: how many messages may wait.
+  Actor(Name name, std::uint32_t credits) : Actor(name, MailboxOptions{.credits = credits}) {}
   ~Actor() { mailbox_->abandon(); }
 
   /// The scope it was started in; null before.
@@ -95,7 +111,7 @@ class Actor {
       for (int in_row = 0; !mailbox_->stopped();) {
         detail::Mail* mail = mailbox_->take();
         if (mail == nullptr) {
-          if (mailbox_->drained()) {
+          if (mailbox_->drained() && mailbox_->seal()) {
             break;
           }
           co_await detail::Mailbox::MailAwaiter(*mailbox_);
@@ -256,7 +272,56 @@ class Actor {
     std::int64_t start_ns = 0;
   };
 
+  // What the type says about its mailbox.
+  static constexpr WhenFull when_full() {
+    if constexpr (requires { Self::kWhenFull; }) {
+      return Self::kWhenFull;
+    } else {
+      return WhenFull::kWait;
+    }
+  }
+  static constexpr detail::Mailbox::Rules mailbox_rules() {
+    constexpr bool kAnyRule = (detail::Coalesces<Self, Messages> || ...);
+    static_assert(kAnyRule || when_full() != WhenFull::kCoalesce,
+                  "kCoalesce needs `static bool coalesce(M& waiting, M&& newer)` for a message");
+    static_assert(!kAnyRule || when_full() == WhenFull::kCoalesce,
+                  "coalesce() is used with kWhenFull = WhenFull::kCoalesce only");
+    static_assert(!((detail::Coalesces<Self, Messages> && Request<Messages>) || ...),
+                  "a request has its own answer: it can't be coalesced");
+    static_assert(!((detail::Coalesces<Self, Messages> && ControlMessage<Messages>) || ...),
+                  "a control message needs no credit: it is never coalesced");
+    return kAnyRule ? detail::Mailbox::Rules{when_full(), &Actor::merge, &Actor::payload}
+                    : detail::Mailbox::Rules{when_full()};
+  }
+  static bool merge(const detail::MessageType& type, detail::Mail* waiting, void* newer) noexcept {
+    bool merged = false;
+    (void)((&type == &detail::kMessageType<Messages>
+                ? (merged = merge_as<Messages>(waiting, newer), true)
+                : false) ||
+           ...);
+    return merged;
+  }
+  template <class M>
+  static bool merge_as([[maybe_unused]] detail::Mail* waiting, [[maybe_unused]] void* newer) {
+    if constexpr (detail::Coalesces<Self, M>) {
+      return waiting == nullptr ||
+             Self::coalesce(static_cast<detail::MessageMail<M>*>(waiting)->message,
+                            std::move(*static_cast<M*>(newer)));
+    } else {
+      return false;
+    }
+  }
+  static void* payload(detail::Mail& mail) noexcept {
+    void* message = nullptr;
+    (void)((mail.type == &detail::kMessageType<Messages>
+                ? (message = detail::payload_of<Messages>(mail), true)
+                : false) ||
+           ...);
+    return message;
+  }
+
   detail::Mailbox* mailbox_;
+  std::uint32_t credits_per_sender_;
   Scope* scope_ = nullptr;
   OnStop on_stop_;
 };

@@ -1,14 +1,16 @@
 // runtime/address.hpp — how others reach an actor: copyable, typed, and safe to hold after the actor is gone.
 //
 // Only what the actor handles compiles. A mailbox is bounded: try_send says full, `co_await send` waits in line, `co_await
-// ask` waits for its answer. After the actor's end every one of them says closed. An address narrows by itself to one with
-// fewer messages. Messages of one sender arrive in the order of sending.
+// ask` waits for its answer; unless the actor has another policy (mailbox_options.hpp). After the actor's end every one of
+// them says closed. An address narrows by itself to one with fewer messages. Messages of one sender arrive in the order of
+// sending (control messages before the others), one that was merged in the place of the one it was merged into.
 // Thread rule: copying and try_send() from any thread (the actor's loop must exist); send() and ask() in coroutines, also
 // of other loops. Cancel rule: ask() with a deadline or StopToken ends at once, and a late answer is dropped; send() with
-// a StopToken ends at once unless the actor lives on another loop: then it ends when the mail was accepted or bounced.
+// a StopToken ends at once, on another loop as soon as that loop has taken the message out of the line.
 //
 //   if (address.try_send(Tick(1)) == SendResult::kFull) ...;   co_await address.send(Tick(2));
 //   int sum = co_await address.ask(Sum(), 100ms);
+//   greedy.start_with(address.with_credits(16));   // never more than 16 of its messages wait
 #pragma once
 
 #include <type_traits>
@@ -23,60 +25,64 @@ class Address {
  public:
   /// Of nobody: everything says closed.
   Address() noexcept = default;
-  Address(const Address& other) noexcept : mailbox_(other.mailbox_) { hold(); }
-  Address(Address&& other) noexcept : mailbox_(std::exchange(other.mailbox_, nullptr)) {}
   /// From an address that takes these messages, too.
   template <class... Others>
     requires(detail::OneOf<Messages, Others...> && ...)
   Address(const Address<Others...>& other) noexcept  // NOLINT: converts on purpose
-      : mailbox_(other.mailbox_) {
-    hold();
-  }
-  Address& operator=(Address other) noexcept {
-    std::swap(mailbox_, other.mailbox_);
-    return *this;
-  }
-  ~Address() {
-    if (mailbox_ != nullptr) {
-      mailbox_->release();
+      : to_(other.to_) {}
+
+  /// The same actor for one sender, of whom at most `credits` messages may wait (on top of the mailbox's bound): a greedy
+  /// one can't fill the mailbox for the others. Copies share the credits. The actor gives them back; nothing loses any.
+  [[nodiscard]] Address with_credits(std::uint32_t credits) const {
+    TANDEM_CHECK(credits > 0, "a sender has one credit at least");
+    Address mine;
+    if (to_.mailbox() != nullptr) {
+      auto* share = new detail::SenderShare(credits);
+      mine.to_ = detail::Destination(to_.mailbox(), share);
+      share->release();  // held by the address now
     }
+    return mine;
   }
 
   /// Any thread; never waits. The message is moved from only if it was sent.
   template <class M>
     requires detail::OneOf<std::remove_cvref_t<M>, Messages...>
   SendResult try_send(M&& message) const {
-    if constexpr (!std::is_nothrow_constructible_v<std::remove_cvref_t<M>, M&&>) {
+    using Message = std::remove_cvref_t<M>;
+    if constexpr (!std::is_same_v<M, Message>) {
       // A copy that throws must not do so between the credit and the delivery.
-      return try_send(std::remove_cvref_t<M>(std::forward<M>(message)));
+      return try_send(Message(std::forward<M>(message)));
+    } else {
+      detail::Mailbox* mailbox = to_.mailbox();
+      if (mailbox == nullptr) {
+        return SendResult::kClosed;
+      }
+      const detail::Admit admit = mailbox->admit(to_.share(), message);
+      if (admit == detail::Admit::kReserved) [[likely]] {
+        mailbox->deliver(detail::make_mail<Message>(*mailbox, to_.share(), std::move(message)));
+        return SendResult::kSent;
+      }
+      return result_of(admit);
     }
-    const SendResult result = mailbox_ != nullptr ? mailbox_->reserve() : SendResult::kClosed;
-    if (result == SendResult::kSent) {
-      using Mail = detail::MailOf<std::remove_cvref_t<M>>;
-      Mail* mail = detail::make_in_pool<Mail>(std::forward<M>(message));
-      detail::trace_send(*mail);
-      mailbox_->deliver(*mail);
-    }
-    return result;
   }
 
   /// co_await: until the mailbox took the message. Throws ActorClosed, or Stopped.
   template <class M>
     requires detail::OneOf<std::remove_cvref_t<M>, Messages...>
   [[nodiscard]] auto send(M&& message, StopToken stop = {}) const {
-    return detail::SendAwaiter<std::remove_cvref_t<M>>(mailbox_, std::forward<M>(message), stop);
+    return detail::SendAwaiter<std::remove_cvref_t<M>>(to_, std::forward<M>(message), stop);
   }
 
   /// co_await: the answer. Throws ActorClosed, what the handler threw, Stopped, or (with a deadline) DeadlineExceeded.
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, StopToken stop = {}) const {
-    return detail::AskAwaiter<R>(mailbox_, std::move(request), TimePoint::max(), stop);
+    return detail::AskAwaiter<R>(to_, std::move(request), TimePoint::max(), stop);
   }
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, TimePoint deadline, StopToken stop = {}) const {
-    return detail::AskAwaiter<R>(mailbox_, std::move(request), deadline, stop);
+    return detail::AskAwaiter<R>(to_, std::move(request), deadline, stop);
   }
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
@@ -84,13 +90,21 @@ class Address {
     return ask(std::move(request), EventLoop::current().now() + limit, stop);
   }
 
-  [[nodiscard]] bool closed() const noexcept { return mailbox_ == nullptr || mailbox_->closed(); }
-  /// Messages accepted and not taken yet; of interest to metrics only.
-  [[nodiscard]] std::uint64_t depth() const noexcept {
-    return mailbox_ != nullptr ? mailbox_->depth() : 0;
+  /// No ordinary message is taken any more.
+  [[nodiscard]] bool closed() const noexcept {
+    return to_.mailbox() == nullptr || to_.mailbox()->closed();
   }
+  /// Messages accepted and not taken yet, control messages aside; of interest to metrics only.
+  [[nodiscard]] std::uint64_t depth() const noexcept {
+    return to_.mailbox() != nullptr ? to_.mailbox()->depth() : 0;
+  }
+  /// Of the mailbox, whoever sent. Any thread.
+  [[nodiscard]] MailboxMetrics metrics() const noexcept {
+    return to_.mailbox() != nullptr ? to_.mailbox()->metrics() : MailboxMetrics();
+  }
+  /// The same actor.
   friend bool operator==(const Address& a, const Address& b) noexcept {
-    return a.mailbox_ == b.mailbox_;
+    return a.to_.mailbox() == b.to_.mailbox();
   }
 
  private:
@@ -98,14 +112,24 @@ class Address {
   friend class Address;
   template <class, class...>
   friend class Actor;
-  explicit Address(detail::Mailbox& mailbox) noexcept : mailbox_(&mailbox) { hold(); }
-  void hold() noexcept {
-    if (mailbox_ != nullptr) {
-      mailbox_->add_reference();
+  explicit Address(detail::Mailbox& mailbox) noexcept : to_(&mailbox, nullptr) {}
+
+  [[nodiscard]] SendResult result_of(detail::Admit admit) const noexcept {
+    switch (admit) {
+      case detail::Admit::kReserved:
+      case detail::Admit::kMerged:
+        return SendResult::kSent;
+      case detail::Admit::kClosed:
+        return SendResult::kClosed;
+      case detail::Admit::kWait:
+      case detail::Admit::kRefused:
+        break;
     }
+    to_.mailbox()->count_rejected();
+    return SendResult::kFull;
   }
 
-  detail::Mailbox* mailbox_ = nullptr;
+  detail::Destination to_;
 };
 
 }  // namespace tandem

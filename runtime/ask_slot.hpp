@@ -55,6 +55,9 @@ struct AskSlotBase {
 
   void give_up(End how) noexcept {
     if (loop->asks().take(key) != nullptr) {
+      if (leave_line != nullptr) {
+        leave_line(*this);
+      }
       finish(how);
     }
   }
@@ -65,6 +68,8 @@ struct AskSlotBase {
   End end = End::kNone;
   Timer timer;
   Callback callback;
+  void (*leave_line)(AskSlotBase&) noexcept =
+      nullptr;  // if the request may still wait for a credit
 };
 
 template <class Reply>

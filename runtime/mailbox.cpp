@@ -1,5 +1,8 @@
 #include "runtime/mailbox.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "runtime/mail_tap.hpp"
 
 namespace tandem {
@@ -7,10 +10,24 @@ namespace tandem {
 ActorClosed::ActorClosed(const char* actor)
     : Error(ExitCode::kFailure, fmt::format("[actor] {} does not take messages any more", actor)) {}
 
+MailboxFull::MailboxFull(const char* message, const char* actor, std::uint64_t waiting)
+    : Error(ExitCode::kFailure, fmt::format("[actor] {} was refused by {}: {} messages wait there, "
+                                            "as many as it takes; send fewer, or later",
+                                            message, actor, waiting)) {}
+
+MessageDropped::MessageDropped(const char* message, const char* actor)
+    : Error(ExitCode::kFailure, fmt::format("[actor] {} was dropped by {}, whose mailbox was full "
+                                            "and takes newer messages first; ask again",
+                                            message, actor)) {}
+
 namespace detail {
 
 std::exception_ptr actor_closed_error(const char* actor) noexcept {
   return std::make_exception_ptr(ActorClosed(actor));
+}
+
+std::exception_ptr message_dropped_error(const char* request, const char* actor) noexcept {
+  return std::make_exception_ptr(MessageDropped(request, actor));
 }
 
 std::exception_ptr reply_dropped_error(const char* request) noexcept {
@@ -25,17 +42,13 @@ void Mailbox::release() noexcept {
   }
 }
 
-void Mailbox::deliver_in_line(Mail& mail) noexcept {
-  EventLoop* loop = loop_.load(std::memory_order_acquire);
-  mail.target = this;
-  mail.sender = sender_name();
-  if (loop == EventLoop::current_or_null() || loop == nullptr) {
-    join_line(mail);
-  } else {
-    add_reference();  // no credit keeps the mailbox alive meanwhile
-    mail.run = &Mailbox::arrive_in_line;
-    loop->post_from_any_thread(mail);
+Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& rules)
+    : name_(name), credits_(options.credits), rules_(rules), measuring_(options.measure) {
+  TANDEM_CHECK(options.credits > 0, "a mailbox has room for one message at least");
+  if (rules_.when_full == WhenFull::kCoalesce) {
+    candidates_.reserve(2 * credits_);
   }
+  update_diverted();
 }
 
 void Mailbox::arrive(Op& op) noexcept {
@@ -43,67 +56,79 @@ void Mailbox::arrive(Op& op) noexcept {
   mail.target->enqueue(mail);
 }
 
-void Mailbox::arrive_in_line(Op& op) noexcept {
-  auto& mail = static_cast<Mail&>(op);
-  Mailbox* target = mail.target;
-  target->join_line(mail);
-  target->release();
-}
-
-void Mailbox::join_line(Mail& mail) noexcept {
-  line_.push(mail);
-  serve_line();
-}
-
-namespace {
-void tell(Mail& mail, bool bounced) noexcept {
-  if (SendWaiter* waiter = std::exchange(mail.waiter, nullptr)) {
-    waiter->bounced = bounced;
-    if (waiter->loop == EventLoop::current_or_null()) {
-      waiter->loop->post(waiter->resume);
-    } else {
-      waiter->loop->post_from_any_thread(waiter->resume);
+bool Mailbox::reserve_control() noexcept {
+  std::uint64_t sent = control_sent_.load(std::memory_order_relaxed);
+  do {
+    if ((sent & kClosedBit) != 0) {
+      return false;
     }
-  }
-}
-}  // namespace
-
-// As many of the line as there are credits for; all of them bounce when the mailbox is closed.
-void Mailbox::serve_line() noexcept {
-  while (!line_.empty()) {
-    SendResult result = ended_ ? SendResult::kClosed : reserve();
-    if (result == SendResult::kFull) {
-      return;
-    }
-    Mail& mail = static_cast<Mail&>(*line_.pop());
-    if (mail.withdrawn || result == SendResult::kClosed) {
-      if (result == SendResult::kSent) {
-        count_taken();
-      }
-      tell(mail, true);
-      mail.bounce(mail, name_);
-      continue;
-    }
-    tell(mail, false);
-    enqueue(mail);
-  }
+  } while (!control_sent_.compare_exchange_weak(sent, sent + 1, std::memory_order_relaxed));
+  return true;
 }
 
 Mail* Mailbox::take() noexcept {
+  if (!control_.empty()) [[unlikely]] {
+    Mail& mail = static_cast<Mail&>(*control_.pop());
+    ++control_taken_;
+    settle_taken(mail);
+    return &mail;
+  }
   Op* op = queue_.pop();
   if (op == nullptr) {
     return nullptr;
   }
-  count_taken();
-  if (!line_.empty()) [[unlikely]] {
-    serve_line();
+  Mail& mail = static_cast<Mail&>(*op);
+  if (mail.share != nullptr || mail.sent_ns != 0 || !line_.empty()) [[unlikely]] {
+    settle_taken(mail);
+  } else {
+    count_taken();
   }
-  return static_cast<Mail*>(op);
+  return &mail;
+}
+
+void Mailbox::settle_taken(Mail& mail) noexcept {
+  if (mail.sent_ns != 0) {
+    const std::int64_t waited_ns = std::max<std::int64_t>(now_ns() - mail.sent_ns, 0);
+    const auto add = [](auto& counter, auto by) {
+      counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+    };
+    add(counters_.waited, 1U);
+    add(counters_.waited_total_ns, waited_ns);
+    if (waited_ns > counters_.waited_max_ns.load(std::memory_order_relaxed)) {
+      counters_.waited_max_ns.store(waited_ns, std::memory_order_relaxed);
+    }
+  }
+  if (!mail.type->control) {
+    give_back(std::exchange(mail.share, nullptr));
+  }
+}
+
+MailboxMetrics Mailbox::metrics() const noexcept {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  return {.depth = depth(),
+          .depth_max = counters_.depth_max.load(kRelaxed),
+          .waited = counters_.waited.load(kRelaxed),
+          .waited_total = Duration(counters_.waited_total_ns.load(kRelaxed)),
+          .waited_max = Duration(counters_.waited_max_ns.load(kRelaxed)),
+          .rejected = rejected_.load(kRelaxed),
+          .dropped = counters_.dropped.load(kRelaxed),
+          .coalesced = counters_.coalesced.load(kRelaxed)};
+}
+
+void Mailbox::measure(bool on) noexcept {
+  measuring_.store(on, std::memory_order_relaxed);
+  update_diverted();
+}
+
+std::int64_t Mailbox::now_ns() const noexcept {
+  const EventLoop* loop = loop_.load(std::memory_order_acquire);
+  // 0 says "not measured": before the start there is no clock, and a manual clock may stand at 0.
+  return loop != nullptr ? std::max<std::int64_t>(loop->now().time_since_epoch().count(), 1) : 0;
 }
 
 void Mailbox::close() noexcept {
   sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
-  serve_line();
+  bounce_line();
   if (drained()) {
     wake_actor();
   }
@@ -114,27 +139,40 @@ void Mailbox::stop() noexcept {
   close();
 }
 
+bool Mailbox::seal() noexcept {
+  std::uint64_t taken = control_taken_;
+  return stopped_ || control_sent_.compare_exchange_strong(taken, taken | kClosedBit,
+                                                           std::memory_order_relaxed);
+}
+
 void Mailbox::end() noexcept {
   sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
+  control_sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
   ended_ = true;
-  diverted_ = true;
+  update_diverted();
   leave_loop();
-  while (Op* op = queue_.pop()) {
-    bounce_accepted(static_cast<Mail&>(*op));
+  bounce_line();
+  for (OpQueue<Op>* queue : {&control_, &queue_}) {
+    while (Op* op = queue->pop()) {
+      bounce_accepted(static_cast<Mail&>(*op), Bounced::kClosed);
+    }
   }
-  serve_line();
   while (OwedAnswer* owed = owed_) {
     remove_owed(*owed);
     owed->fail_closed(*owed, name_);
   }
 }
 
-void Mailbox::bounce_accepted(Mail& mail) noexcept {
-  mail.bounce(mail, name_);
-  count_taken();
-  if (abandoned_ && depth() == 0) {
-    release();
+void Mailbox::bounce_accepted(Mail& mail, Bounced why) noexcept {
+  const bool control = mail.type->control;
+  SenderShare* share = mail.share;
+  mail.bounce(mail, name_, why);
+  if (control) {
+    ++control_taken_;
+  } else {
+    give_back(share);
   }
+  free_if_unused();
 }
 
 void Mailbox::abandon() noexcept {
@@ -142,7 +180,13 @@ void Mailbox::abandon() noexcept {
                "an actor died before it had ended: close it, then join its scope");
   end();
   abandoned_ = true;
-  if (depth() == 0) {
+  free_if_unused();
+}
+
+// What is still on its way from other threads keeps it.
+void Mailbox::free_if_unused() noexcept {
+  if (abandoned_ && depth() == 0 && control_depth() == 0) {
+    abandoned_ = false;
     release();
   }
 }
@@ -159,6 +203,7 @@ void Mailbox::open(EventLoop& loop) noexcept {
   if (registry.mail_tap != nullptr) {
     update_tap();
     OpQueue<Op> early;  // sent before the actor was started
+    early.append(control_);
     early.append(queue_);
     while (Op* op = early.pop()) {
       divert(static_cast<Mail&>(*op));
@@ -176,40 +221,46 @@ void Mailbox::leave_loop() noexcept {
   }
 }
 
-void Mailbox::update_tap() noexcept {
-  diverted_ = ended_ || loop_.load(std::memory_order_relaxed)->mail_tap() != nullptr;
+void Mailbox::update_diverted() noexcept {
+  const EventLoop* loop = loop_.load(std::memory_order_relaxed);
+  diverted_ = ended_ || (loop != nullptr && loop->mail_tap() != nullptr) ||
+              rules_.when_full == WhenFull::kDropOldest ||
+              rules_.when_full == WhenFull::kCoalesce || measuring_.load(std::memory_order_relaxed);
 }
 
 void Mailbox::divert(Mail& mail) noexcept {
   if (ended_) {
-    bounce_accepted(mail);
+    bounce_accepted(mail, Bounced::kClosed);
+    return;
+  }
+  EventLoop* loop = loop_.load(std::memory_order_relaxed);
+  MailTap* tap = loop != nullptr ? loop->mail_tap() : nullptr;
+  if (tap == nullptr) {
+    place(mail);
     return;
   }
   mail.target = this;
   if (mail.sender == nullptr) {
     mail.sender = sender_name();
   }
-  loop_.load(std::memory_order_relaxed)->mail_tap()->on_mail(TappedMail(mail));
+  tap->on_mail(TappedMail(mail));
 }
 
 void Mailbox::deliver_tapped(Mail& mail) noexcept {
   if (ended_) {
-    bounce_accepted(mail);
+    bounce_accepted(mail, Bounced::kClosed);
     return;
   }
-  queue_.push(mail);
-  wake_actor();
+  place(mail);
 }
 
 // As if the actor had taken it: the credit is free for those in line, and a closed actor may have waited for this one.
 void Mailbox::drop_tapped(Mail& mail) noexcept {
   if (ended_) {
-    bounce_accepted(mail);
+    bounce_accepted(mail, Bounced::kClosed);
     return;
   }
-  mail.bounce(mail, name_);
-  count_taken();
-  serve_line();
+  bounce_accepted(mail, Bounced::kClosed);
   if (drained()) {
     wake_actor();
   }

@@ -1,36 +1,55 @@
 // runtime/mailbox.hpp — the part of an actor that its addresses point to: a bounded queue that outlives the actor.
 //
 // Bounded by credits: a sender takes one (an atomic counter) and the actor gives it back when it takes the message. Who
-// finds none may wait in line; the line is served before anybody else. From other threads a message travels as an Op
-// through the loop's inbox; the queue itself is touched on the loop's thread only.
-// Invariant: a message that was accepted is handled once, or bounced once (dropped; an ask then fails) when the actor has
-// ended. The closed bit sits in the counter of sent messages: once it is set, that number is final. Internal.
+// finds none may wait in line; a credit that comes free passes straight to the line's first. From other threads a message
+// travels as an Op through the loop's inbox; the queue itself is touched on the loop's thread only. What happens without a
+// credit (mailbox_full.cpp) is no part of the way of a message that has one.
+// Invariants: a message that was accepted is handled once, or bounced once (dropped; an ask then fails) when it gave way
+// or the actor has ended. The closed bit sits in the counters of sent messages: once it is set, that number is final.
+// While somebody waits in line, no credit is free. Internal.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <vector>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/mailbox_options.hpp"
 #include "runtime/message.hpp"
 #include "runtime/root_task.hpp"
-#include "runtime/util/error.hpp"
+#include "runtime/sender_share.hpp"
 
 namespace tandem {
 
 enum class SendResult { kSent, kFull, kClosed };
 
-/// The actor does not take messages any more; asks and sends that need one fail with this.
-class ActorClosed : public Error {
- public:
-  explicit ActorClosed(const char* actor);
-};
-
 namespace detail {
+
+/// What a message finds at the mailbox.
+enum class Admit : unsigned char {
+  kReserved,  // a credit, or a place that needs none: deliver() has to follow
+  kMerged,    // into a waiting one: done
+  kWait,      // full: it may wait in line
+  kRefused,   // full, and the policy is to say so
+  kClosed,
+};
 
 class Mailbox {
  public:
-  Mailbox(const char* name, std::uint32_t credits) noexcept : name_(name), credits_(credits) {}
+  /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting`, false if it does not; both null: says
+  /// whether there is a rule for the type.
+  using Merge = bool (*)(const MessageType& type, Mail* waiting, void* newer) noexcept;
+  /// Where the message sits in a mail of this type.
+  using Payload = void* (*)(Mail& mail) noexcept;
+
+  struct Rules {
+    WhenFull when_full = WhenFull::kWait;
+    Merge merge = nullptr;
+    Payload payload = nullptr;
+  };
+
+  Mailbox(const char* name, const MailboxOptions& options, const Rules& rules);
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
@@ -38,21 +57,28 @@ class Mailbox {
   void release() noexcept;
 
   // ---- senders, any thread -------------------------------------------------------------------------
-  /// Takes a credit. kSent: deliver() has to follow.
-  SendResult reserve() noexcept {
-    std::uint64_t sent = sent_.load(std::memory_order_relaxed);
-    for (;;) {
-      if ((sent & kClosedBit) != 0) [[unlikely]] {
-        return SendResult::kClosed;
+  /// Asks for a place for `message`, which is moved from only when it was merged.
+  template <class M>
+  Admit admit(SenderShare* share, M& message) noexcept {
+    if constexpr (ControlMessage<M>) {
+      return reserve_control() ? Admit::kReserved : Admit::kClosed;
+    } else {
+      const SendResult result = share == nullptr ? reserve() : reserve_of(*share);
+      if (result == SendResult::kSent) [[likely]] {
+        return Admit::kReserved;
       }
-      // acquire: the slot that the actor freed is free. Signed: `sent` may be older than what is taken by now.
-      const std::uint64_t taken = taken_.load(std::memory_order_acquire);
-      if (static_cast<std::int64_t>(sent - taken) >= static_cast<std::int64_t>(credits_)) {
-        return SendResult::kFull;
-      }
-      if (sent_.compare_exchange_weak(sent, sent + 1, std::memory_order_relaxed)) {
-        return SendResult::kSent;
-      }
+      return result == SendResult::kClosed ? Admit::kClosed
+                                           : admit_full(kMessageType<M>, &message, share);
+    }
+  }
+  /// Notes on the mail what the mailbox wants to know when it is taken. Before it is delivered.
+  void stamp(Mail& mail, SenderShare* share) const noexcept {
+    if (share != nullptr && !mail.type->control) [[unlikely]] {
+      share->add_reference();
+      mail.share = share;
+    }
+    if (measuring_.load(std::memory_order_relaxed)) [[unlikely]] {
+      mail.sent_ns = now_ns();
     }
   }
   void deliver(Mail& mail) noexcept {
@@ -66,17 +92,26 @@ class Mailbox {
       loop->post_from_any_thread(mail);
     }
   }
-  /// Without a credit: the mail waits in line, and its waiter (if any) learns when it was accepted or bounced.
+  /// Without a credit: the mail waits in line, and its place (if any) says when it was accepted or bounced.
   void deliver_in_line(Mail& mail) noexcept;
+  /// Takes a mail out of the line and frees it. Of the mailbox's loop; its place says that it waits.
+  void withdraw(Mail& mail) noexcept;
+  void count_rejected() noexcept { rejected_.fetch_add(1, std::memory_order_relaxed); }
+
   [[nodiscard]] bool closed() const noexcept {
     return (sent_.load(std::memory_order_relaxed) & kClosedBit) != 0;
   }
   [[nodiscard]] const char* name() const noexcept { return name_; }
-  /// Messages accepted and not taken yet.
+  /// Messages accepted and not taken yet, control messages aside.
   [[nodiscard]] std::uint64_t depth() const noexcept {
-    return (sent_.load(std::memory_order_relaxed) & ~kClosedBit) -
-           taken_.load(std::memory_order_relaxed);
+    // In this order, so that it is never below zero.
+    const std::uint64_t taken = taken_.load(std::memory_order_acquire);
+    return (sent_.load(std::memory_order_relaxed) & ~kClosedBit) - taken;
   }
+  [[nodiscard]] std::uint64_t credits() const noexcept { return credits_; }
+  [[nodiscard]] MailboxMetrics metrics() const noexcept;
+  /// Null until the actor was started.
+  [[nodiscard]] EventLoop* loop() const noexcept { return loop_.load(std::memory_order_acquire); }
   [[nodiscard]] bool is_on_this_thread() const noexcept {
     return loop_.load(std::memory_order_relaxed) == EventLoop::current_or_null();
   }
@@ -85,24 +120,28 @@ class Mailbox {
   void open(EventLoop& loop) noexcept;
   /// The next message, its credit given back; null if there is none.
   Mail* take() noexcept;
-  /// No further message is accepted; what was accepted is still handled.
+  /// No further message is accepted, but for control messages; what was accepted is still handled.
   void close() noexcept;
   /// close(), and what was accepted is bounced.
   void stop() noexcept;
-  /// Nothing will ever come: closed, and everything accepted was taken.
+  /// Nothing but control messages will ever come: closed, and everything accepted was taken.
   [[nodiscard]] bool drained() const noexcept {
-    return stopped_ || (closed() && depth() == 0 && line_.empty());
+    return stopped_ || (closed() && depth() == 0 && control_depth() == 0);
   }
+  /// Refuses control messages, too, if it is drained; false: one is on its way after all.
+  [[nodiscard]] bool seal() noexcept;
   /// The actor takes no more: bounces what is queued and fails the asks whose answers are owed.
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
   /// The actor object is gone; frees this when nobody refers to it.
   void abandon() noexcept;
+  /// Whether depth_max and waiting times are measured from now on.
+  void measure(bool on) noexcept;
 
   // ---- the loop's MailTap --------------------------------------------------------------------------
   /// A tap was installed or removed.
-  void update_tap() noexcept;
+  void update_tap() noexcept { update_diverted(); }
   void deliver_tapped(Mail& mail) noexcept;
   void drop_tapped(Mail& mail) noexcept;
   /// The next open mailbox of the loop.
@@ -116,7 +155,7 @@ class Mailbox {
    public:
     static constexpr const char* kAwaitName = "mail";
     explicit MailAwaiter(Mailbox& mailbox) noexcept : mailbox_(mailbox) {}
-    bool await_ready() const noexcept { return !mailbox_.queue_.empty() || mailbox_.drained(); }
+    bool await_ready() const noexcept { return mailbox_.has_mail() || mailbox_.drained(); }
     template <class Promise>
     void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
       mailbox_.resume_.set(coroutine);
@@ -130,54 +169,126 @@ class Mailbox {
 
  private:
   static constexpr std::uint64_t kClosedBit = std::uint64_t{1} << 63;
+  // A sender gave a credit of its share back while somebody waits for one: the loop looks after it.
+  struct Kick : Op {
+    explicit Kick(Mailbox& owner) noexcept : Op(&Mailbox::arrive_kick), mailbox(owner) {}
+    Mailbox& mailbox;
+  };
 
   ~Mailbox() = default;
   static void arrive(Op& op) noexcept;
   static void arrive_in_line(Op& op) noexcept;
+  static void arrive_kick(Op& op) noexcept;
   static const char* sender_name() noexcept {
     return t_running.name != nullptr ? t_running.name : "outside";
   }
+
+  // Credits. `most`: how many may be accepted and not taken.
+  SendResult reserve() noexcept { return reserve_below(credits_); }
+  SendResult reserve_below(std::uint64_t most) noexcept {
+    std::uint64_t sent = sent_.load(std::memory_order_relaxed);
+    for (;;) {
+      if ((sent & kClosedBit) != 0) [[unlikely]] {
+        return SendResult::kClosed;
+      }
+      // acquire: the slot that the actor freed is free. Signed: `sent` may be older than what is taken by now.
+      const std::uint64_t taken = taken_.load(std::memory_order_acquire);
+      if (static_cast<std::int64_t>(sent - taken) >= static_cast<std::int64_t>(most)) {
+        return SendResult::kFull;
+      }
+      if (sent_.compare_exchange_weak(sent, sent + 1, std::memory_order_relaxed)) {
+        return SendResult::kSent;
+      }
+    }
+  }
+  SendResult reserve_of(SenderShare& share) noexcept;
+  bool reserve_control() noexcept;
+  bool reserve_over(SenderShare* share) noexcept;
+  void return_share(SenderShare& share) noexcept;
+  Admit admit_full(const MessageType& type, void* message, SenderShare* share) noexcept;
+
+  // Arrivals, on the loop.
   void enqueue(Mail& mail) noexcept {
     if (diverted_) [[unlikely]] {
       divert(mail);
       return;
     }
-    queue_.push(mail);
+    (mail.type->control ? control_ : queue_).push(mail);
     wake_actor();
   }
   void divert(Mail& mail) noexcept;
+  void place(Mail& mail) noexcept;
+  void update_diverted() noexcept;
   void leave_loop() noexcept;
+  bool merge_into_waiting(const MessageType& type, void* message) noexcept;
+  void drop_excess(const Mail& newest) noexcept;
+
+  // The line, on the loop.
+  void join(Mail& mail) noexcept;
   void join_line(Mail& mail) noexcept;
-  void serve_line() noexcept;
-  void bounce_accepted(Mail& mail) noexcept;
+  void serve_shares() noexcept;
+  void bounce_line() noexcept;
+
+  // Departures, on the loop.
+  void settle_taken(Mail& mail) noexcept;
+  void give_back(SenderShare* share) noexcept;
+  void release_share(SenderShare& share) noexcept;
+  void bounce_accepted(Mail& mail, Bounced why) noexcept;
+  void free_if_unused() noexcept;
+  void count_taken() noexcept {
+    // Only the loop's thread writes it; release: the sender that sees it may use the slot.
+    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
   void wake_actor() noexcept {
     if (waiting_) {
       waiting_ = false;
       loop_.load(std::memory_order_relaxed)->post(resume_);
     }
   }
-  void count_taken() noexcept {
-    // Only the loop's thread writes it; release: the sender that sees it may use the slot.
-    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  [[nodiscard]] bool has_mail() const noexcept { return !queue_.empty() || !control_.empty(); }
+  [[nodiscard]] std::uint64_t control_depth() const noexcept {
+    return (control_sent_.load(std::memory_order_relaxed) & ~kClosedBit) - control_taken_;
   }
+  [[nodiscard]] std::int64_t now_ns() const noexcept;
 
   const char* name_;
-  std::uint32_t credits_;
+  const std::uint64_t credits_;
+  const Rules rules_;
   std::atomic<EventLoop*> loop_{nullptr};
+  std::atomic<bool> measuring_;
   alignas(64) std::atomic<std::uint64_t> sent_{0};
   std::atomic<std::uint32_t> references_{1};  // the actor's own
+  std::atomic<std::uint64_t> control_sent_{0};
+  alignas(64) std::atomic<std::uint64_t> rejected_{0};
+  std::atomic<bool> kicked_{false};  // kick_ is on its way
+  Kick kick_{*this};
+  // Written on the loop only.
   alignas(64) std::atomic<std::uint64_t> taken_{0};
-  OpQueue<Op> queue_;  // of Mail
-  OpQueue<Op> line_;   // of Mail that waits for a credit
+  OpQueue<Op> queue_;    // of Mail
+  OpQueue<Op> control_;  // of Mail that overtakes the queue
+  OpQueue<Op> line_;     // of Mail that waits for a credit
   ResumeOp resume_;
   OwedAnswer* owed_ = nullptr;
+  std::uint64_t control_taken_ = 0;
   Mailbox* next_on_loop_ = nullptr;
   Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
-  bool diverted_ = false;             // ended or tapped: mail does not simply go into the queue
+  bool diverted_ = false;  // mail does not simply go into the queue: see update_diverted()
   bool waiting_ = false;
   bool stopped_ = false;
   bool ended_ = false;
   bool abandoned_ = false;
+  OpQueue<Op> share_line_;         // of Mail that waits for a credit of its share
+  std::vector<Mail*> candidates_;  // for merging; kept, so that it allocates once
+  struct Counters {
+    std::atomic<std::uint64_t> depth_max{0};
+    std::atomic<std::uint64_t> waited{0};
+    std::atomic<std::int64_t> waited_total_ns{0};
+    std::atomic<std::int64_t> waited_max_ns{0};
+    std::atomic<std::uint64_t> dropped{0};
+    std::atomic<std::uint64_t> coalesced{0};
+  };
+  Counters counters_;
 };
 
 }  // namespace detail

@@ -1,7 +1,8 @@
 // runtime/mailbox_await.hpp — what `co_await address.send(m)` and `co_await address.ask(r)` wait in.
 //
 // Both hold the mailbox (counted) and live in the awaiting coroutine's frame; their rules are those of address.hpp.
-// Invariant: whoever ends a wait (mailbox, answer, deadline, stop) posts the coroutine once. Internal.
+// Invariants: whoever ends a wait (mailbox, answer, deadline, stop) posts the coroutine once; when it goes on, no other
+// thread and no mail refers to its frame. Internal.
 #pragma once
 
 #include <concepts>
@@ -9,17 +10,12 @@
 #include <utility>
 
 #include "runtime/ask_slot.hpp"
+#include "runtime/deadline.hpp"
 #include "runtime/mailbox.hpp"
 #include "runtime/message.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
-
-/// No answer came before the deadline.
-class DeadlineExceeded : public Error {
- public:
-  DeadlineExceeded(const char* request, const char* actor);
-};
 
 namespace detail {
 
@@ -45,61 +41,113 @@ inline void trace_send(Mail& mail) noexcept {
   }
 }
 
+/// The mail of a message on its way to `mailbox`.
+template <class M, class Arg>
+MailOf<M>& make_mail(const Mailbox& mailbox, SenderShare* share, Arg&& message) {
+  MailOf<M>& mail = *make_in_pool<MailOf<M>>(std::forward<Arg>(message));
+  mailbox.stamp(mail, share);
+  trace_send(mail);
+  return mail;
+}
+
+/// Counted references to a mailbox (null: of nobody) and to the share of a sender (null: none).
+class Destination {
+ public:
+  Destination() noexcept = default;
+  Destination(Mailbox* mailbox, SenderShare* share) noexcept : mailbox_(mailbox), share_(share) {
+    if (mailbox_ != nullptr) {
+      mailbox_->add_reference();
+    }
+    if (share_ != nullptr) {
+      share_->add_reference();
+    }
+  }
+  Destination(const Destination& other) noexcept : Destination(other.mailbox_, other.share_) {}
+  Destination(Destination&& other) noexcept
+      : mailbox_(std::exchange(other.mailbox_, nullptr)),
+        share_(std::exchange(other.share_, nullptr)) {}
+  Destination& operator=(Destination other) noexcept {
+    std::swap(mailbox_, other.mailbox_);
+    std::swap(share_, other.share_);
+    return *this;
+  }
+  ~Destination() {
+    if (mailbox_ != nullptr) {
+      mailbox_->release();
+    }
+    if (share_ != nullptr) {
+      share_->release();
+    }
+  }
+
+  [[nodiscard]] Mailbox* mailbox() const noexcept { return mailbox_; }
+  [[nodiscard]] SenderShare* share() const noexcept { return share_; }
+  [[nodiscard]] const char* name() const noexcept {
+    return mailbox_ != nullptr ? mailbox_->name() : "nobody";
+  }
+  /// What is in line there is touched by the thread of `loop`.
+  [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {
+    const EventLoop* home = mailbox_->loop();
+    return home == nullptr || home == &loop;
+  }
+
+ private:
+  Mailbox* mailbox_ = nullptr;
+  SenderShare* share_ = nullptr;
+};
+
 template <class M>
 class SendAwaiter {
  public:
   static constexpr const char* kAwaitName = kTypeName<M>;
 
   template <class Arg>
-  SendAwaiter(Mailbox* mailbox, Arg&& message, StopToken stop)
-      : mailbox_(mailbox), message_(std::forward<Arg>(message)), stop_(stop), callback_(*this) {
-    if (mailbox_ != nullptr) {
-      mailbox_->add_reference();
-    }
-  }
+  SendAwaiter(const Destination& to, Arg&& message, StopToken stop)
+      : to_(to), message_(std::forward<Arg>(message)), stop_(stop) {}
   SendAwaiter(const SendAwaiter&) = delete;
   SendAwaiter& operator=(const SendAwaiter&) = delete;
-  ~SendAwaiter() {
-    if (mailbox_ != nullptr) {
-      mailbox_->release();
-    }
-  }
 
   bool await_ready() {
     if (stop_.stop_requested()) {
       stopped_ = true;
       return true;
     }
-    result_ = mailbox_ != nullptr ? mailbox_->reserve() : SendResult::kClosed;
-    if (result_ == SendResult::kSent) {
-      Mail* mail = make_mail();
-      mailbox_->deliver(*mail);
+    if (to_.mailbox() != nullptr) {
+      admit_ = to_.mailbox()->admit(to_.share(), message_);
+    }
+    if (admit_ == Admit::kReserved) {
+      to_.mailbox()->deliver(make_mail<M>(*to_.mailbox(), to_.share(), std::move(message_)));
+    }
+    if (admit_ == Admit::kReserved || admit_ == Admit::kMerged) {
       return EventLoop::current().may_continue_synchronously();
     }
-    return result_ == SendResult::kClosed;
+    return admit_ != Admit::kWait;
   }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
-    waiter_.resume.set(coroutine);
-    waiter_.loop = &EventLoop::current();
-    if (result_ == SendResult::kSent) {
-      waiter_.loop->post(waiter_.resume);  // sent long enough without a pause: others first
+    resume_.set(coroutine);
+    place_.loop = &EventLoop::current();
+    if (admit_ != Admit::kWait) {
+      place_.loop->post(resume_);  // sent long enough without a pause: others first
       return;
     }
-    mail_ = make_mail();
-    mail_->waiter = &waiter_;
-    if (mailbox_->is_on_this_thread()) {
-      stop_.link(callback_);
-    }
-    mailbox_->deliver_in_line(*mail_);
+    mail_ = &make_mail<M>(*to_.mailbox(), to_.share(), std::move(message_));
+    place_.told = &told_;
+    mail_->place = &place_;
+    stop_.link(callback_);
+    to_.mailbox()->deliver_in_line(*mail_);
   }
   void await_resume() {
     callback_.unlink();
     if (stopped_) {
       throw Stopped();
     }
-    if (result_ == SendResult::kClosed || waiter_.bounced) {
-      throw ActorClosed(mailbox_ != nullptr ? mailbox_->name() : "nobody");
+    if (admit_ == Admit::kRefused) {
+      to_.mailbox()->count_rejected();
+      throw MailboxFull(kTypeName<M>, to_.name(), to_.mailbox()->depth());
+    }
+    if (admit_ == Admit::kClosed || place_.state == LinePlace::State::kBounced) {
+      throw ActorClosed(to_.name());
     }
   }
 
@@ -111,30 +159,66 @@ class SendAwaiter {
           awaiter(owner) {}
     SendAwaiter& awaiter;
   };
-
-  Mail* make_mail() {
-    Mail* mail = make_in_pool<MailOf<M>>(std::move(message_));
-    trace_send(*mail);
-    return mail;
-  }
-  void withdraw() noexcept {
-    if (mail_->waiter == nullptr) {
-      return;  // accepted or bounced, and about to resume
+  // The mail has left the line.
+  struct Told : Op {
+    explicit Told(SendAwaiter& owner) noexcept
+        : Op([](Op& op) noexcept { static_cast<Told&>(op).awaiter.go_on(); }), awaiter(owner) {}
+    SendAwaiter& awaiter;
+  };
+  // To the mailbox's loop, which alone may take the mail out of the line, and back.
+  struct Withdraw : Op {
+    explicit Withdraw(SendAwaiter& owner) noexcept : awaiter(owner) {}
+    static void there(Op& op) noexcept {
+      auto& self = static_cast<Withdraw&>(op);
+      SendAwaiter& awaiter = self.awaiter;
+      if (awaiter.place_.state == LinePlace::State::kWaiting) {
+        awaiter.to_.mailbox()->withdraw(*awaiter.mail_);
+      }
+      self.run = &Withdraw::back;
+      awaiter.place_.loop->post_from_any_thread(self);
     }
-    mail_->waiter = nullptr;
-    mail_->withdrawn = true;
-    stopped_ = true;
-    waiter_.loop->post(waiter_.resume);
+    static void back(Op& op) noexcept {
+      SendAwaiter& awaiter = static_cast<Withdraw&>(op).awaiter;
+      awaiter.withdrawing_ = false;
+      // Otherwise it was told that it is too late, and that came before this.
+      awaiter.stopped_ = awaiter.place_.state == LinePlace::State::kWithdrawn;
+      awaiter.go_on();
+    }
+    SendAwaiter& awaiter;
+  };
+
+  void withdraw() noexcept {
+    if (to_.is_near(*place_.loop)) {
+      if (place_.state == LinePlace::State::kWaiting) {
+        to_.mailbox()->withdraw(*mail_);
+        stopped_ = true;
+        place_.loop->post(resume_);
+      }
+      return;
+    }
+    withdrawing_ = true;
+    withdraw_.run = &Withdraw::there;
+    to_.mailbox()->loop()->post_from_any_thread(withdraw_);
+  }
+  // Nothing refers to this frame any more.
+  void go_on() noexcept {
+    if (!withdrawing_) {
+      ResumeOp::resume(resume_);
+    }
   }
 
-  Mailbox* mailbox_;
+  Destination to_;
   M message_;
   StopToken stop_;
-  SendResult result_ = SendResult::kFull;
+  Admit admit_ = Admit::kClosed;
   bool stopped_ = false;
-  SendWaiter waiter_;
+  bool withdrawing_ = false;
+  LinePlace place_;
   Mail* mail_ = nullptr;
-  Callback callback_;
+  ResumeOp resume_;
+  Told told_{*this};
+  Withdraw withdraw_{*this};
+  Callback callback_{*this};
 };
 
 template <Request R>
@@ -146,46 +230,47 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
   using Reply = typename R::Reply;
   static constexpr const char* kAwaitName = kTypeName<R>;
 
-  AskAwaiter(Mailbox* mailbox, R request, TimePoint deadline, StopToken stop)
-      : mailbox_(mailbox), request_(std::move(request)), deadline_(deadline), stop_(stop) {
-    if (mailbox_ != nullptr) {
-      mailbox_->add_reference();
-    }
-  }
+  AskAwaiter(const Destination& to, R request, TimePoint deadline, StopToken stop)
+      : to_(to), request_(std::move(request)), deadline_(deadline), stop_(stop) {}
   AskAwaiter(const AskAwaiter&) = delete;
   AskAwaiter& operator=(const AskAwaiter&) = delete;
-  ~AskAwaiter() {
-    if (mailbox_ != nullptr) {
-      mailbox_->release();
-    }
-  }
 
   bool await_ready() noexcept {
     if (stop_.stop_requested()) {
       this->end = End::kStopped;
     }
-    return this->end != End::kNone || mailbox_ == nullptr;
+    return this->end != End::kNone || to_.mailbox() == nullptr;
   }
   template <class Promise>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
-    const SendResult result = mailbox_->reserve();
-    if (result == SendResult::kClosed) {
+    Mailbox& mailbox = *to_.mailbox();
+    admit_ = mailbox.admit(to_.share(), request_);
+    if (admit_ == Admit::kClosed || admit_ == Admit::kRefused) {
       return false;
     }
     Slot::begin(coroutine);
-    AskMail<R>* mail = make_in_pool<AskMail<R>>(std::move(request_));
-    mail->set_asker(*this->loop, this->key, !mailbox_->is_on_this_thread());
-    trace_send(*mail);
+    AskMail<R>& mail = make_mail<R>(mailbox, to_.share(), std::move(request_));
+    mail.set_asker(*this->loop, this->key, !mailbox.is_on_this_thread());
     if (deadline_ != TimePoint::max()) {
       Slot::limit(deadline_);
     }
     Slot::stop_with(stop_);
     // The answer may be on its way before this returns, but it is posted, not resumed, so nothing runs under us.
-    if (result == SendResult::kSent) {
-      mailbox_->deliver(*mail);
-    } else {
-      mailbox_->deliver_in_line(*mail);
+    if (admit_ == Admit::kReserved) {
+      mailbox.deliver(mail);
+      return true;
     }
+    if (to_.is_near(*this->loop)) {
+      mail_ = &mail;
+      mail.place = &place_;
+      this->leave_line = [](AskSlotBase& slot) noexcept {
+        auto& self = static_cast<AskAwaiter&>(slot);
+        if (self.place_.state == LinePlace::State::kWaiting) {
+          self.to_.mailbox()->withdraw(*self.mail_);
+        }
+      };
+    }
+    mailbox.deliver_in_line(mail);
     return true;
   }
   Reply await_resume() {
@@ -193,20 +278,27 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
       case End::kAnswered:
         return this->outcome.take();
       case End::kDeadline:
-        throw DeadlineExceeded(kTypeName<R>, mailbox_->name());
+        throw DeadlineExceeded(kTypeName<R>, to_.name());
       case End::kStopped:
         throw Stopped();
       case End::kNone:
         break;
     }
-    throw ActorClosed(mailbox_ != nullptr ? mailbox_->name() : "nobody");
+    if (admit_ == Admit::kRefused) {
+      to_.mailbox()->count_rejected();
+      throw MailboxFull(kTypeName<R>, to_.name(), to_.mailbox()->depth());
+    }
+    throw ActorClosed(to_.name());
   }
 
  private:
-  Mailbox* mailbox_;
+  Destination to_;
   R request_;
   TimePoint deadline_;
   StopToken stop_;
+  Admit admit_ = Admit::kClosed;
+  LinePlace place_;
+  Mail* mail_ = nullptr;  // while it waits in line on this loop
 };
 
 }  // namespace detail

@@ -1,7 +1,7 @@
 // runtime/message.hpp — what travels to a mailbox: a message or a request, in a block of the sender's message pool.
 //
 // A request type says what it is answered with (`using Reply = X;`). Its block also carries the answer back when the asker
-// lives on another loop. Internal, apart from the concept Request.
+// lives on another loop. Internal, apart from the concepts Request and ControlMessage.
 #pragma once
 
 #include <cstdint>
@@ -22,35 +22,47 @@ namespace tandem {
 template <class M>
 concept Request = requires { typename M::Reply; };
 
+/// A message that needs no credit and overtakes the others: `static constexpr bool kControl = true;`.
+template <class M>
+concept ControlMessage = requires { requires M::kControl; };
+
 namespace detail {
 
 class Mailbox;
+class SenderShare;
 
 /// One per message type; its address tells the types apart.
 struct MessageType {
   const char* name;
+  bool control;
 };
 template <class M>
-inline constexpr MessageType kMessageType{kTypeName<M>};
+inline constexpr MessageType kMessageType{kTypeName<M>, ControlMessage<M>};
 
-/// A sender that waits until its mail was accepted.
-struct SendWaiter {
-  ResumeOp resume;
-  EventLoop* loop = nullptr;
-  bool bounced = false;
+/// The place in line of a mail that waits for a credit; lives in the awaiter of its sender.
+struct LinePlace {
+  enum class State : unsigned char { kNone, kWaiting, kAccepted, kBounced, kWithdrawn };
+  State state = State::kNone;  // of the mailbox's loop, once the mail is on its way
+  Op* told =
+      nullptr;  // posted to the sender's loop when the mail leaves the line; null: only the state tells
+  EventLoop* loop = nullptr;  // the sender's
 };
 
+/// Why a mail comes back.
+enum class Bounced : unsigned char { kClosed, kDropped, kWithdrawn };
+
 struct Mail : Op {
-  using Bounce = void (*)(Mail&, const char* actor) noexcept;
+  using Bounce = void (*)(Mail&, const char* actor, Bounced why) noexcept;
   Mail(const MessageType& message_type, Bounce function) noexcept
       : type(&message_type), bounce(function) {}
 
   const MessageType* type;
-  Bounce bounce;              // ends and frees the mail; an asker learns that the actor is closed
-  Mailbox* target = nullptr;  // on the way between threads
-  SendWaiter* waiter = nullptr;
+  Bounce bounce;                 // ends and frees the mail; an asker learns why
+  Mailbox* target = nullptr;     // on the way between threads
+  LinePlace* place = nullptr;    // while it waits in line, if its sender wants to know
+  SenderShare* share = nullptr;  // that it holds a credit and a reference of
+  std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
-  bool withdrawn = false;        // the sender gave up waiting in line
   std::uint64_t flow_id = 0;     // in the trace; 0: not traced
 };
 
@@ -78,7 +90,7 @@ struct MessageMail : Mail {
   template <class Arg>
   explicit MessageMail(Arg&& argument)
       : Mail(kMessageType<M>,
-             [](Mail& mail, const char*) noexcept {
+             [](Mail& mail, const char*, Bounced) noexcept {
                destroy_in_pool(static_cast<MessageMail&>(mail));
              }),
         message(std::forward<Arg>(argument)) {}
@@ -96,6 +108,7 @@ struct OwedAnswer {
 };
 
 std::exception_ptr actor_closed_error(const char* actor) noexcept;
+std::exception_ptr message_dropped_error(const char* request, const char* actor) noexcept;
 std::exception_ptr reply_dropped_error(const char* request) noexcept;
 
 template <class R>
@@ -106,8 +119,8 @@ struct AskMail : Mail, OwedAnswer {
   template <class Arg>
   explicit AskMail(Arg&& argument)
       : Mail(kMessageType<R>,
-             [](Mail& mail, const char* actor) noexcept {
-               static_cast<AskMail&>(mail).fail(actor_closed_error(actor));
+             [](Mail& mail, const char* actor, Bounced why) noexcept {
+               static_cast<AskMail&>(mail).come_back(actor, why);
              }),
         OwedAnswer([](OwedAnswer& owed, const char* actor) noexcept {
           auto& self = static_cast<AskMail&>(owed);
@@ -158,6 +171,15 @@ struct AskMail : Mail, OwedAnswer {
     send_outcome();
   }
   void drop() noexcept { destroy_in_pool(*this); }
+  void come_back(const char* actor, Bounced why) noexcept {
+    if (asker == nullptr || why == Bounced::kWithdrawn) {
+      drop();
+    } else if (why == Bounced::kDropped) {
+      fail(message_dropped_error(kTypeName<R>, actor));
+    } else {
+      fail(actor_closed_error(actor));
+    }
+  }
 
   EventLoop* asker = nullptr;  // null: it was sent, not asked
   LoopLink* link = nullptr;    // to the asker, if it is another loop
@@ -199,6 +221,16 @@ struct AskMail : Mail, OwedAnswer {
     self.drop();
   }
 };
+
+/// Where the message sits in a mail of its type.
+template <class M>
+void* payload_of(Mail& mail) noexcept {
+  if constexpr (Request<M>) {
+    return &static_cast<AskMail<M>&>(mail).request;
+  } else {
+    return &static_cast<MessageMail<M>&>(mail).message;
+  }
+}
 
 }  // namespace detail
 }  // namespace tandem

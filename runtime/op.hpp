@@ -50,24 +50,31 @@ class OpQueue {
     return node;
   }
 
+  /// The oldest; null when empty. The others follow by their `next`.
+  [[nodiscard]] Node* first() const noexcept { return head_; }
+
+  /// Takes out the oldest that `wanted` says true to; null if it never does.
+  template <class Predicate>
+  Node* take_first(Predicate wanted) noexcept {
+    Node* previous = nullptr;
+    for (Node* node = head_; node != nullptr;
+         previous = node, node = static_cast<Node*>(node->next)) {
+      if (wanted(*node)) {
+        if (previous != nullptr) {
+          previous->next = node->next;
+        } else {
+          head_ = static_cast<Node*>(node->next);
+        }
+        tail_ = node == tail_ ? previous : tail_;
+        return node;
+      }
+    }
+    return nullptr;
+  }
+
   /// Takes `node` out wherever it is; false if it is not in this queue. Looks through the queue.
   bool take_out(Node& node) noexcept {
-    Node* previous = nullptr;
-    for (Node* at = head_; at != nullptr; previous = at, at = static_cast<Node*>(at->next)) {
-      if (at != &node) {
-        continue;
-      }
-      if (previous == nullptr) {
-        head_ = static_cast<Node*>(node.next);
-      } else {
-        previous->next = node.next;
-      }
-      if (tail_ == &node) {
-        tail_ = previous;
-      }
-      return true;
-    }
-    return false;
+    return take_first([&](const Node& at) { return &at == &node; }) != nullptr;
   }
 
   /// Moves everything of `other` behind what is here.

@@ -124,6 +124,70 @@ TEST_F(Allocation, AskInEveryForm) {
             0);
 }
 
+struct Latest {
+  std::int64_t value;
+};
+struct Urgent {
+  static constexpr bool kControl = true;
+};
+// Each policy at a full mailbox: one credit, and a round sends four before the actor gets its turn.
+template <WhenFull kPolicy>
+struct Full : Actor<Full<kPolicy>, Latest, Urgent> {
+  static constexpr WhenFull kWhenFull = kPolicy;
+  Full() : Actor<Full, Latest, Urgent>("full", MailboxOptions{.credits = 1, .measure = true}) {}
+  static bool coalesce(Latest& waiting, Latest&& newer)
+    requires(kPolicy == WhenFull::kCoalesce)
+  {
+    waiting = newer;
+    return true;
+  }
+  void handle(Latest) { ++handled; }
+  void handle(Urgent) {}
+  int handled = 0;
+};
+
+template <WhenFull kPolicy>
+std::int64_t allocated_when_full(EventLoop& loop) {
+  Scope scope(loop);
+  Full<kPolicy> full;
+  full.start(scope);
+  const auto rounds = [](Address<Latest, Urgent> all, Address<Latest, Urgent> mine) -> Task<> {
+    for (int i = 0; i < 1000; ++i) {
+      for (const auto& address : {&all, &mine}) {
+        (void)address->try_send(Latest{1});
+        (void)address->try_send(Latest{2});
+      }
+      (void)all.try_send(Urgent{});
+      co_await yield();
+      co_await all.send(Latest{3});
+      if (kPolicy != WhenFull::kReject) {
+        co_await mine.send(Latest{4});  // with kWait: in line
+      }
+      co_await yield();
+    }
+  };
+  const auto all = full.address();
+  const auto mine = all.with_credits(1);
+  loop.run(rounds, all, mine);
+  const std::int64_t before = allocations.load();
+  loop.run(rounds, all, mine);
+  const std::int64_t allocated = allocations.load() - before;
+  full.close();
+  loop.run(&Scope::join, &scope);
+  EXPECT_GE(full.handled, 2000);
+  const MailboxMetrics metrics = full.metrics();
+  EXPECT_EQ(metrics.dropped > 0, kPolicy == WhenFull::kDropOldest);
+  EXPECT_EQ(metrics.coalesced > 0, kPolicy == WhenFull::kCoalesce);
+  return allocated;
+}
+
+TEST_F(Allocation, EveryPolicyAtAFullMailbox) {
+  EXPECT_EQ(allocated_when_full<WhenFull::kWait>(loop), 0);
+  EXPECT_EQ(allocated_when_full<WhenFull::kReject>(loop), 0);
+  EXPECT_EQ(allocated_when_full<WhenFull::kDropOldest>(loop), 0);
+  EXPECT_EQ(allocated_when_full<WhenFull::kCoalesce>(loop), 0);
+}
+
 TEST_F(Allocation, TrySendFromAnotherThread) {
   std::atomic<std::int64_t> counted{-1};
   Completion<void> done(loop);

@@ -1,0 +1,70 @@
+// runtime/mailbox_options.hpp — what an actor says about its mailbox, and what the mailbox says about itself.
+//
+// How many messages may wait is a number given to the constructor (MailboxOptions); what happens to the next one is part of
+// the actor's type, so that the compiler can hold it to it: `static constexpr WhenFull kWhenFull = WhenFull::kDropOldest;`.
+//
+// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for everybody) bounds what waits of one sender, on
+// top of the mailbox's own bound: full means either of them. Dropping the oldest then drops that sender's own.
+// A message with `static constexpr bool kControl = true;` needs no credit, overtakes the others, and is taken by a closed
+// actor, too, until that has ended. Other threads may have up to as many messages again on their way into a full mailbox
+// that drops or merges; it is within its bound as soon as its loop has seen them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "runtime/clock.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+/// How many messages may wait in a mailbox, unless the actor says otherwise.
+inline constexpr std::uint32_t kDefaultCredits = 256;
+
+/// What happens to a message that finds no credit.
+enum class WhenFull : unsigned char {
+  kWait,        // send() and ask() wait in line, try_send() says full
+  kReject,      // send() and ask() fail at once with MailboxFull, try_send() says full
+  kDropOldest,  // accepted; the oldest waiting one is dropped, an asker gets MessageDropped
+  kCoalesce,  // merged into a waiting one by the actor's `static bool coalesce(M& waiting, M&& newer)`, newest
+  // first, until that says true (and only then moves from `newer`); if none does: as kWait
+};
+
+struct MailboxOptions {
+  std::uint32_t credits = kDefaultCredits;
+  std::uint32_t credits_per_sender = 0;  // of each address that the actor hands out; 0: no share
+  bool measure = false;                  // depth_max and waiting times
+};
+
+/// A snapshot. The counters of what was lost always count, the rest while it is measured.
+struct MailboxMetrics {
+  std::uint64_t depth = 0;      // accepted and not taken yet, control messages aside
+  std::uint64_t depth_max = 0;  // measured
+  std::uint64_t waited =
+      0;  // measured: messages taken; from sending to being taken they waited ...
+  Duration waited_total{};
+  Duration waited_max{};
+  std::uint64_t rejected = 0;  // full was said, by result or by exception
+  std::uint64_t dropped = 0;
+  std::uint64_t coalesced = 0;
+};
+
+/// The actor does not take messages any more; asks and sends that need one fail with this.
+class ActorClosed : public Error {
+ public:
+  explicit ActorClosed(const char* actor);
+};
+
+/// No credit, and the mailbox's policy is to say so.
+class MailboxFull : public Error {
+ public:
+  MailboxFull(const char* message, const char* actor, std::uint64_t waiting);
+};
+
+/// The request was the oldest in a full mailbox, and gave way to a newer message.
+class MessageDropped : public Error {
+ public:
+  MessageDropped(const char* message, const char* actor);
+};
+
+}  // namespace tandem
