@@ -1,0 +1,111 @@
+// runtime/first_of.hpp — several tasks at once, and the value of the first that succeeds.
+//
+// The first task that returns is the winner, even while others have failed. The rest are stopped (their stop token is what
+// current_stop_token() finds there) and awaited before this returns; what they return or throw after that is dropped. If
+// none succeeds, the first failure is rethrown when all have ended; Stopped, if the caller's scope was stopped.
+// Tasks are awaited in the expression that makes them.
+// Thread rule: of the loop's thread. Cancel rule: as its tasks; nothing runs on when the await has ended. So it takes as
+// long as the slowest loser takes to stop.
+//
+//   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));   // first.index: 0 or 1; first.value
+//   Values of several types come as a std::variant whose index is the winner's; void as std::monostate.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "runtime/when_all.hpp"
+
+namespace tandem {
+
+/// The winner's place among the tasks, and its value.
+template <class Value>
+struct First {
+  std::size_t index;
+  Value value;
+};
+
+namespace detail {
+
+template <class... Ts>
+struct FirstValueOf {
+  using Type = std::variant<ValueOrUnit<Ts>...>;
+};
+template <class T, std::same_as<T>... Ts>
+struct FirstValueOf<T, Ts...> {
+  using Type = ValueOrUnit<T>;
+};
+
+template <class Value>
+struct Race {
+  Scope* scope;
+  std::optional<First<Value>> winner;
+  std::exception_ptr failure;  // the first
+};
+
+template <std::size_t kIndex, class T, class Value>
+void win(Race<Value>* race, ValueOrUnit<T> value) {
+  if (race->winner.has_value()) {
+    return;
+  }
+  if constexpr (std::is_same_v<Value, ValueOrUnit<T>>) {
+    race->winner.emplace(First<Value>{kIndex, std::move(value)});
+  } else {
+    race->winner.emplace(
+        First<Value>{kIndex, Value(std::in_place_index<kIndex>, std::move(value))});
+  }
+  race->scope->request_stop();
+}
+
+template <std::size_t kIndex, class T, class Value>
+Task<> run_race(Race<Value>* race, Task<T>* task) {
+  try {
+    if constexpr (std::is_void_v<T>) {
+      co_await std::move(*task);
+      win<kIndex, T>(race, {});
+    } else {
+      win<kIndex, T>(race, co_await std::move(*task));
+    }
+  } catch (...) {
+    // One that was stopped because another has won has not failed; nor has one whose caller was stopped.
+    if (race->failure == nullptr && !race->scope->stop_requested()) {
+      race->failure = std::current_exception();
+    }
+  }
+}
+
+template <class Value, class... Ts>
+Task<First<Value>> first_of_all(std::tuple<Task<Ts>*...> tasks) {
+  Scope scope(EventLoop::current(), "first_of", token_of(co_await FindScope{}));
+  Race<Value> race{.scope = &scope, .winner = {}, .failure = {}};
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (scope.spawn("first_of", &run_race<kIndex, Ts, Value>, &race, std::get<kIndex>(tasks)), ...);
+  }(std::index_sequence_for<Ts...>());
+  co_await scope.join();
+  if (!race.winner.has_value()) {
+    if (race.failure != nullptr && !scope.stop_requested()) {
+      std::rethrow_exception(race.failure);
+    }
+    throw Stopped();
+  }
+  co_return std::move(*race.winner);
+}
+
+}  // namespace detail
+
+/// co_await: First{index, value} of the first task that succeeds. To be awaited at once: it refers to the tasks.
+template <class... Ts>
+  requires(sizeof...(Ts) > 0 && !(std::is_reference_v<Ts> || ...))
+[[nodiscard]] auto first_of(Task<Ts>&&... tasks) {
+  using Value = typename detail::FirstValueOf<Ts...>::Type;
+  return detail::TaskGroup<First<Value>>(
+      [&] { return detail::first_of_all<Value, Ts...>(std::tuple<Task<Ts>*...>(&tasks...)); });
+}
+
+}  // namespace tandem

@@ -1,0 +1,133 @@
+// runtime/when_all.hpp — several tasks at once, and all of their values.
+//
+// Each runs as a task of a scope of its own, whose stop token is what current_stop_token() finds there. The first failure
+// stops the others; when all have ended it is rethrown. A stop of the caller's scope stops all: then it throws Stopped.
+// Tasks are awaited in the expression that makes them; a range of arguments makes one task each, in its order.
+// Thread rule: of the loop's thread. Cancel rule: as its tasks; nothing runs on when the await has ended.
+//
+//   auto [text, size] = co_await when_all(read(path), measure(path));          // std::tuple; a void becomes std::monostate
+//   std::vector<int> lines = co_await when_all(paths, &count_lines);           // one task per path
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <ranges>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/scope.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// What stands for a void value among others.
+template <class T>
+using ValueOrUnit = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+namespace detail {
+
+/// Several tasks, awaited in the full expression that made them: so they outlive the wait. Awaited as an rvalue only.
+template <class Result>
+class [[nodiscard("it runs only when it is awaited")]] TaskGroup {
+ public:
+  template <class Start>
+  explicit TaskGroup(Start start) : whole_(start()) {}
+  TaskGroup(TaskGroup&&) = delete;
+  TaskGroup& operator=(TaskGroup&&) = delete;
+  auto operator co_await() && noexcept { return std::move(whole_).operator co_await(); }
+
+ private:
+  Task<Result> whole_;
+};
+
+template <class T>
+Task<> run_into(std::optional<ValueOrUnit<T>>* value, Task<T>* task) {
+  if constexpr (std::is_void_v<T>) {
+    co_await std::move(*task);
+    value->emplace();
+  } else {
+    value->emplace(co_await std::move(*task));
+  }
+}
+
+template <class T, class Factory, class Item>
+Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item item) {
+  if constexpr (std::is_void_v<T>) {
+    co_await std::invoke(factory, std::move(item));
+    value->emplace();
+  } else {
+    value->emplace(co_await std::invoke(factory, std::move(item)));
+  }
+}
+
+/// The token of the scope that this runs in, to make one below it.
+inline StopToken token_of(Scope* scope) noexcept {
+  return scope != nullptr ? scope->stop_token() : StopToken();
+}
+
+template <class... Ts>
+Task<std::tuple<ValueOrUnit<Ts>...>> all_of(std::tuple<Task<Ts>*...> tasks) {
+  Scope scope(EventLoop::current(), "when_all", token_of(co_await FindScope{}));
+  std::tuple<std::optional<ValueOrUnit<Ts>>...> values;
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    (scope.spawn("when_all", &run_into<Ts>, &std::get<kIndex>(values), std::get<kIndex>(tasks)),
+     ...);
+  }(std::index_sequence_for<Ts...>());
+  co_await scope.join();
+  if (!std::apply([](const auto&... value) { return (value.has_value() && ...); }, values)) {
+    throw Stopped();  // as asked by the caller's scope: no failure
+  }
+  co_return std::apply(
+      [](auto&... value) { return std::tuple<ValueOrUnit<Ts>...>(std::move(*value)...); }, values);
+}
+
+template <class T, class Item, class Factory>
+Task<std::vector<ValueOrUnit<T>>> all_of_range(std::vector<Item> items, Factory factory) {
+  Scope scope(EventLoop::current(), "when_all", token_of(co_await FindScope{}));
+  std::vector<std::optional<ValueOrUnit<T>>> found(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    scope.spawn("when_all", &make_into<T, Factory, Item>, &found[i], factory, std::move(items[i]));
+  }
+  co_await scope.join();
+  std::vector<ValueOrUnit<T>> values;
+  values.reserve(found.size());
+  for (auto& value : found) {
+    if (!value.has_value()) {
+      throw Stopped();
+    }
+    values.push_back(std::move(*value));
+  }
+  co_return values;
+}
+
+}  // namespace detail
+
+/// co_await: the values of all, in a tuple. To be awaited at once: it refers to the tasks.
+template <class... Ts>
+  requires(sizeof...(Ts) > 0 && !(std::is_reference_v<Ts> || ...))
+[[nodiscard]] auto when_all(Task<Ts>&&... tasks) {
+  return detail::TaskGroup<std::tuple<ValueOrUnit<Ts>...>>(
+      [&] { return detail::all_of<Ts...>(std::tuple<Task<Ts>*...>(&tasks...)); });
+}
+
+/// co_await: the values of factory(item) for each item, in the order of `items`.
+template <std::ranges::input_range Items, class Factory>
+  requires TaskFactory<Factory, std::ranges::range_value_t<Items>>
+[[nodiscard]] auto when_all(Items&& items, Factory factory) {
+  using Item = std::ranges::range_value_t<Items>;
+  std::vector<Item> copies;
+  for (auto&& item : items) {
+    if constexpr (std::is_lvalue_reference_v<Items>) {
+      copies.push_back(item);
+    } else {
+      copies.push_back(std::move(item));
+    }
+  }
+  return detail::all_of_range<TaskResult<Factory, Item>, Item, Factory>(std::move(copies), factory);
+}
+
+}  // namespace tandem
