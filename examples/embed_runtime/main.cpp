@@ -22,12 +22,12 @@
 
 #include "flags.hpp"
 #include "request_log.hpp"
-#include <asio/signal_set.hpp>
 #include <fmt/format.h>
 #include <tandem/runtime/actor.hpp>
 #include <tandem/runtime/cpu_pool.hpp>
 #include <tandem/runtime/event_loop.hpp>
 #include <tandem/runtime/file_io.hpp>
+#include <tandem/runtime/io/signals.hpp>
 #include <tandem/runtime/machine.hpp>
 #include <tandem/runtime/scope.hpp>
 #include <unistd.h>
@@ -160,6 +160,12 @@ Task<> show_progress(const Progress* progress, StopToken stop) {
   }
 }
 
+Task<> stop_on_signal(int* signal, StopSource* reading, StopToken stop) {
+  Signals signals(EventLoop::current(), {SIGINT, SIGTERM});
+  *signal = co_await signals.wait(stop);
+  reading->request_stop();
+}
+
 Task<> stop_at(TimePoint deadline, StopSource* reading, StopToken stop) {
   co_await sleep_until(deadline, stop);
   reading->request_stop();
@@ -228,13 +234,7 @@ int run(const Flags& flags) {
     helpers.spawn("progress", &show_progress, &progress, helpers.stop_token());
   }
   int signal = 0;
-  asio::signal_set signals(loop.reactor(), SIGINT, SIGTERM);
-  signals.async_wait([&](const asio::error_code& error, int number) {
-    if (!error) {
-      signal = number;
-      reading.request_stop();
-    }
-  });
+  helpers.spawn("signals", &stop_on_signal, &signal, &reading, helpers.stop_token());
   loop.run(&wait_for, &stages, &helpers);
 
   report(progress, parser, std::chrono::duration<double>(loop.now() - start).count());
