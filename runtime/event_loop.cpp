@@ -28,6 +28,7 @@ std::int64_t real_now_ns() noexcept {
 namespace detail {
 constinit thread_local EventLoop* t_loop = nullptr;
 constinit thread_local RunningNames t_running{};
+constinit thread_local std::int64_t t_loop_time_ns = 0;
 
 bool LoopLink::post(Op& op) noexcept {
   const std::lock_guard lock(mutex_);
@@ -54,7 +55,8 @@ EventLoop::Running::Running(EventLoop& loop)
     : loop_(loop),
       outer_loop_(std::exchange(detail::t_loop, &loop)),
       outer_recycler_(FrameRecycler::install(&loop.recycler_)),
-      outer_name_(detail::t_running) {
+      outer_name_(detail::t_running),
+      outer_time_ns_(std::exchange(detail::t_loop_time_ns, loop.now().time_since_epoch().count())) {
   detail::t_running.set({});
   const void* expected = nullptr;
   TANDEM_CHECK(loop.running_thread_.compare_exchange_strong(expected, &t_identity),
@@ -68,6 +70,7 @@ EventLoop::Running::~Running() {
   FrameRecycler::install(outer_recycler_);
   detail::t_loop = outer_loop_;
   detail::t_running.set(outer_name_);
+  detail::t_loop_time_ns = outer_time_ns_;
 }
 
 EventLoop::EventLoop(Options options)
@@ -129,6 +132,12 @@ void EventLoop::run_until(const bool& done) {
   look_at_clock();
 }
 
+// What awaits are stamped with from here on.
+void EventLoop::note_time() noexcept {
+  detail::t_loop_time_ns =
+      clock_ == &Clock::real() ? looked_ns_ : clock_->now().time_since_epoch().count();
+}
+
 void EventLoop::run_batch(const bool& done) {
   for (int left = kBatch; left > 0; --left) {
     Op* op = queue_.pop();
@@ -158,10 +167,14 @@ void EventLoop::look_at_clock() {
   }
   looked_ns_ = now_ns;
   detail::t_running.count = 0;
+  note_time();
 }
 
 void EventLoop::look_around() {
   look_due_ = false;
+  if (!timers_run_by_themselves_) {
+    note_time();
+  }
   if (!timers_.empty()) {
     timers_.take_due(now(), queue_);
   }
@@ -219,6 +232,7 @@ void EventLoop::wait_for_work() {
     return;
   }
   if (!timers_.empty() && clock_->skip_to(timers_.next_deadline())) {
+    note_time();
     timers_.take_due(now(), queue_);
     return;
   }
@@ -226,6 +240,7 @@ void EventLoop::wait_for_work() {
     sleep_in_reactor();
   }
   looked_ns_ = real_now_ns();  // the wait itself is nobody's stall
+  note_time();
 }
 
 bool EventLoop::spin_for_inbox() noexcept {

@@ -79,7 +79,9 @@ class EventLoop {
     root.set_name("main");
     inbox_.take_all(queue_);  // what this thread sent before comes before what the task sends
     post(root.start());
+    registry_.main = &root.promise();
     run_until(done);
+    registry_.main = nullptr;
     return outcome.take();
   }
 
@@ -113,6 +115,11 @@ class EventLoop {
   /// An awaitable that could go on at once asks first; false after kSynchronousLimit times in a row: go through the queue.
   [[nodiscard]] bool may_continue_synchronously() noexcept { return --synchronous_left_ > 0; }
 
+  /// When the earliest timer is due; TimePoint::max(): no timer is armed.
+  [[nodiscard]] TimePoint next_deadline() const noexcept {
+    return timers_.empty() ? TimePoint::max() : timers_.next_deadline();
+  }
+  [[nodiscard]] std::size_t armed_timers() const noexcept { return timers_.size(); }
   /// True on the thread that runs the loop, and on any thread while the loop does not run.
   [[nodiscard]] bool on_loop_thread() const noexcept;
   [[nodiscard]] asio::io_context& reactor() noexcept { return reactor_; }
@@ -151,12 +158,14 @@ class EventLoop {
     EventLoop* outer_loop_;
     FrameRecycler* outer_recycler_;
     detail::RunningName outer_name_;
+    std::int64_t outer_time_ns_;
   };
 
   void run_until(const bool& done);
   void run_batch(const bool& done);
   void look_at_clock();
   void look_around();
+  void note_time() noexcept;
   void wait_for_work();
   bool spin_for_inbox() noexcept;
   void sleep_in_reactor();

@@ -1,11 +1,14 @@
-// runtime/loop_registry.hpp — what a loop knows of those that live on it: its mailboxes, and who taps their mail.
+// runtime/loop_registry.hpp — what a loop knows of those that live on it: scopes, mailboxes, and who taps the mail.
 //
 // Intrusive lists, of the loop's thread (or of the owner's while the loop does not run). Internal.
 #pragma once
 
+#include "runtime/root_task.hpp"
+
 namespace tandem {
 
 class MailTap;
+class Scope;
 
 namespace detail {
 
@@ -14,6 +17,8 @@ class Mailbox;
 struct LoopRegistry {
   Mailbox* first_mailbox = nullptr;  // those that are open, newest first
   MailTap* mail_tap = nullptr;
+  Scope* first_scope = nullptr;            // newest first
+  RootTask::promise_type* main = nullptr;  // of the run() under way
 };
 
 }  // namespace detail

@@ -43,7 +43,8 @@ class RootTask {
     ResumeOp start_op;
     promise_type* previous_in_scope = nullptr;
     promise_type* next_in_scope = nullptr;
-    std::uint64_t trace_id = 0;  // 0: not traced
+    std::uint64_t trace_id = 0;    // 0: not traced
+    std::int64_t reported_ns = 0;  // by a watchdog: the wait that began then
 
     RootTask get_return_object(std::source_location location = std::source_location::current()) {
       made = location;

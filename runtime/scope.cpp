@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/await_chain.hpp"
+#include "runtime/exit_reason.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -13,7 +14,21 @@ Scope::~Scope() {
   if (running_ != 0) {
     std::fputs(describe().c_str(), stderr);
   }
+  *link_on_loop_ = next_on_loop_;
+  if (next_on_loop_ != nullptr) {
+    next_on_loop_->link_on_loop_ = link_on_loop_;
+  }
   TANDEM_CHECK(running_ == 0, "a scope died before its tasks: co_await scope.join() first");
+}
+
+void Scope::enter_loop() noexcept {
+  detail::LoopRegistry& registry = loop_.registry();
+  next_on_loop_ = registry.first_scope;
+  link_on_loop_ = &registry.first_scope;
+  if (next_on_loop_ != nullptr) {
+    next_on_loop_->link_on_loop_ = &next_on_loop_;
+  }
+  registry.first_scope = this;
 }
 
 void Scope::enter(detail::RootTask::promise_type& task) noexcept {
@@ -48,22 +63,17 @@ void Scope::leave(detail::RootTask::promise_type& task) noexcept {
   }
 }
 
-void Scope::fail(const char* task, std::exception_ptr error) {
-  if (stop_requested()) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const Stopped&) {
-      return;  // as asked
-    } catch (...) {
-    }
+void Scope::fail(const char* task, std::exception_ptr error, const char* message) {
+  if (stop_requested() && detail::is_stopped(error)) {
+    return;  // as asked
   }
-  failures_.push_back({task, std::move(error)});
+  failures_.push_back({task, std::move(error), message});
   request_stop();
 }
 
 Task<> Scope::join() {
   while (running_ > 0) {
-    co_await empty_;
+    co_await empty();
   }
   if (!failures_.empty()) {
     std::rethrow_exception(failures_.front().error);
@@ -71,9 +81,10 @@ Task<> Scope::join() {
 }
 
 std::string Scope::describe() const {
-  std::string text = fmt::format("scope \"{}\": {} running\n", name_, running_);
+  std::string text = fmt::format("scope \"{}\": {} running{}\n", name_, running_,
+                                 stop_requested() ? ", asked to stop" : "");
   for (const auto* task = first_; task != nullptr; task = task->next_in_scope) {
-    text += "  " + describe_await_chain(*task) + "\n";
+    text += "  " + describe_await_chain(*task, loop_.now()) + "\n";
   }
   return text;
 }

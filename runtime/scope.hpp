@@ -26,13 +26,16 @@ namespace tandem {
 struct TaskFailure {
   const char* task;
   std::exception_ptr error;
+  const char* message = nullptr;  // that the task, an actor, was handling
 };
 
 class Scope {
  public:
   /// Stops when `parent` stops, too.
   explicit Scope(EventLoop& loop, Name name = "scope", StopToken parent = {}) noexcept
-      : loop_(loop), name_(name.c_str()), stop_(parent) {}
+      : loop_(loop), name_(name.c_str()), stop_(parent) {
+    enter_loop();
+  }
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -50,8 +53,9 @@ class Scope {
 
   /// Waits until no task is left, then rethrows the first failure, if there was one.
   Task<> join();
+  class EmptyAwaiter;
   /// Waits until no task is left.
-  [[nodiscard]] Event::Awaiter empty() noexcept { return empty_.wait(); }
+  [[nodiscard]] EmptyAwaiter empty(StopToken stop = {}) noexcept;
 
   [[nodiscard]] std::size_t running() const noexcept { return running_; }
   /// Every failure, in the order in which they happened.
@@ -60,14 +64,18 @@ class Scope {
   [[nodiscard]] const char* name() const noexcept { return name_; }
 
   /// Takes note of a failure as if a task of this scope had failed: the others are asked to stop.
-  void fail(const char* task, std::exception_ptr error);
+  void fail(const char* task, std::exception_ptr error, const char* message = nullptr);
   /// One line for each task that still runs: what it waits for, with source lines.
   [[nodiscard]] std::string describe() const;
+  /// For those who look at all tasks: the next scope of the loop, and the newest task.
+  [[nodiscard]] Scope* next_on_loop() const noexcept { return next_on_loop_; }
+  [[nodiscard]] detail::RootTask::promise_type* first_task() const noexcept { return first_; }
 
  private:
   friend struct detail::LeaveScope;
   void enter(detail::RootTask::promise_type& task) noexcept;
   void leave(detail::RootTask::promise_type& task) noexcept;
+  void enter_loop() noexcept;
 
   EventLoop& loop_;
   const char* name_;
@@ -76,7 +84,17 @@ class Scope {
   detail::RootTask::promise_type* first_ = nullptr;
   Event empty_{true};
   std::vector<TaskFailure> failures_;
+  Scope* next_on_loop_ = nullptr;
+  Scope** link_on_loop_ = nullptr;  // the pointer that points here
 };
+
+class Scope::EmptyAwaiter : public Event::Awaiter {
+ public:
+  static constexpr const char* kAwaitName = "tasks of a scope";
+  using Awaiter::Awaiter;
+};
+
+inline Scope::EmptyAwaiter Scope::empty(StopToken stop) noexcept { return {empty_, stop}; }
 
 namespace detail {
 

@@ -13,6 +13,7 @@
 
 #include <concepts>
 #include <coroutine>
+#include <cstdint>
 #include <exception>
 #include <source_location>
 #include <type_traits>
@@ -28,7 +29,9 @@ namespace tandem {
 class Scope;
 namespace detail {
 struct LeaveScope;
-}
+/// The time of this thread's loop when it last looked at its clock: what a co_await is stamped with.
+extern constinit thread_local std::int64_t t_loop_time_ns;
+}  // namespace detail
 
 /// What the runtime knows of every suspended coroutine: the links and names an await chain is printed from.
 struct TaskPromiseBase {
@@ -41,6 +44,8 @@ struct TaskPromiseBase {
   Scope* scope = nullptr;                // of a root: the scope it was spawned in
   std::source_location made;             // the coroutine's function
   std::source_location where;            // its last co_await
+  std::int64_t since_ns = kNeverAwaited;  // ... and when that was
+  static constexpr std::int64_t kNeverAwaited = INT64_MIN;
 
   static void* operator new(std::size_t bytes) { return FrameRecycler::allocate(bytes); }
   static void operator delete(void* block, std::size_t bytes) noexcept {
@@ -52,6 +57,7 @@ struct TaskPromiseBase {
   Awaitable&& await_transform(Awaitable&& awaitable, std::source_location location =
                                                          std::source_location::current()) noexcept {
     where = location;
+    since_ns = detail::t_loop_time_ns;
     child = nullptr;
     if constexpr (requires { std::remove_cvref_t<Awaitable>::kAwaitName; }) {
       waiting_for = std::remove_cvref_t<Awaitable>::kAwaitName;

@@ -2,12 +2,12 @@
 // Text: "[where] what, value, limit; do this": one line, no newline. Programs print it as "error: <text>" on stderr.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace tandem {
 
@@ -21,13 +21,27 @@ enum class ExitCode : int {
   kBadState = 5,   // the run's state is bad (loss not finite for too long)
 };
 
+/// What an error is about, where that decides whether somebody may start over.
+enum class ErrorCategory : unsigned char {
+  kOther,
+  kDevice,      // state on a device is lost for everybody who shares it
+  kCollective,  // the peers wait for something that does not come
+};
+
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  Error(ExitCode code, const std::string& text, ErrorCategory category = ErrorCategory::kOther)
+      : std::runtime_error(text), code_(code), category_(category) {}
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
+  [[nodiscard]] ErrorCategory category() const noexcept { return category_; }
+  /// False: no part of the program may be restarted after it; it goes up to the root.
+  [[nodiscard]] bool restartable() const noexcept {
+    return category_ == ErrorCategory::kOther && code_ != ExitCode::kPeer;
+  }
 
  private:
   ExitCode code_;
+  ErrorCategory category_;
 };
 
 /// The user's input is wrong: `throw user_error("config", "unknown key \"{}\"; did you mean \"{}\"?", key, nearest)`.
@@ -43,6 +57,24 @@ template <class... Args>
 [[nodiscard]] Error failure(ExitCode code, std::string_view where, fmt::format_string<Args...> what,
                             Args&&... args) {
   return {code, fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...))};
+}
+
+/// A device failed; never restartable.
+template <class... Args>
+[[nodiscard]] Error device_error(std::string_view where, fmt::format_string<Args...> what,
+                                 Args&&... args) {
+  return {ExitCode::kFailure,
+          fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...)),
+          ErrorCategory::kDevice};
+}
+
+/// A collective or a peer failed; never restartable.
+template <class... Args>
+[[nodiscard]] Error collective_error(std::string_view where, fmt::format_string<Args...> what,
+                                     Args&&... args) {
+  return {ExitCode::kPeer,
+          fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...)),
+          ErrorCategory::kCollective};
 }
 
 }  // namespace tandem

@@ -283,6 +283,7 @@ constexpr Covered kAwaitables[] = {
      ""},  // of the actor's own task, which Handlers stops; run() itself never awaits it
     {"mailbox_await.hpp", "kTypeName<M>", "Fill"},
     {"mailbox_await.hpp", "kTypeName<R>", "Question"},
+    {"scope.hpp", "\"tasks of a scope\"", "tasks of a scope"},
     {"sleep.hpp", "\"sleep\"", "sleep"},
     {"sleep.hpp", "\"yield\"", "yield"},
 };

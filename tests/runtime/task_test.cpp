@@ -256,7 +256,7 @@ TEST(AwaitChain, NamesEveryLevelDownToWhatItWaitsFor) {
   EXPECT_NE(text.find("scope \"chain\": 1 running"), std::string::npos) << text;
   EXPECT_NE(text.find("worker ("), std::string::npos) << text;
   EXPECT_NE(text.find("middle"), std::string::npos) << text;
-  EXPECT_NE(text.find("the leaf (" __FILE__), std::string::npos) << text;
+  EXPECT_NE(text.find("the leaf (runtime/task_test.cpp:"), std::string::npos) << text;
   EXPECT_NE(text.find("[event]"), std::string::npos) << text;
   event.set();
   loop.run(&Scope::join, &scope);
