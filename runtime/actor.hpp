@@ -4,7 +4,8 @@
 //   void handle(M);       Task<> handle(M);          the next message is taken when the handler is done
 //   X handle(R);          Task<X> handle(R);
 //   void handle(R, ReplyTo<R>);                      answered later (the Task<> form works, too)
-// A handler that throws fails its asker, closes the actor and fails its scope. Optional: void on_close(), called last.
+// A handler that throws fails its asker, closes the actor and fails its scope (a child of Children is restarted, if its
+// parent says so). Optional: void on_start(), called before the first message; void on_close(), called last.
 // Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull` (mailbox_options.hpp) say how.
 // Thread rule: made, started, closed and destroyed on the loop's thread (or the owner's while the loop does not run); it
 // dies after its scope was joined. Messages sent before start() wait (they must come from the thread that starts it).
@@ -24,6 +25,7 @@
 #include <utility>
 
 #include "runtime/address.hpp"
+#include "runtime/exit_reason.hpp"
 #include "runtime/mailbox.hpp"
 #include "runtime/name.hpp"
 #include "runtime/reply_to.hpp"
@@ -32,7 +34,13 @@
 
 namespace tandem {
 
+class Children;
+
 namespace detail {
+void stop_children(Children& children) noexcept;
+/// What a child of an unsupervised parent escalated; null: nothing.
+const TaskFailure* escalated(const Children& children) noexcept;
+
 /// The actor says how a message is merged into a waiting one.
 template <class Self, class M>
 concept Coalesces = requires(M& waiting, M&& newer) {
@@ -61,7 +69,7 @@ class Actor {
     mailbox_->open(scope.loop());
     scope.stop_token().link(on_stop_);
     if (scope.stop_requested()) {
-      mailbox_->stop();
+      on_stop();
     }
     scope.spawn(std::string_view(mailbox_->name()), &Actor::pump, this);
   }
@@ -79,35 +87,48 @@ class Actor {
  protected:
   explicit Actor(Name name = Name(std::string_view(detail::kTypeName<Self>)),
                  MailboxOptions options = {})
-      : mailbox_(new detail::Mailbox(name.c_str(), options, mailbox_rules())),
+      : mailbox_(
+            detail::Mailbox::make_or_inherit(name.c_str(), options, mailbox_rules(), is_child_)),
         credits_per_sender_(options.credits_per_sender),
-        on_stop_(*mailbox_) {}
+        on_stop_(*this) {}
   /// `credits`: how many messages may wait.
   Actor(Name name, std::uint32_t credits) : Actor(name, MailboxOptions{.credits = credits}) {}
-  ~Actor() { mailbox_->abandon(); }
+  ~Actor() {
+    if (!is_child_) {
+      mailbox_->abandon();
+    }
+  }
 
   /// The scope it was started in; null before.
   [[nodiscard]] Scope& scope() const noexcept { return *scope_; }
   [[nodiscard]] EventLoop& loop() const noexcept { return scope_->loop(); }
 
  private:
+  friend class Children;
+
   // Messages handled in a row before others on the loop get their turn.
   static constexpr int kMaxInRow = 128;
 
   struct OnStop : StopCallback {
-    explicit OnStop(detail::Mailbox& target) noexcept
+    explicit OnStop(Actor& owner) noexcept
         : StopCallback(
-              [](StopCallback& self) noexcept { static_cast<OnStop&>(self).mailbox.stop(); }),
-          mailbox(target) {}
-    detail::Mailbox& mailbox;
+              [](StopCallback& self) noexcept { static_cast<OnStop&>(self).actor.on_stop(); }),
+          actor(owner) {}
+    Actor& actor;
   };
+  // A child may be stopped to be restarted, so its mailbox stays open until its parent has decided.
+  void on_stop() noexcept { is_child_ ? mailbox_->halt() : mailbox_->stop(); }
 
   Self& self() noexcept { return static_cast<Self&>(*this); }
 
   Task<> pump() {
     constexpr bool kAnyTask = (handles_by_task<Messages>() || ...);
     std::exception_ptr error;
+    const detail::MessageType* handling = nullptr;
     try {
+      if constexpr (requires(Self& actor) { actor.on_start(); }) {
+        self().on_start();
+      }
       for (int in_row = 0; !mailbox_->stopped();) {
         detail::Mail* mail = mailbox_->take();
         if (mail == nullptr) {
@@ -118,7 +139,8 @@ class Actor {
           in_row = 0;
           continue;
         }
-        const AsyncTraceSpan handling(kAnyTask ? mail->type->name : nullptr);
+        handling = mail->type;
+        const AsyncTraceSpan span(kAnyTask ? mail->type->name : nullptr);
         // One of the types is the mail's: the handlers of all are tried in their order.
         (void)((mail->type == &detail::kMessageType<Messages>
                     ? (co_await dispatch<Messages>(static_cast<detail::MailOf<Messages>&>(*mail)),
@@ -134,13 +156,37 @@ class Actor {
       error = std::current_exception();
     }
     on_stop_.unlink();
-    mailbox_->end();
+    if (children_ != nullptr) {
+      detail::stop_children(*children_);
+    }
+    if (is_child_) {
+      scope_->request_stop();  // its tasks end with it
+    }
+    const char* message = handling != nullptr ? handling->name : nullptr;
+    if (!is_child_) {
+      end(error, message);
+    }
     if constexpr (requires(Self& actor) { actor.on_close(); }) {
       self().on_close();
     }
     if (error != nullptr) {
-      std::rethrow_exception(error);
+      scope_->fail(name(), std::move(error), message);
     }
+  }
+
+  // For whoever has the address, this is the end.
+  void end(const std::exception_ptr& error, const char* message) noexcept {
+    ExitReason reason{.actor = name()};
+    const TaskFailure* below = children_ != nullptr ? detail::escalated(*children_) : nullptr;
+    if (error != nullptr && !(scope_->stop_requested() && detail::is_stopped(error))) {
+      reason = {ExitReason::Kind::kFailed, name(), name(), message, error};
+    } else if (below != nullptr) {
+      reason = {ExitReason::Kind::kFailed, name(), below->task, below->message, below->error};
+    } else if (mailbox_->stopped()) {
+      reason.kind = ExitReason::Kind::kStopped;
+    }
+    mailbox_->end();
+    mailbox_->watchers().tell(reason);
   }
 
   // What dispatch() returns when the handler has run already.
@@ -320,9 +366,11 @@ class Actor {
     return message;
   }
 
+  bool is_child_ = false;  // of a Children, which owns the mailbox
   detail::Mailbox* mailbox_;
   std::uint32_t credits_per_sender_;
   Scope* scope_ = nullptr;
+  Children* children_ = nullptr;
   OnStop on_stop_;
 };
 

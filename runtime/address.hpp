@@ -90,6 +90,12 @@ class Address {
     return ask(std::move(request), EventLoop::current().now() + limit, stop);
   }
 
+  /// Of the actor; "nobody" if there is none.
+  [[nodiscard]] const char* name() const noexcept {
+    return to_.mailbox() != nullptr ? to_.mailbox()->name() : "nobody";
+  }
+  /// Internal.
+  [[nodiscard]] detail::Mailbox* mailbox() const noexcept { return to_.mailbox(); }
   /// No ordinary message is taken any more.
   [[nodiscard]] bool closed() const noexcept {
     return to_.mailbox() == nullptr || to_.mailbox()->closed();

@@ -35,6 +35,20 @@ std::exception_ptr reply_dropped_error(const char* request) noexcept {
       failure(ExitCode::kFailure, "actor", "{} was dropped without an answer", request));
 }
 
+namespace {
+constinit thread_local Mailbox* t_inherited = nullptr;
+}
+
+Mailbox::Inheritance::Inheritance(Mailbox* mailbox) noexcept { t_inherited = mailbox; }
+Mailbox::Inheritance::~Inheritance() { t_inherited = nullptr; }
+
+Mailbox* Mailbox::make_or_inherit(const char* name, const MailboxOptions& options,
+                                  const Rules& rules, bool& inherited) {
+  Mailbox* mailbox = std::exchange(t_inherited, nullptr);
+  inherited = mailbox != nullptr;
+  return inherited ? mailbox : new Mailbox(name, options, rules);
+}
+
 void Mailbox::release() noexcept {
   // acq_rel: what others did with the mailbox is done before it goes.
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
@@ -49,6 +63,14 @@ Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& r
     candidates_.reserve(2 * credits_);
   }
   update_diverted();
+}
+
+void Mailbox::deliver_control(Mail& mail) noexcept {
+  if (reserve_control()) {
+    deliver(mail);
+  } else {
+    mail.bounce(mail, name_, Bounced::kClosed);
+  }
 }
 
 void Mailbox::arrive(Op& op) noexcept {
@@ -145,6 +167,11 @@ bool Mailbox::seal() noexcept {
                                                            std::memory_order_relaxed);
 }
 
+void Mailbox::halt() noexcept {
+  stopped_ = true;
+  wake_actor();
+}
+
 void Mailbox::end() noexcept {
   sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
   control_sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
@@ -179,6 +206,7 @@ void Mailbox::abandon() noexcept {
   TANDEM_CHECK(loop_.load() == nullptr || ended_,
                "an actor died before it had ended: close it, then join its scope");
   end();
+  watchers_.tell({.kind = ExitReason::Kind::kStopped, .actor = name_});
   abandoned_ = true;
   free_if_unused();
 }
@@ -192,6 +220,10 @@ void Mailbox::free_if_unused() noexcept {
 }
 
 void Mailbox::open(EventLoop& loop) noexcept {
+  stopped_ = false;
+  if (link_on_loop_ != nullptr) {
+    return;  // a fresh actor behind it
+  }
   loop_.store(&loop, std::memory_order_release);
   detail::LoopRegistry& registry = loop.registry();
   next_on_loop_ = registry.first_mailbox;

@@ -19,6 +19,7 @@
 #include "runtime/message.hpp"
 #include "runtime/root_task.hpp"
 #include "runtime/sender_share.hpp"
+#include "runtime/watchers.hpp"
 
 namespace tandem {
 
@@ -50,6 +51,15 @@ class Mailbox {
   };
 
   Mailbox(const char* name, const MailboxOptions& options, const Rules& rules);
+  /// A new one, or the one that a restarted child inherits (Inheritance).
+  static Mailbox* make_or_inherit(const char* name, const MailboxOptions& options,
+                                  const Rules& rules, bool& inherited);
+  /// While it lives, the next actor made on this thread gets this mailbox (unless it is null) instead of a new one.
+  class Inheritance {
+   public:
+    explicit Inheritance(Mailbox* mailbox) noexcept;
+    ~Inheritance();
+  };
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
@@ -92,6 +102,8 @@ class Mailbox {
       loop->post_from_any_thread(mail);
     }
   }
+  /// A control message that nobody waits for: bounced only when the actor has ended.
+  void deliver_control(Mail& mail) noexcept;
   /// Without a credit: the mail waits in line, and its place (if any) says when it was accepted or bounced.
   void deliver_in_line(Mail& mail) noexcept;
   /// Takes a mail out of the line and frees it. Of the mailbox's loop; its place says that it waits.
@@ -124,6 +136,8 @@ class Mailbox {
   void close() noexcept;
   /// close(), and what was accepted is bounced.
   void stop() noexcept;
+  /// The actor is to pause: it takes no more, messages wait. For a child that may go on after a restart: open() again.
+  void halt() noexcept;
   /// Nothing but control messages will ever come: closed, and everything accepted was taken.
   [[nodiscard]] bool drained() const noexcept {
     return stopped_ || (closed() && depth() == 0 && control_depth() == 0);
@@ -134,6 +148,8 @@ class Mailbox {
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
+  /// Those who are told when the actor has ended.
+  [[nodiscard]] Watchers& watchers() noexcept { return watchers_; }
   /// The actor object is gone; frees this when nobody refers to it.
   void abandon() noexcept;
   /// Whether depth_max and waiting times are measured from now on.
@@ -289,6 +305,7 @@ class Mailbox {
     std::atomic<std::uint64_t> coalesced{0};
   };
   Counters counters_;
+  Watchers watchers_;
 };
 
 }  // namespace detail
