@@ -1,0 +1,113 @@
+// runtime/testing/expectation.hpp — the sentences of the test kit: kit.expect<Note>().from("writer").to(book).with(fits);
+//
+// Carried out when the sentence ends (at its semicolon), or where its truth is asked for. See test_kit.hpp.
+#pragma once
+
+#include <functional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/address.hpp"
+#include "runtime/mail_tap.hpp"
+
+namespace tandem {
+
+class TestKit;
+
+enum class Verb : unsigned char { kExpect, kAllow, kDisallow, kPrepone, kPostpone, kDrop };
+
+/// Which messages a sentence is about.
+struct MailPattern {
+  const char* message = nullptr;
+  bool (*is)(const TappedMail& mail) noexcept = nullptr;
+  std::string from;              // "": anybody
+  std::string to;                // "": anybody
+  const void* target = nullptr;  // this very actor; null: by name
+  std::function<bool(const TappedMail&)> fits;
+
+  [[nodiscard]] bool is_for(const TappedMail& mail) const;
+  [[nodiscard]] bool matches(const TappedMail& mail) const;
+  /// "Note from writer to book"
+  [[nodiscard]] std::string text() const;
+};
+
+template <class M, Verb kVerb>
+class Expectation {
+ public:
+  Expectation(TestKit& kit, std::source_location where) : kit_(kit), where_(where) {
+    pattern_.message = detail::kTypeName<M>;
+    pattern_.is = [](const TappedMail& mail) noexcept { return mail.is<M>(); };
+  }
+  Expectation(const Expectation&) = delete;
+  Expectation& operator=(const Expectation&) = delete;
+  ~Expectation() noexcept(false) {
+    if (!done_) {
+      carry_out();
+    }
+  }
+
+  /// The task or actor that sent it.
+  Expectation& from(std::string_view name) & {
+    return set([&] { pattern_.from = name; });
+  }
+  Expectation&& from(std::string_view name) && { return std::move(from(name)); }
+  /// The actor it is for: by name, by address, or itself.
+  Expectation& to(std::string_view name) & {
+    return set([&] { pattern_.to = name; });
+  }
+  Expectation&& to(std::string_view name) && { return std::move(to(name)); }
+  template <class... Ms>
+  Expectation& to(const Address<Ms...>& address) & {
+    return set([&] {
+      pattern_.to = address.name();
+      pattern_.target = address.mailbox();
+    });
+  }
+  template <class... Ms>
+  Expectation&& to(const Address<Ms...>& address) && {
+    return std::move(to(address));
+  }
+  template <class A>
+    requires requires(const A& actor) { actor.address().mailbox(); }
+  Expectation& to(const A& actor) & {
+    return to(actor.address());
+  }
+  template <class A>
+    requires requires(const A& actor) { actor.address().mailbox(); }
+  Expectation&& to(const A& actor) && {
+    return std::move(to(actor.address()));
+  }
+  /// fits(const M&) is true.
+  template <class Fits>
+    requires std::predicate<Fits, const M&>
+  Expectation& with(Fits fits) & {
+    return set(
+        [&] { pattern_.fits = [fits](const TappedMail& mail) { return fits(mail.get<M>()); }; });
+  }
+  template <class Fits>
+    requires std::predicate<Fits, const M&>
+  Expectation&& with(Fits fits) && {
+    return std::move(with(std::move(fits)));
+  }
+
+  /// Carries it out (once), and says whether it went so.
+  operator bool() const { return done_ ? result_ : carry_out(); }  // NOLINT: for conditions
+
+ private:
+  template <class Change>
+  Expectation& set(Change change) {
+    change();
+    return *this;
+  }
+  bool carry_out() const;
+
+  TestKit& kit_;
+  std::source_location where_;
+  MailPattern pattern_;
+  mutable bool done_ = false;
+  mutable bool result_ = false;
+};
+
+}  // namespace tandem
