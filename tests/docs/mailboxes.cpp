@@ -38,10 +38,15 @@ TEST(DocsMailboxes, NewerMessagesReplaceWaitingOnes) {
   tandem::Scope scope(loop, "actors");
   Display display;
   display.start(scope);
-  for (int percent = 1; percent <= 100; ++percent) {
-    EXPECT_EQ(display.address().try_send(Progress{percent}), tandem::SendResult::kSent);
-  }
-  EXPECT_EQ(display.address().try_send(Abort{}), tandem::SendResult::kSent);
+  loop.run(
+      [](Display::AddressType address) -> Task<> {
+        for (int percent = 1; percent <= 100; ++percent) {
+          EXPECT_EQ(address.try_send(Progress{percent}), tandem::SendResult::kSent);
+        }
+        EXPECT_EQ(address.try_send(Abort{}), tandem::SendResult::kSent);
+        co_return;
+      },
+      display.address());
   display.close();
   loop.run(&tandem::Scope::join, &scope);
   EXPECT_EQ(display.shown, (std::vector<int>{-1, 100}));
