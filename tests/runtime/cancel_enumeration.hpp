@@ -58,6 +58,13 @@ class Scenario {
 
   static constexpr int kFinishing = -1;  // as a step
 
+  /// In between(), where run() waits for other threads: they get this one's processor while nothing is queued here.
+  void let_threads_run() {
+    if (!loop.has_ready_ops()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
   /// The next thing that run() has done.
   void pass() { ++passed; }
 

@@ -127,10 +127,9 @@ struct Threads : Scenario {
   using Scenario::Scenario;
   Task<> run() override {
     const auto job = [this] {
-      while (!gate) {
-        std::this_thread::yield();
+      while (!gate.exchange(false)) {
+        gate.wait(false);
       }
-      gate = false;
       return 3;
     };
     Completion<int> completion(loop);
@@ -150,8 +149,9 @@ struct Threads : Scenario {
     }
     if (step % 4 == 3) {
       gate = true;
+      gate.notify_one();
     }
-    std::this_thread::yield();
+    let_threads_run();
   }
   std::atomic<bool> gate{false};
   Completion<int>* waiting = nullptr;
@@ -176,7 +176,7 @@ struct Files : Scenario {
     co_await io.remove(path);
     pass();
   }
-  void between(int) override { std::this_thread::yield(); }
+  void between(int) override { let_threads_run(); }
   FileIo io{loop};
   std::string path =
       (std::filesystem::temp_directory_path() / ("tandem_cancel_" + std::to_string(getpid())))
