@@ -18,6 +18,9 @@ CpuPool::CpuPool(EventLoop& loop, Options options) : loop_(loop), options_(std::
                        options_.name, core, ours.size());
     }
   }
+  if (options_.driver != nullptr) {
+    return;
+  }
   threads_.reserve(static_cast<std::size_t>(options_.threads));
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this, i] { work(i); });
@@ -47,6 +50,10 @@ void CpuPool::submit(Job& job) {
     last_job_ = &job;
   }
   // The job may be done and gone by now.
+  if (options_.driver != nullptr) {
+    options_.driver->work_there(*this);
+    return;
+  }
   if (chunks == 1) {
     work_there_.notify_one();
   } else {
@@ -82,41 +89,68 @@ void CpuPool::work(int index) {
     if (first_job_ == nullptr) {
       return;
     }
-    Job& job = *first_job_;
-    ++job.workers;
+    Job& job = *join_first_job();
     lock.unlock();
     run_chunks(job);
     lock.lock();
-    // All chunks are taken: nobody else may join. The last of those who did ends the job.
-    remove_from_queue(job);
-    if (--job.workers == 0) {
-      loop_.post_from_any_thread(job.resume);
-    }
+    leave_job(job);
   }
+}
+
+CpuPool::Job* CpuPool::join_first_job() noexcept {
+  if (first_job_ != nullptr) {
+    ++first_job_->workers;
+  }
+  return first_job_;
+}
+
+// All chunks are taken: nobody else may join. The last of those who did ends the job.
+void CpuPool::leave_job(Job& job) noexcept {
+  remove_from_queue(job);
+  if (--job.workers == 0) {
+    loop_.post_from_any_thread(job.resume);
+  }
+}
+
+bool CpuPool::Worker::join() {
+  const std::lock_guard lock(pool_->mutex_);
+  job_ = pool_->join_first_job();
+  return job_ != nullptr;
+}
+
+bool CpuPool::Worker::run_chunk() { return pool_->run_next_chunk(*job_); }
+
+void CpuPool::Worker::leave() {
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->leave_job(*std::exchange(job_, nullptr));
 }
 
 void CpuPool::run_chunks(Job& job) noexcept {
   thread::enter_runtime();
   const std::int64_t start_ns = trace::detail::now_ns();
-  for (;;) {
-    const std::size_t chunk = job.next_chunk.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= job.count) {
-      break;
-    }
-    try {
-      TraceSpan span{"chunk"};
-      job.run_chunk(job, chunk);
-    } catch (...) {
-      job.next_chunk.store(job.count, std::memory_order_relaxed);
-      const std::lock_guard lock(mutex_);
-      if (job.error == nullptr || chunk < job.error_chunk) {
-        job.error = std::current_exception();
-        job.error_chunk = chunk;
-      }
-    }
+  while (run_next_chunk(job)) {
   }
   busy_ns_.fetch_add(trace::detail::now_ns() - start_ns, std::memory_order_relaxed);
   thread::leave_runtime();
+}
+
+bool CpuPool::run_next_chunk(Job& job) noexcept {
+  const std::size_t chunk = job.next_chunk.fetch_add(1, std::memory_order_relaxed);
+  if (chunk >= job.count) {
+    return false;
+  }
+  try {
+    TraceSpan span{"chunk"};
+    job.run_chunk(job, chunk);
+  } catch (...) {
+    job.next_chunk.store(job.count, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (job.error == nullptr || chunk < job.error_chunk) {
+      job.error = std::current_exception();
+      job.error_chunk = chunk;
+    }
+  }
+  return true;
 }
 
 }  // namespace tandem

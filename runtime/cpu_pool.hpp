@@ -29,6 +29,16 @@
 
 namespace tandem {
 
+class CpuPool;
+
+/// Stands in for a pool's threads (the simulator): told that a job was queued, it takes the workers' turns itself, in its
+/// own time, on the loop's thread.
+class PoolDriver {
+ public:
+  virtual ~PoolDriver() = default;
+  virtual void work_there(CpuPool& pool) = 0;
+};
+
 class CpuPool {
  public:
   struct Options {
@@ -36,6 +46,8 @@ class CpuPool {
     std::vector<int> cores = {};  // thread i is bound to cores[i % size]; empty: not bound
     std::string name = "pool";
     bool background = false;  // waking threads don't preempt others that compute on the same cores
+    PoolDriver* driver =
+        nullptr;  // not null: no threads are made, it runs the chunks; outlives the pool
   };
 
   /// Throws Error if a core is not ours to use.
@@ -58,9 +70,28 @@ class CpuPool {
     return RunAwaiter<Fn>(*this, std::move(fn));
   }
 
-  [[nodiscard]] int threads() const noexcept { return static_cast<int>(threads_.size()); }
+  [[nodiscard]] int threads() const noexcept { return options_.threads; }
   /// Time spent in chunks that have ended, in seconds, summed over the threads. Any thread.
   [[nodiscard]] double busy_s() const noexcept;
+
+ private:
+  struct Job;
+
+ public:
+  /// One worker's turns, for a PoolDriver: join() -> run_chunk() until it says false -> leave().
+  class Worker {
+   public:
+    explicit Worker(CpuPool& pool) noexcept : pool_(&pool) {}
+    /// Joins the oldest job with chunks left; false: there is none.
+    bool join();
+    /// Runs its next chunk; false: none was left.
+    bool run_chunk();
+    void leave();
+
+   private:
+    CpuPool* pool_;
+    Job* job_ = nullptr;
+  };
 
  private:
   // Lives in the awaiting coroutine's frame, and may be gone as soon as its completion is posted.
@@ -86,7 +117,10 @@ class CpuPool {
 
   void submit(Job& job);
   void work(int index);
+  Job* join_first_job() noexcept;     // of those who hold the mutex
+  void leave_job(Job& job) noexcept;  // the same
   void run_chunks(Job& job) noexcept;
+  bool run_next_chunk(Job& job) noexcept;
   void remove_from_queue(Job& job) noexcept;
 
   EventLoop& loop_;

@@ -138,6 +138,24 @@ void EventLoop::note_time() noexcept {
       clock_ == &Clock::real() ? looked_ns_ : clock_->now().time_since_epoch().count();
 }
 
+std::size_t EventLoop::run_ready(std::size_t most) {
+  Running running(*this);
+  inbox_.take_all(queue_);
+  if (!timers_.empty()) {
+    timers_.take_due(now(), queue_);
+  }
+  std::size_t count = 0;
+  for (; count < most; ++count) {
+    Op* op = queue_.pop();
+    if (op == nullptr) {
+      break;
+    }
+    synchronous_left_ = kSynchronousLimit;
+    op->run(*op);
+  }
+  return count;
+}
+
 void EventLoop::run_batch(const bool& done) {
   for (int left = kBatch; left > 0; --left) {
     Op* op = queue_.pop();
