@@ -1,0 +1,208 @@
+// runtime/device/device.hpp — an accelerator as the loop sees it: streams of copies and kernels, and events to await.
+//
+// Operations of one stream run in their order; streams run side by side, as far as the device has engines (one for
+// compute, one for copies in each direction). record() marks a point of a stream: other streams wait for it on the device
+// (stream.wait), the host only when it needs the bytes (co_await event.wait()).
+// Errors are sticky, as with CUDA: after a failed operation the device does nothing any more; every event recorded before
+// or after and not yet done ends with that DeviceError.
+// Thread rule: of the loop's thread. Ownership: host and device buffers belong to the device from the call to the event
+// behind it. Cancel rule: wait(stop_token) ends the waiting at once with Stopped; the device's work goes on.
+//
+//   DeviceBuffer x = device.allocate(bytes);   DeviceStream copies = device.stream("copies");
+//   copies.to_device(x.data(), host);   compute.wait(copies.record());   compute.launch("scale", cost, fn);
+//   co_await compute.record().wait();
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "runtime/event.hpp"
+#include "runtime/name.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+/// The device failed, or refused. It is of no use any more, unless it was out of memory.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+class DeviceOutOfMemory : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
+class Device;
+
+/// Device memory; freed by the destructor, which may run only when no queued operation uses it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() noexcept = default;
+  DeviceBuffer(Device& device, std::byte* data, std::size_t bytes) noexcept
+      : device_(&device), data_(data), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DeviceBuffer();
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+
+ private:
+  void swap(DeviceBuffer& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+namespace detail {
+/// A recorded point. Reaches the loop as an op; kept alive meanwhile by itself.
+struct DevicePoint : Op {
+  explicit DevicePoint(EventLoop& home) noexcept : Op(&DevicePoint::arrive), loop(home) {}
+  /// Any thread, once.
+  static void reach(std::shared_ptr<DevicePoint> point, std::exception_ptr failed) noexcept {
+    DevicePoint& self = *point;
+    self.error = std::move(failed);
+    self.on_the_way = std::move(point);
+    self.loop.post_from_any_thread(self);
+  }
+  static void arrive(Op& op) noexcept {
+    auto& self = static_cast<DevicePoint&>(op);
+    const std::shared_ptr<DevicePoint> last_use = std::move(self.on_the_way);
+    self.known.set();
+  }
+
+  EventLoop& loop;
+  Event known;  // the loop knows that it was reached
+  std::exception_ptr error;
+  bool passed = false;  // of the device: its streams may go on
+  std::shared_ptr<DevicePoint> on_the_way;
+};
+}  // namespace detail
+
+/// A point of a stream. Copies name the same point.
+class DeviceEvent {
+ public:
+  class Awaiter;
+  explicit DeviceEvent(std::shared_ptr<detail::DevicePoint> point) noexcept
+      : point_(std::move(point)) {}
+
+  /// As far as the loop knows by now.
+  [[nodiscard]] bool done() const noexcept { return point_->known.is_set(); }
+  /// co_await: until all that the stream was given before is done. Throws DeviceError, or Stopped.
+  [[nodiscard]] Awaiter wait(StopToken stop = {}) const noexcept;
+  [[nodiscard]] const std::shared_ptr<detail::DevicePoint>& point() const noexcept {
+    return point_;
+  }
+
+ private:
+  std::shared_ptr<detail::DevicePoint> point_;
+};
+
+class DeviceEvent::Awaiter : public Event::Awaiter {
+ public:
+  static constexpr const char* kAwaitName = "device event";
+  Awaiter(std::shared_ptr<detail::DevicePoint> point, StopToken stop) noexcept
+      : Event::Awaiter(point->known, stop), point_(std::move(point)) {}
+  void await_resume() const {
+    Event::Awaiter::await_resume();
+    if (point_->error != nullptr) {
+      std::rethrow_exception(point_->error);
+    }
+  }
+
+ private:
+  std::shared_ptr<detail::DevicePoint> point_;
+};
+
+inline DeviceEvent::Awaiter DeviceEvent::wait(StopToken stop) const noexcept {
+  return {point_, stop};
+}
+
+/// What a kernel is expected to take; a simulated device takes just that.
+struct KernelCost {
+  double seconds = 0;  // added to what the others amount to
+  double flops = 0;
+  double bytes = 0;  // read and written
+};
+
+/// On a simulated device the kernel itself, called when its turn has come; on a real one what launches it on the device's
+/// own stream, called at once.
+using Kernel = std::function<void(void* native_stream)>;
+
+/// A handle; the stream lives as long as its device.
+class DeviceStream {
+ public:
+  DeviceStream(Device& device, std::uint32_t number) noexcept : device_(&device), number_(number) {}
+
+  void to_device(std::byte* device_memory, std::span<const std::byte> host);
+  void to_host(std::span<std::byte> host, const std::byte* device_memory);
+  void launch(Name name, KernelCost cost, Kernel kernel);
+  /// What is given to this stream from now on runs after `event`, whatever stream that is of.
+  void wait(const DeviceEvent& event);
+  /// The point behind everything given to this stream so far.
+  [[nodiscard]] DeviceEvent record();
+
+ private:
+  Device* device_;
+  std::uint32_t number_;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t memory_bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t free_bytes() const noexcept = 0;
+
+  /// Throws DeviceOutOfMemory with the sizes.
+  [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) {
+    return {*this, take_memory(bytes), bytes};
+  }
+  [[nodiscard]] DeviceStream stream(Name name) { return {*this, add_stream(name)}; }
+
+ protected:
+  friend class DeviceBuffer;
+  friend class DeviceStream;
+  enum class CopyKind : unsigned char { kToDevice, kToHost };
+
+  virtual std::byte* take_memory(std::size_t bytes) = 0;
+  virtual void give_memory_back(std::byte* data, std::size_t bytes) noexcept = 0;
+  virtual std::uint32_t add_stream(Name name) = 0;
+  virtual void copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
+                    std::size_t bytes) = 0;
+  virtual void launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) = 0;
+  virtual void wait(std::uint32_t stream, const DeviceEvent& event) = 0;
+  virtual DeviceEvent record(std::uint32_t stream) = 0;
+};
+
+inline DeviceBuffer::~DeviceBuffer() {
+  if (device_ != nullptr) {
+    device_->give_memory_back(data_, bytes_);
+  }
+}
+
+inline void DeviceStream::to_device(std::byte* device_memory, std::span<const std::byte> host) {
+  device_->copy(number_, Device::CopyKind::kToDevice, device_memory, host.data(), host.size());
+}
+inline void DeviceStream::to_host(std::span<std::byte> host, const std::byte* device_memory) {
+  device_->copy(number_, Device::CopyKind::kToHost, host.data(), device_memory, host.size());
+}
+inline void DeviceStream::launch(Name name, KernelCost cost, Kernel kernel) {
+  device_->launch(number_, name, cost, std::move(kernel));
+}
+inline void DeviceStream::wait(const DeviceEvent& event) { device_->wait(number_, event); }
+inline DeviceEvent DeviceStream::record() { return device_->record(number_); }
+
+}  // namespace tandem

@@ -1,0 +1,229 @@
+#include "runtime/device/sim_device.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "runtime/timer_heap.hpp"
+#include "runtime/util/thread.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::align_val_t kAlignment{256};
+
+Duration seconds(double value) noexcept { return Duration(static_cast<std::int64_t>(value * 1e9)); }
+
+}  // namespace
+
+class SimDevice::Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual void add(std::uint32_t stream, SimEngines::Operation operation) = 0;
+  virtual std::uint32_t add_stream() = 0;
+  virtual void fail(std::exception_ptr error) = 0;
+  [[nodiscard]] virtual Duration busy(SimEngines::Engine engine) = 0;
+};
+
+// The loop's timers.
+class SimDevice::LoopDriver final : public Driver {
+ public:
+  explicit LoopDriver(EventLoop& loop) : loop_(loop) {}
+  ~LoopDriver() override { loop_.disarm(timer_); }
+
+  void add(std::uint32_t stream, SimEngines::Operation operation) override {
+    engines_.add(stream, std::move(operation), loop_.now());
+    arm();
+  }
+  std::uint32_t add_stream() override { return engines_.add_stream(); }
+  void fail(std::exception_ptr error) override {
+    engines_.fail(std::move(error));
+    loop_.disarm(timer_);
+  }
+  Duration busy(SimEngines::Engine engine) override { return engines_.busy(engine); }
+
+ private:
+  struct Timer : TimerOp {
+    explicit Timer(LoopDriver& owner) noexcept
+        : TimerOp([](Op& op) noexcept {
+            LoopDriver& self = static_cast<Timer&>(op).driver;
+            self.engines_.advance(self.loop_.now());
+            self.arm();
+          }),
+          driver(owner) {}
+    LoopDriver& driver;
+  };
+  void arm() {
+    loop_.disarm(timer_);
+    if (const TimePoint next = engines_.next_end(); next != TimePoint::max()) {
+      loop_.arm(timer_, next);
+    }
+  }
+
+  EventLoop& loop_;
+  SimEngines engines_{false};
+  Timer timer_{*this};
+};
+
+// A thread that sleeps until something ends.
+class SimDevice::ThreadDriver final : public Driver {
+ public:
+  explicit ThreadDriver(const std::string& name) : thread_([this, name] { work(name); }) {}
+  ~ThreadDriver() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  void add(std::uint32_t stream, SimEngines::Operation operation) override {
+    {
+      const std::lock_guard lock(mutex_);
+      arrived_.push_back({stream, std::move(operation), Clock::real().now()});
+    }
+    changed_.notify_one();
+  }
+  std::uint32_t add_stream() override {
+    const std::lock_guard lock(engines_mutex_);
+    return engines_.add_stream();
+  }
+  void fail(std::exception_ptr error) override {
+    const std::lock_guard lock(engines_mutex_);
+    engines_.fail(std::move(error));
+  }
+  Duration busy(SimEngines::Engine engine) override {
+    const std::lock_guard lock(engines_mutex_);
+    return engines_.busy(engine);
+  }
+
+ private:
+  struct Arrived {
+    std::uint32_t stream;
+    SimEngines::Operation operation;
+    TimePoint when;
+  };
+
+  void work(const std::string& name) {
+    thread::set_name(name);
+    TimePoint next = TimePoint::max();
+    for (;;) {
+      std::vector<Arrived> taken;
+      {
+        std::unique_lock lock(mutex_);
+        const auto woken = [this] { return stopping_ || !arrived_.empty(); };
+        if (next == TimePoint::max()) {
+          changed_.wait(lock, woken);
+        } else {
+          changed_.wait_until(lock, next, woken);
+        }
+        if (stopping_) {
+          return;
+        }
+        taken.swap(arrived_);
+      }
+      // Not under the first lock: kernels run in here, and the loop's thread queues on meanwhile.
+      const std::lock_guard lock(engines_mutex_);
+      for (Arrived& one : taken) {
+        engines_.advance(one.when);
+        engines_.add(one.stream, std::move(one.operation), one.when);
+      }
+      engines_.advance(Clock::real().now());
+      next = engines_.next_end();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Arrived> arrived_;
+  bool stopping_ = false;
+  std::mutex engines_mutex_;
+  SimEngines engines_{true};
+  std::thread thread_;
+};
+
+SimDevice::SimDevice(EventLoop& loop, Options options) : loop_(loop), options_(std::move(options)) {
+  if (options_.time == Time::kVirtual) {
+    driver_ = std::make_unique<LoopDriver>(loop);
+  } else {
+    driver_ = std::make_unique<ThreadDriver>(options_.name);
+  }
+}
+
+SimDevice::~SimDevice() { driver_->fail(error("destroyed with work in its streams")); }
+
+std::exception_ptr SimDevice::error(const std::string& what) const {
+  return std::make_exception_ptr(
+      DeviceError(ExitCode::kFailure,
+                  fmt::format("[device] {}: {}; it can do nothing any more: restart the rank",
+                              options_.name, what)));
+}
+
+void SimDevice::lose() { driver_->fail(error("the device was lost")); }
+
+double SimDevice::busy_s(SimEngines::Engine engine) const {
+  return std::chrono::duration<double>(driver_->busy(engine)).count();
+}
+
+std::byte* SimDevice::take_memory(std::size_t bytes) {
+  if (bytes > free_bytes()) {
+    throw DeviceOutOfMemory(
+        ExitCode::kRefused,
+        fmt::format("[device] {}: out of memory: {} bytes wanted, {} of {} free; use smaller "
+                    "batches or fewer slots",
+                    options_.name, bytes, free_bytes(), options_.memory_bytes));
+  }
+  used_bytes_ += bytes;
+  return static_cast<std::byte*>(::operator new(bytes, kAlignment));
+}
+
+void SimDevice::give_memory_back(std::byte* data, std::size_t bytes) noexcept {
+  used_bytes_ -= bytes;
+  ::operator delete(data, kAlignment);
+}
+
+std::uint32_t SimDevice::add_stream(Name) { return driver_->add_stream(); }
+
+void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
+                     std::size_t bytes) {
+  const bool in = kind == CopyKind::kToDevice;
+  const double speed = in ? options_.to_device_bytes_per_s : options_.to_host_bytes_per_s;
+  SimEngines::Operation operation{
+      .name = in ? "copy to device" : "copy to host",
+      .engine = in ? SimEngines::Engine::kToDevice : SimEngines::Engine::kToHost,
+      .cost = options_.operation_latency + seconds(static_cast<double>(bytes) / speed),
+      .work = [to, from, bytes] { std::memcpy(to, from, bytes); }};
+  if (copies_++ == fail_copy_) {
+    operation.fails = error(fmt::format("a {} of {} bytes failed", operation.name, bytes));
+  }
+  driver_->add(stream, std::move(operation));
+}
+
+void SimDevice::launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) {
+  const double work =
+      std::max(cost.flops / options_.compute_flops_per_s, cost.bytes / options_.memory_bytes_per_s);
+  SimEngines::Operation operation{.name = name.c_str(),
+                                  .engine = SimEngines::Engine::kCompute,
+                                  .cost = options_.operation_latency + seconds(cost.seconds + work),
+                                  .work = [run = std::move(kernel)] { run(nullptr); }};
+  if (kernels_++ == fail_kernel_) {
+    operation.fails = error(fmt::format("kernel \"{}\" failed", name.c_str()));
+  }
+  driver_->add(stream, std::move(operation));
+}
+
+void SimDevice::wait(std::uint32_t stream, const DeviceEvent& event) {
+  driver_->add(stream, {.waits_for = event.point()});
+}
+
+DeviceEvent SimDevice::record(std::uint32_t stream) {
+  auto point = std::make_shared<detail::DevicePoint>(loop_);
+  driver_->add(stream, {.reaches = point});
+  return DeviceEvent(std::move(point));
+}
+
+}  // namespace tandem

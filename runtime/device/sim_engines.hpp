@@ -1,0 +1,80 @@
+// runtime/device/sim_engines.hpp — what runs when on a simulated device: streams, engines and points, in anyone's time.
+//
+// A passive machine: it is told what was queued and what time it is, and says when it wants to be told again. An operation
+// is ready when those before it in its stream are done; ready operations of one engine run one after another, first come,
+// first served. Start and end follow from the costs alone, however late advance() is called.
+// Thread rule: one at a time (its owner locks). Internal to SimDevice.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "runtime/clock.hpp"
+#include "runtime/device/device.hpp"
+
+namespace tandem {
+
+class SimEngines {
+ public:
+  enum class Engine : std::uint8_t { kCompute, kToDevice, kToHost, kCount };
+  using Point = std::shared_ptr<detail::DevicePoint>;
+
+  /// One of: work for an engine, a point to reach (`reaches`), a point to wait for (`waits_for`).
+  struct Operation {
+    const char* name = "";
+    Engine engine = Engine::kCompute;
+    Duration cost{0};
+    std::function<void()> work = {};
+    std::exception_ptr fails = {};  // instead of working
+    Point reaches = {};
+    Point waits_for = {};
+  };
+
+  /// `early`: the work is done when the operation starts, not when it ends (in real time, where it takes time itself).
+  explicit SimEngines(bool early) noexcept : early_(early) {}
+
+  std::uint32_t add_stream();
+  void add(std::uint32_t stream, Operation operation, TimePoint now);
+  /// Ends what is due, and starts what can start.
+  void advance(TimePoint now);
+  /// When something ends next; TimePoint::max(): nothing runs.
+  [[nodiscard]] TimePoint next_end() const noexcept;
+  /// Everything queued is dropped, points are reached with this error, now and from now on.
+  void fail(std::exception_ptr error);
+  [[nodiscard]] const std::exception_ptr& error() const noexcept { return error_; }
+  /// Time in which the engine worked.
+  [[nodiscard]] Duration busy(Engine engine) const noexcept {
+    return engines_[static_cast<std::size_t>(engine)].busy;
+  }
+
+ private:
+  struct Stream {
+    std::deque<Operation> operations;
+    bool at_engine = false;  // the first one waits at its engine, or runs
+  };
+  struct EngineState {
+    std::deque<std::uint32_t> ready;  // streams
+    bool running = false;             // the first of them
+    TimePoint end;
+    Duration busy{0};
+  };
+
+  void pump(TimePoint now);
+  bool pass_points(Stream& stream);
+  void queue_at_engine(std::uint32_t stream);
+  bool start(EngineState& engine, TimePoint now);
+  void finish(EngineState& engine);
+  void work(Operation& operation);
+
+  bool early_;
+  std::vector<Stream> streams_;
+  std::array<EngineState, static_cast<std::size_t>(Engine::kCount)> engines_;
+  std::exception_ptr error_;
+};
+
+}  // namespace tandem

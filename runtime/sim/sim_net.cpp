@@ -1,0 +1,218 @@
+#include "runtime/sim/sim_net.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace tandem {
+
+class SimNet::Endpoint final : public NetBackend {
+ public:
+  Endpoint(SimNet& net, std::uint32_t rank) noexcept : net_(net), rank_(rank) {}
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
+  [[nodiscard]] std::uint32_t world() const noexcept override { return net_.world_.ranks(); }
+  void submit(NetOp& op) override { net_.submit(rank_, op); }
+  bool cancel(NetOp& op) noexcept override { return net_.cancel(rank_, op); }
+  void abandon(std::uint32_t culprit) override { net_.abandon(rank_, culprit); }
+
+ private:
+  SimNet& net_;
+  std::uint32_t rank_;
+};
+
+namespace {
+std::uint64_t hash_of(const std::vector<std::byte>& frame) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::byte b : frame) {
+    hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100000001b3;
+  }
+  return hash;
+}
+}  // namespace
+
+SimNet::SimNet(SimWorld& world, Options options)
+    : world_(world),
+      options_(options),
+      random_(world.random().fork("net")),
+      lost_(std::size_t{world.ranks()} * world.ranks()) {
+  world_.on_death([this](std::uint32_t dead) {
+    for (std::uint32_t rank = 0; rank < world_.ranks(); ++rank) {
+      if (rank != dead) {
+        world_.after(options_.detect_after + Duration(random_.between(0, 1'000'000)), rank,
+                     [this, rank, dead] { lose(rank, dead, dead); });
+      }
+    }
+  });
+}
+
+SimNet::~SimNet() = default;
+
+std::unique_ptr<NetBackend> SimNet::attach(std::uint32_t rank) {
+  return std::make_unique<Endpoint>(*this, rank);
+}
+
+void SimNet::clog(std::uint32_t from, std::uint32_t to, Duration duration) {
+  clogged_until_[{from, to}] = world_.now() + duration;
+  world_.note("link is clogged", from, to, static_cast<std::uint64_t>(duration.count()));
+}
+
+std::size_t SimNet::frames_under_way() const noexcept {
+  std::size_t count = 0;
+  for (const auto& [link, channel] : channels_) {
+    count += channel.in_flight;
+  }
+  return count;
+}
+
+void SimNet::submit(std::uint32_t rank, NetOp& op) {
+  const NetOp::Request& request = op.request;
+  if (const auto culprit = lost(rank, request.peer)) {
+    op.culprit = *culprit;
+    end(rank, op, NetOp::End::kPeerLost);
+    return;
+  }
+  if (request.kind == NetOp::Kind::kSend) {
+    const Link link{rank, request.peer, request.channel};
+    channels_[link].sends.push_back(&op);
+    start_next(link);
+  } else {
+    const Link link{request.peer, rank, request.channel};
+    channels_[link].receives.push_back(&op);
+    hand_over(link);
+  }
+}
+
+bool SimNet::cancel(std::uint32_t rank, NetOp& op) noexcept {
+  const NetOp::Request& request = op.request;
+  const bool sends = request.kind == NetOp::Kind::kSend;
+  Channel& channel = channels_[sends ? Link{rank, request.peer, request.channel}
+                                     : Link{request.peer, rank, request.channel}];
+  auto& queue = sends ? channel.sends : channel.receives;
+  const auto place = std::ranges::find(queue, &op);
+  if (place == queue.end() || (sends && channel.leaving && place == queue.begin())) {
+    return false;
+  }
+  queue.erase(place);
+  return true;
+}
+
+// The first send in line begins to leave, if the receiver's window allows.
+void SimNet::start_next(const Link& link) {
+  Channel& channel = channels_[link];
+  if (channel.leaving || channel.sends.empty() || channel.in_flight >= options_.window_frames) {
+    return;
+  }
+  channel.leaving = true;
+  const auto [from, to, number] = link;
+  const double seconds =
+      static_cast<double>(channel.sends.front()->request.bytes) / options_.bytes_per_s;
+  const TimePoint ready = std::max(world_.now(), clogged_until_[{from, to}]);
+  world_.after(ready - world_.now() + Duration(static_cast<std::int64_t>(seconds * 1e9) + 1), from,
+               [this, link] { leave(link); });
+}
+
+void SimNet::leave(const Link& link) {
+  Channel& channel = channels_[link];
+  channel.leaving = false;
+  if (channel.sends.empty()) {
+    return;  // the net broke meanwhile
+  }
+  NetOp& op = *channel.sends.front();
+  channel.sends.pop_front();
+  const auto [from, to, number] = link;
+  std::vector<std::byte> frame(op.request.from, op.request.from + op.request.bytes);
+  op.moved = op.request.bytes;
+  end(from, op, NetOp::End::kDone);
+  ++channel.in_flight;
+  const Duration latency(random_.between(options_.latency.count(), 2 * options_.latency.count()));
+  const TimePoint arrival = std::max(world_.now() + latency, channel.last_arrival + Duration(1));
+  channel.last_arrival = arrival;
+  world_.after(arrival - world_.now(), to, [this, link, bytes = std::move(frame)]() mutable {
+    arrive(link, std::move(bytes));
+  });
+  start_next(link);
+}
+
+void SimNet::arrive(const Link& link, std::vector<std::byte> frame) {
+  const auto [from, to, number] = link;
+  Channel& channel = channels_[link];
+  if (lost(to, from)) {
+    --channel.in_flight;
+    return;
+  }
+  world_.note("frame arrives", to, from * 1000 + number, hash_of(frame));
+  channel.arrived.push_back(std::move(frame));
+  hand_over(link);
+}
+
+void SimNet::hand_over(const Link& link) {
+  Channel& channel = channels_[link];
+  const auto [from, to, number] = link;
+  while (!channel.receives.empty() && !channel.arrived.empty()) {
+    NetOp& op = *channel.receives.front();
+    channel.receives.pop_front();
+    const std::vector<std::byte> frame = std::move(channel.arrived.front());
+    channel.arrived.pop_front();
+    --channel.in_flight;
+    op.moved = frame.size();
+    const bool fits = frame.size() <= op.request.bytes;
+    if (fits && !frame.empty()) {
+      std::memcpy(op.request.into, frame.data(), frame.size());
+    }
+    end(to, op, fits ? NetOp::End::kDone : NetOp::End::kTooLong);
+  }
+  start_next(link);
+}
+
+void SimNet::abandon(std::uint32_t rank, std::uint32_t culprit) {
+  world_.note("abandons its net", rank, culprit);
+  break_all(rank, culprit);
+  for (std::uint32_t peer = 0; peer < world_.ranks(); ++peer) {
+    if (peer != rank) {
+      world_.after(
+          Duration(random_.between(options_.latency.count(), 3 * options_.latency.count())), peer,
+          [this, peer, culprit] { break_all(peer, culprit); });
+    }
+  }
+}
+
+void SimNet::break_all(std::uint32_t rank, std::uint32_t culprit) {
+  for (std::uint32_t peer = 0; peer < world_.ranks(); ++peer) {
+    if (peer != rank) {
+      lose(rank, peer, culprit);
+    }
+  }
+}
+
+void SimNet::lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t culprit) {
+  if (lost(rank, peer)) {
+    return;
+  }
+  lost(rank, peer) = culprit;
+  world_.note("loses a peer", rank, peer, culprit);
+  const auto fail = [&](std::deque<NetOp*>& ops) {
+    for (NetOp* op : std::exchange(ops, {})) {
+      op->culprit = culprit;
+      end(rank, *op, NetOp::End::kPeerLost);
+    }
+  };
+  for (auto& [link, channel] : channels_) {
+    const auto [from, to, number] = link;
+    if (from == rank && to == peer) {
+      fail(channel.sends);
+    } else if (from == peer && to == rank) {
+      fail(channel.receives);
+      channel.in_flight -= channel.arrived.size();
+      channel.arrived.clear();
+    }
+  }
+}
+
+void SimNet::end(std::uint32_t rank, NetOp& op, NetOp::End how) {
+  op.end = how;
+  world_.note(how == NetOp::End::kDone ? "net done" : "net fails", rank, op.request.peer,
+              op.request.channel);
+  world_.loop(rank).post_from_any_thread(op.resume);
+}
+
+}  // namespace tandem

@@ -1,0 +1,79 @@
+// runtime/sim/sim_net.hpp — the links between the ranks of a simulated world: latencies, bandwidth, clogs, and lost peers.
+//
+// Frames of one channel keep their order; everything else overtakes as the seed has it. A frame is read from its sender's
+// buffer when it leaves, not when it is sent. When a rank dies, its peers' operations with it fail after detect_after.
+// Lives as long as the nets attached to it, and they as long as the world runs.
+//
+//   SimNet links(world, {.latency = 20us});   Net net(links.attach(rank));
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "runtime/net.hpp"
+#include "runtime/sim/sim_world.hpp"
+
+namespace tandem {
+
+class SimNet {
+ public:
+  struct Options {
+    Duration latency = std::chrono::microseconds(20);  // each frame takes this, up to twice
+    double bytes_per_s = 10e9;
+    std::size_t window_frames = 4;  // of a channel: sent and not received
+    Duration detect_after = std::chrono::milliseconds(50);
+  };
+  SimNet(SimWorld& world, Options options);
+  ~SimNet();
+  SimNet(const SimNet&) = delete;
+  SimNet& operator=(const SimNet&) = delete;
+
+  [[nodiscard]] std::unique_ptr<NetBackend> attach(std::uint32_t rank);
+
+  /// Nothing leaves `from` for `to` for a while.
+  void clog(std::uint32_t from, std::uint32_t to, Duration duration);
+  /// Everything of `rank` fails from now on (before a dead rank is buried).
+  void cut(std::uint32_t rank) { break_all(rank, rank); }
+  /// Frames that left and were neither received nor dropped with a broken net.
+  [[nodiscard]] std::size_t frames_under_way() const noexcept;
+
+ private:
+  class Endpoint;
+  using Link = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;  // from, to, channel
+  struct Channel {
+    std::deque<NetOp*> sends;  // the first one leaves, if `leaving`
+    bool leaving = false;
+    std::size_t in_flight = 0;  // left, not received
+    TimePoint last_arrival;
+    std::deque<std::vector<std::byte>> arrived;
+    std::deque<NetOp*> receives;
+  };
+
+  void submit(std::uint32_t rank, NetOp& op);
+  bool cancel(std::uint32_t rank, NetOp& op) noexcept;
+  void abandon(std::uint32_t rank, std::uint32_t culprit);
+  void start_next(const Link& link);
+  void leave(const Link& link);
+  void arrive(const Link& link, std::vector<std::byte> frame);
+  void hand_over(const Link& link);
+  void lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t culprit);
+  void break_all(std::uint32_t rank, std::uint32_t culprit);
+  void end(std::uint32_t rank, NetOp& op, NetOp::End how);
+  [[nodiscard]] std::optional<std::uint32_t>& lost(std::uint32_t rank, std::uint32_t peer) {
+    return lost_[rank * world_.ranks() + peer];
+  }
+
+  SimWorld& world_;
+  Options options_;
+  Random random_;
+  std::map<Link, Channel> channels_;
+  std::vector<std::optional<std::uint32_t>> lost_;  // by rank and peer: whose fault it was
+  std::map<std::pair<std::uint32_t, std::uint32_t>, TimePoint> clogged_until_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,118 @@
+// runtime/sim/sim_world.hpp — N ranks in one thread, in virtual time, from one seed: the same seed is the same execution.
+//
+// Each rank has an EventLoop of its own, so everything that ranks do to each other takes the paths it takes between
+// threads. run() picks, again and again, one rank that has something to do, lets it run a few operations and charges it
+// virtual time; when nobody has anything to do, the clock jumps to the next event. What the world does to the ranks
+// (deliveries, completions of disks, devices and pools, deaths) are events on its agenda: after().
+// What may differ between two real executions is drawn from the seed: which rank goes on, how long everything takes, and
+// which of two simultaneous events comes first. What is promised (a loop's queue, a channel) is kept.
+// Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event refers to lives until the
+// event is due or the world is gone. Teardown: end the ranks' scopes in the world, then destroy them, then the world.
+//
+//   SimWorld world({.seed = 7, .ranks = 4});
+//   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);
+//   SimWorld::End end = world.run([&] { return scope.running() == 0; });
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/clock.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/random.hpp"
+#include "runtime/sim/sim_log.hpp"
+
+namespace tandem {
+
+class SimWorld {
+ public:
+  struct Options {
+    std::uint64_t seed = 0;
+    std::uint32_t ranks = 1;
+    Duration limit = std::chrono::hours(1);    // of virtual time; the watchdog of run()
+    std::uint64_t max_operations = 5'000'000;  // the same for loops that never rest
+  };
+
+  enum class End {
+    kDone,
+    kStuck,   // not done, and nothing will ever happen again
+    kTimeUp,  // not done within Options::limit or max_operations
+  };
+
+  explicit SimWorld(Options options);
+  ~SimWorld();
+  SimWorld(const SimWorld&) = delete;
+  SimWorld& operator=(const SimWorld&) = delete;
+
+  /// Goes on until done() holds (asked between steps).
+  End run(const std::function<bool()>& done);
+
+  [[nodiscard]] std::uint32_t ranks() const noexcept {
+    return static_cast<std::uint32_t>(ranks_.size());
+  }
+  [[nodiscard]] EventLoop& loop(std::uint32_t rank) noexcept { return ranks_[rank]->loop; }
+  [[nodiscard]] TimePoint now() const noexcept { return clock_.now(); }
+  [[nodiscard]] Duration elapsed() const noexcept { return now().time_since_epoch(); }
+  /// The world's own choices; others fork() theirs from it.
+  [[nodiscard]] Random& random() noexcept { return random_; }
+  [[nodiscard]] SimLog& log() noexcept { return log_; }
+  void note(const char* what, std::uint32_t rank, std::uint64_t a = 0, std::uint64_t b = 0) {
+    log_.add({elapsed().count(), what, rank, a, b});
+  }
+
+  /// Calls `event` for `rank` after `delay` of virtual time (with the rank's loop not running). A dead rank's events wait.
+  void after(Duration delay, std::uint32_t rank, std::function<void()> event);
+
+  // ---- what a rank may suffer ----------------------------------------------------------------------
+  /// Its operations take `factor` times as long from now on.
+  void slow_down(std::uint32_t rank, double factor) noexcept;
+  /// It gets no time for a while.
+  void pause(std::uint32_t rank, Duration duration) noexcept;
+  /// It gets no time any more, and neither do the events that are for it.
+  void kill(std::uint32_t rank);
+  [[nodiscard]] bool alive(std::uint32_t rank) const noexcept { return ranks_[rank]->alive; }
+  /// Called with the rank that died.
+  void on_death(std::function<void(std::uint32_t)> listener);
+  /// After the survivors have ended: a dead rank gets time again, so that its tasks can end and its memory be freed.
+  void bury(std::uint32_t rank);
+
+ private:
+  struct Rank {
+    Rank(std::uint32_t number, Clock& clock);
+    std::uint32_t index;
+    EventLoop loop;
+    bool alive = true;
+    Duration operation_time{1000};
+    TimePoint busy_until;
+  };
+  struct Event {
+    TimePoint time;
+    std::uint64_t tie;  // drawn: simultaneous events come in any order
+    std::uint32_t rank;
+    std::function<void()> call;
+    bool operator<(const Event& other) const noexcept {  // for a heap with the earliest on top
+      return time != other.time ? time > other.time : tie > other.tie;
+    }
+  };
+
+  void call_due_events();
+  [[nodiscard]] Rank* pick_ready_rank();
+  void step(Rank& rank);
+  [[nodiscard]] TimePoint next_time() const noexcept;
+
+  Options options_;
+  ManualClock clock_{ManualClock::Idle::kWait};
+  Random random_;
+  SimLog log_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Rank*> ready_;    // scratch of pick_ready_rank()
+  std::vector<Event> agenda_;   // a heap
+  std::vector<Event> of_dead_;  // due, but their rank is dead
+  std::vector<std::function<void(std::uint32_t)>> death_listeners_;
+  std::uint64_t operations_ = 0;
+};
+
+}  // namespace tandem
