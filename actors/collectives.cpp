@@ -7,6 +7,7 @@
 
 #include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -45,6 +46,9 @@ void Collectives::handle(ReduceScatterAdd request, ReplyTo<ReduceScatterAdd> rep
     reply.fail(failed_);
     return;
   }
+  if (planted(Bug::kCollectiveOrder)) {
+    request.order = reductions_.next_order() + reductions_.held();
+  }
   reductions_.put(request.order, HeldReduction{request, std::move(reply)});
   start_reductions();
 }
@@ -53,6 +57,9 @@ void Collectives::handle(AllReduceNorm request, ReplyTo<AllReduceNorm> reply) {
   if (failed_ != nullptr) {
     reply.fail(failed_);
     return;
+  }
+  if (planted(Bug::kCollectiveOrder)) {
+    request.order = reductions_.next_order() + reductions_.held();
   }
   reductions_.put(request.order, HeldNorm{std::move(request), std::move(reply)});
   start_reductions();

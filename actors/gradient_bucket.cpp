@@ -7,6 +7,7 @@
 
 #include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -55,6 +56,9 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
       .shard_elements = options_.layout.shard_elements,
       .mode = ready.first_micro_step ? AccumulateMode::kOverwrite : AccumulateMode::kAdd,
       .want_norm = ready.last_micro_step};
+  if (planted(Bug::kSlotReleasedTwice)) {
+    co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
+  }
   GradientNorm norm = co_await options_.collectives.ask(std::move(request), scope().stop_token());
   co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
   slot_ = nullptr;

@@ -9,6 +9,7 @@
 #include "runtime/root_task.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/util/outcome.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem::detail {
 
@@ -33,7 +34,9 @@ struct AskSlotBase {
   /// The slot is out of the table: nothing else may end it, and the coroutine goes on.
   void finish(End how) noexcept {
     end = how;
-    loop->disarm(timer);
+    if (!planted(Bug::kTimerNotDisarmed) || how != End::kAnswered) {
+      loop->disarm(timer);
+    }
     callback.unlink();
     loop->post(resume);
   }

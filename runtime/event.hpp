@@ -12,6 +12,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -74,7 +75,9 @@ class Event::Awaiter {
     Callback() noexcept
         : StopCallback([](StopCallback& callback) noexcept {
             Awaiter& self = *static_cast<Callback&>(callback).awaiter;
-            self.leave_list();
+            if (!planted(Bug::kDoubleResume)) {
+              self.leave_list();
+            }
             self.stopped_ = true;
             self.loop_->post(self.resume_);
           }) {}

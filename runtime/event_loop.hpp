@@ -88,11 +88,6 @@ class EventLoop {
   /// Runs at most `most` operations that are ready now (due timers' too) and never waits; returns how many. For those who
   /// step several loops on one thread in turn (runtime/sim). The reactor gets no turn.
   std::size_t run_ready(std::size_t most);
-  /// When the earliest timer is due; TimePoint::max(): no timer is armed.
-  [[nodiscard]] TimePoint next_deadline() const noexcept {
-    return timers_.empty() ? TimePoint::max() : timers_.next_deadline();
-  }
-
   /// The loop that runs on this thread.
   static EventLoop& current() noexcept {
     TANDEM_CHECK(detail::t_loop != nullptr, "no event loop runs on this thread");

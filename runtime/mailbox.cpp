@@ -151,6 +151,9 @@ std::int64_t Mailbox::now_ns() const noexcept {
 void Mailbox::close() noexcept {
   sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
   bounce_line();
+  while (planted(Bug::kDroppedOnClose) && !queue_.empty()) {
+    bounce_accepted(static_cast<Mail&>(*queue_.pop()), Bounced::kClosed);
+  }
   if (drained()) {
     wake_actor();
   }
@@ -186,6 +189,9 @@ void Mailbox::end() noexcept {
   }
   while (OwedAnswer* owed = owed_) {
     remove_owed(*owed);
+    if (planted(Bug::kOwedAnswerUnlinked)) {
+      continue;
+    }
     owed->fail_closed(*owed, name_);
   }
 }
@@ -196,8 +202,11 @@ void Mailbox::bounce_accepted(Mail& mail, Bounced why) noexcept {
   mail.bounce(mail, name_, why);
   if (control) {
     ++control_taken_;
-  } else {
+  } else if (!planted(Bug::kCreditLeak)) {
     give_back(share);
+  }
+  if (planted(Bug::kBouncedTwice)) {
+    count_taken();
   }
   free_if_unused();
 }

@@ -19,6 +19,7 @@
 #include "runtime/message.hpp"
 #include "runtime/root_task.hpp"
 #include "runtime/sender_share.hpp"
+#include "runtime/util/planted.hpp"
 #include "runtime/watchers.hpp"
 
 namespace tandem {
@@ -259,6 +260,9 @@ class Mailbox {
   void wake_actor() noexcept {
     if (waiting_) {
       waiting_ = false;
+      if (planted(Bug::kLostWakeUp) && depth() > 1) {
+        return;
+      }
       loop_.load(std::memory_order_relaxed)->post(resume_);
     }
   }

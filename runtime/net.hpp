@@ -24,6 +24,7 @@
 #include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -137,7 +138,7 @@ class Net::Awaiter {
     explicit OnStop(Awaiter& owner) noexcept
         : StopCallback([](StopCallback& self) noexcept {
             Awaiter& awaiter = static_cast<OnStop&>(self).awaiter;
-            if (awaiter.backend_.cancel(awaiter.op_)) {
+            if (planted(Bug::kUseAfterCancel) || awaiter.backend_.cancel(awaiter.op_)) {
               awaiter.op_.end = NetOp::End::kStopped;
               awaiter.loop_->post(awaiter.op_.resume);
             }

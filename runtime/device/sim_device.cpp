@@ -31,41 +31,55 @@ class SimDevice::Driver {
 // The loop's timers.
 class SimDevice::LoopDriver final : public Driver {
  public:
-  explicit LoopDriver(EventLoop& loop) : loop_(loop) {}
-  ~LoopDriver() override { loop_.disarm(timer_); }
+  explicit LoopDriver(EventLoop& loop) : loop_(loop), timer_(new Timer(*this)) {}
+  ~LoopDriver() override {
+    if (timer_->armed() || !timer_->under_way) {
+      loop_.disarm(*timer_);
+      delete timer_;
+    } else {
+      timer_->driver = nullptr;  // in the loop's queue: it goes when it has had its turn
+    }
+  }
 
   void add(std::uint32_t stream, SimEngines::Operation operation) override {
     engines_.add(stream, std::move(operation), loop_.now());
     arm();
   }
   std::uint32_t add_stream() override { return engines_.add_stream(); }
-  void fail(std::exception_ptr error) override {
-    engines_.fail(std::move(error));
-    loop_.disarm(timer_);
-  }
+  void fail(std::exception_ptr error) override { engines_.fail(std::move(error)); }
   Duration busy(SimEngines::Engine engine) override { return engines_.busy(engine); }
 
  private:
   struct Timer : TimerOp {
-    explicit Timer(LoopDriver& owner) noexcept
-        : TimerOp([](Op& op) noexcept {
-            LoopDriver& self = static_cast<Timer&>(op).driver;
-            self.engines_.advance(self.loop_.now());
-            self.arm();
-          }),
-          driver(owner) {}
-    LoopDriver& driver;
+    explicit Timer(LoopDriver& owner) noexcept : TimerOp(&Timer::fire), driver(&owner) {}
+    static void fire(Op& op) noexcept {
+      auto& self = static_cast<Timer&>(op);
+      self.under_way = false;
+      if (self.driver == nullptr) {
+        delete &self;
+        return;
+      }
+      self.driver->engines_.advance(self.driver->loop_.now());
+      self.driver->arm();
+    }
+    LoopDriver* driver;
+    bool under_way = false;  // armed, or due and in the loop's queue
   };
   void arm() {
-    loop_.disarm(timer_);
-    if (const TimePoint next = engines_.next_end(); next != TimePoint::max()) {
-      loop_.arm(timer_, next);
+    if (timer_->under_way && !timer_->armed()) {
+      return;  // due: it looks at everything when it has its turn
+    }
+    loop_.disarm(*timer_);
+    const TimePoint next = engines_.next_end();
+    timer_->under_way = next != TimePoint::max();
+    if (timer_->under_way) {
+      loop_.arm(*timer_, next);
     }
   }
 
   EventLoop& loop_;
   SimEngines engines_{false};
-  Timer timer_{*this};
+  Timer* timer_;
 };
 
 // A thread that sleeps until something ends.

@@ -275,6 +275,7 @@ constexpr Covered kAwaitables[] = {
     {"completion.hpp", "\"completion\"", "completion"},
     {"compute_lane.hpp", "\"compute lane\"", "compute lane"},
     {"cpu_pool.hpp", "\"cpu pool\"", "cpu pool"},
+    {"device/device.hpp", "\"device event\"", "device event"},
     {"event.hpp", "\"event\"", "event"},
     {"event.hpp", "\"latch\"", "latch"},
     {"file_io.hpp", "\"file\"", "file"},
@@ -283,6 +284,7 @@ constexpr Covered kAwaitables[] = {
      ""},  // of the actor's own task, which Handlers stops; run() itself never awaits it
     {"mailbox_await.hpp", "kTypeName<M>", "Fill"},
     {"mailbox_await.hpp", "kTypeName<R>", "Question"},
+    {"net.hpp", "\"net\"", "net"},
     {"scope.hpp", "\"tasks of a scope\"", "tasks of a scope"},
     {"sleep.hpp", "\"sleep\"", "sleep"},
     {"sleep.hpp", "\"yield\"", "yield"},
@@ -322,6 +324,8 @@ TEST(CancelEnumeration, EveryAwaitableAtEveryPoint) {
   note(enumerate_cancels<Threads>("completion, lane, pool"));
   note(enumerate_cancels<Files>("file"));
   note(enumerate_cancels<AsioTimer>("asio"));
+  note(enumerate_cancels<Receives>("net"));
+  note(enumerate_cancels<DeviceEvents>("device event"));
   std::set<std::string> listed;
   for (const Covered& one : kAwaitables) {
     listed.insert(std::string(one.header) + ": " + one.name);

@@ -16,10 +16,12 @@
 #include "runtime/completion.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
+#include "runtime/device/sim_device.hpp"
 #include "runtime/event.hpp"
 #include "runtime/file_io.hpp"
 #include "runtime/first_of.hpp"
 #include "runtime/io/asio_await.hpp"
+#include "runtime/net.hpp"
 #include "runtime/when_all.hpp"
 #include "runtime/with_deadline.hpp"
 #include "tests/runtime/cancel_enumeration.hpp"
@@ -198,6 +200,51 @@ struct AsioTimer : Scenario {
     }
   }
   asio::steady_timer timer{loop.reactor(), 1h};
+};
+
+// A net on which one frame comes when the scenario says so.
+struct Receives : Scenario {
+  using Scenario::Scenario;
+  struct OneFrame : NetBackend {
+    [[nodiscard]] std::uint32_t rank() const noexcept override { return 0; }
+    [[nodiscard]] std::uint32_t world() const noexcept override { return 2; }
+    void submit(NetOp& op) override { waiting = &op; }
+    bool cancel(NetOp&) noexcept override { return std::exchange(waiting, nullptr) != nullptr; }
+    void abandon(std::uint32_t) override {}
+    NetOp* waiting = nullptr;
+  };
+  Task<> run() override {
+    std::byte into[8];
+    EXPECT_EQ(co_await net.recv(1, 0, into, co_await current_stop_token()), 3U);
+    pass();
+  }
+  void between(int step) override {
+    if (NetOp* op = step == 5 ? std::exchange(backend->waiting, nullptr) : nullptr) {
+      op->end = NetOp::End::kDone;
+      op->moved = 3;
+      loop.post(op->resume);
+    }
+  }
+  OneFrame* backend = new OneFrame;
+  Net net{std::unique_ptr<NetBackend>(backend)};
+};
+
+// Waiting for a kernel of some milliseconds; it goes on when nobody waits any more.
+struct DeviceEvents : Scenario {
+  using Scenario::Scenario;
+  Task<> run() override {
+    stream.launch("kernel", {.seconds = 4e-3}, [](void*) {});
+    const DeviceEvent done = stream.record();
+    co_await done.wait(co_await current_stop_token());
+    pass();
+  }
+  Task<> finish() override {
+    for (int i = 0; i < 8; ++i) {
+      co_await tick();
+    }
+  }
+  SimDevice device{loop, {}};
+  DeviceStream stream = device.stream("stream");
 };
 
 }  // namespace tandem::test

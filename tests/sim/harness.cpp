@@ -1,0 +1,146 @@
+#include "tests/sim/harness.hpp"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/ask_table.hpp"
+
+namespace tandem::sim_test {
+namespace {
+
+constexpr std::size_t kTail = 60;
+constexpr unsigned kHangSeconds = 10;  // of real time, for one seed
+
+constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNames = {
+    "none",
+    "lost_wake_up",
+    "double_resume",
+    "credit_leak",
+    "late_reply_delivered",
+    "collective_order",
+    "use_after_cancel",
+    "dropped_on_close",
+    "bounced_twice",
+    "timer_fires_twice",
+    "timer_not_disarmed",
+    "slot_released_twice",
+    "reduce_in_arrival_order",
+    "stop_not_told",
+    "join_too_early",
+    "owed_answer_unlinked",
+    "short_read_taken_as_whole",
+    "no_space_ignored",
+    "event_before_copy",
+    "chunk_skipped",
+    "resident_too_old",
+};
+
+}  // namespace
+
+const char* name_of(Bug bug) { return kBugNames[static_cast<std::size_t>(bug)]; }
+
+Bug bug_named(const std::string& name) {
+  std::size_t i = 0;
+  while (i < kBugNames.size() && name != kBugNames[i]) {
+    ++i;
+  }
+  return static_cast<Bug>(i);
+}
+
+Run::Run(const char* scenario, std::uint64_t seed_in, std::uint32_t ranks)
+    : seed(seed_in),
+      world({.seed = seed_in, .ranks = ranks, .limit = std::chrono::seconds(60)}),
+      random(Random(seed_in).fork(scenario)),
+      scenario_(scenario) {}
+
+void Run::until(const char* what, const std::function<bool()>& done) {
+  const SimWorld::End end = world.run([&] {
+    if (each_step) {
+      each_step();
+    }
+    return done();
+  });
+  if (end != SimWorld::End::kDone) {
+    breach(
+        fmt::format("{} before {}", end == SimWorld::End::kStuck ? "stuck" : "out of time", what));
+  }
+}
+
+void Run::require_quiet() {
+  for (std::uint32_t rank = 0; rank < world.ranks(); ++rank) {
+    require(world.loop(rank).asks().pending() == 0, "rank {} ends with asks pending", rank);
+    require(world.loop(rank).next_deadline() == TimePoint::max(), "rank {} ends with a timer armed",
+            rank);
+  }
+}
+
+void Run::breach(const std::string& what) {
+  const std::string bug =
+      g_planted_bug == Bug::kNone ? "" : fmt::format(" --bug {}", name_of(g_planted_bug));
+  std::string text = world.log().tail(kTail);
+  for (Scope** scope : inner) {
+    watched.push_back(*scope);
+  }
+  for (const Scope* scope : watched) {
+    if (scope != nullptr && scope->running() > 0) {
+      text += fmt::format("rank {}: {}", scope->loop().name(), scope->describe());
+    }
+  }
+  fmt::print(
+      stderr,
+      "{}seed {} ({}, {} ranks) at {:.6f} s: {}\nrepeat: build/release/bin/test_sim --seed {}{}\n",
+      text, seed, scenario_, world.ranks(), std::chrono::duration<double>(world.elapsed()).count(),
+      what, seed, bug);
+  std::fflush(stderr);
+  std::_Exit(3);
+}
+
+Outcome run_seed(std::uint64_t seed) {
+  const std::uint64_t kind = Random(seed).fork("scenario").below(100);
+  if (kind < 20) {
+    return {"training", rehearse_training(seed)};
+  }
+  if (kind < 45) {
+    return {"mail", rehearse_mail(seed)};
+  }
+  if (kind < 65) {
+    return {"asks", rehearse_asks(seed)};
+  }
+  if (kind < 85) {
+    return {"primitives", rehearse_primitives(seed)};
+  }
+  return {"files", rehearse_files(seed)};
+}
+
+Range run_range(std::uint64_t first, std::uint64_t count, bool quiet) {
+  auto* at = static_cast<std::uint64_t*>(::mmap(
+      nullptr, sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (quiet) {
+      const int nowhere = ::open("/dev/null", O_WRONLY);
+      ::dup2(nowhere, 1);
+      ::dup2(nowhere, 2);
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      *at = first + i;
+      ::alarm(kHangSeconds);
+      run_seed(first + i);
+    }
+    std::exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  const Range range{!(WIFEXITED(status) && WEXITSTATUS(status) == 0), *at};
+  ::munmap(at, sizeof(std::uint64_t));
+  return range;
+}
+
+}  // namespace tandem::sim_test

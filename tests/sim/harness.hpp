@@ -1,0 +1,91 @@
+// tests/sim/harness.hpp — one rehearsal: a world, what it watches, and how a broken promise is reported.
+//
+// Every scenario is a function of a seed that ends normally if all its promises were kept. A breach prints what, the await
+// chains, the tail of the event log and the one command that repeats it, and ends the process at once: what broke may not
+// be destroyed safely. Ranges of seeds therefore run in child processes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/scope.hpp"
+#include "runtime/sim/sim_world.hpp"
+#include "runtime/util/planted.hpp"
+
+namespace tandem::sim_test {
+
+class Run {
+ public:
+  Run(const char* scenario, std::uint64_t seed, std::uint32_t ranks);
+
+  std::uint64_t seed;
+  SimWorld world;
+  Random random;  // of the scenario
+  std::vector<Scope*> watched;
+  std::vector<Scope**> inner;  // of WatchedScope
+
+  /// Until done(); a breach if the world gets stuck before. `each_step` is a promise that always holds.
+  void until(const char* what, const std::function<bool()>& done);
+  std::function<void()> each_step;
+
+  template <class... Args>
+  void require(bool holds, fmt::format_string<Args...> what, Args&&... args) {
+    if (!holds) {
+      breach(fmt::format(what, std::forward<Args>(args)...));
+    }
+  }
+  [[noreturn]] void breach(const std::string& what);
+  /// Nothing is pending on any loop: no ask, no timer.
+  void require_quiet();
+
+ private:
+  const char* scenario_;
+};
+
+/// Shows the tasks of a scope that lives inside a coroutine, too, when the world is stuck.
+class WatchedScope {
+ public:
+  explicit WatchedScope(Run& run) : run_(run) { run.inner.push_back(&scope_); }
+  ~WatchedScope() { std::erase(run_.inner, &scope_); }
+  WatchedScope(const WatchedScope&) = delete;
+  WatchedScope& operator=(const WatchedScope&) = delete;
+  /// Where the address of the scope goes.
+  [[nodiscard]] Scope** place() const noexcept { return &scope_; }
+
+ private:
+  Run& run_;
+  mutable Scope* scope_ = nullptr;
+};
+
+struct Outcome {
+  const char* scenario;
+  std::uint64_t hash;  // of the event log
+};
+/// Runs the scenario that `seed` chooses.
+Outcome run_seed(std::uint64_t seed);
+
+// The scenarios.
+std::uint64_t rehearse_training(std::uint64_t seed);
+std::uint64_t rehearse_mail(std::uint64_t seed);
+std::uint64_t rehearse_asks(std::uint64_t seed);
+std::uint64_t rehearse_primitives(std::uint64_t seed);
+std::uint64_t rehearse_files(std::uint64_t seed);
+
+/// Seeds [first, first + count) in a child process, until one breaks a promise (or crashes, or hangs).
+struct Range {
+  bool found = false;
+  std::uint64_t seed = 0;
+};
+Range run_range(std::uint64_t first, std::uint64_t count, bool quiet);
+
+/// "lost_wake_up" for Bug::kLostWakeUp.
+const char* name_of(Bug bug);
+/// kCount: no bug of that name.
+Bug bug_named(const std::string& name);
+
+}  // namespace tandem::sim_test

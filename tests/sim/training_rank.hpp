@@ -1,0 +1,129 @@
+// tests/sim/training_rank.hpp — one rank of a rehearsed training: the real actors on simulated net, disk, device and pool.
+//
+// The model is plain numbers: forward looks at the weights, "backward" makes gradients of them and of the rank's batch on
+// the device. The same training in plain loops is Reference.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/arena.hpp"
+#include "actors/cpu_optimizer.hpp"
+#include "actors/data_prefetch.hpp"
+#include "actors/gradient_bucket.hpp"
+#include "actors/net_collectives.hpp"
+#include "runtime/device/sim_device.hpp"
+#include "runtime/file_io.hpp"
+#include "runtime/sim/sim_files.hpp"
+#include "runtime/sim/sim_net.hpp"
+#include "runtime/sim/sim_pool.hpp"
+#include "tests/sim/harness.hpp"
+
+namespace tandem::sim_test {
+
+struct Plan {
+  std::uint32_t ranks = 2;
+  std::uint32_t units = 3;
+  std::uint64_t steps = 3;
+  std::size_t slots = 2;
+  std::vector<std::size_t> elements;  // by unit
+
+  [[nodiscard]] UnitLayout layout(std::uint32_t unit) const {
+    return UnitLayout::make(elements[unit], ranks);
+  }
+  [[nodiscard]] std::uint64_t visits() const { return 2 * std::uint64_t{units}; }  // of a step
+};
+
+float initial_weight(std::uint32_t unit, std::size_t i);
+float gradient_of(float weight, int batch, std::uint32_t rank);
+int batch_of(std::uint64_t step, std::uint32_t rank);
+AdamStep adam_step(std::uint64_t step, const GradientNorm& norm, std::uint32_t ranks);
+
+/// The masters after each step, in plain loops.
+struct Reference {
+  explicit Reference(const Plan& plan);
+  std::vector<std::vector<std::vector<float>>> after;  // [steps done][unit][element]
+};
+
+/// Writes down what a rank issues.
+class RecordingBackend final : public CollectiveBackend {
+ public:
+  explicit RecordingBackend(CollectiveBackend& inner) : inner_(inner) {}
+  [[nodiscard]] std::uint32_t world() const noexcept override { return inner_.world(); }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_.rank(); }
+  Task<> all_gather(GatherArguments a) override {
+    gathers.push_back(a.shard_bytes);
+    co_await inner_.all_gather(a);
+  }
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments a) override {
+    reductions.push_back(a.shard_elements);
+    co_return co_await inner_.reduce_scatter_add(a);
+  }
+  Task<GradientNorm> all_reduce_norm(GradientNorm local) override {
+    reductions.push_back(0);
+    co_return co_await inner_.all_reduce_norm(local);
+  }
+  std::vector<std::size_t> gathers;
+  std::vector<std::size_t> reductions;
+
+ private:
+  CollectiveBackend& inner_;
+};
+
+class TrainingRank {
+ public:
+  TrainingRank(Run& run, const Plan& plan, std::uint32_t rank, SimNet& links, SimDisk& disk,
+               SimFiles::Faults faults);
+
+  void start();
+  [[nodiscard]] bool ended() const noexcept {
+    return main_scope.running() == 0 && actors_scope.running() == 0;
+  }
+  /// What ended it, as text; empty: nothing did.
+  [[nodiscard]] std::string failure() const;
+  /// The rank that its failure names.
+  [[nodiscard]] std::uint32_t culprit() const;
+
+  Run& run;
+  const Plan& plan;
+  std::uint32_t rank;
+  Random random;
+  Scope actors_scope;
+  Scope main_scope;
+  SimPool workers;
+  CpuPool pool;
+  Net net;
+  SimDevice device;
+  FileIo io;
+  NetCollectives over_net;
+  RecordingBackend backend;
+  Collectives collectives;
+  HostBuffer gather_memory, gradient_memory;
+  std::unique_ptr<SlotPool> gather_slots, gradient_slots;
+  std::vector<HostBuffer> weights, masters, moments, accumulators;
+  std::vector<std::unique_ptr<ParameterShard>> shards;
+  std::vector<std::unique_ptr<GradientBucket>> buckets;
+  std::unique_ptr<CpuOptimizer> optimizer;
+  std::vector<std::byte> data;  // of the batches
+  DataPrefetch<int> prefetch;
+  DeviceStream copies, compute, results;
+  std::uint64_t step = 0;
+  std::uint64_t saved_step = 0;  // of the last checkpoint that was said to be durable
+  std::exception_ptr cause;      // of its end, if it failed
+  TimePoint ended_at;
+
+ private:
+  static Task<> main(TrainingRank* self);
+  Task<> train();
+  Task<> train_step();
+  Task<> forward(std::uint32_t unit);
+  Task<> backward(std::uint32_t unit, std::uint32_t visit, int batch, GradientNorm* norm);
+  Task<> gradient_on_device(const std::byte* block, std::byte* gradient, std::uint32_t unit,
+                            int batch);
+  Task<> read_data();
+  Task<> save();
+  CpuOptimizer::Unit make_unit(std::uint32_t unit);
+};
+
+}  // namespace tandem::sim_test

@@ -1,0 +1,268 @@
+// N ranks train with the real actors, with at most one fault: without one the weights are the reference's, bit for bit;
+// with one every surviving rank ends in time and names who or what was at fault.
+#include <memory>
+#include <vector>
+
+#include "runtime/ask_table.hpp"
+#include "tests/sim/training_rank.hpp"
+
+namespace tandem::sim_test {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr Duration kEndsWithin = milliseconds(500);  // of virtual time, after a fault
+
+enum class Fault { kNone, kSlow, kClogs, kDeath, kKernel, kCopy, kDeviceLost, kDiskFull, kIoError };
+
+Fault draw_fault(Random& random) {
+  return random.chance(0.4) ? Fault::kNone : static_cast<Fault>(1 + random.below(8));
+}
+
+Plan draw_plan(Random& random) {
+  Plan plan;
+  plan.ranks = static_cast<std::uint32_t>(2 + random.below(random.chance(0.2) ? 7 : 3));
+  plan.units = static_cast<std::uint32_t>(2 + random.below(3));
+  plan.steps = 1 + random.below(3);
+  plan.slots = 2 + random.below(plan.units);
+  for (std::uint32_t u = 0; u < plan.units; ++u) {
+    plan.elements.push_back(10 + random.below(1200));
+  }
+  return plan;
+}
+
+struct Training {
+  Training(std::uint64_t seed, const Plan& plan_in, Random random)
+      : plan(plan_in),
+        run("training", seed, plan.ranks),
+        fault(draw_fault(random)),
+        links(run.world, {}) {
+    victim = static_cast<std::uint32_t>(random.below(plan.ranks));
+    for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
+      disks.push_back(std::make_unique<SimDisk>());
+      std::vector<std::byte> data;
+      for (std::uint64_t step = 0; step < plan.steps; ++step) {
+        data.push_back(static_cast<std::byte>(batch_of(step, rank)));
+      }
+      disks.back()->put(fmt::format("data {}", rank), data);
+      const bool broken = fault == Fault::kIoError && rank == victim;
+      ranks.push_back(std::make_unique<TrainingRank>(
+          run, plan, rank, links, *disks.back(),
+          SimFiles::Faults{
+              .short_transfer = 0.3, .interrupted = 0.1, .io_error = broken ? 0.3 : 0}));
+    }
+    plan_fault(random);
+    for (const auto& rank : ranks) {
+      rank->start();
+    }
+  }
+
+  void plan_fault(Random& random) {
+    const Duration when = microseconds(random.between(10, 1500));
+    switch (fault) {
+      case Fault::kSlow:
+        run.world.slow_down(victim, 3 + 10 * random.uniform());
+        break;
+      case Fault::kClogs:
+        for (int i = 0; i < 6; ++i) {
+          run.world.after(microseconds(random.between(10, 4000)), 0, [this] {
+            const auto from = static_cast<std::uint32_t>(run.random.below(plan.ranks));
+            links.clog(from, (from + 1) % plan.ranks, microseconds(run.random.between(100, 3000)));
+            run.world.pause(from, microseconds(run.random.between(10, 1000)));
+          });
+        }
+        break;
+      case Fault::kDeath:
+        run.world.after(when, (victim + 1) % plan.ranks,
+                        [this] { strike([&] { run.world.kill(victim); }); });
+        break;
+      case Fault::kDeviceLost:
+        run.world.after(when, victim, [this] { strike([&] { ranks[victim]->device.lose(); }); });
+        break;
+      case Fault::kKernel:
+        ranks[victim]->device.fail_kernel(random.below(plan.units * plan.steps));
+        break;
+      case Fault::kCopy:
+        ranks[victim]->device.fail_copy(random.below(2 * plan.units * plan.steps));
+        break;
+      case Fault::kDiskFull:
+        disks[victim]->set_capacity(disks[victim]->used_bytes() + random.below(2000));
+        break;
+      case Fault::kIoError:
+      case Fault::kNone:
+        break;
+    }
+  }
+  template <class Act>
+  void strike(Act act) {
+    if (!all_ended()) {
+      struck_at = run.world.now();
+      act();
+    }
+  }
+
+  [[nodiscard]] bool all_ended() const {
+    for (const auto& rank : ranks) {
+      if (run.world.alive(rank->rank) && !rank->ended()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void check_end() {
+    bool any = false;
+    TimePoint first = TimePoint::max();
+    TimePoint last;
+    for (const auto& rank : ranks) {
+      if (!run.world.alive(rank->rank)) {
+        any = true;
+        continue;
+      }
+      if (const std::string what = rank->failure(); !what.empty()) {
+        any = true;
+        check_blame(*rank, what);
+      }
+      first = std::min(first, rank->ended_at);
+      last = std::max(last, rank->ended_at);
+    }
+    const bool harmless = fault == Fault::kNone || fault == Fault::kSlow || fault == Fault::kClogs;
+    run.require(!any || !harmless, "a rank failed though nothing was at fault: {}",
+                first_failure());
+    if (any) {
+      const TimePoint since = struck_at != TimePoint::max() ? struck_at : first;
+      run.require(last < since + kEndsWithin, "a rank ended {} ns after the fault",
+                  (last - since).count());
+    } else {
+      check_result();
+    }
+    check_same_order();
+  }
+
+  void check_blame(const TrainingRank& rank, const std::string& what) {
+    run.require(rank.culprit() == victim, "rank {} blames rank {} instead of {}: {}", rank.rank,
+                rank.culprit(), victim, what);
+    if (rank.rank == victim) {
+      const char* word = fault == Fault::kKernel       ? "kernel \"backward\" failed"
+                         : fault == Fault::kCopy       ? "a copy to"
+                         : fault == Fault::kDeviceLost ? "the device was lost"
+                         : fault == Fault::kDiskFull   ? "No space left"
+                         : fault == Fault::kIoError    ? "Input/output error"
+                                                       : "never";
+      run.require(what.find(word) != std::string::npos, "rank {} says \"{}\", not \"{}\"",
+                  rank.rank, what, word);
+    }
+  }
+  std::string first_failure() const {
+    for (const auto& rank : ranks) {
+      if (!rank->failure().empty()) {
+        return rank->failure();
+      }
+    }
+    return "";
+  }
+
+  void check_result() {
+    const Reference reference(plan);
+    for (const auto& rank : ranks) {
+      run.require(rank->step == plan.steps, "rank {} made {} steps", rank->rank, rank->step);
+      for (std::uint32_t u = 0; u < plan.units; ++u) {
+        const UnitLayout layout = plan.layout(u);
+        const float* expected =
+            reference.after[plan.steps][u].data() + layout.shard_begin(rank->rank);
+        run.require(
+            std::equal(expected, expected + layout.shard_elements, rank->masters[u].as<float>()),
+            "rank {}, unit {}: the weights differ from the reference", rank->rank, u);
+      }
+      check_checkpoint(*rank, reference);
+    }
+    run.require(links.frames_under_way() == 0, "{} frames were sent and not received",
+                links.frames_under_way());
+  }
+
+  void check_checkpoint(const TrainingRank& rank, const Reference& reference) {
+    Random crash = run.random.fork("crash");
+    disks[rank.rank]->crash(crash);
+    const std::vector<std::byte>* saved =
+        disks[rank.rank]->find(fmt::format("state {}", rank.rank));
+    run.require(saved != nullptr, "rank {} has no checkpoint after a crash", rank.rank);
+    std::size_t offset = 0;
+    for (std::uint32_t u = 0; u < plan.units; ++u) {
+      const UnitLayout layout = plan.layout(u);
+      const auto* expected = reinterpret_cast<const std::byte*>(
+          reference.after[rank.saved_step][u].data() + layout.shard_begin(rank.rank));
+      const std::size_t bytes = layout.shard_elements * 4;
+      run.require(saved->size() >= offset + bytes &&
+                      std::equal(expected, expected + bytes, saved->data() + offset),
+                  "rank {}: the checkpoint of step {} is wrong in unit {}", rank.rank,
+                  rank.saved_step, u);
+      offset += bytes;
+    }
+  }
+
+  // Whatever happened, what two ranks issued agrees as far as both came.
+  void check_same_order() {
+    const auto agree = [](const std::vector<std::size_t>& a, const std::vector<std::size_t>& b) {
+      const std::size_t both = std::min(a.size(), b.size());
+      return std::equal(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(both), b.begin());
+    };
+    for (const auto& rank : ranks) {
+      run.require(agree(rank->backend.gathers, ranks[0]->backend.gathers) &&
+                      agree(rank->backend.reductions, ranks[0]->backend.reductions),
+                  "ranks 0 and {} issue collectives in different orders", rank->rank);
+    }
+  }
+
+  void bury_the_dead() {
+    for (const auto& rank : ranks) {
+      if (!run.world.alive(rank->rank)) {
+        links.cut(rank->rank);
+        run.world.bury(rank->rank);
+      }
+    }
+    run.until("the dead are buried", [&] { return all_ended(); });
+  }
+
+  // What is left on the loops after the end: late answers, timers of the devices.
+  void check_quiet() {
+    run.until("the loops are quiet", [&] {
+      for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
+        if (run.world.loop(rank).has_ready_ops()) {
+          return false;
+        }
+      }
+      return true;
+    });
+    for (const auto& rank : ranks) {
+      run.require(rank->device.free_bytes() == rank->device.memory_bytes(),
+                  "rank {} leaks device memory", rank->rank);
+      run.require(run.world.loop(rank->rank).asks().pending() == 0,
+                  "rank {} ends with asks pending", rank->rank);
+    }
+  }
+
+  Plan plan;
+  Run run;
+  Fault fault;
+  SimNet links;
+  std::uint32_t victim = 0;
+  TimePoint struck_at = TimePoint::max();
+  std::vector<std::unique_ptr<SimDisk>> disks;
+  std::vector<std::unique_ptr<TrainingRank>> ranks;
+};
+
+}  // namespace
+
+std::uint64_t rehearse_training(std::uint64_t seed) {
+  Random random = Random(seed).fork("training plan");
+  const Plan plan = draw_plan(random);
+  Training training(seed, plan, random);
+  training.run.until("every rank ends", [&] { return training.all_ended(); });
+  training.check_end();
+  training.bury_the_dead();
+  training.check_quiet();
+  return training.run.world.log().hash();
+}
+
+}  // namespace tandem::sim_test
