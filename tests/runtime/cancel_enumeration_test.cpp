@@ -1,12 +1,15 @@
 // Every public awaitable, stopped at every point of its wait. The list is compared with the headers: a new awaitable
 // (whatever says kAwaitName) fails the test until it has a scenario here, or a reason why it needs none.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/actor.hpp"
@@ -219,6 +222,107 @@ struct AcrossLoops : Scenario {
   Narrow<WhenFull::kWait>::AddressType mine = all.with_credits(1);
 };
 
+// A loop on a thread of its own, with an actor that answers in its own time.
+struct Distant : Actor<Distant, Fill, Question> {
+  Distant() : Actor("distant", MailboxOptions{.credits = 2}) {}
+  Task<> handle(Fill fill) {
+    const Tracked tracked;
+    co_await yield();
+  }
+  Task<int> handle(Question question) {
+    co_await sleep_for(50us);
+    co_return 1;
+  }
+};
+struct DistantLoop {
+  DistantLoop() {
+    distant.start(scope);
+    thread = std::thread([this] { loop.run(&Scope::join, &scope); });
+  }
+  ~DistantLoop() {
+    stop.request_stop();
+    thread.join();
+  }
+  EventLoop loop{{.name = "distant"}};
+  Scope scope{loop, "distant"};
+  Distant distant;
+  StopHandle stop = scope.stop_handle();
+  std::thread thread;
+};
+
+// when_all and first_of over work that other threads do: of the pool, which cannot be cancelled, and of another loop.
+struct CompositionsElsewhere : Scenario {
+  using Scenario::Scenario;
+  static Task<int> ask(Distant::AddressType to) {
+    const Tracked tracked;
+    const StopToken stop = co_await current_stop_token();
+    co_await to.send(Fill{1}, stop);
+    co_return co_await to.ask(Question{}, stop);
+  }
+  // Ends when the gate is opened once.
+  static Task<int> compute(CompositionsElsewhere* self) {
+    const Tracked tracked;
+    co_return co_await self->pool.run([self] {
+      while (!self->gate.exchange(false)) {
+        self->gate.wait(false);
+      }
+      return 1;
+    });
+  }
+  static Task<int> compute_and_fail(CompositionsElsewhere* self) {
+    (void)co_await compute(self);
+    co_await self->pool.for_chunks(8, [](std::size_t chunk) {
+      if (chunk > 2) {
+        throw std::out_of_range("chunk");
+      }
+    });
+    co_return 0;
+  }
+  Task<> run() override {
+    const StopToken stop = co_await current_stop_token();
+    const Distant::AddressType far = other.distant.address();
+    auto [a, b, c] = co_await when_all(ask(far), compute(this), nap(3ms));
+    EXPECT_EQ(a + b + c, 3);
+    pass();
+    const std::vector<Distant::AddressType> addresses(5,
+                                                      far);  // two credits: the rest wait in line
+    EXPECT_EQ((co_await when_all(addresses, &CompositionsElsewhere::ask)).size(), 5U);
+    pass();
+    EXPECT_EQ((co_await first_of(ask(far), nap(1h))).index, 0U);
+    pass();
+    EXPECT_EQ((co_await first_of(compute(this), nap(3ms), ask(far))).value, 1);  // any of them
+    pass();
+    EXPECT_EQ((co_await first_of(nap(1h), compute(this))).index, 1U);
+    pass();
+    bool failed = false;
+    try {
+      (void)co_await when_all(compute_and_fail(this), nap(1h), ask(far));
+    } catch (const std::out_of_range&) {
+      failed = true;
+    }
+    EXPECT_TRUE(failed);
+    stop.throw_if_stopped();
+    pass();
+    EXPECT_EQ((co_await first_of(compute_and_fail(this), ask(far))).index, 1U);
+    pass();
+  }
+  void between(int step) override {
+    if (step % 4 == 3) {
+      gate = true;
+      gate.notify_one();
+    }
+    let_threads_run();
+  }
+  Task<> finish() override {
+    while (other.distant.address().depth() > 0) {
+      co_await tick();
+    }
+  }
+  std::atomic<bool> gate{false};
+  CpuPool pool{loop, {.threads = 2}};
+  DistantLoop other;
+};
+
 // The actor itself lives in the scope that is stopped, and is in the middle of a handler.
 struct Worker : Actor<Worker, Fill, Question> {
   Worker() : Actor("worker", MailboxOptions{.credits = 2}) {}
@@ -321,6 +425,7 @@ TEST(CancelEnumeration, EveryAwaitableAtEveryPoint) {
   note(enumerate_cancels<AcrossLoops>("send and ask, other loop"));
   note(enumerate_cancels<Handlers>("handlers"));
   note(enumerate_cancels<Compositions>("when_all, first_of, ..."));
+  note(enumerate_cancels<CompositionsElsewhere>("when_all, ... elsewhere"));
   note(enumerate_cancels<Threads>("completion, lane, pool"));
   note(enumerate_cancels<Files>("file"));
   note(enumerate_cancels<AsioTimer>("asio"));
