@@ -5,9 +5,6 @@
 #ifdef TANDEM_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef TANDEM_TSAN
-#include <sanitizer/tsan_interface.h>
-#endif
 
 namespace tandem::model {
 namespace {
@@ -17,25 +14,9 @@ Fiber* g_leaving = nullptr;
 }  // namespace
 
 Fiber::Fiber()
-    : stack_(new char[kStackBytes]), stack_begin_(stack_.get()), stack_bytes_(kStackBytes) {
-#ifdef TANDEM_TSAN
-  tsan_fiber_ = __tsan_create_fiber(0);
-#endif
-}
+    : stack_(new char[kStackBytes]), stack_begin_(stack_.get()), stack_bytes_(kStackBytes) {}
 
-Fiber::Fiber(int) {
-#ifdef TANDEM_TSAN
-  tsan_fiber_ = __tsan_get_current_fiber();
-#endif
-}
-
-Fiber::~Fiber() {
-#ifdef TANDEM_TSAN
-  if (stack_ != nullptr) {
-    __tsan_destroy_fiber(tsan_fiber_);
-  }
-#endif
-}
+Fiber::Fiber(int) {}
 
 std::unique_ptr<Fiber> Fiber::of_this_thread() { return std::unique_ptr<Fiber>(new Fiber(0)); }
 
@@ -61,9 +42,6 @@ void Fiber::switch_to(Fiber& other) {
   g_entering = &other;
 #ifdef TANDEM_ASAN
   __sanitizer_start_switch_fiber(&fake_stack_, other.stack_begin_, other.stack_bytes_);
-#endif
-#ifdef TANDEM_TSAN
-  __tsan_switch_to_fiber(other.tsan_fiber_, 0);
 #endif
   swapcontext(&context_, &other.context_);
 #ifdef TANDEM_ASAN
