@@ -35,7 +35,7 @@ extern constinit thread_local std::int64_t t_loop_time_ns;
 
 /// What the runtime knows of every suspended coroutine: the links and names an await chain is printed from.
 struct TaskPromiseBase {
-  std::coroutine_handle<> continuation;  // who awaits this task
+  std::coroutine_handle<> continuation;  // who awaits this task; null: nobody did yet
   TaskPromiseBase* parent = nullptr;     // the same, as a promise; null at a root
   TaskPromiseBase* child = nullptr;      // the task this one awaits, if it is a task
   const char* waiting_for = nullptr;     // the name of the awaitable this one awaits, if it has one
@@ -88,14 +88,14 @@ struct TaskPromiseResult : TaskPromiseBase {
   template <class U = T>
     requires std::is_constructible_v<T, U&&> || std::is_reference_v<T>
   void return_value(U&& value) {
-    outcome.set_value(std::forward<U>(value));
+    outcome.set_first(std::forward<U>(value));
   }
 };
 
 template <>
 struct TaskPromiseResult<void> : TaskPromiseBase {
   Outcome<void> outcome;
-  void return_void() noexcept { outcome.set_value(); }
+  void return_void() noexcept { outcome.set_first(); }
 };
 
 }  // namespace detail
@@ -119,7 +119,7 @@ class [[nodiscard("a Task runs only when it is awaited")]] Task {
   Task(Task&&) = delete;
   Task& operator=(Task&&) = delete;
   ~Task() {
-    TANDEM_DCHECK(!started_ || handle_.done(),
+    TANDEM_DCHECK(handle_.promise().continuation == nullptr || handle_.done(),
                   "a task was destroyed while what it awaits is in flight");
     handle_.destroy();
   }
@@ -140,9 +140,8 @@ class [[nodiscard("a Task runs only when it is awaited")]] Task {
     bool await_ready() const noexcept { return false; }
     template <std::derived_from<TaskPromiseBase> Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> parent) noexcept {
-      TANDEM_CHECK(!task_.started_, "a task is awaited exactly once");
-      task_.started_ = true;
       promise_type& promise = task_.handle_.promise();
+      TANDEM_CHECK(promise.continuation == nullptr, "a task is awaited exactly once");
       promise.continuation = parent;
       promise.parent = &parent.promise();
       promise.task = promise.parent->task;
@@ -161,7 +160,6 @@ class [[nodiscard("a Task runs only when it is awaited")]] Task {
   explicit Task(std::coroutine_handle<promise_type> handle) noexcept : handle_(handle) {}
 
   std::coroutine_handle<promise_type> handle_;
-  bool started_ = false;
 };
 
 namespace detail {

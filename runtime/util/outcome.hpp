@@ -34,6 +34,11 @@ class Outcome {
   template <class... Args>
   void set_value(Args&&... args) {
     clear();
+    set_first(std::forward<Args>(args)...);
+  }
+  /// The same where nothing can be in it yet.
+  template <class... Args>
+  void set_first(Args&&... args) {
     if constexpr (kIsReference) {
       std::construct_at(&value_, std::addressof(args)...);
     } else {
@@ -52,7 +57,7 @@ class Outcome {
 
   T take() {
     if (state_ == State::kError) [[unlikely]] {
-      std::rethrow_exception(error_);
+      rethrow();
     }
     TANDEM_CHECK(state_ == State::kValue, "the result was taken before it was there");
     if constexpr (std::is_void_v<T>) {
@@ -72,6 +77,9 @@ class Outcome {
 
  private:
   enum class State : unsigned char { kEmpty, kValue, kError };
+
+  // Out of line, so that the usual way needs no registers for it.
+  [[noreturn, gnu::noinline, gnu::cold]] void rethrow() const { std::rethrow_exception(error_); }
 
   void steal(Outcome& other) {
     if (other.state_ == State::kValue) {
