@@ -4,7 +4,8 @@
 // ask` waits for its answer; unless the actor has another policy (mailbox_options.hpp). After the actor's end every one of
 // them says closed. An address narrows by itself to one with fewer messages. Messages of one sender arrive in the order of
 // sending (control messages before the others), one that was merged in the place of the one it was merged into.
-// Thread rule: copying and try_send() from any thread (the actor's loop must exist); send() and ask() in coroutines, also
+// Thread rule: copying and try_send() from any thread (the actor's loop must exist); send_blocking() from any that runs no
+// loop (the actor's goes on running); send() and ask() in coroutines, also
 // of other loops. Cancel rule: ask() with a deadline or StopToken ends at once, and a late answer is dropped; send() with
 // a StopToken ends at once, on another loop as soon as that loop has taken the message out of the line.
 //
@@ -63,6 +64,27 @@ class Address {
         return SendResult::kSent;
       }
       return result_of(admit);
+    }
+  }
+
+  /// For threads that run no loop: sleeps while the mailbox is full, until half of it is free. kFull only from an actor
+  /// whose policy is to reject, or that was not started.
+  template <class M>
+    requires detail::OneOf<M, Messages...>
+  SendResult send_blocking(M message) const {
+    for (;;) {
+      detail::Mailbox* mailbox = to_.mailbox();
+      if (mailbox == nullptr) {
+        return SendResult::kClosed;
+      }
+      const detail::Admit admit = mailbox->admit(to_.share(), message);
+      if (admit == detail::Admit::kReserved) [[likely]] {
+        mailbox->deliver(detail::make_mail<M>(*mailbox, to_.share(), std::move(message)));
+        return SendResult::kSent;
+      }
+      if (admit != detail::Admit::kWait || !mailbox->wait_for_room(to_.share())) {
+        return result_of(admit);
+      }
     }
   }
 

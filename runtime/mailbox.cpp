@@ -57,10 +57,10 @@ void Mailbox::release() noexcept {
 }
 
 Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& rules)
-    : name_(name), credits_(options.credits), rules_(rules), measuring_(options.measure) {
+    : name_(name), rules_(rules), measuring_(options.measure), credits_(options.credits) {
   TANDEM_CHECK(options.credits > 0, "a mailbox has room for one message at least");
   if (rules_.when_full == WhenFull::kCoalesce) {
-    candidates_.reserve(2 * credits_);
+    candidates_.reserve(2 * credits());
   }
   update_diverted();
 }
@@ -88,23 +88,30 @@ bool Mailbox::reserve_control() noexcept {
   return true;
 }
 
-Mail* Mailbox::take() noexcept {
-  if (!control_.empty()) [[unlikely]] {
-    Mail& mail = static_cast<Mail&>(*control_.pop());
-    ++control_taken_;
-    settle_taken(mail);
-    return &mail;
+void Mailbox::note(Mail& mail, SenderShare* share) const noexcept {
+  if (share != nullptr && !mail.control) {
+    share->add_reference();
+    mail.share = share;
+    mail.noted = true;
   }
-  Op* op = queue_.pop();
+  if (measuring_.load(std::memory_order_relaxed)) {
+    mail.sent_ns = now_ns();
+    mail.noted = true;
+  }
+}
+
+Mail* Mailbox::take_and_look() noexcept {
+  Op* op = control_.pop();
+  if (op != nullptr) {
+    ++control_taken_;
+  } else {
+    op = queue_.pop();
+  }
   if (op == nullptr) {
     return nullptr;
   }
   Mail& mail = static_cast<Mail&>(*op);
-  if (mail.share != nullptr || mail.sent_ns != 0 || !line_.empty()) [[unlikely]] {
-    settle_taken(mail);
-  } else {
-    count_taken();
-  }
+  settle_taken(mail);
   return &mail;
 }
 
@@ -120,7 +127,7 @@ void Mailbox::settle_taken(Mail& mail) noexcept {
       counters_.waited_max_ns.store(waited_ns, std::memory_order_relaxed);
     }
   }
-  if (!mail.type->control) {
+  if (!mail.control) {
     give_back(std::exchange(mail.share, nullptr));
   }
 }
@@ -149,7 +156,7 @@ std::int64_t Mailbox::now_ns() const noexcept {
 }
 
 void Mailbox::close() noexcept {
-  sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
+  credits_.close();
   bounce_line();
   while (planted(Bug::kDroppedOnClose) && !queue_.empty()) {
     bounce_accepted(static_cast<Mail&>(*queue_.pop()), Bounced::kClosed);
@@ -176,7 +183,7 @@ void Mailbox::halt() noexcept {
 }
 
 void Mailbox::end() noexcept {
-  sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
+  credits_.close();
   control_sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
   ended_ = true;
   update_diverted();
@@ -197,7 +204,7 @@ void Mailbox::end() noexcept {
 }
 
 void Mailbox::bounce_accepted(Mail& mail, Bounced why) noexcept {
-  const bool control = mail.type->control;
+  const bool control = mail.control;
   SenderShare* share = mail.share;
   mail.bounce(mail, name_, why);
   if (control) {
@@ -206,7 +213,7 @@ void Mailbox::bounce_accepted(Mail& mail, Bounced why) noexcept {
     give_back(share);
   }
   if (planted(Bug::kBouncedTwice)) {
-    count_taken();
+    credits_.give_back();
   }
   free_if_unused();
 }

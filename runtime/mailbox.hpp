@@ -1,7 +1,8 @@
 // runtime/mailbox.hpp — the part of an actor that its addresses point to: a bounded queue that outlives the actor.
 //
-// Bounded by credits: a sender takes one (an atomic counter) and the actor gives it back when it takes the message. Who
-// finds none may wait in line; a credit that comes free passes straight to the line's first. From other threads a message
+// Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes the message. Who finds
+// none may wait in line; a credit that comes free passes straight to the line's first. A thread that runs no loop may sleep
+// until half the mailbox is free, so that it is woken once for many messages. From other threads a message
 // travels as an Op through the loop's inbox; the queue itself is touched on the loop's thread only. What happens without a
 // credit (mailbox_full.cpp) is no part of the way of a message that has one.
 // Invariants: a message that was accepted is handled once, or bounced once (dropped; an ask then fails) when it gave way
@@ -19,7 +20,9 @@
 #include "runtime/message.hpp"
 #include "runtime/root_task.hpp"
 #include "runtime/sender_share.hpp"
+#include "runtime/util/credit_counter.hpp"
 #include "runtime/util/planted.hpp"
+#include "runtime/util/wake_counter.hpp"
 #include "runtime/watchers.hpp"
 
 namespace tandem {
@@ -74,22 +77,18 @@ class Mailbox {
     if constexpr (ControlMessage<M>) {
       return reserve_control() ? Admit::kReserved : Admit::kClosed;
     } else {
-      const SendResult result = share == nullptr ? reserve() : reserve_of(*share);
-      if (result == SendResult::kSent) [[likely]] {
+      const Reserved result = share == nullptr ? credits_.reserve() : reserve_of(*share);
+      if (result == Reserved::kYes) [[likely]] {
         return Admit::kReserved;
       }
-      return result == SendResult::kClosed ? Admit::kClosed
-                                           : admit_full(kMessageType<M>, &message, share);
+      return result == Reserved::kClosed ? Admit::kClosed
+                                         : admit_full(kMessageType<M>, &message, share);
     }
   }
   /// Notes on the mail what the mailbox wants to know when it is taken. Before it is delivered.
   void stamp(Mail& mail, SenderShare* share) const noexcept {
-    if (share != nullptr && !mail.type->control) [[unlikely]] {
-      share->add_reference();
-      mail.share = share;
-    }
-    if (measuring_.load(std::memory_order_relaxed)) [[unlikely]] {
-      mail.sent_ns = now_ns();
+    if (share != nullptr || measuring_.load(std::memory_order_relaxed)) [[unlikely]] {
+      note(mail, share);
     }
   }
   void deliver(Mail& mail) noexcept {
@@ -109,19 +108,16 @@ class Mailbox {
   void deliver_in_line(Mail& mail) noexcept;
   /// Takes a mail out of the line and frees it. Of the mailbox's loop; its place says that it waits.
   void withdraw(Mail& mail) noexcept;
+  /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is closed; false: at once,
+  /// because the actor was not started.
+  bool wait_for_room(SenderShare* share) noexcept;
   void count_rejected() noexcept { rejected_.fetch_add(1, std::memory_order_relaxed); }
 
-  [[nodiscard]] bool closed() const noexcept {
-    return (sent_.load(std::memory_order_relaxed) & kClosedBit) != 0;
-  }
+  [[nodiscard]] bool closed() const noexcept { return credits_.closed(); }
   [[nodiscard]] const char* name() const noexcept { return name_; }
   /// Messages accepted and not taken yet, control messages aside.
-  [[nodiscard]] std::uint64_t depth() const noexcept {
-    // In this order, so that it is never below zero.
-    const std::uint64_t taken = taken_.load(std::memory_order_acquire);
-    return (sent_.load(std::memory_order_relaxed) & ~kClosedBit) - taken;
-  }
-  [[nodiscard]] std::uint64_t credits() const noexcept { return credits_; }
+  [[nodiscard]] std::uint64_t depth() const noexcept { return credits_.out(); }
+  [[nodiscard]] std::uint64_t credits() const noexcept { return credits_.credits(); }
   [[nodiscard]] MailboxMetrics metrics() const noexcept;
   /// Null until the actor was started.
   [[nodiscard]] EventLoop* loop() const noexcept { return loop_.load(std::memory_order_acquire); }
@@ -132,7 +128,21 @@ class Mailbox {
   // ---- the actor, on its loop ----------------------------------------------------------------------
   void open(EventLoop& loop) noexcept;
   /// The next message, its credit given back; null if there is none.
-  Mail* take() noexcept;
+  Mail* take() noexcept {
+    if (waited_for()) [[unlikely]] {
+      return take_and_look();
+    }
+    Mail* mail = static_cast<Mail*>(queue_.pop());
+    if (mail == nullptr) {
+      return nullptr;
+    }
+    if (mail->noted) [[unlikely]] {
+      settle_taken(*mail);
+    } else {
+      credits_.give_back();
+    }
+    return mail;
+  }
   /// No further message is accepted, but for control messages; what was accepted is still handled.
   void close() noexcept;
   /// close(), and what was accepted is bounced.
@@ -196,29 +206,20 @@ class Mailbox {
   static void arrive(Op& op) noexcept;
   static void arrive_in_line(Op& op) noexcept;
   static void arrive_kick(Op& op) noexcept;
+  static void arrive_thread(Op& op) noexcept;
+  void note(Mail& mail, SenderShare* share) const noexcept;
   static const char* sender_name() noexcept {
     return t_running.name != nullptr ? t_running.name : "outside";
   }
 
-  // Credits. `most`: how many may be accepted and not taken.
-  SendResult reserve() noexcept { return reserve_below(credits_); }
-  SendResult reserve_below(std::uint64_t most) noexcept {
-    std::uint64_t sent = sent_.load(std::memory_order_relaxed);
-    for (;;) {
-      if ((sent & kClosedBit) != 0) [[unlikely]] {
-        return SendResult::kClosed;
-      }
-      // acquire: the slot that the actor freed is free. Signed: `sent` may be older than what is taken by now.
-      const std::uint64_t taken = taken_.load(std::memory_order_acquire);
-      if (static_cast<std::int64_t>(sent - taken) >= static_cast<std::int64_t>(most)) {
-        return SendResult::kFull;
-      }
-      if (sent_.compare_exchange_weak(sent, sent + 1, std::memory_order_relaxed)) {
-        return SendResult::kSent;
-      }
-    }
-  }
-  SendResult reserve_of(SenderShare& share) noexcept;
+  // A thread that sleeps until there is room.
+  struct ThreadWait : Op {
+    Mailbox* mailbox = nullptr;
+    SenderShare* share = nullptr;
+    WakeCounter woken;
+  };
+
+  Reserved reserve_of(SenderShare& share) noexcept;
   bool reserve_control() noexcept;
   bool reserve_over(SenderShare* share) noexcept;
   void return_share(SenderShare& share) noexcept;
@@ -226,11 +227,11 @@ class Mailbox {
 
   // Arrivals, on the loop.
   void enqueue(Mail& mail) noexcept {
-    if (diverted_) [[unlikely]] {
+    if (diverted_ || mail.control) [[unlikely]] {
       divert(mail);
       return;
     }
-    (mail.type->control ? control_ : queue_).push(mail);
+    queue_.push(mail);
     wake_actor();
   }
   void divert(Mail& mail) noexcept;
@@ -244,17 +245,21 @@ class Mailbox {
   void join(Mail& mail) noexcept;
   void join_line(Mail& mail) noexcept;
   void serve_shares() noexcept;
+  void wake_threads() noexcept;
   void bounce_line() noexcept;
 
   // Departures, on the loop.
+  Mail* take_and_look() noexcept;
   void settle_taken(Mail& mail) noexcept;
   void give_back(SenderShare* share) noexcept;
   void release_share(SenderShare& share) noexcept;
   void bounce_accepted(Mail& mail, Bounced why) noexcept;
   void free_if_unused() noexcept;
-  void count_taken() noexcept {
-    // Only the loop's thread writes it; release: the sender that sees it may use the slot.
-    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  // Control mail is there, or somebody waits for a credit: one look for all of them.
+  [[nodiscard]] bool waited_for() const noexcept {
+    return static_cast<int>(control_.empty()) + static_cast<int>(line_.empty()) +
+               static_cast<int>(threads_.empty()) !=
+           3;
   }
 
   void wake_actor() noexcept {
@@ -273,21 +278,21 @@ class Mailbox {
   [[nodiscard]] std::int64_t now_ns() const noexcept;
 
   const char* name_;
-  const std::uint64_t credits_;
   const Rules rules_;
   std::atomic<EventLoop*> loop_{nullptr};
   std::atomic<bool> measuring_;
-  alignas(64) std::atomic<std::uint64_t> sent_{0};
-  std::atomic<std::uint32_t> references_{1};  // the actor's own
+  // Written by senders.
+  alignas(64) std::atomic<std::uint32_t> references_{1};  // the actor's own
   std::atomic<std::uint64_t> control_sent_{0};
-  alignas(64) std::atomic<std::uint64_t> rejected_{0};
+  std::atomic<std::uint64_t> rejected_{0};
   std::atomic<bool> kicked_{false};  // kick_ is on its way
   Kick kick_{*this};
-  // Written on the loop only.
-  alignas(64) std::atomic<std::uint64_t> taken_{0};
+  // Its second line, and everything that follows, is written on the loop only.
+  [[no_unique_address]] CreditCounter credits_;
   OpQueue<Op> queue_;    // of Mail
   OpQueue<Op> control_;  // of Mail that overtakes the queue
   OpQueue<Op> line_;     // of Mail that waits for a credit
+  OpQueue<Op> threads_;  // of ThreadWait
   ResumeOp resume_;
   OwedAnswer* owed_ = nullptr;
   std::uint64_t control_taken_ = 0;

@@ -7,15 +7,15 @@
 namespace tandem::detail {
 
 // ---- senders, any thread ---------------------------------------------------------------------------
-SendResult Mailbox::reserve_of(SenderShare& share) noexcept {
+Reserved Mailbox::reserve_of(SenderShare& share) noexcept {
   if (closed()) {
-    return SendResult::kClosed;
+    return Reserved::kClosed;
   }
   if (!share.try_take(share.limit())) {
-    return SendResult::kFull;
+    return Reserved::kFull;
   }
-  const SendResult result = reserve();
-  if (result != SendResult::kSent) {
+  const Reserved result = credits_.reserve();
+  if (result != Reserved::kYes) {
     return_share(share);
   }
   return result;
@@ -26,7 +26,7 @@ bool Mailbox::reserve_over(SenderShare* share) noexcept {
   if (share != nullptr && !share->try_take(2 * share->limit())) {
     return false;
   }
-  const bool reserved = reserve_below(2 * credits_) == SendResult::kSent;
+  const bool reserved = credits_.reserve_below(2 * credits()) == Reserved::kYes;
   if (!reserved && share != nullptr) {
     return_share(*share);
   }
@@ -83,15 +83,32 @@ void Mailbox::deliver_in_line(Mail& mail) noexcept {
   }
 }
 
+bool Mailbox::wait_for_room(SenderShare* share) noexcept {
+  TANDEM_CHECK(EventLoop::current_or_null() == nullptr,
+               "a thread that runs a loop does not block: co_await send() there");
+  EventLoop* home = loop();
+  if (home == nullptr) {
+    return false;
+  }
+  thread_local ThreadWait wait;  // of the thread: whoever wakes it may still touch it afterwards
+  wait.run = &Mailbox::arrive_thread;
+  wait.mailbox = this;
+  wait.share = share;
+  add_reference();
+  home->post_from_any_thread(wait);
+  wait.woken.wait();
+  return true;
+}
+
 // ---- arrivals, on the loop ---------------------------------------------------------------------------
 void Mailbox::place(Mail& mail) noexcept {
-  if (mail.type->control) {
+  if (mail.control) {
     control_.push(mail);
     wake_actor();
     return;
   }
   const auto over = [&] {
-    return depth() > credits_ ||
+    return depth() > credits() ||
            (mail.share != nullptr && mail.share->used() > mail.share->limit());
   };
   if (rules_.when_full == WhenFull::kCoalesce && over() &&
@@ -144,7 +161,7 @@ void Mailbox::drop_excess(const Mail& newest) noexcept {
   while (share != nullptr && share->used() > share->limit() &&
          drop_first([&](const Mail& mail) { return mail.share == share; })) {
   }
-  while (depth() > credits_ && drop_first([](const Mail&) { return true; })) {
+  while (depth() > credits() && drop_first([](const Mail&) { return true; })) {
   }
 }
 
@@ -189,6 +206,36 @@ void Mailbox::arrive_kick(Op& op) noexcept {
   mailbox.release();
 }
 
+void Mailbox::arrive_thread(Op& op) noexcept {
+  auto& wait = static_cast<ThreadWait&>(op);
+  Mailbox* mailbox = wait.mailbox;
+  if (wait.share != nullptr) {
+    wait.share->waiting.fetch_add(
+        1);  // a credit that another thread gives back from now on is a kick
+  }
+  mailbox->threads_.push(wait);
+  mailbox->wake_threads();
+  mailbox->release();
+}
+
+// Only when half of the credits are free again: a wake costs as much as many messages.
+void Mailbox::wake_threads() noexcept {
+  const bool all = closed();
+  if (!all && depth() > credits() / 2) {
+    return;
+  }
+  while (Op* op = threads_.take_first([&](Op& at) {
+    const SenderShare* share = static_cast<ThreadWait&>(at).share;
+    return all || share == nullptr || share->used() <= share->limit() / 2;
+  })) {
+    auto& wait = static_cast<ThreadWait&>(*op);
+    if (wait.share != nullptr) {
+      wait.share->waiting.fetch_sub(1);
+    }
+    wait.woken.wake();
+  }
+}
+
 void Mailbox::join(Mail& mail) noexcept {
   if (closed()) {
     bounce_unaccepted(mail, name_);
@@ -207,15 +254,15 @@ void Mailbox::join(Mail& mail) noexcept {
 
 // Its share, if it has one, has given its credit.
 void Mailbox::join_line(Mail& mail) noexcept {
-  switch (line_.empty() ? reserve() : SendResult::kFull) {
-    case SendResult::kSent:
+  switch (line_.empty() ? credits_.reserve() : Reserved::kFull) {
+    case Reserved::kYes:
       tell(mail, LinePlace::State::kAccepted);
       enqueue(mail);
       break;
-    case SendResult::kFull:
+    case Reserved::kFull:
       line_.push(mail);
       break;
-    case SendResult::kClosed:
+    case Reserved::kClosed:
       if (mail.share != nullptr) {
         mail.share->give_back();
       }
@@ -233,6 +280,7 @@ void Mailbox::serve_shares() noexcept {
     mail.share->waiting.fetch_sub(1);
     join_line(mail);
   }
+  wake_threads();
 }
 
 void Mailbox::withdraw(Mail& mail) noexcept {
@@ -265,13 +313,14 @@ void Mailbox::bounce_line() noexcept {
     mail.share->waiting.fetch_sub(1);
     bounce_unaccepted(mail, name_);
   }
+  wake_threads();
 }
 
 // ---- departures, on the loop -------------------------------------------------------------------------
 // The credits of a message that was taken or bounced go to whoever waits for them.
 void Mailbox::give_back(SenderShare* share) noexcept {
-  if (line_.empty() || depth() > credits_) {
-    count_taken();
+  if (line_.empty() || depth() > credits()) {
+    credits_.give_back();
   } else {
     Mail& next = static_cast<Mail&>(*line_.pop());
     tell(next, LinePlace::State::kAccepted);
@@ -279,6 +328,9 @@ void Mailbox::give_back(SenderShare* share) noexcept {
   }
   if (share != nullptr) {
     release_share(*share);
+  }
+  if (!threads_.empty()) {
+    wake_threads();
   }
 }
 

@@ -54,7 +54,7 @@ enum class Bounced : unsigned char { kClosed, kDropped, kWithdrawn };
 struct Mail : Op {
   using Bounce = void (*)(Mail&, const char* actor, Bounced why) noexcept;
   Mail(const MessageType& message_type, Bounce function) noexcept
-      : type(&message_type), bounce(function) {}
+      : type(&message_type), bounce(function), control(message_type.control) {}
 
   const MessageType* type;
   Bounce bounce;                 // ends and frees the mail; an asker learns why
@@ -64,6 +64,8 @@ struct Mail : Op {
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
   std::uint64_t flow_id = 0;     // in the trace; 0: not traced
+  bool control;                  // as its type says
+  bool noted = false;            // share or sent_ns is set: one look says it when it is taken
 };
 
 template <class T, class... Args>

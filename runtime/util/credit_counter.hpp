@@ -1,7 +1,8 @@
 // runtime/util/credit_counter.hpp — the credits of a bounded queue: senders take them, the one consumer gives them back.
 //
 // Two counters that only grow, so that senders and consumer write different lines: how many were taken by senders (with
-// the closed bit in it) and how many the consumer gave back. Explored by tests/model/.
+// the closed bit in it) and how many the consumer gave back. Senders keep what they last saw of the second beside the
+// first, and look at the consumer's line only when the credits they know of are used up. Explored by tests/model/.
 // Thread rule: reserve() and close() from any thread, give_back() from the consumer's.
 // Invariant: never more than `credits` are out. Once closed, no credit is taken: the number of those taken is final.
 #pragma once
@@ -19,16 +20,23 @@ class BasicCreditCounter {
  public:
   explicit BasicCreditCounter(std::uint32_t credits) noexcept : credits_(credits) {}
 
-  [[nodiscard]] Reserved reserve() noexcept {
+  [[nodiscard]] Reserved reserve() noexcept { return reserve_below(credits_); }
+  /// The same with another bound: `most` may be out.
+  [[nodiscard]] Reserved reserve_below(std::uint64_t most) noexcept {
     std::uint64_t taken = taken_.load(std::memory_order_relaxed);
     for (;;) {
-      if ((taken & kClosedBit) != 0) [[unlikely]] {
-        return Reserved::kClosed;
-      }
-      // acquire: the slot that the consumer freed is free. Signed: `taken` may be older than what was given back by now.
-      const std::uint64_t given = given_back_.load(std::memory_order_acquire);
-      if (static_cast<std::int64_t>(taken - given) >= static_cast<std::int64_t>(credits_)) {
-        return Reserved::kFull;
+      // One look for the usual case: closed, used up, or `taken` older than what was given back by now, all are too much.
+      // acquire, here and below: the slot that the consumer freed is free.
+      if (taken - seen_.load(std::memory_order_acquire) >= most) [[unlikely]] {
+        if ((taken & kClosedBit) != 0) {
+          return Reserved::kClosed;
+        }
+        const std::uint64_t given = given_back_.load(std::memory_order_acquire);
+        if (static_cast<std::int64_t>(taken - given) >= static_cast<std::int64_t>(most)) {
+          return Reserved::kFull;
+        }
+        // Another sender's may be newer: then this one only makes somebody look once more. release: as give_back().
+        seen_.store(given, std::memory_order_release);
       }
       if (taken_.compare_exchange_weak(taken, taken + 1, std::memory_order_relaxed)) {
         return Reserved::kYes;
@@ -57,8 +65,9 @@ class BasicCreditCounter {
   template <class T>
   using Atomic = typename Atomics::template Atomic<T>;
 
-  std::uint32_t credits_;
   alignas(64) Atomic<std::uint64_t> taken_{0};
+  Atomic<std::uint64_t> seen_{0};  // of given_back_, by a sender
+  const std::uint32_t credits_;
   alignas(64) Atomic<std::uint64_t> given_back_{0};
 };
 

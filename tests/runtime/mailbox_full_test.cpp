@@ -1,4 +1,5 @@
 // What happens at a mailbox without a credit: the policies; control messages; metrics.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <string>
@@ -268,6 +269,90 @@ TEST_F(MailboxFullTest, TheTimeInLineCountsAsWaiting) {
   EXPECT_EQ(address.metrics().waited_total, 3s);
   EXPECT_EQ(address.metrics().waited_max, 2s);
   EXPECT_EQ(address.metrics().depth_max, 1U);
+}
+
+// ---- threads that run no loop ------------------------------------------------------------------------
+struct Letter {
+  int sender;
+  int value;
+};
+struct Gather : Actor<Gather, Letter> {
+  explicit Gather(std::uint32_t credits, int close_after = 0)
+      : Actor("gather", credits), left(close_after) {}
+  void handle(Letter m) {
+    most = std::max(most, address().depth());
+    in_order = in_order && values[static_cast<std::size_t>(m.sender)] == m.value;
+    ++values[static_cast<std::size_t>(m.sender)];
+    if (--left == 0) {
+      close();
+    }
+  }
+  std::array<int, 4> values{};
+  bool in_order = true;
+  std::uint64_t most = 0;
+  int left;
+};
+
+void send_from_threads(Gather& actor, std::vector<Address<Letter>> addresses, int each) {
+  EventLoop loop;
+  Scope scope(loop);
+  actor.left = each * static_cast<int>(addresses.size());
+  actor.start(scope);
+  std::vector<std::thread> threads;
+  for (int sender = 0; sender < static_cast<int>(addresses.size()); ++sender) {
+    threads.emplace_back([sender, each, address = addresses[static_cast<std::size_t>(sender)]] {
+      for (int i = 0; i < each; ++i) {
+        EXPECT_EQ(address.send_blocking(Letter{sender, i}), SendResult::kSent);
+      }
+    });
+  }
+  loop.run(&Scope::join, &scope);
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+TEST(SendBlocking, WaitsForRoomAndKeepsTheOrderOfEachThread) {
+  Gather actor(4);
+  // Each sends one more than is counted; what is accepted of those before the actor closes is out of the count.
+  send_from_threads(actor, {actor.address(), actor.address(), actor.address()}, 3000);
+  EXPECT_TRUE(actor.in_order);
+  EXPECT_LE(actor.most, 4U);
+  EXPECT_EQ(actor.values, (std::array{3000, 3000, 3000, 0}));
+}
+
+TEST(SendBlocking, WaitsForACreditOfItsShare) {
+  Gather actor(3);
+  const auto share = actor.address().with_credits(2);
+  send_from_threads(actor, {share, share, actor.address(), share}, 2000);
+  EXPECT_TRUE(actor.in_order);
+  EXPECT_EQ(actor.values, (std::array{2000, 2000, 2000, 2000}));
+}
+
+TEST(SendBlocking, TheEndOfTheActorWakesAThread) {
+  EventLoop loop;
+  Scope scope(loop);
+  Gather actor(2, 50);
+  actor.start(scope);
+  std::thread thread([address = actor.address()] {
+    SendResult result = SendResult::kSent;
+    for (int i = 0; result == SendResult::kSent; ++i) {
+      result = address.send_blocking(Letter{0, i});
+    }
+    EXPECT_EQ(result, SendResult::kClosed);
+  });
+  loop.run(&Scope::join, &scope);
+  thread.join();
+  EXPECT_GE(actor.values[0], 50);
+}
+
+TEST(SendBlocking, SaysFullWhereNobodyWouldEverTake) {
+  Gather actor(1);
+  const auto address = actor.address();
+  EXPECT_EQ(address.send_blocking(Letter{0, 0}), SendResult::kSent);
+  EXPECT_EQ(address.send_blocking(Letter{0, 1}), SendResult::kFull);
+  EXPECT_EQ(address.metrics().rejected, 1U);
+  EXPECT_EQ(Address<Letter>().send_blocking(Letter{0, 0}), SendResult::kClosed);
 }
 
 }  // namespace
