@@ -290,6 +290,7 @@ struct Number {
   std::int64_t value;
 };
 struct Sink : Actor<Sink, Number> {
+  explicit Sink(std::uint32_t credits) : Actor("sink", credits) {}
   void handle(Number) {
     if (--left == 0) {
       done->set();
@@ -299,34 +300,24 @@ struct Sink : Actor<Sink, Number> {
   Event* done = nullptr;
 };
 
-// P threads send into one mailbox as fast as it takes them.
-void mailbox_from_threads(benchmark::State& state, int senders) {
-  EventLoop loop({.spin = Spin::kAlways});
+// P threads that run no loop send into one bounded mailbox, and sleep while it is full.
+void mailbox_from_threads(benchmark::State& state, int senders, std::uint32_t credits) {
+  EventLoop loop;
   Scope scope(loop);
   Event done;
-  Sink sink;
+  Sink sink(credits);
   sink.done = &done;
   sink.start(scope);
   for (auto _ : state) {
     done.reset();
-    sink.left = kRound * senders;
-    std::vector<std::thread> threads;
-    threads.reserve(static_cast<std::size_t>(senders));
-    for (int i = 0; i < senders; ++i) {
-      threads.emplace_back([address = sink.address()] {
-        for (std::int64_t k = 0; k < kRound; ++k) {
-          while (address.try_send(Number{k}) == SendResult::kFull) {
-            std::this_thread::yield();
-          }
-        }
-      });
-    }
-    loop.run([](Event* event) -> Task<> { co_await *event; }, &done);
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+    sink.left = bench::kSends * senders;
+    bench::measure_senders(
+        state, senders,
+        [address = sink.address()](std::int64_t k) { (void)address.send_blocking(Number{k}); },
+        [&] { loop.run([](Event* event) -> Task<> { co_await *event; }, &done); });
   }
-  state.SetItemsProcessed(state.iterations() * kRound * senders);
+  state.SetItemsProcessed(state.iterations() * bench::kSends * senders);
+  state.counters["credits"] = credits;
   sink.close();
   loop.run(&Scope::join, &scope);
 }
@@ -357,10 +348,15 @@ void register_runtime() {
   add("RB1c ping-pong, two loops, adaptive", &ping_pong_adaptive);
   add("RB1d as RB1c, a core taken", &ping_pong_core_taken);
   for (const int senders : {1, 2, 4}) {
-    benchmark::RegisterBenchmark(
-        (std::string(kMailbox) + " " + std::to_string(senders) + "/Tandem").c_str(),
-        [senders](benchmark::State& state) { mailbox_from_threads(state, senders); })
-        ->UseRealTime();
+    for (const std::uint32_t credits : {kMailboxCredits, kDefaultCredits}) {
+      const std::string name = std::string(kMailbox) + " " + std::to_string(senders);
+      benchmark::RegisterBenchmark(
+          (name + (credits == kDefaultCredits ? ", default credits" : "") + "/Tandem").c_str(),
+          [senders, credits](benchmark::State& state) {
+            mailbox_from_threads(state, senders, credits);
+          })
+          ->UseManualTime();
+    }
   }
   add(kCall, &call);
   add(kSwitch, &switch_local);

@@ -93,26 +93,20 @@ void ping_pong_post_far(benchmark::State& state) {
 void mailbox_post(benchmark::State& state, int senders) {
   for (auto _ : state) {
     asio::io_context context;
-    std::int64_t left = kRound * senders;
-    std::vector<std::thread> threads;
+    std::int64_t left = kSends * senders;
     const auto keep = asio::make_work_guard(context);
-    for (int i = 0; i < senders; ++i) {
-      threads.emplace_back([&] {
-        for (std::int64_t k = 0; k < kRound; ++k) {
-          asio::post(context, [&] {
+    measure_senders(
+        state, senders,
+        [&context, &left](std::int64_t) {
+          asio::post(context, [&context, &left] {
             if (--left == 0) {
               context.stop();
             }
           });
-        }
-      });
-    }
-    context.run();
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+        },
+        [&] { context.run(); });
   }
-  state.SetItemsProcessed(state.iterations() * kRound * senders);
+  state.SetItemsProcessed(state.iterations() * kSends * senders);
 }
 
 [[gnu::noinline]] asio::awaitable<std::int64_t> add_one(std::int64_t value) { co_return value + 1; }
@@ -175,7 +169,7 @@ void register_asio() {
     benchmark::RegisterBenchmark(
         (std::string(kMailbox) + " " + std::to_string(senders) + "/Asio post").c_str(),
         [senders](benchmark::State& state) { mailbox_post(state, senders); })
-        ->UseRealTime();
+        ->UseManualTime();
   }
   add(kCall, "Asio coroutines", &call);
   add(kSwitch, "Asio coroutines", &switch_local);

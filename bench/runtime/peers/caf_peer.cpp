@@ -1,7 +1,5 @@
 // CAF: event-based actors on a scheduler with one worker thread (what one loop of ours is).
 #include <string>
-#include <thread>
-#include <vector>
 
 #include <benchmark/benchmark.h>
 #include <caf/all.hpp>
@@ -82,22 +80,12 @@ void mailbox(benchmark::State& state, int senders) {
   OneWorker config;
   caf::actor_system system(config);
   for (auto _ : state) {
-    auto sink = system.spawn(counter, kRound * senders);
-    std::vector<std::thread> threads;
-    for (int i = 0; i < senders; ++i) {
-      threads.emplace_back([sink] {
-        for (std::int64_t k = 0; k < kRound; ++k) {
-          caf::anon_send(sink, k);
-        }
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    sink = nullptr;
-    system.await_all_actors_done();
+    auto sink = system.spawn(counter, kSends * senders);
+    measure_senders(
+        state, senders, [sink](std::int64_t k) { caf::anon_send(sink, k); },
+        [&] { system.await_all_actors_done(); });
   }
-  state.SetItemsProcessed(state.iterations() * kRound * senders);
+  state.SetItemsProcessed(state.iterations() * kSends * senders);
 }
 
 void spawn(benchmark::State& state) {
@@ -153,7 +141,7 @@ bool register_caf() {
     benchmark::RegisterBenchmark(
         (std::string(kMailbox) + " " + std::to_string(senders) + "/CAF").c_str(),
         [senders](benchmark::State& state) { mailbox(state, senders); })
-        ->UseRealTime();
+        ->UseManualTime();
   }
   add(kSwitch, &switch_local);
   add(kSpawn, &spawn);
