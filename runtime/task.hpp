@@ -136,25 +136,25 @@ class [[nodiscard("a Task runs only when it is awaited")]] Task {
 
   class Awaiter {
    public:
-    explicit Awaiter(Task& task) noexcept : task_(task) {}
+    explicit Awaiter(std::coroutine_handle<promise_type> task) noexcept : task_(task) {}
     bool await_ready() const noexcept { return false; }
     template <std::derived_from<TaskPromiseBase> Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> parent) noexcept {
-      promise_type& promise = task_.handle_.promise();
+      promise_type& promise = task_.promise();
       TANDEM_CHECK(promise.continuation == nullptr, "a task is awaited exactly once");
       promise.continuation = parent;
       promise.parent = &parent.promise();
       promise.task = promise.parent->task;
       parent.promise().child = &promise;
-      return task_.handle_;
+      return task_;
     }
-    T await_resume() { return task_.handle_.promise().outcome.take(); }
+    T await_resume() { return task_.promise().outcome.take(); }
 
    private:
-    Task& task_;
+    std::coroutine_handle<promise_type> task_;
   };
 
-  Awaiter operator co_await() && noexcept { return Awaiter(*this); }
+  Awaiter operator co_await() && noexcept { return Awaiter(handle_); }
 
  private:
   explicit Task(std::coroutine_handle<promise_type> handle) noexcept : handle_(handle) {}
