@@ -62,7 +62,8 @@ struct Duties {
 };
 
 struct Clerk : Actor<Clerk, Echo, Hold, Keep, Release, Fail> {
-  explicit Clerk(Duties* to_do) : Actor("clerk", 4), duties(to_do) {}
+  explicit Clerk(Duties* to_do, std::uint32_t credits = 4)
+      : Actor("clerk", credits), duties(to_do) {}
   void handle(Echo r, ReplyTo<Echo> reply) {
     duties->echoed.push_back({duties->messages + r.behind, r.value, std::move(reply)});
     echo();
@@ -268,7 +269,8 @@ TEST(LateReply, AfterARestartOfTheActor) {
   {
     const BusyOffice office([&](Scope& scope) {
       children = std::make_unique<Children>(scope, Children::Options{.limit = {.most = 1 << 20}});
-      clerk = children->start<Clerk>(&duties);
+      // Credits for three messages of each asker: none waits in line, where another task's message may overtake it.
+      clerk = children->start<Clerk>(&duties, 3U * kAskers);
     });
     EventLoop loop;
     Scope askers(loop);
