@@ -104,8 +104,9 @@ struct Engine::Impl {
   }
 
   void check_no_step_in_flight() const {
-    TANDEM_CHECK(micro_step == 0 && !forward_pending,
-                 "a step in flight holds gathered units; evaluate before forward() or after step()");
+    TANDEM_CHECK(
+        micro_step == 0 && !forward_pending,
+        "a step in flight holds gathered units; evaluate before forward() or after step()");
   }
 
   double rate_of(std::int64_t optimizer_step) const {

@@ -1,9 +1,9 @@
 #include "engine/process.hpp"
 
+#include <cstdlib>
+
 #include <malloc.h>
 #include <unistd.h>
-
-#include <cstdlib>
 
 namespace tandem {
 

@@ -7,10 +7,10 @@
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 
+#include "engine/process.hpp"
 #include "models/causal_lm.hpp"
 #include "models/gemm.hpp"
 #include "models/kernels/attention.hpp"
-#include "engine/process.hpp"
 #include "models/kernels/parallel.hpp"
 #include "models/layers/weights.hpp"
 #include "tests/models/math_harness.hpp"
