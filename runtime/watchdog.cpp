@@ -1,7 +1,7 @@
 #include "runtime/watchdog.hpp"
 
 #include <cstdio>
-#include <cstring>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -45,8 +45,10 @@ void Watchdog::look() {
 void Watchdog::look_at(detail::RootTask::promise_type& root) {
   const TaskPromiseBase& leaf = await_leaf(root);
   const std::int64_t now_ns = loop_.now().time_since_epoch().count();
-  const bool idle = leaf.waiting_for == detail::Mailbox::MailAwaiter::kAwaitName ||
-                    leaf.waiting_for == Scope::EmptyAwaiter::kAwaitName;
+  // By their text: equal literals of two sources need not be one.
+  const std::string_view wait = leaf.waiting_for != nullptr ? leaf.waiting_for : "";
+  const bool idle =
+      wait == detail::Mailbox::MailAwaiter::kAwaitName || wait == Scope::EmptyAwaiter::kAwaitName;
   if (idle || now_ns - leaf.since_ns <= options_.limit.count() ||
       root.reported_ns == leaf.since_ns) {
     return;
