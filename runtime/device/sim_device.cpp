@@ -23,7 +23,7 @@ class SimDevice::Driver {
  public:
   virtual ~Driver() = default;
   virtual void add(std::uint32_t stream, SimEngines::Operation operation) = 0;
-  virtual std::uint32_t add_stream() = 0;
+  virtual std::uint32_t add_stream(Name name) = 0;
   virtual void fail(std::exception_ptr error) = 0;
   [[nodiscard]] virtual Duration busy(SimEngines::Engine engine) = 0;
 };
@@ -45,7 +45,7 @@ class SimDevice::LoopDriver final : public Driver {
     engines_.add(stream, std::move(operation), loop_.now());
     arm();
   }
-  std::uint32_t add_stream() override { return engines_.add_stream(); }
+  std::uint32_t add_stream(Name name) override { return engines_.add_stream(name); }
   void fail(std::exception_ptr error) override { engines_.fail(std::move(error)); }
   Duration busy(SimEngines::Engine engine) override { return engines_.busy(engine); }
 
@@ -102,9 +102,9 @@ class SimDevice::ThreadDriver final : public Driver {
     }
     changed_.notify_one();
   }
-  std::uint32_t add_stream() override {
+  std::uint32_t add_stream(Name name) override {
     const std::lock_guard lock(engines_mutex_);
-    return engines_.add_stream();
+    return engines_.add_stream(name);
   }
   void fail(std::exception_ptr error) override {
     const std::lock_guard lock(engines_mutex_);
@@ -200,19 +200,19 @@ void SimDevice::give_memory_back(std::byte* data, std::size_t bytes) noexcept {
   ::operator delete(data, kAlignment);
 }
 
-std::uint32_t SimDevice::add_stream(Name) { return driver_->add_stream(); }
+std::uint32_t SimDevice::add_stream(Name name) { return driver_->add_stream(name); }
 
 void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
                      std::size_t bytes) {
   const bool in = kind == CopyKind::kToDevice;
   const double speed = in ? options_.to_device_bytes_per_s : options_.to_host_bytes_per_s;
   SimEngines::Operation operation{
-      .name = in ? "copy to device" : "copy to host",
+      .name = in ? Name("copy to device") : Name("copy to host"),
       .engine = in ? SimEngines::Engine::kToDevice : SimEngines::Engine::kToHost,
       .cost = options_.operation_latency + seconds(static_cast<double>(bytes) / speed),
       .work = [to, from, bytes] { std::memcpy(to, from, bytes); }};
   if (copies_++ == fail_copy_) {
-    operation.fails = error(fmt::format("a {} of {} bytes failed", operation.name, bytes));
+    operation.fails = error(fmt::format("a {} of {} bytes failed", operation.name.c_str(), bytes));
   }
   driver_->add(stream, std::move(operation));
 }
@@ -220,7 +220,7 @@ void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const s
 void SimDevice::launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) {
   const double work =
       std::max(cost.flops / options_.compute_flops_per_s, cost.bytes / options_.memory_bytes_per_s);
-  SimEngines::Operation operation{.name = name.c_str(),
+  SimEngines::Operation operation{.name = name,
                                   .engine = SimEngines::Engine::kCompute,
                                   .cost = options_.operation_latency + seconds(cost.seconds + work),
                                   .work = [run = std::move(kernel)] { run(nullptr); }};

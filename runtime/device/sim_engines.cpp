@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/trace.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
 
-std::uint32_t SimEngines::add_stream() {
-  streams_.emplace_back();
+std::uint32_t SimEngines::add_stream(Name name) {
+  streams_.push_back({.name = name});
   return static_cast<std::uint32_t>(streams_.size() - 1);
 }
 
@@ -111,6 +112,10 @@ void SimEngines::finish(EngineState& engine) {
   stream.at_engine = false;
   engine.ready.pop_front();
   engine.running = false;
+  if (early_) {
+    const std::int64_t end_ns = engine.end.time_since_epoch().count();
+    trace::device_span(stream.name, operation.name, end_ns - operation.cost.count(), end_ns);
+  }
   if (operation.fails != nullptr) {
     fail(operation.fails);
   } else if (!early_) {

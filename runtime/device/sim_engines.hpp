@@ -26,7 +26,7 @@ class SimEngines {
 
   /// One of: work for an engine, a point to reach (`reaches`), a point to wait for (`waits_for`).
   struct Operation {
-    const char* name = "";
+    Name name = "";
     Engine engine = Engine::kCompute;
     Duration cost{0};
     std::function<void()> work = {};
@@ -35,10 +35,11 @@ class SimEngines {
     Point waits_for = {};
   };
 
-  /// `early`: the work is done when the operation starts, not when it ends (in real time, where it takes time itself).
+  /// `early`: the work is done when the operation starts, not when it ends (in real time, where it takes time itself; these
+  /// operations appear in the trace).
   explicit SimEngines(bool early) noexcept : early_(early) {}
 
-  std::uint32_t add_stream();
+  std::uint32_t add_stream(Name name);
   void add(std::uint32_t stream, Operation operation, TimePoint now);
   /// Ends what is due, and starts what can start.
   void advance(TimePoint now);
@@ -54,6 +55,7 @@ class SimEngines {
 
  private:
   struct Stream {
+    Name name;
     std::deque<Operation> operations;
     bool at_engine = false;  // the first one waits at its engine, or runs
   };

@@ -9,6 +9,7 @@
 
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/trace.hpp"
 
 namespace tandem {
 namespace {
@@ -218,6 +219,7 @@ TEST(SimDevice, InRealTimeTheWorkIsDoneAndTakesAsLongAsSaid) {
   EventLoop loop;
   SimDevice device(loop, {.time = SimDevice::Time::kReal, .operation_latency = 1us});
   const auto start = std::chrono::steady_clock::now();
+  trace::enable();
   loop.run(
       [](SimDevice* d) -> Task<> {
         DeviceBuffer buffer = d->allocate(1 << 16);
@@ -241,6 +243,12 @@ TEST(SimDevice, InRealTimeTheWorkIsDoneAndTakesAsLongAsSaid) {
       },
       &device);
   EXPECT_GE(std::chrono::steady_clock::now() - start, 2ms);
+  trace::disable();
+  const std::string json = trace::chrome_json();
+  trace::clear();
+  for (const char* text : {"copies", "compute", "copy to device", "copy to host", "double"}) {
+    EXPECT_NE(json.find(std::string("\"") + text + "\""), std::string::npos) << text;
+  }
 }
 
 }  // namespace
