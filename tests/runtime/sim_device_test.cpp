@@ -246,7 +246,8 @@ TEST(SimDevice, InRealTimeTheWorkIsDoneAndTakesAsLongAsSaid) {
   trace::disable();
   const std::string json = trace::chrome_json();
   trace::clear();
-  for (const char* text : {"copies", "compute", "copy to device", "copy to host", "double"}) {
+  for (const char* text :
+       {"stream copies", "stream compute", "copy to device", "copy to host", "double"}) {
     EXPECT_NE(json.find(std::string("\"") + text + "\""), std::string::npos) << text;
   }
 }
