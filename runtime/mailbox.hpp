@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <vector>
 
 #include "runtime/event_loop.hpp"
@@ -212,12 +213,7 @@ class Mailbox {
     return t_running.name != nullptr ? t_running.name : "outside";
   }
 
-  // A thread that sleeps until there is room.
-  struct ThreadWait : Op {
-    Mailbox* mailbox = nullptr;
-    SenderShare* share = nullptr;
-    WakeCounter woken;
-  };
+  struct ThreadWait;
 
   Reserved reserve_of(SenderShare& share) noexcept;
   bool reserve_control() noexcept;
@@ -246,6 +242,7 @@ class Mailbox {
   void join_line(Mail& mail) noexcept;
   void serve_shares() noexcept;
   void wake_threads() noexcept;
+  void wake_sleepers() noexcept;
   void bounce_line() noexcept;
 
   // Departures, on the loop.
@@ -292,7 +289,7 @@ class Mailbox {
   OpQueue<Op> queue_;    // of Mail
   OpQueue<Op> control_;  // of Mail that overtakes the queue
   OpQueue<Op> line_;     // of Mail that waits for a credit
-  OpQueue<Op> threads_;  // of ThreadWait
+  OpQueue<Op> threads_;  // of ThreadWait that has arrived
   ResumeOp resume_;
   OwedAnswer* owed_ = nullptr;
   std::uint64_t control_taken_ = 0;
@@ -315,6 +312,9 @@ class Mailbox {
   };
   Counters counters_;
   Watchers watchers_;
+  // Every thread that sleeps for room, arrived or not: the end of the actor wakes them though its loop may run no more.
+  std::mutex sleepers_mutex_;
+  std::vector<ThreadWait*> sleepers_;
 };
 
 }  // namespace detail

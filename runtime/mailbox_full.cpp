@@ -83,6 +83,31 @@ void Mailbox::deliver_in_line(Mail& mail) noexcept {
   }
 }
 
+// A thread that sleeps until there is room; held by the thread, and by the loop from the post until it has woken it.
+struct Mailbox::ThreadWait : Op {
+  ThreadWait(Mailbox& of, SenderShare* of_share) noexcept
+      : Op(&Mailbox::arrive_thread), mailbox(of), share(of_share) {
+    mailbox.add_reference();
+    if (share != nullptr) {
+      share->add_reference();
+    }
+  }
+  void release() noexcept {
+    if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      if (share != nullptr) {
+        share->release();
+      }
+      mailbox.release();
+      delete this;
+    }
+  }
+
+  Mailbox& mailbox;
+  SenderShare* share;
+  WakeCounter woken;
+  std::atomic<int> holders{2};
+};
+
 bool Mailbox::wait_for_room(SenderShare* share) noexcept {
   TANDEM_CHECK(EventLoop::current_or_null() == nullptr,
                "a thread that runs a loop does not block: co_await send() there");
@@ -90,13 +115,24 @@ bool Mailbox::wait_for_room(SenderShare* share) noexcept {
   if (home == nullptr) {
     return false;
   }
-  thread_local ThreadWait wait;  // of the thread: whoever wakes it may still touch it afterwards
-  wait.run = &Mailbox::arrive_thread;
-  wait.mailbox = this;
-  wait.share = share;
-  add_reference();
-  home->post_from_any_thread(wait);
-  wait.woken.wait();
+  auto* wait = new ThreadWait(*this, share);
+  {
+    // Under the lock: an actor that ends meanwhile either is seen here or wakes this thread.
+    const std::lock_guard lock(sleepers_mutex_);
+    if (closed()) {
+      wait->holders.store(1);
+      wait->release();
+      return true;
+    }
+    sleepers_.push_back(wait);
+    home->post_from_any_thread(*wait);
+  }
+  wait->woken.wait();
+  {
+    const std::lock_guard lock(sleepers_mutex_);
+    std::erase(sleepers_, wait);
+  }
+  wait->release();
   return true;
 }
 
@@ -208,14 +244,15 @@ void Mailbox::arrive_kick(Op& op) noexcept {
 
 void Mailbox::arrive_thread(Op& op) noexcept {
   auto& wait = static_cast<ThreadWait&>(op);
-  Mailbox* mailbox = wait.mailbox;
+  Mailbox& mailbox = wait.mailbox;
   if (wait.share != nullptr) {
-    wait.share->waiting.fetch_add(
-        1);  // a credit that another thread gives back from now on is a kick
+    // A credit that another thread gives back from now on is a kick.
+    wait.share->waiting.fetch_add(1);
   }
-  mailbox->threads_.push(wait);
-  mailbox->wake_threads();
-  mailbox->release();
+  mailbox.threads_.push(wait);
+  mailbox.add_reference();  // the wait's may end before the look does
+  mailbox.wake_threads();
+  mailbox.release();
 }
 
 // Only when half of the credits are free again: a wake costs as much as many messages.
@@ -233,6 +270,14 @@ void Mailbox::wake_threads() noexcept {
       wait.share->waiting.fetch_sub(1);
     }
     wait.woken.wake();
+    wait.release();
+  }
+}
+
+void Mailbox::wake_sleepers() noexcept {
+  const std::lock_guard lock(sleepers_mutex_);
+  for (ThreadWait* wait : sleepers_) {
+    wait->woken.wake();
   }
 }
 
@@ -314,6 +359,7 @@ void Mailbox::bounce_line() noexcept {
     bounce_unaccepted(mail, name_);
   }
   wake_threads();
+  wake_sleepers();
 }
 
 // ---- departures, on the loop -------------------------------------------------------------------------

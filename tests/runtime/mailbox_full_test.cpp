@@ -346,6 +346,29 @@ TEST(SendBlocking, TheEndOfTheActorWakesAThread) {
   EXPECT_GE(actor.values[0], 50);
 }
 
+// The loop does not run when the actor ends: nobody looks at what the thread posted there.
+TEST(SendBlocking, TheEndOfTheActorWakesAThreadWithoutTheLoop) {
+  for (int round = 0; round < 50; ++round) {
+    EventLoop loop;
+    Scope scope(loop);
+    Gather actor(1);
+    actor.start(scope);
+    ASSERT_EQ(actor.address().try_send(Letter{0, 0}), SendResult::kSent);
+    std::atomic<bool> began{false};
+    std::thread thread([&began, address = actor.address()] {
+      began = true;
+      EXPECT_EQ(address.send_blocking(Letter{0, 1}), SendResult::kClosed);
+    });
+    while (!began) {
+      std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(round * 20us);
+    actor.close();
+    thread.join();
+    loop.run(&Scope::join, &scope);
+  }
+}
+
 TEST(SendBlocking, SaysFullWhereNobodyWouldEverTake) {
   Gather actor(1);
   const auto address = actor.address();
