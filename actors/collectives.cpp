@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/event_loop.hpp"
@@ -15,6 +16,34 @@ namespace {
 double seconds_since(TimePoint start) {
   return std::chrono::duration<double>(EventLoop::current().now() - start).count();
 }
+
+// Of the whole block that an operation is about.
+std::uint64_t block_bytes(const GatherArguments& a, std::uint32_t world) noexcept {
+  return a.shard_bytes * world;
+}
+std::uint64_t block_bytes(const BroadcastArguments& a, std::uint32_t) noexcept { return a.bytes; }
+std::uint64_t block_bytes(const AllToAllArguments& a, std::uint32_t world) noexcept {
+  return a.bytes * world;
+}
+std::uint64_t block_bytes(const ExchangeArguments& a, std::uint32_t world) noexcept {
+  return a.bytes * world;
+}
+std::uint64_t reduced_bytes(const ReduceArguments& a) noexcept {
+  return a.shard_elements * bytes_of(a.block_type);
+}
+
+template <class Request>
+std::uint64_t bytes_of_blocks(const Request& request, std::uint32_t world) noexcept {
+  if constexpr (std::is_same_v<Request, ReduceScatterAdd>) {
+    return reduced_bytes(request.arguments) * world;
+  } else if constexpr (std::is_same_v<Request, AllReduceAdd>) {
+    return reduced_bytes(request.arguments);
+  } else if constexpr (std::is_same_v<Request, AllReduceNorm>) {
+    return 0;
+  } else {
+    return block_bytes(request.arguments, world);
+  }
+}
 }  // namespace
 
 Collectives::Collectives(Options options)
@@ -23,15 +52,32 @@ Collectives::Collectives(Options options)
       gathers_(options.max_ahead),
       reductions_(options.max_ahead) {
   TANDEM_CHECK(options.backend != nullptr, "collectives need a backend");
+  norms_.resize(options.backend->world());
 }
 
-void Collectives::handle(AllGather request, ReplyTo<AllGather> reply) {
+template <class Request>
+void Collectives::take_gather(Request request, ReplyTo<Request> reply) {
   if (failed_ != nullptr) {
     reply.fail(failed_);
     return;
   }
-  gathers_.put(request.order, HeldGather{request, std::move(reply)});
+  const std::uint64_t order = request.order;
+  gathers_.put(order, Held<Request>{std::move(request), std::move(reply)});
   start_gathers();
+}
+
+template <class Request>
+void Collectives::take_reduction(Request request, ReplyTo<Request> reply) {
+  if (failed_ != nullptr) {
+    reply.fail(failed_);
+    return;
+  }
+  std::uint64_t order = request.order;
+  if (planted(Bug::kCollectiveOrder)) {
+    order = reductions_.next_order() + reductions_.held();
+  }
+  reductions_.put(order, Held<Request>{std::move(request), std::move(reply)});
+  start_reductions();
 }
 
 void Collectives::handle(SkipGather skip) {
@@ -41,28 +87,26 @@ void Collectives::handle(SkipGather skip) {
   }
 }
 
-void Collectives::handle(ReduceScatterAdd request, ReplyTo<ReduceScatterAdd> reply) {
-  if (failed_ != nullptr) {
-    reply.fail(failed_);
-    return;
-  }
-  if (planted(Bug::kCollectiveOrder)) {
-    request.order = reductions_.next_order() + reductions_.held();
-  }
-  reductions_.put(request.order, HeldReduction{request, std::move(reply)});
-  start_reductions();
+void Collectives::handle(AllGather request, ReplyTo<AllGather> reply) {
+  take_gather(request, std::move(reply));
 }
-
+void Collectives::handle(Broadcast request, ReplyTo<Broadcast> reply) {
+  take_gather(request, std::move(reply));
+}
+void Collectives::handle(AllToAll request, ReplyTo<AllToAll> reply) {
+  take_gather(request, std::move(reply));
+}
+void Collectives::handle(ReduceScatterAdd request, ReplyTo<ReduceScatterAdd> reply) {
+  take_reduction(request, std::move(reply));
+}
 void Collectives::handle(AllReduceNorm request, ReplyTo<AllReduceNorm> reply) {
-  if (failed_ != nullptr) {
-    reply.fail(failed_);
-    return;
-  }
-  if (planted(Bug::kCollectiveOrder)) {
-    request.order = reductions_.next_order() + reductions_.held();
-  }
-  reductions_.put(request.order, HeldNorm{std::move(request), std::move(reply)});
-  start_reductions();
+  take_reduction(std::move(request), std::move(reply));
+}
+void Collectives::handle(AllReduceAdd request, ReplyTo<AllReduceAdd> reply) {
+  take_reduction(request, std::move(reply));
+}
+void Collectives::handle(Exchange request, ReplyTo<Exchange> reply) {
+  take_reduction(request, std::move(reply));
 }
 
 void Collectives::start_gathers() {
@@ -82,81 +126,111 @@ void Collectives::start_reductions() {
 }
 
 Task<> Collectives::issue_gathers() {
+  SequenceCounters* counters = &counters_.gathers;
   while (failed_ == nullptr && gathers_.ready()) {
     Gather next = gathers_.take();
-    auto* held = std::get_if<HeldGather>(&next);
-    if (held == nullptr) {
-      ++counters_.gathers.skipped;
-      continue;
+    if (auto* gather = std::get_if<Held<AllGather>>(&next)) {
+      co_await issue(gather, counters);
+    } else if (auto* broadcast = std::get_if<Held<Broadcast>>(&next)) {
+      co_await issue(broadcast, counters);
+    } else if (auto* all_to_all = std::get_if<Held<AllToAll>>(&next)) {
+      co_await issue(all_to_all, counters);
+    } else {
+      ++counters->skipped;
     }
-    const TimePoint start = EventLoop::current().now();
-    try {
-      co_await options_.backend->all_gather(held->request.arguments);
-    } catch (...) {
-      held->reply.fail(std::current_exception());
-      fail_all(std::current_exception());
-      throw;
-    }
-    ++counters_.gathers.operations;
-    counters_.gathers.bytes += held->request.arguments.shard_bytes * options_.backend->world();
-    counters_.gathers.busy_s += seconds_since(start);
-    held->reply.send();
   }
   issuing_gathers_ = false;
 }
 
 Task<> Collectives::issue_reductions() {
+  SequenceCounters* counters = &counters_.reductions;
   while (failed_ == nullptr && reductions_.ready()) {
     Reduction next = reductions_.take();
-    const TimePoint start = EventLoop::current().now();
-    if (auto* held = std::get_if<HeldReduction>(&next)) {
-      co_await issue(*held);
+    if (auto* reduction = std::get_if<Held<ReduceScatterAdd>>(&next)) {
+      co_await issue(reduction, counters);
+    } else if (auto* norm = std::get_if<Held<AllReduceNorm>>(&next)) {
+      co_await issue(norm, counters);
+    } else if (auto* all_reduce = std::get_if<Held<AllReduceAdd>>(&next)) {
+      co_await issue(all_reduce, counters);
     } else {
-      co_await issue(std::get<HeldNorm>(next));
+      co_await issue(&std::get<Held<Exchange>>(next), counters);
     }
-    ++counters_.reductions.operations;
-    counters_.reductions.busy_s += seconds_since(start);
   }
   issuing_reductions_ = false;
 }
 
-Task<> Collectives::issue(HeldReduction& held) {
-  const ReduceArguments& arguments = held.request.arguments;
-  GradientNorm norm;
+template <class Request>
+Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters) {
+  const TimePoint start = EventLoop::current().now();
   try {
-    norm = co_await options_.backend->reduce_scatter_add(arguments);
+    if constexpr (std::is_void_v<typename Request::Reply>) {
+      co_await carry_out(held->request);
+      count(counters, held->request, start);
+      held->reply.send();
+    } else {
+      typename Request::Reply result = co_await carry_out(held->request);
+      count(counters, held->request, start);
+      held->reply.send(std::move(result));
+    }
   } catch (...) {
-    held.reply.fail(std::current_exception());
+    held->reply.fail(std::current_exception());
     fail_all(std::current_exception());
     throw;
   }
-  counters_.reductions.bytes +=
-      arguments.shard_elements * options_.backend->world() * bytes_of(arguments.block_type);
-  held.reply.send(std::move(norm));
 }
 
-Task<> Collectives::issue(HeldNorm& held) {
-  GradientNorm norm;
-  try {
-    norm = co_await options_.backend->all_reduce_norm(held.request.local);
-  } catch (...) {
-    held.reply.fail(std::current_exception());
-    fail_all(std::current_exception());
-    throw;
+template <class Request>
+void Collectives::count(SequenceCounters* counters, const Request& request, TimePoint start) const {
+  ++counters->operations;
+  counters->bytes += bytes_of_blocks(request, options_.backend->world());
+  counters->busy_s += seconds_since(start);
+}
+
+Task<> Collectives::carry_out(const AllGather& request) {
+  return options_.backend->all_gather(request.arguments);
+}
+Task<> Collectives::carry_out(const Broadcast& request) {
+  return options_.backend->broadcast(request.arguments);
+}
+Task<> Collectives::carry_out(const AllToAll& request) {
+  return options_.backend->all_to_all(request.arguments);
+}
+Task<> Collectives::carry_out(const Exchange& request) {
+  return options_.backend->exchange(request.arguments);
+}
+Task<GradientNorm> Collectives::carry_out(const ReduceScatterAdd& request) {
+  return options_.backend->reduce_scatter_add(request.arguments);
+}
+Task<GradientNorm> Collectives::carry_out(const AllReduceAdd& request) {
+  return options_.backend->all_reduce_add(request.arguments);
+}
+Task<GradientNorm> Collectives::carry_out(const AllReduceNorm& request) {
+  return merge_norms(request.local);
+}
+
+// Every rank merges the same canonical words in the same order; the merge is exact besides.
+Task<GradientNorm> Collectives::merge_norms(GradientNorm local) {
+  std::ranges::copy(local.sum_of_squares.words(), own_norm_.words.begin());
+  own_norm_.first_bad_element = local.first_bad_element;
+  co_await options_.backend->exchange({.mine = reinterpret_cast<const std::byte*>(&own_norm_),
+                                       .all = reinterpret_cast<std::byte*>(norms_.data()),
+                                       .bytes = sizeof(WireNorm)});
+  GradientNorm all;
+  for (const WireNorm& norm : norms_) {
+    all.merge({ExactSum::from_words(norm.words), norm.first_bad_element});
   }
-  held.reply.send(std::move(norm));
+  co_return all;
 }
 
 void Collectives::fail_all(std::exception_ptr error) {
   failed_ = error;
-  gathers_.drop_all([&error](Gather& gather) {
-    if (auto* held = std::get_if<HeldGather>(&gather)) {
-      held->reply.fail(error);
+  const auto fail = [&error](auto& held) {
+    if constexpr (requires { held.reply; }) {
+      held.reply.fail(error);
     }
-  });
-  reductions_.drop_all([&error](Reduction& reduction) {
-    std::visit([&error](auto& held) { held.reply.fail(error); }, reduction);
-  });
+  };
+  gathers_.drop_all([&fail](Gather& gather) { std::visit(fail, gather); });
+  reductions_.drop_all([&fail](Reduction& reduction) { std::visit(fail, reduction); });
 }
 
 }  // namespace tandem

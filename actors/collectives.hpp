@@ -1,7 +1,7 @@
 // actors/collectives.hpp — the sole issuer of collective operations of a rank.
 //
-// Two sequences, gathers and reductions (these with the all-reduce of the norm), independent of each other. Each is
-// issued strictly by order number 0, 1, 2, ...: an operation that comes early is held back until its turn, one at a
+// Two sequences, independent of each other: gathers (with broadcasts and all-to-alls) and reductions (with all-reduces
+// and exchanges; a barrier is an exchange of nothing). Each is issued strictly by order number 0, 1, 2, ...: an operation that comes early is held back until its turn, one at a
 // time is under way. The numbers come from the plan, so all ranks issue the same operations in the same order whatever
 // the order of arrival. A visit that needs no gather (its unit is resident) gives its number up with SkipGather.
 //
@@ -10,11 +10,13 @@
 // Buffers: those of an operation are lent from the request until its reply.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "actors/collective_backend.hpp"
 #include "actors/ordered_inbox.hpp"
@@ -38,17 +40,46 @@ struct ReduceScatterAdd {
   ReduceArguments arguments;
 };
 
-/// The merge of all ranks' norms. Takes a number of the reductions' sequence.
+/// The merge of all ranks' norms; exact, so the same bits on all of them. Takes a number of the reductions' sequence.
 struct AllReduceNorm {
   using Reply = GradientNorm;
   std::uint64_t order = 0;
   GradientNorm local;
 };
 
-using CollectivesAddress = Address<AllGather, SkipGather, ReduceScatterAdd, AllReduceNorm>;
+/// A number of the reductions' sequence.
+struct AllReduceAdd {
+  using Reply = GradientNorm;  // with want_norm: of the whole result
+  std::uint64_t order = 0;
+  ReduceArguments arguments;
+};
 
-class Collectives
-    : public Actor<Collectives, AllGather, SkipGather, ReduceScatterAdd, AllReduceNorm> {
+/// A number of the reductions' sequence.
+struct Exchange {
+  using Reply = void;
+  std::uint64_t order = 0;
+  ExchangeArguments arguments;
+};
+
+/// A number of the gathers' sequence.
+struct Broadcast {
+  using Reply = void;
+  std::uint64_t order = 0;
+  BroadcastArguments arguments;
+};
+
+/// A number of the gathers' sequence.
+struct AllToAll {
+  using Reply = void;
+  std::uint64_t order = 0;
+  AllToAllArguments arguments;
+};
+
+using CollectivesAddress = Address<AllGather, SkipGather, ReduceScatterAdd, AllReduceNorm,
+                                   AllReduceAdd, Exchange, Broadcast, AllToAll>;
+
+class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatterAdd,
+                                 AllReduceNorm, AllReduceAdd, Exchange, Broadcast, AllToAll> {
  public:
   struct Options {
     CollectiveBackend* backend = nullptr;  // outlives the actor
@@ -72,34 +103,52 @@ class Collectives
 
   void handle(AllGather request, ReplyTo<AllGather> reply);
   void handle(SkipGather skip);
+  void handle(Broadcast request, ReplyTo<Broadcast> reply);
+  void handle(AllToAll request, ReplyTo<AllToAll> reply);
   void handle(ReduceScatterAdd request, ReplyTo<ReduceScatterAdd> reply);
   void handle(AllReduceNorm request, ReplyTo<AllReduceNorm> reply);
+  void handle(AllReduceAdd request, ReplyTo<AllReduceAdd> reply);
+  void handle(Exchange request, ReplyTo<Exchange> reply);
 
   /// Loop thread.
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
 
  private:
-  struct HeldGather {
-    AllGather request;
-    ReplyTo<AllGather> reply;
+  template <class Request>
+  struct Held {
+    Request request;
+    ReplyTo<Request> reply;
   };
-  struct HeldReduction {
-    ReduceScatterAdd request;
-    ReplyTo<ReduceScatterAdd> reply;
+  using Gather = std::variant<SkipGather, Held<AllGather>, Held<Broadcast>, Held<AllToAll>>;
+  using Reduction =
+      std::variant<Held<ReduceScatterAdd>, Held<AllReduceNorm>, Held<AllReduceAdd>, Held<Exchange>>;
+  // A norm as it travels: canonical digits, no padding.
+  struct WireNorm {
+    std::array<std::uint64_t, ExactSum::kWords> words;
+    std::int64_t first_bad_element;
   };
-  struct HeldNorm {
-    AllReduceNorm request;
-    ReplyTo<AllReduceNorm> reply;
-  };
-  using Gather = std::variant<SkipGather, HeldGather>;
-  using Reduction = std::variant<HeldReduction, HeldNorm>;
+  static_assert(sizeof(WireNorm) <= kExchangeBytes);
 
+  template <class Request>
+  void take_gather(Request request, ReplyTo<Request> reply);
+  template <class Request>
+  void take_reduction(Request request, ReplyTo<Request> reply);
   void start_gathers();
   void start_reductions();
   Task<> issue_gathers();
   Task<> issue_reductions();
-  Task<> issue(HeldReduction& held);
-  Task<> issue(HeldNorm& held);
+  template <class Request>
+  Task<> issue(Held<Request>* held, SequenceCounters* counters);
+  Task<> carry_out(const AllGather& request);
+  Task<> carry_out(const Broadcast& request);
+  Task<> carry_out(const AllToAll& request);
+  Task<> carry_out(const Exchange& request);
+  Task<GradientNorm> carry_out(const ReduceScatterAdd& request);
+  Task<GradientNorm> carry_out(const AllReduceAdd& request);
+  Task<GradientNorm> carry_out(const AllReduceNorm& request);
+  Task<GradientNorm> merge_norms(GradientNorm local);
+  template <class Request>
+  void count(SequenceCounters* counters, const Request& request, TimePoint start) const;
   void fail_all(std::exception_ptr error);
 
   Options options_;
@@ -107,6 +156,8 @@ class Collectives
   OrderedInbox<Reduction> reductions_;
   bool issuing_gathers_ = false;
   bool issuing_reductions_ = false;
+  WireNorm own_norm_{};          // of the all-reduce of the norm under way
+  std::vector<WireNorm> norms_;  // the same, of every rank
   std::exception_ptr failed_;
   Counters counters_;
 };

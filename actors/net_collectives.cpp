@@ -16,6 +16,12 @@ Task<> send_to(Net* net, std::uint32_t peer, std::uint32_t channel,
   co_await net->send(peer, channel, frame, stop);
 }
 
+void copy_own(const std::byte* from, std::byte* into, std::size_t bytes) {
+  if (bytes > 0 && from != into) {
+    std::memcpy(into, from, bytes);
+  }
+}
+
 // Adds the slices in `order` to the accumulator, the last one with the norm.
 GradientNorm add_slices(const ReduceArguments& a, const std::byte* slices,
                         const std::vector<std::uint32_t>& order) {
@@ -40,28 +46,29 @@ GradientNorm add_slices(const ReduceArguments& a, const std::byte* slices,
 NetCollectives::NetCollectives(Net& net, CpuPool& pool, std::uint32_t first_channel)
     : net_(net), pool_(pool), first_channel_(first_channel) {}
 
-Task<> NetCollectives::receive(std::uint32_t peer, Exchange what, StopToken stop) {
-  std::byte* into = what.into + peer * what.bytes;
-  const std::size_t bytes = co_await net_.recv(peer, what.channel, {into, what.bytes}, stop);
-  if (bytes != what.bytes) {
+Task<> NetCollectives::receive(std::uint32_t peer, std::uint32_t channel, std::span<std::byte> into,
+                               StopToken stop) {
+  const std::size_t bytes = co_await net_.recv(peer, channel, into, stop);
+  if (bytes != into.size()) {
     throw failure(ExitCode::kPeer, "collectives",
                   "rank {} sent {} bytes where {} were expected: the ranks are not at the same "
                   "operation",
-                  peer, bytes, what.bytes);
+                  peer, bytes, into.size());
   }
   if (planted(Bug::kReduceInArrivalOrder)) {
     order_.push_back(peer);
   }
 }
 
-Task<> NetCollectives::exchange(Exchange what) {
+Task<> NetCollectives::trade(Trade what) {
   co_await with_scope(
-      [](Scope& scope, NetCollectives* self, Exchange e) -> Task<> {
+      [](Scope& scope, NetCollectives* self, Trade t) -> Task<> {
         for (std::uint32_t peer = 0; peer < self->world(); ++peer) {
           if (peer != self->rank()) {
-            scope.spawn("send", &send_to, &self->net_, peer, e.channel,
-                        std::span(e.from + peer * e.step, e.bytes), scope.stop_token());
-            scope.spawn("receive", &NetCollectives::receive, self, peer, e, scope.stop_token());
+            scope.spawn("send", &send_to, &self->net_, peer, t.channel,
+                        std::span(t.from + peer * t.step, t.bytes), scope.stop_token());
+            scope.spawn("receive", &NetCollectives::receive, self, peer, t.channel,
+                        std::span(t.into + peer * t.bytes, t.bytes), scope.stop_token());
           }
         }
         co_return;
@@ -69,22 +76,28 @@ Task<> NetCollectives::exchange(Exchange what) {
       this, what);
 }
 
+std::byte* NetCollectives::allocate(std::size_t bytes) {
+  return allocated_.emplace_back(bytes).data();
+}
+
 Task<> NetCollectives::all_gather(GatherArguments a) {
-  if (a.shard_bytes > 0) {
-    std::memcpy(a.block + rank() * a.shard_bytes, a.shard, a.shard_bytes);
-  }
-  co_await exchange({first_channel_, a.shard, 0, a.block, a.shard_bytes});
+  copy_own(a.shard, a.block + rank() * a.shard_bytes, a.shard_bytes);
+  co_await trade({first_channel_, a.shard, 0, a.block, a.shard_bytes});
 }
 
 Task<GradientNorm> NetCollectives::reduce_scatter_add(ReduceArguments a) {
+  return reduce(a, a.shard_elements * bytes_of(a.block_type));
+}
+
+Task<GradientNorm> NetCollectives::all_reduce_add(ReduceArguments a) { return reduce(a, 0); }
+
+Task<GradientNorm> NetCollectives::reduce(ReduceArguments a, std::size_t step) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   const std::size_t slice_bytes = a.shard_elements * bytes_of(a.block_type);
   slices_.resize(slice_bytes * world());
-  if (slice_bytes > 0) {
-    std::memcpy(slices_.data() + rank() * slice_bytes, a.block + rank() * slice_bytes, slice_bytes);
-  }
+  copy_own(a.block + rank() * step, slices_.data() + rank() * slice_bytes, slice_bytes);
   order_.clear();
-  co_await exchange({first_channel_ + 1, a.block, slice_bytes, slices_.data(), slice_bytes});
+  co_await trade({first_channel_ + 1, a.block, step, slices_.data(), slice_bytes});
   if (planted(Bug::kReduceInArrivalOrder)) {
     order_.push_back(rank());
   } else {
@@ -97,19 +110,36 @@ Task<GradientNorm> NetCollectives::reduce_scatter_add(ReduceArguments a) {
   co_return co_await pool_.run(add);
 }
 
-Task<GradientNorm> NetCollectives::all_reduce_norm(GradientNorm local) {
-  norms_.resize(world());
-  WireNorm& own = norms_[rank()];
-  std::ranges::copy(local.sum_of_squares.words(), own.words.begin());
-  own.first_bad_element = local.first_bad_element;
+Task<> NetCollectives::exchange(ExchangeArguments a) {
+  TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  copy_own(a.mine, a.all + rank() * a.bytes, a.bytes);
   order_.clear();
-  co_await exchange({first_channel_ + 2, reinterpret_cast<const std::byte*>(&own), 0,
-                     reinterpret_cast<std::byte*>(norms_.data()), sizeof(WireNorm)});
-  GradientNorm all;
-  for (const WireNorm& norm : norms_) {
-    all.merge({ExactSum::from_words(norm.words), norm.first_bad_element});
+  co_await trade({first_channel_ + 1, a.mine, 0, a.all, a.bytes});
+}
+
+Task<> NetCollectives::broadcast(BroadcastArguments a) {
+  TANDEM_CHECK(a.root < world(), "the root is a rank");
+  if (a.root != rank()) {
+    const StopToken stop = co_await current_stop_token();
+    co_await receive(a.root, first_channel_, {a.data, a.bytes}, stop);
+    co_return;
   }
-  co_return all;
+  co_await with_scope(
+      [](Scope& scope, NetCollectives* self, BroadcastArguments b) -> Task<> {
+        for (std::uint32_t peer = 0; peer < self->world(); ++peer) {
+          if (peer != self->rank()) {
+            scope.spawn("send", &send_to, &self->net_, peer, self->first_channel_,
+                        std::span<const std::byte>(b.data, b.bytes), scope.stop_token());
+          }
+        }
+        co_return;
+      },
+      this, a);
+}
+
+Task<> NetCollectives::all_to_all(AllToAllArguments a) {
+  copy_own(a.from + rank() * a.bytes, a.into + rank() * a.bytes, a.bytes);
+  co_await trade({first_channel_, a.from, a.bytes, a.into, a.bytes});
 }
 
 }  // namespace tandem

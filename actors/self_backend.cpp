@@ -20,7 +20,7 @@ constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
 void reduce_chunk(const ReduceArguments& a, std::size_t chunk, GradientNorm& norm) {
   const std::size_t begin = chunk * kReduceChunk;
   const std::size_t end = std::min(a.shard_elements, begin + kReduceChunk);
-  if (a.accumulator_type == DType::kBF16) {
+  if (a.accumulator_type != DType::kF32) {
     cast(a.block, a.block_type, a.accumulator, a.accumulator_type, begin, end);
     if (a.want_norm) {
       add_norm(a.accumulator, a.accumulator_type, begin, end, norm);
@@ -34,20 +34,30 @@ void reduce_chunk(const ReduceArguments& a, std::size_t chunk, GradientNorm& nor
 }
 }  // namespace
 
+std::byte* SelfBackend::allocate(std::size_t bytes) {
+  return allocated_.emplace_back(bytes).data();
+}
+
+Task<> SelfBackend::copy(const std::byte* from, std::byte* into, std::size_t bytes) {
+  if (from == into) {
+    co_return;
+  }
+  co_await pool_->for_chunks(
+      chunks_of(bytes, kCopyChunkBytes), [from, into, bytes](std::size_t chunk) {
+        const std::size_t begin = chunk * kCopyChunkBytes;
+        std::memcpy(into + begin, from + begin, std::min(kCopyChunkBytes, bytes - begin));
+      });
+}
+
 Task<> SelfBackend::all_gather(GatherArguments arguments) {
-  const GatherArguments* a = &arguments;
-  co_await pool_->for_chunks(chunks_of(a->shard_bytes, kCopyChunkBytes), [a](std::size_t chunk) {
-    const std::size_t begin = chunk * kCopyChunkBytes;
-    std::memcpy(a->block + begin, a->shard + begin,
-                std::min(kCopyChunkBytes, a->shard_bytes - begin));
-  });
+  return copy(arguments.shard, arguments.block, arguments.shard_bytes);
 }
 
 Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
   const ReduceArguments* a = &arguments;
   TANDEM_CHECK(a->accumulator_type == DType::kF32 ||
-                   (a->block_type == DType::kBF16 && a->mode == AccumulateMode::kOverwrite),
-               "nothing is added in bf16");
+                   (a->accumulator_type == a->block_type && a->mode == AccumulateMode::kOverwrite),
+               "nothing is added in less than fp32");
   const std::size_t chunks = chunks_of(a->shard_elements, kReduceChunk);
   parts_.assign(chunks, GradientNorm());
   GradientNorm* parts = parts_.data();
@@ -62,6 +72,26 @@ Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
   co_return norm;
 }
 
-Task<GradientNorm> SelfBackend::all_reduce_norm(GradientNorm local) { co_return local; }
+// The slice of the only rank is the whole block.
+Task<GradientNorm> SelfBackend::all_reduce_add(ReduceArguments arguments) {
+  return reduce_scatter_add(arguments);
+}
+
+Task<> SelfBackend::exchange(ExchangeArguments arguments) {
+  TANDEM_CHECK(arguments.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  if (arguments.bytes > 0) {
+    std::memcpy(arguments.all, arguments.mine, arguments.bytes);
+  }
+  co_return;
+}
+
+Task<> SelfBackend::broadcast(BroadcastArguments arguments) {
+  TANDEM_CHECK(arguments.root == 0, "the root is a rank");
+  co_return;
+}
+
+Task<> SelfBackend::all_to_all(AllToAllArguments arguments) {
+  return copy(arguments.from, arguments.into, arguments.bytes);
+}
 
 }  // namespace tandem

@@ -22,7 +22,7 @@ struct CollectivesWorld : World {
   std::vector<std::string> replies;
   std::vector<std::string> errors;
 
-  CollectivesWorld() { collectives.start(scope); }
+  explicit CollectivesWorld(std::uint32_t ranks = 1) : backend(ranks) { collectives.start(scope); }
   ~CollectivesWorld() { end(); }
 
   void gather(std::uint64_t order) {
@@ -118,6 +118,54 @@ TEST(Collectives, TheNormTakesANumberOfTheReductions) {
   world.reduce(0);
   settle_on(world);
   EXPECT_EQ(world.replies, (std::vector<std::string>{"reduce 0", "norm"}));
+}
+
+template <class Request>
+Task<> ask_for(CollectivesWorld* world, Request request, std::string name) {
+  co_await world->collectives.address().ask(request);
+  world->replies.push_back(name);
+}
+
+TEST(Collectives, EveryKindTakesANumberOfItsSequence) {
+  CollectivesWorld world;
+  std::vector<std::byte> memory(64);
+  const ExchangeArguments exchange{memory.data(), memory.data() + 8, 8};
+  world.scope.spawn("asker", &ask_for<AllToAll>, &world, AllToAll{1, {}}, std::string("pieces"));
+  world.scope.spawn("asker", &ask_for<Exchange>, &world, Exchange{0, exchange},
+                    std::string("words"));
+  world.scope.spawn("asker", &ask_for<Broadcast>, &world, Broadcast{2, {memory.data(), 64, 0}},
+                    std::string("cast"));
+  world.reduce(2);
+  settle_on(world);
+  EXPECT_EQ(world.replies, (std::vector<std::string>{"words"}));
+  world.gather(0);
+  world.scope.spawn(
+      "asker",
+      [](CollectivesWorld* w) -> Task<> {
+        (void)co_await w->collectives.address().ask(AllReduceAdd{1, {.shard_elements = 512}});
+      },
+      &world);
+  settle_on(world);
+  EXPECT_EQ(world.backend.log,
+            (std::vector<std::string>{"exchange 8", "gather 0", "all-reduce 0", "all-to-all 0",
+                                      "reduce 1", "broadcast 64"}));
+  EXPECT_FALSE(world.backend.overlapped);
+  EXPECT_EQ(world.collectives.counters().gathers.operations, 3U);
+  EXPECT_EQ(world.collectives.counters().reductions.operations, 3U);
+  EXPECT_EQ(world.collectives.counters().reductions.bytes, 8 + 512 * 4U);
+}
+
+TEST(Collectives, TheNormMergesEveryRanks) {
+  CollectivesWorld world{3};
+  const GradientNorm norm = world.loop.run(
+      [](CollectivesWorld* w) -> Task<GradientNorm> {
+        AllReduceNorm request{.order = 0};
+        request.local.sum_of_squares.add(2.5);
+        co_return co_await w->collectives.address().ask(std::move(request));
+      },
+      &world);
+  EXPECT_EQ(norm.sum_of_squares.value(), 7.5);
+  EXPECT_EQ(norm.first_bad_element, -1);
 }
 
 TEST(Collectives, AnErrorFailsEverythingHeldAndLater) {

@@ -1,6 +1,7 @@
 // tests/actors/fake_backend.hpp — a backend of any world size that writes down what it was asked, and waits on request.
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -36,12 +37,35 @@ class FakeBackend : public CollectiveBackend {
     co_return norm;
   }
 
-  Task<GradientNorm> all_reduce_norm(GradientNorm local) override {
-    log.push_back("norm");
-    co_await yield();
-    co_return local;
+  Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override {
+    log.push_back("all-reduce " + std::to_string(reductions.size()));
+    reductions.push_back(arguments);
+    co_await pass(gate_reductions, under_way_reductions);
+    co_return norm;
   }
 
+  /// Every rank says what this one does.
+  Task<> exchange(ExchangeArguments arguments) override {
+    log.push_back("exchange " + std::to_string(arguments.bytes));
+    co_await pass(gate_reductions, under_way_reductions);
+    for (std::uint32_t from = 0; from < world_ && arguments.bytes > 0; ++from) {
+      std::memcpy(arguments.all + from * arguments.bytes, arguments.mine, arguments.bytes);
+    }
+  }
+
+  Task<> broadcast(BroadcastArguments arguments) override {
+    log.push_back("broadcast " + std::to_string(arguments.bytes));
+    co_await pass(gate_gathers, under_way_gathers);
+  }
+
+  Task<> all_to_all(AllToAllArguments arguments) override {
+    log.push_back("all-to-all " + std::to_string(arguments.bytes));
+    co_await pass(gate_gathers, under_way_gathers);
+  }
+
+  std::byte* allocate(std::size_t bytes) override { return memory.emplace_back(bytes).data(); }
+
+  std::vector<HostBuffer> memory;
   std::vector<std::string> log;
   std::vector<GatherArguments> gathers;
   std::vector<ReduceArguments> reductions;

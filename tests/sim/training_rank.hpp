@@ -60,10 +60,23 @@ class RecordingBackend final : public CollectiveBackend {
     reductions.push_back(a.shard_elements);
     co_return co_await inner_.reduce_scatter_add(a);
   }
-  Task<GradientNorm> all_reduce_norm(GradientNorm local) override {
-    reductions.push_back(0);
-    co_return co_await inner_.all_reduce_norm(local);
+  Task<GradientNorm> all_reduce_add(ReduceArguments a) override {
+    reductions.push_back(a.shard_elements);
+    co_return co_await inner_.all_reduce_add(a);
   }
+  Task<> exchange(ExchangeArguments a) override {
+    reductions.push_back(a.bytes);
+    co_await inner_.exchange(a);
+  }
+  Task<> broadcast(BroadcastArguments a) override {
+    gathers.push_back(a.bytes);
+    co_await inner_.broadcast(a);
+  }
+  Task<> all_to_all(AllToAllArguments a) override {
+    gathers.push_back(a.bytes);
+    co_await inner_.all_to_all(a);
+  }
+  std::byte* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
   std::vector<std::size_t> gathers;
   std::vector<std::size_t> reductions;
 
