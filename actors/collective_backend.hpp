@@ -36,8 +36,8 @@ struct ReduceArguments {
                                      // shard_elements; read until the task ends
   DType block_type = DType::kF32;
   void* accumulator = nullptr;  // shard_elements, written until the task ends
-  // Narrower than fp32 only where nothing is ever added in it: world 1, the block's own type, mode kOverwrite. The
-  // values are then the gradient's own, bit for bit, at half the memory traffic of fp32.
+  // 16 bits only where nothing is ever added in it: world 1, the blocks' type, mode kOverwrite. The values are then the
+  // gradient's own, bit for bit, at half the memory traffic of fp32.
   DType accumulator_type = DType::kF32;
   std::size_t shard_elements = 0;  // a multiple of kNormBlock
   AccumulateMode mode = AccumulateMode::kOverwrite;

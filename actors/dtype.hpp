@@ -7,11 +7,19 @@
 
 namespace tandem {
 
-enum class DType : std::uint8_t { kF32, kBF16 };
+enum class DType : std::uint8_t { kF32, kBF16, kF16 };
 
 constexpr std::size_t bytes_of(DType type) noexcept { return type == DType::kF32 ? 4 : 2; }
 constexpr std::string_view name_of(DType type) noexcept {
-  return type == DType::kF32 ? "fp32" : "bf16";
+  switch (type) {
+    case DType::kF32:
+      return "fp32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "fp16";
+  }
+  return "";
 }
 
 }  // namespace tandem

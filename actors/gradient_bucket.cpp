@@ -22,8 +22,8 @@ GradientBucket::GradientBucket(Options options)
   TANDEM_CHECK(options_.accumulator != nullptr || options_.layout.shard_elements == 0,
                "an accumulator is handed in");
   TANDEM_CHECK(options_.accumulator_type == DType::kF32 ||
-                   (options_.block_type == DType::kBF16 && options_.layout.world == 1),
-               "a bf16 accumulator only takes the one bf16 gradient there is");
+                   (options_.block_type == options_.accumulator_type && options_.layout.world == 1),
+               "a 16-bit accumulator only takes the one gradient there is");
 }
 
 Task<std::byte*> GradientBucket::handle(AcquireGradient request) {
@@ -45,7 +45,7 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
   TANDEM_CHECK(slot_ != nullptr, "a gradient is ready in the slot that was lent for it");
   TANDEM_CHECK(
       options_.accumulator_type == DType::kF32 || (ready.first_micro_step && ready.last_micro_step),
-      "nothing is added in bf16");
+      "nothing is added in 16 bits");
   const TimePoint start = EventLoop::current().now();
   ReduceScatterAdd request{.order = ready.order};
   request.arguments = {

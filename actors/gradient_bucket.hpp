@@ -52,7 +52,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     std::uint32_t rank = 0;
     DType block_type = DType::kF32;  // of the slot
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
-    // kBF16 is for bf16 blocks at world 1 with one micro-step per step, where nothing is ever added: the same values,
+    // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever added: the same values,
     // hence the same bits later on, for 6 of the update's 36 bytes per element less.
     DType accumulator_type = DType::kF32;
     SlotPoolAddress slots;

@@ -56,8 +56,8 @@ Task<> SelfBackend::all_gather(GatherArguments arguments) {
 Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
   const ReduceArguments* a = &arguments;
   TANDEM_CHECK(a->accumulator_type == DType::kF32 ||
-                   (a->accumulator_type == a->block_type && a->mode == AccumulateMode::kOverwrite),
-               "nothing is added in less than fp32");
+                   (a->block_type == a->accumulator_type && a->mode == AccumulateMode::kOverwrite),
+               "nothing is added in 16 bits");
   const std::size_t chunks = chunks_of(a->shard_elements, kReduceChunk);
   parts_.assign(chunks, GradientNorm());
   GradientNorm* parts = parts_.data();

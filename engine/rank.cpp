@@ -18,13 +18,13 @@ constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduce
 
 }  // namespace
 
-/// fp32: the shard that is gathered is the master itself. bf16: a weight shard of its own, written by Adam.
+/// fp32: the shard that is gathered is the master itself. 16 bits: a weight shard of its own, written by the optimizer.
 struct Rank::Memory {
   HostBuffer master;
   HostBuffer exp_avg;
   HostBuffer exp_avg_sq;
   HostBuffer accumulator;
-  HostBuffer weight;  // bf16 only
+  HostBuffer weight;  // 16 bits only
 
   [[nodiscard]] std::byte* shard() const {
     return (weight.data() != nullptr ? weight : master).data();

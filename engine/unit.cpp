@@ -36,7 +36,15 @@ ParameterLayout ParameterLayout::of(const UnitSpec& unit, int world_size) {
 }
 
 at::ScalarType scalar_type_of(DType type) {
-  return type == DType::kF32 ? at::kFloat : at::kBFloat16;
+  switch (type) {
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+  }
+  return at::kFloat;
 }
 
 namespace {

@@ -143,6 +143,9 @@ void update_gradient(const AdamStep& step, const AdamBuffers& b, const Gradient*
   } else if (b.weight_type == DType::kBF16) {
     update_typed(step, gradient, master, exp_avg, exp_avg_sq,
                  static_cast<Bf16Bits*>(b.weight) + begin, count);
+  } else if (b.weight_type == DType::kF16) {
+    update_typed(step, gradient, master, exp_avg, exp_avg_sq,
+                 static_cast<F16Bits*>(b.weight) + begin, count);
   } else {
     update_typed(step, gradient, master, exp_avg, exp_avg_sq, static_cast<float*>(b.weight) + begin,
                  count);
@@ -153,6 +156,8 @@ void update_elements(const AdamStep& step, const AdamBuffers& b, std::size_t beg
                      std::size_t count) {
   if (b.gradient_type == DType::kBF16) {
     update_gradient(step, b, static_cast<const Bf16Bits*>(b.gradient) + begin, begin, count);
+  } else if (b.gradient_type == DType::kF16) {
+    update_gradient(step, b, static_cast<const F16Bits*>(b.gradient) + begin, begin, count);
   } else {
     update_gradient(step, b, static_cast<const float*>(b.gradient) + begin, begin, count);
   }

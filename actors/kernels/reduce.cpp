@@ -114,7 +114,7 @@ HWY_INLINE double sum_squares(const Bf16Bits* block) {
   const F64 d64;
   const F32 d32;
   const hn::RebindToUnsigned<F32> du32;
-  const hn::Repartition<Bf16Bits, F32> d16;
+  const hn::Repartition<std::uint16_t, F32> d16;
   const hn::Half<F32> half32;
   constexpr std::size_t kWidth = hn::MaxLanes(F64());
   const auto high = hn::Set(du32, 0xffff0000U);
@@ -125,7 +125,7 @@ HWY_INLINE double sum_squares(const Bf16Bits* block) {
   for (std::size_t i = 0; i < kNormBlock; i += kNormLanes) {
     // A group of four vectors takes 4 * kWidth neighbours.
     for (std::size_t k = 0; k < kNormVectors; k += 4) {
-      const auto pairs = hn::BitCast(du32, hn::LoadU(d16, block + i + k * kWidth));
+      const auto pairs = hn::BitCast(du32, hn::LoadU(d16, &block[i + k * kWidth].bits));
       const auto even = hn::BitCast(d32, hn::ShiftLeft<16>(pairs));
       const auto odd = hn::BitCast(d32, hn::And(pairs, high));
       const auto x0 = hn::PromoteTo(d64, hn::LowerHalf(half32, even));
@@ -149,6 +149,12 @@ HWY_INLINE double sum_squares(const Bf16Bits* block) {
     }
   }
   return sum_lanes(lanes);
+}
+
+HWY_INLINE double sum_squares(const F16Bits* block) {
+  float wide[kNormBlock];
+  convert(block, wide, kNormBlock);
+  return sum_squares(wide);
 }
 
 /// `count` elements of one block (fewer only at the array's end) that begin at `position`, a
@@ -176,6 +182,19 @@ HWY_INLINE void add_block(const Value* values, std::size_t position, std::size_t
   }
 }
 
+/// Calls `work` with `values` as what they are.
+template <class Work>
+HWY_INLINE void with_type(DType type, const void* values, Work work) {
+  switch (type) {
+    case DType::kF32:
+      return work(static_cast<const float*>(values));
+    case DType::kBF16:
+      return work(static_cast<const Bf16Bits*>(values));
+    case DType::kF16:
+      return work(static_cast<const F16Bits*>(values));
+  }
+}
+
 template <class Gradient>
 void accumulate_typed(float* accumulator, const Gradient* gradient, std::size_t begin,
                       std::size_t end, AccumulateMode mode, GradientNorm* norm) {
@@ -194,11 +213,9 @@ void accumulate_typed(float* accumulator, const Gradient* gradient, std::size_t 
 
 void accumulate_elements(float* accumulator, const void* gradient, DType type, std::size_t begin,
                          std::size_t end, AccumulateMode mode, GradientNorm* norm) {
-  if (type == DType::kBF16) {
-    accumulate_typed(accumulator, static_cast<const Bf16Bits*>(gradient), begin, end, mode, norm);
-  } else {
-    accumulate_typed(accumulator, static_cast<const float*>(gradient), begin, end, mode, norm);
-  }
+  with_type(type, gradient, [&](const auto* typed) {
+    accumulate_typed(accumulator, typed, begin, end, mode, norm);
+  });
 }
 
 template <class Value>
@@ -210,15 +227,20 @@ void add_norm_typed(const Value* values, std::size_t begin, std::size_t end, Gra
 
 void add_norm_blocks(const void* values, DType type, std::size_t begin, std::size_t end,
                      GradientNorm& norm) {
-  if (type == DType::kBF16) {
-    add_norm_typed(static_cast<const Bf16Bits*>(values), begin, end, norm);
+  with_type(type, values, [&](const auto* typed) { add_norm_typed(typed, begin, end, norm); });
+}
+
+void narrow(const float* from, DType to_type, void* to, std::size_t count) {
+  if (to_type == DType::kBF16) {
+    convert(from, static_cast<Bf16Bits*>(to), count);
   } else {
-    add_norm_typed(static_cast<const float*>(values), begin, end, norm);
+    convert(from, static_cast<F16Bits*>(to), count);
   }
 }
 
-void narrow(const float* from, std::uint16_t* to, std::size_t count) { convert(from, to, count); }
-void widen(const std::uint16_t* from, float* to, std::size_t count) { convert(from, to, count); }
+void widen(const void* from, DType from_type, float* to, std::size_t count) {
+  with_type(from_type, from, [&](const auto* typed) { convert(typed, to, count); });
+}
 
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -264,11 +286,10 @@ void cast(const void* from, DType from_type, void* to, DType to_type, std::size_
   if (from_type == to_type) {
     std::memcpy(target, source, count * from_size);
   } else if (from_type == DType::kF32) {
-    HWY_DYNAMIC_DISPATCH(narrow)(reinterpret_cast<const float*>(source),
-                                 reinterpret_cast<std::uint16_t*>(target), count);
+    HWY_DYNAMIC_DISPATCH(narrow)(reinterpret_cast<const float*>(source), to_type, target, count);
   } else {
-    HWY_DYNAMIC_DISPATCH(widen)(reinterpret_cast<const std::uint16_t*>(source),
-                                reinterpret_cast<float*>(target), count);
+    TANDEM_CHECK(to_type == DType::kF32, "one 16-bit type does not become the other");
+    HWY_DYNAMIC_DISPATCH(widen)(source, from_type, reinterpret_cast<float*>(target), count);
   }
 }
 

@@ -54,8 +54,9 @@ void accumulate_with_norm(float* accumulator, const void* gradient, DType gradie
 void add_norm(const void* values, DType type, std::size_t begin, std::size_t end,
               GradientNorm& norm);
 
-/// Copies with conversion: fp32 -> bf16 rounds to nearest even and keeps NaN, bf16 -> fp32 is
-/// exact. Not overlapping.
+/// Copies with conversion: fp32 -> bf16 | fp16 rounds to nearest even, overflows to infinity, keeps
+/// denormals and NaN; bf16 | fp16 -> fp32 is exact. The types are equal or one of them is fp32. Not
+/// overlapping.
 void cast(const void* from, DType from_type, void* to, DType to_type, std::size_t begin,
           std::size_t end);
 

@@ -12,18 +12,19 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/actors/float16_reference.hpp"
 #include "tests/actors/oracle_tensors.hpp"
 #include "tests/actors/simd_targets.hpp"
 
 namespace tandem {
 namespace {
 
-std::uint16_t bf16_of(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
+using testing::bf16_of;
+using testing::f16_of;
 
-float f32_of(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+float f32_of(DType type, std::uint16_t bits) {
+  return type == DType::kBF16 ? testing::f32_of_bf16(bits) : testing::f32_of_f16(bits);
+}
 
 /// One element as adam.hpp writes it down.
 void reference(const AdamStep& s, float gradient, float& p, float& m, float& v) {
@@ -42,10 +43,11 @@ void reference(const AdamStep& s, float gradient, float& p, float& m, float& v) 
 
 struct State {
   std::vector<float> p, m, v, g;
-  std::vector<std::uint16_t> g16, w16;
+  std::vector<std::uint16_t> g16, gf16, w16;
   std::vector<float> w32;
 
-  explicit State(std::size_t n) : p(n), m(n), v(n), g(n), g16(n), w16(n, 0xabcd), w32(n, -7.0F) {
+  explicit State(std::size_t n)
+      : p(n), m(n), v(n), g(n), g16(n), gf16(n), w16(n, 0xabcd), w32(n, -7.0F) {
     std::mt19937 random(17);
     std::normal_distribution<float> normal;
     std::uniform_int_distribution<int> exponent(-42, 15);
@@ -57,7 +59,13 @@ struct State {
       v[i] = std::abs(v[i]);
       g[i] = i % 7 == 0 ? 0.0F : normal(random) * (i % 3 == 0 ? wide : 1e-3F);
       g16[i] = bf16_of(g[i]);
+      gf16[i] = f16_of(g[i]);
     }
+  }
+
+  /// The 16-bit type of weights beside gradients of this type.
+  static DType half_of(DType gradient) {
+    return gradient == DType::kF16 ? DType::kF16 : DType::kBF16;
   }
 
   AdamBuffers buffers(DType gradient, int weight, std::size_t shift = 0) {
@@ -65,14 +73,15 @@ struct State {
                   .exp_avg = m.data() + shift,
                   .exp_avg_sq = v.data() + shift,
                   .gradient_type = gradient};
-    b.gradient = gradient == DType::kF32 ? static_cast<void*>(g.data() + shift)
-                                         : static_cast<void*>(g16.data() + shift);
+    b.gradient = gradient == DType::kF32    ? static_cast<void*>(g.data() + shift)
+                 : gradient == DType::kBF16 ? static_cast<void*>(g16.data() + shift)
+                                            : static_cast<void*>(gf16.data() + shift);
     if (weight == 1) {
       b.weight = w32.data() + shift;
       b.weight_type = DType::kF32;
     } else if (weight == 2) {
       b.weight = w16.data() + shift;
-      b.weight_type = DType::kBF16;
+      b.weight_type = half_of(gradient);
     }
     return b;
   }
@@ -80,11 +89,12 @@ struct State {
   void run_reference(const AdamStep& step, DType gradient, int weight, std::size_t begin,
                      std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-      reference(step, gradient == DType::kF32 ? g[i] : f32_of(g16[i]), p[i], m[i], v[i]);
+      const float narrow = f32_of(gradient, gradient == DType::kBF16 ? g16[i] : gf16[i]);
+      reference(step, gradient == DType::kF32 ? g[i] : narrow, p[i], m[i], v[i]);
       if (weight == 1) {
         w32[i] = p[i];
       } else if (weight == 2) {
-        w16[i] = bf16_of(p[i]);
+        w16[i] = half_of(gradient) == DType::kBF16 ? bf16_of(p[i]) : f16_of(p[i]);
       }
     }
   }
@@ -109,7 +119,7 @@ TEST(Adam, EveryTargetLengthAndBeginGivesTheScalarBits) {
   const std::size_t kCapacity = 300;
   const State start(kCapacity);
   for (const bool adamw : {true, false}) {
-    for (const DType gradient : {DType::kF32, DType::kBF16}) {
+    for (const DType gradient : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const int weight : {0, 1, 2}) {
         for (std::size_t length = 0; length <= 257; ++length) {
           const std::size_t begin = length % 29;
@@ -175,7 +185,7 @@ TEST(Adam, NotFiniteGradientsStayVisible) {
   state.g[3] = std::numeric_limits<float>::quiet_NaN();
   state.g[40] = std::numeric_limits<float>::infinity();
   adam_update(step_of(true, true), state.buffers(DType::kF32, 2), 0, 64);
-  EXPECT_TRUE(std::isnan(state.p[3]) && std::isnan(f32_of(state.w16[3])));
+  EXPECT_TRUE(std::isnan(state.p[3]) && std::isnan(f32_of(DType::kBF16, state.w16[3])));
   EXPECT_TRUE(std::isnan(state.p[40]) || std::isinf(state.p[40]));
   EXPECT_TRUE(std::isfinite(state.p[4]) && std::isfinite(state.p[41]));
 }

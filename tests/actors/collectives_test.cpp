@@ -240,28 +240,31 @@ TEST(SelfBackend, AReductionOverwritesThenAddsAndTakesTheNorm) {
   EXPECT_EQ(norm.sum_of_squares, expected.sum_of_squares);
 }
 
-TEST(SelfBackend, ABf16AccumulatorHoldsTheSameGradient) {
+TEST(SelfBackend, A16BitAccumulatorHoldsTheSameGradient) {
   World world;
   const std::size_t n = 512 * 200;
   std::vector<float> values(n);
-  std::vector<std::uint16_t> block(n);
   for (std::size_t i = 0; i < n; ++i) {
     values[i] = static_cast<float>(i % 97) * 0.125F - 3;
   }
-  cast(values.data(), DType::kF32, block.data(), DType::kBF16, 0, n);
-  std::vector<float> wide(n);
-  std::vector<std::uint16_t> narrow(n);
-  ReduceArguments arguments{.block = reinterpret_cast<const std::byte*>(block.data()),
-                            .block_type = DType::kBF16,
-                            .accumulator = wide.data(),
-                            .shard_elements = n,
-                            .want_norm = true};
-  const GradientNorm wide_norm = reduce_on(world, arguments);
-  arguments.accumulator = narrow.data();
-  arguments.accumulator_type = DType::kBF16;
-  const GradientNorm narrow_norm = reduce_on(world, arguments);
-  EXPECT_EQ(narrow, block);
-  EXPECT_EQ(wide_norm.sum_of_squares, narrow_norm.sum_of_squares);
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    std::vector<std::uint16_t> block(n);
+    cast(values.data(), DType::kF32, block.data(), type, 0, n);
+    std::vector<float> wide(n);
+    std::vector<std::uint16_t> narrow(n);
+    ReduceArguments arguments{.block = reinterpret_cast<const std::byte*>(block.data()),
+                              .block_type = type,
+                              .accumulator = wide.data(),
+                              .shard_elements = n,
+                              .want_norm = true};
+    const GradientNorm wide_norm = reduce_on(world, arguments);
+    arguments.accumulator = narrow.data();
+    arguments.accumulator_type = type;
+    const GradientNorm narrow_norm = reduce_on(world, arguments);
+    EXPECT_EQ(wide, values) << name_of(type) << " holds these values exactly";
+    EXPECT_EQ(narrow, block);
+    EXPECT_EQ(wide_norm.sum_of_squares, narrow_norm.sum_of_squares);
+  }
 }
 
 }  // namespace
