@@ -47,8 +47,7 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
       options_.accumulator_type == DType::kF32 || (ready.first_micro_step && ready.last_micro_step),
       "nothing is added in 16 bits");
   const TimePoint start = EventLoop::current().now();
-  ReduceScatterAdd request{.order = ready.order};
-  request.arguments = {
+  const ReduceArguments arguments = {
       .block = slot_,
       .block_type = options_.block_type,
       .accumulator = options_.accumulator,
@@ -59,13 +58,21 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
   if (planted(Bug::kSlotReleasedTwice)) {
     co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
   }
-  GradientNorm norm = co_await options_.collectives.ask(std::move(request), scope().stop_token());
+  GradientNorm norm;
+  if (options_.reduce_whole) {
+    norm = co_await options_.collectives.ask(AllReduceAdd{ready.order, arguments},
+                                             scope().stop_token());
+  } else {
+    norm = co_await options_.collectives.ask(ReduceScatterAdd{ready.order, arguments},
+                                             scope().stop_token());
+  }
   co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
   slot_ = nullptr;
   ++counters_.reductions;
   counters_.reduce_waiting_s += seconds_since(start);
   if (norm.first_bad_element >= 0) {
-    norm.first_bad_element += static_cast<std::int64_t>(options_.layout.shard_begin(options_.rank));
+    norm.first_bad_element +=
+        static_cast<std::int64_t>(options_.layout.shard_begin(options_.slice));
   }
   co_return norm;
 }

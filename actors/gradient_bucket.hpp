@@ -49,7 +49,8 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
   struct Options {
     Name name = "bucket";
     UnitLayout layout;
-    std::uint32_t rank = 0;
+    std::uint32_t slice = 0;    // of the block, that this rank keeps
+    bool reduce_whole = false;  // every rank keeps the whole gradient (then there is one slice)
     DType block_type = DType::kF32;  // of the slot
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
     // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever added: the same values,

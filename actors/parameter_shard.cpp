@@ -19,6 +19,10 @@ ParameterShard::ParameterShard(Options options)
     : Actor(options.name), options_(std::move(options)), version_(options_.version) {
   TANDEM_CHECK(options_.shard != nullptr || options_.layout.shard_elements == 0,
                "a shard's bytes are handed in");
+  if (options_.layout.world == 1) {
+    block_version_ =
+        version_;  // a block that is all shard; UpdateStarts and ParamReady keep it true
+  }
 }
 
 void ParameterShard::handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
@@ -32,12 +36,16 @@ void ParameterShard::handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
 
 Task<> ParameterShard::handle(ReleaseUnit release) {
   TANDEM_CHECK(!held_.empty(), "only a held visit is released");
-  co_await options_.slots.send(ReleaseSlot{held_.pop(), release.next_use}, scope().stop_token());
+  const std::uint64_t ticket = held_.pop();
+  if (options_.block == nullptr) {
+    co_await options_.slots.send(ReleaseSlot{ticket, release.next_use}, scope().stop_token());
+  }
 }
 
 void ParameterShard::handle(UpdateStarts update) {
   TANDEM_CHECK(update.version > version_, "versions go up");
   TANDEM_CHECK(!updating_ && !gathering_, "a shard is not overwritten while a gather reads it");
+  TANDEM_CHECK(options_.block == nullptr || held_.empty(), "nor while a visit holds its block");
   updating_ = true;
 }
 
@@ -46,6 +54,9 @@ void ParameterShard::handle(ParamReady ready) {
   TANDEM_CHECK(!gathering_, "a shard is not overwritten while a gather reads it");
   updating_ = false;
   version_ = ready.version;
+  if (options_.layout.world == 1) {
+    block_version_ = version_;
+  }
   version_since_ = EventLoop::current().now();
   serve_if_possible();
 }
@@ -84,21 +95,30 @@ Task<> ParameterShard::serve() {
 Task<std::byte*> ParameterShard::acquire(AcquireUnit request) {
   const std::uint64_t order =
       request.gather_order == kSameAsTicket ? request.ticket : request.gather_order;
-  const SlotGrant grant = co_await options_.slots.ask(
-      AcquireSlot{request.ticket, options_.unit, request.version}, scope().stop_token());
+  SlotGrant grant{.data = options_.block, .resident = block_version_ == request.version};
+  if (options_.block == nullptr) {
+    grant = co_await options_.slots.ask(AcquireSlot{request.ticket, options_.unit, request.version},
+                                        scope().stop_token());
+  }
   ++counters_.acquired;
   if (grant.resident) {
     ++counters_.resident;
     co_await options_.collectives.send(SkipGather{order}, scope().stop_token());
-    co_return grant.data;
+  } else {
+    TANDEM_CHECK(!updating_ && version_ == request.version, "a gather reads the wanted version");
+    co_await gather(order, grant.data);
+    block_version_ = request.version;
   }
-  TANDEM_CHECK(!updating_ && version_ == request.version, "a gather reads the wanted version");
+  co_return grant.data;
+}
+
+Task<> ParameterShard::gather(std::uint64_t order, std::byte* into) {
   gathering_ = true;
   const TimePoint start = EventLoop::current().now();
   const std::size_t shard_bytes = options_.layout.shard_elements * bytes_of(options_.type);
   std::exception_ptr error;
   try {
-    co_await options_.collectives.ask(AllGather{order, {options_.shard, grant.data, shard_bytes}},
+    co_await options_.collectives.ask(AllGather{order, {options_.shard, into, shard_bytes}},
                                       scope().stop_token());
   } catch (...) {
     error = std::current_exception();
@@ -108,7 +128,6 @@ Task<std::byte*> ParameterShard::acquire(AcquireUnit request) {
     std::rethrow_exception(error);
   }
   counters_.gather_waiting_s += seconds_since(start);
-  co_return grant.data;
 }
 
 }  // namespace tandem

@@ -2,7 +2,8 @@
 //
 // The shard lies in compute dtype in bytes handed in. AcquireUnit waits until the shard has the wanted version, gets a
 // slot in ticket order, has the shards of all ranks gathered into it (or finds the unit still there in that version,
-// and then answers without a gather) and replies with the whole padded block.
+// and then answers without a gather) and replies with the whole padded block. A unit that stays whole has a block of
+// its own instead of slots, with the shard at its place in it: it is gathered in place, once for each version.
 //
 // States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released. Visits of one unit
 // pass the first three one after another, in ticket order; several may be held (a tied weight).
@@ -30,7 +31,7 @@ namespace tandem {
 inline constexpr std::uint64_t kSameAsTicket = UINT64_MAX;
 
 /// Waits for the version, a slot and the gather. The reply, the whole padded block in compute dtype, is lent until the
-/// ReleaseUnit of this visit. Versions and tickets of one unit never go back.
+/// ReleaseUnit of this visit. Versions and tickets of one unit never go back; without slots the ticket only says that.
 struct AcquireUnit {
   using Reply = std::byte*;
   std::uint64_t version = 0;
@@ -65,8 +66,9 @@ class ParameterShard
     UnitLayout layout;
     DType type = DType::kF32;
     std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
+    std::byte* block = nullptr;  // of a unit that stays whole, `shard` inside it; null: slots
     std::uint64_t version = 0;   // what the shard holds now
-    SlotPoolAddress slots;
+    SlotPoolAddress slots;       // unless there is a block
     CollectivesAddress collectives;
   };
 
@@ -100,6 +102,7 @@ class ParameterShard
   void serve_if_possible();
   Task<> serve();
   Task<std::byte*> acquire(AcquireUnit request);
+  Task<> gather(std::uint64_t order, std::byte* into);
 
   Options options_;
   std::uint64_t version_;
@@ -107,9 +110,10 @@ class ParameterShard
   bool serving_ = false;
   bool updating_ = false;
   bool gathering_ = false;
-  std::uint64_t next_ticket_ = 0;  // no visit may have a lower one
-  RingQueue<Pending> pending_;     // by ticket
-  RingQueue<std::uint64_t> held_;  // tickets, oldest first
+  std::uint64_t next_ticket_ = 0;               // no visit may have a lower one
+  std::optional<std::uint64_t> block_version_;  // what the whole block holds
+  RingQueue<Pending> pending_;                  // by ticket
+  RingQueue<std::uint64_t> held_;               // tickets, oldest first
   Counters counters_;
 };
 

@@ -6,6 +6,8 @@
 //
 // Blocking calls from one thread, which is the rank's loop thread while a call runs. Between two calls updates of the
 // last step may still be running on the pool; every call that needs the newest weights waits for just those.
+// With several ranks every call that runs the model or visits parameters is a collective: all ranks make the same calls in
+// the same order. A rank that leaves one out makes the others fail by their deadline, naming it.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +16,44 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
+#include "engine/resident_bytes.hpp"
 #include "engine/step_result.hpp"
-#include "runtime/task.hpp"
 
 namespace tandem {
 
+/// A config, or the path of a DeepSpeed JSON that is read for as many ranks as take part.
+class ConfigSource {
+ public:
+  ConfigSource(Config config) : config_(std::move(config)) {}  // NOLINT: converts on purpose
+  ConfigSource(std::string path) : path_(std::move(path)) {}   // NOLINT
+  ConfigSource(const char* path) : path_(path) {}              // NOLINT
+  [[nodiscard]] Config resolve(std::int64_t world_size) const;
+
+ private:
+  std::optional<Config> config_;
+  std::string path_;
+};
+
 struct InitializeArgs {
   Model model;
-  Config config;
+  ConfigSource config;
   EngineOptions options;
   std::shared_ptr<const Dataset> dataset;  // may be null: then batches are handed in
-  std::int64_t epochs = 1;                 // of the dataset; 0: without end
+  std::int64_t epochs = 0;                 // of the dataset; 0: without end
   std::uint64_t seed = 0;                  // of the shuffle
   /// Learning rate of optimizer step n (1-based) instead of the config's schedule.
   std::function<double(std::int64_t)> learning_rate;
+  std::shared_ptr<Communicator> communicator;  // null: this process alone
 };
 
 /// The loss of one micro-batch, to be handed to backward().
@@ -44,8 +63,10 @@ struct Loss {
 
 class Engine {
  public:
+  struct Impl;
   explicit Engine(InitializeArgs args);
   ~Engine();
+  Engine(Engine&& other) noexcept;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -60,6 +81,11 @@ class Engine {
   void backward(const Loss& loss);
   std::optional<StepResult> step();
   [[nodiscard]] bool is_gradient_accumulation_boundary() const;
+
+  /// In evaluation mode forward() gives the loss and keeps nothing for a backward(). Between steps.
+  void train(bool mode = true);
+  void eval();
+  [[nodiscard]] bool training() const;
 
   /// Loss of a batch with the newest weights; no gradient, no side effect.
   float evaluate(Batch batch);
@@ -77,6 +103,17 @@ class Engine {
   void for_each_gradient(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
 
+  /// The sums over all ranks of a few numbers, added in rank order. At most kExchangeBytes / 8.
+  [[nodiscard]] std::vector<double> sum_over_ranks(std::vector<double> values);
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int world_size() const;
+  [[nodiscard]] const Config& config() const;
+  /// Of the next optimizer step.
+  [[nodiscard]] double learning_rate() const;
+  /// Of the next step's gradients; 1 unless fp16.
+  [[nodiscard]] double loss_scale() const;
+  /// Optimizer steps, skipped ones included.
   [[nodiscard]] std::int64_t global_steps() const;
   [[nodiscard]] std::int64_t skipped_steps() const;
   /// Optimizer steps that the loader's epochs make; nullopt without end or without a loader.
@@ -88,12 +125,12 @@ class Engine {
   /// TFLOP/s of one library matrix product (1024 cubed, the compute type, the run's threads), the best of several: the
   /// peak that a CPU's model FLOPs utilisation refers to.
   double measure_peak_tflops();
-  /// Bytes of parameters, optimizer state, gradients and slots; activations come on top.
-  [[nodiscard]] std::size_t planned_host_bytes() const;
+  /// Of weights, optimizer state, gradients and slots; activations come on top.
+  [[nodiscard]] const ResidentBytes& resident_bytes() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  friend struct Initialized initialize(InitializeArgs args);
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace tandem

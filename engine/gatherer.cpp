@@ -49,9 +49,11 @@ Task<> Gatherer::acquire_visit(Pass& pass, std::size_t v) {
   const Visit& visit = pass.plan->visits[v];
   pass.slots[v].reserve(visit.uses.size());
   for (const UnitUse& use : visit.uses) {
-    std::byte* slot = co_await shards_[use.unit]->address().ask(AcquireUnit{
-        pass.version, pass.first_ticket[use.pool] + use.ticket, pass.first_gather + use.order});
-    pass.slots[v].push_back(slot);
+    const std::uint64_t order = pass.first_gather + use.order;
+    const std::uint64_t ticket =
+        use.pool == kNoPool ? order : pass.first_ticket[use.pool] + use.ticket;
+    pass.slots[v].push_back(
+        co_await shards_[use.unit]->address().ask(AcquireUnit{pass.version, ticket, order}));
   }
 }
 
@@ -70,8 +72,9 @@ Task<std::vector<std::byte*>> Gatherer::acquired(std::size_t v) {
 
 void Gatherer::release(std::size_t v) {
   for (const UnitUse& use : pass_->plan->visits[v].uses) {
-    const SendResult sent = shards_[use.unit]->address().try_send(
-        ReleaseUnit{pass_->first_ticket[use.pool] + use.next_use});
+    const std::uint64_t next_use =
+        use.pool == kNoPool ? kNoNextUse : pass_->first_ticket[use.pool] + use.next_use;
+    const SendResult sent = shards_[use.unit]->address().try_send(ReleaseUnit{next_use});
     TANDEM_CHECK(sent == SendResult::kSent, "a shard takes as many releases as it granted leases");
   }
 }

@@ -33,6 +33,9 @@ class Gatherer {
   /// Gives back what visit `v` held.
   void release(std::size_t v);
 
+  /// The number of a gather that belongs to no pass; it comes after those of all passes begun so far.
+  [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_++; }
+
  private:
   struct Pass {
     const StepPlan* plan = nullptr;

@@ -23,6 +23,7 @@ namespace tandem {
 struct Batch {
   at::Tensor inputs;
   at::Tensor labels;
+  std::int64_t tokens = -1;  // without padding, for the metrics; -1: all of inputs
 };
 
 struct ParameterSpec {

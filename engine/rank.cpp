@@ -4,7 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/config/config.hpp"
+#include <fmt/format.h>
+
 #include "engine/segment_runner.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
@@ -18,23 +19,21 @@ constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduce
 
 }  // namespace
 
-/// fp32: the shard that is gathered is the master itself. 16 bits: a weight shard of its own, written by the optimizer.
+/// fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by Adam.
 struct Rank::Memory {
-  HostBuffer master;
-  HostBuffer exp_avg;
-  HostBuffer exp_avg_sq;
-  HostBuffer accumulator;
-  HostBuffer weight;  // 16 bits only
-
-  [[nodiscard]] std::byte* shard() const {
-    return (weight.data() != nullptr ? weight : master).data();
-  }
+  std::byte* block = nullptr;  // of a unit that stays whole
+  std::byte* shard = nullptr;  // in compute type; inside the block where there is one
+  float* master = nullptr;
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+  std::byte* accumulator = nullptr;
 };
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, DType type) {
   const int cores = machine::usable_cpus();
   RankOptions rank{
       .type = type,
+      .zero = config.zero,
       .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
       .gather_slots = options.gather_slots};
   rank.compute_threads = options.compute_threads > 0 ? options.compute_threads : cores;
@@ -51,11 +50,14 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
   return rank;
 }
 
-Rank::Rank(Model model, RankOptions options)
+Rank::Rank(Model model, RankOptions options, Communicator& communicator)
     : options_(std::move(options)),
       model_(std::move(model)),
-      classes_(SlotClasses::of(model_, world_size())),
-      loop_({.name = "rank 0"}),
+      residency_(Residency::of(model_, options_.zero,
+                               static_cast<std::uint32_t>(communicator.world_size()),
+                               static_cast<std::uint32_t>(communicator.rank()))),
+      classes_(SlotClasses::of(model_, residency_)),
+      loop_({.name = fmt::format("rank {}", communicator.rank())}),
       lane_(loop_, "compute"),
       optimizer_pool_(loop_, {.threads = options_.optimizer_threads,
                               .cores = options_.optimizer_cores,
@@ -63,13 +65,13 @@ Rank::Rank(Model model, RankOptions options)
                               .background = options_.optimizer_shares_cores}),
       link_pool_(loop_, {.threads = std::min(2, options_.compute_threads), .name = "link"}),
       data_pool_(loop_, {.threads = 1, .name = "data"}),
-      backend_(link_pool_),
+      backend_(communicator.make_backend(loop_, link_pool_)),
       scope_(loop_, "actors") {
   for (const UnitSpec& unit : model_.units) {
-    layouts_.push_back(ParameterLayout::of(unit, world_size()));
+    layouts_.push_back(ParameterLayout::of(unit, residency_));
     parameter_count_ += unit.numel();
   }
-  allocate_shards();
+  allocate_units();
   make_slot_pools();
   load_weights();
   make_actors();  // last: from here on there are tasks that stop() must end
@@ -81,100 +83,128 @@ DType Rank::accumulator_type() const noexcept {
   return options_.micro_steps == 1 && world_size() == 1 ? options_.type : DType::kF32;
 }
 
-HostBuffer Rank::allocate(std::size_t bytes) {
-  host_bytes_ += bytes;
-  return HostBuffer(bytes);
+std::byte* Rank::allocate(std::size_t bytes, std::size_t& counted) {
+  counted += bytes;
+  return owned_.emplace_back(bytes).data();
 }
 
-void Rank::allocate_shards() {
-  for (const ParameterLayout& layout : layouts_) {
-    const std::size_t elements = layout.block.shard_elements;
+std::byte* Rank::allocate_shared(std::size_t bytes, std::size_t& counted) {
+  counted += bytes;
+  return backend_->allocate(bytes);
+}
+
+void Rank::allocate_units() {
+  for (std::size_t unit = 0; unit < layouts_.size(); ++unit) {
+    const UnitLayout& layout = layouts_[unit].block;
+    const std::size_t size = bytes_of(options_.type);
     Memory& memory = memory_.emplace_back();
-    memory.master = allocate(elements * sizeof(float));
-    memory.exp_avg = allocate(elements * sizeof(float));
-    memory.exp_avg_sq = allocate(elements * sizeof(float));
-    memory.accumulator = allocate(elements * bytes_of(accumulator_type()));
-    if (options_.type != DType::kF32) {
-      memory.weight = allocate(elements * bytes_of(options_.type));
+    if (residency_.whole[unit]) {
+      memory.block = allocate_shared(layout.padded_elements * size, resident_bytes_.weights);
+      memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
+    } else {
+      memory.shard = allocate_shared(layout.shard_elements * size, resident_bytes_.weights);
     }
+    const auto floats = [&] {
+      return reinterpret_cast<float*>(
+          allocate(layout.shard_elements * sizeof(float), resident_bytes_.optimizer));
+    };
+    memory.master =
+        options_.type == DType::kF32 ? reinterpret_cast<float*>(memory.shard) : floats();
+    memory.exp_avg = floats();
+    memory.exp_avg_sq = floats();
+    memory.accumulator = allocate_shared(layout.shard_elements * bytes_of(accumulator_type()),
+                                         resident_bytes_.gradients);
   }
 }
 
 void Rank::make_slot_pools() {
-  const auto shared_units = static_cast<std::size_t>(std::ranges::count(classes_.pool_of, 0U));
+  const SlotPools& weights = classes_.weights;
   if (options_.gather_slots > 0 &&
-      static_cast<std::size_t>(options_.gather_slots) < classes_.min_shared_slots) {
+      static_cast<std::size_t>(options_.gather_slots) < weights.min_shared_slots) {
     throw user_error(
         "engine",
         "gather_slots is {}, and a segment of this model holds {} units at a time; use "
         "at least {}",
-        options_.gather_slots, classes_.min_shared_slots, classes_.min_shared_slots);
+        options_.gather_slots, weights.min_shared_slots, weights.min_shared_slots);
   }
   // Chosen: what one segment holds, and as much again gathered ahead of it.
   gather_slots_ = options_.gather_slots > 0 ? static_cast<std::size_t>(options_.gather_slots)
-                                            : 2 * classes_.min_shared_slots + 1;
-  gather_slots_ = std::max<std::size_t>(1, std::min(gather_slots_, shared_units));
+                                            : 2 * weights.min_shared_slots + 1;
+  gather_slots_ = std::min(gather_slots_, weights.shared_units());
+  weight_pools_ = make_pools(weights, "gather slots", gather_slots_, resident_bytes_.weights);
+  gradient_pools_ =
+      make_pools(classes_.gradients, "gradient slots",
+                 std::min(classes_.gradients.shared_units(),
+                          std::max(kGradientSlots, classes_.gradients.min_shared_slots + 1)),
+                 resident_bytes_.gradients);
+}
 
-  const auto add_pool = [&](std::vector<std::unique_ptr<SlotPool>>& pools, Name name,
-                            std::size_t pool, std::size_t slots) {
-    const std::size_t slot_bytes = classes_.slot_elements[pool] * bytes_of(options_.type);
-    slot_memory_.push_back(allocate(slots * slot_bytes));
-    pools.push_back(std::make_unique<SlotPool>(
-        SlotPool::Options{.name = name,
-                          .memory = slot_memory_.back().data(),
-                          .slot_bytes = slot_bytes,
-                          .plan = {.slots = slots, .max_in_flight = slots}}));
-  };
-  const std::size_t gradient_slots = std::max(kGradientSlots, classes_.min_shared_slots + 1);
-  for (std::size_t pool = 0; pool < classes_.pools(); ++pool) {
-    add_pool(gather_pools_, "gather slots", pool, pool == 0 ? gather_slots_ : 1);
-    add_pool(gradient_pools_, "gradient slots", pool, pool == 0 ? gradient_slots : 1);
+std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools, Name name,
+                                                        std::size_t shared_slots,
+                                                        std::size_t& counted) {
+  std::vector<std::unique_ptr<SlotPool>> made;
+  for (std::size_t pool = 0; pool < pools.pools(); ++pool) {
+    const std::size_t slots = pool == 0 ? shared_slots : 1;
+    const std::size_t slot_bytes = pools.slot_elements[pool] * bytes_of(options_.type);
+    made.push_back(slots == 0 ? nullptr
+                              : std::make_unique<SlotPool>(SlotPool::Options{
+                                    .name = name,
+                                    .memory = allocate_shared(slots * slot_bytes, counted),
+                                    .slot_bytes = slot_bytes,
+                                    .plan = {.slots = slots, .max_in_flight = slots}}));
   }
+  return made;
 }
 
 void Rank::make_actors() {
-  collectives_ = std::make_unique<Collectives>(Collectives::Options{.backend = &backend_});
+  collectives_ = std::make_unique<Collectives>(Collectives::Options{.backend = backend_.get()});
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     const UnitLayout& block = layouts_[unit].block;
     const Memory& memory = memory_[unit];
-    const std::size_t pool = classes_.pool_of[unit];
+    const std::size_t pool = classes_.weights.pool_of[unit];
+    const std::size_t gradient_pool = classes_.gradients.pool_of[unit];
     units_.push_back(std::make_unique<Unit>(model_.units[unit], layouts_[unit], options_.type));
-    shards_.push_back(std::make_unique<ParameterShard>(
-        ParameterShard::Options{.name = "shard " + model_.units[unit].name,
-                                .unit = static_cast<std::uint32_t>(unit),
-                                .layout = block,
-                                .type = options_.type,
-                                .shard = memory.shard(),
-                                .slots = gather_pools_[pool]->address(),
-                                .collectives = collectives_->address()}));
+    shards_.push_back(std::make_unique<ParameterShard>(ParameterShard::Options{
+        .name = "shard " + model_.units[unit].name,
+        .unit = static_cast<std::uint32_t>(unit),
+        .layout = block,
+        .type = options_.type,
+        .shard = memory.shard,
+        .block = memory.block,
+        .slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address(),
+        .collectives = collectives_->address()}));
     shard_list_.push_back(shards_.back().get());
     buckets_.push_back(std::make_unique<GradientBucket>(
         GradientBucket::Options{.name = "bucket " + model_.units[unit].name,
                                 .layout = block,
-                                .rank = static_cast<std::uint32_t>(rank()),
+                                .slice = residency_.slice(),
+                                .reduce_whole = !residency_.divided,
                                 .block_type = options_.type,
-                                .accumulator = memory.accumulator.data(),
+                                .accumulator = memory.accumulator,
                                 .accumulator_type = accumulator_type(),
-                                .slots = gradient_pools_[pool]->address(),
+                                .slots = gradient_pools_[gradient_pool]->address(),
                                 .collectives = collectives_->address()}));
-    const bool casts_out = memory.weight.data() != nullptr;
-    optimized.push_back({.buffers = {.master = memory.master.as<float>(),
-                                     .exp_avg = memory.exp_avg.as<float>(),
-                                     .exp_avg_sq = memory.exp_avg_sq.as<float>(),
-                                     .gradient = memory.accumulator.data(),
-                                     .gradient_type = accumulator_type(),
-                                     .weight = casts_out ? memory.weight.data() : nullptr,
-                                     .weight_type = options_.type},
-                         .elements = block.shard_elements,
-                         .shard = shards_.back()->address()});
+    optimized.push_back(
+        {.buffers = {.master = memory.master,
+                     .exp_avg = memory.exp_avg,
+                     .exp_avg_sq = memory.exp_avg_sq,
+                     .gradient = memory.accumulator,
+                     .gradient_type = accumulator_type(),
+                     .weight = options_.type == DType::kF32 ? nullptr : memory.shard,
+                     .weight_type = options_.type},
+         .elements = block.shard_elements,
+         .shard = shards_.back()->address()});
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
       CpuOptimizer::Options{.pool = &optimizer_pool_, .units = std::move(optimized)});
 
-  for (std::size_t pool = 0; pool < classes_.pools(); ++pool) {
-    gather_pools_[pool]->start(scope_);
-    gradient_pools_[pool]->start(scope_);
+  for (auto* pools : {&weight_pools_, &gradient_pools_}) {
+    for (const auto& pool : *pools) {
+      if (pool != nullptr) {
+        pool->start(scope_);
+      }
+    }
   }
   collectives_->start(scope_);
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
@@ -193,12 +223,17 @@ void Rank::load_weights() {
   };
   std::vector<Piece> pieces;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
+    const UnitLayout& layout = layouts_[unit].block;
+    const auto slice_begin = static_cast<std::int64_t>(layout.shard_begin(residency_.slice()));
+    const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
     for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
       const ParameterSpec& parameter = model_.units[unit].parameters[i];
-      float* base = memory_[unit].master.as<float>() + layouts_[unit].offsets[i];
-      for (std::int64_t begin = 0; begin < parameter.numel(); begin += kLoadChunkElements) {
-        const std::int64_t end = std::min(begin + kLoadChunkElements, parameter.numel());
-        pieces.push_back({&parameter, begin, end, base + begin});
+      const std::int64_t offset = layouts_[unit].offsets[i];
+      const std::int64_t last = std::min(parameter.numel(), slice_end - offset);
+      for (std::int64_t begin = std::max<std::int64_t>(0, slice_begin - offset); begin < last;
+           begin += kLoadChunkElements) {
+        pieces.push_back({&parameter, begin, std::min(begin + kLoadChunkElements, last),
+                          memory_[unit].master + (offset + begin - slice_begin)});
       }
     }
   }
@@ -206,8 +241,8 @@ void Rank::load_weights() {
     model_.source(*pieces[i].parameter, pieces[i].begin, pieces[i].end, pieces[i].out);
   };
   const auto cast_out = [&](std::size_t unit) {
-    if (memory_[unit].weight.data() != nullptr) {
-      cast(memory_[unit].master.data(), DType::kF32, memory_[unit].weight.data(), options_.type, 0,
+    if (options_.type != DType::kF32) {
+      cast(memory_[unit].master, DType::kF32, memory_[unit].shard, options_.type, 0,
            layouts_[unit].block.shard_elements);
     }
   };
@@ -236,9 +271,12 @@ void Rank::stop() {
           self->buckets_[unit]->close();
         }
         self->collectives_->close();
-        for (std::size_t pool = 0; pool < self->classes_.pools(); ++pool) {
-          self->gather_pools_[pool]->close();
-          self->gradient_pools_[pool]->close();
+        for (auto* pools : {&self->weight_pools_, &self->gradient_pools_}) {
+          for (const auto& pool : *pools) {
+            if (pool != nullptr) {
+              pool->close();
+            }
+          }
         }
         self->scope_.request_stop();
         co_await self->scope_.empty();
@@ -260,46 +298,46 @@ Busy Rank::busy() const {
           .link_s = link_pool_.busy_s() / link_pool_.threads()};
 }
 
-std::string Rank::parameter_at(std::size_t unit, std::int64_t index) const {
+std::int64_t Rank::flat_begin(std::size_t unit) const {
+  std::int64_t begin = 0;
+  for (std::size_t before = 0; before < unit; ++before) {
+    begin += static_cast<std::int64_t>(layouts_[before].block.padded_elements);
+  }
+  return begin;
+}
+
+std::string Rank::parameter_at_flat(std::int64_t position) const {
+  std::size_t unit = 0;
+  while (position >= static_cast<std::int64_t>(layouts_[unit].block.padded_elements)) {
+    position -= static_cast<std::int64_t>(layouts_[unit++].block.padded_elements);
+  }
   const std::vector<std::int64_t>& offsets = layouts_[unit].offsets;
-  const auto after = std::ranges::upper_bound(offsets, index);
+  const auto after = std::ranges::upper_bound(offsets, position);
   return model_.units[unit].parameters[static_cast<std::size_t>(after - offsets.begin()) - 1].name;
 }
 
-void Rank::visit_parameters(
-    const std::function<std::span<const float>(std::size_t unit)>& block_of,
-    const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const {
-  for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
-    const std::span<const float> block = block_of(unit);
-    for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
-      const ParameterSpec& parameter = model_.units[unit].parameters[i];
-      visit(parameter, block.subspan(static_cast<std::size_t>(layouts_[unit].offsets[i]),
-                                     static_cast<std::size_t>(parameter.numel())));
-    }
+std::span<const float> Rank::slice_of(std::size_t unit, State state) {
+  const std::size_t elements = layouts_[unit].block.shard_elements;
+  if (state == State::kMaster) {
+    return {memory_[unit].master, elements};
   }
+  if (accumulator_type() == DType::kF32) {
+    return {reinterpret_cast<const float*>(memory_[unit].accumulator), elements};
+  }
+  slice_in_fp32_.resize(elements);
+  cast(memory_[unit].accumulator, accumulator_type(), slice_in_fp32_.data(), DType::kF32, 0,
+       elements);
+  return slice_in_fp32_;
 }
 
-void Rank::for_each_master(
+void Rank::visit_parameters(
+    std::size_t unit, std::span<const float> block,
     const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const {
-  visit_parameters(
-      [&](std::size_t unit) {
-        return std::span<const float>(memory_[unit].master.as<float>(),
-                                      layouts_[unit].block.shard_elements);
-      },
-      visit);
-}
-
-void Rank::for_each_gradient(
-    const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const {
-  std::vector<float> values;
-  visit_parameters(
-      [&](std::size_t unit) {
-        values.resize(layouts_[unit].block.shard_elements);
-        cast(memory_[unit].accumulator.data(), accumulator_type(), values.data(), DType::kF32, 0,
-             values.size());
-        return std::span<const float>(values);
-      },
-      visit);
+  for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
+    const ParameterSpec& parameter = model_.units[unit].parameters[i];
+    visit(parameter, block.subspan(static_cast<std::size_t>(layouts_[unit].offsets[i]),
+                                   static_cast<std::size_t>(parameter.numel())));
+  }
 }
 
 // ---- compute lane --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // engine/rank.hpp — everything one rank is made of: its threads, its memory, its actors, and the model they serve.
 //
-// Built once from a model and sizes; wires shards, buckets, slots, collectives and the optimizer together. It holds no
-// schedule: TrainStep decides what happens when. Loop thread, except what is marked for the compute lane.
+// Built once from a model and sizes; wires shards, buckets, slots, collectives and the optimizer together. What lies where
+// follows from the ZeRO stage (Residency). It holds no schedule: TrainStep decides what happens when. Loop thread, except
+// what is marked for the compute lane.
 // Invariant: buffers and pools outlive the actors, actors outlive what is asked of them (stop() before destruction).
 #pragma once
 
@@ -20,8 +21,12 @@
 #include "actors/gradient_bucket.hpp"
 #include "actors/parameter_shard.hpp"
 #include "actors/slot_pool.hpp"
+#include "engine/communicator.hpp"
+#include "engine/config/config.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
+#include "engine/residency.hpp"
+#include "engine/resident_bytes.hpp"
 #include "engine/slot_classes.hpp"
 #include "engine/step_plan.hpp"
 #include "engine/unit.hpp"
@@ -32,12 +37,11 @@
 
 namespace tandem {
 
-struct Config;
-
 struct RankOptions {
   DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
-  int micro_steps = 1;       // per optimizer step
-  int gather_slots = 0;      // 0: chosen
+  ZeroConfig zero;
+  int micro_steps = 1;   // per optimizer step
+  int gather_slots = 0;  // 0: chosen
   int compute_threads = 1;
   int optimizer_threads = 1;
   std::vector<int> optimizer_cores;     // empty: not bound
@@ -57,7 +61,7 @@ struct Busy {
 class Rank {
  public:
   /// Allocates all memory and loads the weights. Throws user_error when the slots asked for cannot work.
-  Rank(Model model, RankOptions options);
+  Rank(Model model, RankOptions options, Communicator& communicator);
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -82,21 +86,27 @@ class Rank {
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
 
-  [[nodiscard]] int rank() const noexcept { return 0; }
-  [[nodiscard]] int world_size() const noexcept { return 1; }
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(residency_.rank); }
+  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(residency_.world); }
+  [[nodiscard]] const Residency& residency() const noexcept { return residency_; }
   [[nodiscard]] std::int64_t parameter_count() const noexcept { return parameter_count_; }
   [[nodiscard]] std::size_t gather_slots() const noexcept { return gather_slots_; }
-  [[nodiscard]] std::size_t host_bytes() const noexcept { return host_bytes_; }
+  [[nodiscard]] const ResidentBytes& resident_bytes() const noexcept { return resident_bytes_; }
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] Busy busy() const;
 
-  /// The name of the parameter that element `index` of a unit's block belongs to.
-  [[nodiscard]] std::string parameter_at(std::size_t unit, std::int64_t index) const;
-  /// Visits every parameter with its fp32 master values. No update may be running.
-  void for_each_master(
-      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;
-  /// The same for the accumulated gradients of the step in flight (after its reductions).
-  void for_each_gradient(
+  /// Where the padded block of a unit begins when the blocks of all units are laid end to end.
+  [[nodiscard]] std::int64_t flat_begin(std::size_t unit) const;
+  /// The name of the parameter at a position of that flat order.
+  [[nodiscard]] std::string parameter_at_flat(std::int64_t position) const;
+
+  enum class State : std::uint8_t { kMaster, kGradient };
+  /// This rank's slice of a unit's state in fp32: of the master weights (no update may be running), or of the accumulated
+  /// gradient of the step in flight (after its reductions). Valid until the next call.
+  [[nodiscard]] std::span<const float> slice_of(std::size_t unit, State state);
+  /// Hands out the parameters of a unit, given the fp32 values of its whole block.
+  void visit_parameters(
+      std::size_t unit, std::span<const float> block,
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;
 
   // Compute lane: the tensors of a visit's units over the slots it holds.
@@ -107,30 +117,34 @@ class Rank {
   void complete_gradients(std::span<const UnitUse> uses);
 
  private:
-  struct Memory;  // of one unit's shard
+  struct Memory;  // of one unit
 
-  /// Where nothing is ever added (one micro-step on one rank) a bf16 gradient is kept as it is: the same values, hence
+  /// Where nothing is ever added (one micro-step on one rank) a 16-bit gradient is kept as it is: the same values, hence
   /// the same bits later on, at half the memory and traffic.
   [[nodiscard]] DType accumulator_type() const noexcept;
-  HostBuffer allocate(std::size_t bytes);
-  void allocate_shards();
+  /// Of this rank alone; zeroed.
+  std::byte* allocate(std::size_t bytes, std::size_t& counted);
+  /// Memory that the ranks' collectives reach; zeroed.
+  std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
+  void allocate_units();
   void make_slot_pools();
+  std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools, Name name,
+                                                    std::size_t shared_slots, std::size_t& counted);
   void make_actors();
   void load_weights();
-  void visit_parameters(
-      const std::function<std::span<const float>(std::size_t unit)>& block_of,
-      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;
 
   RankOptions options_;
   Model model_;
+  Residency residency_;
   SlotClasses classes_;
   std::vector<ParameterLayout> layouts_;  // [unit]
   std::size_t gather_slots_ = 0;
   std::int64_t parameter_count_ = 0;
-  std::size_t host_bytes_ = 0;
+  ResidentBytes resident_bytes_;
 
   std::vector<Memory> memory_;  // [unit]
-  std::vector<HostBuffer> slot_memory_;
+  std::vector<HostBuffer> owned_;
+  std::vector<float> slice_in_fp32_;  // of slice_of(), where a cast is due
   std::vector<std::unique_ptr<Unit>> units_;
 
   EventLoop loop_;
@@ -138,11 +152,11 @@ class Rank {
   CpuPool optimizer_pool_;
   CpuPool link_pool_;
   CpuPool data_pool_;
-  SelfBackend backend_;
+  std::unique_ptr<CollectiveBackend> backend_;
   Scope scope_;
 
-  std::vector<std::unique_ptr<SlotPool>> gather_pools_;    // [pool]
-  std::vector<std::unique_ptr<SlotPool>> gradient_pools_;  // [pool]
+  std::vector<std::unique_ptr<SlotPool>> weight_pools_;    // [pool]; null where no unit uses it
+  std::vector<std::unique_ptr<SlotPool>> gradient_pools_;  // [gradient pool]; null likewise
   std::unique_ptr<Collectives> collectives_;
   std::vector<std::unique_ptr<ParameterShard>> shards_;  // [unit]
   std::vector<std::unique_ptr<GradientBucket>> buckets_;

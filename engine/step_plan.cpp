@@ -15,7 +15,9 @@ Visit make_visit(const Model& model, const SlotClasses& classes, Phase phase, st
                  std::size_t micro_step) {
   Visit visit{.phase = phase, .segment = segment, .micro_step = micro_step};
   for (const std::size_t unit : units_of(model.segments[segment])) {
-    visit.uses.push_back({.unit = unit, .pool = classes.pool_of[unit]});
+    visit.uses.push_back({.unit = unit,
+                          .pool = classes.weights.pool_of[unit],
+                          .gradient_pool = classes.gradients.pool_of[unit]});
   }
   return visit;
 }
@@ -25,14 +27,19 @@ void number_uses(StepPlan& plan, std::size_t pools) {
   plan.tickets.assign(pools, 0);
   for (Visit& visit : plan.visits) {
     for (UnitUse& use : visit.uses) {
-      use.ticket = plan.tickets[use.pool]++;
       use.order = plan.gathers++;
+      if (use.pool != kNoPool) {
+        use.ticket = plan.tickets[use.pool]++;
+      }
     }
   }
   std::map<std::size_t, std::uint64_t> next;
   for (int round = 0; round < 2; ++round) {  // the second round sees the following pass
     for (auto visit = plan.visits.rbegin(); visit != plan.visits.rend(); ++visit) {
       for (auto use = visit->uses.rbegin(); use != visit->uses.rend(); ++use) {
+        if (use->pool == kNoPool) {
+          continue;
+        }
         if (round == 1) {
           const std::uint64_t known = next.at(use->unit);
           use->next_use = known > use->ticket ? known : known + plan.tickets[use->pool];
@@ -54,7 +61,7 @@ void number_gradients(StepPlan& plan, std::size_t pools) {
       UnitUse*& seen = last[{visit.micro_step, use.unit}];
       if (seen == nullptr) {
         use.first_gradient = true;
-        use.gradient_ticket = plan.gradient_tickets[use.pool]++;
+        use.gradient_ticket = plan.gradient_tickets[use.gradient_pool]++;
       }
       seen = &use;
     }
@@ -78,8 +85,8 @@ StepPlan StepPlan::training(const Model& model, const SlotClasses& classes,
       plan.visits.push_back(make_visit(model, classes, Phase::kBackward, s, a));
     }
   }
-  number_uses(plan, classes.pools());
-  number_gradients(plan, classes.pools());
+  number_uses(plan, classes.weights.pools());
+  number_gradients(plan, classes.gradients.pools());
   return plan;
 }
 
@@ -88,8 +95,8 @@ StepPlan StepPlan::inference(const Model& model, const SlotClasses& classes) {
   for (std::size_t s = 0; s < model.segments.size(); ++s) {
     plan.visits.push_back(make_visit(model, classes, Phase::kForward, s, 0));
   }
-  number_uses(plan, classes.pools());
-  plan.gradient_tickets.assign(classes.pools(), 0);
+  number_uses(plan, classes.weights.pools());
+  plan.gradient_tickets.assign(classes.gradients.pools(), 0);
   return plan;
 }
 

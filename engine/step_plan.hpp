@@ -1,8 +1,8 @@
 // engine/step_plan.hpp — the order in which a pass over the model visits its segments, and what each visit gathers.
 //
 // Everything whose order must be the same on all ranks (gathers, slot grants, reductions) takes its number from here,
-// never from what happens to be ready first. Every use of a unit has a ticket of its slot pool; tickets grow along the
-// plan and go on from one pass to the next, so that a pool knows how far away a unit's next use is.
+// never from what happens to be ready first. Every use of a unit that lives in slots has a ticket of its slot pool; tickets
+// grow along the plan and go on from one pass to the next, so that a pool knows how far away a unit's next use is.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,15 @@ enum class Phase : std::uint8_t { kForward, kBackward };
 /// One use of one unit by one visit.
 struct UnitUse {
   std::size_t unit = 0;
-  std::size_t pool = 0;
-  std::uint64_t ticket = 0;  // of the pool, relative to the pass
+  std::size_t pool = kNoPool;           // of weight slots; kNoPool: its weights stay whole
+  std::size_t gradient_pool = kNoPool;  // of gradient slots
+  std::uint64_t ticket = 0;             // of the pool, relative to the pass
   std::uint64_t next_use =
       0;  // the same unit's next ticket; beyond the pass: in the pass that follows
   std::uint64_t order = 0;            // of the gather among all gathers, relative to the pass
   bool first_gradient = false;        // backward: opens the unit's gradient slot in this micro-step
   bool last_gradient = false;         // backward: no later visit of this micro-step adds to it
-  std::uint64_t gradient_ticket = 0;  // of the pool's gradient slots, where first_gradient
+  std::uint64_t gradient_ticket = 0;  // of the gradient pool, where first_gradient
 };
 
 /// One segment's forward or backward.
@@ -41,7 +42,7 @@ struct Visit {
 struct StepPlan {
   std::vector<Visit> visits;
   std::vector<std::uint64_t> tickets;  // [pool] how far the pass moves its ticket counter on
-  std::vector<std::uint64_t> gradient_tickets;  // [pool] the same for gradient slots
+  std::vector<std::uint64_t> gradient_tickets;  // [gradient pool] the same
   std::uint64_t gathers = 0;                    // uses in all
 
   /// One optimizer step of `micro_steps` forward and backward sweeps.

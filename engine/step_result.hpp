@@ -54,6 +54,7 @@ struct StepResult {
   std::int64_t step = 0;  // 1-based global step
   double loss = 0;        // mean over all ranks and micro-batches
   double learning_rate = 0;
+  double loss_scale = 1;  // of this step's gradients
   Verdict verdict;
   std::int64_t tokens = 0;  // without padding where the loader knows it, all ranks
   std::int64_t sequences = 0;

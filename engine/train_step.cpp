@@ -13,13 +13,13 @@ namespace tandem {
 TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
     : rank_(rank),
       overlap_(options.overlap),
-      gatherer_(rank.parameter_shards(), rank.classes().pools(), rank.scope(),
+      gatherer_(rank.parameter_shards(), rank.classes().weights.pools(), rank.scope(),
                 options.overlap != Overlap::kOff),
       runner_(rank.model(), rank.units(), options.activation_checkpointing),
       inference_plan_(StepPlan::inference(rank.model(), rank.classes())),
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
-      gradient_ticket_(rank.classes().pools()) {}
+      gradient_ticket_(rank.classes().gradients.pools()) {}
 
 void TrainStep::begin(std::size_t micro_steps) {
   if (micro_steps != micro_steps_) {
@@ -87,14 +87,15 @@ Task<Verdict> TrainStep::finish(Update update) {
   for (std::size_t pool = 0; pool < gradient_ticket_.size(); ++pool) {
     gradient_ticket_[pool] += plan_.gradient_tickets[pool];
   }
-  const GlobalNorm norm = co_await global_norm();
+  GlobalNorm norm = co_await global_norm();
+  norm.value /= update.loss_scale;
   if (!norm.finite()) {
     co_return Verdict{StepOutcome::kSkip, norm};
   }
-  // Clipping: g *= min(1, limit / (norm + 1e-6)), inside the update's own pass over the gradients.
-  double gradient_scale = 1;
+  // Clipping: g *= min(1, limit / (norm + 1e-6)). Like the loss scale it is undone inside the update's own pass.
+  double gradient_scale = 1 / update.loss_scale;
   if (update.gradient_clipping > 0) {
-    gradient_scale = std::min(1.0, update.gradient_clipping / (norm.value + 1e-6));
+    gradient_scale *= std::min(1.0, update.gradient_clipping / (norm.value + 1e-6));
   }
   co_await issue_updates(update, gradient_scale);
   if (overlap_ != Overlap::kOffload) {
@@ -148,7 +149,7 @@ Task<> TrainStep::gradient_slots(const Visit& visit) {
   for (const UnitUse& use : visit.uses) {
     if (use.first_gradient) {
       gradient_slot_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
-          AcquireGradient{gradient_ticket_[use.pool] + use.gradient_ticket});
+          AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
     }
   }
   exposure_.reduce_s += waited.elapsed_s();
@@ -184,21 +185,41 @@ Task<> TrainStep::reductions_done() {
 }
 
 Task<GlobalNorm> TrainStep::global_norm() {
-  GlobalNorm norm;
-  GradientNorm local;
+  GradientNorm norm;  // bad elements by their position in the units laid end to end
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
-    local.sum_of_squares.merge(reduced_[unit].sum_of_squares);
-    if (norm.finite() && reduced_[unit].first_bad_element >= 0) {
-      norm.bad_parameter = rank_.parameter_at(unit, reduced_[unit].first_bad_element);
+    GradientNorm of_unit = reduced_[unit];
+    if (of_unit.first_bad_element >= 0) {
+      of_unit.first_bad_element += rank_.flat_begin(unit);
     }
+    norm.merge(of_unit);
   }
-  const GradientNorm global =
-      co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_++, local});
-  norm.value = std::sqrt(global.sum_of_squares.value());
-  if (norm.finite() && !global.sum_of_squares.is_finite()) {
-    norm.bad_parameter = "a parameter of another rank";
+  if (rank_.residency().divided) {
+    norm = co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_++, norm});
   }
-  co_return norm;
+  GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
+  if (norm.first_bad_element >= 0) {
+    global.bad_parameter = rank_.parameter_at_flat(norm.first_bad_element);
+  }
+  co_return global;
+}
+
+Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
+  co_await rank_.collectives().address().ask(
+      Exchange{reduction_order_++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
+}
+
+Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
+  const std::span<const float> slice = rank_.slice_of(unit, state);
+  if (!rank_.residency().divided || rank_.world_size() == 1) {
+    co_return slice;
+  }
+  whole_.resize(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+  co_await rank_.collectives().address().ask(
+      AllGather{gatherer_.take_order(),
+                {.shard = std::as_bytes(slice).data(),
+                 .block = std::as_writable_bytes(std::span(whole_)).data(),
+                 .shard_bytes = slice.size_bytes()}});
+  co_return std::span<const float>(whole_);
 }
 
 Task<> TrainStep::issue_updates(Update update, double gradient_scale) {

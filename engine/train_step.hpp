@@ -28,6 +28,7 @@ class TrainStep {
     AdamConfig adam;               // lr of this step in it
     std::int64_t adam_step = 1;    // 1-based count of applied steps
     double gradient_clipping = 0;  // 0: off
+    double loss_scale = 1;         // in the gradients; the norm and the update are without it
   };
 
   /// Begins a step of `micro_steps` micro-batches.
@@ -35,14 +36,19 @@ class TrainStep {
   /// Forward of the step's next micro-batch; returns its loss. `seed` of its backward: d(objective)/d(loss).
   Task<float> forward(Batch batch);
   Task<> backward(double seed);
-  /// All micro-batches are through: verdict, then the updates. Returns norm and verdict.
+  /// All micro-batches are through: verdict, then the updates. Returns norm and verdict, the same on all ranks.
   Task<Verdict> finish(Update update);
+  /// Every rank's `mine` into `all`, in rank order. A collective: all ranks ask at the same place of their step.
+  Task<> exchange(std::span<const std::byte> mine, std::byte* all);
   /// Until no update is queued or running and every shard holds the newest weights.
   Task<> drain();
   /// Until the gradients of all backward()s so far are reduced.
   Task<> reductions_done();
 
-  /// Forward only, over the newest weights.
+  /// The fp32 values of a unit's whole block; a collective where each rank keeps a slice. Valid until the next call.
+  Task<std::span<const float>> whole_of(std::size_t unit, Rank::State state);
+
+  /// Forward only, over the newest weights. A collective where weights are gathered.
   Task<at::Tensor> infer(Batch batch, HeadOutput head_output);
 
   /// Where the step's time went so far; begin() resets it.
@@ -75,9 +81,10 @@ class TrainStep {
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;
   Exposure exposure_;
+  std::vector<float> whole_;  // of whole_of()
 
   // Plan-order counters that never restart.
-  std::vector<std::uint64_t> gradient_ticket_;  // [pool] first of the step in flight
+  std::vector<std::uint64_t> gradient_ticket_;  // [gradient pool] first of the step in flight
   std::uint64_t reduction_order_ = 0;
   std::uint64_t version_ = 0;
 };

@@ -23,15 +23,14 @@ std::int64_t UnitSpec::numel() const noexcept {
   return n;
 }
 
-ParameterLayout ParameterLayout::of(const UnitSpec& unit, int world_size) {
+ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Residency& residency) {
   ParameterLayout layout;
   std::int64_t numel = 0;
   for (const ParameterSpec& parameter : unit.parameters) {
     layout.offsets.push_back(numel);
     numel += parameter.numel();
   }
-  layout.block =
-      UnitLayout::make(static_cast<std::size_t>(numel), static_cast<std::uint32_t>(world_size));
+  layout.block = residency.layout_of(numel);
   return layout;
 }
 

@@ -15,6 +15,7 @@
 #include "actors/dtype.hpp"
 #include "actors/unit_layout.hpp"
 #include "engine/model.hpp"
+#include "engine/residency.hpp"
 
 namespace tandem {
 
@@ -23,7 +24,7 @@ struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
 
-  static ParameterLayout of(const UnitSpec& unit, int world_size);
+  static ParameterLayout of(const UnitSpec& unit, const Residency& residency);
 };
 
 at::ScalarType scalar_type_of(DType type);

@@ -123,7 +123,7 @@ int finetune(FinetuneFlags flags) {
     show_samples(metrics, "after training", pretrained, engine, *dataset);
   }
   pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model",
-                  config.precision() == Precision::kBF16 ? "bfloat16" : "float32");
+                  torch_dtype_name(config.precision()));
   RunSummary summary = metrics.summary();
   complete_summary(summary, flags, config, engine, without_engine_bytes);
   metrics.finish(summary);

@@ -28,15 +28,13 @@ struct Choice {
 };
 std::optional<Choice> chosen;
 
-bool is_bf16(const at::Tensor& t) { return t.scalar_type() == at::kBFloat16; }
-
 GemmOperand operand(const at::Tensor& t) {
-  return {t.const_data_ptr(), t.stride(0), t.stride(1), is_bf16(t)};
+  return {t.const_data_ptr(), t.stride(0), t.stride(1), dtype_of(t)};
 }
 
 void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
                   const at::Tensor& from) {
-  GemmTarget target{c.data_ptr(), c.stride(0), is_bf16(c)};
+  GemmTarget target{c.data_ptr(), c.stride(0), dtype_of(c)};
   if (start == ProductStart::kAccumulate) {
     target.start = GemmStart::kResidual;
     target.initial = target.data;
@@ -47,7 +45,7 @@ void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
     target.initial_ld = from.stride(0);
   }
   const GemmProblem problem{a.size(0), b.size(1), a.size(1), operand(a), operand(b), target};
-  if (is_bf16(a) && gemm_bf16_available()) {
+  if (dtype_of(a) == DType::kBF16 && gemm_bf16_available()) {
     gemm_bf16(problem);
   } else {
     gemm_f32(problem);
@@ -125,6 +123,18 @@ const Choice& choice() {
 
 }  // namespace
 
+DType dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kF32;
+    case at::kBFloat16:
+      return DType::kBF16;
+    default:
+      TANDEM_CHECK(tensor.scalar_type() == at::kHalf, "kernels know fp32, bf16 and fp16");
+      return DType::kF16;
+  }
+}
+
 void select_gemm(std::string_view name) {
   if (name == "auto") {
     chosen.reset();
@@ -159,11 +169,12 @@ void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, Pro
               const at::Tensor& from) {
   TANDEM_CHECK(a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
                "extents of a product fit");
-  if (c.scalar_type() != a.scalar_type()) {
+  if (c.scalar_type() != a.scalar_type() || a.scalar_type() == at::kHalf) {
     return multiply_own(c, a, b, start, from);
   }
   const auto kind = static_cast<std::size_t>(kind_of(a, b));
-  multiply_by(choice().provider[is_bf16(a) ? 1 : 0][kind], c, a, b, start, from);
+  multiply_by(choice().provider[a.scalar_type() == at::kBFloat16 ? 1 : 0][kind], c, a, b, start,
+              from);
 }
 
 }  // namespace tandem

@@ -10,7 +10,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "actors/dtype.hpp"
+
 namespace tandem {
+
+DType dtype_of(const at::Tensor& tensor);  // fp32, bf16 or fp16
 
 enum class GemmProvider : std::uint8_t {
   kOwn,     // models/kernels/gemm.hpp
@@ -25,8 +29,8 @@ std::string describe_gemm();
 
 enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };
 
-/// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of one type, fp32 or bf16; c
-/// may be fp32 with bf16 operands. One stride of a and of b is 1, rows of c and `from` are contiguous. No autograd.
+/// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of one type; c may be
+/// fp32 with 16-bit operands. One stride of a and of b is 1, rows of c and `from` are contiguous. No autograd.
 void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
               ProductStart start = ProductStart::kZero, const at::Tensor& from = {});
 

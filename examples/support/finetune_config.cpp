@@ -17,16 +17,17 @@ namespace {
 
 /// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU.
 std::string builtin_config(const FinetuneFlags& flags) {
+  const std::int64_t stage = flags.stage.value_or(3);
   return fmt::format(
       R"({{
   "train_micro_batch_size_per_gpu": {},
   "gradient_clipping": 1.0,
   "zero_optimization": {{
-    "stage": 3,
-    "offload_optimizer": {{"device": "cpu", "super_offload": true}}
+    "stage": {},
+    "offload_optimizer": {{"device": "cpu", "super_offload": {}}}
   }}
 }})",
-      flags.batch_size);
+      flags.batch_size, stage, stage == 3);
 }
 
 std::vector<KeyOverride> overrides_of(const FinetuneFlags& flags) {
@@ -79,18 +80,6 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
   }
 }
 
-void refuse_what_cannot_run(const Config& config) {
-  if (config.precision() == Precision::kF16) {
-    throw user_error("config", "fp16 is not in this version; use --dtype bf16 or fp32");
-  }
-  if (config.zero.stage != 3) {
-    throw user_error("config",
-                     "zero_optimization.stage is {}; this version runs stage 3 (on one rank the "
-                     "numbers are the same at every stage); use 3",
-                     config.zero.stage);
-  }
-}
-
 }  // namespace
 
 Config finetune_config(const FinetuneFlags& flags) {
@@ -99,7 +88,6 @@ Config finetune_config(const FinetuneFlags& flags) {
                       ? parse_config(builtin_config(flags), "the built-in config", options)
                       : load_config(flags.deepspeed_config, options);
   apply_optimizer_flags(flags, config);
-  refuse_what_cannot_run(config);
   return config;
 }
 
@@ -177,7 +165,7 @@ void complete_summary(RunSummary& summary, const FinetuneFlags& flags, const Con
   summary.flags = flags.typed;
   summary.memory["host"] = {
       .predicted_bytes =
-          without_engine_bytes + static_cast<std::int64_t>(engine.planned_host_bytes()),
+          without_engine_bytes + static_cast<std::int64_t>(engine.resident_bytes().total()),
       .actual_bytes = static_cast<std::int64_t>(machine::peak_rss_bytes())};
 }
 

@@ -105,11 +105,9 @@ void backward_rows(std::int64_t rows, std::int64_t width, std::int64_t inputs, T
 
 template <class Call>
 void choose_kind(Activation kind, DType type, Call call) {
-  if (type == DType::kF32) {
-    kind == Activation::kSwiGlu ? call(SwiGlu(), 0.0F) : call(GeluTanh(), 0.0F);
-  } else {
-    kind == Activation::kSwiGlu ? call(SwiGlu(), Bf16Bits()) : call(GeluTanh(), Bf16Bits());
-  }
+  with_element(type, [&](auto element) HWY_ATTR {
+    kind == Activation::kSwiGlu ? call(SwiGlu(), element) : call(GeluTanh(), element);
+  });
 }
 
 void ActivationForward(Activation kind, DType type, std::int64_t rows, std::int64_t width,

@@ -46,7 +46,7 @@ class HeadTask {
     keys_ = keys_scratch.get<T>(size(p.length * p.head_dim));
     queries_ = queries_scratch.get<T>(size(group_ * kQueryRows * p.head_dim));
     scores_ = scores_scratch.get<float>(size(group_ * kQueryRows * p.length));
-    if constexpr (kNarrow) {
+    if constexpr (sizeof(T) == 2) {
       weights_ = weights_scratch.get<T>(size(group_ * kQueryRows * p.length));
     } else {
       weights_ = scores_;
@@ -70,8 +70,8 @@ class HeadTask {
           }
         }
       }
-      const GemmOperand values{v_row(0), p_.width(), 1, kNarrow};
-      product(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kNarrow}, values,
+      const GemmOperand values{v_row(0), p_.width(), 1, kType};
+      product(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kType}, values,
               {rows, p_.head_dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         T* to = context + context_at(r / block.rows, begin + r % block.rows);
@@ -101,8 +101,8 @@ class HeadTask {
         const T* from = dcontext + context_at(r / block.rows, begin + r % block.rows);
         std::copy_n(from, dim, dout + r * dim);
       }
-      const GemmOperand values_across{v_row(0), 1, p_.width(), kNarrow};
-      product(block.all, block.keys, dim, {dout, dim, 1, kNarrow}, values_across,
+      const GemmOperand values_across{v_row(0), 1, p_.width(), kType};
+      product(block.all, block.keys, dim, {dout, dim, 1, kType}, values_across,
               {dscores, block.keys});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t g = r / block.rows;
@@ -112,13 +112,13 @@ class HeadTask {
       }
       // `weights_` holds P, and dS now lies where the type allows: fp32 in dscores, bf16 over the scores' memory.
       const T* ds = narrow_dscores(dscores);
-      const GemmOperand ds_t{ds, 1, block.keys, kNarrow};
-      const GemmOperand p_t{weights_, 1, block.keys, kNarrow};
-      product(block.keys, dim, block.all, p_t, {dout, dim, 1, kNarrow},
-              {dvalues, dim, false, GemmStart::kResidual, dvalues, dim});
-      product(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kNarrow},
-              {dkeys, dim, false, GemmStart::kResidual, dkeys, dim});
-      product(block.all, dim, block.keys, {ds, block.keys, 1, kNarrow}, {keys_, dim, 1, kNarrow},
+      const GemmOperand ds_t{ds, 1, block.keys, kType};
+      const GemmOperand p_t{weights_, 1, block.keys, kType};
+      product(block.keys, dim, block.all, p_t, {dout, dim, 1, kType},
+              {dvalues, dim, DType::kF32, GemmStart::kResidual, dvalues, dim});
+      product(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
+              {dkeys, dim, DType::kF32, GemmStart::kResidual, dkeys, dim});
+      product(block.all, dim, block.keys, {ds, block.keys, 1, kType}, {keys_, dim, 1, kType},
               {dq, dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t head = kv_head_ * group_ + r / block.rows;
@@ -137,7 +137,7 @@ class HeadTask {
   }
 
  private:
-  static constexpr bool kNarrow = sizeof(T) == 2;
+  static constexpr DType kType = kTypeOf<T>;
 
   struct Block {
     std::int64_t rows;  // of one head
@@ -173,7 +173,7 @@ class HeadTask {
   static void product(std::int64_t m, std::int64_t n, std::int64_t k, const GemmOperand& a,
                       const GemmOperand& b, const GemmTarget& c) {
     const GemmProblem problem{m, n, k, a, b, c};
-    if (kNarrow && gemm_bf16_available()) {
+    if (kType == DType::kBF16 && gemm_bf16_available()) {
       gemm_bf16(problem);
     } else {
       gemm_f32(problem);
@@ -192,8 +192,8 @@ class HeadTask {
   }
 
   void score(const Block& block) {
-    product(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kNarrow},
-            {keys_, 1, p_.head_dim, kNarrow}, {scores_, block.keys});
+    product(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
+            {keys_, 1, p_.head_dim, kType}, {scores_, block.keys});
   }
 
   /// weights_ = softmax of the first `seen` scores of row r, zero up to `keys`; returns the log of the denominator.
@@ -243,14 +243,14 @@ class HeadTask {
 
   /// Row r of dS: over dP in fp32; in bf16 packed into the memory of the scores, whose rows up to r are used up.
   HWY_INLINE T* dscores_row(float* ds, std::int64_t r, std::int64_t keys) {
-    if constexpr (kNarrow) {
+    if constexpr (sizeof(T) == 2) {
       return reinterpret_cast<T*>(scores_) + r * keys;
     } else {
       return ds;
     }
   }
   HWY_INLINE const T* narrow_dscores(const float* dscores) const {
-    if constexpr (kNarrow) {
+    if constexpr (sizeof(T) == 2) {
       return reinterpret_cast<const T*>(scores_);
     } else {
       return dscores;
@@ -297,24 +297,18 @@ void forward_typed(const AttentionProblem& p, T* context, float* log_sums) {
 
 void AttentionForward(const AttentionProblem& p, void* context, float* log_sums) {
   TANDEM_CHECK(p.head_dim <= kMaxHeadDim, "a head's row lies on the stack");
-  if (p.type == DType::kF32) {
-    forward_typed(p, static_cast<float*>(context), log_sums);
-  } else {
-    forward_typed(p, static_cast<Bf16Bits*>(context), log_sums);
-  }
+  with_element(p.type, [&](auto element) HWY_ATTR {
+    forward_typed(p, static_cast<decltype(element)*>(context), log_sums);
+  });
 }
 
 void AttentionBackward(const AttentionProblem& p, const void* context, const float* log_sums,
                        const void* dcontext, void* dqkv, float* dq_norm, float* dk_norm) {
-  if (p.type == DType::kF32) {
-    backward_typed(p, static_cast<const float*>(context), log_sums,
-                   static_cast<const float*>(dcontext), static_cast<float*>(dqkv), dq_norm,
-                   dk_norm);
-  } else {
-    backward_typed(p, static_cast<const Bf16Bits*>(context), log_sums,
-                   static_cast<const Bf16Bits*>(dcontext), static_cast<Bf16Bits*>(dqkv), dq_norm,
-                   dk_norm);
-  }
+  with_element(p.type, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    backward_typed(p, static_cast<const T*>(context), log_sums, static_cast<const T*>(dcontext),
+                   static_cast<T*>(dqkv), dq_norm, dk_norm);
+  });
 }
 
 }  // namespace tandem::HWY_NAMESPACE

@@ -67,11 +67,9 @@ void CrossEntropy(DType logits_type, void* logits, DType gradient_type, void* gr
                        static_cast<decltype(to)*>(gradient), labels, rows, vocabulary, scale,
                        losses);
   };
-  if (logits_type == DType::kF32) {
-    gradient_type == DType::kF32 ? run(0.0F, 0.0F) : run(0.0F, Bf16Bits());
-  } else {
-    gradient_type == DType::kF32 ? run(Bf16Bits(), 0.0F) : run(Bf16Bits(), Bf16Bits());
-  }
+  with_element(logits_type, [&](auto from) HWY_ATTR {
+    with_element(gradient_type, [&](auto to) HWY_ATTR { run(from, to); });
+  });
 }
 
 }  // namespace tandem::HWY_NAMESPACE

@@ -150,49 +150,40 @@ void scale_in_place_typed(std::int64_t count, float scale, T* target) {
 
 void EmbeddingForward(const EmbeddingRows& e, const void* table, const void* positions,
                       std::int64_t length, void* out) {
-  if (e.type == DType::kF32) {
-    gather(e, static_cast<const float*>(table), static_cast<const float*>(positions), length,
-           static_cast<float*>(out));
-  } else {
-    gather(e, static_cast<const Bf16Bits*>(table), static_cast<const Bf16Bits*>(positions), length,
-           static_cast<Bf16Bits*>(out));
-  }
+  with_element(e.type, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    gather(e, static_cast<const T*>(table), static_cast<const T*>(positions), length,
+           static_cast<T*>(out));
+  });
 }
 
 void EmbeddingBackward(const EmbeddingRows& e, const void* dy, std::int64_t skip, bool add,
                        void* gradient) {
-  if (e.type == DType::kF32) {
-    scatter(e, static_cast<const float*>(dy), skip, add, static_cast<float*>(gradient));
-  } else {
-    scatter(e, static_cast<const Bf16Bits*>(dy), skip, add, static_cast<Bf16Bits*>(gradient));
-  }
+  with_element(e.type, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    scatter(e, static_cast<const T*>(dy), skip, add, static_cast<T*>(gradient));
+  });
 }
 
 void PositionBackward(const EmbeddingRows& e, const void* dy, std::int64_t length, bool add,
                       void* gradient) {
-  if (e.type == DType::kF32) {
-    scatter_positions(e, static_cast<const float*>(dy), length, add, static_cast<float*>(gradient));
-  } else {
-    scatter_positions(e, static_cast<const Bf16Bits*>(dy), length, add,
-                      static_cast<Bf16Bits*>(gradient));
-  }
+  with_element(e.type, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    scatter_positions(e, static_cast<const T*>(dy), length, add, static_cast<T*>(gradient));
+  });
 }
 
 void ScaleInto(DType type, std::int64_t count, const float* source, float scale, bool add,
                void* target) {
-  if (type == DType::kF32) {
-    scale_into_typed(count, source, scale, add, static_cast<float*>(target));
-  } else {
-    scale_into_typed(count, source, scale, add, static_cast<Bf16Bits*>(target));
-  }
+  with_element(type, [&](auto element) HWY_ATTR {
+    scale_into_typed(count, source, scale, add, static_cast<decltype(element)*>(target));
+  });
 }
 
 void ScaleInPlace(DType type, std::int64_t count, float scale, void* target) {
-  if (type == DType::kF32) {
-    scale_in_place_typed(count, scale, static_cast<float*>(target));
-  } else {
-    scale_in_place_typed(count, scale, static_cast<Bf16Bits*>(target));
-  }
+  with_element(type, [&](auto element) HWY_ATTR {
+    scale_in_place_typed(count, scale, static_cast<decltype(element)*>(target));
+  });
 }
 
 }  // namespace tandem::HWY_NAMESPACE

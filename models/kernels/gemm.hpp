@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "actors/dtype.hpp"
+
 namespace tandem {
 
 /// Element (i, j) lies at data[i * row_stride + j * column_stride]; one of the strides is 1.
@@ -16,7 +18,7 @@ struct GemmOperand {
   const void* data;
   std::int64_t row_stride;
   std::int64_t column_stride;
-  bool bf16 = false;
+  DType type = DType::kF32;
 };
 
 /// What the sum starts from.
@@ -30,7 +32,7 @@ enum class GemmStart : std::uint8_t {
 struct GemmTarget {
   void* data;
   std::int64_t ld;
-  bool bf16 = false;
+  DType type = DType::kF32;
   GemmStart start = GemmStart::kZero;
   const void* initial = nullptr;
   std::int64_t initial_ld = 0;
@@ -43,7 +45,7 @@ struct GemmProblem {
   GemmTarget c;   // [M, N]
 };
 
-/// fp32 arithmetic; operands fp32 or bf16, in any mix. Threads of the team, or serial inside a task.
+/// fp32 arithmetic; operands of any type, in any mix. Threads of the team, or serial inside a task.
 void gemm_f32(const GemmProblem& problem);
 
 /// Whether gemm_bf16() can run here: AMX-BF16, and the kernel grants its use.

@@ -225,8 +225,8 @@ struct AmxProduct {
         multiply_block(a + r * sliver(), packed_b + c * sliver(), steps, sums);
         const std::int64_t i = (part.row_begin + r) * kBlock;
         const std::int64_t j = c * kBlock;
-        (p.c.bf16 ? finish_bf16 : finish_f32)(sums, p.c, i, j, std::min(kBlock, p.m - i),
-                                              std::min(kBlock, p.n - j));
+        (p.c.type == DType::kBF16 ? finish_bf16 : finish_f32)(
+            sums, p.c, i, j, std::min(kBlock, p.m - i), std::min(kBlock, p.n - j));
       }
     }
     _tile_release();

@@ -16,6 +16,7 @@
 #include <hwy/highway.h>
 
 #include "actors/kernels/vector-inl.hpp"
+#include "models/kernels/lanes-inl.hpp"
 
 #ifndef TANDEM_GEMM_F32_SCRATCH
 #define TANDEM_GEMM_F32_SCRATCH
@@ -116,13 +117,12 @@ void pack_typed(const T* data, std::int64_t along, std::int64_t across, std::int
 }
 
 template <int kWidth>
-void pack(const void* data, bool bf16, std::int64_t along, std::int64_t across, std::int64_t first,
+void pack(const void* data, DType type, std::int64_t along, std::int64_t across, std::int64_t first,
           std::int64_t last, std::int64_t k0, std::int64_t kc, float* out) {
-  if (bf16) {
-    pack_typed<kWidth>(static_cast<const Bf16Bits*>(data), along, across, first, last, k0, kc, out);
-  } else {
-    pack_typed<kWidth>(static_cast<const float*>(data), along, across, first, last, k0, kc, out);
-  }
+  with_element(type, [&](auto element) HWY_ATTR {
+    pack_typed<kWidth>(static_cast<const decltype(element)*>(data), along, across, first, last, k0,
+                       kc, out);
+  });
 }
 
 /// Where one tile of C goes and what it starts from.
@@ -244,7 +244,7 @@ struct Product {
     const std::int64_t step = p.a.column_stride == 1 ? kc : std::min<std::int64_t>(kc, 16);
     for (std::int64_t k = 0; k < kc; k += step) {
       for (std::int64_t r = 0; r < rows; ++r) {
-        pack<kTileRows>(p.a.data, p.a.bf16, p.a.column_stride, p.a.row_stride,
+        pack<kTileRows>(p.a.data, p.a.type, p.a.column_stride, p.a.row_stride,
                         (first + r) * kTileRows, p.m, k0 + k, std::min(step, kc - k),
                         packed_a + r * kTileRows * kc + k * kTileRows);
       }
@@ -274,7 +274,7 @@ struct Product {
 
 template <class T>
 void gemm_typed(const GemmProblem& p) {
-  // bf16 results can't hold partial sums: their K is not cut.
+  // 16-bit results can't hold partial sums: their K is not cut.
   const std::int64_t blocks =
       sizeof(T) == 2 ? 1 : std::max<std::int64_t>(1, ceil_div(p.k, kKBlockMax));
   const std::int64_t k_block = std::max<std::int64_t>(1, ceil_div(p.k, blocks));
@@ -286,7 +286,7 @@ void gemm_typed(const GemmProblem& p) {
   parallel_tasks(grid.column_tiles, [&](std::int64_t c) {
     for (std::int64_t k0 = 0; k0 < p.k; k0 += k_block) {
       const std::int64_t kc = std::min(k_block, p.k - k0);
-      pack<kTileColumns>(p.b.data, p.b.bf16, p.b.row_stride, p.b.column_stride, c * kTileColumns,
+      pack<kTileColumns>(p.b.data, p.b.type, p.b.row_stride, p.b.column_stride, c * kTileColumns,
                          p.n, k0, kc, packed_b + product.panel(k0) + c * kTileColumns * kc);
     }
   });
@@ -294,11 +294,7 @@ void gemm_typed(const GemmProblem& p) {
 }
 
 void GemmF32(const GemmProblem& p) {
-  if (p.c.bf16) {
-    gemm_typed<Bf16Bits>(p);
-  } else {
-    gemm_typed<float>(p);
-  }
+  with_element(p.c.type, [&](auto element) HWY_ATTR { gemm_typed<decltype(element)>(p); });
 }
 
 }  // namespace tandem::HWY_NAMESPACE

@@ -1,4 +1,4 @@
-// models/kernels/lanes-inl.hpp — loops over rows of fp32 or bf16 in fp32 vectors, compiled once per SIMD target.
+// models/kernels/lanes-inl.hpp — loops over rows of fp32, bf16 or fp16 in fp32 vectors, compiled once per SIMD target.
 //
 // Included after actors/kernels/vector-inl.hpp inside the foreach_target passes (hence no #pragma once). A row's tail goes
 // one element at a time through the same expressions.
@@ -10,6 +10,7 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
 
 #include <hwy/contrib/math/math-inl.h>
 
@@ -18,6 +19,25 @@ namespace tandem::HWY_NAMESPACE {
 
 using Lanes = hn::CappedTag<float, 16>;
 using OneLane = hn::FixedTag<float, 1>;
+
+/// The type that the bits T stand for.
+template <class T>
+inline constexpr DType kTypeOf = std::is_same_v<T, float>      ? DType::kF32
+                                 : std::is_same_v<T, Bf16Bits> ? DType::kBF16
+                                                               : DType::kF16;
+
+/// call(element), with an element of the type as it lies in memory.
+template <class Call>
+void with_element(DType type, Call call) {
+  switch (type) {
+    case DType::kF32:
+      return call(0.0F);
+    case DType::kBF16:
+      return call(Bf16Bits());
+    case DType::kF16:
+      return call(F16Bits());
+  }
+}
 
 /// body(tag, i) for i = 0, lanes, 2 lanes ... below n, then one by one.
 template <class Body>

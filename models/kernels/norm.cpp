@@ -176,11 +176,9 @@ template <class Call>
 void choose(const NormRows& n, Call call) {
   using Rms = std::integral_constant<NormKind, NormKind::kRms>;
   using Layer = std::integral_constant<NormKind, NormKind::kLayer>;
-  if (n.type == DType::kF32) {
-    n.kind == NormKind::kRms ? call(Rms(), 0.0F) : call(Layer(), 0.0F);
-  } else {
-    n.kind == NormKind::kRms ? call(Rms(), Bf16Bits()) : call(Layer(), Bf16Bits());
-  }
+  with_element(n.type, [&](auto element) HWY_ATTR {
+    n.kind == NormKind::kRms ? call(Rms(), element) : call(Layer(), element);
+  });
 }
 
 void NormForward(const NormRows& n, void* y) {
@@ -196,11 +194,9 @@ void NormBackward(const NormRows& n, const void* dy, const void* residual, void*
 }
 
 void ColumnSums(const void* x, DType type, std::int64_t rows, std::int64_t width, float* sums) {
-  if (type == DType::kF32) {
-    column_sums_typed(static_cast<const float*>(x), rows, width, sums);
-  } else {
-    column_sums_typed(static_cast<const Bf16Bits*>(x), rows, width, sums);
-  }
+  with_element(type, [&](auto element) HWY_ATTR {
+    column_sums_typed(static_cast<const decltype(element)*>(x), rows, width, sums);
+  });
 }
 
 }  // namespace tandem::HWY_NAMESPACE

@@ -91,7 +91,7 @@ class LossHead final : public FusedOp {
   }
 
   Tensors backward(const Tensors& gradients) override {
-    const auto scale = gradients[0].item<float>();
+    const float scale = gradients[0].item<float>() * (mean_scale(index_.numel()) / chunk_scale());
     at::Tensor dx = at::zeros_like(x_);
     if (index_.numel() == 0) {
       weight_.write_zero_gradient();
@@ -120,6 +120,15 @@ class LossHead final : public FusedOp {
     }
   };
 
+  static float mean_scale(std::int64_t count) {
+    return count == 0 ? 1.0F : 1.0F / static_cast<float>(count);
+  }
+  /// Factor of the chunks' gradients. That of the mean would push fp16's below its least number; there the loss scale,
+  /// known in backward only, has to come first. 1/16 leaves room for sums over tens of thousands of rows.
+  [[nodiscard]] float chunk_scale() const {
+    return h_.scalar_type() == at::kHalf ? 1.0F / 16 : mean_scale(index_.numel());
+  }
+
   /// Rows [begin, begin + rows) of h_: their losses, dw_ += dlogits^T h, and h_ becomes dh.
   void run_chunk(const LabelledRows& labelled, std::int64_t begin, std::int64_t rows,
                  const at::Tensor& w, const Buffers& buffers, bool keep, double* losses) const {
@@ -129,7 +138,7 @@ class LossHead final : public FusedOp {
     multiply(logits, h, w.t());
     cross_entropy(dtype_of(logits), logits.data_ptr(), dtype_of(gradient),
                   keep ? gradient.data_ptr() : nullptr, labelled.labels.data() + begin, rows,
-                  w.size(0), 1.0F / static_cast<float>(labelled.count()), losses + begin);
+                  w.size(0), chunk_scale(), losses + begin);
     if (keep) {
       multiply(dw_, gradient.t(), h, begin == 0 ? ProductStart::kZero : ProductStart::kAccumulate);
       multiply(h, gradient, w);

@@ -31,12 +31,6 @@ at::Tensor joined(const std::vector<Weight*>& parts, at::Tensor Weight::* member
 
 }  // namespace
 
-DType dtype_of(const at::Tensor& tensor) {
-  TANDEM_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
-               "kernels know fp32 and bf16");
-  return tensor.scalar_type() == at::kFloat ? DType::kF32 : DType::kBF16;
-}
-
 at::Tensor JoinedWeights::value() const { return joined(parts_, &Weight::value); }
 
 void JoinedWeights::write_gradient(const float* sums, float scale) const {

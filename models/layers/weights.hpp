@@ -12,10 +12,9 @@
 
 #include "actors/dtype.hpp"
 #include "engine/model.hpp"
+#include "models/gemm.hpp"
 
 namespace tandem {
-
-DType dtype_of(const at::Tensor& tensor);  // fp32 or bf16
 
 /// One or more adjacent parameters of equal trailing extents, as one along their first dimension.
 class JoinedWeights {

@@ -10,66 +10,15 @@
 #include "engine/engine.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/engine/toy_model.hpp"
+#include "tests/engine/toy_training.hpp"
 
 namespace tandem {
 namespace {
 
-struct TrainingRun {
-  std::vector<double> losses;
-  std::vector<double> norms;
-  std::vector<std::vector<float>> weights;
-  bool operator==(const TrainingRun&) const = default;
-};
-
-struct Setting {
-  Overlap overlap = Overlap::kOffload;
-  bool checkpointing = false;
-  int optimizer_threads = 1;
-  int gather_slots = 0;
-  int accumulation = 1;
-  bool bf16 = false;
-  double clip = 0.01;  // acts at every step
-};
-
-Config config_of(const Setting& setting) {
-  return parse_config(
-      R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": )" +
-          std::to_string(setting.accumulation) + R"(, "gradient_clipping": )" +
-          std::to_string(setting.clip) + R"(, "bf16": {"enabled": )" +
-          (setting.bf16 ? "true" : "false") +
-          R"(}, "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}},
-             "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})",
-      "test", 1);
-}
-
-InitializeArgs arguments(const Setting& setting) {
-  InitializeArgs args{.model = toy::model(), .config = config_of(setting)};
-  args.options.overlap = setting.overlap;
-  args.options.activation_checkpointing = setting.checkpointing;
-  args.options.optimizer_threads = setting.optimizer_threads;
-  args.options.gather_slots = setting.gather_slots;
-  args.options.compute_threads = 1;
-  return args;
-}
-
-TrainingRun train(const Setting& setting, int steps = 6) {
-  Engine engine(arguments(setting));
-  TrainingRun run;
-  for (int step = 0; step < steps; ++step) {
-    std::vector<Batch> batches;
-    for (int a = 0; a < setting.accumulation; ++a) {
-      batches.push_back(toy::batch(step * setting.accumulation + a));
-    }
-    const StepResult result = engine.train_step(batches);
-    run.losses.push_back(result.loss);
-    run.norms.push_back(result.verdict.norm.value);
-  }
-  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
-    run.weights.emplace_back(values.begin(), values.end());
-  });
-  return run;
-}
+using toy::arguments;
+using toy::Setting;
+using toy::train;
+using toy::TrainingRun;
 
 /// The reference: all parameters as leaves of one graph, torch's own backward, AdamW by its formula in double.
 struct Reference {
@@ -180,12 +129,12 @@ TEST(TrainStep, FollowsAReferenceTrainerWithClippingAndAccumulation) {
 }
 
 TEST(TrainStep, EveryScheduleGivesTheSameBits) {
-  for (const bool bf16 : {false, true}) {
+  for (const std::string type : {"fp32", "bf16"}) {
     for (const int accumulation : {1, 3}) {
       Setting plain;
       plain.overlap = Overlap::kOff;
       plain.accumulation = accumulation;
-      plain.bf16 = bf16;
+      plain.type = type;
       const TrainingRun expected = train(plain);
       for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
         for (const bool checkpointing : {false, true}) {
@@ -198,7 +147,7 @@ TEST(TrainStep, EveryScheduleGivesTheSameBits) {
               setting.gather_slots = slots;
               EXPECT_TRUE(train(setting) == expected)
                   << name_of(overlap) << " checkpointing " << checkpointing << " threads "
-                  << threads << " slots " << slots << " bf16 " << bf16;
+                  << threads << " slots " << slots << " " << type;
             }
           }
         }

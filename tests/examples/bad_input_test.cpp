@@ -68,8 +68,8 @@ TEST_F(BadInput, FlagsThatMakeNoSense) {
   expect_refused(flags("--dataset_percentage 0"), {"--dataset_percentage"});
   expect_refused(flags("--warmup 2"), {"--warmup"});
   expect_refused(flags("--device cuda"), {"--device cuda"});
-  expect_refused(flags("--dtype fp16"), {"fp16"});
-  expect_refused(flags("--stage 1"), {"stage"});
+  expect_refused(flags("--dtype fp8"), {"--dtype", "fp8"});
+  expect_refused(flags("--stage 4"), {"stage", "4"});
   expect_refused(flags("--resume auto"), {"--resume"});
   expect_refused("--model_name '" + model_ + "'", {"--lr"});
 }

@@ -46,7 +46,7 @@ TEST_P(Products, AgreeWithDoublePrecision) {
                                const at::Tensor& expected) {
           const at::Tensor c = residual.clone();
           multiply(c, a, b, start, from);
-          const double limit = type == at::kFloat ? 3e-6 : 8e-3;
+          const double limit = type == at::kFloat ? 3e-6 : type == at::kHalf ? 1e-3 : 8e-3;
           EXPECT_LE(relative_error(c, expected), limit)
               << e.m << " " << e.n << " " << e.k << " " << a_transposed << b_transposed;
         };
@@ -73,16 +73,16 @@ TEST_P(Products, WriteOnlyInsideTheirRows) {
 
 INSTANTIATE_TEST_SUITE_P(Providers, Products,
                          testing::Combine(testing::Values("own", "aten", "onednn", "auto"),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
+                                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          [](const auto& info) {
-                           return std::get<0>(info.param) +
-                                  (std::get<1>(info.param) == at::kFloat ? "_fp32" : "_bf16");
+                           return std::get<0>(info.param) + "_" +
+                                  test::name_of(std::get<1>(info.param));
                          });
 
 TEST(OwnProducts, HaveTheSameBitsOnAnyNumberOfThreads) {
   select_gemm("own");
   const int threads = at::get_num_threads();
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor a = random({301, 700}, 1).to(type);
     const at::Tensor b = random({700, 130}, 2).to(type);
     const at::Tensor first = at::empty({301, 130}, a.options());

@@ -1,0 +1,34 @@
+// engine/communicator.hpp — who takes part in a run, and how this rank reaches the others.
+//
+// ProcessGroup is the one for processes that a launcher started; tests bring their own (ranks as threads).
+#pragma once
+
+#include <memory>
+
+#include "actors/collective_backend.hpp"
+
+namespace tandem {
+
+class CpuPool;
+class EventLoop;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;
+  /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which outlive it. Called once.
+  virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
+};
+
+/// World 1.
+class Alone final : public Communicator {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int world_size() const override { return 1; }
+  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& /*loop*/, CpuPool& pool) override {
+    return std::make_unique<SelfBackend>(pool);
+  }
+};
+
+}  // namespace tandem

@@ -1,0 +1,264 @@
+#include "engine/engine_impl.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+
+#include "actors/collectives.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::size_t kPrefetchDepth = 2;
+
+DType compute_type(Precision precision) {
+  switch (precision) {
+    case Precision::kF32:
+      return DType::kF32;
+    case Precision::kBF16:
+      return DType::kBF16;
+    case Precision::kF16:
+      return DType::kF16;
+  }
+  return DType::kF32;
+}
+
+std::optional<LossScaler> scaler_of(const Config& config) {
+  if (config.precision() != Precision::kF16) {
+    return std::nullopt;
+  }
+  const Fp16Config& fp16 = config.fp16;
+  return LossScaler({.static_scale = fp16.loss_scale,
+                     .initial_scale_power = static_cast<int>(fp16.initial_scale_power),
+                     .window = static_cast<int>(fp16.loss_scale_window),
+                     .hysteresis = static_cast<int>(fp16.hysteresis),
+                     .consecutive_hysteresis = fp16.consecutive_hysteresis,
+                     .min_scale = fp16.min_loss_scale});
+}
+
+AdamConfig adam_config(const OptimizerConfig& optimizer) {
+  return {.lr = optimizer.lr,
+          .beta1 = optimizer.betas[0],
+          .beta2 = optimizer.betas[1],
+          .eps = optimizer.eps,
+          .weight_decay = optimizer.weight_decay,
+          .adamw = optimizer.adam_w_mode,
+          .bias_correction = optimizer.bias_correction};
+}
+
+/// Owned copies of a host batch as tensors. Compute lane.
+Batch to_tensors(const HostBatch& host) {
+  const std::vector<std::int64_t> shape = {host.rows, host.length};
+  Batch batch{.inputs = at::empty(shape, at::kLong), .labels = at::empty(shape, at::kLong)};
+  std::memcpy(batch.inputs.data_ptr(), host.inputs.data(),
+              host.inputs.size() * sizeof(std::int64_t));
+  std::memcpy(batch.labels.data_ptr(), host.labels.data(),
+              host.labels.size() * sizeof(std::int64_t));
+  return batch;
+}
+
+std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
+  return communicator != nullptr ? std::move(communicator) : std::make_shared<Alone>();
+}
+
+}  // namespace
+
+Config ConfigSource::resolve(std::int64_t world_size) const {
+  if (!config_) {
+    return load_config(path_, world_size);
+  }
+  if (config_->world_size != world_size) {
+    throw user_error("engine", "the config was resolved for {} ranks and {} take part",
+                     config_->world_size, world_size);
+  }
+  return *config_;
+}
+
+Engine::Impl::Impl(InitializeArgs arguments)
+    : communicator(or_alone(std::move(arguments.communicator))),
+      config(arguments.config.resolve(communicator->world_size())),
+      options(std::move(arguments.options)),
+      schedule(config.schedule, config.optimizer.lr),
+      learning_rate(std::move(arguments.learning_rate)),
+      scaler(scaler_of(config)),
+      accumulation(
+          static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
+      rank(std::move(arguments.model),
+           RankOptions::from(config, options, compute_type(config.precision())), *communicator),
+      step(rank, options) {
+  if (arguments.dataset) {
+    start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed);
+  }
+}
+
+Engine::Impl::~Impl() {
+  if (prefetch) {
+    prefetch->close();
+  }
+  rank.stop();
+}
+
+void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
+                                std::uint64_t seed) {
+  loader.emplace(
+      std::move(dataset),
+      LoaderOptions{.sampler = {.world_size = rank.world_size(), .rank = rank.rank(), .seed = seed},
+                    .micro_batch = config.batch.micro_batch_size,
+                    .epochs = epochs,
+                    .drop_last = config.dataloader_drop_last});
+  prefetch.emplace(DataPrefetch<HostBatch>::Options{
+      .pool = &rank.data_pool(),
+      .make =
+          [this](std::uint64_t number) { return loader->make(static_cast<std::int64_t>(number)); },
+      .depth = kPrefetchDepth});
+  prefetch->start(rank.scope());
+}
+
+void Engine::Impl::check_no_step_in_flight() const {
+  TANDEM_CHECK(micro_step == 0 && !forward_pending,
+               "a step in flight holds gathered units; evaluate before forward() or after step()");
+}
+
+double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
+  return learning_rate ? learning_rate(optimizer_step) : schedule.lr_at(optimizer_step);
+}
+
+double Engine::Impl::seed() const {
+  const double scale = scaler ? scaler->scale() : 1;
+  return scale / (static_cast<double>(accumulation) * static_cast<double>(rank.world_size()));
+}
+
+void Engine::Impl::begin_step() {
+  step.begin(accumulation);
+  micro_step = 0;
+  losses_.clear();
+  share_ = {};
+  busy_at_start_ = rank.busy();
+  watch_ = Stopwatch();
+}
+
+Task<std::optional<Batch>> Engine::Impl::next_batch() {
+  const Stopwatch waited;
+  std::optional<HostBatch> host = co_await prefetch->address().ask(NextBatch<HostBatch>{});
+  data_wait_s_ += waited.elapsed_s();
+  if (!host) {
+    co_return std::nullopt;
+  }
+  ++batches_taken;
+  auto make = [&] { return to_tensors(*host); };
+  Batch batch = co_await rank.lane().run(make);
+  batch.tokens = host->tokens;
+  co_return batch;
+}
+
+Task<float> Engine::Impl::forward(Batch batch) {
+  share_.tokens += batch.tokens >= 0 ? batch.tokens : batch.inputs.numel();
+  share_.sequences += batch.inputs.size(0);
+  share_.longest = std::max(share_.longest, batch.inputs.size(1));
+  const float loss = co_await step.forward(std::move(batch));
+  losses_.push_back(loss);
+  co_return loss;
+}
+
+Task<> Engine::Impl::backward() { co_await step.backward(seed()); }
+
+TrainStep::Update Engine::Impl::update_of_step() const {
+  TrainStep::Update update{.adam = adam_config(config.optimizer),
+                           .adam_step = applied_steps + 1,
+                           .gradient_clipping = config.gradient_clipping,
+                           .loss_scale = scaler ? scaler->scale() : 1};
+  update.adam.lr = rate_of(applied_steps + 1);
+  if (const auto betas = schedule.betas_at(applied_steps + 1)) {
+    update.adam.beta1 = (*betas)[0];
+    update.adam.beta2 = (*betas)[1];
+  }
+  return update;
+}
+
+Task<StepResult> Engine::Impl::finish() {
+  const TrainStep::Update update = update_of_step();
+  StepResult result{.learning_rate = update.adam.lr, .loss_scale = update.loss_scale};
+  co_await share_with_ranks(result);
+  result.verdict = co_await step.finish(update);
+  result.step = ++global_steps;
+  count(result.verdict);
+  measure(result);
+  co_return result;
+}
+
+/// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's micro-batch a * world + r,
+/// and they are added in that order, so its bits do not depend on how many ranks share them.
+Task<> Engine::Impl::share_with_ranks(StepResult& result) {
+  const auto world = static_cast<std::size_t>(rank.world_size());
+  std::vector<Share> shares(world);
+  std::vector<float> losses(losses_);
+  if (world > 1) {
+    co_await step.exchange(std::as_bytes(std::span(&share_, 1)),
+                           std::as_writable_bytes(std::span(shares)).data());
+    losses.resize(losses_.size() * world);
+    constexpr std::size_t kAtOnce = kExchangeBytes / sizeof(float);
+    std::vector<float> all;
+    for (std::size_t begin = 0; begin < losses_.size(); begin += kAtOnce) {
+      const auto mine =
+          std::span(losses_).subspan(begin, std::min(kAtOnce, losses_.size() - begin));
+      all.resize(mine.size() * world);
+      co_await step.exchange(std::as_bytes(mine), std::as_writable_bytes(std::span(all)).data());
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const std::size_t of_rank = i / mine.size();
+        losses[(begin + i % mine.size()) * world + of_rank] = all[i];
+      }
+    }
+  } else {
+    shares[0] = share_;
+  }
+  for (const float loss : losses) {
+    result.loss += static_cast<double>(loss);
+  }
+  result.loss /= static_cast<double>(losses.size());
+  for (const Share& share : shares) {
+    result.tokens += share.tokens;
+    result.sequences += share.sequences;
+    result.sequence_length = std::max(result.sequence_length, share.longest);
+  }
+}
+
+void Engine::Impl::count(const Verdict& verdict) {
+  const bool skipped = verdict.outcome == StepOutcome::kSkip;
+  if (scaler) {
+    scaler->update(skipped);
+  }
+  if (!skipped) {
+    ++applied_steps;
+    skipped_in_a_row = 0;
+    return;
+  }
+  ++skipped_steps;
+  if (++skipped_in_a_row >= options.max_skipped_steps) {
+    throw failure(ExitCode::kBadState, "train",
+                  "the gradient was not finite for {} steps in a row (limit {}), first in {}; "
+                  "lower the learning rate or look at that tensor",
+                  skipped_in_a_row, options.max_skipped_steps, verdict.norm.bad_parameter);
+  }
+}
+
+void Engine::Impl::measure(StepResult& result) {
+  result.step_time_s = watch_.elapsed_s();
+  result.exposure = step.exposure();
+  result.exposure.data_s = std::exchange(data_wait_s_, 0);
+  const Busy now = rank.busy();
+  result.exposure.compute_busy_s = now.compute_s - busy_at_start_.compute_s;
+  result.exposure.optimizer_busy_s = now.optimizer_s - busy_at_start_.optimizer_s;
+  result.exposure.link_busy_s = now.link_s - busy_at_start_.link_s;
+  const double busiest = std::max({result.exposure.compute_busy_s, result.exposure.optimizer_busy_s,
+                                   result.exposure.link_busy_s});
+  result.overlap_efficiency = std::min(1.0, busiest / result.step_time_s);
+}
+
+}  // namespace tandem

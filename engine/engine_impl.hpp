@@ -1,0 +1,84 @@
+// engine/engine_impl.hpp — the inside of Engine: a rank, its step, and the counters that a run is made of. Internal.
+//
+// Invariant: what a step decides (skip, loss scale, learning rate) follows from values that are the same on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "actors/data_prefetch.hpp"
+#include "engine/config/schedule.hpp"
+#include "engine/data/loader.hpp"
+#include "engine/engine.hpp"
+#include "engine/loss_scaler.hpp"
+#include "engine/rank.hpp"
+#include "engine/stopwatch.hpp"
+#include "engine/train_step.hpp"
+
+namespace tandem {
+
+struct Engine::Impl {
+  explicit Impl(InitializeArgs arguments);
+  ~Impl();
+
+  void start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
+                    std::uint64_t seed);
+  void check_no_step_in_flight() const;
+  [[nodiscard]] double rate_of(std::int64_t optimizer_step) const;
+  /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
+  [[nodiscard]] double seed() const;
+
+  // One step: begin, (forward, backward) for each micro-batch, finish.
+  void begin_step();
+  /// The loader's next micro-batch as tensors; nullopt past the last epoch.
+  Task<std::optional<Batch>> next_batch();
+  Task<float> forward(Batch batch);
+  Task<> backward();
+  Task<StepResult> finish();
+
+  std::shared_ptr<Communicator> communicator;
+  Config config;
+  EngineOptions options;
+  LrSchedule schedule;
+  std::function<double(std::int64_t)> learning_rate;
+  std::optional<LossScaler> scaler;  // fp16 only
+  std::size_t accumulation = 1;
+  std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
+  Rank rank;
+  TrainStep step;
+  std::optional<DataPrefetch<HostBatch>> prefetch;
+
+  bool training = true;
+  std::int64_t batches_taken = 0;  // of the loader
+  std::int64_t global_steps = 0;
+  std::int64_t applied_steps = 0;
+  std::int64_t skipped_steps = 0;
+  int skipped_in_a_row = 0;
+
+  // The step in flight.
+  std::size_t micro_step = 0;
+  bool forward_pending = false;
+
+ private:
+  /// What ranks tell each other of a step, beside its losses.
+  struct Share {
+    std::int64_t tokens = 0;
+    std::int64_t sequences = 0;
+    std::int64_t longest = 0;
+  };
+
+  [[nodiscard]] TrainStep::Update update_of_step() const;
+  Task<> share_with_ranks(StepResult& result);
+  void count(const Verdict& verdict);
+  void measure(StepResult& result);
+
+  std::vector<float> losses_;  // of this rank, by micro-step
+  Share share_;
+  double data_wait_s_ = 0;
+  Busy busy_at_start_;
+  Stopwatch watch_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,45 @@
+#include "engine/initialize.hpp"
+
+#include <utility>
+
+#include "engine/engine_impl.hpp"
+
+namespace tandem {
+
+double Optimizer::learning_rate() const { return impl_->rate_of(impl_->applied_steps + 1); }
+double Optimizer::loss_scale() const { return impl_->scaler ? impl_->scaler->scale() : 1; }
+std::int64_t Optimizer::steps() const { return impl_->applied_steps; }
+
+DataLoader::Iterator DataLoader::begin() {
+  at_epoch_end_ = false;
+  advance();
+  return Iterator(*this);
+}
+
+std::int64_t DataLoader::size() const {
+  return impl_->loader ? impl_->loader->batches_per_epoch() : 0;
+}
+
+std::int64_t DataLoader::epoch() const { return size() == 0 ? 0 : impl_->batches_taken / size(); }
+
+void DataLoader::advance() {
+  batch_.reset();
+  if (at_epoch_end_ || size() == 0) {
+    return;
+  }
+  batch_ = impl_->rank.loop().run(&Engine::Impl::next_batch, impl_.get());
+  at_epoch_end_ = !batch_ || impl_->batches_taken % size() == 0;
+}
+
+double Scheduler::last_learning_rate() const {
+  return impl_->rate_of(std::max<std::int64_t>(1, impl_->applied_steps));
+}
+double Scheduler::learning_rate_at(std::int64_t step) const { return impl_->rate_of(step); }
+
+Initialized initialize(InitializeArgs args) {
+  Engine engine(std::move(args));
+  const auto impl = engine.impl_;
+  return {std::move(engine), Optimizer(impl), DataLoader(impl), Scheduler(impl)};
+}
+
+}  // namespace tandem

@@ -1,0 +1,102 @@
+// engine/initialize.hpp — DeepSpeed's entry: one call that gives engine, optimizer, loader and scheduler.
+//
+//   auto [engine, optimizer, loader, scheduler] =
+//       tandem::initialize({.model = model, .config = "ds.json", .dataset = data});
+//   for (auto& batch : loader) { auto loss = engine.forward(batch); engine.backward(loss); engine.step(); }
+//
+// The four share one engine, which lives as long as any of them. Thread rule and order of calls: those of Engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "engine/engine.hpp"
+
+namespace tandem {
+
+/// What the engine's optimizer is at; it steps with engine.step().
+class Optimizer {
+ public:
+  /// Of the next step.
+  [[nodiscard]] double learning_rate() const;
+  /// Of the next step's gradients; 1 unless fp16.
+  [[nodiscard]] double loss_scale() const;
+  /// Updates applied; skipped steps are not among them.
+  [[nodiscard]] std::int64_t steps() const;
+
+ private:
+  friend struct Initialized initialize(InitializeArgs args);
+  explicit Optimizer(std::shared_ptr<Engine::Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Engine::Impl> impl_;
+};
+
+/// The micro-batches of this rank. Each loop over it is one epoch, shuffled anew; a loop left early goes on where it stood.
+class DataLoader {
+ public:
+  class Iterator {
+   public:
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    using iterator_concept = std::input_iterator_tag;
+
+    Batch& operator*() const { return *loader_->batch_; }
+    Iterator& operator++() {
+      loader_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& it, std::default_sentinel_t /*end*/) {
+      return !it.loader_->batch_.has_value();
+    }
+
+   private:
+    friend class DataLoader;
+    explicit Iterator(DataLoader& loader) : loader_(&loader) {}
+    DataLoader* loader_;
+  };
+
+  Iterator begin();
+  [[nodiscard]] std::default_sentinel_t end() const { return {}; }
+  /// Micro-batches of one epoch on this rank; 0 without a dataset.
+  [[nodiscard]] std::int64_t size() const;
+  /// The epoch that the next batch belongs to, from 0.
+  [[nodiscard]] std::int64_t epoch() const;
+
+ private:
+  friend struct Initialized initialize(InitializeArgs args);
+  explicit DataLoader(std::shared_ptr<Engine::Impl> impl) : impl_(std::move(impl)) {}
+  void advance();
+  std::shared_ptr<Engine::Impl> impl_;
+  std::optional<Batch> batch_;
+  bool at_epoch_end_ = false;
+};
+
+/// The learning rate as a function of the optimizer step. It moves with engine.step(), as DeepSpeed's does.
+class Scheduler {
+ public:
+  /// Of the step applied last; before the first one that of step 1.
+  [[nodiscard]] double last_learning_rate() const;
+  /// Of optimizer step `step`, 1-based.
+  [[nodiscard]] double learning_rate_at(std::int64_t step) const;
+
+ private:
+  friend struct Initialized initialize(InitializeArgs args);
+  explicit Scheduler(std::shared_ptr<Engine::Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Engine::Impl> impl_;
+};
+
+struct Initialized {
+  Engine engine;
+  Optimizer optimizer;
+  DataLoader loader;
+  Scheduler scheduler;
+};
+
+/// Without a communicator in `args` the ranks are those of the process's environment (torchrun, Slurm, Open MPI, ./tandem
+/// launch). Throws Error: the config, the model or the ranks cannot work together. All ranks call it.
+[[nodiscard]] Initialized initialize(InitializeArgs args);
+
+}  // namespace tandem

@@ -1,0 +1,41 @@
+// engine/residency.hpp — what a ZeRO stage keeps on a rank, unit by unit: the only place that knows the stage's number.
+//
+//   stage  weights                gradient blocks        accumulators, master, moments
+//   0      whole, all the time    one slot for each unit  whole, the same on every rank
+//   1      whole, all the time    one slot for each unit  this rank's slice
+//   2      whole, all the time    a few shared slots      this rank's slice
+//   3      gathered into slots    a few shared slots      this rank's slice
+//
+// Everything else is one mechanism: a unit is gathered when a visit needs it in a newer version than the one that lies
+// there, its gradient is reduced after each micro-step, and each rank updates what it keeps. At stage 3 small units stay
+// whole too (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/unit_layout.hpp"
+#include "engine/model.hpp"
+
+namespace tandem {
+
+struct ZeroConfig;
+
+struct Residency {
+  bool divided = true;                // gradients and optimizer state: this rank's slice only
+  bool gradient_slot_of_own = false;  // for each unit, so that backward never waits for one
+  std::vector<bool> whole;            // [unit] its weights stay gathered
+  std::uint32_t world = 1;
+  std::uint32_t rank = 0;
+
+  static Residency of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
+                      std::uint32_t rank);
+
+  /// How a unit of so many elements is divided.
+  [[nodiscard]] UnitLayout layout_of(std::int64_t elements) const;
+  /// Which slice of it is this rank's.
+  [[nodiscard]] std::uint32_t slice() const noexcept { return divided ? rank : 0; }
+};
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+// tests/engine/toy_training.hpp — trains the toy model under a setting, and keeps everything that must not change.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "engine/engine.hpp"
+#include "tests/engine/toy_model.hpp"
+
+namespace tandem::toy {
+
+struct TrainingRun {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<double> scales;
+  std::vector<std::vector<float>> weights;
+  bool operator==(const TrainingRun&) const = default;
+};
+
+struct Setting {
+  int stage = 3;
+  Overlap overlap = Overlap::kOffload;
+  bool checkpointing = false;
+  int optimizer_threads = 1;
+  int gather_slots = 0;
+  int accumulation = 1;
+  std::string type = "fp32";
+  double clip = 0.01;  // acts at every step
+  std::int64_t persistent_elements = 0;
+};
+
+inline Config config_of(const Setting& setting, int world_size = 1) {
+  return parse_config(
+      fmt::format(
+          R"({{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": {},
+               "gradient_clipping": {}, "bf16": {{"enabled": {}}},
+               "fp16": {{"enabled": {}, "initial_scale_power": 12, "loss_scale_window": 2}},
+               "optimizer": {{"type": "AdamW", "params": {{"lr": 0.01, "weight_decay": 0.1}}}},
+               "zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": {},
+                                      "offload_optimizer": {{"device": "cpu"}}}}}})",
+          setting.accumulation, setting.clip, setting.type == "bf16", setting.type == "fp16",
+          setting.stage, setting.persistent_elements),
+      "test", world_size);
+}
+
+inline InitializeArgs arguments(const Setting& setting,
+                                std::shared_ptr<Communicator> communicator = nullptr) {
+  const int world_size = communicator != nullptr ? communicator->world_size() : 1;
+  InitializeArgs args{.model = toy::model(), .config = config_of(setting, world_size)};
+  args.communicator = std::move(communicator);
+  args.options.overlap = setting.overlap;
+  args.options.activation_checkpointing = setting.checkpointing;
+  args.options.optimizer_threads = setting.optimizer_threads;
+  args.options.gather_slots = setting.gather_slots;
+  args.options.compute_threads = 1;
+  return args;
+}
+
+/// Trains this rank's part: micro-batch a * world + rank of each step is its micro-step a.
+inline TrainingRun train(const Setting& setting, int steps = 6,
+                         std::shared_ptr<Communicator> communicator = nullptr) {
+  Engine engine(arguments(setting, std::move(communicator)));
+  TrainingRun run;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<Batch> batches;
+    for (int a = 0; a < setting.accumulation; ++a) {
+      batches.push_back(
+          toy::batch((step * setting.accumulation + a) * engine.world_size() + engine.rank()));
+    }
+    const StepResult result = engine.train_step(batches);
+    run.losses.push_back(result.loss);
+    run.norms.push_back(result.verdict.norm.value);
+    run.scales.push_back(result.loss_scale);
+  }
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    run.weights.emplace_back(values.begin(), values.end());
+  });
+  return run;
+}
+
+}  // namespace tandem::toy
