@@ -81,14 +81,14 @@ Task<> CpuOptimizer::work() {
 
 Task<> CpuOptimizer::run_slice(std::size_t unit, std::size_t first_chunk, std::size_t chunks) {
   const Unit& target = options_.units[unit];
-  const AdamStep step = jobs_[unit].update.step;
+  const UpdateStep step = jobs_[unit].update.step;
   const std::size_t chunk_elements = options_.chunk_elements;
   enter_slice();
-  co_await options_.pool->for_chunks(
-      chunks, [&target, &step, first_chunk, chunk_elements](std::size_t chunk) {
-        const std::size_t begin = (first_chunk + chunk) * chunk_elements;
-        adam_update(step, target.buffers, begin, std::min(target.elements, begin + chunk_elements));
-      });
+  co_await options_.pool->for_chunks(chunks, [&target, &step, first_chunk,
+                                              chunk_elements](std::size_t chunk) {
+    const std::size_t begin = (first_chunk + chunk) * chunk_elements;
+    apply_update(step, target.buffers, begin, std::min(target.elements, begin + chunk_elements));
+  });
   leave_slice();
 }
 

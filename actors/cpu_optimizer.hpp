@@ -1,4 +1,4 @@
-// actors/cpu_optimizer.hpp — Adam of all units of a rank, on the pool, earliest deadline first.
+// actors/cpu_optimizer.hpp — the optimizer of all units of a rank, on the pool, earliest deadline first.
 //
 // A unit's update is cut into chunks at fixed positions (multiples of kNormBlock; where they lie changes no bit), and
 // chunks are handed to the pool in slices: a few chunks of one unit. Before each slice the queued unit with the earliest
@@ -7,7 +7,7 @@
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. UpdateStarts goes to its shard
 // before its first slice, ParamReady after its last chunk.
-// Buffers, from UpdateUnit to ParamReady: master, moments, gradient (the bucket's accumulator) and the weight (the
+// Buffers, from UpdateUnit to ParamReady: master, state, gradient (the bucket's accumulator) and the weight (the
 // shard's bytes) of that unit are the optimizer's; before and after, gradient and weight belong to the bucket and the
 // shard. The weight is fully written when ParamReady is sent, on every thread's view.
 #pragma once
@@ -17,7 +17,7 @@
 #include <exception>
 #include <vector>
 
-#include "actors/kernels/adam.hpp"
+#include "actors/kernels/optimizer_step.hpp"
 #include "actors/parameter_shard.hpp"
 #include "actors/ring_queue.hpp"
 #include "runtime/actor.hpp"
@@ -29,7 +29,7 @@ namespace tandem {
 /// All of the unit's shard. The smaller the deadline, the sooner; equal ones in the order of arrival.
 struct UpdateUnit {
   std::uint32_t unit = 0;
-  AdamStep step;
+  UpdateStep step;
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
 };
@@ -50,7 +50,7 @@ struct DrainOptimizer {
 class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer> {
  public:
   struct Unit {
-    AdamBuffers buffers;       // of the shard; outlive the actor
+    UpdateBuffers buffers;       // of the shard; outlive the actor
     std::size_t elements = 0;  // of the shard, padding included
     ParameterShardAddress shard;
   };

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "actors/collectives.hpp"
+#include "engine/update_config.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -41,16 +42,6 @@ std::optional<LossScaler> scaler_of(const Config& config) {
                      .hysteresis = static_cast<int>(fp16.hysteresis),
                      .consecutive_hysteresis = fp16.consecutive_hysteresis,
                      .min_scale = fp16.min_loss_scale});
-}
-
-AdamConfig adam_config(const OptimizerConfig& optimizer) {
-  return {.lr = optimizer.lr,
-          .beta1 = optimizer.betas[0],
-          .beta2 = optimizer.betas[1],
-          .eps = optimizer.eps,
-          .weight_decay = optimizer.weight_decay,
-          .adamw = optimizer.adam_w_mode,
-          .bias_correction = optimizer.bias_correction};
 }
 
 /// Owned copies of a host batch as tensors. Compute lane.
@@ -170,21 +161,21 @@ Task<float> Engine::Impl::forward(Batch batch) {
 Task<> Engine::Impl::backward() { co_await step.backward(seed()); }
 
 TrainStep::Update Engine::Impl::update_of_step() const {
-  TrainStep::Update update{.adam = adam_config(config.optimizer),
-                           .adam_step = applied_steps + 1,
+  TrainStep::Update update{.optimizer = update_config(config.optimizer),
+                           .applied_step = applied_steps + 1,
                            .gradient_clipping = config.gradient_clipping,
                            .loss_scale = scaler ? scaler->scale() : 1};
-  update.adam.lr = rate_of(applied_steps + 1);
+  update.optimizer.lr = rate_of(applied_steps + 1);
   if (const auto betas = schedule.betas_at(applied_steps + 1)) {
-    update.adam.beta1 = (*betas)[0];
-    update.adam.beta2 = (*betas)[1];
+    update.optimizer.beta1 = (*betas)[0];
+    update.optimizer.beta2 = (*betas)[1];
   }
   return update;
 }
 
 Task<StepResult> Engine::Impl::finish() {
   const TrainStep::Update update = update_of_step();
-  StepResult result{.learning_rate = update.adam.lr, .loss_scale = update.loss_scale};
+  StepResult result{.learning_rate = update.optimizer.lr, .loss_scale = update.loss_scale};
   co_await share_with_ranks(result);
   result.verdict = co_await step.finish(update);
   result.step = ++global_steps;

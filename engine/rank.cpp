@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "engine/segment_runner.hpp"
+#include "engine/update_config.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
 
@@ -19,13 +20,12 @@ constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduce
 
 }  // namespace
 
-/// fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by Adam.
+/// fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
 struct Rank::Memory {
   std::byte* block = nullptr;  // of a unit that stays whole
   std::byte* shard = nullptr;  // in compute type; inside the block where there is one
   float* master = nullptr;
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  float* state[2] = {nullptr, nullptr};  // of the optimizer; as many as it has
   std::byte* accumulator = nullptr;
 };
 
@@ -35,7 +35,8 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .type = type,
       .zero = config.zero,
       .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
-      .gather_slots = options.gather_slots};
+      .gather_slots = options.gather_slots,
+      .state_arrays = tandem::state_arrays(update_config(config.optimizer))};
   rank.compute_threads = options.compute_threads > 0 ? options.compute_threads : cores;
   const double share = config.zero.offload_optimizer.cpuadam_cores_perc;
   rank.optimizer_threads = options.optimizer_threads > 0
@@ -110,8 +111,9 @@ void Rank::allocate_units() {
     };
     memory.master =
         options_.type == DType::kF32 ? reinterpret_cast<float*>(memory.shard) : floats();
-    memory.exp_avg = floats();
-    memory.exp_avg_sq = floats();
+    for (std::size_t array = 0; array < options_.state_arrays; ++array) {
+      memory.state[array] = floats();
+    }
     memory.accumulator = allocate_shared(layout.shard_elements * bytes_of(accumulator_type()),
                                          resident_bytes_.gradients);
   }

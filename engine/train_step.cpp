@@ -223,7 +223,7 @@ Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State s
 }
 
 Task<> TrainStep::issue_updates(Update update, double gradient_scale) {
-  const AdamStep step = AdamStep::make(update.adam, update.adam_step, gradient_scale);
+  const UpdateStep step = UpdateStep::make(update.optimizer, update.applied_step, gradient_scale);
   const std::vector<std::uint64_t> deadlines = inference_plan_.first_visits(reduced_.size());
   ++version_;
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {

@@ -25,10 +25,10 @@ class TrainStep {
 
   /// What finish() applies, beside the gradients.
   struct Update {
-    AdamConfig adam;               // lr of this step in it
-    std::int64_t adam_step = 1;    // 1-based count of applied steps
-    double gradient_clipping = 0;  // 0: off
-    double loss_scale = 1;         // in the gradients; the norm and the update are without it
+    UpdateConfig optimizer;         // lr of this step in it
+    std::int64_t applied_step = 1;  // 1-based count of applied steps
+    double gradient_clipping = 0;   // 0: off
+    double loss_scale = 1;          // in the gradients; the norm and the update are without it
   };
 
   /// Begins a step of `micro_steps` micro-batches.

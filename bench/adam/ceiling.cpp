@@ -36,7 +36,7 @@ void move_fp32(const AdamBuffers& b, std::size_t begin, std::size_t end) {
   move<false, float, float>(b, begin, end);
 }
 void move_bf16(const AdamBuffers& b, std::size_t begin, std::size_t end) {
-  move<true, std::uint16_t, std::uint16_t>(b, begin, end);
+  move<true, kernels::Bf16Bits, kernels::Bf16Bits>(b, begin, end);
 }
 
 }  // namespace tandem::bench::HWY_NAMESPACE

@@ -72,10 +72,9 @@ struct State {
       gradient[i] = normal(random);
     }
   }
-  AdamBuffers buffers() {
+  UpdateBuffers buffers() {
     return {.master = master.data(),
-            .exp_avg = exp_avg.data(),
-            .exp_avg_sq = exp_avg_sq.data(),
+            .state = {exp_avg.data(), exp_avg_sq.data()},
             .gradient = gradient.data(),
             .weight = weight.data(),
             .weight_type = DType::kBF16};
@@ -122,7 +121,7 @@ struct OptimizerWorld : World {
   void update(std::uint32_t unit, std::uint64_t deadline, std::uint64_t version = 1) {
     loop.run([](OptimizerWorld* w,
                 UpdateUnit message) -> Task<> { co_await w->optimizer->address().send(message); },
-             this, UpdateUnit{unit, step(), deadline, version});
+             this, UpdateUnit{unit, step, deadline, version});
   }
   /// Opens the roadblock, and runs until everything is updated and the shards know it.
   OptimizerCounters finish() {
@@ -139,7 +138,8 @@ struct OptimizerWorld : World {
         },
         this);
   }
-  static AdamStep step() { return AdamStep::make({.lr = 1e-2, .weight_decay = 0.1}, 1, 0.5); }
+
+  UpdateStep step = UpdateStep::make({.lr = 1e-2, .weight_decay = 0.1}, 1, 0.5);
 };
 
 TEST(CpuOptimizer, GivesTheBitsOfOnePass) {
@@ -157,7 +157,7 @@ TEST(CpuOptimizer, GivesTheBitsOfOnePass) {
     EXPECT_GT(counters.busy_s, 0.0);
     for (std::size_t u = 0; u < sizes.size(); ++u) {
       State expected(sizes[u], static_cast<unsigned>(u));
-      adam_update(OptimizerWorld::step(), expected.buffers(), 0, sizes[u]);
+      apply_update(world.step, expected.buffers(), 0, sizes[u]);
       EXPECT_EQ(expected.master, world.states[u].master);
       EXPECT_EQ(expected.exp_avg, world.states[u].exp_avg);
       EXPECT_EQ(expected.exp_avg_sq, world.states[u].exp_avg_sq);
@@ -165,6 +165,21 @@ TEST(CpuOptimizer, GivesTheBitsOfOnePass) {
       EXPECT_EQ(world.shards[u]->started, 7U);
       EXPECT_EQ(world.shards[u]->ready, 7U);
     }
+  }
+}
+
+TEST(CpuOptimizer, UpdatesByTheRuleOfTheMessage) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kLion, OptimizerKind::kAdagrad}) {
+    OptimizerWorld world({512 * 9 + 3}, 512, 2);
+    world.step = UpdateStep::make({.kind = kind, .lr = 1e-2, .momentum = 0.9}, 2, 0.5);
+    world.update(0, 0);
+    world.finish();
+    State expected(512 * 9 + 3, 0);
+    apply_update(world.step, expected.buffers(), 0, 512 * 9 + 3);
+    EXPECT_EQ(expected.master, world.states[0].master);
+    EXPECT_EQ(expected.exp_avg, world.states[0].exp_avg);
+    EXPECT_EQ(expected.weight, world.states[0].weight);
   }
 }
 

@@ -116,8 +116,7 @@ struct Rank : World {
                                 .slots = gradient_slots->address(),
                                 .collectives = collectives.address()}));
     return {.buffers = {.master = masters[u].as<float>(),
-                        .exp_avg = moments[u].as<float>(),
-                        .exp_avg_sq = moments[u].as<float>() + n,
+                        .state = {moments[u].as<float>(), moments[u].as<float>() + n},
                         .gradient = accumulators[u].data(),
                         .weight = weights[u].data()},
             .elements = n,
@@ -158,7 +157,7 @@ struct Rank : World {
     const AdamStep adam =
         AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), coefficient);
     for (std::uint32_t u = 0; u < kUnits; ++u) {
-      co_await rank->optimizer->address().send(UpdateUnit{u, adam, u, rank->step + 1});
+      co_await rank->optimizer->address().send(UpdateUnit{u, {adam}, u, rank->step + 1});
     }
     ++rank->step;
     co_return loss;

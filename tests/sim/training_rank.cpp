@@ -144,8 +144,7 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
                               .slots = gradient_slots->address(),
                               .collectives = collectives.address()}));
   return {.buffers = {.master = masters[u].as<float>(),
-                      .exp_avg = moments[u].as<float>(),
-                      .exp_avg_sq = moments[u].as<float>() + n,
+                      .state = {moments[u].as<float>(), moments[u].as<float>() + n},
                       .gradient = accumulators[u].data(),
                       .weight = weights[u].data()},
           .elements = n,
@@ -227,7 +226,7 @@ Task<> TrainingRank::train_step() {
       AllReduceNorm{step * (plan.units + 1) + plan.units, local});
   const AdamStep adam = adam_step(step, norm, plan.ranks);
   for (std::uint32_t u = 0; u < plan.units; ++u) {
-    co_await optimizer->address().send(UpdateUnit{u, adam, u, step + 1});
+    co_await optimizer->address().send(UpdateUnit{u, {adam}, u, step + 1});
   }
   ++step;
 }

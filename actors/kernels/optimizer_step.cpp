@@ -1,0 +1,103 @@
+// actors/kernels/optimizer_step.cpp — see optimizer_step.hpp.
+#include "actors/kernels/optimizer_step.hpp"
+
+#include "actors/kernels/update_rules.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+namespace {
+
+AdamStep adam_step(const UpdateConfig& c, std::int64_t step, double gradient_scale) {
+  return AdamStep::make({.lr = c.lr,
+                         .beta1 = c.beta1,
+                         .beta2 = c.beta2,
+                         .eps = c.eps,
+                         .weight_decay = c.weight_decay,
+                         .adamw = c.adamw,
+                         .bias_correction = c.bias_correction},
+                        step, gradient_scale);
+}
+
+SgdStep sgd_step(const UpdateConfig& c, std::int64_t step, double gradient_scale) {
+  return {.gradient_scale = static_cast<float>(gradient_scale),
+          .lr = static_cast<float>(c.lr),
+          .momentum = static_cast<float>(c.momentum),
+          .one_minus_dampening = static_cast<float>(1.0 - c.dampening),
+          .decay = static_cast<float>(c.weight_decay),
+          .first = step == 1,
+          .nesterov = c.nesterov};
+}
+
+LionStep lion_step(const UpdateConfig& c, double gradient_scale) {
+  return {.gradient_scale = static_cast<float>(gradient_scale),
+          .lr = static_cast<float>(c.lr),
+          .beta1 = static_cast<float>(c.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - c.beta1),
+          .beta2 = static_cast<float>(c.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - c.beta2),
+          .decay = static_cast<float>(c.lr * c.weight_decay)};
+}
+
+AdagradStep adagrad_step(const UpdateConfig& c, double gradient_scale) {
+  return {.gradient_scale = static_cast<float>(gradient_scale),
+          .lr = static_cast<float>(c.lr),
+          .eps = static_cast<float>(c.eps),
+          .decay = static_cast<float>(c.weight_decay)};
+}
+
+std::size_t arrays_of(const AdamStep&) { return 2; }
+std::size_t arrays_of(const SgdStep& step) { return step.momentum == 0.0F ? 0 : 1; }
+std::size_t arrays_of(const LionStep&) { return 1; }
+std::size_t arrays_of(const AdagradStep&) { return 1; }
+
+}  // namespace
+
+std::size_t state_arrays(const UpdateConfig& config) noexcept {
+  return std::visit([](const auto& rule) { return arrays_of(rule); },
+                    UpdateStep::make(config, 1, 1.0).rule);
+}
+
+UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, double gradient_scale) {
+  TANDEM_CHECK(step >= 1, "an optimizer's steps count from 1");
+  switch (config.kind) {
+    case OptimizerKind::kAdam:
+      return {adam_step(config, step, gradient_scale)};
+    case OptimizerKind::kSgd:
+      return {sgd_step(config, step, gradient_scale)};
+    case OptimizerKind::kLion:
+      return {lion_step(config, gradient_scale)};
+    case OptimizerKind::kAdagrad:
+      return {adagrad_step(config, gradient_scale)};
+  }
+  return {};
+}
+
+void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
+                  std::size_t end) {
+  TANDEM_CHECK(begin <= end, "a range runs forward");
+  const std::size_t arrays =
+      std::visit([](const auto& rule) { return arrays_of(rule); }, step.rule);
+  TANDEM_CHECK(
+      begin == end || (buffers.master && buffers.gradient && (arrays < 1 || buffers.state[0]) &&
+                       (arrays < 2 || buffers.state[1])),
+      "an update needs master, state and a gradient");
+  TANDEM_CHECK(buffers.weight == nullptr || buffers.weight_type == DType::kF32 ||
+                   buffers.gradient_type == DType::kF32 ||
+                   buffers.weight_type == buffers.gradient_type,
+               "gradient and weight of 16 bits are of one type");
+  struct Update {
+    const UpdateBuffers& buffers;
+    std::size_t begin;
+    std::size_t count;
+    void operator()(const AdamStep& s) const { detail::update_adam(s, buffers, begin, count); }
+    void operator()(const SgdStep& s) const { detail::update_sgd(s, buffers, begin, count); }
+    void operator()(const LionStep& s) const { detail::update_lion(s, buffers, begin, count); }
+    void operator()(const AdagradStep& s) const {
+      detail::update_adagrad(s, buffers, begin, count);
+    }
+  };
+  std::visit(Update{buffers, begin, end - begin}, step.rule);
+}
+
+}  // namespace tandem

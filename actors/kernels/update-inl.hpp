@@ -1,0 +1,191 @@
+// actors/kernels/update-inl.hpp — the frame that all optimizers share: load, unscale and clip, the optimizer's rule,
+// store, cast out; compiled once per SIMD target.
+//
+// Included by the rules' sources after hwy/highway.h and hwy/cache_control.h, inside their foreach_target passes (hence
+// no #pragma once). A rule is a struct of constants with
+//   static constexpr std::size_t kStates;     state arrays it reads and writes, 0 to 2
+//   float gradient_scale() const;
+//   Vec operator()(d, Vec p, Vec g, Vec& s0, Vec& s1) const;     the new master; s0 and s1 are updated in place
+// Invariant: nothing here does arithmetic except gradient * gradient_scale, and nothing beyond a range is read or written.
+#if defined(TANDEM_ACTORS_KERNELS_UPDATE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_ACTORS_KERNELS_UPDATE_INL
+#undef TANDEM_ACTORS_KERNELS_UPDATE_INL
+#else
+#define TANDEM_ACTORS_KERNELS_UPDATE_INL
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "actors/kernels/optimizer_step.hpp"
+#include "actors/kernels/vector-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+
+using F32 = hn::ScalableTag<float>;
+using VF32 = hn::Vec<F32>;
+
+/// Where a range's first element lies in each array.
+template <class Gradient, class Weight>
+struct UpdateArrays {
+  const Gradient* gradient;
+  float* master;
+  float* state0;
+  float* state1;
+  Weight* weight;
+};
+
+struct NoWeight {};
+
+/// One vector of elements; returns the new master, which the caller casts out.
+template <class Rule, class Gradient, class Weight>
+HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Weight>& a,
+                              std::size_t i) {
+  const F32 d;
+  const auto p = hn::LoadU(d, a.master + i);
+  const auto g = hn::Mul(load_f32(d, a.gradient + i), hn::Set(d, rule.gradient_scale()));
+  auto s0 = hn::Zero(d);
+  auto s1 = hn::Zero(d);
+  if constexpr (Rule::kStates > 0) {
+    s0 = hn::LoadU(d, a.state0 + i);
+  }
+  if constexpr (Rule::kStates > 1) {
+    s1 = hn::LoadU(d, a.state1 + i);
+  }
+  const auto updated = rule(d, p, g, s0, s1);
+  if constexpr (Rule::kStates > 0) {
+    hn::StoreU(s0, d, a.state0 + i);
+  }
+  if constexpr (Rule::kStates > 1) {
+    hn::StoreU(s1, d, a.state1 + i);
+  }
+  hn::StoreU(updated, d, a.master + i);
+  return updated;
+}
+
+/// The last elements of a range, fewer than a vector: through copies on the stack, so that nothing
+/// beyond the range is read or written (a neighbour thread may own it) and the arithmetic is that
+/// of the full vectors.
+template <class Rule, class Gradient, class Weight>
+void update_tail(const Rule& rule, const UpdateArrays<Gradient, Weight>& a, std::size_t begin,
+                 std::size_t count) {
+  constexpr std::size_t kLanes = hn::MaxLanes(F32());
+  Gradient gradient[kLanes] = {};
+  float master[kLanes] = {};
+  float state0[kLanes] = {};
+  float state1[kLanes] = {};
+  const auto copy = [count](float* to, const float* from) {
+    for (std::size_t k = 0; k < count; ++k) {
+      to[k] = from[k];
+    }
+  };
+  for (std::size_t k = 0; k < count; ++k) {
+    gradient[k] = a.gradient[begin + k];
+  }
+  copy(master, a.master + begin);
+  if constexpr (Rule::kStates > 0) {
+    copy(state0, a.state0 + begin);
+  }
+  if constexpr (Rule::kStates > 1) {
+    copy(state1, a.state1 + begin);
+  }
+  const UpdateArrays<Gradient, Weight> local = {gradient, master, state0, state1, nullptr};
+  const auto updated = update_vector(rule, local, 0);
+  copy(a.master + begin, master);
+  if constexpr (Rule::kStates > 0) {
+    copy(a.state0 + begin, state0);
+  }
+  if constexpr (Rule::kStates > 1) {
+    copy(a.state1 + begin, state1);
+  }
+  if constexpr (!std::is_same_v<Weight, NoWeight>) {
+    Weight weight[kLanes];
+    store_f32(F32(), updated, weight);
+    for (std::size_t k = 0; k < count; ++k) {
+      a.weight[begin + k] = weight[k];
+    }
+  }
+}
+
+template <bool kStream, class Rule, class Gradient, class Weight>
+void update_range(const Rule& shared, const UpdateArrays<Gradient, Weight>& shared_arrays,
+                  std::size_t count) {
+  const F32 d;
+  const Rule rule = shared;  // copies nothing can alias: their values stay in registers
+  const UpdateArrays<Gradient, Weight> a = shared_arrays;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto updated = update_vector(rule, a, i);
+    if constexpr (!std::is_same_v<Weight, NoWeight>) {
+      if constexpr (kStream) {
+        stream_f32(d, updated, a.weight + i);
+      } else {
+        store_f32(d, updated, a.weight + i);
+      }
+    }
+  }
+  if (i < count) {
+    update_tail(rule, a, i, count - i);
+  }
+  if constexpr (kStream) {
+    hwy::FlushStream();
+  }
+}
+
+template <class Rule, class Gradient>
+void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t begin,
+                           std::size_t count) {
+  const auto advanced = [begin](float* array) { return array == nullptr ? array : array + begin; };
+  const auto run = [&]<class Weight>(Weight* weight) {
+    const UpdateArrays<Gradient, Weight> arrays = {static_cast<const Gradient*>(b.gradient) + begin,
+                                                   b.master + begin, advanced(b.state[0]),
+                                                   advanced(b.state[1]), weight};
+    if constexpr (std::is_same_v<Weight, NoWeight>) {
+      update_range<false>(rule, arrays, count);
+    } else if (reinterpret_cast<std::uintptr_t>(weight) % 64 == 0) {
+      // Non-temporal stores spare the read of a line that is only written; they need whole, aligned
+      // vectors.
+      update_range<true>(rule, arrays, count);
+    } else {
+      update_range<false>(rule, arrays, count);
+    }
+  };
+  if (b.weight == nullptr) {
+    return run(static_cast<NoWeight*>(nullptr));
+  }
+  if (b.weight_type == DType::kF32) {
+    return run(static_cast<float*>(b.weight) + begin);
+  }
+  if constexpr (!std::is_same_v<Gradient, F16Bits>) {
+    if (b.weight_type == DType::kBF16) {
+      return run(static_cast<Bf16Bits*>(b.weight) + begin);
+    }
+  }
+  if constexpr (!std::is_same_v<Gradient, Bf16Bits>) {
+    if (b.weight_type == DType::kF16) {
+      return run(static_cast<F16Bits*>(b.weight) + begin);
+    }
+  }
+}
+
+/// Updates `count` elements from `begin` on by the rule.
+template <class Rule>
+void update_elements(const Rule& rule, const UpdateBuffers& b, std::size_t begin,
+                     std::size_t count) {
+  switch (b.gradient_type) {
+    case DType::kF32:
+      return update_typed_gradient<Rule, float>(rule, b, begin, count);
+    case DType::kBF16:
+      return update_typed_gradient<Rule, Bf16Bits>(rule, b, begin, count);
+    case DType::kF16:
+      return update_typed_gradient<Rule, F16Bits>(rule, b, begin, count);
+  }
+}
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,12 @@
+// engine/update_config.hpp — the optimizer of a config as the update kernels take it.
+#pragma once
+
+#include "actors/kernels/optimizer_step.hpp"
+#include "engine/config/config.hpp"
+
+namespace tandem {
+
+/// lr and betas are those of the optimizer block; a schedule puts its own in their place, step by step.
+[[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
+
+}  // namespace tandem
