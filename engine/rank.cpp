@@ -189,8 +189,7 @@ void Rank::make_actors() {
                                 .collectives = collectives_->address()}));
     optimized.push_back(
         {.buffers = {.master = memory.master,
-                     .exp_avg = memory.exp_avg,
-                     .exp_avg_sq = memory.exp_avg_sq,
+                     .state = {memory.state[0], memory.state[1]},
                      .gradient = memory.accumulator,
                      .gradient_type = accumulator_type(),
                      .weight = options_.type == DType::kF32 ? nullptr : memory.shard,

@@ -40,8 +40,9 @@ namespace tandem {
 struct RankOptions {
   DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
   ZeroConfig zero;
-  int micro_steps = 1;   // per optimizer step
-  int gather_slots = 0;  // 0: chosen
+  int micro_steps = 1;           // per optimizer step
+  int gather_slots = 0;          // 0: chosen
+  std::size_t state_arrays = 2;  // of the optimizer, beside the master
   int compute_threads = 1;
   int optimizer_threads = 1;
   std::vector<int> optimizer_cores;     // empty: not bound
