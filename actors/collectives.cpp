@@ -205,21 +205,15 @@ Task<GradientNorm> Collectives::carry_out(const AllReduceAdd& request) {
   return options_.backend->all_reduce_add(request.arguments);
 }
 Task<GradientNorm> Collectives::carry_out(const AllReduceNorm& request) {
-  return merge_norms(request.local);
+  return all_reduce_norm(request.local);
 }
 
-// Every rank merges the same canonical words in the same order; the merge is exact besides.
-Task<GradientNorm> Collectives::merge_norms(GradientNorm local) {
-  std::ranges::copy(local.sum_of_squares.words(), own_norm_.words.begin());
-  own_norm_.first_bad_element = local.first_bad_element;
+Task<GradientNorm> Collectives::all_reduce_norm(GradientNorm local) {
+  own_norm_ = NormWords::of(local);
   co_await options_.backend->exchange({.mine = reinterpret_cast<const std::byte*>(&own_norm_),
                                        .all = reinterpret_cast<std::byte*>(norms_.data()),
-                                       .bytes = sizeof(WireNorm)});
-  GradientNorm all;
-  for (const WireNorm& norm : norms_) {
-    all.merge({ExactSum::from_words(norm.words), norm.first_bad_element});
-  }
-  co_return all;
+                                       .bytes = sizeof(NormWords)});
+  co_return merge_norms(norms_);
 }
 
 void Collectives::fail_all(std::exception_ptr error) {

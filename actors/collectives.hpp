@@ -1,16 +1,16 @@
 // actors/collectives.hpp — the sole issuer of collective operations of a rank.
 //
 // Two sequences, independent of each other: gathers (with broadcasts and all-to-alls) and reductions (with all-reduces
-// and exchanges; a barrier is an exchange of nothing). Each is issued strictly by order number 0, 1, 2, ...: an operation that comes early is held back until its turn, one at a
-// time is under way. The numbers come from the plan, so all ranks issue the same operations in the same order whatever
-// the order of arrival. A visit that needs no gather (its unit is resident) gives its number up with SkipGather.
+// and exchanges; a barrier is an exchange of nothing). Each is issued strictly by order number 0, 1, 2, ...: an operation
+// that comes early is held back until its turn, one at a time is under way. The numbers come from the plan, so all ranks
+// issue the same operations in the same order whatever the order of arrival. A visit that needs no gather (its unit is
+// resident) gives its number up with SkipGather.
 //
 // States of a sequence: idle -> issuing -> idle ...; -> failed, for good: after an error of the backend every
 // operation held or asked for later fails with it, in both sequences, and so does the scope.
 // Buffers: those of an operation are lent from the request until its reply.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "actors/collective_backend.hpp"
+#include "actors/norm_words.hpp"
 #include "actors/ordered_inbox.hpp"
 #include "runtime/actor.hpp"
 
@@ -122,13 +123,6 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   using Gather = std::variant<SkipGather, Held<AllGather>, Held<Broadcast>, Held<AllToAll>>;
   using Reduction =
       std::variant<Held<ReduceScatterAdd>, Held<AllReduceNorm>, Held<AllReduceAdd>, Held<Exchange>>;
-  // A norm as it travels: canonical digits, no padding.
-  struct WireNorm {
-    std::array<std::uint64_t, ExactSum::kWords> words;
-    std::int64_t first_bad_element;
-  };
-  static_assert(sizeof(WireNorm) <= kExchangeBytes);
-
   template <class Request>
   void take_gather(Request request, ReplyTo<Request> reply);
   template <class Request>
@@ -146,7 +140,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   Task<GradientNorm> carry_out(const ReduceScatterAdd& request);
   Task<GradientNorm> carry_out(const AllReduceAdd& request);
   Task<GradientNorm> carry_out(const AllReduceNorm& request);
-  Task<GradientNorm> merge_norms(GradientNorm local);
+  Task<GradientNorm> all_reduce_norm(GradientNorm local);
   template <class Request>
   void count(SequenceCounters* counters, const Request& request, TimePoint start) const;
   void fail_all(std::exception_ptr error);
@@ -156,8 +150,8 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   OrderedInbox<Reduction> reductions_;
   bool issuing_gathers_ = false;
   bool issuing_reductions_ = false;
-  WireNorm own_norm_{};          // of the all-reduce of the norm under way
-  std::vector<WireNorm> norms_;  // the same, of every rank
+  NormWords own_norm_;            // of the all-reduce of the norm under way
+  std::vector<NormWords> norms_;  // the same, of every rank
   std::exception_ptr failed_;
   Counters counters_;
 };
