@@ -38,7 +38,7 @@ struct BucketWorld : World {
                .plan = {.slots = 1, .max_in_flight = 1, .max_ahead = 16}}),
         accumulator(layout.shard_elements, -1.0F),
         bucket({.layout = layout,
-                .rank = backend.rank(),
+                .slice = backend.rank(),
                 .accumulator = accumulator.data(),
                 .slots = slots.address(),
                 .collectives = collectives.address()}) {

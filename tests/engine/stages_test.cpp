@@ -1,8 +1,10 @@
-// ZeRO stages are a choice of what lies where: losses, norms and weights are the same bits at every one of them.
+// ZeRO stages are a choice of what lies where, ranks one of who computes what: losses, norms and weights are the same bits
+// at every stage, under every schedule, and however many ranks share a step's micro-batches.
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "tests/engine/thread_ranks.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -41,6 +43,54 @@ TEST(Stages, GiveTheSameBitsOnOneRank) {
     }
   }
 }
+
+TrainingRun train_on_ranks(const Setting& setting, int world_size) {
+  const std::vector<TrainingRun> runs =
+      testing::on_ranks(world_size, [&](std::shared_ptr<Communicator> communicator) {
+        return train(setting, 5, std::move(communicator));
+      });
+  for (const TrainingRun& run : runs) {
+    EXPECT_TRUE(run == runs.front()) << "the ranks of one run agree";
+  }
+  return runs.front();
+}
+
+struct Ranks {
+  int world_size;
+  int accumulation;
+};
+
+class StagesOnRanks : public ::testing::TestWithParam<std::tuple<std::string, Ranks>> {};
+
+TEST_P(StagesOnRanks, GiveTheSameBits) {
+  const auto& [type, ranks] = GetParam();
+  Setting setting{.overlap = Overlap::kOff, .accumulation = ranks.accumulation, .type = type};
+  const TrainingRun expected = train_on_ranks(setting, ranks.world_size);
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+      setting.stage = stage;
+      setting.overlap = overlap;
+      setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
+      EXPECT_TRUE(train_on_ranks(setting, ranks.world_size) == expected)
+          << "stage " << stage << " " << name_of(overlap);
+    }
+  }
+  if (type == "fp32") {
+    // One rank with all of the step's micro-batches.
+    setting.accumulation *= ranks.world_size;
+    EXPECT_TRUE(train(setting, 5) == expected) << "world 1";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, StagesOnRanks,
+                         ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
+                                            ::testing::Values(Ranks{2, 1}, Ranks{2, 2}, Ranks{3, 1},
+                                                              Ranks{4, 1})),
+                         [](const auto& info) {
+                           const Ranks& ranks = std::get<1>(info.param);
+                           return fmt::format("{}_{}ranks_{}steps", std::get<0>(info.param),
+                                              ranks.world_size, ranks.accumulation);
+                         });
 
 }  // namespace
 }  // namespace tandem

@@ -139,7 +139,7 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
                               .collectives = collectives.address()}));
   buckets.push_back(std::make_unique<GradientBucket>(
       GradientBucket::Options{.layout = layout,
-                              .rank = rank,
+                              .slice = rank,
                               .accumulator = accumulators[u].data(),
                               .slots = gradient_slots->address(),
                               .collectives = collectives.address()}));

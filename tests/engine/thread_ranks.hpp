@@ -1,0 +1,73 @@
+// tests/engine/thread_ranks.hpp — ranks as threads of the test's process, over the shared-memory back end.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "actors/shm_backend.hpp"
+#include "engine/communicator.hpp"
+
+namespace tandem::testing {
+
+class ThreadRank final : public Communicator {
+ public:
+  ThreadRank(int rank, int world_size, std::string job)
+      : rank_(rank), world_size_(world_size), job_(std::move(job)) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int world_size() const override { return world_size_; }
+  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
+    return ShmBackend::connect(loop, pool,
+                               {.rank = static_cast<std::uint32_t>(rank_),
+                                .world = static_cast<std::uint32_t>(world_size_),
+                                .job = job_,
+                                .arena_bytes = std::size_t{1} << 30,
+                                .timeout = std::chrono::seconds(60)});
+  }
+
+ private:
+  int rank_;
+  int world_size_;
+  std::string job_;
+};
+
+/// body(communicator) of every rank at once; their results by rank. The first failure by rank is thrown on.
+template <class Body>
+auto on_ranks(int world_size, Body body) {
+  using Result = decltype(body(std::shared_ptr<Communicator>()));
+  static std::atomic<int> runs{0};
+  const std::string job = fmt::format("test-{}-{}", ::getpid(), runs++);
+  const auto world = static_cast<std::size_t>(world_size);
+  std::vector<Result> results(world);
+  std::vector<std::exception_ptr> errors(world);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      try {
+        results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job));
+      } catch (...) {
+        errors[at] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+  }
+  return results;
+}
+
+}  // namespace tandem::testing
