@@ -12,6 +12,13 @@
 
 namespace tandem {
 
+namespace {
+/// How far a unit's chunks reach.
+std::size_t elements_of(const CpuOptimizer::Unit& unit) {
+  return unit.ranges.empty() ? 0 : unit.ranges.back().end;
+}
+}  // namespace
+
 CpuOptimizer::CpuOptimizer(Options options)
     : Actor("optimizer"), options_(std::move(options)), jobs_(options_.units.size()) {
   TANDEM_CHECK(options_.pool != nullptr, "the optimizer works on a pool");
@@ -27,7 +34,7 @@ void CpuOptimizer::handle(UpdateUnit update) {
   TANDEM_CHECK(update.unit < jobs_.size(), "only units that were handed in are updated");
   Job& job = jobs_[update.unit];
   TANDEM_CHECK(job.chunks == 0, "a unit is updated once per version");
-  const std::size_t elements = options_.units[update.unit].elements;
+  const std::size_t elements = elements_of(options_.units[update.unit]);
   const std::size_t chunks =
       std::max<std::size_t>(1, (elements + options_.chunk_elements - 1) / options_.chunk_elements);
   job = {.update = update, .arrival = arrivals_++, .chunks = chunks};
@@ -81,14 +88,20 @@ Task<> CpuOptimizer::work() {
 
 Task<> CpuOptimizer::run_slice(std::size_t unit, std::size_t first_chunk, std::size_t chunks) {
   const Unit& target = options_.units[unit];
-  const UpdateStep step = jobs_[unit].update.step;
+  const UpdateStep* steps = jobs_[unit].update.steps;
   const std::size_t chunk_elements = options_.chunk_elements;
   enter_slice();
-  co_await options_.pool->for_chunks(chunks, [&target, &step, first_chunk,
-                                              chunk_elements](std::size_t chunk) {
-    const std::size_t begin = (first_chunk + chunk) * chunk_elements;
-    apply_update(step, target.buffers, begin, std::min(target.elements, begin + chunk_elements));
-  });
+  co_await options_.pool->for_chunks(
+      chunks, [&target, steps, first_chunk, chunk_elements](std::size_t chunk) {
+        const std::size_t begin = (first_chunk + chunk) * chunk_elements;
+        for (const Range& range : target.ranges) {
+          const std::size_t first = std::max(range.begin, begin);
+          const std::size_t last = std::min(range.end, begin + chunk_elements);
+          if (first < last) {
+            apply_update(steps[range.group], target.buffers, first, last);
+          }
+        }
+      });
   leave_slice();
 }
 
@@ -98,7 +111,9 @@ Task<> CpuOptimizer::finish(std::size_t unit) {
   job = {};
   --counters_.queued;
   ++counters_.updates;
-  counters_.elements += options_.units[unit].elements;
+  for (const Range& range : options_.units[unit].ranges) {
+    counters_.elements += range.end - range.begin;
+  }
   co_await options_.units[unit].shard.send(ParamReady{version}, scope().stop_token());
   if (counters_.queued == 0) {
     while (!drains_.empty()) {

@@ -26,10 +26,11 @@
 
 namespace tandem {
 
-/// All of the unit's shard. The smaller the deadline, the sooner; equal ones in the order of arrival.
+/// All of the unit's shard, but for frozen elements. The smaller the deadline, the sooner; equal ones in the order of
+/// arrival. `steps`, one for each parameter group, is lent until the ParamReady that follows.
 struct UpdateUnit {
   std::uint32_t unit = 0;
-  UpdateStep step;
+  const UpdateStep* steps = nullptr;  // [group]
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
 };
@@ -49,9 +50,16 @@ struct DrainOptimizer {
 
 class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer> {
  public:
+  /// Elements of a shard that belong to one parameter group.
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::size_t group = 0;
+  };
+
   struct Unit {
-    UpdateBuffers buffers;       // of the shard; outlive the actor
-    std::size_t elements = 0;  // of the shard, padding included
+    UpdateBuffers buffers;      // of the shard; outlive the actor
+    std::vector<Range> ranges;  // of the shard, ascending; what lies in none is never written
     ParameterShardAddress shard;
   };
 

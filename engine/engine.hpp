@@ -44,6 +44,12 @@ class ConfigSource {
   std::string path_;
 };
 
+/// Parameters that are updated alike; which ones: ParameterSpec::group.
+struct ParameterGroup {
+  double learning_rate_factor = 1;     // on the schedule's
+  std::optional<double> weight_decay;  // instead of the optimizer block's
+};
+
 struct InitializeArgs {
   Model model;
   ConfigSource config;
@@ -53,7 +59,8 @@ struct InitializeArgs {
   std::uint64_t seed = 0;                  // of the shuffle
   /// Learning rate of optimizer step n (1-based) instead of the config's schedule.
   std::function<double(std::int64_t)> learning_rate;
-  std::shared_ptr<Communicator> communicator;  // null: this process alone
+  std::vector<ParameterGroup> parameter_groups;  // none: one with the optimizer block's values
+  std::shared_ptr<Communicator> communicator;    // null: this process alone
 };
 
 /// The loss of one micro-batch, to be handed to backward().

@@ -55,6 +55,23 @@ Batch to_tensors(const HostBatch& host) {
   return batch;
 }
 
+/// Checked: every parameter names one of them.
+std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
+  std::vector<ParameterGroup> groups = arguments.parameter_groups;
+  if (groups.empty()) {
+    groups.emplace_back();
+  }
+  for (const UnitSpec& unit : arguments.model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (parameter.group >= groups.size()) {
+        throw user_error("engine", "parameter {} is in group {}, and there are {} parameter groups",
+                         parameter.name, parameter.group, groups.size());
+      }
+    }
+  }
+  return groups;
+}
+
 std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
   return communicator != nullptr ? std::move(communicator) : std::make_shared<Alone>();
 }
@@ -78,6 +95,7 @@ Engine::Impl::Impl(InitializeArgs arguments)
       options(std::move(arguments.options)),
       schedule(config.schedule, config.optimizer.lr),
       learning_rate(std::move(arguments.learning_rate)),
+      groups(groups_of(arguments)),
       scaler(scaler_of(config)),
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
@@ -161,21 +179,26 @@ Task<float> Engine::Impl::forward(Batch batch) {
 Task<> Engine::Impl::backward() { co_await step.backward(seed()); }
 
 TrainStep::Update Engine::Impl::update_of_step() const {
-  TrainStep::Update update{.optimizer = update_config(config.optimizer),
-                           .applied_step = applied_steps + 1,
+  TrainStep::Update update{.applied_step = applied_steps + 1,
                            .gradient_clipping = config.gradient_clipping,
                            .loss_scale = scaler ? scaler->scale() : 1};
-  update.optimizer.lr = rate_of(applied_steps + 1);
+  UpdateConfig base = update_config(config.optimizer);
+  base.lr = rate_of(applied_steps + 1);
   if (const auto betas = schedule.betas_at(applied_steps + 1)) {
-    update.optimizer.beta1 = (*betas)[0];
-    update.optimizer.beta2 = (*betas)[1];
+    base.beta1 = (*betas)[0];
+    base.beta2 = (*betas)[1];
+  }
+  for (const ParameterGroup& group : groups) {
+    UpdateConfig& own = update.groups.emplace_back(base);
+    own.lr *= group.learning_rate_factor;
+    own.weight_decay = group.weight_decay.value_or(base.weight_decay);
   }
   return update;
 }
 
 Task<StepResult> Engine::Impl::finish() {
   const TrainStep::Update update = update_of_step();
-  StepResult result{.learning_rate = update.optimizer.lr, .loss_scale = update.loss_scale};
+  StepResult result{.learning_rate = rate_of(applied_steps + 1), .loss_scale = update.loss_scale};
   co_await share_with_ranks(result);
   result.verdict = co_await step.finish(update);
   result.step = ++global_steps;

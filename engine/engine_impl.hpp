@@ -43,7 +43,8 @@ struct Engine::Impl {
   EngineOptions options;
   LrSchedule schedule;
   std::function<double(std::int64_t)> learning_rate;
-  std::optional<LossScaler> scaler;  // fp16 only
+  std::vector<ParameterGroup> groups;  // one at least
+  std::optional<LossScaler> scaler;    // fp16 only
   std::size_t accumulation = 1;
   std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
   Rank rank;

@@ -29,6 +29,8 @@ struct Batch {
 struct ParameterSpec {
   std::string name;  // as in the Hugging Face checkpoint
   std::vector<std::int64_t> shape;
+  std::size_t group = 0;  // of InitializeArgs::parameter_groups
+  bool frozen = false;    // keeps its value; without gradient and optimizer state
 
   [[nodiscard]] std::int64_t numel() const noexcept;
 };
@@ -38,6 +40,8 @@ struct UnitSpec {
   std::vector<ParameterSpec> parameters;
 
   [[nodiscard]] std::int64_t numel() const noexcept;
+  /// All of its parameters are: then nothing of it is reduced or updated.
+  [[nodiscard]] bool frozen() const noexcept;
 };
 
 /// A parameter as a segment sees it during one visit. Compute lane only.
@@ -49,8 +53,9 @@ struct UnitSpec {
 ///    tensor for it: overwrite while !grad_written, add once it is set (tied weights), and set grad_written.
 struct Weight {
   at::Tensor value;
-  at::Tensor grad;  // bound only during backward
+  at::Tensor grad;  // bound only during backward, and never in a frozen unit
   bool grad_written = false;
+  bool wants_grad = true;  // false: write nothing, `grad` has no memory
 };
 
 /// What the last segment is asked for.

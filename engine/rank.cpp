@@ -111,12 +111,39 @@ void Rank::allocate_units() {
     };
     memory.master =
         options_.type == DType::kF32 ? reinterpret_cast<float*>(memory.shard) : floats();
+    if (model_.units[unit].frozen()) {
+      continue;
+    }
     for (std::size_t array = 0; array < options_.state_arrays; ++array) {
       memory.state[array] = floats();
     }
     memory.accumulator = allocate_shared(layout.shard_elements * bytes_of(accumulator_type()),
                                          resident_bytes_.gradients);
   }
+}
+
+std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
+  const UnitLayout& layout = layouts_[unit].block;
+  const auto slice_begin = static_cast<std::int64_t>(layout.shard_begin(residency_.slice()));
+  const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
+  std::vector<CpuOptimizer::Range> ranges;
+  for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
+    const ParameterSpec& parameter = model_.units[unit].parameters[i];
+    const std::int64_t begin = std::max(layouts_[unit].offsets[i], slice_begin);
+    const std::int64_t end = std::min(layouts_[unit].offsets[i] + parameter.numel(), slice_end);
+    if (parameter.frozen || begin >= end) {
+      continue;
+    }
+    const CpuOptimizer::Range range = {.begin = static_cast<std::size_t>(begin - slice_begin),
+                                       .end = static_cast<std::size_t>(end - slice_begin),
+                                       .group = parameter.group};
+    if (!ranges.empty() && ranges.back().end == range.begin && ranges.back().group == range.group) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+  return ranges;
 }
 
 void Rank::make_slot_pools() {
@@ -177,16 +204,18 @@ void Rank::make_actors() {
         .slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address(),
         .collectives = collectives_->address()}));
     shard_list_.push_back(shards_.back().get());
-    buckets_.push_back(std::make_unique<GradientBucket>(
-        GradientBucket::Options{.name = "bucket " + model_.units[unit].name,
-                                .layout = block,
-                                .slice = residency_.slice(),
-                                .reduce_whole = !residency_.divided,
-                                .block_type = options_.type,
-                                .accumulator = memory.accumulator,
-                                .accumulator_type = accumulator_type(),
-                                .slots = gradient_pools_[gradient_pool]->address(),
-                                .collectives = collectives_->address()}));
+    const bool frozen = model_.units[unit].frozen();
+    buckets_.push_back(frozen ? nullptr
+                              : std::make_unique<GradientBucket>(GradientBucket::Options{
+                                    .name = "bucket " + model_.units[unit].name,
+                                    .layout = block,
+                                    .slice = residency_.slice(),
+                                    .reduce_whole = !residency_.divided,
+                                    .block_type = options_.type,
+                                    .accumulator = memory.accumulator,
+                                    .accumulator_type = accumulator_type(),
+                                    .slots = gradient_pools_[gradient_pool]->address(),
+                                    .collectives = collectives_->address()}));
     optimized.push_back(
         {.buffers = {.master = memory.master,
                      .state = {memory.state[0], memory.state[1]},
@@ -194,7 +223,7 @@ void Rank::make_actors() {
                      .gradient_type = accumulator_type(),
                      .weight = options_.type == DType::kF32 ? nullptr : memory.shard,
                      .weight_type = options_.type},
-         .elements = block.shard_elements,
+         .ranges = update_ranges(unit),
          .shard = shards_.back()->address()});
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
@@ -210,7 +239,9 @@ void Rank::make_actors() {
   collectives_->start(scope_);
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     shards_[unit]->start(scope_);
-    buckets_[unit]->start(scope_);
+    if (buckets_[unit] != nullptr) {
+      buckets_[unit]->start(scope_);
+    }
   }
   optimizer_->start(scope_);
 }
@@ -269,7 +300,9 @@ void Rank::stop() {
         self->optimizer_->close();
         for (std::size_t unit = 0; unit < self->shards_.size(); ++unit) {
           self->shards_[unit]->close();
-          self->buckets_[unit]->close();
+          if (self->buckets_[unit] != nullptr) {
+            self->buckets_[unit]->close();
+          }
         }
         self->collectives_->close();
         for (auto* pools : {&self->weight_pools_, &self->gradient_pools_}) {
@@ -322,6 +355,10 @@ std::span<const float> Rank::slice_of(std::size_t unit, State state) {
   if (state == State::kMaster) {
     return {memory_[unit].master, elements};
   }
+  if (model_.units[unit].frozen()) {
+    slice_in_fp32_.assign(elements, 0.0F);
+    return slice_in_fp32_;
+  }
   if (accumulator_type() == DType::kF32) {
     return {reinterpret_cast<const float*>(memory_[unit].accumulator), elements};
   }
@@ -357,7 +394,9 @@ void Rank::unbind_values(std::span<const UnitUse> uses) {
 
 void Rank::bind_gradients(std::span<const UnitUse> uses, std::span<std::byte* const> slot_of_unit) {
   for (const UnitUse& use : uses) {
-    units_[use.unit]->bind_gradients(slot_of_unit[use.unit], use.first_gradient);
+    if (use.gradient_pool != kNoPool) {
+      units_[use.unit]->bind_gradients(slot_of_unit[use.unit], use.first_gradient);
+    }
   }
 }
 
@@ -365,7 +404,7 @@ void Rank::complete_gradients(std::span<const UnitUse> uses) {
   for (const UnitUse& use : uses) {
     if (use.last_gradient) {
       units_[use.unit]->complete_gradients();
-    } else {
+    } else if (use.gradient_pool != kNoPool) {
       units_[use.unit]->unbind_gradients();
     }
   }

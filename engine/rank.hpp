@@ -128,6 +128,8 @@ class Rank {
   /// Memory that the ranks' collectives reach; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
   void allocate_units();
+  /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
+  [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void make_slot_pools();
   std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools, Name name,
                                                     std::size_t shared_slots, std::size_t& counted);
@@ -159,8 +161,8 @@ class Rank {
   std::vector<std::unique_ptr<SlotPool>> weight_pools_;    // [pool]; null where no unit uses it
   std::vector<std::unique_ptr<SlotPool>> gradient_pools_;  // [gradient pool]; null likewise
   std::unique_ptr<Collectives> collectives_;
-  std::vector<std::unique_ptr<ParameterShard>> shards_;  // [unit]
-  std::vector<std::unique_ptr<GradientBucket>> buckets_;
+  std::vector<std::unique_ptr<ParameterShard>> shards_;   // [unit]
+  std::vector<std::unique_ptr<GradientBucket>> buckets_;  // null: frozen
   std::unique_ptr<CpuOptimizer> optimizer_;
   std::vector<ParameterShard*> shard_list_;
 };

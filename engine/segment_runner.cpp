@@ -85,7 +85,9 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
   }
   const at::Tensor gradient = last ? at::full({}, seed, output.options().requires_grad(false))
                                    : std::move(activations.gradient);
-  torch::autograd::backward({output}, {gradient});
+  if (output.requires_grad()) {  // not a first segment that is frozen
+    torch::autograd::backward({output}, {gradient});
+  }
   for (Unit* unit : segment_units_[s]) {
     unit->collect_autograd_gradients();
   }

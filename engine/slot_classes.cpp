@@ -56,12 +56,14 @@ SlotPools share_slots(const Model& model, const std::vector<std::size_t>& sizes,
   return pools;
 }
 
-SlotPools one_slot_each(const std::vector<std::size_t>& sizes) {
+SlotPools one_slot_each(const std::vector<std::size_t>& sizes, const std::vector<bool>& needs) {
   SlotPools pools;
   pools.slot_elements.push_back(0);  // pool 0, shared by none
-  for (const std::size_t size : sizes) {
-    pools.pool_of.push_back(pools.slot_elements.size());
-    pools.slot_elements.push_back(size);
+  for (std::size_t unit = 0; unit < sizes.size(); ++unit) {
+    pools.pool_of.push_back(needs[unit] ? pools.slot_elements.size() : kNoPool);
+    if (needs[unit]) {
+      pools.slot_elements.push_back(sizes[unit]);
+    }
   }
   return pools;
 }
@@ -75,14 +77,15 @@ std::size_t SlotPools::shared_units() const {
 SlotClasses SlotClasses::of(const Model& model, const Residency& residency) {
   std::vector<std::size_t> sizes;
   std::vector<bool> gathered;
+  std::vector<bool> learning;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     sizes.push_back(residency.layout_of(model.units[unit].numel()).padded_elements);
     gathered.push_back(!residency.whole[unit]);
+    learning.push_back(!model.units[unit].frozen());
   }
   return {.weights = share_slots(model, sizes, gathered),
-          .gradients = residency.gradient_slot_of_own
-                           ? one_slot_each(sizes)
-                           : share_slots(model, sizes, std::vector<bool>(sizes.size(), true))};
+          .gradients = residency.gradient_slot_of_own ? one_slot_each(sizes, learning)
+                                                      : share_slots(model, sizes, learning)};
 }
 
 }  // namespace tandem

@@ -3,7 +3,8 @@
 // Slots of one pool are equally large, so a unit much larger than the rest (an embedding, a head) would blow up every
 // slot: it gets a pool of its own, with one slot. So does a unit that several segments use (tied weights), because its
 // gradient stays open from its first visit in backward to its last and would block the pool's order meanwhile.
-// All other units share pool 0. Weights that stay whole need no slot; gradients may have one for each unit (Residency).
+// All other units share pool 0. Weights that stay whole need no slot, nor do gradients of frozen units; gradients may have
+// one for each unit (Residency).
 #pragma once
 
 #include <cstddef>

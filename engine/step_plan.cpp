@@ -58,6 +58,9 @@ void number_gradients(StepPlan& plan, std::size_t pools) {
       continue;
     }
     for (UnitUse& use : visit.uses) {
+      if (use.gradient_pool == kNoPool) {
+        continue;
+      }
       UnitUse*& seen = last[{visit.micro_step, use.unit}];
       if (seen == nullptr) {
         use.first_gradient = true;

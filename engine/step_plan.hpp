@@ -20,7 +20,7 @@ enum class Phase : std::uint8_t { kForward, kBackward };
 struct UnitUse {
   std::size_t unit = 0;
   std::size_t pool = kNoPool;           // of weight slots; kNoPool: its weights stay whole
-  std::size_t gradient_pool = kNoPool;  // of gradient slots
+  std::size_t gradient_pool = kNoPool;  // of gradient slots; kNoPool: frozen
   std::uint64_t ticket = 0;             // of the pool, relative to the pass
   std::uint64_t next_use =
       0;  // the same unit's next ticket; beyond the pass: in the pass that follows

@@ -223,12 +223,16 @@ Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State s
 }
 
 Task<> TrainStep::issue_updates(Update update, double gradient_scale) {
-  const UpdateStep step = UpdateStep::make(update.optimizer, update.applied_step, gradient_scale);
+  co_await drain();  // a unit that no segment uses may still be at the step before
+  update_steps_.clear();
+  for (const UpdateConfig& group : update.groups) {
+    update_steps_.push_back(UpdateStep::make(group, update.applied_step, gradient_scale));
+  }
   const std::vector<std::uint64_t> deadlines = inference_plan_.first_visits(reduced_.size());
   ++version_;
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
-    co_await rank_.optimizer().address().send(
-        UpdateUnit{static_cast<std::uint32_t>(unit), step, deadlines[unit], version_});
+    co_await rank_.optimizer().address().send(UpdateUnit{
+        static_cast<std::uint32_t>(unit), update_steps_.data(), deadlines[unit], version_});
   }
 }
 

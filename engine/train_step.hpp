@@ -25,10 +25,10 @@ class TrainStep {
 
   /// What finish() applies, beside the gradients.
   struct Update {
-    UpdateConfig optimizer;         // lr of this step in it
-    std::int64_t applied_step = 1;  // 1-based count of applied steps
-    double gradient_clipping = 0;   // 0: off
-    double loss_scale = 1;          // in the gradients; the norm and the update are without it
+    std::vector<UpdateConfig> groups;  // by parameter group; lr of this step in it
+    std::int64_t applied_step = 1;     // 1-based count of applied steps
+    double gradient_clipping = 0;      // 0: off
+    double loss_scale = 1;             // in the gradients; the norm and the update are without it
   };
 
   /// Begins a step of `micro_steps` micro-batches.
@@ -81,7 +81,8 @@ class TrainStep {
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;
   Exposure exposure_;
-  std::vector<float> whole_;  // of whole_of()
+  std::vector<UpdateStep> update_steps_;  // [group] of the updates issued last
+  std::vector<float> whole_;              // of whole_of()
 
   // Plan-order counters that never restart.
   std::vector<std::uint64_t> gradient_ticket_;  // [gradient pool] first of the step in flight

@@ -1,5 +1,7 @@
 #include "engine/unit.hpp"
 
+#include <algorithm>
+
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 
@@ -21,6 +23,10 @@ std::int64_t UnitSpec::numel() const noexcept {
     n += parameter.numel();
   }
   return n;
+}
+
+bool UnitSpec::frozen() const noexcept {
+  return std::ranges::all_of(parameters, &ParameterSpec::frozen);
 }
 
 ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Residency& residency) {
@@ -85,7 +91,9 @@ Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type)
   weights_.resize(spec.parameters.size());
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     weights_[i].value = values_.view(layout.offsets[i], spec.parameters[i].shape);
-    weights_[i].value.requires_grad_(true);
+    weights_[i].value.requires_grad_(!spec.parameters[i].frozen);
+    weights_[i].wants_grad = !spec.frozen();
+    frozen_.push_back(spec.parameters[i].frozen);
     weights_[i].grad = gradients_.view(layout.offsets[i], spec.parameters[i].shape);
   }
   values_.unbind();
@@ -118,9 +126,9 @@ void Unit::collect_autograd_gradients() {
 }
 
 void Unit::complete_gradients() {
-  for (Weight& weight : weights_) {
-    if (!weight.grad_written) {
-      weight.grad.zero_();
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    if (!weights_[i].grad_written || frozen_[i]) {
+      weights_[i].grad.zero_();
     }
   }
   unbind_gradients();

@@ -62,7 +62,7 @@ class Unit {
   void bind_gradients(std::byte* slot, bool fresh);
   /// Moves what plain autograd accumulated into the block; after a segment's backward.
   void collect_autograd_gradients();
-  /// Zero-fills what no segment wrote (parameters left without a gradient) and unbinds: the slot is complete.
+  /// Zero-fills what no segment wrote (parameters left without a gradient) or is frozen, and unbinds: the slot is complete.
   void complete_gradients();
   void unbind_gradients();
 
@@ -70,6 +70,7 @@ class Unit {
   FlatBlock values_;
   FlatBlock gradients_;
   std::vector<Weight> weights_;
+  std::vector<bool> frozen_;  // [parameter]
 };
 
 }  // namespace tandem

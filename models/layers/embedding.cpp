@@ -32,10 +32,12 @@ class Embedding final : public FusedOp {
   Tensors backward(const Tensors& gradients) override {
     const at::Tensor dy = gradients[0].contiguous();
     const void* data = dy.const_data_ptr();
-    embedding_backward(rows(table_.grad), data, padding_, table_.grad_written,
-                       table_.grad.data_ptr());
-    table_.grad_written = true;
-    if (positions_ != nullptr) {
+    if (table_.wants_grad) {
+      embedding_backward(rows(table_.grad), data, padding_, table_.grad_written,
+                         table_.grad.data_ptr());
+      table_.grad_written = true;
+    }
+    if (positions_ != nullptr && positions_->wants_grad) {
       EmbeddingRows positions = rows(positions_->grad);
       position_backward(positions, data, tokens_.size(1), positions_->grad_written,
                         positions_->grad.data_ptr());

@@ -35,6 +35,9 @@ at::Tensor JoinedWeights::value() const { return joined(parts_, &Weight::value);
 
 void JoinedWeights::write_gradient(const float* sums, float scale) const {
   for (Weight* part : parts_) {
+    if (!part->wants_grad) {
+      return;  // parts are of one unit: none does
+    }
     scale_into(dtype_of(part->grad), part->grad.numel(), sums, scale, part->grad_written,
                part->grad.data_ptr());
     sums += part->grad.numel();
@@ -43,6 +46,9 @@ void JoinedWeights::write_gradient(const float* sums, float scale) const {
 }
 
 void JoinedWeights::write_gradient_product(const at::Tensor& a, const at::Tensor& b) const {
+  if (!parts_.front()->wants_grad) {
+    return;  // parts are of one unit: none does
+  }
   bool alike = true;
   for (const Weight* part : parts_) {
     alike = alike && part->grad_written == parts_.front()->grad_written;

@@ -35,8 +35,10 @@ class JoinedWeights {
   template <class Call>
   void write_gradient_with(Call call) const {
     for (Weight* part : parts_) {
-      call(part->grad, part->grad_written);
-      part->grad_written = true;
+      if (part->wants_grad) {
+        call(part->grad, part->grad_written);
+        part->grad_written = true;
+      }
     }
   }
 

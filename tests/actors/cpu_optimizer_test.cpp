@@ -88,7 +88,12 @@ struct OptimizerWorld : World {
   std::unique_ptr<CpuOptimizer> optimizer;
   Roadblock roadblock;
 
-  OptimizerWorld(std::vector<std::size_t> sizes, std::size_t chunk, std::size_t slice) {
+  /// `ranges` of each unit; none: all of it in group 0.
+  OptimizerWorld(std::vector<std::size_t> sizes, std::size_t chunk, std::size_t slice,
+                 std::vector<std::vector<CpuOptimizer::Range>> ranges = {}) {
+    for (std::size_t u = ranges.size(); u < sizes.size(); ++u) {
+      ranges.push_back({{0, sizes[u], 0}});
+    }
     CpuOptimizer::Options options{.pool = &pool, .chunk_elements = chunk, .slice_chunks = slice};
     states.reserve(sizes.size());
     for (std::size_t u = 0; u < sizes.size(); ++u) {
@@ -97,7 +102,7 @@ struct OptimizerWorld : World {
       shard->journal = &journal;
       shard->start(scope);
       states.emplace_back(sizes[u], static_cast<unsigned>(u));
-      options.units.push_back({states[u].buffers(), sizes[u], shard->address()});
+      options.units.push_back({states[u].buffers(), ranges[u], shard->address()});
       shards.push_back(std::move(shard));
     }
     optimizer = std::make_unique<CpuOptimizer>(std::move(options));
@@ -119,9 +124,13 @@ struct OptimizerWorld : World {
     loop.run(&settle);
   }
   void update(std::uint32_t unit, std::uint64_t deadline, std::uint64_t version = 1) {
+    update_by(&step, unit, deadline, version);
+  }
+  void update_by(const UpdateStep* steps, std::uint32_t unit, std::uint64_t deadline,
+                 std::uint64_t version = 1) {
     loop.run([](OptimizerWorld* w,
                 UpdateUnit message) -> Task<> { co_await w->optimizer->address().send(message); },
-             this, UpdateUnit{unit, step, deadline, version});
+             this, UpdateUnit{unit, steps, deadline, version});
   }
   /// Opens the roadblock, and runs until everything is updated and the shards know it.
   OptimizerCounters finish() {
@@ -181,6 +190,24 @@ TEST(CpuOptimizer, UpdatesByTheRuleOfTheMessage) {
     EXPECT_EQ(expected.exp_avg, world.states[0].exp_avg);
     EXPECT_EQ(expected.weight, world.states[0].weight);
   }
+}
+
+TEST(CpuOptimizer, UpdatesEachRangeByItsGroupAndLeavesTheRestAlone) {
+  OptimizerWorld world({5000, 700}, 512, 2, {{{0, 700, 1}, {900, 3001, 0}, {3001, 3002, 1}}, {}});
+  const std::vector<UpdateStep> steps = {UpdateStep::make({.lr = 1e-2}, 1, 0.5),
+                                         UpdateStep::make({.lr = 3e-2, .weight_decay = 0.1}, 1, 1)};
+  world.update_by(steps.data(), 0, 0);
+  world.update_by(steps.data(), 1, 1);
+  EXPECT_EQ(world.finish().elements, 700U + 2101 + 1);
+  State expected(5000, 0);
+  apply_update(steps[1], expected.buffers(), 0, 700);
+  apply_update(steps[0], expected.buffers(), 900, 3001);
+  apply_update(steps[1], expected.buffers(), 3001, 3002);
+  EXPECT_EQ(expected.master, world.states[0].master);
+  EXPECT_EQ(expected.exp_avg_sq, world.states[0].exp_avg_sq);
+  EXPECT_EQ(expected.weight, world.states[0].weight);
+  EXPECT_EQ(State(700, 1).master, world.states[1].master);
+  EXPECT_EQ(world.shards[1]->ready, 1U) << "a frozen unit gets its version, too";
 }
 
 TEST(CpuOptimizer, TheEarliestDeadlineGoesFirst) {

@@ -70,6 +70,7 @@ struct Rank : World {
   DataPrefetch<int> prefetch{
       {.pool = &pool, .make = [](std::uint64_t i) { return static_cast<int>(i % 7); }}};
   std::uint64_t step = 0;
+  UpdateStep update;
 
   explicit Rank(std::size_t slots) {
     for (std::uint32_t u = 0; u < kUnits; ++u) {
@@ -119,7 +120,7 @@ struct Rank : World {
                         .state = {moments[u].as<float>(), moments[u].as<float>() + n},
                         .gradient = accumulators[u].data(),
                         .weight = weights[u].data()},
-            .elements = n,
+            .ranges = {{0, n, 0}},
             .shard = shards[u]->address()};
   }
 
@@ -154,10 +155,9 @@ struct Rank : World {
       norm.merge(co_await backward(rank, kUnits - 1 - v, v, batch));
     }
     const double coefficient = std::min(1.0, 1.0 / std::sqrt(norm.sum_of_squares.value()));
-    const AdamStep adam =
-        AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), coefficient);
+    rank->update = {AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), coefficient)};
     for (std::uint32_t u = 0; u < kUnits; ++u) {
-      co_await rank->optimizer->address().send(UpdateUnit{u, {adam}, u, rank->step + 1});
+      co_await rank->optimizer->address().send(UpdateUnit{u, &rank->update, u, rank->step + 1});
     }
     ++rank->step;
     co_return loss;

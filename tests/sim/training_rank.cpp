@@ -147,7 +147,7 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
                       .state = {moments[u].as<float>(), moments[u].as<float>() + n},
                       .gradient = accumulators[u].data(),
                       .weight = weights[u].data()},
-          .elements = n,
+          .ranges = {{0, n, 0}},
           .shard = shards[u]->address()};
 }
 
@@ -224,9 +224,9 @@ Task<> TrainingRank::train_step() {
   }
   const GradientNorm norm = co_await collectives.address().ask(
       AllReduceNorm{step * (plan.units + 1) + plan.units, local});
-  const AdamStep adam = adam_step(step, norm, plan.ranks);
+  update = {adam_step(step, norm, plan.ranks)};
   for (std::uint32_t u = 0; u < plan.units; ++u) {
-    co_await optimizer->address().send(UpdateUnit{u, {adam}, u, step + 1});
+    co_await optimizer->address().send(UpdateUnit{u, &update, u, step + 1});
   }
   ++step;
 }

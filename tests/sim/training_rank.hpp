@@ -122,6 +122,7 @@ class TrainingRank {
   DataPrefetch<int> prefetch;
   DeviceStream copies, compute, results;
   std::uint64_t step = 0;
+  UpdateStep update;
   std::uint64_t saved_step = 0;  // of the last checkpoint that was said to be durable
   std::exception_ptr cause;      // of its end, if it failed
   TimePoint ended_at;
