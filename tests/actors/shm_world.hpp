@@ -44,7 +44,9 @@ inline std::vector<std::string> run_ranks(std::uint32_t world,
                                           ShmBackend::Options options = {}) {
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
-  options.job = random_job();
+  if (options.job.empty()) {
+    options.job = random_job();
+  }
   options.world = world;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     options.rank = rank;
