@@ -24,6 +24,7 @@
 #include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
 #include "engine/data/dataset.hpp"
+#include "engine/data/loader.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
 #include "engine/resident_bytes.hpp"
@@ -57,6 +58,7 @@ struct InitializeArgs {
   std::shared_ptr<const Dataset> dataset;  // may be null: then batches are handed in
   std::int64_t epochs = 0;                 // of the dataset; 0: without end
   std::uint64_t seed = 0;                  // of the shuffle
+  PrefetchOptions prefetch;                // of the loader
   /// Learning rate of optimizer step n (1-based) instead of the config's schedule.
   std::function<double(std::int64_t)> learning_rate;
   std::vector<ParameterGroup> parameter_groups;  // none: one with the optimizer block's values
@@ -96,7 +98,7 @@ class Engine {
 
   /// Loss of a batch with the newest weights; no gradient, no side effect.
   float evaluate(Batch batch);
-  /// Logits fp32 [B, T, V] of a batch with the newest weights.
+  /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes].
   at::Tensor logits(Batch batch);
 
   /// Waits until no update is running.

@@ -17,8 +17,6 @@ namespace tandem {
 
 namespace {
 
-constexpr std::size_t kPrefetchDepth = 2;
-
 DType compute_type(Precision precision) {
   switch (precision) {
     case Precision::kF32:
@@ -44,15 +42,25 @@ std::optional<LossScaler> scaler_of(const Config& config) {
                      .min_scale = fp16.min_loss_scale});
 }
 
+template <class T>
+at::Tensor copy_of(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType type) {
+  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(type));
+  TANDEM_CHECK(static_cast<std::size_t>(tensor.numel()) == values.size(),
+               "a host batch has as many values as its shape says");
+  std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(T));
+  return tensor;
+}
+
 /// Owned copies of a host batch as tensors. Compute lane.
 Batch to_tensors(const HostBatch& host) {
-  const std::vector<std::int64_t> shape = {host.rows, host.length};
-  Batch batch{.inputs = at::empty(shape, at::kLong), .labels = at::empty(shape, at::kLong)};
-  std::memcpy(batch.inputs.data_ptr(), host.inputs.data(),
-              host.inputs.size() * sizeof(std::int64_t));
-  std::memcpy(batch.labels.data_ptr(), host.labels.data(),
-              host.labels.size() * sizeof(std::int64_t));
-  return batch;
+  if (!host.feature_shape.empty()) {
+    return {.inputs = copy_of(host.features, host.feature_shape, at::kFloat),
+            .labels = copy_of(host.labels, {host.rows}, at::kLong),
+            .tokens = host.tokens};
+  }
+  return {.inputs = copy_of(host.inputs, {host.rows, host.length}, at::kLong),
+          .labels = copy_of(host.labels, {host.rows, host.length}, at::kLong),
+          .tokens = host.tokens};
 }
 
 /// Checked: every parameter names one of them.
@@ -103,7 +111,8 @@ Engine::Impl::Impl(InitializeArgs arguments)
            RankOptions::from(config, options, compute_type(config.precision())), *communicator),
       step(rank, options) {
   if (arguments.dataset) {
-    start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed);
+    start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed,
+                 arguments.prefetch);
   }
 }
 
@@ -115,7 +124,8 @@ Engine::Impl::~Impl() {
 }
 
 void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
-                                std::uint64_t seed) {
+                                std::uint64_t seed, const PrefetchOptions& ahead) {
+  TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1, "somebody makes the next batch");
   loader.emplace(
       std::move(dataset),
       LoaderOptions{.sampler = {.world_size = rank.world_size(), .rank = rank.rank(), .seed = seed},
@@ -126,7 +136,7 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
       .pool = &rank.data_pool(),
       .make =
           [this](std::uint64_t number) { return loader->make(static_cast<std::int64_t>(number)); },
-      .depth = kPrefetchDepth});
+      .depth = ahead.depth});
   prefetch->start(rank.scope());
 }
 
@@ -162,15 +172,15 @@ Task<std::optional<Batch>> Engine::Impl::next_batch() {
   }
   ++batches_taken;
   auto make = [&] { return to_tensors(*host); };
-  Batch batch = co_await rank.lane().run(make);
-  batch.tokens = host->tokens;
-  co_return batch;
+  co_return co_await rank.lane().run(make);
 }
 
 Task<float> Engine::Impl::forward(Batch batch) {
-  share_.tokens += batch.tokens >= 0 ? batch.tokens : batch.inputs.numel();
-  share_.sequences += batch.inputs.size(0);
-  share_.longest = std::max(share_.longest, batch.inputs.size(1));
+  const std::int64_t rows = batch.inputs.size(0);
+  const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
+  share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
+  share_.sequences += rows;
+  share_.longest = std::max(share_.longest, length);
   const float loss = co_await step.forward(std::move(batch));
   losses_.push_back(loss);
   co_return loss;

@@ -23,8 +23,8 @@ struct Engine::Impl {
   explicit Impl(InitializeArgs arguments);
   ~Impl();
 
-  void start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
-                    std::uint64_t seed);
+  void start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs, std::uint64_t seed,
+                    const PrefetchOptions& ahead);
   void check_no_step_in_flight() const;
   [[nodiscard]] double rate_of(std::int64_t optimizer_step) const;
   /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
@@ -49,6 +49,7 @@ struct Engine::Impl {
   std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
   Rank rank;
   TrainStep step;
+  std::optional<CpuPool> data_pool;
   std::optional<DataPrefetch<HostBatch>> prefetch;
 
   bool training = true;

@@ -65,7 +65,6 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
                               .name = "adam",
                               .background = options_.optimizer_shares_cores}),
       link_pool_(loop_, {.threads = std::min(2, options_.compute_threads), .name = "link"}),
-      data_pool_(loop_, {.threads = 1, .name = "data"}),
       backend_(communicator.make_backend(loop_, link_pool_)),
       scope_(loop_, "actors") {
   for (const UnitSpec& unit : model_.units) {

@@ -73,7 +73,6 @@ class Rank {
   [[nodiscard]] EventLoop& loop() noexcept { return loop_; }
   [[nodiscard]] Scope& scope() noexcept { return scope_; }
   [[nodiscard]] ComputeLane& lane() noexcept { return lane_; }
-  [[nodiscard]] CpuPool& data_pool() noexcept { return data_pool_; }
 
   [[nodiscard]] const Model& model() const noexcept { return model_; }
   [[nodiscard]] const SlotClasses& classes() const noexcept { return classes_; }
@@ -154,7 +153,6 @@ class Rank {
   ComputeLane lane_;
   CpuPool optimizer_pool_;
   CpuPool link_pool_;
-  CpuPool data_pool_;
   std::unique_ptr<CollectiveBackend> backend_;
   Scope scope_;
 

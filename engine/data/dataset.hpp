@@ -7,14 +7,18 @@
 
 namespace tandem {
 
-/// One micro-batch in host memory, before the compute lane makes tensors of it. Row-major [rows, length].
+/// One micro-batch in host memory, before the compute lane makes tensors of it; row-major. Two kinds:
+///  - tokens: `inputs` and `labels` are [rows, length];
+///  - features (images): `features` has `feature_shape`, whose first extent is rows, `labels` is [rows], length is 1.
 struct HostBatch {
   std::int64_t rows = 0;
   std::int64_t length = 0;
-  std::int64_t tokens = 0;           // without padding
+  std::int64_t tokens = 0;           // without padding; of features: rows
   std::vector<std::int64_t> inputs;  // token ids
   std::vector<std::int64_t> labels;  // -100: nothing to learn there
   std::int64_t epoch = 0;
+  std::vector<float> features;
+  std::vector<std::int64_t> feature_shape;  // empty: a batch of tokens
 };
 
 class Dataset {

@@ -4,6 +4,7 @@
 // workers there are. Each epoch is reshuffled with seed + epoch; the last batch of an epoch is short unless drop_last.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,12 @@ struct LoaderOptions {
   std::int64_t micro_batch = 1;  // records per micro-batch of this rank
   std::int64_t epochs = 1;       // the sequence ends after these; 0: never
   bool drop_last = false;
+};
+
+/// How far ahead of the step the loader works, and with how many threads. Of no influence on the batches or their order.
+struct PrefetchOptions {
+  std::size_t depth = 2;  // micro-batches being made or ready, at least 1
+  int workers = 1;        // threads that make them, at least 1
 };
 
 /// Micro-batches that one rank makes of an epoch of `records`; 0 when drop_last leaves none.

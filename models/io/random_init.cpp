@@ -84,6 +84,25 @@ constexpr std::array<double, 8> kTailBottom = {1.0,
                                                1.42151175831644588870e-7,
                                                2.04426310338993978564e-15};
 
+/// call(i, p) for every element i in [begin, end) of tensor `name`, p uniform in (0, 1).
+template <class Call>
+void for_each_probability(std::string_view name, std::uint64_t seed, std::int64_t begin,
+                          std::int64_t end, Call call) {
+  const std::uint64_t hash = hash_of(name);
+  std::array<std::uint32_t, 4> bits{};
+  std::int64_t block = -1;
+  for (std::int64_t i = begin; i < end; ++i) {
+    if (i / 4 != block) {
+      block = i / 4;
+      const auto low = static_cast<std::uint64_t>(block);
+      bits = philox4x32({static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32),
+                         static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
+                        seed);
+    }
+    call(i, (static_cast<double>(bits[static_cast<std::size_t>(i % 4)]) + 0.5) * 0x1p-32);
+  }
+}
+
 }  // namespace
 
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::uint64_t key) {
@@ -121,20 +140,16 @@ void fill_initial(const CheckpointTensor& tensor, std::uint64_t seed, double dev
     std::fill(out, out + (end - begin), tensor.init == TensorInit::kOnes ? 1.0F : 0.0F);
     return;
   }
-  const std::uint64_t name = hash_of(tensor.name);
-  std::array<std::uint32_t, 4> bits{};
-  std::int64_t block = -1;
-  for (std::int64_t i = begin; i < end; ++i) {
-    if (i / 4 != block) {
-      block = i / 4;
-      const auto low = static_cast<std::uint64_t>(block);
-      bits = philox4x32({static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32),
-                         static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
-                        seed);
-    }
-    const double p = (static_cast<double>(bits[static_cast<std::size_t>(i % 4)]) + 0.5) * 0x1p-32;
+  for_each_probability(tensor.name, seed, begin, end, [&](std::int64_t i, double p) {
     out[i - begin] = static_cast<float>(deviation * normal_quantile(p));
-  }
+  });
+}
+
+void fill_uniform(std::string_view name, std::uint64_t seed, double bound, std::int64_t begin,
+                  std::int64_t end, float* out) {
+  for_each_probability(name, seed, begin, end, [&](std::int64_t i, double p) {
+    out[i - begin] = static_cast<float>(bound * (2 * p - 1));
+  });
 }
 
 }  // namespace tandem

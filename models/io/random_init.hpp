@@ -22,4 +22,8 @@ double normal_quantile(double p);
 void fill_initial(const CheckpointTensor& tensor, std::uint64_t seed, double deviation,
                   std::int64_t begin, std::int64_t end, float* out);
 
+/// Elements [begin, end) of the tensor `name`, uniform between -bound and bound. Any thread.
+void fill_uniform(std::string_view name, std::uint64_t seed, double bound, std::int64_t begin,
+                  std::int64_t end, float* out);
+
 }  // namespace tandem

@@ -1,0 +1,29 @@
+// models/cifar/dataset.hpp — pictures as micro-batches of features: value / 255, then (x - 0.5) / 0.5, as the example does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "engine/data/dataset.hpp"
+#include "models/cifar/records.hpp"
+
+namespace tandem {
+
+/// Pixels of one picture as the net sees them, [3, 32, 32], each from -1 to 1.
+void normalise_cifar(const std::uint8_t* pixels, float* out);
+
+class CifarDataset : public Dataset {
+ public:
+  explicit CifarDataset(std::shared_ptr<const CifarImages> images) : images_(std::move(images)) {}
+
+  [[nodiscard]] std::int64_t size() const override { return images_->size(); }
+  /// features [rows, 3, 32, 32], labels [rows]; tokens counts pictures.
+  [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
+
+ private:
+  std::shared_ptr<const CifarImages> images_;
+};
+
+}  // namespace tandem

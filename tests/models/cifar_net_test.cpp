@@ -1,0 +1,186 @@
+// The example's net: logits and gradients of the first batch, and twenty training steps of the engine, against torch.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <simdjson.h>
+
+#include "engine/config/config.hpp"
+#include "engine/engine.hpp"
+#include "models/cifar/dataset.hpp"
+#include "models/cifar/net.hpp"
+#include "models/cifar/records.hpp"
+#include "models/io/safetensors.hpp"
+#include "tests/models/io_support.hpp"
+#include "tests/models/math_harness.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using test::shared;
+
+constexpr double kLossLimit = 2e-6;  // oracles/README.md: losses, norms (relative), weights
+constexpr double kNormLimit = 1e-6;
+constexpr double kWeightLimit = 3e-5;
+constexpr std::int64_t kBatch = 16;
+
+at::Tensor read(const SafetensorsFile& file, const std::string& name) {
+  const TensorInfo& info = file.at(name);
+  at::Tensor tensor = at::empty(info.shape, info.type == TensorType::kI64 ? at::kLong : at::kFloat);
+  const auto bytes = file.bytes(info);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+Batch batch_of(const CifarImages& images, std::int64_t first, std::int64_t count) {
+  Batch batch{.inputs = at::empty({count, kCifarChannels, kCifarSide, kCifarSide}),
+              .labels = at::empty({count}, at::kLong)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    normalise_cifar(images.image(first + i), batch.inputs.data_ptr<float>() + i * kCifarPixels);
+    batch.labels.data_ptr<std::int64_t>()[i] = images.labels[static_cast<std::size_t>(first + i)];
+  }
+  return batch;
+}
+
+TEST(CifarNet, HasTheExamplesParameters) {
+  std::int64_t count = 0;
+  for (const ParameterSpec& parameter : cifar_parameters()) {
+    count += parameter.numel();
+  }
+  EXPECT_EQ(count, 62'006);
+}
+
+TEST(CifarNet, FreshWeightsFillTorchsBoundsAndDependOnTheSeed) {
+  const ParameterSpec& fc1 = cifar_parameters()[4];
+  ASSERT_EQ(fc1.name, "fc1.weight");
+  std::vector<float> a(static_cast<std::size_t>(fc1.numel()));
+  std::vector<float> b(a.size());
+  cifar_initial_weights(1)(fc1, 0, fc1.numel(), a.data());
+  cifar_initial_weights(2)(fc1, 0, fc1.numel(), b.data());
+  EXPECT_NE(a, b);
+  const auto [low, high] = std::ranges::minmax(a);
+  EXPECT_GE(low, -0.05F);
+  EXPECT_LE(high, 0.05F);
+  EXPECT_GT(high - low, 0.0999F);
+  const double mean = std::accumulate(a.begin(), a.end(), 0.0) / static_cast<double>(a.size());
+  EXPECT_NEAR(mean, 0, 5 * 0.05 / std::sqrt(3.0 * static_cast<double>(a.size())));
+}
+
+TEST(CifarNet, LogitsLossAndGradientsOfTheFirstBatch) {
+  TANDEM_NEEDS_SHARED("oracles/cifar");
+  const auto oracle = SafetensorsFile::open(shared("oracles/cifar/first_batch.safetensors"));
+  test::MathHarness harness(make_cifar_model({}), at::kFloat,
+                            cifar_weights_of(shared("oracles/cifar/initial.safetensors")));
+  const Batch batch{read(oracle, "images"), read(oracle, "labels")};
+  EXPECT_LE((harness.logits(batch.inputs) - read(oracle, "logits")).abs().max().item<double>(),
+            1e-6);
+  EXPECT_NEAR(harness.step(batch), read(oracle, "loss").item<double>(), kLossLimit);
+  for (const auto& [name, weight] : harness.parameters()) {
+    const at::Tensor expected = read(oracle, "grad." + name);
+    const at::Tensor got = weight->grad_written ? weight->grad : weight->value.grad();
+    EXPECT_LE((got - expected).abs().max().item<double>(),
+              2e-6 * expected.abs().max().item<double>())
+        << name;
+  }
+}
+
+TEST(CifarNet, SixteenBitWeightsTakeTheSameBatches) {
+  const auto images = generated_cifar(8, 1).train;
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    test::MathHarness harness(make_cifar_model({}), type, cifar_initial_weights(3));
+    test::MathHarness exact(make_cifar_model({}), at::kFloat, cifar_initial_weights(3));
+    const Batch batch = batch_of(images, 0, 8);
+    EXPECT_NEAR(harness.step(batch), exact.step(batch), 2e-2);
+  }
+}
+
+struct Trace {
+  const char* name;
+  const char* config;
+};
+
+std::ostream& operator<<(std::ostream& out, const Trace& trace) { return out << trace.name; }
+
+class CifarTrace : public testing::TestWithParam<Trace> {};
+
+/// Losses and norms of 20 steps in file order, then the weights.
+TEST_P(CifarTrace, AsTorchAndDeepSpeedsSchedule) {
+  TANDEM_NEEDS_SHARED("oracles/cifar");
+  const fs::path folder = shared("oracles/cifar");
+  const CifarImages images =
+      read_cifar_file(shared("data/cifar-10-batches-bin/data_batch_1.bin.xz"));
+  simdjson::dom::parser parser;
+  const simdjson::dom::element traces = parser.load((folder / "traces.json").string());
+  const simdjson::dom::object trace = traces[GetParam().name];
+  Engine engine({.model = make_cifar_model(cifar_weights_of(folder / "initial.safetensors")),
+                 .config = parse_config(GetParam().config, "the trace", 1)});
+  std::int64_t first = 0;
+  for (std::size_t step = 0; step < 20; ++step) {
+    const Batch batch = batch_of(images, first, kBatch);
+    first += kBatch;
+    const StepResult result = engine.train_step(std::span(&batch, 1));
+    EXPECT_NEAR(result.loss, double(trace["loss"].at(step)), kLossLimit) << "step " << step + 1;
+    const double norm = double(trace["grad_norm"].at(step));
+    EXPECT_NEAR(result.verdict.norm.value, norm, kNormLimit * norm) << "step " << step + 1;
+    EXPECT_EQ(result.tokens, kBatch);
+  }
+  const auto final_weights =
+      SafetensorsFile::open(folder / fmt::format("final_{}.safetensors", GetParam().name));
+  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
+    std::vector<float> expected(values.size());
+    final_weights.read_f32(parameter.name, 0, parameter.numel(), expected.data());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(values[i], expected[i], kWeightLimit) << parameter.name << "[" << i << "]";
+    }
+  });
+}
+
+#define CIFAR_CONFIG(scheduler, clip)                                                         \
+  R"({"train_batch_size": 16, "zero_optimization": {"stage": 3}, "gradient_clipping": )" clip \
+  R"(, "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.8, 0.999], \
+  "eps": 1e-8, "weight_decay": 3e-7}})" scheduler "}"
+
+INSTANTIATE_TEST_SUITE_P(
+    Traces, CifarTrace,
+    testing::Values(Trace{"deepspeed", CIFAR_CONFIG(R"(, "scheduler": {"type": "WarmupLR", "params":
+          {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000}})",
+                                                    "1.0")},
+                    Trace{"deepspeed_constant_lr", CIFAR_CONFIG("", "1.0")},
+                    Trace{"deepspeed_constant_lr_clip_0.1", CIFAR_CONFIG("", "0.1")}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      std::ranges::replace(name, '.', '_');
+      return name;
+    });
+
+/// The loader feeds what the caller would: same losses for batches handed in, for every number of workers.
+TEST(CifarNet, TheOrderOfBatchesDoesNotDependOnWorkers) {
+  const auto images = std::make_shared<const CifarImages>(generated_cifar(150, 1).train);
+  const auto losses_with = [&](int workers, std::size_t depth) {
+    Engine engine({.model = make_cifar_model(cifar_initial_weights(5)),
+                   .config = parse_config(CIFAR_CONFIG("", "1.0"), "the test", 1),
+                   .dataset = std::make_shared<CifarDataset>(images),
+                   .epochs = 2,
+                   .seed = 9,
+                   .prefetch = {.depth = depth, .workers = workers}});
+    std::vector<double> losses;
+    while (const auto result = engine.train_step()) {
+      losses.push_back(result->loss);
+    }
+    return losses;
+  };
+  const std::vector<double> one = losses_with(1, 1);
+  EXPECT_EQ(one.size(), 20U);  // 150 records: 9 whole batches and a short one, twice
+  EXPECT_EQ(losses_with(2, 2), one);
+  EXPECT_EQ(losses_with(4, 7), one);
+}
+
+}  // namespace
+}  // namespace tandem
