@@ -4,8 +4,6 @@
 //   finetune_zero3                     the demo: a small model, random weights, the project's own sentences
 //
 // Read main() downward: flags -> model and data -> config -> engine -> loop -> model/ and summary.
-#include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -19,6 +17,7 @@
 #include "examples/support/demo.hpp"
 #include "examples/support/finetune_config.hpp"
 #include "examples/support/finetune_flags.hpp"
+#include "examples/support/training_run.hpp"
 #include "models/alpaca_dataset.hpp"
 #include "models/causal_lm.hpp"
 #include "models/pretrained.hpp"
@@ -28,41 +27,14 @@
 namespace tandem {
 namespace {
 
-volatile std::sig_atomic_t g_signal = 0;
-
-/// The first SIGINT or SIGTERM lets the running step finish; the second one kills, as the default does.
-void finish_on_signals() {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction action = {};
-    action.sa_handler = [](int number) { g_signal = number; };
-    action.sa_flags = SA_RESETHAND;
-    sigaction(signal, &action, nullptr);
-  }
-}
-
-StepMetrics metrics_of(const StepResult& result, const HfConfig& shape, const Engine& engine,
-                       const FinetuneFlags& flags, double epoch) {
+/// The example's figure of a step.
+double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& engine,
+                 const FinetuneFlags& flags) {
   const FlopShape flops = {.parameters = engine.parameter_count(),
                            .layers = shape.num_hidden_layers,
                            .hidden = shape.hidden_size,
                            .activation_checkpointing = flags.activation_checkpointing};
-  return {
-      .step = result.step,
-      .epoch = epoch,
-      .loss = result.loss,
-      .lr = result.learning_rate,
-      .grad_norm = result.verdict.norm.value,
-      .tokens = result.tokens,
-      .step_time_s = result.step_time_s,
-      .tokens_per_s = static_cast<double>(result.tokens) / result.step_time_s,
-      .tflops = example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s),
-      .overlap_efficiency = result.overlap_efficiency,
-      .exposed_optimizer_s = result.exposure.optimizer_s,
-      .exposed_gather_s = result.exposure.gather_s,
-      .exposed_reduce_s = result.exposure.reduce_s,
-      .exposed_data_s = result.exposure.data_s,
-      .verdict = std::string(name_of(result.verdict.outcome)),
-      .peak_host_bytes = static_cast<std::int64_t>(machine::peak_rss_bytes())};
+  return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
 }
 
 int finetune(FinetuneFlags flags) {
@@ -85,9 +57,11 @@ int finetune(FinetuneFlags flags) {
   Config config = finetune_config(flags);
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
   const auto without_engine_bytes = static_cast<std::int64_t>(machine::rss_bytes());
+  EngineOptions options = engine_options(flags);
+  options.activation_checkpointing = flags.activation_checkpointing;
   Engine engine({.model = pretrained.model(),
                  .config = config,
-                 .options = engine_options(flags),
+                 .options = options,
                  .dataset = dataset,
                  .epochs = 0,
                  .seed = flags.seed,
@@ -111,10 +85,11 @@ int finetune(FinetuneFlags flags) {
   finish_on_signals();
   const auto steps_per_epoch =
       static_cast<double>(dataset->size()) / static_cast<double>(config.batch.train_batch_size);
-  for (std::int64_t step = 0; step < total_steps && g_signal == 0; ++step) {
+  for (std::int64_t step = 0; step < total_steps && stop_signal() == 0; ++step) {
     const std::optional<StepResult> result = engine.train_step();
     const double epoch = static_cast<double>(step + 1) / steps_per_epoch;
-    metrics.write(metrics_of(*result, pretrained.config(), engine, flags, epoch));
+    metrics.write(
+        metrics_of(*result, epoch, tflops_of(*result, pretrained.config(), engine, flags)));
   }
 
   // What remains of it: model/, summary, trace.
@@ -125,7 +100,10 @@ int finetune(FinetuneFlags flags) {
   pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model",
                   torch_dtype_name(config.precision()));
   RunSummary summary = metrics.summary();
-  complete_summary(summary, flags, config, engine, without_engine_bytes);
+  // Model FLOPs: 6 per parameter and token.
+  const double model_tflops =
+      6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s;
+  complete_summary(summary, flags, config, engine, model_tflops, without_engine_bytes);
   metrics.finish(summary);
   std::string text = summary_text(summary);
   text.pop_back();  // note() ends the line
@@ -134,7 +112,7 @@ int finetune(FinetuneFlags flags) {
     trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
   }
   metrics.note("artefacts in " + flags.output_dir);
-  return g_signal == 0 ? 0 : 128 + g_signal;
+  return stop_signal() == 0 ? 0 : 128 + stop_signal();
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ Console::Console(ProgressMode mode, std::int64_t total_steps, std::int64_t log_i
       bar_(bar),
       total_steps_(total_steps),
       log_interval_(std::max<std::int64_t>(1, log_interval)),
-      show_lines_(mode != ProgressMode::kOff),
+      show_lines_(mode != ProgressMode::kOff && log_interval > 0),
       show_bar_((mode == ProgressMode::kAuto || mode == ProgressMode::kBar) && is_terminal(bar)),
       start_(std::chrono::steady_clock::now()) {}
 

@@ -39,6 +39,7 @@ struct BarState {
 
 class Console {
  public:
+  /// `log_interval` 0: no step lines.
   Console(ProgressMode mode, std::int64_t total_steps, std::int64_t log_interval,
           std::FILE* lines = stdout, std::FILE* bar = stderr);
   ~Console();  // ends the bar

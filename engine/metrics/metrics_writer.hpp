@@ -20,7 +20,7 @@ namespace tandem {
 struct MetricsOptions {
   std::string output_dir;        // made when it is not there
   std::int64_t total_steps = 0;  // for the bar and its ETA; 0: unknown
-  std::int64_t log_interval = 1;
+  std::int64_t log_interval = 1;  // 0: no lines of our own, the trainer writes its own by note()
   std::int64_t warmup_steps = 0;  // left out of the summary's figures
   bool tensorboard = true;
   bool append = false;  // resume: go on in the metrics.jsonl that is there

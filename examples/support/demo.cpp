@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <vector>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "examples/support/training_run.hpp"
 #include "models/generate.hpp"
 
 namespace tandem {
@@ -33,8 +32,7 @@ void apply_demo_defaults(FinetuneFlags& flags) {
     flags.dataset_name = folder + "/instructions.json";
   }
   if (!flags.given("--output_dir")) {
-    flags.output_dir =
-        fmt::format("runs/demo-{:%Y%m%d-%H%M%S}", fmt::localtime(std::time(nullptr)));
+    flags.output_dir = fresh_output_dir("demo");
   }
   if (!flags.given("--lr")) {
     flags.lr = 1e-3;

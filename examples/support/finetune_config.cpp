@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "engine/data/loader.hpp"
-#include "engine/program.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -28,31 +25,6 @@ std::string builtin_config(const FinetuneFlags& flags) {
   }}
 }})",
       flags.batch_size, stage, stage == 3);
-}
-
-std::vector<KeyOverride> overrides_of(const FinetuneFlags& flags) {
-  std::vector<KeyOverride> overrides;
-  const auto add = [&](std::string path, std::string json, std::string flag) {
-    overrides.push_back({std::move(path), std::move(json), std::move(flag)});
-  };
-  add("train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size");
-  if (!flags.dtype.empty()) {
-    add("bf16.enabled", flags.dtype == "bf16" ? "true" : "false", "--dtype");
-    if (flags.dtype == "fp16") {
-      add("fp16.enabled", "true", "--dtype");
-    }
-  }
-  if (flags.stage) {
-    add("zero_optimization.stage", fmt::format("{}", *flags.stage), "--stage");
-  }
-  if (flags.gradient_clipping) {
-    add("gradient_clipping", fmt::format("{}", *flags.gradient_clipping), "--gradient_clipping");
-  }
-  if (flags.gradient_accumulation_steps) {
-    add("gradient_accumulation_steps", fmt::format("{}", *flags.gradient_accumulation_steps),
-        "--gradient_accumulation_steps");
-  }
-  return overrides;
 }
 
 /// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says otherwise.
@@ -83,25 +55,14 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
 }  // namespace
 
 Config finetune_config(const FinetuneFlags& flags) {
-  const ParseOptions options = {.overrides = overrides_of(flags)};
+  ParseOptions options = {.overrides = config_overrides(flags)};
+  options.overrides.push_back(
+      {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
   Config config = flags.deepspeed_config.empty()
                       ? parse_config(builtin_config(flags), "the built-in config", options)
                       : load_config(flags.deepspeed_config, options);
   apply_optimizer_flags(flags, config);
   return config;
-}
-
-EngineOptions engine_options(const FinetuneFlags& flags) {
-  EngineOptions options;
-  options.overlap = flags.overlap == "off"    ? Overlap::kOff
-                    : flags.overlap == "comm" ? Overlap::kComm
-                                              : Overlap::kOffload;
-  options.activation_checkpointing = flags.activation_checkpointing;
-  options.gather_slots = flags.gather_slots;
-  options.compute_threads = flags.compute_threads;
-  options.optimizer_threads = flags.optimizer_threads;
-  options.pin_optimizer = flags.pin_cores;
-  return options;
 }
 
 std::int64_t total_steps_of(const FinetuneFlags& flags, const Config& config,
@@ -152,21 +113,6 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
           name_of(config.precision()), config.zero.stage, config.gradient_clipping, flags.overlap,
           engine.gather_slots(), engine.compute_threads(), engine.optimizer_threads()),
   };
-}
-
-void complete_summary(RunSummary& summary, const FinetuneFlags& flags, const Config& config,
-                      Engine& engine, std::int64_t without_engine_bytes) {
-  // Model FLOPs: 6 per parameter and token.
-  const double peak = engine.measure_peak_tflops();
-  summary.mfu = 6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s / peak;
-  summary.device = "cpu";
-  summary.world_size = config.world_size;
-  summary.version = version();
-  summary.flags = flags.typed;
-  summary.memory["host"] = {
-      .predicted_bytes =
-          without_engine_bytes + static_cast<std::int64_t>(engine.resident_bytes().total()),
-      .actual_bytes = static_cast<std::int64_t>(machine::peak_rss_bytes())};
 }
 
 }  // namespace tandem

@@ -8,7 +8,6 @@
 
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
-#include "engine/metrics/summary.hpp"
 #include "examples/support/finetune_flags.hpp"
 #include "models/alpaca_dataset.hpp"
 #include "models/pretrained.hpp"
@@ -18,8 +17,6 @@ namespace tandem {
 /// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key that contradict each
 /// other are a user_error. What this version cannot run is refused here.
 Config finetune_config(const FinetuneFlags& flags);
-
-EngineOptions engine_options(const FinetuneFlags& flags);
 
 /// Optimizer steps of the run: --steps, else the epochs' steps cut at --bench_steps.
 std::int64_t total_steps_of(const FinetuneFlags& flags, const Config& config, std::int64_t records);
@@ -34,10 +31,5 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
 std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& config,
                                       const Pretrained& pretrained, const Engine& engine,
                                       const AlpacaDataset& dataset);
-
-/// Fills in what the metrics writer cannot know. `without_engine_bytes`: resident before the engine was made; predicted is
-/// that and the engine's buffers, activations come on top.
-void complete_summary(RunSummary& summary, const FinetuneFlags& flags, const Config& config,
-                      Engine& engine, std::int64_t without_engine_bytes);
 
 }  // namespace tandem

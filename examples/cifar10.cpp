@@ -1,0 +1,162 @@
+// examples/cifar10.cpp — the DeepSpeed CIFAR-10 example: a small net, any ZeRO stage, fp32, fp16 or bf16.
+//
+//   cifar10 --dtype fp32 --epochs 2 --data_dir cifar-10-batches-bin
+//   cifar10                            the example's defaults, on fetched data or a generated set
+//
+// Read cifar10() downward: flags -> data -> config -> engine -> epochs -> accuracy, pictures, weights and summary.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "engine/config/config.hpp"
+#include "engine/data/loader.hpp"
+#include "engine/engine.hpp"
+#include "engine/metrics/metrics_writer.hpp"
+#include "engine/process.hpp"
+#include "engine/program.hpp"
+#include "examples/support/accuracy.hpp"
+#include "examples/support/cifar_flags.hpp"
+#include "examples/support/cifar_report.hpp"
+#include "examples/support/training_run.hpp"
+#include "models/cifar/dataset.hpp"
+#include "models/cifar/net.hpp"
+#include "models/cifar/records.hpp"
+#include "models/io/checkpoint_writer.hpp"
+#include "runtime/machine.hpp"
+#include "runtime/trace.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::int64_t kTestBatch = 100;
+
+/// The one place that knows which of how many processes this is.
+RankShare rank_share() { return {.rank = 0, .world_size = 1}; }
+
+std::string describe(const CifarFlags& flags, const Config& config, const Engine& engine) {
+  return fmt::format(
+      "engine   {} parameters, {}, ZeRO stage {}, clipping {}, overlap {}, batch {} = {} per "
+      "micro-batch x {} accumulation x {} rank, {} compute threads, {} optimizer threads",
+      engine.parameter_count(), name_of(config.precision()), config.zero.stage,
+      config.gradient_clipping, flags.overlap, config.batch.train_batch_size,
+      config.batch.micro_batch_size, config.batch.accumulation_steps, config.world_size,
+      engine.compute_threads(), engine.optimizer_threads());
+}
+
+/// fp32 master weights under torch's names.
+void save_weights(Engine& engine, const std::filesystem::path& folder) {
+  std::vector<TensorPlan> plan;
+  for (const ParameterSpec& parameter : cifar_parameters()) {
+    plan.push_back({parameter.name, TensorType::kF32, parameter.shape});
+  }
+  CheckpointWriter writer(folder, std::move(plan));
+  engine.for_each_parameter(
+      [&](const ParameterSpec&, std::span<const float> values) { writer.append_f32(values); });
+  writer.finish();
+}
+
+/// Optimizer steps of one epoch on this rank's share of `records`.
+std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
+  const std::int64_t batches =
+      batches_per_epoch(records, {.sampler = {.world_size = static_cast<int>(config.world_size)},
+                                  .micro_batch = config.batch.micro_batch_size,
+                                  .drop_last = config.dataloader_drop_last});
+  return std::max<std::int64_t>(1, batches / config.batch.accumulation_steps);
+}
+
+/// Steps until the end or a signal; the example's line every --log-interval of an epoch's mini-batches.
+void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
+           std::int64_t total_steps, std::int64_t epoch_steps) {
+  RunningLoss running(flags.log_interval);
+  for (std::int64_t step = 0; step < total_steps && stop_signal() == 0; ++step) {
+    const std::optional<StepResult> result = engine.train_step();
+    if (!result) {
+      break;
+    }
+    const double tflops =
+        1e-12 * kCifarFlopsPerImage * static_cast<double>(result->sequences) / result->step_time_s;
+    metrics.write(metrics_of(
+        *result, static_cast<double>(step + 1) / static_cast<double>(epoch_steps), tflops));
+    const std::int64_t epoch = step / epoch_steps;
+    const std::int64_t number = step % epoch_steps;
+    if (running.add(epoch, number, result->loss)) {
+      metrics.note(example_loss_line(epoch, number, running.mean()));
+    }
+  }
+  engine.drain();
+  metrics.note("Finished Training");
+}
+
+int cifar10(CifarFlags flags) {
+  if (flags.trace) {
+    trace::enable();
+  }
+  const Config config = cifar_config(flags);
+  CifarData data = open_cifar(flags.data_dir);
+  const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
+  const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
+  const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
+
+  const auto without_engine_bytes = static_cast<std::int64_t>(machine::rss_bytes());
+  Engine engine(
+      {.model = make_cifar_model(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
+                                                            : cifar_weights_of(flags.init_weights)),
+       .config = config,
+       .options = engine_options(flags),
+       .dataset = std::make_shared<CifarDataset>(train_images),
+       .epochs = 0,
+       .seed = flags.seed,
+       .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers}});
+  if (flags.output_dir.empty()) {
+    flags.output_dir = fresh_output_dir("cifar10");
+  }
+  MetricsWriter metrics({.output_dir = flags.output_dir,
+                         .total_steps = total_steps,
+                         .log_interval = 0,
+                         .warmup_steps = flags.warmup_steps,
+                         .tensorboard = flags.tensorboard,
+                         .progress = progress_mode_of(flags.progress)});
+  metrics.write_resolved_config(resolved_json(config));
+  metrics.note("data     " + data.description);
+  metrics.note(describe(flags, config, engine));
+
+  finish_on_signals();
+  train(flags, engine, metrics, total_steps, epoch_steps);
+
+  const std::filesystem::path folder = flags.output_dir;
+  const ImageLogits logits = [&](const at::Tensor& images) {
+    return engine.logits({.inputs = images});
+  };
+  const ClassCounts counts =
+      sum_over_ranks(count_share(logits, data.test, rank_share(), kTestBatch), rank_share());
+  for (const std::string& line : example_accuracy_lines(counts)) {
+    metrics.note(line);
+  }
+  write_predictions(folder / "predictions.png", data.test, logits);
+  save_weights(engine, folder);
+  RunSummary summary = metrics.summary();
+  complete_summary(summary, flags, config, engine, summary.tflops, without_engine_bytes);
+  metrics.finish(summary);
+  if (flags.trace) {
+    trace::write_chrome_json((folder / "trace.json.gz").string());
+  }
+  metrics.note(
+      fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));
+  return stop_signal() == 0 ? 0 : 128 + stop_signal();
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  tandem::tune_process(argv);
+  return tandem::guarded_main([&] {
+    auto flags = tandem::parse_cifar_flags(argc, argv);
+    return flags ? tandem::cifar10(std::move(*flags)) : 0;
+  });
+}

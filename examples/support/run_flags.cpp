@@ -1,0 +1,185 @@
+#include "examples/support/run_flags.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "engine/program.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+struct Later {
+  const char* flag;
+  const char* what;
+};
+constexpr std::array kLater = {
+    Later{"--speculate", "speculation (--overlap full)"},
+    Later{"--placement", "placement of optimizer state"},
+    Later{"--offload_ratio", "placement of optimizer state"},
+    Later{"--optimizer_state", "other layouts of optimizer state"},
+    Later{"--bucket_mb", "buckets smaller than a unit"},
+    Later{"--inflight_buckets", "speculation (--overlap full)"},
+    Later{"--io_backend", "the choice of an I/O back end"},
+    Later{"--sim_spec", "the simulated accelerator"},
+    Later{"--resume", "checkpoints"},
+    Later{"--save_every", "checkpoints"},
+    Later{"--keep", "checkpoints"},
+    Later{"--use_wandb", "wandb; `wandb sync` reads the TensorBoard events"},
+};
+
+void refuse_later_flags(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    for (const Later& later : kLater) {
+      const std::string_view flag = later.flag;
+      if (argument == flag || argument.starts_with(std::string(flag) + "=")) {
+        throw user_error("flags", "{} is not in this version: it has no {}; leave it out", flag,
+                         later.what);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool RunFlags::given(const std::string& flag) const {
+  return std::ranges::any_of(typed, [&](const auto& entry) { return entry.first == flag; });
+}
+
+void add_run_flags(CLI::App& app, RunFlags& f) {
+  app.add_option("--deepspeed_config", f.deepspeed_config,
+                 "DeepSpeed JSON; default: the built-in one");
+  app.add_flag("--deepspeed", f.deepspeed, "Accepted: the engine is always on");
+  app.add_option("--local_rank,--local-rank", "Passed by launchers; the environment decides");
+  app.add_option("--dtype", f.dtype, "fp32, bf16 or fp16")->capture_default_str();
+  app.add_option("--stage", f.stage, "ZeRO stage, 0 to 3")->capture_default_str();
+  app.add_option("--gradient_clipping", f.gradient_clipping, "Limit of the global norm; 0: off");
+  app.add_option("--gradient_accumulation_steps", f.gradient_accumulation_steps,
+                 "Micro-batches per step");
+  app.add_option("--device", f.device, "auto or cpu (cuda and sim come later)")
+      ->capture_default_str();
+  app.add_option("--overlap", f.overlap,
+                 "What may run at the same time: off, comm (gathers and reductions), offload (also "
+                 "the optimizer, under the next forward)")
+      ->capture_default_str();
+  app.add_option("--gather_slots", f.gather_slots, "Gathered units held at a time; 0: chosen")
+      ->capture_default_str();
+  app.add_option("--optimizer_threads", f.optimizer_threads, "Threads of the Adam pool; 0: chosen")
+      ->capture_default_str();
+  app.add_option("--compute_threads", f.compute_threads,
+                 "Threads of the compute lane; 0: all cores")
+      ->capture_default_str();
+  app.add_flag("--pin_cores", f.pin_cores, "Pin the Adam pool to the last usable cores");
+  app.add_flag("--trace", f.trace, "Write trace.json.gz (Chrome, Perfetto)");
+  app.add_flag("--tensorboard,!--no-tensorboard", f.tensorboard, "Write TensorBoard events");
+  app.add_option("--progress", f.progress, "auto, bar, lines or off")->capture_default_str();
+}
+
+bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const* argv) {
+  refuse_later_flags(argc, argv);
+  if (parse_command_line(app, argc, argv)) {
+    return false;
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0 && !option->get_lnames().empty()) {
+      std::string text;
+      for (const std::string& value : option->results()) {
+        text += (text.empty() ? "" : " ") + value;
+      }
+      flags.typed.emplace_back("--" + option->get_lnames().front(), text);
+    }
+  }
+  return true;
+}
+
+void require_one_of(std::string_view flag, const std::string& value,
+                    std::initializer_list<std::string_view> allowed) {
+  if (std::ranges::find(allowed, value) != allowed.end()) {
+    return;
+  }
+  std::string list;
+  for (const std::string_view name : allowed) {
+    list += list.empty() ? "" : ", ";
+    list += name;
+  }
+  throw user_error("flags", "{} is \"{}\"; use one of {}", flag, value, list);
+}
+
+void require_above_zero(std::string_view flag, double value) {
+  if (!(value > 0)) {
+    throw user_error("flags", "{} is {}; it must be above 0", flag, value);
+  }
+}
+
+void require_not_negative(std::string_view flag, double value) {
+  if (!(value >= 0)) {
+    throw user_error("flags", "{} is {}; it must be 0 or more", flag, value);
+  }
+}
+
+void check_run_flags(const RunFlags& f) {
+  if (f.overlap == "full") {
+    throw user_error("flags",
+                     "--overlap full (speculation) is not in this version; use offload, which also "
+                     "hides the optimizer, under the next forward");
+  }
+  require_one_of("--overlap", f.overlap, {"off", "comm", "offload"});
+  require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
+  if (f.device != "auto" && f.device != "cpu") {
+    require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
+    throw user_error(
+        "flags", "--device {} is not in this version, which trains on the CPU; use cpu", f.device);
+  }
+  if (!f.dtype.empty()) {
+    require_one_of("--dtype", f.dtype, {"fp32", "bf16", "fp16"});
+  }
+  require_above_zero("--log_interval", static_cast<double>(f.log_interval));
+  require_not_negative("--steps", static_cast<double>(f.steps));
+  require_not_negative("--warmup_steps", static_cast<double>(f.warmup_steps));
+  require_not_negative("--gather_slots", f.gather_slots);
+  require_not_negative("--optimizer_threads", f.optimizer_threads);
+  require_not_negative("--compute_threads", f.compute_threads);
+}
+
+std::vector<KeyOverride> config_overrides(const RunFlags& flags) {
+  std::vector<KeyOverride> overrides;
+  const auto add = [&](std::string path, std::string json, std::string flag) {
+    overrides.push_back({std::move(path), std::move(json), std::move(flag)});
+  };
+  if (flags.given("--dtype")) {
+    add("bf16.enabled", flags.dtype == "bf16" ? "true" : "false", "--dtype");
+    if (flags.dtype == "fp16") {
+      add("fp16.enabled", "true", "--dtype");
+    }
+  }
+  if (flags.stage && flags.given("--stage")) {
+    add("zero_optimization.stage", fmt::format("{}", *flags.stage), "--stage");
+  }
+  if (flags.gradient_clipping) {
+    add("gradient_clipping", fmt::format("{}", *flags.gradient_clipping), "--gradient_clipping");
+  }
+  if (flags.gradient_accumulation_steps) {
+    add("gradient_accumulation_steps", fmt::format("{}", *flags.gradient_accumulation_steps),
+        "--gradient_accumulation_steps");
+  }
+  return overrides;
+}
+
+EngineOptions engine_options(const RunFlags& flags) {
+  EngineOptions options;
+  options.overlap = flags.overlap == "off"    ? Overlap::kOff
+                    : flags.overlap == "comm" ? Overlap::kComm
+                                              : Overlap::kOffload;
+  options.gather_slots = flags.gather_slots;
+  options.compute_threads = flags.compute_threads;
+  options.optimizer_threads = flags.optimizer_threads;
+  options.pin_optimizer = flags.pin_cores;
+  return options;
+}
+
+}  // namespace tandem

@@ -1,0 +1,78 @@
+// examples/support/run_flags.hpp — the flags that all trainers have, under the same names and with the same meaning.
+//
+// Each trainer's flags are a RunFlags with its own defaults and flags beside them. A flag that stands for a key of the
+// DeepSpeed JSON counts only when it was typed; with the built-in config the defaults count as well.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/config/config.hpp"
+#include "engine/options.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem {
+
+struct RunFlags {
+  std::string output_dir;
+  std::uint64_t seed = 42;
+  std::int64_t steps = 0;
+  std::int64_t warmup_steps = 15;
+  std::int64_t log_interval = 1;
+
+  // Keys of the DeepSpeed JSON.
+  bool deepspeed = false;
+  std::string deepspeed_config;
+  std::string dtype;  // empty: from the config
+  std::optional<std::int64_t> stage;
+  std::optional<double> gradient_clipping;
+  std::optional<std::int64_t> gradient_accumulation_steps;
+
+  // What the engine may do.
+  std::string device = "auto";
+  std::string overlap = "offload";
+  int gather_slots = 0;
+  int optimizer_threads = 0;
+  int compute_threads = 0;
+  bool pin_cores = false;
+
+  // What to report.
+  std::string progress = "auto";
+  bool tensorboard = true;
+  bool trace = false;
+
+  /// Flags that the user typed, for summary.json and for telling a typed value from a default.
+  std::vector<std::pair<std::string, std::string>> typed;
+  [[nodiscard]] bool given(const std::string& flag) const;
+};
+
+/// The engine's and the reports' flags; --output_dir, --seed, --log_interval, --warmup_steps and --steps, whose meaning or
+/// default differs, are the trainer's to add.
+void add_run_flags(CLI::App& app, RunFlags& flags);
+
+/// Refuses flags of later versions by name, parses, and fills in `typed`. False when the program has nothing more to do
+/// (--help, --version). Throws user_error.
+[[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
+                                   const char* const* argv);
+
+/// Throws user_error for a value that makes no sense.
+void check_run_flags(const RunFlags& flags);
+void require_one_of(std::string_view flag, const std::string& value,
+                    std::initializer_list<std::string_view> allowed);
+void require_above_zero(std::string_view flag, double value);
+void require_not_negative(std::string_view flag, double value);
+
+/// The typed flags that stand for keys of the config.
+std::vector<KeyOverride> config_overrides(const RunFlags& flags);
+
+EngineOptions engine_options(const RunFlags& flags);
+
+}  // namespace tandem

@@ -1,0 +1,366 @@
+// cifar10 and cifar10_tutorial as a user runs them: their lines, artefacts, flags and refusals.
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/one_hot.h>
+#include <ATen/ops/zeros.h>
+
+#include "examples/support/accuracy.hpp"
+#include "examples/support/cifar_report.hpp"
+#include "examples/support/plain_net.hpp"
+#include "examples/support/png.hpp"
+#include "models/cifar/net.hpp"
+#include "models/io/safetensors.hpp"
+#include "tests/examples/trainer_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+class Cifar : public TrainerTest {
+ protected:
+  [[nodiscard]] Finished cifar(const std::string& flags) const {
+    return shell(
+        fmt::format("TANDEM_CACHE='{}' '{}/cifar10' {}", path("no cache"), TANDEM_BIN_DIR, flags));
+  }
+  [[nodiscard]] Finished run(const std::string& output, const std::string& flags) const {
+    return cifar(fmt::format("--dtype fp32 --stage 3 --no-tensorboard --output_dir '{}' {}",
+                             path(output), flags));
+  }
+  [[nodiscard]] Finished tutorial(const std::string& flags) const {
+    return shell(fmt::format("TANDEM_CACHE='{}' '{}/cifar10_tutorial' {}", path("no cache"),
+                             TANDEM_BIN_DIR, flags));
+  }
+  void expect_refused(const Finished& done, const std::vector<std::string>& parts) const {
+    EXPECT_EQ(done.code, 2) << done.err;
+    EXPECT_TRUE(done.err.starts_with("error: [")) << done.err;
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+    for (const std::string& part : parts) {
+      EXPECT_THAT(done.err, HasSubstr(part));
+    }
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+  }
+};
+
+TEST_F(Cifar, LearnsTheGeneratedSetAndLeavesEveryArtefact) {
+  const Finished done = cifar(
+      fmt::format("--dtype fp32 --stage 3 --epochs 2 --log-interval 200 --trace --output_dir '{}'",
+                  path("run")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("generated shapes"));
+  EXPECT_THAT(done.out, ContainsRegex("\n\\[ 1,   200\\] loss:  [0-9]\\.[0-9][0-9][0-9]\n"));
+  EXPECT_THAT(done.out, ContainsRegex("\n\\[ 2,   600\\] loss:  [0-9]\\.[0-9][0-9][0-9]\n"));
+  EXPECT_THAT(done.out,
+              HasSubstr("\nFinished Training\nAccuracy of the network on the 2000 test images:  "));
+  EXPECT_THAT(done.out, ContainsRegex("\nAccuracy of plane :  +[0-9]+ %\nAccuracy of   car :  +"));
+  EXPECT_EQ(done.out.find("Step "), std::string::npos) << "the example has no such lines";
+  for (const char* name : {"metrics.jsonl", "summary.json", "resolved_config.json", "trace.json.gz",
+                           "predictions.png", "model.safetensors"}) {
+    EXPECT_TRUE(fs::exists(folder_ / "run" / name)) << name;
+  }
+  EXPECT_EQ(column("run", "loss").size(), 1250U);
+  simdjson::dom::parser parser;
+  const simdjson::dom::object summary = parser.load(path("run/summary.json"));
+  EXPECT_LT(double(summary["loss_last"]), 0.7 * double(summary["loss_first"]));
+  EXPECT_GT(double(summary["tokens_per_s"]), 0);
+  const std::size_t at = done.out.find("test images: ");
+  EXPECT_GT(std::stod(done.out.substr(at + 13)), 60) << done.out;
+}
+
+TEST_F(Cifar, SchedulesThreadsWorkersDoNotChangeOneDigit) {
+  ASSERT_EQ(run("off", "--steps 12 --overlap off").code, 0);
+  const auto losses = column("off", "loss");
+  ASSERT_EQ(losses.size(), 12U);
+  const std::string weights = content_of(folder_ / "off/model.safetensors");
+  int number = 0;
+  for (const char* flags : {"--overlap comm", "--overlap offload --workers 4 --prefetch 9",
+                            "--optimizer_threads 2 --workers 2", "--compute_threads 1"}) {
+    const std::string output = fmt::format("run{}", number++);
+    const Finished done = run(output, fmt::format("--steps 12 {}", flags));
+    ASSERT_EQ(done.code, 0) << flags << ": " << done.err;
+    EXPECT_EQ(column(output, "loss"), losses) << flags;
+    EXPECT_TRUE(content_of(folder_ / output / "model.safetensors") == weights) << flags;
+  }
+  ASSERT_EQ(run("other", "--steps 12 --seed 1").code, 0);
+  EXPECT_NE(column("other", "loss"), losses);
+}
+
+TEST_F(Cifar, TheSixteenBitTypesTheConfigFileAndAccumulation) {
+  EXPECT_EQ(run("bf16", "--steps 3").code, 0);
+  ASSERT_EQ(cifar(fmt::format("--dtype bf16 --steps 3 --output_dir '{}'", path("b"))).code, 0);
+  const std::string config = write("ds.json", R"({
+    "train_batch_size": 12, "gradient_accumulation_steps": 3, "zero_optimization": {"stage": 3},
+    "optimizer": {"type": "Adam", "params": {"lr": 0.002}}})");
+  const Finished done = cifar(fmt::format(
+      "--deepspeed --deepspeed_config '{}' --steps 3 --output_dir '{}'", config, path("file")));
+  ASSERT_EQ(done.code, 0) << done.err;  // the example's --dtype fp16 is a default, not a wish
+  EXPECT_THAT(done.out, HasSubstr("fp32, ZeRO stage 3"));
+  EXPECT_THAT(done.out, HasSubstr("12 = 4 per micro-batch x 3 accumulation"));
+  EXPECT_EQ(column("file", "lr"), (std::vector<std::string>{"0.002", "0.002", "0.002"}));
+  EXPECT_EQ(column("file", "tokens"), (std::vector<std::string>{"12", "12", "12"}));
+}
+
+TEST_F(Cifar, FlagsThatCannotBe) {
+  const auto refused = [&](const std::string& flags, const std::vector<std::string>& parts) {
+    expect_refused(cifar(fmt::format("--output_dir '{}' {}", path("out"), flags)), parts);
+  };
+  refused("--moe --num-experts 2 4 --mlp-type residual", {"--moe", "mixture of experts"});
+  refused("--mlp-type square", {"--mlp-type", "square", "residual"});
+  refused("--top-k 3", {"--top-k", "3"});
+  refused("--noisy-gate-policy Loud", {"Loud", "RSample"});
+  refused("--epochs 0", {"--epochs"});
+  refused("--epoch 3", {"--epoch", "--epochs"});
+  refused("--workers 0", {"--workers"});
+  refused("--dtype fp8", {"--dtype", "fp8"});
+  refused("--data_dir '" + path("nowhere") + "'", {"nowhere", "data_batch_1"});
+  refused("--init_weights '" + path("nowhere") + "'", {"nowhere"});
+  refused("--dtype bf16 --deepspeed_config '" +
+              write("c.json", R"({"train_batch_size": 16, "bf16": {"enabled": false}})") + "'",
+          {"--dtype", "bf16.enabled"});
+}
+
+TEST_F(Cifar, DamagedDataIsOneLine) {
+  std::string records(3073 * 20, '\1');
+  write("data/test_batch.bin", records);
+  write("data/data_batch_1.bin", records.substr(0, 3073 * 20 - 1));
+  const std::string flags =
+      fmt::format("--data_dir '{}' --output_dir '{}' --steps 1", path("data"), path("out"));
+  expect_refused(cifar(flags), {"data_batch_1.bin", "61459"});
+  records[3073 * 7] = 17;
+  write("data/data_batch_1.bin", records);
+  expect_refused(cifar(flags), {"record 7", "label 17"});
+  expect_refused(tutorial(flags), {"record 7", "label 17"});
+}
+
+// ---- accuracy ------------------------------------------------------------------------------------
+
+CifarImages numbered(std::int64_t count) {
+  CifarImages images;
+  images.pixels.resize(static_cast<std::size_t>(count * kCifarPixels));
+  for (std::int64_t i = 0; i < count; ++i) {
+    images.pixels[static_cast<std::size_t>(i * kCifarPixels)] = static_cast<std::uint8_t>(i % 7);
+    images.labels.push_back(static_cast<std::uint8_t>(i % 10));
+  }
+  return images;
+}
+
+/// Names the class that the first pixel says: right where i % 7 == i % 10.
+at::Tensor first_pixel_logits(const at::Tensor& images) {
+  const at::Tensor pixel = ((images.flatten(1).select(1, 0) + 1) * 127.5).round().to(at::kLong);
+  return at::one_hot(pixel, kCifarClasses).to(at::kFloat);
+}
+
+TEST(Accuracy, PerClassForEveryBatchSizeAndNumberOfRanks) {
+  const CifarImages images = numbered(103);
+  const ClassCounts whole = count_share(first_pixel_logits, images, {}, 4);
+  EXPECT_EQ(whole.all(), 103);
+  for (std::size_t c = 0; c < 10; ++c) {
+    std::int64_t correct = 0;
+    std::int64_t total = 0;
+    for (std::int64_t i = static_cast<std::int64_t>(c); i < 103; i += 10) {
+      ++total;
+      correct += i % 7 == static_cast<std::int64_t>(c) ? 1 : 0;
+    }
+    EXPECT_EQ(whole.correct[c], correct) << c;
+    EXPECT_EQ(whole.total[c], total) << c;
+  }
+  for (const std::int64_t batch : {1, 10, 64, 500}) {
+    for (const int world : {1, 2, 3, 4}) {
+      ClassCounts sum;
+      std::size_t asked = 0;
+      std::vector<std::size_t> batches;
+      for (int rank = 0; rank < world; ++rank) {
+        asked = 0;
+        const ClassCounts mine = count_share(
+            [&](const at::Tensor& x) {
+              ++asked;
+              return first_pixel_logits(x);
+            },
+            images, {.rank = rank, .world_size = world}, batch);
+        batches.push_back(asked);
+        for (std::size_t c = 0; c < 10; ++c) {
+          sum.correct[c] += mine.correct[c];
+          sum.total[c] += mine.total[c];
+        }
+      }
+      EXPECT_EQ(sum.correct, whole.correct) << batch << " " << world;
+      EXPECT_EQ(sum.total, whole.total) << batch << " " << world;
+      EXPECT_EQ(std::ranges::count(batches, batches.front()), world) << "ranks ask equally often";
+    }
+  }
+}
+
+TEST(Accuracy, TheExamplesLines) {
+  ClassCounts counts;
+  counts.total.fill(200);
+  counts.correct.fill(120);
+  counts.correct[1] = 9;
+  const auto lines = example_accuracy_lines(counts);
+  ASSERT_EQ(lines.size(), 11U);
+  // What Python prints for f"{2000} test images: {54.45 : .0f} %" and f"{'car' : >5s} : {4.5 : 2.0f} %".
+  EXPECT_EQ(lines[0], "Accuracy of the network on the 2000 test images:  54 %");
+  EXPECT_EQ(lines[1], "Accuracy of plane :  60 %");
+  EXPECT_EQ(lines[2], "Accuracy of   car :  4 %");
+  EXPECT_EQ(example_loss_line(0, 1999, 2.2134), "[ 1,  2000] loss:  2.213");
+  EXPECT_EQ(tutorial_loss_line(0, 1999, 2.2134), "[1,  2000] loss: 2.213");
+  EXPECT_EQ(tutorial_accuracy_lines(counts)[2], "Accuracy of   car :  4 %");
+}
+
+TEST(Accuracy, RunningLossStartsAnewWithEachEpoch) {
+  RunningLoss running(2);
+  EXPECT_FALSE(running.add(0, 0, 1));
+  EXPECT_TRUE(running.add(0, 1, 3));
+  EXPECT_EQ(running.mean(), 2);
+  EXPECT_FALSE(running.add(0, 2, 100));  // the epoch's rest is not reported
+  EXPECT_FALSE(running.add(1, 0, 5));
+  EXPECT_TRUE(running.add(1, 1, 7));
+  EXPECT_EQ(running.mean(), 6);
+}
+
+// ---- pictures ------------------------------------------------------------------------------------
+
+class Png : public TrainerTest {};
+
+constexpr std::string_view kDecode = R"(
+import struct, sys, zlib
+raw = open(sys.argv[1], "rb").read()
+assert raw[:8] == b"\x89PNG\r\n\x1a\n"
+at, data, header = 8, b"", None
+while at < len(raw):
+    length, kind = struct.unpack(">I4s", raw[at : at + 8])
+    body = raw[at + 8 : at + 8 + length]
+    assert zlib.crc32(kind + body) == struct.unpack(">I", raw[at + 8 + length : at + 12 + length])[0], kind
+    if kind == b"IHDR": header = struct.unpack(">IIBBBBB", body)
+    if kind == b"IDAT": data += body
+    at += 12 + length
+assert kind == b"IEND"
+width, height, depth, colour, *rest = header
+assert (depth, colour, rest) == (8, 2, [0, 0, 0])
+rows = zlib.decompress(data)
+assert len(rows) == height * (1 + 3 * width)
+pixels = b"".join(rows[y * (1 + 3 * width) + 1 : (y + 1) * (1 + 3 * width)] for y in range(height))
+assert all(rows[y * (1 + 3 * width)] == 0 for y in range(height))
+open(sys.argv[2], "wb").write(struct.pack("<II", width, height) + pixels)
+try:
+    from PIL import Image
+    assert Image.open(sys.argv[1]).convert("RGB").tobytes() == pixels
+except ImportError:
+    pass
+)";
+
+TEST_F(Png, PythonDecodesTheSamePixels) {
+  Canvas canvas(37, 11, {1, 2, 3});
+  canvas.set(36, 10, {250, 251, 252});
+  canvas.set(99, 0, {9, 9, 9});
+  canvas.write(0, 0, "cat", {200, 0, 0});
+  write_png(path("a.png"), canvas);
+  const std::string script = write("decode.py", kDecode);
+  const Finished done =
+      shell(fmt::format("python3 '{}' '{}' '{}'", script, path("a.png"), path("pixels")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  const std::string expected(canvas.pixels().begin(), canvas.pixels().end());
+  EXPECT_EQ(content_of(path("pixels")), std::string("\x25\0\0\0\x0b\0\0\0", 8) + expected);
+}
+
+TEST_F(Png, TheGridShowsPicturesLabelsAndAnswers) {
+  CifarImages images = numbered(40);
+  std::fill(images.pixels.begin(), images.pixels.end(), std::uint8_t{77});
+  const ImageLogits always_cat = [](const at::Tensor& x) {
+    at::Tensor logits = at::zeros({x.size(0), kCifarClasses});
+    logits.select(1, 3).fill_(1);
+    return logits;
+  };
+  write_predictions(path("grid.png"), images, always_cat);
+  const std::string script = write("decode.py", kDecode);
+  ASSERT_EQ(
+      shell(fmt::format("python3 '{}' '{}' '{}'", script, path("grid.png"), path("pixels"))).code,
+      0);
+  const std::string raw = content_of(path("pixels")).substr(8);
+  std::int64_t grey = 0;
+  std::int64_t green = 0;
+  std::int64_t red = 0;
+  for (std::size_t at = 0; at + 2 < raw.size(); at += 3) {
+    const auto r = static_cast<unsigned char>(raw[at]);
+    const auto g = static_cast<unsigned char>(raw[at + 1]);
+    grey += r == 77 && g == 77 ? 1 : 0;
+    green += r == 0 && g > 100 ? 1 : 0;
+    red += r > 150 && g < 100 ? 1 : 0;
+  }
+  EXPECT_EQ(grey, 32 * 64 * 64);
+  EXPECT_GT(green, 0);
+  EXPECT_GT(red, 5 * green);  // 3 of 32 labels are cats
+}
+
+// ---- the plain loop ------------------------------------------------------------------------------
+
+TEST_F(Cifar, TheTutorialsTraceLossesAndWeights) {
+  const fs::path shared = kShared;
+  if (!fs::exists(shared / "oracles/cifar")) {
+    GTEST_SKIP() << "shared/oracles/cifar is not here";
+  }
+  fs::create_directories(folder_ / "data");
+  for (const char* name : {"data_batch_1.bin.xz", "test_batch.bin.xz"}) {
+    fs::create_symlink(fs::absolute(shared / "data/cifar-10-batches-bin" / name),
+                       folder_ / "data" / name);
+  }
+  const Finished done = tutorial(fmt::format(
+      "--data_dir '{}' --init_weights '{}' --no-shuffle --steps 20 --log-interval 10 "
+      "--output_dir '{}'",
+      path("data"), (shared / "oracles/cifar/initial.safetensors").string(), path("t")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, ContainsRegex("\n\\[1,    10\\] loss: 2\\.[0-9]+\n"));
+  EXPECT_THAT(done.out,
+              ContainsRegex("Accuracy of the network on the 10000 test images: [0-9]+ %"));
+  simdjson::dom::parser parser;
+  const simdjson::dom::element traces =
+      parser.load((shared / "oracles/cifar/traces.json").string());
+  std::istringstream lines(content_of(folder_ / "t/losses.jsonl"));
+  simdjson::dom::parser line_parser;
+  std::size_t step = 0;
+  for (std::string line; std::getline(lines, line); ++step) {
+    EXPECT_NEAR(double(line_parser.parse(line)["loss"]),
+                double(traces["tutorial_sgd"]["loss"].at(step)), 2e-6)
+        << "step " << step + 1;
+  }
+  EXPECT_EQ(step, 20U);
+
+  PlainNet net(cifar_weights_of(shared / "oracles/cifar/initial.safetensors"));
+  const CifarImages images = read_cifar_file(folder_ / "data/data_batch_1.bin.xz");
+  for (std::int64_t k = 0; k < 20; ++k) {
+    const std::vector<std::int64_t> indices = {4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3};
+    at::Tensor labels = at::zeros({4}, at::kLong);
+    for (std::int64_t i = 0; i < 4; ++i) {
+      labels.data_ptr<std::int64_t>()[i] = images.labels[static_cast<std::size_t>(4 * k + i)];
+    }
+    net.step(image_tensor(images, indices), labels, {});
+  }
+  const auto expected =
+      SafetensorsFile::open(shared / "oracles/cifar/final_tutorial_sgd.safetensors");
+  for (std::size_t p = 0; p < cifar_parameters().size(); ++p) {
+    const ParameterSpec& spec = cifar_parameters()[p];
+    std::vector<float> values(static_cast<std::size_t>(spec.numel()));
+    expected.read_f32(spec.name, 0, spec.numel(), values.data());
+    const auto* got = net.parameters()[p].data_ptr<float>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(got[i], values[i], 3e-5) << spec.name << "[" << i << "]";
+    }
+  }
+}
+
+TEST_F(Cifar, TheTutorialLearnsTheGeneratedSet) {
+  const Finished done = tutorial("--epochs 1 --lr 0.003 --log-interval 500");
+  ASSERT_EQ(done.code, 0) << done.err;
+  const auto loss_at = [&](const std::string& head) {
+    const std::size_t at = done.out.find(head);
+    return at == std::string::npos ? -1 : std::stod(done.out.substr(at + head.size()));
+  };
+  EXPECT_GT(loss_at("[1,  2500] loss: "), 0) << done.out;
+  EXPECT_LT(loss_at("[1,  2500] loss: "), 0.8 * loss_at("[1,   500] loss: ")) << done.out;
+}
+
+}  // namespace
+}  // namespace tandem
