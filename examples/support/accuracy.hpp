@@ -31,8 +31,8 @@ struct RankShare {
 /// Logits [B, 10] of images fp32 [B, 3, 32, 32].
 using ImageLogits = std::function<at::Tensor(const at::Tensor& images)>;
 
-/// Counts over this rank's share: every world_size-th picture from `rank` on, `batch` at a time. Every rank asks for equally
-/// many batches, as a sharded model demands: one that has run out asks for pictures again and does not count them.
+/// Counts over this rank's share: every world_size-th picture from `rank` on, `batch` at a time. Every rank asks for
+/// equally many batches, as a sharded model demands: one that has run out asks for pictures again and does not count them.
 ClassCounts count_share(const ImageLogits& logits, const CifarImages& images, RankShare share,
                         std::int64_t batch);
 

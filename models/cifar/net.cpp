@@ -7,6 +7,7 @@
 
 #include <ATen/Functions.h>
 
+#include "models/cifar/fused_net.hpp"
 #include "models/io/random_init.hpp"
 #include "models/io/safetensors.hpp"
 #include "runtime/util/check.hpp"
@@ -43,6 +44,18 @@ std::int64_t fan_in_of(const ParameterSpec& parameter) {
 class NetSegment : public Segment {
  public:
   at::Tensor forward(const SegmentContext& context, const at::Tensor& /*input*/) const override {
+    const at::Tensor& first = context.weights.front()->value;
+    if (first.is_cpu() && first.scalar_type() == at::kFloat) {
+      return context.head_output == HeadOutput::kLogits
+                 ? fused_cifar_logits(context.batch.inputs, context.weights)
+                 : fused_cifar_loss(context.batch.inputs, context.batch.labels, context.weights);
+    }
+    return plain(context);
+  }
+
+ private:
+  /// By ATen's operations, in the weights' type.
+  static at::Tensor plain(const SegmentContext& context) {
     std::vector<at::Tensor> parameters;
     parameters.reserve(context.weights.size());
     for (const Weight* weight : context.weights) {
