@@ -132,11 +132,12 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
                     .micro_batch = config.batch.micro_batch_size,
                     .epochs = epochs,
                     .drop_last = config.dataloader_drop_last});
-  prefetch.emplace(DataPrefetch<HostBatch>::Options{
-      .pool = &rank.data_pool(),
-      .make =
-          [this](std::uint64_t number) { return loader->make(static_cast<std::int64_t>(number)); },
-      .depth = ahead.depth});
+  data_pool.emplace(rank.loop(), CpuPool::Options{.threads = ahead.workers, .name = "data"});
+  const auto make = [this](std::uint64_t number) {
+    return loader->make(static_cast<std::int64_t>(number));
+  };
+  prefetch.emplace(
+      DataPrefetch<HostBatch>::Options{.pool = &*data_pool, .make = make, .depth = ahead.depth});
   prefetch->start(rank.scope());
 }
 

@@ -11,14 +11,17 @@ namespace tandem {
 
 std::int64_t batches_per_epoch(std::int64_t records, const LoaderOptions& options) {
   const std::int64_t world = options.sampler.world_size;
-  const std::int64_t per_rank = (records + world - 1) / world;
-  return options.drop_last ? per_rank / options.micro_batch
-                           : (per_rank + options.micro_batch - 1) / options.micro_batch;
+  if (options.drop_last) {
+    return records / options.micro_batch / world;
+  }
+  const std::int64_t micro_batches = (records + options.micro_batch - 1) / options.micro_batch;
+  return (micro_batches + world - 1) / world;
 }
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
     : dataset_(std::move(dataset)), options_(options) {
   options_.sampler.records = dataset_->size();
+  options_.sampler.block = options_.micro_batch;
   TANDEM_CHECK(options_.sampler.records > 0, "an empty dataset is refused where it is read");
   batches_per_epoch_ = tandem::batches_per_epoch(options_.sampler.records, options_);
   if (batches_per_epoch_ == 0) {

@@ -1,7 +1,8 @@
 // engine/data/loader.hpp — the sequence of micro-batches of a run: micro-batch number -> records -> HostBatch.
 //
 // A pure function of (options, number), so that any worker can make any batch and the order never depends on how many
-// workers there are. Each epoch is reshuffled with seed + epoch; the last batch of an epoch is short unless drop_last.
+// workers there are. Each epoch is reshuffled with seed + epoch; its last micro-batch is short unless drop_last, which
+// leaves out what does not give every rank one more full micro-batch.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 namespace tandem {
 
 struct LoaderOptions {
-  SamplerOptions sampler;        // records is taken from the dataset
+  SamplerOptions sampler;        // records comes from the dataset, block is the micro-batch
   std::int64_t micro_batch = 1;  // records per micro-batch of this rank
   std::int64_t epochs = 1;       // the sequence ends after these; 0: never
   bool drop_last = false;

@@ -1,5 +1,6 @@
 #include "engine/data/sampler.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -29,13 +30,14 @@ std::vector<std::int64_t> epoch_indices(const SamplerOptions& options, std::int6
     order.resize(static_cast<std::size_t>(options.records));
     std::iota(order.begin(), order.end(), 0);
   }
-  const std::int64_t world = options.world_size;
-  const std::int64_t per_rank = (options.records + world - 1) / world;
+  const std::int64_t blocks = (options.records + options.block - 1) / options.block;
+  const std::int64_t rounds = (blocks + options.world_size - 1) / options.world_size;
   std::vector<std::int64_t> mine;
-  mine.reserve(static_cast<std::size_t>(per_rank));
-  for (std::int64_t i = 0; i < per_rank; ++i) {
-    const std::int64_t position = (i * world + options.rank) % options.records;
-    mine.push_back(order[static_cast<std::size_t>(position)]);
+  mine.reserve(static_cast<std::size_t>(rounds * options.block));
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    const std::int64_t begin = (round * options.world_size + options.rank) % blocks * options.block;
+    const std::int64_t end = std::min(begin + options.block, options.records);
+    mine.insert(mine.end(), order.begin() + begin, order.begin() + end);
   }
   return mine;
 }

@@ -30,6 +30,34 @@ TEST(Sampler, RanksShareAnEpochAndWrapAround) {
   EXPECT_EQ(std::set<std::int64_t>(seen.begin(), seen.end()).size(), 10U);
 }
 
+TEST(Sampler, DealsWholeMicroBatchesToTheRanks) {
+  // One rank's blocks of three, and the same blocks as two and three ranks get them.
+  const SamplerOptions alone = {.records = 20, .block = 3, .seed = 5};
+  const auto order = epoch_indices(alone, 1);
+  ASSERT_EQ(order.size(), 20U);
+  const auto block = [&](std::size_t number) {
+    const std::size_t begin = number % 7 * 3;
+    return std::vector<std::int64_t>(
+        order.begin() + static_cast<std::ptrdiff_t>(begin),
+        order.begin() + std::min<std::ptrdiff_t>(20, static_cast<std::ptrdiff_t>(begin) + 3));
+  };
+  for (const int world_size : {2, 3}) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      SamplerOptions options = alone;
+      options.world_size = world_size;
+      options.rank = rank;
+      std::vector<std::int64_t> expected;
+      for (int round = 0; round < (7 + world_size - 1) / world_size; ++round) {
+        for (const std::int64_t index :
+             block(static_cast<std::size_t>(round * world_size + rank))) {
+          expected.push_back(index);
+        }
+      }
+      EXPECT_EQ(epoch_indices(options, 1), expected) << rank << " of " << world_size;
+    }
+  }
+}
+
 TEST(Sampler, EpochsDiffer) {
   const SamplerOptions options = {.records = 50, .seed = 3};
   EXPECT_NE(epoch_indices(options, 0), epoch_indices(options, 1));
@@ -72,6 +100,30 @@ TEST(Loader, DropLastLeavesTheRestOut) {
   const Loader loader(std::make_shared<Numbers>(10),
                       {.micro_batch = 4, .epochs = 1, .drop_last = true});
   EXPECT_EQ(loader.batches(), 2);
+}
+
+TEST(Loader, AStepsMicroBatchesAreTheSameForEveryNumberOfRanks) {
+  const auto make = [](int world_size, int rank, std::int64_t number) {
+    return Loader(std::make_shared<Numbers>(24),
+                  {.sampler = {.world_size = world_size, .rank = rank, .seed = 9},
+                   .micro_batch = 2,
+                   .epochs = 2})
+        .make(number)
+        ->inputs;
+  };
+  for (const int world_size : {2, 4}) {
+    for (std::int64_t k = 0; k < 24; ++k) {
+      EXPECT_EQ(make(1, 0, k), make(world_size, static_cast<int>(k % world_size), k / world_size));
+    }
+  }
+}
+
+TEST(Loader, DropLastDealsTheSameNumberToEveryRank) {
+  for (const int world_size : {1, 2, 3}) {
+    const LoaderOptions options = {
+        .sampler = {.world_size = world_size}, .micro_batch = 4, .drop_last = true};
+    EXPECT_EQ(batches_per_epoch(23, options), 5 / world_size);
+  }
 }
 
 TEST(Loader, NoFullBatchIsTheUsersMistake) {
