@@ -8,16 +8,29 @@
 namespace tandem {
 namespace {
 
+/// Far above every size that is accepted, and never an overflow.
+constexpr std::int64_t kTotalMax = 2147483647;  // as a train_batch_size that is given
+constexpr std::int64_t kProductMax = std::int64_t{1} << 53;
+
+std::int64_t times(const BatchConfig& b, std::int64_t world_size) {
+  const double wide = static_cast<double>(b.micro_batch_size) *
+                      static_cast<double>(b.accumulation_steps) * static_cast<double>(world_size);
+  return wide < static_cast<double>(kProductMax)
+             ? b.micro_batch_size * b.accumulation_steps * world_size
+             : kProductMax;
+}
+
 std::string product(const BatchConfig& b, std::int64_t world_size) {
   return fmt::format(
       "train_micro_batch_size_per_gpu {} x gradient_accumulation_steps {} x world size {} = {}",
-      b.micro_batch_size, b.accumulation_steps, world_size,
-      b.micro_batch_size * b.accumulation_steps * world_size);
+      b.micro_batch_size, b.accumulation_steps, world_size, times(b, world_size));
 }
+
+std::string shown(std::int64_t given) { return given == 0 ? "none" : std::to_string(given); }
 
 /// Which of the three to change: the one that was derived cannot be, so its partners are named.
 std::string remedy(const BatchConfig& given, const BatchConfig& solved, std::int64_t world_size) {
-  const std::int64_t total = solved.micro_batch_size * solved.accumulation_steps * world_size;
+  const std::int64_t total = times(solved, world_size);
   if (given.micro_batch_size != 0 && given.accumulation_steps != 0) {
     return fmt::format("set train_batch_size to {}, or leave one of the three out", total);
   }
@@ -41,21 +54,24 @@ void solve_batch(BatchConfig& batch, const BatchRule& rule) {
       return;
     }
     throw user_error("config",
-                     "{}: neither train_batch_size nor train_micro_batch_size_per_gpu is given{}; "
-                     "give one of them",
-                     rule.origin,
-                     steps == 0 ? "" : " (gradient_accumulation_steps alone says no size)");
+                     "{}: neither train_batch_size ({}) nor train_micro_batch_size_per_gpu ({}) is "
+                     "given, with gradient_accumulation_steps {}; give one of them",
+                     rule.origin, shown(total), shown(micro), shown(steps));
   }
   if (total == 0) {
     steps = steps == 0 ? 1 : steps;
-    total = micro * steps * world;
+    total = times(batch, world);
   } else if (micro == 0) {
     steps = steps == 0 ? 1 : steps;
     micro = total / world / steps;
   } else if (steps == 0) {
     steps = total / micro / world;
   }
-  if (micro < 1 || steps < 1 || total != micro * steps * world) {
+  if (total > kTotalMax) {
+    throw user_error("config", "{}: {}, above {}; make them smaller", rule.origin,
+                     product(batch, world), kTotalMax);
+  }
+  if (micro < 1 || steps < 1 || total != times(batch, world)) {
     throw user_error("config", "{}: train_batch_size {} is not {}; {}", rule.origin, total,
                      product(batch, world), remedy(given, batch, world));
   }

@@ -11,6 +11,7 @@
 
 #include "engine/config/batch_triple.hpp"
 #include "engine/config/json_text.hpp"
+#include "engine/config/key_rules.hpp"
 #include "engine/config/key_table.hpp"
 #include "engine/config/key_value.hpp"
 #include "runtime/util/check.hpp"
@@ -57,6 +58,7 @@ class Parser {
     choose_types();
     rows_ = key_table(config_);
     collect(root_, "");
+    check_old_blocks();
     for (KeyRow& row : rows_) {
       take(row);
     }
@@ -140,6 +142,23 @@ class Parser {
                                [&](const KeyRow& r) { return r.path.starts_with(prefix); }) ||
            std::ranges::any_of(key_aliases(),
                                [&](const KeyAlias& a) { return a.old_path.starts_with(prefix); });
+  }
+
+  /// "cpu_offload" stands for a whole block, so that the block beside it says the same twice.
+  void check_old_blocks() const {
+    for (const auto& [row_path, given] : given_) {
+      if (given.written_path != "zero_optimization.cpu_offload" &&
+          !given.written_path.starts_with("zero_optimization.cpu_offload_param")) {
+        continue;
+      }
+      const std::string block = row_path.substr(0, row_path.rfind('.'));
+      for (const auto& [other, other_given] : given_) {
+        if (other_given.written_path.starts_with(block + ".")) {
+          throw user_error("config", "{}: \"{}\" and \"{}\" are two names of one key; remove one",
+                           where(given.written_path), given.written_path, block);
+        }
+      }
+    }
   }
 
   void give(const std::string& row_path, const std::string& path, const element& value) {
@@ -274,61 +293,15 @@ class Parser {
     solve_batch(config_.batch, {.origin = origin_,
                                 .world_size = options_.world_size,
                                 .required = options_.batch_required});
-    if (config_.fp16.enabled && config_.bf16.enabled) {
-      throw user_error("config", "{}: fp16.enabled and bf16.enabled are both true; keep one",
-                       origin_);
-    }
-    ZeroConfig& zero = config_.zero;
-    zero.overlap_comm = zero.overlap_comm.value_or(zero.stage == 3);
-    if (zero.offload_optimizer.device == "nvme" || zero.offload_param.device == "nvme") {
-      throw user_error(
-          "config", "{}: offloading to nvme is not in this version; write device \"cpu\"", origin_);
-    }
+    config_.zero.overlap_comm = config_.zero.overlap_comm.value_or(config_.zero.stage == 3);
+    check_contradictions(config_, rows_);
     static_cast<void>(LrSchedule(config_.schedule, config_.optimizer.lr));
-    mark_without_effect();
+    mark_without_effect(config_, rows_);
     for (KeyReport& entry : config_.keys) {
       const auto row = std::ranges::find(rows_, entry.path, &KeyRow::path);
       if (row != rows_.end()) {
         entry.value = json_of(*row);
       }
-    }
-  }
-
-  /// Says of a key that was given that its value changes nothing.
-  void mark_unused(std::string_view path, std::string_view reason) {
-    for (KeyReport& entry : config_.keys) {
-      if (entry.path == path && entry.status == KeyStatus::kApplied) {
-        entry.status = KeyStatus::kNotApplicable;
-        entry.reason = reason;
-      }
-    }
-  }
-
-  /// Keys that other keys' values leave without effect.
-  void mark_without_effect() {
-    std::string type = config_.optimizer.type;
-    std::ranges::transform(type, type.begin(),
-                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    if (type == "adamw" && !config_.optimizer.adam_w_mode) {
-      config_.optimizer.adam_w_mode = true;  // as in DeepSpeed
-      mark_unused("optimizer.params.adam_w_mode",
-                  "type AdamW is decoupled always; write type Adam for L2 decay");
-    }
-    if (!config_.fp16.enabled) {
-      for (const KeyRow& row : rows_) {
-        if (row.path.starts_with("fp16.") && row.path != "fp16.enabled") {
-          mark_unused(row.path, "fp16.enabled is false");
-        }
-      }
-    }
-    const OffloadOptimizerConfig& offload = config_.zero.offload_optimizer;
-    if (offload.device == "none") {
-      mark_unused("zero_optimization.offload_optimizer.device",
-                  "the optimizer works in host memory whether it is written or not");
-    }
-    if (!offload.super_offload) {
-      mark_unused("zero_optimization.offload_optimizer.super_offload",
-                  "--overlap decides what runs at the same time; off and comm stop it");
     }
   }
 

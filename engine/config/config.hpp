@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/kernels/optimizer_step.hpp"
 #include "engine/config/schedule.hpp"
 
 namespace tandem {
@@ -28,16 +29,21 @@ struct BatchConfig {
   std::int64_t accumulation_steps = 0;
 };
 
-/// Defaults are DeepSpeed's Adam. "Adam" means AdamW (decoupled decay) unless adam_w_mode is false.
+/// Defaults are DeepSpeed's of the kind; each kind reads those that actors/kernels/optimizer_step.hpp
+/// names. "Adam" means AdamW (decoupled decay) unless adam_w_mode is false.
 struct OptimizerConfig {
   bool given = false;          // the file has an optimizer block
   std::string type = "AdamW";  // as written in the file
-  double lr = 1e-3;
-  std::array<double, 2> betas = {0.9, 0.999};
-  double eps = 1e-8;
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double lr = 1e-3;                            // Adagrad: 1e-2
+  std::array<double, 2> betas = {0.9, 0.999};  // Adam; Lion: 0.9, 0.99
+  double eps = 1e-8;                           // Adam; Adagrad: 1e-10
   double weight_decay = 0;
-  bool adam_w_mode = true;  // decoupled weight decay; false: L2 added to the gradient
+  bool adam_w_mode = true;  // Adam: decoupled weight decay; false: L2 added to the gradient
   bool bias_correction = true;
+  double momentum = 0;  // SGD, as the next two
+  double dampening = 0;
+  bool nesterov = false;
 };
 
 struct Fp16Config {
@@ -49,7 +55,6 @@ struct Fp16Config {
   std::int64_t hysteresis = 2;
   bool consecutive_hysteresis = false;
   double min_loss_scale = 1;
-  bool master_weights_and_grads = false;
 };
 
 struct Bf16Config {

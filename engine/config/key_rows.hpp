@@ -20,10 +20,10 @@ inline constexpr std::string_view kUnits =
     "memory and communication are planned in whole units (one per block of the model)";
 inline constexpr std::string_view kHostOnly =
     "compute runs on the CPU: nothing is copied to a device";
-inline constexpr std::string_view kOneRank = "one rank: there is nothing to reduce over";
+inline constexpr std::string_view kOneDivision =
+    "gradients are summed over ranks in fp32 and divided once, in the update";
 inline constexpr std::string_view kOwnCheckpoints = "checkpoints have a format of their own";
 inline constexpr std::string_view kNoNvme = "nothing is kept on NVMe";
-inline constexpr std::string_view kNotYet = "not in this version; remove it";
 
 template <class T>
 KeyRow key(std::string_view path, T* field) {
@@ -41,6 +41,7 @@ inline KeyRow block(std::string_view path) { return raw(path, Kind::kBlock, "nul
 [[nodiscard]] Rows precision_rows(Config& c);
 [[nodiscard]] Rows zero_rows(Config& c);
 [[nodiscard]] Rows monitor_rows();
+[[nodiscard]] Rows checkpoint_rows();
 [[nodiscard]] Rows other_rows();
 
 }  // namespace tandem::key_rows

@@ -1,9 +1,14 @@
 // Rows of precision, monitors and the remaining blocks.
+#include <initializer_list>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "engine/config/key_rows.hpp"
 
 namespace tandem::key_rows {
+constexpr std::string_view kOwnOrder = "samples come in the sampler's order";
+
 Rows precision_rows(Config& c) {
   Fp16Config& f = c.fp16;
   Rows rows;
@@ -16,8 +21,8 @@ Rows precision_rows(Config& c) {
   rows.push_back(key("fp16.hysteresis", &f.hysteresis).range(1, kCountMax));
   rows.push_back(key("fp16.consecutive_hysteresis", &f.consecutive_hysteresis));
   rows.push_back(key("fp16.min_loss_scale", &f.min_loss_scale).above(0));
-  rows.push_back(key("fp16.fp16_master_weights_and_grads", &f.master_weights_and_grads)
-                     .unused("master weights and gradient sums are fp32"));
+  rows.push_back(raw("fp16.fp16_master_weights_and_grads", Kind::kBool, "false")
+                     .refused("master weights and gradient sums are fp32"));
   rows.push_back(raw("fp16.type", Kind::kString, "null").unused("an old name without effect"));
   rows.push_back(key("bf16.enabled", &c.bf16.enabled));
   rows.push_back(raw("bf16.immediate_grad_update", Kind::kBool, "false")
@@ -42,18 +47,65 @@ Rows precision_rows(Config& c) {
   return rows;
 }
 
+namespace {
+
+struct RawRow {
+  std::string_view name;
+  Kind kind;
+  std::string_view default_json;
+};
+
+/// The keys of a block that we leave aside for one reason.
+void append_unused(Rows& rows, std::string_view block, std::string_view reason,
+                   std::initializer_list<RawRow> keys) {
+  for (const RawRow& k : keys) {
+    rows.push_back(raw(fmt::format("{}.{}", block, k.name), k.kind, k.default_json).unused(reason));
+  }
+}
+
+}  // namespace
+
 Rows monitor_rows() {
   constexpr std::string_view kTensorBoard = "--tensorboard and --output_dir decide";
+  constexpr std::string_view kFigures = "metrics.jsonl and TensorBoard events hold every figure";
   Rows rows;
   rows.push_back(raw("tensorboard.enabled", Kind::kBool, "false").unused(kTensorBoard));
   rows.push_back(raw("tensorboard.output_path", Kind::kString, "\"\"").unused(kTensorBoard));
   rows.push_back(
       raw("tensorboard.job_name", Kind::kString, "\"DeepSpeedJobName\"").unused(kTensorBoard));
-  for (const char* name : {"csv_monitor", "wandb", "comet"}) {
-    rows.push_back(block(name).unused("metrics.jsonl and TensorBoard events hold every figure"));
-  }
-  rows.push_back(block("comms_logger").unused("--trace records every operation"));
-  rows.push_back(block("flops_profiler").unused("TFLOPS are in metrics.jsonl at every step"));
+  append_unused(rows, "csv_monitor", kFigures,
+                {{"enabled", Kind::kBool, "false"},
+                 {"output_path", Kind::kString, "\"\""},
+                 {"job_name", Kind::kString, "\"DeepSpeedJobName\""}});
+  append_unused(rows, "wandb", kFigures,
+                {{"enabled", Kind::kBool, "false"},
+                 {"group", Kind::kString, "null"},
+                 {"team", Kind::kString, "null"},
+                 {"project", Kind::kString, "\"deepspeed\""}});
+  append_unused(rows, "comet", kFigures,
+                {{"enabled", Kind::kBool, "false"},
+                 {"samples_log_interval", Kind::kInt, "100"},
+                 {"project", Kind::kString, "null"},
+                 {"workspace", Kind::kString, "null"},
+                 {"api_key", Kind::kString, "null"},
+                 {"experiment_name", Kind::kString, "null"},
+                 {"experiment_key", Kind::kString, "null"},
+                 {"online", Kind::kBool, "null"},
+                 {"mode", Kind::kString, "null"}});
+  append_unused(rows, "comms_logger", "--trace records every operation",
+                {{"enabled", Kind::kBool, "false"},
+                 {"prof_all", Kind::kBool, "true"},
+                 {"prof_ops", Kind::kList, "[]"},
+                 {"verbose", Kind::kBool, "false"},
+                 {"debug", Kind::kBool, "false"}});
+  append_unused(rows, "flops_profiler", "TFLOPS are in metrics.jsonl at every step",
+                {{"enabled", Kind::kBool, "false"},
+                 {"profile_step", Kind::kInt, "1"},
+                 {"module_depth", Kind::kInt, "-1"},
+                 {"top_modules", Kind::kInt, "1"},
+                 {"detailed", Kind::kBool, "true"},
+                 {"output_file", Kind::kString, "null"},
+                 {"recompute_fwd_factor", Kind::kNumber, "0"}});
   rows.push_back(raw("timers.throughput.enabled", Kind::kBool, "true")
                      .unused("throughput is always measured"));
   rows.push_back(raw("timers.throughput.synchronized", Kind::kBool, "true")
@@ -61,21 +113,27 @@ Rows monitor_rows() {
   return rows;
 }
 
-Rows other_rows() {
+Rows checkpoint_rows() {
   Rows rows;
   rows.push_back(
       raw("checkpoint.tag_validation", Kind::kString, "\"Warn\"")
           .one_of({"Ignore", "Warn", "Fail", "ignore", "warn", "fail", "IGNORE", "WARN", "FAIL"})
           .unused(kOwnCheckpoints));
-  for (const char* name :
-       {"load_universal", "use_node_local_storage", "checkpoint_serialization"}) {
-    rows.push_back(
-        raw(fmt::format("checkpoint.{}", name), Kind::kBool, name[0] == 'c' ? "true" : "false")
-            .unused(kOwnCheckpoints));
-  }
-  rows.push_back(raw("checkpoint.parallel_write.pipeline_stage", Kind::kBool, "false")
-                     .unused(kOwnCheckpoints));
-  rows.push_back(block("checkpoint.writer").unused(kOwnCheckpoints));
+  append_unused(rows, "checkpoint", kOwnCheckpoints,
+                {{"load_universal", Kind::kBool, "false"},
+                 {"use_node_local_storage", Kind::kBool, "false"},
+                 {"checkpoint_serialization", Kind::kBool, "true"},
+                 {"parallel_write.pipeline_stage", Kind::kBool, "false"},
+                 {"writer.type", Kind::kString, "\"FAST\""},
+                 {"writer.io_buffer_size", Kind::kInt, "67108864"},
+                 {"writer.io_buffer_double", Kind::kBool, "null"},
+                 {"writer.decoupled", Kind::kBool, "false"},
+                 {"writer.data_parallel", Kind::kString, "null"}});
+  return rows;
+}
+
+Rows other_rows() {
+  Rows rows;
   for (const char* name : {"partition_activations", "contiguous_memory_optimization",
                            "cpu_checkpointing", "synchronize_checkpoint_boundary", "profile"}) {
     rows.push_back(raw(fmt::format("activation_checkpointing.{}", name), Kind::kBool, "false")
@@ -83,18 +141,29 @@ Rows other_rows() {
   }
   rows.push_back(raw("activation_checkpointing.number_checkpoints", Kind::kInt, "null")
                      .unused("--activation_checkpointing decides"));
-  for (const char* name : {"block_size", "queue_depth", "intra_op_parallelism", "thread_count"}) {
-    rows.push_back(raw(fmt::format("aio.{}", name), Kind::kInt, "null").unused(kNoNvme));
-  }
-  for (const char* name : {"single_submit", "overlap_events", "use_gds"}) {
-    rows.push_back(raw(fmt::format("aio.{}", name), Kind::kBool, "null").unused(kNoNvme));
-  }
+  append_unused(rows, "aio", kNoNvme,
+                {{"block_size", Kind::kInt, "1048576"},
+                 {"queue_depth", Kind::kInt, "8"},
+                 {"intra_op_parallelism", Kind::kInt, "1"},
+                 {"thread_count", Kind::kInt, "null"},
+                 {"single_submit", Kind::kBool, "false"},
+                 {"overlap_events", Kind::kBool, "true"},
+                 {"use_gds", Kind::kBool, "false"}});
   rows.push_back(block("compile").unused("the schedule is compiled code already"));
-  for (const char* name : {"hybrid_engine", "elasticity", "curriculum_learning", "data_efficiency",
-                           "compression_training", "eigenvalue", "progressive_layer_drop",
-                           "pipeline", "tensor_parallel", "autotuning"}) {
-    rows.push_back(block(name).refused(kNotYet));
-  }
+  const auto refuse = [&rows](const char* name, std::string_view reason) {
+    rows.push_back(block(name).refused(reason));
+  };
+  refuse("hybrid_engine", "training and generation do not take turns within a run");
+  refuse("elasticity", "the number of ranks is fixed for a run");
+  refuse("curriculum_learning", kOwnOrder);
+  refuse("data_efficiency", kOwnOrder);
+  refuse("compression_training", "weights are neither pruned nor quantised");
+  refuse("eigenvalue", "only DeepSpeed's quantised training uses it");
+  refuse("progressive_layer_drop", "every layer runs in every step");
+  refuse("pipeline", "ranks are data-parallel, without pipeline stages");
+  refuse("autotuning", "sizes are chosen from the machine, not searched for");
+  rows.push_back(raw("tensor_parallel.autotp_size", Kind::kInt, "0")
+                     .refused("ranks are data-parallel: no layer is split"));
   return rows;
 }
 

@@ -4,6 +4,50 @@
 namespace tandem::key_rows {
 namespace {
 
+constexpr std::string_view kOneKernel = "there is one fused kernel";
+
+void append_adam(Rows& rows, OptimizerConfig& o) {
+  const std::string p = "optimizer.params.";
+  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
+  rows.push_back(key(p + "eps", &o.eps).at_least(0));
+  rows.push_back(key(p + "bias_correction", &o.bias_correction));
+  rows.push_back(key(p + "adam_w_mode", &o.adam_w_mode));
+  rows.push_back(
+      raw(p + "torch_adam", Kind::kBool, "false").unused("one implementation serves all"));
+  rows.push_back(raw(p + "amsgrad", Kind::kBool, "false")
+                     .refused("AMSGrad is not supported, as in DeepSpeed"));
+}
+
+/// What torch.optim's classes take beside their formula.
+void append_torch(Rows& rows) {
+  const std::string p = "optimizer.params.";
+  rows.push_back(raw(p + "maximize", Kind::kBool, "false").refused("the loss is minimised"));
+  rows.push_back(raw(p + "differentiable", Kind::kBool, "false")
+                     .refused("nothing is differentiated through an update"));
+  for (const char* name : {"foreach", "fused"}) {
+    rows.push_back(raw(p + name, Kind::kBool, "null").unused(kOneKernel));
+  }
+}
+
+void append_sgd(Rows& rows, OptimizerConfig& o) {
+  const std::string p = "optimizer.params.";
+  rows.push_back(key(p + "momentum", &o.momentum).at_least(0));
+  rows.push_back(key(p + "dampening", &o.dampening));
+  rows.push_back(key(p + "nesterov", &o.nesterov));
+  append_torch(rows);
+}
+
+void append_adagrad(Rows& rows, OptimizerConfig& o) {
+  const std::string p = "optimizer.params.";
+  rows.push_back(key(p + "eps", &o.eps).at_least(0));
+  rows.push_back(raw(p + "lr_decay", Kind::kNumber, "0")
+                     .refused("DeepSpeed's Adagrad has none; write a scheduler instead"));
+  rows.push_back(raw(p + "initial_accumulator_value", Kind::kNumber, "0")
+                     .refused("the sum of squares begins at zero, as in DeepSpeed's Adagrad"));
+  rows.push_back(raw(p + "amsgrad", Kind::kBool, "false").refused("Adagrad has no such form"));
+  append_torch(rows);
+}
+
 void append_warmup(Rows& rows, ScheduleConfig& s) {
   const std::string p = "scheduler.params.";
   if (s.type == ScheduleType::kWarmupCosine) {
@@ -63,21 +107,28 @@ Rows optimizer_rows(Config& c) {
   const std::string p = "optimizer.params.";
   Rows rows;
   rows.push_back(key(p + "lr", &o.lr).at_least(0));
-  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
-  rows.push_back(key(p + "eps", &o.eps).at_least(0));
   rows.push_back(key(p + "weight_decay", &o.weight_decay).at_least(0));
-  rows.push_back(key(p + "bias_correction", &o.bias_correction));
-  rows.push_back(key(p + "adam_w_mode", &o.adam_w_mode));
-  rows.push_back(
-      raw(p + "torch_adam", Kind::kBool, "false").unused("one implementation serves all"));
-  rows.push_back(
-      raw(p + "fp32_optimizer_states", Kind::kBool, "true").refused("state is kept in fp32"));
-  rows.push_back(raw(p + "amsgrad", Kind::kBool, "false")
-                     .refused("AMSGrad is not supported, as in DeepSpeed"));
+  switch (o.kind) {
+    case OptimizerKind::kAdam:
+      append_adam(rows, o);
+      break;
+    case OptimizerKind::kSgd:
+      append_sgd(rows, o);
+      break;
+    case OptimizerKind::kLion:
+      rows.push_back(key(p + "betas", &o.betas).range(0, 1));
+      break;
+    case OptimizerKind::kAdagrad:
+      append_adagrad(rows, o);
+      break;
+  }
+  if (o.kind != OptimizerKind::kSgd) {
+    rows.push_back(
+        raw(p + "fp32_optimizer_states", Kind::kBool, "true").refused("state is kept in fp32"));
+  }
   rows.push_back(raw(p + "max_grad_norm", Kind::kNumber, "null")
                      .refused("write gradient_clipping at the top level instead"));
-  rows.push_back(
-      raw("optimizer.legacy_fusion", Kind::kBool, "false").unused("there is one fused kernel"));
+  rows.push_back(raw("optimizer.legacy_fusion", Kind::kBool, "false").unused(kOneKernel));
   return rows;
 }
 
@@ -106,20 +157,23 @@ Rows scheduler_rows(Config& c) {
 Rows top_rows(Config& c) {
   Rows rows;
   rows.push_back(key("gradient_clipping", &c.gradient_clipping).at_least(0));
-  rows.push_back(key("prescale_gradients", &c.prescale_gradients).unused(kOneRank));
+  rows.push_back(key("prescale_gradients", &c.prescale_gradients).unused(kOneDivision));
   rows.push_back(
-      key("gradient_predivide_factor", &c.gradient_predivide_factor).above(0).unused(kOneRank));
+      key("gradient_predivide_factor", &c.gradient_predivide_factor).above(0).unused(kOneDivision));
   rows.push_back(raw("gradient_allreduce_op", Kind::kString, "\"mean\"")
                      .one_of({"mean", "sum"})
-                     .refused("gradients are averaged over ranks; write \"mean\""));
+                     .refused("gradients are averaged over ranks"));
   rows.push_back(
       raw("communication_data_type", Kind::kString, "null")
           .one_of({"fp16", "bf16", "fp32", "float16", "bfloat16", "float32", "half", "float"})
           .unused("gradients travel in the compute type and are summed in fp32"));
   rows.push_back(raw("seq_parallel_communication_data_type", Kind::kString, "\"fp32\"")
                      .unused("no sequence parallelism"));
-  rows.push_back(raw("sparse_gradients", Kind::kBool, "false").refused(kNotYet));
-  rows.push_back(raw("managed_gradient_accumulation", Kind::kBool, "true").refused(kNotYet));
+  rows.push_back(
+      raw("sparse_gradients", Kind::kBool, "false").refused("gradients of embeddings are dense"));
+  rows.push_back(
+      raw("managed_gradient_accumulation", Kind::kBool, "true")
+          .refused("a step always ends after gradient_accumulation_steps micro-batches"));
   rows.push_back(key("steps_per_print", &c.steps_per_print)
                      .at_least(0)
                      .unused("--log_interval decides how often a line is printed"));
@@ -142,7 +196,8 @@ Rows top_rows(Config& c) {
   rows.push_back(raw("graph_harvesting", Kind::kBool, "false").unused("no CUDA graphs"));
   rows.push_back(
       raw("vocabulary_size", Kind::kInt, "null").unused("the model's config.json says it"));
-  rows.push_back(raw("sequence_parallel_size", Kind::kInt, "1").refused(kNotYet));
+  rows.push_back(raw("sequence_parallel_size", Kind::kInt, "1")
+                     .refused("no sequence parallelism: all ranks are data-parallel"));
   rows.push_back(
       raw("data_parallel_size", Kind::kInt, "null").unused("all ranks are data-parallel"));
   return rows;

@@ -9,12 +9,11 @@ void append_stage3(Rows& rows, ZeroConfig& z) {
   rows.push_back(key(p + "prefetch_bucket_size", &z.prefetch_bucket_size)
                      .at_least(0)
                      .unused("--gather_slots bounds what is gathered ahead"));
-  rows.push_back(key(p + "param_persistence_threshold", &z.param_persistence_threshold)
-                     .at_least(0)
-                     .unused(kUnits));
+  rows.push_back(
+      key(p + "param_persistence_threshold", &z.param_persistence_threshold).at_least(0));
   rows.push_back(key(p + "model_persistence_threshold", &z.model_persistence_threshold)
                      .at_least(0)
-                     .unused(kUnits));
+                     .unused("stage3_param_persistence_threshold decides, unit by unit"));
   rows.push_back(key(p + "max_live_parameters", &z.max_live_parameters)
                      .at_least(0)
                      .unused("--gather_slots bounds the gathered weights"));
@@ -37,7 +36,10 @@ void append_offload(Rows& rows, ZeroConfig& z) {
   rows.push_back(key(p + "device", &o.device).one_of({"none", "cpu", "nvme"}));
   rows.push_back(key(p + "nvme_path", &o.nvme_path).unused(kNoNvme));
   rows.push_back(key(p + "pin_memory", &o.pin_memory).unused(kHostOnly));
-  rows.push_back(key(p + "ratio", &o.ratio).range(0, 1).unused(kHostOnly));
+  rows.push_back(
+      key(p + "ratio", &o.ratio)
+          .range(0, 1)
+          .unused("compute runs on the CPU: all of the optimizer's state is in host memory"));
   rows.push_back(key(p + "super_offload", &o.super_offload));
   rows.push_back(key(p + "cpuadam_cores_perc", &o.cpuadam_cores_perc).range(0, 1).above(0));
   rows.push_back(raw(p + "buffer_count", Kind::kInt, "4").unused(kNoNvme));
@@ -45,8 +47,9 @@ void append_offload(Rows& rows, ZeroConfig& z) {
     rows.push_back(raw(p + name, Kind::kBool, "false").unused(kNoNvme));
   }
   p = "zero_optimization.offload_param.";
-  rows.push_back(
-      key(p + "device", &z.offload_param.device).one_of({"none", "cpu", "nvme"}).unused(kHostOnly));
+  rows.push_back(key(p + "device", &z.offload_param.device)
+                     .one_of({"none", "cpu", "nvme"})
+                     .unused("compute runs on the CPU: weights are in host memory anyway"));
   rows.push_back(key(p + "nvme_path", &z.offload_param.nvme_path).unused(kNoNvme));
   rows.push_back(key(p + "pin_memory", &z.offload_param.pin_memory).unused(kHostOnly));
   rows.push_back(raw(p + "buffer_count", Kind::kInt, "5").unused(kNoNvme));
@@ -64,7 +67,8 @@ Rows zero_rows(Config& c) {
   rows.push_back(key(p + "overlap_comm", &z.overlap_comm)
                      .unused("--overlap decides what runs at the same time"));
   rows.push_back(key(p + "contiguous_gradients", &z.contiguous_gradients).unused("always so here"));
-  rows.push_back(key(p + "reduce_scatter", &z.reduce_scatter).unused("always so here"));
+  rows.push_back(key(p + "reduce_scatter", &z.reduce_scatter)
+                     .unused("stages 1 to 3 reduce by reduce-scatter; the sums are the same"));
   rows.push_back(key(p + "reduce_bucket_size", &z.reduce_bucket_size).at_least(0).unused(kUnits));
   rows.push_back(
       key(p + "allgather_bucket_size", &z.allgather_bucket_size).at_least(0).unused(kUnits));
@@ -83,15 +87,18 @@ Rows zero_rows(Config& c) {
   append_stage3(rows, z);
   rows.push_back(raw(p + "memory_efficient_linear", Kind::kBool, "true")
                      .unused("every layer frees what backward does not need"));
-  rows.push_back(
-      raw(p + "zero_hpz_partition_size", Kind::kInt, "1").refused("ZeRO++ is not supported"));
+  rows.push_back(raw(p + "zero_hpz_partition_size", Kind::kInt, "1")
+                     .refused("ZeRO++: weights have one partition, over all ranks"));
   for (const char* name : {"zero_quantized_weights", "zero_quantized_nontrainable_weights",
                            "zero_quantized_gradients"}) {
-    rows.push_back(raw(p + name, Kind::kBool, "false").refused("ZeRO++ is not supported"));
+    rows.push_back(
+        raw(p + name, Kind::kBool, "false").refused("ZeRO++: what ranks exchange is exact"));
   }
-  rows.push_back(raw(p + "mics_shard_size", Kind::kInt, "-1").refused("MiCS is not supported"));
+  rows.push_back(block(p + "zeropp_loco_param").refused("ZeRO++: what ranks exchange is exact"));
+  rows.push_back(raw(p + "mics_shard_size", Kind::kInt, "-1")
+                     .refused("MiCS: weights have one partition, over all ranks"));
   rows.push_back(raw(p + "mics_hierarchical_params_gather", Kind::kBool, "false")
-                     .refused("MiCS is not supported"));
+                     .refused("MiCS: weights have one partition, over all ranks"));
   rows.push_back(
       raw(p + "override_module_apply", Kind::kBool, "true").unused("there are no Python modules"));
   rows.push_back(

@@ -21,6 +21,59 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+/// Why an optimizer that DeepSpeed or PyTorch has is not here; "" for any other name. In lower case.
+std::string_view refused_optimizer(std::string_view name) {
+  struct Refused {
+    std::string_view name;
+    std::string_view reason;
+  };
+  constexpr std::string_view kCompressed = "its compressed gradients are not exact";
+  constexpr std::string_view kMup = "it needs the shapes of a base model";
+  constexpr std::string_view kTorch = "PyTorch's other optimizers are not in this version";
+  static constexpr std::array<Refused, 18> kRefused = {{
+      {"lamb", "it needs the norm of each layer's update before that update"},
+      {"muon", "it needs whole matrices, and a rank holds slices of them"},
+      {"onebitadam", kCompressed},
+      {"zerooneadam", kCompressed},
+      {"onebitlamb", kCompressed},
+      {"muadam", kMup},
+      {"muadamw", kMup},
+      {"musgd", kMup},
+      {"adadelta", kTorch},
+      {"adafactor", kTorch},
+      {"adamax", kTorch},
+      {"asgd", kTorch},
+      {"lbfgs", kTorch},
+      {"nadam", kTorch},
+      {"radam", kTorch},
+      {"rmsprop", kTorch},
+      {"rprop", kTorch},
+      {"sparseadam", kTorch},
+  }};
+  const auto found = std::ranges::find(kRefused, name, &Refused::name);
+  return found == kRefused.end() ? std::string_view() : found->reason;
+}
+
+/// Some of PyTorch's schedulers, which DeepSpeed takes by name.
+bool is_torch_scheduler(std::string_view name) {
+  constexpr std::array<std::string_view, 15> kNames = {"ChainedScheduler",
+                                                       "ConstantLR",
+                                                       "CosineAnnealingLR",
+                                                       "CosineAnnealingWarmRestarts",
+                                                       "CyclicLR",
+                                                       "ExponentialLR",
+                                                       "LambdaLR",
+                                                       "LinearLR",
+                                                       "MultiStepLR",
+                                                       "MultiplicativeLR",
+                                                       "OneCycleLR",
+                                                       "PolynomialLR",
+                                                       "ReduceLROnPlateau",
+                                                       "SequentialLR",
+                                                       "StepLR"};
+  return std::ranges::find(kNames, name) != kNames.end();
+}
+
 }  // namespace
 
 KeyRow&& KeyRow::range(double low, double high) && {
@@ -59,9 +112,9 @@ KeyRow&& KeyRow::needed() && {
 std::vector<KeyRow> key_table(Config& config) {
   using namespace key_rows;
   Rows rows;
-  for (Rows part :
-       {batch_rows(config), optimizer_rows(config), scheduler_rows(config), top_rows(config),
-        precision_rows(config), zero_rows(config), monitor_rows(), other_rows()}) {
+  for (Rows part : {batch_rows(config), optimizer_rows(config), scheduler_rows(config),
+                    top_rows(config), precision_rows(config), zero_rows(config), monitor_rows(),
+                    checkpoint_rows(), other_rows()}) {
     std::ranges::move(part, std::back_inserter(rows));
   }
   return rows;
@@ -86,22 +139,39 @@ std::span<const KeyAlias> key_aliases() {
 }
 
 void choose_optimizer(Config& config, std::string_view type, std::string_view where) {
-  constexpr std::array<std::string_view, 2> kKnown = {"Adam", "AdamW"};
-  constexpr std::array<std::string_view, 11> kRefused = {
-      "sgd",        "lion",   "adagrad", "lamb",  "onebitadam", "zerooneadam",
-      "onebitlamb", "muadam", "muadamw", "musgd", "muon"};
+  struct Known {
+    std::string_view name;
+    OptimizerKind kind;
+  };
+  constexpr std::array<Known, 5> kKnown = {{{"Adam", OptimizerKind::kAdam},
+                                            {"AdamW", OptimizerKind::kAdam},
+                                            {"SGD", OptimizerKind::kSgd},
+                                            {"Lion", OptimizerKind::kLion},
+                                            {"Adagrad", OptimizerKind::kAdagrad}}};
   const std::string name = lower(type);
-  if (std::ranges::find(kRefused, name) != kRefused.end()) {
-    throw user_error("config",
-                     "{}: optimizer.type \"{}\" is not in this version; use Adam or AdamW", where,
-                     type);
+  if (const std::string_view reason = refused_optimizer(name); !reason.empty()) {
+    throw user_error(
+        "config", "{}: optimizer.type \"{}\" is refused: {}; use Adam, AdamW, SGD, Lion or Adagrad",
+        where, type, reason);
   }
-  if (name != "adam" && name != "adamw") {
+  const auto found =
+      std::ranges::find_if(kKnown, [&](const Known& k) { return lower(k.name) == name; });
+  if (found == kKnown.end()) {
+    std::array<std::string_view, kKnown.size()> names;
+    std::ranges::transform(kKnown, names.begin(), &Known::name);
     throw user_error("config", "{}: unknown optimizer.type \"{}\"; {}", where, type,
-                     name_hint(type, kKnown));
+                     name_hint(type, names));
   }
-  config.optimizer.given = true;
-  config.optimizer.type = type;
+  OptimizerConfig& optimizer = config.optimizer;
+  optimizer.given = true;
+  optimizer.type = type;
+  optimizer.kind = found->kind;
+  if (found->kind == OptimizerKind::kLion) {
+    optimizer.betas = {0.9, 0.99};
+  } else if (found->kind == OptimizerKind::kAdagrad) {
+    optimizer.lr = 1e-2;
+    optimizer.eps = 1e-10;
+  }
 }
 
 void choose_schedule(Config& config, std::string_view type, std::string_view where) {
@@ -110,12 +180,21 @@ void choose_schedule(Config& config, std::string_view type, std::string_view whe
                                  ScheduleType::kRangeTest};
   std::array<std::string_view, kTypes.size()> names;
   std::ranges::transform(kTypes, names.begin(), [](ScheduleType t) { return name_of(t); });
+  if (is_torch_scheduler(type)) {
+    throw user_error("config",
+                     "{}: scheduler.type \"{}\" is refused: PyTorch's schedulers are not in this "
+                     "version; use one of {}",
+                     where, type, fmt::join(names, ", "));
+  }
   const auto found = std::ranges::find(names, type);
   if (found == names.end()) {
     throw user_error("config", "{}: unknown scheduler.type \"{}\"; {}", where, type,
                      name_hint(type, names));
   }
   config.schedule.type = kTypes.at(static_cast<std::size_t>(found - names.begin()));
+  if (config.schedule.type == ScheduleType::kWarmupDecay) {
+    config.schedule.warmup_max_lr = 1e-3;  // DeepSpeed's default of this one alone
+  }
 }
 
 }  // namespace tandem

@@ -22,8 +22,16 @@ struct Overloaded : Fs... {
 
 /// DeepSpeed reads these blocks with pydantic, which turns strings into numbers and flags.
 bool takes_strings(std::string_view path) {
-  constexpr std::array<std::string_view, 6> kBlocks = {
-      "zero_optimization.", "fp16.", "bf16.", "tensorboard.", "timers.", "data_types."};
+  constexpr std::array<std::string_view, 10> kBlocks = {"zero_optimization.",
+                                                        "fp16.",
+                                                        "bf16.",
+                                                        "tensorboard.",
+                                                        "csv_monitor.",
+                                                        "wandb.",
+                                                        "comet.",
+                                                        "comms_logger.",
+                                                        "timers.",
+                                                        "data_types."};
   return std::ranges::any_of(kBlocks, [&](std::string_view b) { return path.starts_with(b); });
 }
 

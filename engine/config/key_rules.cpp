@@ -1,0 +1,180 @@
+#include "engine/config/key_rules.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "engine/config/key_value.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+/// A row's present value as JSON; "null" where there is no such row.
+std::string value_of(std::span<const KeyRow> rows, std::string_view path) {
+  const auto row = std::ranges::find(rows, path, &KeyRow::path);
+  return row == rows.end() ? "null" : json_of(*row);
+}
+
+void check_precision(const Config& c, std::span<const KeyRow> rows) {
+  if (c.fp16.enabled && c.bf16.enabled) {
+    throw user_error("config", "{}: fp16.enabled and bf16.enabled are both true; keep one",
+                     c.origin);
+  }
+  const double initial = std::ldexp(1.0, static_cast<int>(c.fp16.initial_scale_power));
+  if (c.fp16.enabled && c.fp16.loss_scale == 0 && initial < c.fp16.min_loss_scale) {
+    throw user_error("config",
+                     "{}: fp16.initial_scale_power {} starts at {}, below fp16.min_loss_scale {}; "
+                     "raise the one or lower the other",
+                     c.origin, c.fp16.initial_scale_power, initial, c.fp16.min_loss_scale);
+  }
+  const std::string type = value_of(rows, "data_types.param_dtype");
+  if (type != "null" && type != fmt::format("\"{}\"", name_of(c.precision()))) {
+    throw user_error("config",
+                     "{}: data_types.param_dtype is {}, and fp16.enabled and bf16.enabled make it "
+                     "\"{}\"; remove it",
+                     c.origin, type, name_of(c.precision()));
+  }
+}
+
+void check_optimizer(const Config& c) {
+  const OptimizerConfig& o = c.optimizer;
+  if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
+    throw user_error("config",
+                     "{}: optimizer.params.nesterov is true with momentum {} and dampening {}; it "
+                     "needs a momentum above 0 and dampening 0",
+                     c.origin, o.momentum, o.dampening);
+  }
+}
+
+void check_ranks(const Config& c, std::span<const KeyRow> rows) {
+  const ZeroConfig& zero = c.zero;
+  const bool scaled_before = c.prescale_gradients || c.gradient_predivide_factor != 1;
+  if (zero.stage >= 2 && zero.reduce_scatter && scaled_before) {
+    throw user_error("config",
+                     "{}: prescale_gradients is {} and gradient_predivide_factor {}; with stage {} "
+                     "and reduce_scatter gradients are not scaled before the sum: remove both",
+                     c.origin, c.prescale_gradients, c.gradient_predivide_factor, zero.stage);
+  }
+  if (zero.allgather_bucket_size % 2 != 0) {
+    throw user_error("config", "{}: zero_optimization.allgather_bucket_size is {}; it must be even",
+                     c.origin, zero.allgather_bucket_size);
+  }
+  const std::string ranks = value_of(rows, "data_parallel_size");
+  if (ranks != "null" && ranks != std::to_string(c.world_size)) {
+    throw user_error("config",
+                     "{}: data_parallel_size is {} and the world size {}, and all ranks are "
+                     "data-parallel; remove it",
+                     c.origin, ranks, c.world_size);
+  }
+}
+
+void check_offload(const Config& c) {
+  const OffloadOptimizerConfig& offload = c.zero.offload_optimizer;
+  for (const auto& [block, device] : {std::pair{"offload_optimizer", &offload.device},
+                                      std::pair{"offload_param", &c.zero.offload_param.device}}) {
+    if (*device == "nvme") {
+      throw user_error("config",
+                       "{}: zero_optimization.{}.device \"nvme\" is refused: {}; write \"cpu\"",
+                       c.origin, block, "nothing is kept on NVMe");
+    }
+  }
+  if (offload.device == "cpu" && offload.ratio < 1 && c.zero.stage != 3) {
+    throw user_error(
+        "config",
+        "{}: zero_optimization.offload_optimizer.ratio is {} at stage {}; a ratio below "
+        "1 needs stage 3",
+        c.origin, offload.ratio, c.zero.stage);
+  }
+}
+
+class Marks {
+ public:
+  explicit Marks(std::vector<KeyReport>& keys) : keys_(keys) {}
+
+  void unused(std::string_view path, std::string_view reason) {
+    for (KeyReport& entry : keys_) {
+      if (entry.path == path && entry.status == KeyStatus::kApplied) {
+        entry.status = KeyStatus::kNotApplicable;
+        entry.reason = reason;
+      }
+    }
+  }
+
+ private:
+  std::vector<KeyReport>& keys_;
+};
+
+void mark_optimizer(Config& c, Marks& marks) {
+  std::string type = c.optimizer.type;
+  std::ranges::transform(type, type.begin(),
+                         [](unsigned char ch) { return static_cast<char>(std::tolower(ch)); });
+  if (type == "adamw" && !c.optimizer.adam_w_mode) {
+    c.optimizer.adam_w_mode = true;  // as in DeepSpeed
+    marks.unused("optimizer.params.adam_w_mode",
+                 "type AdamW is decoupled always; write type Adam for L2 decay");
+  }
+  const bool has_betas =
+      c.optimizer.kind == OptimizerKind::kAdam || c.optimizer.kind == OptimizerKind::kLion;
+  if (!has_betas) {
+    for (const char* name :
+         {"cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}) {
+      marks.unused(fmt::format("scheduler.params.{}", name),
+                   "the cycle moves betas, and this optimizer has none");
+    }
+  }
+  if (c.optimizer.kind == OptimizerKind::kSgd && c.optimizer.momentum == 0) {
+    marks.unused("optimizer.params.dampening", "momentum is 0");
+  }
+}
+
+void mark_fp16(const Config& c, std::span<const KeyRow> rows, Marks& marks) {
+  if (!c.fp16.enabled) {
+    for (const KeyRow& row : rows) {
+      if (row.path.starts_with("fp16.") && row.path != "fp16.enabled") {
+        marks.unused(row.path, "fp16.enabled is false");
+      }
+    }
+  } else if (c.fp16.loss_scale != 0) {
+    for (const char* name : {"initial_scale_power", "loss_scale_window", "hysteresis",
+                             "consecutive_hysteresis", "min_loss_scale"}) {
+      marks.unused(fmt::format("fp16.{}", name), "fp16.loss_scale is a fixed scale");
+    }
+  }
+}
+
+void mark_zero(const Config& c, Marks& marks) {
+  if (c.zero.stage != 3) {
+    marks.unused("zero_optimization.stage3_param_persistence_threshold",
+                 "below stage 3 every weight is whole on every rank");
+  }
+  const OffloadOptimizerConfig& offload = c.zero.offload_optimizer;
+  if (offload.device == "none") {
+    marks.unused("zero_optimization.offload_optimizer.device",
+                 "the optimizer works in host memory whether it is written or not");
+  }
+  if (!offload.super_offload) {
+    marks.unused("zero_optimization.offload_optimizer.super_offload",
+                 "--overlap decides what runs at the same time; off and comm stop it");
+  }
+}
+
+}  // namespace
+
+void check_contradictions(const Config& config, std::span<const KeyRow> rows) {
+  check_precision(config, rows);
+  check_optimizer(config);
+  check_ranks(config, rows);
+  check_offload(config);
+}
+
+void mark_without_effect(Config& config, std::span<const KeyRow> rows) {
+  Marks marks(config.keys);
+  mark_optimizer(config, marks);
+  mark_fp16(config, rows, marks);
+  mark_zero(config, marks);
+}
+
+}  // namespace tandem
