@@ -14,6 +14,8 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include "actors/dtype.hpp"
+
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
