@@ -1,0 +1,287 @@
+// The launcher with shell scripts for ranks: codes, lines, and that nothing of them outlives it.
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+struct Setup {
+  int ranks = 2;
+  int grace_ms = 30'000;
+  std::string log_dir = "-";
+  std::string cores = "free";
+};
+
+/// A launcher whose ranks are `sh -c script`; its output and errors come through one pipe.
+class Launched {
+ public:
+  Launched(const Setup& setup, const std::string& script)
+      : Launched(setup, std::vector<std::string>{"/bin/sh", "-c", script}) {}
+  Launched(const Setup& setup, const std::vector<std::string>& command) {
+    static int number = 0;
+    mark = fmt::format("TANDEM_LAUNCH_TEST={}.{}", ::getpid(), number++);
+    std::vector<std::string> arguments = {
+        TANDEM_BIN_DIR "/launch_alone", std::to_string(setup.ranks), std::to_string(setup.grace_ms),
+        setup.log_dir, setup.cores};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    process = ::fork();
+    if (process == 0) {
+      ::dup2(ends[1], 1);
+      ::dup2(ends[1], 2);
+      ::putenv(mark.data());
+      std::vector<char*> raw;
+      for (std::string& argument : arguments) {
+        raw.push_back(argument.data());
+      }
+      raw.push_back(nullptr);
+      ::execv(raw[0], raw.data());
+      ::_exit(99);
+    }
+    ::close(ends[1]);
+    pipe = ends[0];
+  }
+  ~Launched() { ::close(pipe); }
+  Launched(const Launched&) = delete;
+
+  /// Reads on until `text` has come.
+  void wait_for(const std::string& text) {
+    while (output.find(text) == std::string::npos && read_more()) {
+    }
+    ASSERT_THAT(output, HasSubstr(text));
+  }
+  /// The exit code; -signal.
+  int wait() {
+    while (read_more()) {
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(process, &status, 0), process);
+    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+  }
+  /// Living processes that were started below this launcher.
+  [[nodiscard]] int left() const {
+    int count = 0;
+    DIR* folder = ::opendir("/proc");
+    while (const dirent* entry = ::readdir(folder)) {
+      std::stringstream variables;
+      variables << std::ifstream(fmt::format("/proc/{}/environ", entry->d_name)).rdbuf();
+      count += variables.str().find(mark + '\0') != std::string::npos ? 1 : 0;
+    }
+    ::closedir(folder);
+    return count;
+  }
+
+  std::string output;
+  std::string mark;
+  pid_t process = -1;
+  int pipe = -1;
+
+ private:
+  bool read_more() {
+    char buffer[4096];
+    const ssize_t got = ::read(pipe, buffer, sizeof(buffer));
+    if (got > 0) {
+      output.append(buffer, static_cast<std::size_t>(got));
+    }
+    return got > 0;
+  }
+};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Launch, EveryRankKnowsItsPlace) {
+  Launched run({.ranks = 3},
+               "echo rank=$RANK of $WORLD_SIZE local=$LOCAL_RANK of $LOCAL_WORLD_SIZE at "
+               "$MASTER_ADDR port=$MASTER_PORT threads=$OMP_NUM_THREADS");
+  EXPECT_EQ(run.wait(), 0);
+  const auto lines = lines_of(run.output);
+  ASSERT_EQ(lines.size(), 3U) << run.output;
+  std::set<std::string> ports;
+  std::set<char> ranks;
+  const std::regex form(
+      R"(\[(\d)\] rank=(\d) of 3 local=(\d) of 3 at 127\.0\.0\.1 port=(\d+) threads=[1-9]\d*)");
+  for (const std::string& line : lines) {
+    std::smatch match;
+    ASSERT_TRUE(std::regex_match(line, match, form)) << line;
+    EXPECT_EQ(match[1], match[2]);
+    EXPECT_EQ(match[1], match[3]);
+    ranks.insert(line[1]);
+    ports.insert(match[4]);
+  }
+  EXPECT_EQ(ranks.size(), 3U);
+  EXPECT_EQ(ports.size(), 1U);
+}
+
+TEST(Launch, LinesComeWholeAndIntoLogs) {
+  const std::string folder = fmt::format("{}/logs", ::testing::TempDir());
+  std::filesystem::remove_all(folder);
+  Launched run({.ranks = 3, .log_dir = folder},
+               "i=0; while [ $i -lt 200 ]; do printf 'a%s' $RANK; printf 'b%s' $i; printf 'c\\n'; "
+               "i=$((i+1)); done; echo to errors >&2; printf 'no newline'");
+  EXPECT_EQ(run.wait(), 0);
+  const std::regex form(R"(\[(\d)\] (a\1b\d+c|to errors|no newline))");
+  const auto lines = lines_of(run.output);
+  EXPECT_EQ(lines.size(), 3 * 202U);
+  for (const std::string& line : lines) {
+    EXPECT_TRUE(std::regex_match(line, form)) << line;
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    std::stringstream log;
+    log << std::ifstream(fmt::format("{}/rank_{}.log", folder, rank)).rdbuf();
+    EXPECT_EQ(lines_of(log.str()).size(), 202U);
+    EXPECT_THAT(log.str(), HasSubstr(fmt::format("a{}b199c\n", rank)));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Launch, TheFirstFailureIsNamedAndItsCodeReturned) {
+  Launched run({.ranks = 3}, "if [ $RANK = 1 ]; then exit 7; fi; exec sleep 1000");
+  EXPECT_EQ(run.wait(), 7);
+  EXPECT_THAT(run.output, HasSubstr("rank 1 exited with code 7; ending the other ranks"));
+  EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 3 exited with code 7"));
+  EXPECT_EQ(run.left(), 0);
+}
+
+TEST(Launch, ARankThatOnlyLostItsPeerIsNotBlamed) {
+  const std::string fifo = fmt::format("{}/gone.{}", ::testing::TempDir(), ::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  // Rank 1 fails when rank 0 is gone: the end of the pipe says so.
+  Launched run({.ranks = 2},
+               fmt::format("if [ $RANK = 0 ]; then exec 3>{0}; exit 4; fi; cat {0}; exit 9", fifo));
+  EXPECT_EQ(run.wait(), 9);
+  EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 2 exited with code 9"));
+  ::unlink(fifo.c_str());
+  Launched alone({.ranks = 2}, "if [ $RANK = 0 ]; then exit 4; fi");
+  EXPECT_EQ(alone.wait(), 4);
+  EXPECT_THAT(alone.output, HasSubstr("rank 0 of 2 exited with code 4"));
+}
+
+TEST(Launch, NothingOfTheTreeIsLeft) {
+  for (const char* end : {"exit 3", "exit 0"}) {
+    Launched run({.ranks = 2},
+                 fmt::format("sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & "
+                             "sleep 1000' &) ; {}",
+                             end));
+    (void)run.wait();
+    EXPECT_EQ(run.left(), 0) << end;
+  }
+}
+
+TEST(Launch, WhoIgnoresTheRequestIsKilled) {
+  Launched run({.ranks = 2, .grace_ms = 100},
+               "if [ $RANK = 1 ]; then trap '' TERM; echo deaf; while :; do sleep 1000; done; fi; "
+               "exec sleep 1000");
+  run.wait_for("[1] deaf");
+  ASSERT_EQ(::kill(run.process, SIGTERM), 0);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+  EXPECT_EQ(run.left(), 0);
+}
+
+TEST(Launch, AStoppedRankIsEndedToo) {
+  Launched run({.ranks = 2},
+               "if [ $RANK = 1 ]; then echo stopping; kill -STOP $$; fi; exec sleep 1000");
+  run.wait_for("[1] stopping");
+  ASSERT_EQ(::kill(run.process, SIGTERM), 0);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+  EXPECT_EQ(run.left(), 0);
+}
+
+TEST(Launch, ASecondSignalDoesNotWait) {
+  Launched run({.ranks = 2, .grace_ms = 3'600'000},
+               "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done");
+  run.wait_for("[0] ready");
+  run.wait_for("[1] ready");
+  ASSERT_EQ(::kill(run.process, SIGTERM), 0);
+  run.wait_for("[0] asked");
+  ASSERT_EQ(::kill(run.process, SIGTERM), 0);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+  EXPECT_EQ(run.left(), 0);
+}
+
+TEST(Launch, ASignalIsPassedOnAndTheRanksEndThemselves) {
+  Launched run({.ranks = 2},
+               "trap 'echo saving; exit 130' INT; echo ready; while :; do sleep 0.01; done");
+  run.wait_for("[0] ready");
+  run.wait_for("[1] ready");
+  ASSERT_EQ(::kill(run.process, SIGINT), 0);
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_THAT(run.output, HasSubstr("[0] saving"));
+  EXPECT_THAT(run.output, HasSubstr("[1] saving"));
+}
+
+TEST(Launch, TheRanksDieWithTheLauncher) {
+  Launched run({.ranks = 2}, "echo ready; exec sleep 1000");
+  run.wait_for("[0] ready");
+  run.wait_for("[1] ready");
+  ASSERT_EQ(::kill(run.process, SIGKILL), 0);
+  EXPECT_EQ(run.wait(), -SIGKILL);
+  while (run.left() > 0) {  // the test's own limit ends it if they stay
+    std::this_thread::yield();
+  }
+}
+
+TEST(Launch, AProgramThatIsNotThereIsTheUsersError) {
+  Launched run({.ranks = 2}, std::vector<std::string>{"/no/such/program"});
+  EXPECT_EQ(run.wait(), 2);
+  EXPECT_THAT(
+      run.output,
+      HasSubstr("error: [launch] cannot start /no/such/program: No such file or directory"));
+}
+
+TEST(Launch, BoundRanksShareTheCoresOut) {
+  Launched run({.ranks = 2, .cores = "bind"}, "grep Cpus_allowed_list /proc/self/status");
+  EXPECT_EQ(run.wait(), 0);
+  const auto lines = lines_of(run.output);
+  ASSERT_EQ(lines.size(), 2U);
+  if (std::thread::hardware_concurrency() >= 2) {
+    EXPECT_NE(lines[0].substr(4), lines[1].substr(4));
+  }
+}
+
+TEST(Launch, FiftyKilledRanksAndNoHang) {
+  double longest = 0;
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    const int victim = repetition % 3;
+    Launched run(
+        {.ranks = 3},
+        fmt::format("sleep 1000 & echo up $$; if [ $RANK = {} ]; then kill -KILL $$; fi; wait",
+                    victim));
+    run.wait_for(fmt::format("[{}] up", victim));
+    const auto start = Clock::now();
+    EXPECT_EQ(run.wait(), 128 + SIGKILL);
+    EXPECT_EQ(run.left(), 0);
+    longest = std::max(longest, std::chrono::duration<double>(Clock::now() - start).count());
+    EXPECT_THAT(run.output, HasSubstr(fmt::format("rank {} of 3 was killed by signal 9", victim)));
+  }
+  fmt::print("the last process was gone {:.0f} ms after a kill, at most\n", longest * 1e3);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,327 @@
+// tools/launch/launcher.cpp — see launcher.hpp.
+#include "tools/launch/launcher.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/util/error.hpp"
+#include "tools/launch/line_relay.hpp"
+#include "tools/launch/rank_process.hpp"
+
+namespace tandem {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWitnessWaits{300};  // for the failure that it is a consequence of
+
+int code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+std::string describe_end(int status) {
+  if (WIFSIGNALED(status)) {
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  }
+  return fmt::format("exited with code {}", WEXITSTATUS(status));
+}
+
+/// Processes whose parent is this one.
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> children;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) {
+      continue;
+    }
+    std::string text;
+    std::getline(std::ifstream(entry.path() / "stat"), text);
+    // "pid (name) state parent": the name may hold anything, the last parenthesis ends it.
+    const std::size_t end = text.rfind(')');
+    char state = 0;
+    int parent = 0;
+    if (end != std::string::npos &&
+        std::sscanf(text.c_str() + end + 1, " %c %d", &state, &parent) == 2 &&
+        parent == ::getpid()) {
+      children.push_back(static_cast<pid_t>(std::stoi(name)));
+    }
+  }
+  return children;
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options) {}
+  ~Launcher();
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  int run();
+
+ private:
+  struct Rank {
+    pid_t process = -1;
+    bool runs = false;
+    int log = -1;
+    std::unique_ptr<LineRelay> output;
+    std::unique_ptr<LineRelay> errors;
+  };
+  struct Failure {
+    int rank;
+    int status;
+  };
+
+  void watch_signals();
+  void start_all();
+  void wait_for_something();
+  void take_signals();
+  void reap();
+  void note_end(int rank, int status);
+  void look_at_clock();
+  void end_others();
+  void ask_to_end(int number);
+  void end_tree();
+  void signal_ranks(int number);
+  void relay_all();
+  [[nodiscard]] bool any_runs() const;
+  [[nodiscard]] int timeout_ms() const;
+  [[nodiscard]] int report() const;
+
+  const LaunchOptions& options_;
+  std::vector<Rank> ranks_;
+  int signals_ = -1;
+  std::optional<Failure> failure_;
+  int interrupted_ = 0;                      // by this signal
+  std::optional<Clock::time_point> end_at_;  // the others are asked to end then
+  std::optional<Clock::time_point> kill_at_;
+};
+
+Launcher::~Launcher() {
+  end_tree();
+  for (Rank& rank : ranks_) {
+    rank.output.reset();
+    rank.errors.reset();
+    if (rank.log >= 0) {
+      ::close(rank.log);
+    }
+  }
+  if (signals_ >= 0) {
+    ::close(signals_);
+  }
+}
+
+int Launcher::run() {
+  watch_signals();
+  start_all();
+  while (any_runs()) {
+    wait_for_something();
+    relay_all();
+    take_signals();
+    reap();
+    look_at_clock();
+  }
+  end_tree();
+  relay_all();  // what was written before the end and not read yet
+  return report();
+}
+
+// Taken through a descriptor, in the order of the loop's other events.
+void Launcher::watch_signals() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
+    ::sigaddset(&set, number);
+  }
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  signals_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals_ < 0) {
+    throw failure(ExitCode::kFailure, "launch", "no signals: {}", std::strerror(errno));
+  }
+}
+
+void Launcher::start_all() {
+  const int port = free_port();
+  std::vector<std::vector<int>> cores(static_cast<std::size_t>(options_.ranks));
+  if (options_.bind_cores_to_rank) {
+    cores = split_cores(options_.ranks);
+  }
+  std::error_code error;
+  if (!options_.log_dir.empty()) {
+    std::filesystem::create_directories(options_.log_dir, error);
+  }
+  for (int number = 0; number < options_.ranks; ++number) {
+    Rank& rank = ranks_.emplace_back();
+    if (!options_.log_dir.empty()) {
+      const std::string path = fmt::format("{}/rank_{}.log", options_.log_dir, number);
+      rank.log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+      if (rank.log < 0) {
+        throw user_error("launch", "cannot write {}: {}; give another --log_dir", path,
+                         std::strerror(errno));
+      }
+    }
+    const RankProcess made = start_rank({.command = options_.command,
+                                         .variables = rank_variables(number, options_.ranks, port),
+                                         .cores = cores[static_cast<std::size_t>(number)]});
+    rank.process = made.process;
+    rank.runs = true;
+    const std::string prefix = fmt::format("[{}] ", number);
+    rank.output = std::make_unique<LineRelay>(made.output, 1, rank.log, prefix);
+    rank.errors = std::make_unique<LineRelay>(made.errors, 2, rank.log, prefix);
+  }
+}
+
+void Launcher::wait_for_something() {
+  std::vector<pollfd> looked_at = {{.fd = signals_, .events = POLLIN, .revents = 0}};
+  for (const Rank& rank : ranks_) {
+    for (const LineRelay* relay : {rank.output.get(), rank.errors.get()}) {
+      if (relay->descriptor() >= 0) {
+        looked_at.push_back({.fd = relay->descriptor(), .events = POLLIN, .revents = 0});
+      }
+    }
+  }
+  (void)::poll(looked_at.data(), looked_at.size(), timeout_ms());
+}
+
+int Launcher::timeout_ms() const {
+  const auto next = std::min(end_at_.value_or(Clock::time_point::max()),
+                             kill_at_.value_or(Clock::time_point::max()));
+  if (next == Clock::time_point::max()) {
+    return -1;
+  }
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+}
+
+void Launcher::relay_all() {
+  for (const Rank& rank : ranks_) {
+    rank.output->relay();
+    rank.errors->relay();
+  }
+}
+
+// The ranks end themselves as they see fit; a second signal ends them at once.
+void Launcher::take_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_, &info, sizeof(info)) == sizeof(info)) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGCHLD) {
+      continue;
+    }
+    if (interrupted_ != 0) {
+      kill_at_ = Clock::now();
+      continue;
+    }
+    interrupted_ = number;
+    ask_to_end(number);
+  }
+}
+
+void Launcher::reap() {
+  int status = 0;
+  for (pid_t process = 0; (process = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (std::size_t number = 0; number < ranks_.size(); ++number) {
+      if (ranks_[number].process == process) {
+        ranks_[number].runs = false;
+        note_end(static_cast<int>(number), status);
+      }
+    }
+  }
+}
+
+void Launcher::note_end(int rank, int status) {
+  const int code = code_of(status);
+  if (code == 0 || interrupted_ != 0 ||
+      kill_at_) {  // after that they end because they were asked to
+    return;
+  }
+  const auto is_witness = [](int some) { return some == static_cast<int>(ExitCode::kPeer); };
+  if (!failure_ || (is_witness(code_of(failure_->status)) && !is_witness(code))) {
+    failure_ = Failure{rank, status};
+    // Whoever is at fault gets a moment to be seen, before the others are ended.
+    end_at_ = std::min(end_at_.value_or(Clock::time_point::max()),
+                       Clock::now() + (is_witness(code) ? kWitnessWaits : milliseconds(0)));
+  }
+}
+
+void Launcher::look_at_clock() {
+  const auto now = Clock::now();
+  if (end_at_ && now >= *end_at_ && !kill_at_ && any_runs()) {
+    end_others();
+  }
+  if (kill_at_ && now >= *kill_at_) {
+    signal_ranks(SIGKILL);
+    kill_at_ = now + milliseconds(100);  // again, for those that were just being made
+  }
+}
+
+void Launcher::end_others() {
+  fmt::print(stderr, "launch: rank {} {}; ending the other ranks\n", failure_->rank,
+             describe_end(failure_->status));
+  ask_to_end(SIGTERM);
+}
+
+void Launcher::ask_to_end(int number) {
+  signal_ranks(number);
+  signal_ranks(SIGCONT);  // a stopped one gets it only then
+  kill_at_ = Clock::now() + options_.grace;
+}
+
+void Launcher::signal_ranks(int number) {
+  for (const Rank& rank : ranks_) {
+    if (rank.runs) {
+      (void)::kill(-rank.process, number);
+    }
+  }
+}
+
+// Whatever of the ranks is left: it became a child of the launcher when its parent died, and so will what it leaves.
+void Launcher::end_tree() {
+  for (;;) {
+    const std::vector<pid_t> children = own_children();
+    for (const pid_t child : children) {
+      (void)::kill(child, SIGKILL);
+    }
+    if (children.empty() || (::waitpid(-1, nullptr, 0) < 0 && errno == ECHILD)) {
+      return;
+    }
+  }
+}
+
+bool Launcher::any_runs() const { return std::ranges::any_of(ranks_, &Rank::runs); }
+
+int Launcher::report() const {
+  if (failure_) {
+    const std::string log = options_.log_dir.empty()
+                                ? std::string("its output")
+                                : fmt::format("{}/rank_{}.log", options_.log_dir, failure_->rank);
+    fmt::print(stderr, "error: [launch] rank {} of {} {}; see {}\n", failure_->rank, options_.ranks,
+               describe_end(failure_->status), log);
+    return code_of(failure_->status);
+  }
+  return interrupted_ != 0 ? 128 + interrupted_ : 0;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options) { return Launcher(options).run(); }
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+// tools/launch/rank_process.hpp — starting one rank: its variables, cores, process group and pipes.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace tandem {
+
+struct RankStart {
+  const std::vector<std::string>& command;
+  std::vector<std::pair<std::string, std::string>> variables;  // beside the launcher's own
+  std::vector<int> cores;                                      // empty: not bound
+};
+
+struct RankProcess {
+  pid_t process = -1;
+  int output = -1;  // reading ends
+  int errors = -1;
+};
+
+/// Throws a user error when the program cannot be started. Signals that the launcher has blocked are not in the rank.
+[[nodiscard]] RankProcess start_rank(const RankStart& start);
+
+/// What torchrun would tell rank `rank` of `ranks`.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> rank_variables(int rank, int ranks,
+                                                                              int port);
+/// The CPUs of each rank: whole cores, neighbours together; ranks share where cores are fewer.
+[[nodiscard]] std::vector<std::vector<int>> split_cores(int ranks);
+/// A port of the loopback that nobody uses at the moment.
+[[nodiscard]] int free_port();
+
+}  // namespace tandem
