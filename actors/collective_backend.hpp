@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "actors/arena.hpp"
@@ -84,6 +85,9 @@ class CollectiveBackend {
   virtual Task<> exchange(ExchangeArguments arguments) = 0;
   virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
+
+  /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and `why`. Loop thread.
+  virtual void abandon(std::string_view why) noexcept {}
 };
 
 /// World 1. Gathers are copies, reductions accumulations; both run on `pool` in chunks, so all of its threads help.

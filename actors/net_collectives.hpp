@@ -31,6 +31,7 @@ class NetCollectives final : public CollectiveBackend {
   Task<> exchange(ExchangeArguments arguments) override;
   Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
+  void abandon(std::string_view why) noexcept override { net_.abandon(rank()); }
 
  private:
   // To each peer p go `bytes` from `from + p * step`, and what p sends lands at `into + p * bytes`.

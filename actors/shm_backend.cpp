@@ -2,15 +2,13 @@
 #include "actors/shm_backend.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <new>
-#include <string_view>
 
 #include "actors/norm_words.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/seconds_setting.hpp"
 
 namespace tandem {
 namespace {
@@ -48,19 +46,7 @@ std::size_t arena_bytes(const ShmBackend::Options& options) {
 }  // namespace
 
 Duration ShmBackend::default_timeout() {
-  const char* text = std::getenv("TANDEM_COLLECTIVE_TIMEOUT_S");
-  if (text == nullptr || *text == 0) {
-    return std::chrono::seconds(600);
-  }
-  const std::string_view given = text;
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), seconds);
-  if (error != std::errc() || end != given.data() + given.size() || !(seconds > 0) ||
-      seconds > 1e9) {
-    throw user_error("environment", "TANDEM_COLLECTIVE_TIMEOUT_S is \"{}\"; give seconds above 0",
-                     given);
-  }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return seconds_setting("TANDEM_COLLECTIVE_TIMEOUT_S", std::chrono::seconds(600));
 }
 
 std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, Options options) {
@@ -83,7 +69,7 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
       board_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
       stage_(arena_->allocate(2 * ShmControl::kLanes * kStageBytes)) {}
 
-void ShmBackend::abandon(const std::string& why) noexcept {
+void ShmBackend::abandon(std::string_view why) noexcept {
   board_.give_up(rank(), fmt::format("rank {} gave up: {}", rank(), why));
 }
 

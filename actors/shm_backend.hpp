@@ -52,8 +52,7 @@ class ShmBackend final : public CollectiveBackend {
   Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
 
-  /// This rank cannot go on: every operation, here and at all peers, fails at once with PeerLost naming it and `why`.
-  void abandon(const std::string& why) noexcept;
+  void abandon(std::string_view why) noexcept override;
 
  private:
   static constexpr std::size_t kGathers = 0;

@@ -1,0 +1,37 @@
+// engine/distributed/environment.hpp — who this process is among those of its run, out of a launcher's variables.
+//
+// Looked for in this order: torchrun (also `./tandem launch` and `deepspeed --no_python`): RANK, WORLD_SIZE; Slurm:
+// SLURM_PROCID; Open MPI: OMPI_COMM_WORLD_RANK; nothing: a run of one process. The first one found counts alone, so that
+// torchrun inside of a Slurm job works. Pure: any thread.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+struct Environment {
+  std::string_view source = "nothing";  // what it was read from
+  int rank = 0;
+  int world = 1;
+  int local_rank = 0;  // among the ranks of this host
+  int local_world = 1;
+  std::string master_address = "127.0.0.1";
+  bool address_given = false;  // by MASTER_ADDR, not worked out
+  int master_port = 29500;
+  std::string run_id = "none";
+  int restart = 0;           // how often an elastic launcher has started this run anew
+  bool agent_store = false;  // the launcher hosts the store: all ranks are clients
+};
+
+/// Throws a user error for a value that is no number, is out of range, or contradicts another.
+[[nodiscard]] Environment parse_environment(const Variables& variables);
+/// Of this process.
+[[nodiscard]] Variables process_variables();
+/// "node[003-010,12],other" -> "node003".
+[[nodiscard]] std::string first_host(std::string_view slurm_nodes);
+
+}  // namespace tandem

@@ -1,0 +1,166 @@
+// engine/distributed/process_group.cpp — see process_group.hpp.
+#include "engine/distributed/process_group.hpp"
+
+#include <algorithm>
+#include <fstream>
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "actors/shm_backend.hpp"
+#include "engine/distributed/rendezvous_store.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/seconds_setting.hpp"
+
+namespace tandem {
+namespace {
+
+std::string random_name() {
+  std::uint64_t words[2] = {};
+  TANDEM_CHECK(::getrandom(words, sizeof(words), 0) == sizeof(words),
+               "the kernel gives some bytes");
+  return fmt::format("{:016x}{:016x}", words[0], words[1]);
+}
+
+/// Equal for processes that can share memory: the same kernel, the same network namespace; then the host's name.
+std::string own_host() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char space[64] = {};
+  (void)!::readlink("/proc/self/ns/net", space, sizeof(space) - 1);
+  char name[256] = {};
+  (void)::gethostname(name, sizeof(name) - 1);
+  return fmt::format("{} {} {}", boot, space, name);
+}
+
+std::string_view name_of_host(std::string_view host) {
+  return host.substr(host.find_last_of(' ') + 1);
+}
+
+/// The part around the first difference from `other`, short enough for a line.
+std::string excerpt(std::string_view value, std::string_view other) {
+  constexpr std::size_t kBefore = 40;
+  constexpr std::size_t kMost = 160;
+  const auto differs =
+      static_cast<std::size_t>(std::ranges::mismatch(value, other).in1 - value.begin());
+  const std::size_t begin = value.size() <= kMost ? 0 : differs - std::min(differs, kBefore);
+  std::string text(value.substr(begin, kMost));
+  std::ranges::replace(text, '\n', ' ');
+  return fmt::format("{}{}{}", begin > 0 ? "..." : "", text,
+                     begin + kMost < value.size() ? "..." : "");
+}
+
+}  // namespace
+
+class ProcessGroup::Store : public RendezvousStore {
+  using RendezvousStore::RendezvousStore;
+};
+
+std::unique_ptr<ProcessGroup> ProcessGroup::from_environment() {
+  const auto timeout = seconds_setting("TANDEM_RENDEZVOUS_TIMEOUT_S", std::chrono::seconds(300));
+  return join(parse_environment(process_variables()),
+              std::chrono::ceil<std::chrono::milliseconds>(timeout));
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::join(const Environment& environment,
+                                                 std::chrono::milliseconds timeout) {
+  std::unique_ptr<ProcessGroup> group(new ProcessGroup(environment, timeout));
+  if (environment.world > 1) {
+    group->meet();
+  }
+  return group;
+}
+
+ProcessGroup::ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout)
+    : environment_(environment), timeout_(timeout) {}
+
+ProcessGroup::~ProcessGroup() = default;
+
+void ProcessGroup::meet() {
+  store_ = std::make_unique<Store>(environment_, timeout_);
+  if (store_->count(fmt::format("came/{}", rank())) > 1) {
+    throw failure(ExitCode::kPeer, "rendezvous",
+                  "rank {} is there twice; give each process a rank of its own", rank());
+  }
+  if (rank() == 0) {
+    store_->set("job", random_name());
+  }
+  // Out before anything is compared, so that the others learn of a difference, too.
+  const std::string own = fmt::format("{} {}", world_size(), own_host());
+  store_->set(fmt::format("host/{}", rank()), own);
+  check_world(0, store_->get("host/0", 0));
+  hosts_ = store_->all("host", own);
+  for (int other = 1; other < world_size(); ++other) {
+    check_world(other, hosts_[static_cast<std::size_t>(other)]);
+  }
+  job_ = store_->get("job", 0);
+  store_->leave_together("met");
+}
+
+// With different world sizes nobody knows for how many to wait.
+void ProcessGroup::check_world(int other, std::string_view host) const {
+  const std::string_view world = host.substr(0, host.find(' '));
+  if (world != std::to_string(world_size())) {
+    throw failure(ExitCode::kPeer, "rendezvous",
+                  "the world size differs: rank {} has {}, rank {} has {}; start all ranks alike",
+                  other, world, rank(), world_size());
+  }
+}
+
+void ProcessGroup::require_same(std::string_view what, std::string_view value) {
+  if (store_ == nullptr) {
+    return;
+  }
+  const std::string key = fmt::format("same/{}", questions_++);
+  const std::vector<std::string> values = store_->all(key, fmt::format("{}\n{}", what, value));
+  store_->leave_together(key + "/read");
+  throw_first_difference(what, values);
+}
+
+// The same two ranks on every rank, so that all of them print the same line.
+void ProcessGroup::throw_first_difference(std::string_view what,
+                                          const std::vector<std::string>& values) const {
+  const auto other = std::ranges::find_if(
+      values, [&](const std::string& value) { return value != values.front(); });
+  if (other == values.end()) {
+    return;
+  }
+  const std::string_view first = values.front();
+  const std::string_view second = *other;
+  const auto asked = [](std::string_view value) { return value.substr(0, value.find('\n')); };
+  const auto answer = [](std::string_view value) { return value.substr(value.find('\n') + 1); };
+  const auto differing = other - values.begin();
+  if (asked(first) != asked(second)) {
+    throw failure(ExitCode::kPeer, "ranks",
+                  "rank 0 compares its {}, rank {} its {}; start all ranks alike", asked(first),
+                  differing, asked(second));
+  }
+  throw failure(ExitCode::kPeer, "ranks",
+                "the {} differs: rank 0 has {}, rank {} has {}; start all ranks alike", what,
+                excerpt(answer(first), answer(second)), differing,
+                excerpt(answer(second), answer(first)));
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool) {
+  TANDEM_CHECK(!backend_made_, "a process group makes one back end");
+  backend_made_ = true;
+  if (world_size() == 1) {
+    return std::make_unique<SelfBackend>(pool);
+  }
+  const auto other =
+      std::ranges::find_if(hosts_, [&](const std::string& host) { return host != hosts_.front(); });
+  if (other != hosts_.end()) {
+    throw user_error("ranks",
+                     "rank 0 is on host {}, rank {} on host {} (or in another container); "
+                     "collectives need all ranks on one host",
+                     name_of_host(hosts_.front()), other - hosts_.begin(), name_of_host(*other));
+  }
+  return ShmBackend::connect(loop, pool,
+                             {.rank = static_cast<std::uint32_t>(rank()),
+                              .world = static_cast<std::uint32_t>(world_size()),
+                              .job = job_,
+                              .connect_timeout = timeout_});
+}
+
+}  // namespace tandem

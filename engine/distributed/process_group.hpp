@@ -1,0 +1,67 @@
+// engine/distributed/process_group.hpp — the ranks of a run find each other, agree on what must be the same, and get a back
+// end for their collectives.
+//
+// Rank 0 (or an elastic launcher) hosts a small key-value store; the others come to it. It listens on the loopback unless
+// MASTER_ADDR names another address, and a run of one process listens nowhere. Keys begin with the run's id and its restart
+// count, so that nothing of an earlier start is taken for this one's.
+// Blocking calls before training starts; any thread, one at a time.
+//
+//   auto ranks = ProcessGroup::from_environment();
+//   ranks->require_same("config", resolved_config);
+//   auto backend = ranks->make_backend(loop, pool);
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/collective_backend.hpp"
+#include "engine/distributed/environment.hpp"
+
+namespace tandem {
+
+class ProcessGroup {
+ public:
+  /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S (300 s). Throws a user
+  /// error for variables that cannot be, Error(kPeer) when somebody does not come, is there twice, or differs in world
+  /// size.
+  [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment();
+  [[nodiscard]] static std::unique_ptr<ProcessGroup> join(const Environment& environment,
+                                                          std::chrono::milliseconds timeout);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return environment_.rank; }
+  [[nodiscard]] int world_size() const noexcept { return environment_.world; }
+  [[nodiscard]] int local_rank() const noexcept { return environment_.local_rank; }
+  [[nodiscard]] int local_world_size() const noexcept { return environment_.local_world; }
+
+  /// The back end of this rank: `self` at world 1, else shared memory. Once. All ranks call it; loop and pool outlive it.
+  /// Throws a user error when the ranks are on several hosts.
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool);
+
+  /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All ranks call it, with the
+  /// same `what`.
+  void require_same(std::string_view what, std::string_view value);
+
+ private:
+  class Store;
+  ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout);
+
+  void meet();
+  void check_world(int other, std::string_view host) const;
+  void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
+
+  Environment environment_;
+  std::chrono::milliseconds timeout_;
+  std::unique_ptr<Store> store_;    // none at world 1
+  std::vector<std::string> hosts_;  // by rank
+  std::string job_;                 // secret, of all ranks
+  int questions_ = 0;               // require_same() so far
+  bool backend_made_ = false;
+};
+
+}  // namespace tandem
