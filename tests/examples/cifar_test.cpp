@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/one_hot.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 
 #include "examples/support/accuracy.hpp"
 #include "examples/support/cifar_report.hpp"
