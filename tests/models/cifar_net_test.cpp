@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <simdjson.h>
@@ -100,6 +101,80 @@ TEST(CifarNet, LogitsLossAndGradientsOfTheFirstBatch) {
               2e-6 * expected.abs().max().item<double>())
         << name;
   }
+}
+
+/// Loss, logits and gradients by ATen's operations and autograd.
+struct Plain {
+  std::vector<at::Tensor> parameters;
+  at::Tensor logits, loss;
+
+  Plain(const Batch& batch, std::uint64_t seed) {
+    for (const ParameterSpec& spec : cifar_parameters()) {
+      at::Tensor values = at::empty(spec.shape, at::kFloat);
+      cifar_initial_weights(seed)(spec, 0, spec.numel(), values.data_ptr<float>());
+      parameters.push_back(values.requires_grad_(true));
+    }
+    logits = cifar_logits(batch.inputs, parameters);
+    loss = at::cross_entropy_loss(logits, batch.labels);
+    loss.backward();
+  }
+};
+
+void expect_fused_as_plain(const Batch& batch, std::uint64_t seed) {
+  const Plain plain(batch, seed);
+  test::MathHarness fused(make_cifar_model({}), at::kFloat, cifar_initial_weights(seed));
+  EXPECT_LE((fused.logits(batch.inputs) - plain.logits).abs().max().item<double>(), 1e-6);
+  EXPECT_NEAR(fused.step(batch), plain.loss.item<double>(), 1e-6);
+  for (std::size_t i = 0; i < plain.parameters.size(); ++i) {
+    const std::string& name = cifar_parameters()[i].name;
+    const at::Tensor& expected = plain.parameters[i].grad();
+    Weight* weight = fused.parameters().at(name);
+    ASSERT_TRUE(weight->grad_written) << name;
+    EXPECT_LE((weight->grad - expected).abs().max().item<double>(),
+              4e-6 * expected.abs().max().item<double>())
+        << name;
+  }
+}
+
+TEST(CifarNet, TheFusedNetIsThePlainOneForEveryBatchSize) {
+  const CifarImages images = generated_cifar(40, 1).train;
+  for (const std::int64_t count : {1, 3, 16, 37}) {
+    SCOPED_TRACE(count);
+    expect_fused_as_plain(batch_of(images, 0, count), 7);
+  }
+}
+
+// Equal values under a pool: the gradient belongs to the first of them, as in torch.
+TEST(CifarNet, TheFirstOfEqualsGetsThePoolsGradient) {
+  Batch batch = batch_of(generated_cifar(4, 1).train, 0, 4);
+  batch.inputs.select(0, 0).fill_(0.25);
+  batch.inputs.select(0, 1).narrow(1, 0, 16).fill_(-1);
+  batch.inputs.select(0, 2).narrow(2, 8, 20).fill_(1);
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    expect_fused_as_plain(batch, seed);
+  }
+}
+
+TEST(CifarNet, TheSeedScalesGradientsAndThreadsDoNotChangeThem) {
+  const Batch batch = batch_of(generated_cifar(9, 1).train, 0, 9);
+  test::MathHarness harness(make_cifar_model({}), at::kFloat, cifar_initial_weights(3));
+  const int threads = at::get_num_threads();
+  const float loss = harness.step(batch);
+  const at::Tensor whole = harness.gradients().front().clone();
+  at::set_num_threads(1);
+  EXPECT_EQ(harness.step(batch), loss);
+  EXPECT_TRUE(at::equal(harness.gradients().front(), whole));
+  at::set_num_threads(threads);
+  harness.step(batch, 0.25F);
+  EXPECT_TRUE(at::equal(harness.gradients().front() * 4, whole));
+}
+
+TEST(CifarNet, ALabelThatIsNoClassIsTheUsersMistake) {
+  Batch batch = batch_of(generated_cifar(2, 1).train, 0, 2);
+  batch.labels.data_ptr<std::int64_t>()[1] = 10;
+  test::MathHarness harness(make_cifar_model({}), at::kFloat, cifar_initial_weights(3));
+  test::expect_error([&] { harness.step(batch); }, {"[model]", "label 10", "picture 1"});
 }
 
 TEST(CifarNet, SixteenBitWeightsTakeTheSameBatches) {
