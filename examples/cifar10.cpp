@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,9 +38,6 @@ namespace {
 
 constexpr std::int64_t kTestBatch = 100;
 
-/// The one place that knows which of how many processes this is.
-RankShare rank_share() { return {.rank = 0, .world_size = 1}; }
-
 std::string describe(const CifarFlags& flags, const Config& config, const Engine& engine) {
   return fmt::format(
       "engine   {} parameters, {}, ZeRO stage {}, clipping {}, overlap {}, batch {} = {} per "
@@ -48,16 +48,24 @@ std::string describe(const CifarFlags& flags, const Config& config, const Engine
       engine.compute_threads(), engine.optimizer_threads());
 }
 
-/// fp32 master weights under torch's names.
+/// fp32 master weights under torch's names. All ranks visit them, the first one writes.
 void save_weights(Engine& engine, const std::filesystem::path& folder) {
-  std::vector<TensorPlan> plan;
-  for (const ParameterSpec& parameter : cifar_parameters()) {
-    plan.push_back({parameter.name, TensorType::kF32, parameter.shape});
+  std::optional<CheckpointWriter> writer;
+  if (engine.rank() == 0) {
+    std::vector<TensorPlan> plan;
+    for (const ParameterSpec& parameter : cifar_parameters()) {
+      plan.push_back({parameter.name, TensorType::kF32, parameter.shape});
+    }
+    writer.emplace(folder, std::move(plan));
   }
-  CheckpointWriter writer(folder, std::move(plan));
-  engine.for_each_parameter(
-      [&](const ParameterSpec&, std::span<const float> values) { writer.append_f32(values); });
-  writer.finish();
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    if (writer) {
+      writer->append_f32(values);
+    }
+  });
+  if (writer) {
+    writer->finish();
+  }
 }
 
 /// Optimizer steps of one epoch on this rank's share of `records`.
@@ -69,34 +77,75 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
   return std::max<std::int64_t>(1, batches / config.batch.accumulation_steps);
 }
 
+/// What the first rank writes and prints; on the others nothing.
+class Report {
+ public:
+  Report(const CifarFlags& flags, std::int64_t total_steps, int rank) {
+    if (rank == 0) {
+      writer_.emplace(MetricsOptions{.output_dir = flags.output_dir,
+                                     .total_steps = total_steps,
+                                     .log_interval = 0,
+                                     .warmup_steps = flags.warmup_steps,
+                                     .tensorboard = flags.tensorboard,
+                                     .progress = progress_mode_of(flags.progress)});
+    }
+  }
+  MetricsWriter* writer() { return writer_ ? &*writer_ : nullptr; }
+  void note(std::string_view line) {
+    if (writer_) {
+      writer_->note(line);
+    }
+  }
+
+ private:
+  std::optional<MetricsWriter> writer_;
+};
+
 /// Steps until the end or a signal; the example's line every --log-interval of an epoch's mini-batches.
-void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
-           std::int64_t total_steps, std::int64_t epoch_steps) {
+void train(const CifarFlags& flags, Engine& engine, Report& report, std::int64_t total_steps,
+           std::int64_t epoch_steps) {
   RunningLoss running(flags.log_interval);
   for (std::int64_t step = 0; step < total_steps && stop_signal() == 0; ++step) {
     const std::optional<StepResult> result = engine.train_step();
     if (!result) {
       break;
     }
-    const double tflops =
-        1e-12 * kCifarFlopsPerImage * static_cast<double>(result->sequences) / result->step_time_s;
-    metrics.write(metrics_of(
-        *result, static_cast<double>(step + 1) / static_cast<double>(epoch_steps), tflops));
+    if (MetricsWriter* metrics = report.writer()) {
+      const double tflops = 1e-12 * kCifarFlopsPerImage * static_cast<double>(result->sequences) /
+                            result->step_time_s;
+      metrics->write(metrics_of(
+          *result, static_cast<double>(step + 1) / static_cast<double>(epoch_steps), tflops));
+    }
     const std::int64_t epoch = step / epoch_steps;
     const std::int64_t number = step % epoch_steps;
     if (running.add(epoch, number, result->loss)) {
-      metrics.note(example_loss_line(epoch, number, running.mean()));
+      report.note(example_loss_line(epoch, number, running.mean()));
     }
   }
   engine.drain();
-  metrics.note("Finished Training");
+}
+
+/// Accuracy over the whole test set, every rank its share; pictures and weights.
+void evaluate(const CifarFlags& flags, Engine& engine, Report& report, const CifarImages& images) {
+  const ImageLogits logits = [&](const at::Tensor& x) { return engine.logits({.inputs = x}); };
+  const RankShare share = {.rank = engine.rank(), .world_size = engine.world_size()};
+  const ClassCounts counts =
+      sum_over_ranks(count_share(logits, images, share, kTestBatch),
+                     [&](auto numbers) { return engine.sum_over_ranks(std::move(numbers)); });
+  for (const std::string& line : example_accuracy_lines(counts)) {
+    report.note(line);
+  }
+  const std::filesystem::path folder = flags.output_dir;
+  write_predictions(engine.rank() == 0 ? folder / "predictions.png" : "", images, logits);
+  save_weights(engine, folder);
 }
 
 int cifar10(CifarFlags flags) {
   if (flags.trace) {
     trace::enable();
   }
-  const Config config = cifar_config(flags);
+  const std::shared_ptr<Communicator> ranks = communicator_of_run();
+  const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);
   const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
   const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
@@ -111,42 +160,36 @@ int cifar10(CifarFlags flags) {
        .dataset = std::make_shared<CifarDataset>(train_images),
        .epochs = 0,
        .seed = flags.seed,
-       .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers}});
+       .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers},
+       .communicator = ranks});
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");
   }
-  MetricsWriter metrics({.output_dir = flags.output_dir,
-                         .total_steps = total_steps,
-                         .log_interval = 0,
-                         .warmup_steps = flags.warmup_steps,
-                         .tensorboard = flags.tensorboard,
-                         .progress = progress_mode_of(flags.progress)});
-  metrics.write_resolved_config(resolved_json(config));
-  metrics.note("data     " + data.description);
-  metrics.note(describe(flags, config, engine));
+  Report report(flags, total_steps, engine.rank());
+  if (MetricsWriter* metrics = report.writer()) {
+    metrics->write_resolved_config(resolved_json(config));
+  }
+  report.note("data     " + data.description);
+  report.note(describe(flags, config, engine));
 
   finish_on_signals();
-  train(flags, engine, metrics, total_steps, epoch_steps);
-
-  const std::filesystem::path folder = flags.output_dir;
-  const ImageLogits logits = [&](const at::Tensor& images) {
-    return engine.logits({.inputs = images});
-  };
-  const ClassCounts counts =
-      sum_over_ranks(count_share(logits, data.test, rank_share(), kTestBatch), rank_share());
-  for (const std::string& line : example_accuracy_lines(counts)) {
-    metrics.note(line);
+  train(flags, engine, report, total_steps, epoch_steps);
+  if (engine.rank() == 0) {
+    report.note("Finished Training");
+  } else {
+    fmt::print("Finished Training\n");
   }
-  write_predictions(folder / "predictions.png", data.test, logits);
-  save_weights(engine, folder);
-  RunSummary summary = metrics.summary();
-  complete_summary(summary, flags, config, engine, summary.tflops, without_engine_bytes);
-  metrics.finish(summary);
-  if (flags.trace) {
-    trace::write_chrome_json((folder / "trace.json.gz").string());
+  evaluate(flags, engine, report, data.test);
+  if (MetricsWriter* metrics = report.writer()) {
+    RunSummary summary = metrics->summary();
+    complete_summary(summary, flags, config, engine, summary.tflops, without_engine_bytes);
+    metrics->finish(summary);
+    report.note(
+        fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));
+    if (flags.trace) {
+      trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
+    }
   }
-  metrics.note(
-      fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));
   return stop_signal() == 0 ? 0 : 128 + stop_signal();
 }
 

@@ -36,8 +36,11 @@ using ImageLogits = std::function<at::Tensor(const at::Tensor& images)>;
 ClassCounts count_share(const ImageLogits& logits, const CifarImages& images, RankShare share,
                         std::int64_t batch);
 
+/// Sums of a few numbers over all ranks.
+using Sum = std::function<std::vector<double>(std::vector<double>)>;
+
 /// The counts of all ranks together.
-ClassCounts sum_over_ranks(const ClassCounts& mine, RankShare share);
+ClassCounts sum_over_ranks(const ClassCounts& mine, const Sum& sum);
 
 /// The classes that the net names for the pictures [0, count).
 std::vector<std::int64_t> predict(const ImageLogits& logits, const CifarImages& images,

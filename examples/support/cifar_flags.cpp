@@ -122,8 +122,8 @@ std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv) {
   return flags;
 }
 
-Config cifar_config(const CifarFlags& flags) {
-  const ParseOptions options = {.overrides = config_overrides(flags)};
+Config cifar_config(const CifarFlags& flags, int world_size) {
+  const ParseOptions options = {.world_size = world_size, .overrides = config_overrides(flags)};
   return flags.deepspeed_config.empty()
              ? parse_config(example_config(flags), "the built-in config", options)
              : load_config(flags.deepspeed_config, options);

@@ -40,7 +40,7 @@ struct CifarFlags : RunFlags {
 std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv);
 
 /// The example's config for --dtype and --stage, or the file of --deepspeed_config, with the typed flags that stand for its
-/// keys. Throws user_error when they contradict each other.
-Config cifar_config(const CifarFlags& flags);
+/// keys. Throws user_error when they contradict each other, or when the batch does not suit so many ranks.
+Config cifar_config(const CifarFlags& flags, int world_size);
 
 }  // namespace tandem

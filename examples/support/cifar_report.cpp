@@ -88,6 +88,9 @@ void write_predictions(const std::filesystem::path& file, const CifarImages& ima
                        const ImageLogits& logits) {
   const std::int64_t count = std::min(kMaxPictures, images.size());
   const std::vector<std::int64_t> predicted = predict(logits, images, count);
+  if (file.empty()) {
+    return;
+  }
   const int rows = (static_cast<int>(count) + kColumns - 1) / kColumns;
   Canvas canvas(kGap + kColumns * kCellWidth, kGap + rows * kCellHeight, kPaper);
   for (std::int64_t i = 0; i < count; ++i) {

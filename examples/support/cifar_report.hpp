@@ -43,6 +43,7 @@ std::string tutorial_loss_line(std::int64_t epoch, std::int64_t number, double m
 std::vector<std::string> tutorial_accuracy_lines(const ClassCounts& counts);
 
 /// A PNG of the first pictures, at most 32, twice as large, each over its label and what the net says (green: the same).
+/// An empty `file`: nothing is written (a rank that only takes part in the model's call).
 void write_predictions(const std::filesystem::path& file, const CifarImages& images,
                        const ImageLogits& logits);
 

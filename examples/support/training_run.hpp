@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 
+#include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/step_metrics.hpp"
@@ -17,6 +20,9 @@ namespace tandem {
 void finish_on_signals();
 /// The signal that came, 0: none.
 int stop_signal();
+
+/// Who takes part in this run: this process alone.
+std::shared_ptr<Communicator> communicator_of_run();
 
 /// "runs/NAME-<time>", for runs without --output_dir.
 std::string fresh_output_dir(std::string_view name);

@@ -20,16 +20,34 @@ namespace {
 
 using cifar_net::Row;
 
-template <class Float, class Of>
-cifar_net::Parameters<Float> pointers(std::span<Weight* const> weights, Of of) {
-  const auto at = [&](std::size_t i) -> Float* {
-    return of(*weights[i]).template data_ptr<float>();
-  };
-  return {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9)};
+/// fp32 tensors that stand for the weights' values or gradients, and the pointers into them.
+template <class Float>
+class Block {
+ public:
+  explicit Block(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+
+  [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  [[nodiscard]] cifar_net::Parameters<Float> pointers() const {
+    const auto at = [&](std::size_t i) -> Float* { return tensors_[i].data_ptr<float>(); };
+    return {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9)};
+  }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+};
+
+/// The values, widened where they are 16 bits wide.
+Block<const float> values_of(std::span<Weight* const> weights) {
+  std::vector<at::Tensor> tensors;
+  for (const Weight* weight : weights) {
+    tensors.push_back(weight->value.detach().to(at::kFloat));
+  }
+  return Block<const float>(std::move(tensors));
 }
 
-cifar_net::Parameters<const float> values_of(std::span<Weight* const> weights) {
-  return pointers<const float>(weights, [](Weight& w) -> at::Tensor& { return w.value; });
+/// The images as a net of that type gets them.
+at::Tensor rounded_to(at::ScalarType type, const at::Tensor& images) {
+  return type == at::kFloat ? images : images.to(type).to(at::kFloat);
 }
 
 const float* image_at(const at::Tensor& images, std::int64_t i) {
@@ -54,7 +72,8 @@ class NetLoss final : public FusedOp {
     // Uninitialised: every picture writes its row before anybody reads it.
     rows_ = std::make_unique_for_overwrite<Row[]>(static_cast<std::size_t>(count));
     std::vector<double> losses(static_cast<std::size_t>(count));
-    const auto values = values_of(weights_);
+    const Block<const float> block = values_of(weights_);
+    const auto values = block.pointers();
     cifar_net::pack(values, packed_);
     parallel_tasks(count, [&](std::int64_t i) {
       float logits[cifar_net::kClasses];
@@ -73,11 +92,11 @@ class NetLoss final : public FusedOp {
 
   Tensors backward(const Tensors& gradients) override {
     const auto scale = gradients[0].item<float>();
-    const bool add = weights_.front()->grad_written;
-    const auto into = pointers<float>(weights_, [](Weight& w) -> at::Tensor& { return w.grad; });
-    parallel_tasks(cifar_net::kGradientParts, [&](std::int64_t part) {
-      cifar_net::weight_gradients(rows_.get(), images_.size(0), scale, add, into, part);
-    });
+    if (weights_.front()->grad.scalar_type() == at::kFloat) {
+      write_gradients(weights_.front()->grad_written, scale);
+    } else {
+      write_rounded_gradients(scale);
+    }
     for (Weight* weight : weights_) {
       weight->grad_written = true;
     }
@@ -86,6 +105,38 @@ class NetLoss final : public FusedOp {
   }
 
  private:
+  void sum_into(const Block<float>& gradients, float scale, bool add) const {
+    const auto into = gradients.pointers();
+    parallel_tasks(cifar_net::kGradientParts, [&](std::int64_t part) {
+      cifar_net::weight_gradients(rows_.get(), images_.size(0), scale, add, into, part);
+    });
+  }
+
+  void write_gradients(bool add, float scale) const {
+    std::vector<at::Tensor> slots;
+    for (const Weight* weight : weights_) {
+      slots.push_back(weight->grad);
+    }
+    sum_into(Block<float>(std::move(slots)), scale, add);
+  }
+
+  void write_rounded_gradients(float scale) const {
+    std::vector<at::Tensor> wide;
+    for (const Weight* weight : weights_) {
+      wide.push_back(at::empty(weight->grad.sizes(), at::kFloat));
+    }
+    const Block<float> gradients(std::move(wide));
+    sum_into(gradients, scale, false);
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      Weight& weight = *weights_[i];
+      if (weight.grad_written) {
+        weight.grad.add_(gradients.tensors()[i]);
+      } else {
+        weight.grad.copy_(gradients.tensors()[i]);
+      }
+    }
+  }
+
   at::Tensor images_, labels_;
   std::vector<Weight*> weights_;
   std::unique_ptr<Row[]> rows_;
@@ -93,6 +144,11 @@ class NetLoss final : public FusedOp {
 };
 
 }  // namespace
+
+bool fused_cifar_takes(const at::Tensor& weight) {
+  const at::ScalarType type = weight.scalar_type();
+  return weight.is_cpu() && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
 
 at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
                             std::span<Weight* const> weights) {
@@ -108,7 +164,10 @@ at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
     }
   }
   // The weight among the inputs makes the loss part of the graph; gradients go into the slots directly.
-  return run_fused(c10::make_intrusive<NetLoss>(labels, weights, images), {weights[0]->value})
+  const at::Tensor& first = weights.front()->value;
+  return run_fused(
+             c10::make_intrusive<NetLoss>(labels, weights, rounded_to(first.scalar_type(), images)),
+             {first})
       .front();
 }
 
@@ -118,11 +177,13 @@ at::Tensor fused_cifar_logits(const at::Tensor& images, std::span<Weight* const>
   const std::int64_t count = images.size(0);
   at::Tensor logits = at::empty({count, cifar_net::kClasses}, images.options());
   auto* out = logits.data_ptr<float>();
-  const auto values = values_of(weights);
+  const at::Tensor rounded = rounded_to(weights.front()->value.scalar_type(), images);
+  const Block<const float> block = values_of(weights);
+  const auto values = block.pointers();
   const auto packed = std::make_unique_for_overwrite<cifar_net::Packed>();
   cifar_net::pack(values, *packed);
   parallel_tasks(count, [&](std::int64_t i) {
-    cifar_net::run_image(values, *packed, image_at(images, i), out + i * cifar_net::kClasses);
+    cifar_net::run_image(values, *packed, image_at(rounded, i), out + i * cifar_net::kClasses);
   });
   return logits;
 }

@@ -44,8 +44,7 @@ std::int64_t fan_in_of(const ParameterSpec& parameter) {
 class NetSegment : public Segment {
  public:
   at::Tensor forward(const SegmentContext& context, const at::Tensor& /*input*/) const override {
-    const at::Tensor& first = context.weights.front()->value;
-    if (first.is_cpu() && first.scalar_type() == at::kFloat) {
+    if (fused_cifar_takes(context.weights.front()->value)) {
       return context.head_output == HeadOutput::kLogits
                  ? fused_cifar_logits(context.batch.inputs, context.weights)
                  : fused_cifar_loss(context.batch.inputs, context.batch.labels, context.weights);

@@ -28,7 +28,8 @@ ParameterSource cifar_initial_weights(std::uint64_t seed);
 /// Weights out of a safetensors file with torch's names. Throws user_error naming what is missing or misshapen.
 ParameterSource cifar_weights_of(const std::filesystem::path& file);
 
-/// For the engine. Batches: inputs fp32 [B, 3, 32, 32], labels int64 [B]; 16-bit weights cast the images.
+/// For the engine. Batches: inputs fp32 [B, 3, 32, 32], labels int64 [B]; 16-bit weights cast the images. On the CPU it is
+/// one fused operation (models/cifar/fused_net.hpp), elsewhere cifar_logits().
 Model make_cifar_model(ParameterSource source);
 
 }  // namespace tandem
