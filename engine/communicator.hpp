@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "actors/collective_backend.hpp"
 
@@ -17,6 +18,10 @@ class Communicator {
   virtual ~Communicator() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int world_size() const = 0;
+  /// How many ranks compute on this process's cores.
+  [[nodiscard]] virtual int cores_shared_by() const { return 1; }
+  /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the same order.
+  virtual void require_same(std::string_view what, std::string_view value) = 0;
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which outlive it. Called once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
 };
@@ -26,6 +31,7 @@ class Alone final : public Communicator {
  public:
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int world_size() const override { return 1; }
+  void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& /*loop*/, CpuPool& pool) override {
     return std::make_unique<SelfBackend>(pool);
   }

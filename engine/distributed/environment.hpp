@@ -24,6 +24,7 @@ struct Environment {
   int master_port = 29500;
   std::string run_id = "none";
   int restart = 0;           // how often an elastic launcher has started this run anew
+  bool cores_bound = false;  // each rank has cores of its own
   bool agent_store = false;  // the launcher hosts the store: all ranks are clients
 };
 

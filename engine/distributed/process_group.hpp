@@ -17,12 +17,12 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/collective_backend.hpp"
+#include "engine/communicator.hpp"
 #include "engine/distributed/environment.hpp"
 
 namespace tandem {
 
-class ProcessGroup {
+class ProcessGroup final : public Communicator {
  public:
   /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S (300 s). Throws a user
   /// error for variables that cannot be, Error(kPeer) when somebody does not come, is there twice, or differs in world
@@ -30,22 +30,26 @@ class ProcessGroup {
   [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment();
   [[nodiscard]] static std::unique_ptr<ProcessGroup> join(const Environment& environment,
                                                           std::chrono::milliseconds timeout);
-  ~ProcessGroup();
+  ~ProcessGroup() override;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  [[nodiscard]] int rank() const noexcept { return environment_.rank; }
-  [[nodiscard]] int world_size() const noexcept { return environment_.world; }
+  [[nodiscard]] int rank() const noexcept override { return environment_.rank; }
+  [[nodiscard]] int world_size() const noexcept override { return environment_.world; }
   [[nodiscard]] int local_rank() const noexcept { return environment_.local_rank; }
   [[nodiscard]] int local_world_size() const noexcept { return environment_.local_world; }
+  [[nodiscard]] int cores_shared_by() const noexcept override {
+    return environment_.cores_bound ? 1 : environment_.local_world;
+  }
 
   /// The back end of this rank: `self` at world 1, else shared memory. Once. All ranks call it; loop and pool outlive it.
   /// Throws a user error when the ranks are on several hosts.
-  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool);
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
+                                                                CpuPool& pool) override;
 
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All ranks call it, with the
   /// same `what`.
-  void require_same(std::string_view what, std::string_view value);
+  void require_same(std::string_view what, std::string_view value) override;
 
  private:
   class Store;

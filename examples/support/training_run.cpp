@@ -40,8 +40,6 @@ void finish_on_signals() {
 
 int stop_signal() { return g_signal; }
 
-std::shared_ptr<Communicator> communicator_of_run() { return std::make_shared<Alone>(); }
-
 std::string fresh_output_dir(std::string_view name) {
   return fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
 }

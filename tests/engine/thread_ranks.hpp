@@ -24,6 +24,7 @@ class ThreadRank final : public Communicator {
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int world_size() const override { return world_size_; }
+  void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
     return ShmBackend::connect(loop, pool,
                                {.rank = static_cast<std::uint32_t>(rank_),
