@@ -50,6 +50,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .loss = result.loss,
           .lr = result.learning_rate,
           .grad_norm = result.verdict.norm.value,
+          .loss_scale = result.loss_scale,
           .tokens = result.tokens,
           .step_time_s = result.step_time_s,
           .tokens_per_s = static_cast<double>(result.tokens) / result.step_time_s,

@@ -87,8 +87,37 @@ TEST_F(Cifar, SchedulesThreadsWorkersDoNotChangeOneDigit) {
   EXPECT_NE(column("other", "loss"), losses);
 }
 
+TEST_F(Cifar, StagesDoNotChangeOneDigit) {
+  ASSERT_EQ(run("stage3", "--steps 12").code, 0);
+  for (const int stage : {0, 1, 2}) {
+    const std::string output = fmt::format("stage{}", stage);
+    const Finished done =
+        cifar(fmt::format("--dtype fp32 --stage {} --steps 12 --no-tensorboard --output_dir '{}'",
+                          stage, path(output)));
+    ASSERT_EQ(done.code, 0) << done.err;
+    EXPECT_EQ(column(output, "loss"), column("stage3", "loss")) << stage;
+    EXPECT_EQ(column(output, "grad_norm"), column("stage3", "grad_norm")) << stage;
+    EXPECT_TRUE(content_of(folder_ / output / "model.safetensors") ==
+                content_of(folder_ / "stage3/model.safetensors"))
+        << stage;
+  }
+}
+
+TEST_F(Cifar, TheExamplesDefaultsAreFp16AndStage0WithItsLossScale) {
+  const Finished done = cifar(fmt::format("--steps 40 --output_dir '{}'", path("run")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("fp16, ZeRO stage 0"));
+  EXPECT_EQ(column("run", "loss_scale").front(), "32768");
+  EXPECT_EQ(column("run", "lr").at(2), "0.00010034333188799373");  // WarmupLR's third step
+  ASSERT_EQ(run("exact", "--steps 40").code, 0);
+  const auto rounded = column("run", "loss");
+  const auto exact = column("exact", "loss");
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_NEAR(std::stod(rounded[i]), std::stod(exact[i]), 5e-3) << "step " << i + 1;
+  }
+}
+
 TEST_F(Cifar, TheSixteenBitTypesTheConfigFileAndAccumulation) {
-  EXPECT_EQ(run("bf16", "--steps 3").code, 0);
   ASSERT_EQ(cifar(fmt::format("--dtype bf16 --steps 3 --output_dir '{}'", path("b"))).code, 0);
   const std::string config = write("ds.json", R"({
     "train_batch_size": 12, "gradient_accumulation_steps": 3, "zero_optimization": {"stage": 3},
@@ -190,6 +219,23 @@ TEST(Accuracy, PerClassForEveryBatchSizeAndNumberOfRanks) {
       EXPECT_EQ(std::ranges::count(batches, batches.front()), world) << "ranks ask equally often";
     }
   }
+}
+
+TEST(Accuracy, CountsOfAllRanksAreAddedUp) {
+  ClassCounts mine;
+  mine.add(3, 3);
+  mine.add(3, 4);
+  mine.add(9, 9);
+  const ClassCounts twice = sum_over_ranks(mine, [](std::vector<double> numbers) {
+    for (double& number : numbers) {
+      number *= 2;
+    }
+    return numbers;
+  });
+  EXPECT_EQ(twice.correct[3], 2);
+  EXPECT_EQ(twice.total[3], 4);
+  EXPECT_EQ(twice.correct[9], 2);
+  EXPECT_EQ(twice.all(), 6);
 }
 
 TEST(Accuracy, TheExamplesLines) {
