@@ -25,7 +25,7 @@ std::optional<StepResult> Engine::train_step() {
   if (batches && impl_->batches_taken + needed > *batches) {
     return std::nullopt;
   }
-  return impl_->rank.loop().run(
+  return impl_->run(
       [](Impl* self) -> Task<StepResult> {
         self->begin_step();
         for (std::size_t a = 0; a < self->accumulation; ++a) {
@@ -42,7 +42,7 @@ std::optional<StepResult> Engine::train_step() {
 StepResult Engine::train_step(std::span<const Batch> micro_batches) {
   TANDEM_CHECK(micro_batches.size() == impl_->accumulation,
                "one step takes gradient_accumulation_steps micro-batches");
-  return impl_->rank.loop().run(
+  return impl_->run(
       [](Impl* self, std::span<const Batch> batches) -> Task<StepResult> {
         self->begin_step();
         for (const Batch& batch : batches) {
@@ -60,7 +60,7 @@ Loss Engine::forward(Batch batch) {
   }
   TANDEM_CHECK(!impl_->forward_pending, "forward() twice without backward(); use evaluate()");
   impl_->forward_pending = true;
-  return impl_->rank.loop().run(
+  return impl_->run(
       [](Impl* self, Batch input) -> Task<Loss> {
         if (self->micro_step == 0) {
           self->begin_step();
@@ -73,7 +73,7 @@ Loss Engine::forward(Batch batch) {
 void Engine::backward(const Loss& /*loss*/) {
   TANDEM_CHECK(std::exchange(impl_->forward_pending, false),
                "backward() follows a forward() in training mode");
-  impl_->rank.loop().run(&Impl::backward, impl_.get());
+  impl_->run(&Impl::backward, impl_.get());
   ++impl_->micro_step;
 }
 
@@ -86,7 +86,7 @@ std::optional<StepResult> Engine::step() {
     return std::nullopt;
   }
   impl_->micro_step = 0;
-  return impl_->rank.loop().run(&Impl::finish, impl_.get());
+  return impl_->run(&Impl::finish, impl_.get());
 }
 
 void Engine::train(bool mode) {
@@ -98,7 +98,7 @@ bool Engine::training() const { return impl_->training; }
 
 float Engine::evaluate(Batch batch) {
   impl_->check_no_step_in_flight();
-  return impl_->rank.loop().run(
+  return impl_->run(
       [](Impl* self, Batch input) -> Task<float> {
         const at::Tensor loss = co_await self->step.infer(std::move(input), HeadOutput::kLoss);
         co_return *loss.data_ptr<float>();
@@ -108,7 +108,7 @@ float Engine::evaluate(Batch batch) {
 
 at::Tensor Engine::logits(Batch batch) {
   impl_->check_no_step_in_flight();
-  return impl_->rank.loop().run(
+  return impl_->run(
       [](Impl* self, Batch input) -> Task<at::Tensor> {
         co_return co_await self->step.infer(std::move(input), HeadOutput::kLogits);
       },
@@ -116,7 +116,7 @@ at::Tensor Engine::logits(Batch batch) {
 }
 
 void Engine::drain() {
-  impl_->rank.loop().run([](Impl* self) -> Task<> { co_await self->step.drain(); }, impl_.get());
+  impl_->run([](Impl* self) -> Task<> { co_await self->step.drain(); }, impl_.get());
 }
 
 namespace {
@@ -133,13 +133,12 @@ Task<> visit_all(Rank* rank, TrainStep* step, Rank::State state, const Visitor* 
 
 void Engine::for_each_parameter(const Visitor& visit) {
   drain();
-  impl_->rank.loop().run(&visit_all, &impl_->rank, &impl_->step, Rank::State::kMaster, &visit);
+  impl_->run(&visit_all, &impl_->rank, &impl_->step, Rank::State::kMaster, &visit);
 }
 
 void Engine::for_each_gradient(const Visitor& visit) {
-  impl_->rank.loop().run([](Impl* self) -> Task<> { co_await self->step.reductions_done(); },
-                         impl_.get());
-  impl_->rank.loop().run(&visit_all, &impl_->rank, &impl_->step, Rank::State::kGradient, &visit);
+  impl_->run([](Impl* self) -> Task<> { co_await self->step.reductions_done(); }, impl_.get());
+  impl_->run(&visit_all, &impl_->rank, &impl_->step, Rank::State::kGradient, &visit);
 }
 
 std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
@@ -148,7 +147,7 @@ std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
     return values;
   }
   std::vector<double> all(values.size() * world);
-  impl_->rank.loop().run(
+  impl_->run(
       [](Impl* self, const std::vector<double>* mine, std::vector<double>* of_all) -> Task<> {
         co_await self->step.exchange(std::as_bytes(std::span(*mine)),
                                      std::as_writable_bytes(std::span(*of_all)).data());
@@ -175,13 +174,16 @@ double Engine::measure_peak_tflops() {
     }
     return 2.0 * kSide * kSide * kSide / best_s / 1e12;
   };
-  return impl_->rank.loop().run(
+  return impl_->run(
       [](Impl* self, const decltype(measure)* product) -> Task<double> {
         co_return co_await self->rank.lane().run(*product);
       },
       impl_.get(), &measure);
 }
 
+void Engine::ask_to_stop() { impl_->stop_asked = true; }
+
+const Model& Engine::model() const { return impl_->rank.model(); }
 int Engine::rank() const { return impl_->rank.rank(); }
 int Engine::world_size() const { return impl_->rank.world_size(); }
 std::int64_t Engine::global_steps() const { return impl_->global_steps; }

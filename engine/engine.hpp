@@ -112,12 +112,16 @@ class Engine {
   void for_each_gradient(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
 
+  /// This rank would like to end: the next step's result says so on every rank. Between two calls of the engine.
+  void ask_to_stop();
+
   /// The sums over all ranks of a few numbers, added in rank order. At most kExchangeBytes / 8.
   [[nodiscard]] std::vector<double> sum_over_ranks(std::vector<double> values);
 
   [[nodiscard]] int rank() const;
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const Config& config() const;
+  [[nodiscard]] const Model& model() const;
   /// Of the next optimizer step.
   [[nodiscard]] double learning_rate() const;
   /// Of the next step's gradients; 1 unless fp16.

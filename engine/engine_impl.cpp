@@ -7,6 +7,8 @@
 #include <vector>
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "actors/collectives.hpp"
 #include "engine/update_config.hpp"
@@ -80,6 +82,18 @@ std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
   return groups;
 }
 
+/// What ranks must agree on: names and shapes, in order.
+std::string description_of(const Model& model) {
+  std::string text;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      text += fmt::format("{} [{}] group {}{}; ", parameter.name, fmt::join(parameter.shape, ", "),
+                          parameter.group, parameter.frozen ? " frozen" : "");
+    }
+  }
+  return text;
+}
+
 std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
   return communicator != nullptr ? std::move(communicator) : std::make_shared<Alone>();
 }
@@ -108,8 +122,12 @@ Engine::Impl::Impl(InitializeArgs arguments)
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
       rank(std::move(arguments.model),
-           RankOptions::from(config, options, compute_type(config.precision())), *communicator),
+           RankOptions::from(config, options, compute_type(config.precision()),
+                             communicator->cores_shared_by()),
+           *communicator),
       step(rank, options) {
+  communicator->require_same("config", resolved_json(config));
+  communicator->require_same("model", description_of(rank.model()));
   if (arguments.dataset) {
     start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed,
                  arguments.prefetch);
@@ -222,6 +240,7 @@ Task<StepResult> Engine::Impl::finish() {
 /// and they are added in that order, so its bits do not depend on how many ranks share them.
 Task<> Engine::Impl::share_with_ranks(StepResult& result) {
   const auto world = static_cast<std::size_t>(rank.world_size());
+  share_.stop = stop_asked;
   std::vector<Share> shares(world);
   std::vector<float> losses(losses_);
   if (world > 1) {
@@ -250,6 +269,7 @@ Task<> Engine::Impl::share_with_ranks(StepResult& result) {
   for (const Share& share : shares) {
     result.tokens += share.tokens;
     result.sequences += share.sequences;
+    result.stop_asked = result.stop_asked || share.stop;
     result.sequence_length = std::max(result.sequence_length, share.longest);
   }
 }

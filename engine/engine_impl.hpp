@@ -30,6 +30,17 @@ struct Engine::Impl {
   /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
   [[nodiscard]] double seed() const;
 
+  /// Runs a coroutine on the loop. A failure is this rank's end: its peers are told, and need not wait for it.
+  template <class Function, class... Arguments>
+  auto run(Function function, Arguments... arguments) {
+    try {
+      return rank.loop().run(function, std::move(arguments)...);
+    } catch (const std::exception& error) {
+      rank.abandon(error.what());
+      throw;
+    }
+  }
+
   // One step: begin, (forward, backward) for each micro-batch, finish.
   void begin_step();
   /// The loader's next micro-batch as tensors; nullopt past the last epoch.
@@ -53,6 +64,7 @@ struct Engine::Impl {
   std::optional<DataPrefetch<HostBatch>> prefetch;
 
   bool training = true;
+  bool stop_asked = false;         // by this rank
   std::int64_t batches_taken = 0;  // of the loader
   std::int64_t global_steps = 0;
   std::int64_t applied_steps = 0;
@@ -69,6 +81,7 @@ struct Engine::Impl {
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;
     std::int64_t longest = 0;
+    bool stop = false;
   };
 
   [[nodiscard]] TrainStep::Update update_of_step() const;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/distributed/process_group.hpp"
 #include "engine/engine_impl.hpp"
 
 namespace tandem {
@@ -27,7 +28,7 @@ void DataLoader::advance() {
   if (at_epoch_end_ || size() == 0) {
     return;
   }
-  batch_ = impl_->rank.loop().run(&Engine::Impl::next_batch, impl_.get());
+  batch_ = impl_->run(&Engine::Impl::next_batch, impl_.get());
   at_epoch_end_ = !batch_ || impl_->batches_taken % size() == 0;
 }
 
@@ -37,6 +38,9 @@ double Scheduler::last_learning_rate() const {
 double Scheduler::learning_rate_at(std::int64_t step) const { return impl_->rate_of(step); }
 
 Initialized initialize(InitializeArgs args) {
+  if (args.communicator == nullptr) {
+    args.communicator = ProcessGroup::from_environment();
+  }
   Engine engine(std::move(args));
   const auto impl = engine.impl_;
   return {std::move(engine), Optimizer(impl), DataLoader(impl), Scheduler(impl)};

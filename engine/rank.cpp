@@ -29,8 +29,9 @@ struct Rank::Memory {
   std::byte* accumulator = nullptr;
 };
 
-RankOptions RankOptions::from(const Config& config, const EngineOptions& options, DType type) {
-  const int cores = machine::usable_cpus();
+RankOptions RankOptions::from(const Config& config, const EngineOptions& options, DType type,
+                              int cores_shared_by) {
+  const int cores = std::max(1, machine::usable_cpus() / cores_shared_by);
   RankOptions rank{
       .type = type,
       .zero = config.zero,

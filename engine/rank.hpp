@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/arena.hpp"
@@ -49,7 +50,9 @@ struct RankOptions {
   bool optimizer_shares_cores = false;  // with the compute lane
 
   /// Fills in what the engine options leave open, from the config and the machine.
-  static RankOptions from(const Config& config, const EngineOptions& options, DType type);
+  /// `cores_shared_by`: ranks that compute on the same cores.
+  static RankOptions from(const Config& config, const EngineOptions& options, DType type,
+                          int cores_shared_by);
 };
 
 /// Seconds that each resource has been busy since the start.
@@ -69,6 +72,9 @@ class Rank {
 
   /// Ends the actors and waits for their work.
   void stop();
+
+  /// This rank cannot go on: operations under way end here, and the peers learn whose fault it is and why.
+  void abandon(std::string_view why) noexcept { backend_->abandon(why); }
 
   [[nodiscard]] EventLoop& loop() noexcept { return loop_; }
   [[nodiscard]] Scope& scope() noexcept { return scope_; }

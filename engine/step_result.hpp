@@ -59,6 +59,7 @@ struct StepResult {
   std::int64_t tokens = 0;  // without padding where the loader knows it, all ranks
   std::int64_t sequences = 0;
   std::int64_t sequence_length = 0;  // of the longest micro-batch, padding included
+  bool stop_asked = false;           // by any rank, before it finished this step
   double step_time_s = 0;
   double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
   Exposure exposure;

@@ -18,6 +18,7 @@
 
 #include "engine/config/config.hpp"
 #include "engine/data/loader.hpp"
+#include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/metrics_writer.hpp"
 #include "engine/process.hpp"
@@ -77,63 +78,40 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
   return std::max<std::int64_t>(1, batches / config.batch.accumulation_steps);
 }
 
-/// What the first rank writes and prints; on the others nothing.
-class Report {
- public:
-  Report(const CifarFlags& flags, std::int64_t total_steps, int rank) {
-    if (rank == 0) {
-      writer_.emplace(MetricsOptions{.output_dir = flags.output_dir,
-                                     .total_steps = total_steps,
-                                     .log_interval = 0,
-                                     .warmup_steps = flags.warmup_steps,
-                                     .tensorboard = flags.tensorboard,
-                                     .progress = progress_mode_of(flags.progress)});
-    }
-  }
-  MetricsWriter* writer() { return writer_ ? &*writer_ : nullptr; }
-  void note(std::string_view line) {
-    if (writer_) {
-      writer_->note(line);
-    }
-  }
-
- private:
-  std::optional<MetricsWriter> writer_;
-};
-
 /// Steps until the end or a signal; the example's line every --log-interval of an epoch's mini-batches.
-void train(const CifarFlags& flags, Engine& engine, Report& report, std::int64_t total_steps,
-           std::int64_t epoch_steps) {
+void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
+           std::int64_t total_steps, std::int64_t epoch_steps) {
   RunningLoss running(flags.log_interval);
-  for (std::int64_t step = 0; step < total_steps && stop_signal() == 0; ++step) {
-    const std::optional<StepResult> result = engine.train_step();
+  bool go_on = true;
+  for (std::int64_t step = 0; step < total_steps && go_on; ++step) {
+    const std::optional<StepResult> result = train_step_or_stop(engine);
     if (!result) {
       break;
     }
-    if (MetricsWriter* metrics = report.writer()) {
-      const double tflops = 1e-12 * kCifarFlopsPerImage * static_cast<double>(result->sequences) /
-                            result->step_time_s;
-      metrics->write(metrics_of(
-          *result, static_cast<double>(step + 1) / static_cast<double>(epoch_steps), tflops));
-    }
+    go_on = !result->stop_asked;
+    const double tflops =
+        1e-12 * kCifarFlopsPerImage * static_cast<double>(result->sequences) / result->step_time_s;
+    metrics.write(metrics_of(
+        *result, static_cast<double>(step + 1) / static_cast<double>(epoch_steps), tflops));
     const std::int64_t epoch = step / epoch_steps;
     const std::int64_t number = step % epoch_steps;
     if (running.add(epoch, number, result->loss)) {
-      report.note(example_loss_line(epoch, number, running.mean()));
+      metrics.note(example_loss_line(epoch, number, running.mean()));
     }
   }
   engine.drain();
 }
 
 /// Accuracy over the whole test set, every rank its share; pictures and weights.
-void evaluate(const CifarFlags& flags, Engine& engine, Report& report, const CifarImages& images) {
+void evaluate(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
+              const CifarImages& images) {
   const ImageLogits logits = [&](const at::Tensor& x) { return engine.logits({.inputs = x}); };
   const RankShare share = {.rank = engine.rank(), .world_size = engine.world_size()};
   const ClassCounts counts =
       sum_over_ranks(count_share(logits, images, share, kTestBatch),
                      [&](auto numbers) { return engine.sum_over_ranks(std::move(numbers)); });
   for (const std::string& line : example_accuracy_lines(counts)) {
-    report.note(line);
+    metrics.note(line);
   }
   const std::filesystem::path folder = flags.output_dir;
   write_predictions(engine.rank() == 0 ? folder / "predictions.png" : "", images, logits);
@@ -144,7 +122,7 @@ int cifar10(CifarFlags flags) {
   if (flags.trace) {
     trace::enable();
   }
-  const std::shared_ptr<Communicator> ranks = communicator_of_run();
+  const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);
   const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
@@ -165,26 +143,26 @@ int cifar10(CifarFlags flags) {
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");
   }
-  Report report(flags, total_steps, engine.rank());
-  if (MetricsWriter* metrics = report.writer()) {
-    metrics->write_resolved_config(resolved_json(config));
-  }
-  report.note("data     " + data.description);
-  report.note(describe(flags, config, engine));
+  MetricsWriter metrics({.output_dir = flags.output_dir,
+                         .total_steps = total_steps,
+                         .log_interval = 0,
+                         .warmup_steps = flags.warmup_steps,
+                         .tensorboard = flags.tensorboard,
+                         .progress = progress_mode_of(flags.progress),
+                         .silent = engine.rank() != 0});
+  metrics.write_resolved_config(resolved_json(config));
+  metrics.note("data     " + data.description);
+  metrics.note(describe(flags, config, engine));
 
   finish_on_signals();
-  train(flags, engine, report, total_steps, epoch_steps);
+  train(flags, engine, metrics, total_steps, epoch_steps);
+  fmt::print("Finished Training\n");  // by every rank, as the example does
+  evaluate(flags, engine, metrics, data.test);
   if (engine.rank() == 0) {
-    report.note("Finished Training");
-  } else {
-    fmt::print("Finished Training\n");
-  }
-  evaluate(flags, engine, report, data.test);
-  if (MetricsWriter* metrics = report.writer()) {
-    RunSummary summary = metrics->summary();
+    RunSummary summary = metrics.summary();
     complete_summary(summary, flags, config, engine, summary.tflops, without_engine_bytes);
-    metrics->finish(summary);
-    report.note(
+    metrics.finish(summary);
+    metrics.note(
         fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));
     if (flags.trace) {
       trace::write_chrome_json(flags.output_dir + "/trace.json.gz");

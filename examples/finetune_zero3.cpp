@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/config/config.hpp"
+#include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/flops.hpp"
 #include "engine/metrics/metrics_writer.hpp"
@@ -45,7 +46,10 @@ int finetune(FinetuneFlags flags) {
   if (demo) {
     apply_demo_defaults(flags);
   }
-  make_output_dir(flags.output_dir);
+  const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
+  if (ranks->rank() == 0) {
+    make_output_dir(flags.output_dir);
+  }
 
   // Model and data.
   const Pretrained pretrained = Pretrained::open(flags.model_name, demo, flags.seed);
@@ -54,7 +58,7 @@ int finetune(FinetuneFlags flags) {
       AlpacaOptions{.max_length = flags.max_length, .percentage = flags.dataset_percentage});
 
   // The DeepSpeed config, with the flags that stand for its keys.
-  Config config = finetune_config(flags);
+  Config config = finetune_config(flags, ranks->world_size());
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
   const auto without_engine_bytes = static_cast<std::int64_t>(machine::rss_bytes());
   EngineOptions options = engine_options(flags);
@@ -65,14 +69,16 @@ int finetune(FinetuneFlags flags) {
                  .dataset = dataset,
                  .epochs = 0,
                  .seed = flags.seed,
-                 .learning_rate = learning_rate_of(flags, config, total_steps)});
+                 .learning_rate = learning_rate_of(flags, config, total_steps),
+                 .communicator = ranks});
 
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = total_steps,
                          .log_interval = flags.log_interval,
                          .warmup_steps = flags.warmup_steps,
                          .tensorboard = flags.tensorboard,
-                         .progress = progress_mode_of(flags.progress)});
+                         .progress = progress_mode_of(flags.progress),
+                         .silent = engine.rank() != 0});
   metrics.write_resolved_config(resolved_json(config));
   for (const std::string& line : describe_run(flags, config, pretrained, engine, *dataset)) {
     metrics.note(line);
@@ -85,8 +91,10 @@ int finetune(FinetuneFlags flags) {
   finish_on_signals();
   const auto steps_per_epoch =
       static_cast<double>(dataset->size()) / static_cast<double>(config.batch.train_batch_size);
-  for (std::int64_t step = 0; step < total_steps && stop_signal() == 0; ++step) {
-    const std::optional<StepResult> result = engine.train_step();
+  bool go_on = true;
+  for (std::int64_t step = 0; step < total_steps && go_on; ++step) {
+    const std::optional<StepResult> result = train_step_or_stop(engine);
+    go_on = !result->stop_asked;
     const double epoch = static_cast<double>(step + 1) / steps_per_epoch;
     metrics.write(
         metrics_of(*result, epoch, tflops_of(*result, pretrained.config(), engine, flags)));
@@ -99,19 +107,21 @@ int finetune(FinetuneFlags flags) {
   }
   pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model",
                   torch_dtype_name(config.precision()));
-  RunSummary summary = metrics.summary();
-  // Model FLOPs: 6 per parameter and token.
-  const double model_tflops =
-      6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s;
-  complete_summary(summary, flags, config, engine, model_tflops, without_engine_bytes);
-  metrics.finish(summary);
-  std::string text = summary_text(summary);
-  text.pop_back();  // note() ends the line
-  metrics.note(text);
-  if (flags.trace) {
-    trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
+  if (engine.rank() == 0) {
+    RunSummary summary = metrics.summary();
+    // Model FLOPs: 6 per parameter and token.
+    const double model_tflops =
+        6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s;
+    complete_summary(summary, flags, config, engine, model_tflops, without_engine_bytes);
+    metrics.finish(summary);
+    std::string text = summary_text(summary);
+    text.pop_back();  // note() ends the line
+    metrics.note(text);
+    if (flags.trace) {
+      trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
+    }
+    metrics.note("artefacts in " + flags.output_dir);
   }
-  metrics.note("artefacts in " + flags.output_dir);
   return stop_signal() == 0 ? 0 : 128 + stop_signal();
 }
 

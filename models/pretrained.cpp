@@ -130,16 +130,25 @@ Model Pretrained::model() const {
 }
 
 void Pretrained::save(Engine& engine, const fs::path& folder, std::string_view dtype) const {
+  const auto visit = [&](const std::function<void(std::span<const float>)>& take) {
+    engine.for_each_parameter(
+        [&](const ParameterSpec&, std::span<const float> values) { take(values); });
+  };
+  if (engine.rank() != 0) {
+    visit([](std::span<const float>) {});  // the first rank needs this one's slices
+    return;
+  }
   std::error_code ignored;  // the writer says what is wrong with the folder
   fs::create_directories(folder, ignored);
   // In the order in which the engine visits its parameters; the reader goes by name.
   std::vector<TensorPlan> plan;
-  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float>) {
-    plan.push_back({parameter.name, tensor_type_of(dtype), parameter.shape});
-  });
+  for (const UnitSpec& unit : engine.model().units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      plan.push_back({parameter.name, tensor_type_of(dtype), parameter.shape});
+    }
+  }
   CheckpointWriter writer(folder, std::move(plan));
-  engine.for_each_parameter(
-      [&](const ParameterSpec&, std::span<const float> values) { writer.append_f32(values); });
+  visit([&](std::span<const float> values) { writer.append_f32(values); });
   write_hf_config(config_, folder, dtype);
   copy_tokenizer_files(folder_, folder);
   writer.finish();  // last: a folder without weights does not look whole

@@ -39,6 +39,7 @@ class Pretrained {
   [[nodiscard]] Model model() const;
 
   /// Writes the engine's weights as a folder that Transformers loads: safetensors in `dtype`, config, tokenizer files.
+  /// All ranks call it; the first one writes.
   void save(Engine& engine, const std::filesystem::path& folder, std::string_view dtype) const;
 
  private:

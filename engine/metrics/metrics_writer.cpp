@@ -15,8 +15,11 @@ std::string made(const std::string& output_dir) {
 MetricsWriter::MetricsWriter(MetricsOptions options)
     : options_(std::move(options)),
       builder_(options_.warmup_steps),
-      console_(options_.progress, options_.total_steps, options_.log_interval),
-      jsonl_(made(options_.output_dir) + "/metrics.jsonl", options_.append) {
+      console_(options_.progress, options_.total_steps, options_.log_interval) {
+  if (options_.silent) {
+    return;
+  }
+  jsonl_.emplace(made(options_.output_dir) + "/metrics.jsonl", options_.append);
   if (options_.tensorboard) {
     events_ = std::make_unique<EventWriter>(options_.output_dir);
   }
@@ -24,7 +27,10 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
 
 void MetricsWriter::write(const StepMetrics& m) {
   builder_.add(m);
-  jsonl_.append_line(json_line(m));
+  if (options_.silent) {
+    return;
+  }
+  jsonl_->append_line(json_line(m));
   if (events_) {
     constexpr double kMsPerS = 1000;
     // The example's names, so that its dashboards keep working, and ours beside them.
@@ -46,13 +52,23 @@ void MetricsWriter::write(const StepMetrics& m) {
   console_.step(m);
 }
 
-void MetricsWriter::note(std::string_view line) { console_.note(line); }
+void MetricsWriter::note(std::string_view line) {
+  if (!options_.silent) {
+    console_.note(line);
+  }
+}
 
 void MetricsWriter::write_resolved_config(std::string_view json) const {
+  if (options_.silent) {
+    return;
+  }
   write_whole_file(options_.output_dir + "/resolved_config.json", json);
 }
 
 void MetricsWriter::finish(const RunSummary& summary) {
+  if (options_.silent) {
+    return;
+  }
   console_.finish();
   write_whole_file(options_.output_dir + "/summary.json", summary_json(summary));
 }

@@ -1,11 +1,12 @@
 // engine/metrics/metrics_writer.hpp — a run's metrics on disk and on the terminal: metrics.jsonl,
 // summary.json, resolved_config.json, TensorBoard events, console lines, progress bar. One rank
-// writes; one thread at a time. Invariant: every file holds whole lines or records at any moment,
+// writes (the others are silent); one thread at a time. Invariant: every file holds whole lines or records at any moment,
 // however the run ends; summary.json and resolved_config.json appear complete or not at all.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,13 +19,15 @@
 namespace tandem {
 
 struct MetricsOptions {
-  std::string output_dir;        // made when it is not there
-  std::int64_t total_steps = 0;  // for the bar and its ETA; 0: unknown
+  std::string output_dir;         // made when it is not there
+  std::int64_t total_steps = 0;   // for the bar and its ETA; 0: unknown
   std::int64_t log_interval = 1;  // 0: no lines of our own, the trainer writes its own by note()
   std::int64_t warmup_steps = 0;  // left out of the summary's figures
   bool tensorboard = true;
   bool append = false;  // resume: go on in the metrics.jsonl that is there
   ProgressMode progress = ProgressMode::kAuto;
+  bool silent =
+      false;  // of a rank that is not the first: takes the figures, writes and prints nothing
 };
 
 class MetricsWriter {
@@ -53,7 +56,7 @@ class MetricsWriter {
   MetricsOptions options_;
   SummaryBuilder builder_;
   Console console_;
-  LineFile jsonl_;
+  std::optional<LineFile> jsonl_;
   std::unique_ptr<EventWriter> events_;
 };
 

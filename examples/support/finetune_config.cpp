@@ -54,8 +54,8 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
 
 }  // namespace
 
-Config finetune_config(const FinetuneFlags& flags) {
-  ParseOptions options = {.overrides = config_overrides(flags)};
+Config finetune_config(const FinetuneFlags& flags, std::int64_t world_size) {
+  ParseOptions options = {.world_size = world_size, .overrides = config_overrides(flags)};
   options.overrides.push_back(
       {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
   Config config = flags.deepspeed_config.empty()

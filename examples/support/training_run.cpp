@@ -40,6 +40,13 @@ void finish_on_signals() {
 
 int stop_signal() { return g_signal; }
 
+std::optional<StepResult> train_step_or_stop(Engine& engine) {
+  if (g_signal != 0) {
+    engine.ask_to_stop();
+  }
+  return engine.train_step();
+}
+
 std::string fresh_output_dir(std::string_view name) {
   return fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
 }

@@ -21,8 +21,9 @@ void finish_on_signals();
 /// The signal that came, 0: none.
 int stop_signal();
 
-/// Who takes part in this run: this process alone.
-std::shared_ptr<Communicator> communicator_of_run();
+/// The loader's next step. A signal at any rank asks all of them to stop: after this step (StepResult::stop_asked), which
+/// is the same one everywhere.
+std::optional<StepResult> train_step_or_stop(Engine& engine);
 
 /// "runs/NAME-<time>", for runs without --output_dir.
 std::string fresh_output_dir(std::string_view name);

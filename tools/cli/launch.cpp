@@ -14,9 +14,10 @@ namespace tandem {
 int run_launch(int argc, char** argv) {
   LaunchOptions options;
   double grace_s = 30;
-  CLI::App app("Starts N ranks of a program on this host, and ends them all when one fails.",
-               "tandem launch");
-  app.usage("Usage: tandem launch -n N [flags] -- PROGRAM ARGS...");
+  CLI::App app(
+      "tandem launch -n N [flags] -- PROGRAM ARGS...\n"
+      "Starts N ranks of a program on this host, and ends them all when one fails.",
+      "tandem launch");
   app.add_option("-n,--ranks", options.ranks, "how many ranks")->required();
   app.add_option("--log_dir", options.log_dir, "also write each rank's lines to DIR/rank_N.log");
   app.add_flag("--bind_cores_to_rank", options.bind_cores_to_rank,

@@ -61,6 +61,7 @@ struct Pipe {
       CPU_SET(static_cast<std::size_t>(core), &cpus);
     }
     (void)::sched_setaffinity(0, sizeof(cpus), &cpus);
+    ::setenv("TANDEM_CORES_BOUND", "1", 1);
   }
   for (const auto& [name, value] : start.variables) {
     ::setenv(name.c_str(), value.c_str(), 1);
