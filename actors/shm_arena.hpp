@@ -55,6 +55,9 @@ class ShmArena {
   [[nodiscard]] std::byte* allocate(std::size_t bytes);
 
   [[nodiscard]] const ShmMapping& mapping() const noexcept { return *mapping_; }
+  [[nodiscard]] const std::shared_ptr<ShmMapping>& shared_mapping() const noexcept {
+    return mapping_;
+  }
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_; }
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] const ShmMapping::Token& token() const noexcept { return token_; }

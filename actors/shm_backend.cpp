@@ -58,6 +58,7 @@ std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, 
                                                  .job = options.job,
                                                  .timeout = options.connect_timeout},
                                                 *arena);
+  peers[options.rank].memory = arena->shared_mapping();
   return std::unique_ptr<ShmBackend>(
       new ShmBackend(loop, pool, std::move(arena), *control, std::move(peers), options));
 }
@@ -180,8 +181,8 @@ Task<> ShmBackend::exchange_words(ExchangeArguments a, ShmHeader header) {
   }
   co_await board_.arrive(kReductions, header);
   for (std::uint32_t from = 0; from < world() && a.bytes > 0; ++from) {
-    const ShmControl& control = from == rank() ? board_.own() : board_.of(from);
-    std::memcpy(a.all + from * a.bytes, control.lanes[kReductions].words[place].data(), a.bytes);
+    std::memcpy(a.all + from * a.bytes, board_.of(from).lanes[kReductions].words[place].data(),
+                a.bytes);
   }
   board_.finish(kReductions);
 }

@@ -37,7 +37,7 @@ class ShmBoard final : private Poller {
     Duration timeout = std::chrono::seconds(600);  // of each wait
   };
 
-  /// `control` lies at the beginning of this rank's arena and outlives the board.
+  /// `control` lies at the beginning of this rank's arena, whose mapping is its own entry in `peers`, without a socket.
   ShmBoard(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options);
   /// Says good-bye. Nobody waits any more.
   ~ShmBoard();
