@@ -129,6 +129,18 @@ Model Pretrained::model() const {
   return model;
 }
 
+std::string_view torch_dtype_name(Precision precision) noexcept {
+  switch (precision) {
+    case Precision::kF32:
+      return "float32";
+    case Precision::kBF16:
+      return "bfloat16";
+    case Precision::kF16:
+      return "float16";
+  }
+  return "";
+}
+
 void Pretrained::save(Engine& engine, const fs::path& folder, std::string_view dtype) const {
   const auto visit = [&](const std::function<void(std::span<const float>)>& take) {
     engine.for_each_parameter(

@@ -16,6 +16,7 @@
 namespace tandem {
 
 class Engine;
+enum class Precision : std::uint8_t;
 
 /// `name` as a folder, or as a hub id ("org/name") whose newest snapshot lies in the local Hugging Face cache.
 /// Throws user_error when it is neither.
@@ -25,6 +26,9 @@ std::filesystem::path resolve_dataset_file(const std::string& name);
 
 /// Fresh weights: every element is a function of seed, parameter name and position alone (models/io/random_init.hpp).
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
+
+/// "float32", "bfloat16" or "float16", as config.json says it.
+std::string_view torch_dtype_name(Precision precision) noexcept;
 
 class Pretrained {
  public:
