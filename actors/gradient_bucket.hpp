@@ -7,7 +7,7 @@
 //
 // States: empty -> slot lent -> reducing -> empty. One slot per unit at a time.
 // Invariant: between the last micro-step's reply and the next step's first GradientReady the accumulator holds the
-// step's whole gradient, not averaged: dividing by ranks, micro-steps and loss scale is AdamStep's gradient_scale.
+// step's whole gradient, not averaged: dividing by ranks, micro-steps and loss scale is the update's gradient_scale.
 //
 // Buffers: the slot belongs to the borrower from the reply of AcquireGradient to GradientReady, then to Collectives. The
 // accumulator belongs to this actor (Collectives writes it) until the last micro-step's reply, then to CpuOptimizer

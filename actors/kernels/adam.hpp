@@ -1,16 +1,17 @@
 // actors/kernels/adam.hpp — one fused pass of Adam / AdamW over a range of elements.
 //
-// gradient (fp32 | bf16) -> times gradient_scale -> moments and fp32 master in place -> cast-out
-// weight (fp32 | bf16). One pass, because the update is bound by memory: separate unscale, clip and
-// cast passes cost half as much again.
+// gradient -> times gradient_scale -> moments and fp32 master in place -> cast-out weight; gradient
+// and weight are fp32, bf16 or fp16. One pass, because the update is bound by memory: separate
+// unscale, clip and cast passes cost half as much again.
 //
 // Formulas, per element (Kingma & Ba 2015; Loshchilov & Hutter 2019; the operations in the order of
-// DeepSpeed's CPUAdam):
-//   g  = gradient * gradient_scale                         [L2 mode: + weight_decay * p]
+// DeepSpeed's CPUAdam); (1 - beta2) * g comes first, as g * g may overflow where v' does not:
+//
+//   g  = gradient * gradient_scale                              [L2 mode: + weight_decay * p]
 //   m' = beta1 * m + (1 - beta1) * g
-//   v' = beta2 * v + ((1 - beta2) * g) * g                  scaled first: g * g may overflow where
-//   v' does not u  = lr / (1 - beta1^t) * (m' / (sqrt(v') / sqrt(1 - beta2^t) + eps)) p' = p - (u
-//   [AdamW: + lr * weight_decay * p])
+//   v' = beta2 * v + ((1 - beta2) * g) * g
+//   u  = lr / (1 - beta1^t) * (m' / (sqrt(v') / sqrt(1 - beta2^t) + eps))
+//   p' = p - (u                                                 [AdamW: + lr * weight_decay * p])
 //
 // Invariant: same bits for every SIMD target, thread count, chunking and alignment. Each element
 // takes the same IEEE operations wherever it stands: multiply, add, divide, square root, each

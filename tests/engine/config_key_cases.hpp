@@ -2,6 +2,7 @@
 // becomes of that value.
 #pragma once
 
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -310,6 +311,8 @@ struct Group {
   std::span<const KeyCase> cases;
   Members beside;
 };
+
+inline void PrintTo(const Group& group, std::ostream* out) { *out << group.name; }
 
 inline std::vector<Group> groups() {
   const auto with = [](const char* path, const char* json) { return Members{{path, json}}; };

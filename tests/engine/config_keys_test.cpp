@@ -81,7 +81,6 @@ class ConfigKeys : public ::testing::TestWithParam<Group> {
     return members;
   }
 };
-void PrintTo(const Group& group, std::ostream* out) { *out << group.name; }
 INSTANTIATE_TEST_SUITE_P(Groups, ConfigKeys, ::testing::ValuesIn(groups()),
                          [](const auto& info) { return std::string(info.param.name); });
 
