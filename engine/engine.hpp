@@ -32,9 +32,10 @@
 
 namespace tandem {
 
-/// A config, or the path of a DeepSpeed JSON that is read for as many ranks as take part.
+/// A config, or a DeepSpeed JSON (a path, or text) that is read for as many ranks as take part.
 class ConfigSource {
  public:
+  static ConfigSource of_text(std::string json);
   ConfigSource(Config config) : config_(std::move(config)) {}  // NOLINT: converts on purpose
   ConfigSource(std::string path) : path_(std::move(path)) {}   // NOLINT
   ConfigSource(const char* path) : path_(path) {}              // NOLINT
@@ -43,6 +44,7 @@ class ConfigSource {
  private:
   std::optional<Config> config_;
   std::string path_;
+  std::string text_;
 };
 
 /// Parameters that are updated alike; which ones: ParameterSpec::group.

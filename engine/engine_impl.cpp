@@ -94,13 +94,30 @@ std::string description_of(const Model& model) {
   return text;
 }
 
+/// The config, once all ranks have found that theirs and their models are the same.
+Config agreed_config(const InitializeArgs& arguments, Communicator& communicator) {
+  Config config = arguments.config.resolve(communicator.world_size());
+  communicator.require_same("config", resolved_json(config));
+  communicator.require_same("model", description_of(arguments.model));
+  return config;
+}
+
 std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
   return communicator != nullptr ? std::move(communicator) : std::make_shared<Alone>();
 }
 
 }  // namespace
 
+ConfigSource ConfigSource::of_text(std::string json) {
+  ConfigSource source("");
+  source.text_ = std::move(json);
+  return source;
+}
+
 Config ConfigSource::resolve(std::int64_t world_size) const {
+  if (!text_.empty()) {
+    return parse_config(text_, "the program's config", world_size);
+  }
   if (!config_) {
     return load_config(path_, world_size);
   }
@@ -113,7 +130,7 @@ Config ConfigSource::resolve(std::int64_t world_size) const {
 
 Engine::Impl::Impl(InitializeArgs arguments)
     : communicator(or_alone(std::move(arguments.communicator))),
-      config(arguments.config.resolve(communicator->world_size())),
+      config(agreed_config(arguments, *communicator)),
       options(std::move(arguments.options)),
       schedule(config.schedule, config.optimizer.lr),
       learning_rate(std::move(arguments.learning_rate)),
@@ -126,8 +143,6 @@ Engine::Impl::Impl(InitializeArgs arguments)
                              communicator->cores_shared_by()),
            *communicator),
       step(rank, options) {
-  communicator->require_same("config", resolved_json(config));
-  communicator->require_same("model", description_of(rank.model()));
   if (arguments.dataset) {
     start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed,
                  arguments.prefetch);

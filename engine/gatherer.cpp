@@ -75,7 +75,7 @@ void Gatherer::release(std::size_t v) {
     const std::uint64_t next_use =
         use.pool == kNoPool ? kNoNextUse : pass_->first_ticket[use.pool] + use.next_use;
     const SendResult sent = shards_[use.unit]->address().try_send(ReleaseUnit{next_use});
-    TANDEM_CHECK(sent == SendResult::kSent, "a shard takes as many releases as it granted leases");
+    TANDEM_CHECK(sent != SendResult::kFull, "a shard takes as many releases as it granted leases");
   }
 }
 

@@ -78,7 +78,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
   make_actors();  // last: from here on there are tasks that stop() must end
 }
 
-Rank::~Rank() = default;
+Rank::~Rank() { stop(); }
 
 DType Rank::accumulator_type() const noexcept {
   return options_.micro_steps == 1 && world_size() == 1 ? options_.type : DType::kF32;
@@ -290,6 +290,9 @@ void Rank::load_weights() {
 }
 
 void Rank::stop() {
+  if (std::exchange(stopped_, true)) {
+    return;
+  }
   loop_.run(
       [](Rank* self) -> Task<> {
         try {

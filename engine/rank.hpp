@@ -3,7 +3,7 @@
 // Built once from a model and sizes; wires shards, buckets, slots, collectives and the optimizer together. What lies where
 // follows from the ZeRO stage (Residency). It holds no schedule: TrainStep decides what happens when. Loop thread, except
 // what is marked for the compute lane.
-// Invariant: buffers and pools outlive the actors, actors outlive what is asked of them (stop() before destruction).
+// Invariant: buffers and pools outlive the actors, actors outlive what is asked of them.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +70,7 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  /// Ends the actors and waits for their work.
+  /// Ends the actors and waits for their work; the destructor does it, too, but by then who uses them may be gone.
   void stop();
 
   /// This rank cannot go on: operations under way end here, and the peers learn whose fault it is and why.
@@ -149,6 +149,7 @@ class Rank {
   std::size_t gather_slots_ = 0;
   std::int64_t parameter_count_ = 0;
   ResidentBytes resident_bytes_;
+  bool stopped_ = false;
 
   std::vector<Memory> memory_;  // [unit]
   std::vector<HostBuffer> owned_;

@@ -1,18 +1,24 @@
 // One optimizer step of a small Qwen3 on this machine: forward, backward, clipping at 1.0, AdamW. Each iteration is a step
 // of the real engine; tokens_per_s is the figure to quote, and only as a ratio to something measured in the same run
 // (tools/bench/step_peers.py holds it against PyTorch). loss_1 .. loss_3 are the first three losses: equal for every
-// overlap setting to the last bit.
+// overlap setting to the last bit. ranks/...: two ranks as threads, with what each holds in memory (MiB).
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include "bench/step/shapes.hpp"
 #include "engine/config/config.hpp"
+#include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
+#include "engine/stopwatch.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -65,6 +71,67 @@ void add(const std::string& name, const Case& c) {
       ->MinTime(3.0);
 }
 
+struct RankCase {
+  int world_size;
+  int stage;
+  Overlap overlap;
+};
+
+/// The same model on ranks of one core each; the time is that of the first rank, whose steps end with everybody's.
+void run_on_ranks(benchmark::State& state, const RankCase& c) {
+  const HfConfig shape = qwen3_20m();
+  const std::string config = fmt::format(
+      R"({{"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+    "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-4}}}}, "bf16": {{"enabled": true}},
+    "zero_optimization": {{"stage": {}}}}})",
+      c.stage);
+  constexpr int kWarmUp = 2;
+  constexpr int kSteps = 12;
+  for (auto _ : state) {
+    const auto results = on_ranks(c.world_size, [&](std::shared_ptr<Communicator> ranks) {
+      EngineOptions options = {.overlap = c.overlap, .compute_threads = 1, .optimizer_threads = 1};
+      Engine engine({.model = random_model(shape, 0),
+                     .config = parse_config(config, "bench_step", c.world_size),
+                     .options = options,
+                     .communicator = std::move(ranks)});
+      const Batch batch = random_tokens(1, 128, shape.vocab_size);
+      std::vector<double> step_s;
+      for (int step = 0; step < kWarmUp + kSteps; ++step) {
+        const Stopwatch watch;
+        engine.train_step(std::span(&batch, 1));
+        if (step >= kWarmUp) {
+          step_s.push_back(watch.elapsed_s());
+        }
+      }
+      engine.drain();
+      std::ranges::sort(step_s);
+      return std::pair(step_s[step_s.size() / 2], engine.resident_bytes());
+    });
+    const auto& [median_s, bytes] = results.front();
+    state.SetIterationTime(median_s);
+    const auto mib = [](std::size_t count) { return static_cast<double>(count) / 1048576.0; };
+    state.counters["weights_MiB"] = mib(bytes.weights);
+    state.counters["gradients_MiB"] = mib(bytes.gradients);
+    state.counters["optimizer_MiB"] = mib(bytes.optimizer);
+  }
+}
+
+void register_ranks() {
+  for (const int world_size : {1, 2, 4}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+        const RankCase c = {world_size, stage, overlap};
+        benchmark::RegisterBenchmark(
+            fmt::format("ranks/{}/stage_{}/{}", world_size, stage, name_of(overlap)).c_str(),
+            [c](benchmark::State& state) { run_on_ranks(state, c); })
+            ->Unit(benchmark::kMillisecond)
+            ->UseManualTime()
+            ->Iterations(1);
+      }
+    }
+  }
+}
+
 /// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of the step, which is where
 /// overlap has something to hide.
 void register_all() {
@@ -86,6 +153,7 @@ void register_all() {
 int main(int argc, char** argv) {
   tandem::tune_process(argv);
   tandem::bench::register_all();
+  tandem::bench::register_ranks();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
     return 2;

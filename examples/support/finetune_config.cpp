@@ -18,13 +18,13 @@ std::string builtin_config(const FinetuneFlags& flags) {
   return fmt::format(
       R"({{
   "train_micro_batch_size_per_gpu": {},
-  "gradient_clipping": 1.0,
+  "gradient_clipping": {},
   "zero_optimization": {{
     "stage": {},
     "offload_optimizer": {{"device": "cpu", "super_offload": {}}}
   }}
 }})",
-      flags.batch_size, stage, stage == 3);
+      flags.batch_size, flags.gradient_clipping.value_or(1.0), stage, stage == 3);
 }
 
 /// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says otherwise.

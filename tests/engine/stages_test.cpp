@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/engine/thread_ranks.hpp"
+#include "engine/distributed/thread_ranks.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -46,7 +46,7 @@ TEST(Stages, GiveTheSameBitsOnOneRank) {
 
 TrainingRun train_on_ranks(const Setting& setting, int world_size) {
   const std::vector<TrainingRun> runs =
-      testing::on_ranks(world_size, [&](std::shared_ptr<Communicator> communicator) {
+      on_ranks(world_size, [&](std::shared_ptr<Communicator> communicator) {
         return train(setting, 5, std::move(communicator));
       });
   for (const TrainingRun& run : runs) {

@@ -1,6 +1,7 @@
 # One check of the installed tree; CHECK says which. Run by ctest (tests/install/CMakeLists.txt).
 #   contents: what is installed, and nothing of the machine it was built on in it
 #   consumer: configures, builds and runs the project in consumer/, with no LibTorch to be found
+#   trainer:  builds examples/custom_trainer.cpp with LibTorch in that project, and trains with it
 #   refuses:  the consumer asks for COMPONENTS with COMPILER; find_package must say TEXT
 function(run_or_die what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -58,6 +59,16 @@ elseif(CHECK STREQUAL "consumer")
   run_or_die("ldd" ldd ${WORK}/consumer)
   if(output MATCHES "torch|c10")
     message(FATAL_ERROR "the consumer loads LibTorch:\n${output}")
+  endif()
+
+elseif(CHECK STREQUAL "trainer")
+  run_or_die("configuring" ${configure} -DTANDEM_TORCH_DIR=${TORCH}
+    -DCUSTOM_TRAINER=${SOURCE}/examples/custom_trainer.cpp)
+  run_or_die("building" ${CMAKE_COMMAND} --build ${WORK} --target custom_trainer)
+  run_or_die("training" ${WORK}/custom_trainer)
+  string(REGEX MATCH "([0-9]+) of 1000 points told apart" found "${output}")
+  if(NOT found OR CMAKE_MATCH_1 LESS 950)
+    message(FATAL_ERROR "the trainer did not learn: ${output}")
   endif()
 
 elseif(CHECK STREQUAL "refuses")

@@ -1,4 +1,7 @@
-// tests/engine/thread_ranks.hpp — ranks as threads of the test's process, over the shared-memory back end.
+// engine/distributed/thread_ranks.hpp — ranks as threads of one process, over the shared-memory back end: for tests,
+// benchmarks, and for trying out what several ranks do without a launcher.
+//
+//   auto losses = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) { Engine engine({..., .communicator = ranks}); ... });
 #pragma once
 
 #include <atomic>
@@ -15,7 +18,7 @@
 #include "actors/shm_backend.hpp"
 #include "engine/communicator.hpp"
 
-namespace tandem::testing {
+namespace tandem {
 
 class ThreadRank final : public Communicator {
  public:
@@ -30,7 +33,6 @@ class ThreadRank final : public Communicator {
                                {.rank = static_cast<std::uint32_t>(rank_),
                                 .world = static_cast<std::uint32_t>(world_size_),
                                 .job = job_,
-                                .arena_bytes = std::size_t{1} << 30,
                                 .timeout = std::chrono::seconds(60)});
   }
 
@@ -40,12 +42,13 @@ class ThreadRank final : public Communicator {
   std::string job_;
 };
 
-/// body(communicator) of every rank at once; their results by rank. The first failure by rank is thrown on.
+/// Runs body(communicator) for every rank at once, each on a thread of its own; their results by rank. Once all have ended,
+/// the failure of the lowest rank that failed is thrown on.
 template <class Body>
 auto on_ranks(int world_size, Body body) {
   using Result = decltype(body(std::shared_ptr<Communicator>()));
   static std::atomic<int> runs{0};
-  const std::string job = fmt::format("test-{}-{}", ::getpid(), runs++);
+  const std::string job = fmt::format("threads-{}-{}", ::getpid(), runs++);
   const auto world = static_cast<std::size_t>(world_size);
   std::vector<Result> results(world);
   std::vector<std::exception_ptr> errors(world);
@@ -71,4 +74,4 @@ auto on_ranks(int world_size, Body body) {
   return results;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem

@@ -1,0 +1,191 @@
+// tandem::initialize and the four things it gives, used as a DeepSpeed program would.
+#include "engine/initialize.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "runtime/util/error.hpp"
+#include "tests/engine/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using toy::Setting;
+
+/// Record i is row i of a batch of the toy model.
+class Rows : public Dataset {
+ public:
+  [[nodiscard]] std::int64_t size() const override { return 40; }
+  [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override {
+    HostBatch batch{.rows = static_cast<std::int64_t>(indices.size()), .length = 12};
+    for (const std::int64_t index : indices) {
+      const Batch row = toy::batch(index, 1);
+      const auto copy = [](const at::Tensor& from, std::vector<std::int64_t>& to) {
+        to.insert(to.end(), from.data_ptr<std::int64_t>(), from.data_ptr<std::int64_t>() + 12);
+      };
+      copy(row.inputs, batch.inputs);
+      copy(row.labels, batch.labels);
+    }
+    batch.tokens = batch.rows * batch.length;
+    return batch;
+  }
+};
+
+InitializeArgs with_data(const Setting& setting) {
+  InitializeArgs args = toy::arguments(setting);
+  args.dataset = std::make_shared<Rows>();
+  args.seed = 3;
+  return args;
+}
+
+TEST(Initialize, DeepSpeedsLoopIsTrainStep) {
+  const Setting setting{.accumulation = 2};
+  Engine expected(with_data(setting));
+  auto [engine, optimizer, loader, scheduler] = initialize(with_data(setting));
+  EXPECT_EQ(loader.size(), 10);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    EXPECT_EQ(loader.epoch(), epoch);
+    std::int64_t batches = 0;
+    for (auto& batch : loader) {
+      ++batches;
+      auto loss = engine.forward(batch);
+      engine.backward(loss);
+      if (const auto step = engine.step()) {
+        const auto same = expected.train_step();
+        ASSERT_TRUE(same.has_value());
+        EXPECT_EQ(step->loss, same->loss);
+        EXPECT_EQ(step->verdict.norm.value, same->verdict.norm.value);
+        EXPECT_EQ(step->tokens, same->tokens);
+      }
+    }
+    EXPECT_EQ(batches, 10) << "a loop over the loader is one epoch";
+  }
+  EXPECT_EQ(engine.global_steps(), 10);
+  EXPECT_EQ(optimizer.steps(), 10);
+  EXPECT_EQ(optimizer.loss_scale(), 1);
+}
+
+TEST(Initialize, ALoopLeftEarlyGoesOnWhereItStood) {
+  auto [engine, optimizer, loader, scheduler] = initialize(with_data({}));
+  std::vector<std::int64_t> first;
+  for (auto& batch : loader) {
+    first.push_back(batch.inputs.sum().item<std::int64_t>());
+    if (first.size() == 3) {
+      break;
+    }
+  }
+  std::int64_t rest = 0;
+  for (auto& batch : loader) {
+    (void)batch;
+    ++rest;
+  }
+  EXPECT_EQ(rest, 7);
+  std::vector<std::int64_t> second;
+  for (auto& batch : loader) {
+    second.push_back(batch.inputs.sum().item<std::int64_t>());
+  }
+  EXPECT_EQ(second.size(), 10U);
+  EXPECT_NE(std::vector<std::int64_t>(second.begin(), second.begin() + 3), first)
+      << "each epoch is shuffled anew";
+}
+
+TEST(Initialize, ReadsTheConfigForTheRanksThatTakePart) {
+  const auto file = std::filesystem::path(::testing::TempDir()) /
+                    fmt::format("ds {}.json", static_cast<int>(::getpid()));
+  std::ofstream(file) << R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
+    "optimizer": {"type": "Adam", "params": {"lr": 0.5}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1, "warmup_num_steps": 4,
+                                                 "warmup_type": "linear"}}})";
+  InitializeArgs args{.model = toy::model(), .config = file.string()};
+  args.dataset = std::make_shared<Rows>();
+  auto [engine, optimizer, loader, scheduler] = initialize(std::move(args));
+  EXPECT_EQ(engine.config().batch.micro_batch_size, 4);
+  std::vector<double> rates;
+  for (int step = 0; step < 6; ++step) {
+    rates.push_back(optimizer.learning_rate());
+    ASSERT_TRUE(engine.train_step().has_value());
+    EXPECT_EQ(scheduler.last_learning_rate(), rates.back());
+    EXPECT_EQ(scheduler.learning_rate_at(step + 1), rates.back());
+  }
+  EXPECT_EQ(rates, (std::vector<double>{0, 0, 0.025, 0.05, 0.1 * 0.75, 0.1}));
+  std::filesystem::remove(file);
+
+  InitializeArgs gone{.model = toy::model(), .config = file.string()};
+  try {
+    (void)initialize(std::move(gone));
+    ADD_FAILURE() << "the file is not there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUserInput);
+  }
+}
+
+TEST(Initialize, EvaluationModeKeepsNothingForABackward) {
+  auto [engine, optimizer, loader, scheduler] = initialize(with_data({}));
+  const Batch batch = toy::batch(1);
+  engine.eval();
+  EXPECT_FALSE(engine.training());
+  const float before = engine.forward(batch).value;
+  EXPECT_EQ(engine.forward(batch).value, before);
+  EXPECT_EQ(engine.global_steps(), 0);
+  engine.train();
+  const Loss loss = engine.forward(batch);
+  EXPECT_EQ(loss.value, before);
+  engine.backward(loss);
+  EXPECT_TRUE(engine.step().has_value());
+  engine.eval();
+  EXPECT_NE(engine.forward(batch).value, before);
+}
+
+TEST(Initialize, Fp16SkipsOverflowsAndFindsItsScale) {
+  InitializeArgs args{.model = toy::model(),
+                      .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,
+    "fp16": {"enabled": true, "initial_scale_power": 24, "hysteresis": 1, "loss_scale_window": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})",
+                                             "test", 1)};
+  Engine engine(std::move(args));
+  std::vector<float> untouched;
+  const auto weights = [&] {
+    std::vector<float> all;
+    engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+      all.insert(all.end(), values.begin(), values.end());
+    });
+    return all;
+  };
+  const std::vector<float> before = weights();
+  double scale = std::ldexp(1.0, 24);
+  const Batch batch = toy::batch(0);
+  std::optional<StepResult> result;
+  int skipped = 0;
+  for (;;) {
+    EXPECT_EQ(engine.loss_scale(), scale);
+    result = engine.train_step(std::span(&batch, 1));
+    EXPECT_EQ(result->loss_scale, scale) << "the scale that the step's gradients had";
+    if (result->verdict.outcome == StepOutcome::kCommit) {
+      break;
+    }
+    EXPECT_FALSE(result->verdict.norm.bad_parameter.empty());
+    EXPECT_TRUE(weights() == before) << "a skipped step changes nothing";
+    scale /= 2;
+    ASSERT_LT(++skipped, 20);
+  }
+  EXPECT_GT(skipped, 0) << "2^24 overflows in fp16";
+  EXPECT_EQ(engine.skipped_steps(), skipped);
+  EXPECT_FALSE(weights() == before);
+  // The norm is without the scale: that of fp32, to fp16's digits.
+  Engine fp32({.model = toy::model(),
+               .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})",
+                                      "test", 1)});
+  const double norm = fp32.train_step(std::span(&batch, 1)).verdict.norm.value;
+  EXPECT_NEAR(result->verdict.norm.value / norm, 1, 2e-3);
+}
+
+}  // namespace
+}  // namespace tandem
