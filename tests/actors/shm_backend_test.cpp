@@ -343,6 +343,28 @@ TEST(ShmBackend, GathersAndReductionsRunAtTheSameTime) {
   }
 }
 
+Task<> many_exchanges(ShmBackend* backend, std::uint64_t times) {
+  std::vector<std::uint64_t> all(backend->world());
+  for (std::uint64_t i = 0; i < times; ++i) {
+    const std::uint64_t mine = i * 10 + backend->rank();
+    co_await backend->exchange({reinterpret_cast<const std::byte*>(&mine),
+                                reinterpret_cast<std::byte*>(all.data()), sizeof(mine)});
+    EXPECT_EQ(all.back(), i * 10 + backend->world() - 1);
+  }
+}
+
+// Without a spin every wait is a sleep, so that each of many thousand has to be ended by a peer. One that is not ends the
+// test by its deadline.
+TEST(ShmBackend, SleepersAreAlwaysWoken) {
+  const auto errors = run_ranks(
+      4,
+      [](ShmRank& rank) {
+        rank.loop.run(&many_exchanges, rank.backend.get(), std::uint64_t{5000});
+      },
+      {.timeout = std::chrono::seconds(20)}, Spin::kNever);
+  EXPECT_EQ(errors, kNoErrors[4]);
+}
+
 TEST(ShmBackend, TheFirstBadElementIsNamed) {
   const std::size_t n = 512 * 300;
   const auto errors = run_ranks(3, [&](ShmRank& rank) {

@@ -29,8 +29,9 @@ struct ShmRank {
   CpuPool pool;
   std::unique_ptr<ShmBackend> backend;
 
-  explicit ShmRank(ShmBackend::Options options)
-      : loop({.name = fmt::format("rank {}", options.rank)}), pool(loop, {.threads = 2}) {
+  explicit ShmRank(ShmBackend::Options options, Spin spin = Spin::kAuto)
+      : loop({.name = fmt::format("rank {}", options.rank), .spin = spin}),
+        pool(loop, {.threads = 2}) {
     if (options.arena_bytes == 0) {
       options.arena_bytes = std::size_t{256} << 20;
     }
@@ -41,7 +42,8 @@ struct ShmRank {
 /// Runs body(rank) on a thread of its own for each rank; returns what each threw, "" if nothing.
 inline std::vector<std::string> run_ranks(std::uint32_t world,
                                           const std::function<void(ShmRank&)>& body,
-                                          ShmBackend::Options options = {}) {
+                                          ShmBackend::Options options = {},
+                                          Spin spin = Spin::kAuto) {
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
   if (options.job.empty()) {
@@ -50,9 +52,9 @@ inline std::vector<std::string> run_ranks(std::uint32_t world,
   options.world = world;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
     options.rank = rank;
-    threads.emplace_back([options, &body, &errors] {
+    threads.emplace_back([options, spin, &body, &errors] {
       try {
-        ShmRank made(options);
+        ShmRank made(options, spin);
         body(made);
       } catch (const std::exception& error) {
         errors[options.rank] = error.what();
