@@ -19,7 +19,8 @@ constexpr std::size_t kMostRanks = kStageBytes / kStepGrain;
 constexpr std::size_t kCopyChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kReduceChunk = std::size_t{64} << 10;  // elements
 constexpr std::size_t kReduceTile = std::size_t{4} << 10;    // elements; stays in the first cache
-constexpr std::size_t kInlineBytes = std::size_t{32} << 10;  // what the loop moves itself
+// What the loop moves itself: some ten microseconds, where a hand-over to the pool and back takes twice that.
+constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 static_assert(kReduceChunk % kReduceTile == 0 && kReduceTile % kNormBlock == 0);
 static_assert(kStepGrain % (kNormBlock * sizeof(float)) == 0);
 
@@ -76,7 +77,12 @@ void ShmBackend::abandon(std::string_view why) noexcept {
 
 // ---- the operations ----
 Task<> ShmBackend::all_gather(GatherArguments a) {
-  Operation op{.header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes),
+  const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes);
+  if (a.shard_bytes <= kExchangeBytes) {
+    co_await exchange_words(kGathers, {a.shard, a.block, a.shard_bytes}, header);
+    co_return;
+  }
+  Operation op{.header = header,
                .source = a.shard,
                .part_bytes = a.shard_bytes,
                .total_bytes = a.shard_bytes * world(),
@@ -161,7 +167,8 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
 Task<GradientNorm> ShmBackend::merge(GradientNorm norm, ShmHeader header) {
   const NormWords own = NormWords::of(norm);
   std::vector<NormWords> all(world());
-  co_await exchange_words({.mine = reinterpret_cast<const std::byte*>(&own),
+  co_await exchange_words(kReductions,
+                          {.mine = reinterpret_cast<const std::byte*>(&own),
                            .all = reinterpret_cast<std::byte*>(all.data()),
                            .bytes = sizeof(NormWords)},
                           header);
@@ -170,21 +177,21 @@ Task<GradientNorm> ShmBackend::merge(GradientNorm norm, ShmHeader header) {
 
 Task<> ShmBackend::exchange(ExchangeArguments a) {
   TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
-  return exchange_words(a, header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
+  return exchange_words(kReductions, a,
+                        header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
 }
 
 // The words travel with the headers, so that everybody's arrival is all there is to wait for.
-Task<> ShmBackend::exchange_words(ExchangeArguments a, ShmHeader header) {
-  const std::size_t place = board_.sequence(kReductions) % 2;
+Task<> ShmBackend::exchange_words(std::size_t lane, ExchangeArguments a, ShmHeader header) {
+  const std::size_t place = board_.sequence(lane) % 2;
   if (a.bytes > 0) {
-    std::memcpy(board_.own().lanes[kReductions].words[place].data(), a.mine, a.bytes);
+    std::memcpy(board_.own().lanes[lane].words[place].data(), a.mine, a.bytes);
   }
-  co_await board_.arrive(kReductions, header);
+  co_await board_.arrive(lane, header);
   for (std::uint32_t from = 0; from < world() && a.bytes > 0; ++from) {
-    std::memcpy(a.all + from * a.bytes, board_.of(from).lanes[kReductions].words[place].data(),
-                a.bytes);
+    std::memcpy(a.all + from * a.bytes, board_.of(from).lanes[lane].words[place].data(), a.bytes);
   }
-  board_.finish(kReductions);
+  board_.finish(lane);
 }
 
 // ---- one operation, step by step ----

@@ -2,9 +2,10 @@
 //
 // Every rank's arena is mapped by all. An operand in memory of allocate() is read by the peers where it lies: a gather
 // copies each shard once, a reduction reads each block once. An operand elsewhere goes through a stage in the arena,
-// piece by piece. Copies and additions run on the pool in chunks; small ones on the loop, where a hand-over would cost
-// more. Reductions add rank by rank into the accumulator, so the bits are those of `self` fed with the ranks' blocks in
-// turn. An all-reduce is a reduction of one slice per rank, then a gather of the slices.
+// piece by piece; up to kExchangeBytes travel with the headers. Copies and additions run on the pool in chunks; small ones
+// on the loop, where a hand-over would cost more. Reductions add rank by rank into the accumulator, so the bits are those
+// of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per rank, then a gather of the
+// slices.
 // Failure: see shm_board.hpp; PeerLost names the rank at fault and the operation. Thread rule: of the loop's thread, but
 // connect() blocks and comes before the loop runs.
 //
@@ -98,7 +99,7 @@ class ShmBackend final : public CollectiveBackend {
   void reduce_chunk(const Operation& op, std::size_t step, std::size_t chunk,
                     GradientNorm& norm) const;
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
-  Task<> exchange_words(ExchangeArguments arguments, ShmHeader header);
+  Task<> exchange_words(std::size_t lane, ExchangeArguments arguments, ShmHeader header);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;
   [[nodiscard]] std::byte* stage_of(std::size_t lane, std::size_t step) const noexcept;
