@@ -5,7 +5,6 @@
 #include <cstring>
 #include <new>
 
-#include "actors/norm_words.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/seconds_setting.hpp"
@@ -69,7 +68,8 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
     : pool_(pool),
       arena_(std::move(arena)),
       board_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
-      stage_(arena_->allocate(2 * ShmControl::kLanes * kStageBytes)) {}
+      stage_(arena_->allocate(2 * ShmControl::kLanes * kStageBytes)),
+      all_norms_(options.world) {}
 
 void ShmBackend::abandon(std::string_view why) noexcept {
   board_.give_up(rank(), fmt::format("rank {} gave up: {}", rank(), why));
@@ -166,13 +166,12 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
 
 Task<GradientNorm> ShmBackend::merge(GradientNorm norm, ShmHeader header) {
   const NormWords own = NormWords::of(norm);
-  std::vector<NormWords> all(world());
   co_await exchange_words(kReductions,
                           {.mine = reinterpret_cast<const std::byte*>(&own),
-                           .all = reinterpret_cast<std::byte*>(all.data()),
+                           .all = reinterpret_cast<std::byte*>(all_norms_.data()),
                            .bytes = sizeof(NormWords)},
                           header);
-  co_return merge_norms(all);
+  co_return merge_norms(all_norms_);
 }
 
 Task<> ShmBackend::exchange(ExchangeArguments a) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "actors/collective_backend.hpp"
+#include "actors/norm_words.hpp"
 #include "actors/shm_arena.hpp"
 #include "actors/shm_board.hpp"
 
@@ -110,8 +111,9 @@ class ShmBackend final : public CollectiveBackend {
   std::byte* stage_;
   std::uint64_t numbers_[2] = {};  // of operations asked for, by lane
   std::uint64_t steps_[2] = {};    // done, by lane
-  std::vector<GradientNorm>
-      norms_;  // of the chunks of a reduction; kept, so that nothing is allocated
+  // Kept, so that nothing is allocated:
+  std::vector<GradientNorm> norms_;   // of the chunks of a reduction
+  std::vector<NormWords> all_norms_;  // of the ranks
 };
 
 }  // namespace tandem
