@@ -1,5 +1,5 @@
 // Training steps of the CIFAR-10 net: the engine's, loader included, as cifar10 runs it. images_per_s is the figure to
-// quote, and only beside something measured in the same run: tools/bench/cifar_peers.py holds it against PyTorch's plain loop.
+// quote, and only beside something measured in the same run: tools/bench/cifar_peers.py holds it against PyTorch's loop.
 // compute_us, wait_us: per step, how long the compute lane worked and how long it waited for gathers, reductions and the
 // optimizer; what is left is the loop's.
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "actors/dtype.hpp"
 #include "models/kernels/scratch.hpp"
 
 #undef HWY_TARGET_INCLUDE
