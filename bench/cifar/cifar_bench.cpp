@@ -22,11 +22,12 @@ namespace {
 constexpr std::int64_t kPictures = 2000;
 constexpr int kWarmupSteps = 50;
 
-void run_steps(benchmark::State& state, std::int64_t batch, int threads, Overlap overlap) {
+void run_steps(benchmark::State& state, std::int64_t batch, int threads, int stage,
+               Overlap overlap) {
   const std::string config = fmt::format(
-      R"({{"train_batch_size": {}, "gradient_clipping": 1.0, "zero_optimization": {{"stage": 3}},
+      R"({{"train_batch_size": {}, "gradient_clipping": 1.0, "zero_optimization": {{"stage": {}}},
            "optimizer": {{"type": "Adam", "params": {{"lr": 0.001, "betas": [0.8, 0.999]}}}}}})",
-      batch);
+      batch, stage);
   static const auto images =
       std::make_shared<const CifarImages>(generated_cifar(kPictures, 1).train);
   Engine engine({.model = make_cifar_model(cifar_initial_weights(0)),
@@ -55,18 +56,24 @@ void run_steps(benchmark::State& state, std::int64_t batch, int threads, Overlap
   state.counters["data_us"] = 1e6 * total.data_s / steps;
 }
 
+void add(std::int64_t batch, int threads, int stage, Overlap overlap) {
+  const std::string name =
+      fmt::format("cifar/batch_{}/threads_{}/stage_{}/{}", batch, threads, stage, name_of(overlap));
+  benchmark::RegisterBenchmark(
+      name.c_str(),
+      [=](benchmark::State& state) { run_steps(state, batch, threads, stage, overlap); })
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime()
+      ->MinTime(1.5);
+}
+
 void register_all() {
   for (const std::int64_t batch : {4, 16}) {
     for (const int threads : {1, 2}) {
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
-        const std::string name =
-            fmt::format("cifar/batch_{}/threads_{}/{}", batch, threads, name_of(overlap));
-        benchmark::RegisterBenchmark(
-            name.c_str(),
-            [=](benchmark::State& state) { run_steps(state, batch, threads, overlap); })
-            ->Unit(benchmark::kMicrosecond)
-            ->UseRealTime()
-            ->MinTime(1.5);
+      for (const int stage : {0, 3}) {
+        for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload}) {
+          add(batch, threads, stage, overlap);
+        }
       }
     }
   }

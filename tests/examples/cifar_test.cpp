@@ -103,6 +103,35 @@ TEST_F(Cifar, StagesDoNotChangeOneDigit) {
   }
 }
 
+// The same micro-batches of 4, dealt to one, two and four ranks.
+TEST_F(Cifar, RanksDoNotChangeOneDigit) {
+  const auto ranks = [&](int count, int stage) {
+    const std::string output = fmt::format("ranks{}stage{}", count, stage);
+    const Finished done = shell(fmt::format(
+        "TANDEM_CACHE='{}' '{}/tandem' launch -n {} -- '{}/cifar10' --dtype fp32 --stage {} "
+        "--steps 8 "
+        "--gradient_accumulation_steps {} --no-tensorboard --output_dir '{}'",
+        path("no cache"), TANDEM_BIN_DIR, count, TANDEM_BIN_DIR, stage, 4 / count, path(output)));
+    EXPECT_EQ(done.code, 0) << done.out << done.err;
+    EXPECT_THAT(done.out, HasSubstr("Accuracy of the network on the 2000 test images"));
+    return output;
+  };
+  const std::string alone = ranks(1, 0);
+  ASSERT_EQ(column(alone, "loss").size(), 8U);
+  for (const auto& [count, stage] : {std::pair{2, 0}, std::pair{2, 3}, std::pair{4, 2}}) {
+    const std::string output = ranks(count, stage);
+    EXPECT_EQ(column(output, "loss"), column(alone, "loss")) << count << " ranks, stage " << stage;
+    EXPECT_EQ(column(output, "grad_norm"), column(alone, "grad_norm")) << count;
+    EXPECT_EQ(column(output, "tokens"), column(alone, "tokens")) << count;
+    EXPECT_TRUE(content_of(folder_ / output / "model.safetensors") ==
+                content_of(folder_ / alone / "model.safetensors"))
+        << count << " ranks, stage " << stage;
+    EXPECT_TRUE(content_of(folder_ / output / "predictions.png") ==
+                content_of(folder_ / alone / "predictions.png"))
+        << count << " ranks, stage " << stage;
+  }
+}
+
 TEST_F(Cifar, TheExamplesDefaultsAreFp16AndStage0WithItsLossScale) {
   const Finished done = cifar(fmt::format("--steps 40 --output_dir '{}'", path("run")));
   ASSERT_EQ(done.code, 0) << done.err;

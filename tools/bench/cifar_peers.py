@@ -72,9 +72,9 @@ class Loop:
         return steps * self.batch / (time.perf_counter() - start)
 
 
-def ours(build, batch, threads, overlap):
-    name = f"cifar/batch_{batch}/threads_{threads}/{overlap}"
-    command = [str(build / "bin" / "bench_cifar"), f"--benchmark_filter=^{name}/", "--benchmark_format=json"]
+def ours(args, batch, threads, overlap):
+    name = f"cifar/batch_{batch}/threads_{threads}/stage_{args.stage}/{overlap}"
+    command = [str(args.build / "bin" / "bench_cifar"), f"--benchmark_filter=^{name}/", "--benchmark_format=json"]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return report["benchmarks"][0]["images_per_s"]
 
@@ -85,7 +85,7 @@ def compare(args, batch):
     rates = {key: [] for key in peers}
     for _ in range(args.rounds):
         for overlap, threads in mine:
-            mine[overlap, threads].append(ours(args.build, batch, threads, overlap))
+            mine[overlap, threads].append(ours(args, batch, threads, overlap))
         for key, peer in peers.items():
             rates[key].append(peer.round())
     best = {}
@@ -106,10 +106,11 @@ def main():
     parser.add_argument("--build", type=Path, default=Path(__file__).resolve().parents[2] / "build" / "release")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", nargs="+", type=int, default=[4, 16], choices=[4, 16])
-    parser.add_argument("--overlap", nargs="+", default=["off", "offload"], choices=["off", "comm", "offload"])
+    parser.add_argument("--stage", type=int, default=0, choices=[0, 3])
+    parser.add_argument("--overlap", nargs="+", default=["off", "offload"], choices=["off", "offload"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], choices=[1, 2])
     args = parser.parse_args()
-    print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, {args.rounds} rounds, medians", flush=True)
+    print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, stage {args.stage}, {args.rounds} rounds, medians", flush=True)
     for batch in args.batch:
         compare(args, batch)
     return 0
