@@ -30,7 +30,7 @@
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/save_weights.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/trace.hpp"
 
@@ -47,26 +47,6 @@ std::string describe(const CifarFlags& flags, const Config& config, const Engine
       config.gradient_clipping, flags.overlap, config.batch.train_batch_size,
       config.batch.micro_batch_size, config.batch.accumulation_steps, config.world_size,
       engine.compute_threads(), engine.optimizer_threads());
-}
-
-/// fp32 master weights under torch's names. All ranks visit them, the first one writes.
-void save_weights(Engine& engine, const std::filesystem::path& folder) {
-  std::optional<CheckpointWriter> writer;
-  if (engine.rank() == 0) {
-    std::vector<TensorPlan> plan;
-    for (const ParameterSpec& parameter : cifar_parameters()) {
-      plan.push_back({parameter.name, TensorType::kF32, parameter.shape});
-    }
-    writer.emplace(folder, std::move(plan));
-  }
-  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
-    if (writer) {
-      writer->append_f32(values);
-    }
-  });
-  if (writer) {
-    writer->finish();
-  }
 }
 
 /// Optimizer steps of one epoch on this rank's share of `records`.
@@ -115,7 +95,7 @@ void evaluate(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
   }
   const std::filesystem::path folder = flags.output_dir;
   write_predictions(engine.rank() == 0 ? folder / "predictions.png" : "", images, logits);
-  save_weights(engine, folder);
+  save_weights(engine, folder, TensorType::kF32);
 }
 
 int cifar10(CifarFlags flags) {

@@ -105,8 +105,7 @@ int finetune(FinetuneFlags flags) {
   if (demo) {
     show_samples(metrics, "after training", pretrained, engine, *dataset);
   }
-  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model",
-                  torch_dtype_name(config.precision()));
+  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model");
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     // Model FLOPs: 6 per parameter and token.

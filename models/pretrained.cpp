@@ -7,8 +7,8 @@
 
 #include "engine/engine.hpp"
 #include "models/causal_lm.hpp"
-#include "models/io/checkpoint_writer.hpp"
 #include "models/io/random_init.hpp"
+#include "models/save_weights.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -56,6 +56,19 @@ ParameterSource from_checkpoint(const fs::path& folder, const HfConfig& config) 
 bool has_weights(const fs::path& folder) {
   return fs::exists(folder / "model.safetensors") ||
          fs::exists(folder / "model.safetensors.index.json");
+}
+
+/// As config.json says it.
+std::string_view torch_dtype_name(Precision precision) noexcept {
+  switch (precision) {
+    case Precision::kF32:
+      return "float32";
+    case Precision::kBF16:
+      return "bfloat16";
+    case Precision::kF16:
+      return "float16";
+  }
+  return "";
 }
 
 }  // namespace
@@ -129,41 +142,14 @@ Model Pretrained::model() const {
   return model;
 }
 
-std::string_view torch_dtype_name(Precision precision) noexcept {
-  switch (precision) {
-    case Precision::kF32:
-      return "float32";
-    case Precision::kBF16:
-      return "bfloat16";
-    case Precision::kF16:
-      return "float16";
+void Pretrained::save(Engine& engine, const fs::path& folder) const {
+  if (engine.rank() == 0) {
+    std::error_code ignored;  // whoever writes into it says what is wrong with the folder
+    fs::create_directories(folder, ignored);
+    write_hf_config(config_, folder, torch_dtype_name(engine.config().precision()));
+    copy_tokenizer_files(folder_, folder);
   }
-  return "";
-}
-
-void Pretrained::save(Engine& engine, const fs::path& folder, std::string_view dtype) const {
-  const auto visit = [&](const std::function<void(std::span<const float>)>& take) {
-    engine.for_each_parameter(
-        [&](const ParameterSpec&, std::span<const float> values) { take(values); });
-  };
-  if (engine.rank() != 0) {
-    visit([](std::span<const float>) {});  // the first rank needs this one's slices
-    return;
-  }
-  std::error_code ignored;  // the writer says what is wrong with the folder
-  fs::create_directories(folder, ignored);
-  // In the order in which the engine visits its parameters; the reader goes by name.
-  std::vector<TensorPlan> plan;
-  for (const UnitSpec& unit : engine.model().units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      plan.push_back({parameter.name, tensor_type_of(dtype), parameter.shape});
-    }
-  }
-  CheckpointWriter writer(folder, std::move(plan));
-  visit([&](std::span<const float> values) { writer.append_f32(values); });
-  write_hf_config(config_, folder, dtype);
-  copy_tokenizer_files(folder_, folder);
-  writer.finish();  // last: a folder without weights does not look whole
+  save_16bit_model(engine, folder);  // last: a folder without weights does not look whole
 }
 
 }  // namespace tandem

@@ -16,7 +16,6 @@
 namespace tandem {
 
 class Engine;
-enum class Precision : std::uint8_t;
 
 /// `name` as a folder, or as a hub id ("org/name") whose newest snapshot lies in the local Hugging Face cache.
 /// Throws user_error when it is neither.
@@ -26,9 +25,6 @@ std::filesystem::path resolve_dataset_file(const std::string& name);
 
 /// Fresh weights: every element is a function of seed, parameter name and position alone (models/io/random_init.hpp).
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
-
-/// "float32", "bfloat16" or "float16", as config.json says it.
-std::string_view torch_dtype_name(Precision precision) noexcept;
 
 class Pretrained {
  public:
@@ -42,9 +38,9 @@ class Pretrained {
   /// The model with its weights' source.
   [[nodiscard]] Model model() const;
 
-  /// Writes the engine's weights as a folder that Transformers loads: safetensors in `dtype`, config, tokenizer files.
-  /// All ranks call it; the first one writes.
-  void save(Engine& engine, const std::filesystem::path& folder, std::string_view dtype) const;
+  /// Writes the engine's weights as a folder that Transformers loads: safetensors in the compute type, config, tokenizer
+  /// files. All ranks call it; the first one writes.
+  void save(Engine& engine, const std::filesystem::path& folder) const;
 
  private:
   Pretrained(std::filesystem::path folder, HfConfig config, Tokenizer tokenizer,

@@ -1,7 +1,9 @@
 // engine/distributed/thread_ranks.hpp — ranks as threads of one process, over the shared-memory back end: for tests,
 // benchmarks, and for trying out what several ranks do without a launcher.
 //
-//   auto losses = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) { Engine engine({..., .communicator = ranks}); ... });
+//   auto losses = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) {
+//     Engine engine({..., .communicator = ranks});  ...
+//   });
 #pragma once
 
 #include <atomic>

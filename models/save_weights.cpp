@@ -1,0 +1,50 @@
+#include "models/save_weights.hpp"
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/io/checkpoint_writer.hpp"
+
+namespace tandem {
+
+namespace fs = std::filesystem;
+
+void save_weights(Engine& engine, const fs::path& folder, TensorType type) {
+  std::optional<CheckpointWriter> writer;
+  if (engine.rank() == 0) {
+    std::error_code ignored;  // the writer says what is wrong with the folder
+    fs::create_directories(folder, ignored);
+    // In the order in which the engine visits its parameters; readers go by name.
+    std::vector<TensorPlan> plan;
+    for (const UnitSpec& unit : engine.model().units) {
+      for (const ParameterSpec& parameter : unit.parameters) {
+        plan.push_back({parameter.name, type, parameter.shape});
+      }
+    }
+    writer.emplace(folder, std::move(plan));
+  }
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    if (writer) {
+      writer->append_f32(values);
+    }
+  });
+  if (writer) {
+    writer->finish();
+  }
+}
+
+void save_16bit_model(Engine& engine, const fs::path& folder) {
+  switch (engine.config().precision()) {
+    case Precision::kF32:
+      return save_weights(engine, folder, TensorType::kF32);
+    case Precision::kBF16:
+      return save_weights(engine, folder, TensorType::kBF16);
+    case Precision::kF16:
+      return save_weights(engine, folder, TensorType::kF16);
+  }
+}
+
+}  // namespace tandem
