@@ -16,6 +16,8 @@
 namespace tandem {
 namespace {
 
+constexpr std::chrono::milliseconds kBetweenBars(50);
+
 bool is_terminal(std::FILE* file) {
   const char* term = std::getenv("TERM");
   return ::isatty(::fileno(file)) == 1 && (term == nullptr || std::string_view(term) != "dumb");
@@ -121,7 +123,13 @@ void Console::draw_bar(std::int64_t step) {
   if (!show_bar_ || first_step_ < 0) {
     return;
   }
-  const auto elapsed = std::chrono::steady_clock::now() - start_;
+  // A step can take less than the terminal takes to draw; nobody reads more than some pictures a second.
+  const auto now = std::chrono::steady_clock::now();
+  if (bar_drawn_ && now - last_drawn_ < kBetweenBars && step != total_steps_) {
+    return;
+  }
+  last_drawn_ = now;
+  const auto elapsed = now - start_;
   const std::string bar =
       progress_bar({.step = step,
                     .total_steps = total_steps_,

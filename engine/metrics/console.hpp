@@ -68,6 +68,7 @@ class Console {
   std::int64_t first_step_ =
       -1;  // the step before the first one seen: a resumed run's ETA counts its own steps
   std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point last_drawn_;
 };
 
 }  // namespace tandem

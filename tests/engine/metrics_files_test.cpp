@@ -232,6 +232,20 @@ TEST_F(MetricsFiles, NoControlCharactersOutsideATerminal) {
   EXPECT_EQ(std::ranges::count(text, '\n'), 3) << "steps 2 and 4 and the note";
 }
 
+TEST_F(MetricsFiles, WithoutAnIntervalThereAreNotesOnly) {
+  const std::string path = (dir_ / "log").string();
+  std::FILE* log = std::fopen(path.c_str(), "w");
+  {
+    Console console(ProgressMode::kLines, 4, 0, log, log);
+    for (std::int64_t step = 1; step <= 4; ++step) {
+      console.step({.step = step});
+    }
+    console.note("done");
+  }
+  std::fclose(log);
+  EXPECT_EQ(content_of(path), "done\n");
+}
+
 TEST_F(MetricsFiles, ATerminalGetsABarBelowTheLines) {
   ::setenv("TERM", "xterm", 1);
   int leader = -1;
