@@ -40,18 +40,14 @@ std::optional<StepResult> Engine::train_step() {
 }
 
 StepResult Engine::train_step(std::span<const Batch> micro_batches) {
-  TANDEM_CHECK(micro_batches.size() == impl_->accumulation,
-               "one step takes gradient_accumulation_steps micro-batches");
-  return impl_->run(
-      [](Impl* self, std::span<const Batch> batches) -> Task<StepResult> {
-        self->begin_step();
-        for (const Batch& batch : batches) {
-          co_await self->forward(batch);
-          co_await self->backward();
-        }
-        co_return co_await self->finish();
-      },
-      impl_.get(), micro_batches);
+  return impl_->run(&Impl::step_on, impl_.get(),
+                    std::vector<Batch>(micro_batches.begin(), micro_batches.end()));
+}
+
+EventLoop& Engine::loop() { return impl_->rank.loop(); }
+
+Task<StepResult> Engine::train_step_on_loop(std::vector<Batch> micro_batches) {
+  return impl_->step_on(std::move(micro_batches));
 }
 
 Loss Engine::forward(Batch batch) {
@@ -190,7 +186,7 @@ int Engine::rank() const { return impl_->rank.rank(); }
 int Engine::world_size() const { return impl_->rank.world_size(); }
 std::int64_t Engine::global_steps() const { return impl_->global_steps; }
 std::int64_t Engine::skipped_steps() const { return impl_->skipped_steps; }
-double Engine::learning_rate() const { return impl_->rate_of(impl_->applied_steps + 1); }
+double Engine::get_lr() const { return impl_->rate_of(impl_->applied_steps + 1); }
 double Engine::loss_scale() const { return impl_->scaler ? impl_->scaler->scale() : 1; }
 
 std::optional<std::int64_t> Engine::steps_in_epochs() const {

@@ -29,6 +29,8 @@
 #include "engine/options.hpp"
 #include "engine/resident_bytes.hpp"
 #include "engine/step_result.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/task.hpp"
 
 namespace tandem {
 
@@ -86,6 +88,12 @@ class Engine {
   /// One optimizer step on micro-batches of the caller (gradient_accumulation_steps of them).
   StepResult train_step(std::span<const Batch> micro_batches);
 
+  /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the step is a task there. One
+  /// step at a time, and none of the blocking calls meanwhile.
+  ///   engine.loop().run(&my_main, &engine);      StepResult result = co_await engine.train_step_on_loop({batch});
+  [[nodiscard]] EventLoop& loop();
+  Task<StepResult> train_step_on_loop(std::vector<Batch> micro_batches);
+
   /// DeepSpeed's loop. forward() keeps what backward() needs; step() is due after each backward() and acts at the
   /// gradient accumulation boundary: then it returns the step's result.
   Loss forward(Batch batch);
@@ -124,8 +132,8 @@ class Engine {
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const Config& config() const;
   [[nodiscard]] const Model& model() const;
-  /// Of the next optimizer step.
-  [[nodiscard]] double learning_rate() const;
+  /// Learning rate of the next optimizer step.
+  [[nodiscard]] double get_lr() const;
   /// Of the next step's gradients; 1 unless fp16.
   [[nodiscard]] double loss_scale() const;
   /// Optimizer steps, skipped ones included.

@@ -156,6 +156,19 @@ Engine::Impl::~Impl() {
   rank.stop();
 }
 
+void Engine::Impl::give_up(std::exception_ptr error) {
+  // An actor that failed ends the others, and what was awaited of those says no more than that they ended.
+  if (const auto& failures = rank.scope().failures(); !failures.empty()) {
+    error = failures.front().error;
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& cause) {
+    rank.abandon(cause.what());
+    throw;
+  }
+}
+
 void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
                                 std::uint64_t seed, const PrefetchOptions& ahead) {
   TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1, "somebody makes the next batch");
@@ -249,6 +262,17 @@ Task<StepResult> Engine::Impl::finish() {
   count(result.verdict);
   measure(result);
   co_return result;
+}
+
+Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
+  TANDEM_CHECK(batches.size() == accumulation,
+               "one step takes gradient_accumulation_steps micro-batches");
+  begin_step();
+  for (const Batch& batch : batches) {
+    co_await forward(batch);
+    co_await backward();
+  }
+  co_return co_await finish();
 }
 
 /// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's micro-batch a * world + r,

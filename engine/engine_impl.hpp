@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,11 +36,13 @@ struct Engine::Impl {
   auto run(Function function, Arguments... arguments) {
     try {
       return rank.loop().run(function, std::move(arguments)...);
-    } catch (const std::exception& error) {
-      rank.abandon(error.what());
-      throw;
+    } catch (...) {
+      give_up(std::current_exception());
     }
   }
+
+  /// Tells the peers why, and throws the cause.
+  [[noreturn]] void give_up(std::exception_ptr error);
 
   // One step: begin, (forward, backward) for each micro-batch, finish.
   void begin_step();
@@ -48,6 +51,8 @@ struct Engine::Impl {
   Task<float> forward(Batch batch);
   Task<> backward();
   Task<StepResult> finish();
+  /// All of it, on micro-batches of the caller.
+  Task<StepResult> step_on(std::vector<Batch> batches);
 
   std::shared_ptr<Communicator> communicator;
   Config config;

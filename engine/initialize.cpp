@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-double Optimizer::learning_rate() const { return impl_->rate_of(impl_->applied_steps + 1); }
+double Optimizer::get_lr() const { return impl_->rate_of(impl_->applied_steps + 1); }
 double Optimizer::loss_scale() const { return impl_->scaler ? impl_->scaler->scale() : 1; }
 std::int64_t Optimizer::steps() const { return impl_->applied_steps; }
 
@@ -32,10 +32,10 @@ void DataLoader::advance() {
   at_epoch_end_ = !batch_ || impl_->batches_taken % size() == 0;
 }
 
-double Scheduler::last_learning_rate() const {
+double Scheduler::get_last_lr() const {
   return impl_->rate_of(std::max<std::int64_t>(1, impl_->applied_steps));
 }
-double Scheduler::learning_rate_at(std::int64_t step) const { return impl_->rate_of(step); }
+double Scheduler::lr_at(std::int64_t step) const { return impl_->rate_of(step); }
 
 Initialized initialize(InitializeArgs args) {
   if (args.communicator == nullptr) {

@@ -21,7 +21,7 @@ namespace tandem {
 class Optimizer {
  public:
   /// Of the next step.
-  [[nodiscard]] double learning_rate() const;
+  [[nodiscard]] double get_lr() const;
   /// Of the next step's gradients; 1 unless fp16.
   [[nodiscard]] double loss_scale() const;
   /// Updates applied; skipped steps are not among them.
@@ -78,9 +78,9 @@ class DataLoader {
 class Scheduler {
  public:
   /// Of the step applied last; before the first one that of step 1.
-  [[nodiscard]] double last_learning_rate() const;
+  [[nodiscard]] double get_last_lr() const;
   /// Of optimizer step `step`, 1-based.
-  [[nodiscard]] double learning_rate_at(std::int64_t step) const;
+  [[nodiscard]] double lr_at(std::int64_t step) const;
 
  private:
   friend struct Initialized initialize(InitializeArgs args);

@@ -120,7 +120,7 @@ int train(const std::string& config_file) {
     }
     if (engine.rank() == 0 && epoch % 5 == 4) {
       std::printf("epoch %2d  loss %.4f  lr %.2e  %lld updates\n", epoch + 1, loss,
-                  scheduler.last_learning_rate(), static_cast<long long>(optimizer.steps()));
+                  scheduler.get_last_lr(), static_cast<long long>(optimizer.steps()));
     }
   }
 

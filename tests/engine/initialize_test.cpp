@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "runtime/actor.hpp"
+#include "runtime/scope.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/engine/toy_training.hpp"
 
@@ -109,10 +111,11 @@ TEST(Initialize, ReadsTheConfigForTheRanksThatTakePart) {
   EXPECT_EQ(engine.config().batch.micro_batch_size, 4);
   std::vector<double> rates;
   for (int step = 0; step < 6; ++step) {
-    rates.push_back(optimizer.learning_rate());
+    rates.push_back(optimizer.get_lr());
+    EXPECT_EQ(engine.get_lr(), rates.back());
     ASSERT_TRUE(engine.train_step().has_value());
-    EXPECT_EQ(scheduler.last_learning_rate(), rates.back());
-    EXPECT_EQ(scheduler.learning_rate_at(step + 1), rates.back());
+    EXPECT_EQ(scheduler.get_last_lr(), rates.back());
+    EXPECT_EQ(scheduler.lr_at(step + 1), rates.back());
   }
   EXPECT_EQ(rates, (std::vector<double>{0, 0, 0.025, 0.05, 0.1 * 0.75, 0.1}));
   std::filesystem::remove(file);
@@ -124,6 +127,39 @@ TEST(Initialize, ReadsTheConfigForTheRanksThatTakePart) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUserInput);
   }
+}
+
+/// A trainer that is an actor: somebody asks it for a step.
+struct TrainOn {
+  using Reply = double;
+  std::int64_t batch = 0;
+};
+struct Trainer : Actor<Trainer, TrainOn> {
+  explicit Trainer(Engine& engine) : Actor("trainer"), engine_(engine) {}
+  Task<double> handle(TrainOn request) {
+    const StepResult result = co_await engine_.train_step_on_loop({toy::batch(request.batch)});
+    co_return result.loss;
+  }
+  Engine& engine_;
+};
+
+Task<std::vector<double>> ask_for_steps(Engine* engine, std::int64_t steps) {
+  Scope scope(engine->loop());
+  Trainer trainer(*engine);
+  trainer.start(scope);
+  std::vector<double> losses;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    losses.push_back(co_await trainer.address().ask(TrainOn{step}));
+  }
+  trainer.close();
+  co_await scope.join();
+  co_return losses;
+}
+
+TEST(Initialize, AStepIsATaskInsideOfAnActorSystem) {
+  const toy::TrainingRun expected = toy::train({}, 4);
+  Engine engine(toy::arguments({}));
+  EXPECT_EQ(engine.loop().run(&ask_for_steps, &engine, 4), expected.losses);
 }
 
 TEST(Initialize, EvaluationModeKeepsNothingForABackward) {

@@ -230,9 +230,9 @@ TEST_F(Ranks, DifferentConfigsAreNamedByBoth) {
   EXPECT_EQ(end_of(first, kInTime), 4);
   EXPECT_EQ(end_of(second, kInTime), 4);
   for (const char* name : {"0", "1"}) {
-    EXPECT_THAT(errors_of(name), HasSubstr("config")) << name;
-    EXPECT_EQ(std::count(errors_of(name).begin(), errors_of(name).end(), '\n'), 1)
-        << errors_of(name);
+    const std::string errors = errors_of(name);
+    EXPECT_THAT(errors, HasSubstr("config")) << name;
+    EXPECT_EQ(std::ranges::count(errors, '\n'), 1) << errors;
   }
 }
 
