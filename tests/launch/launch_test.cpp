@@ -207,7 +207,7 @@ TEST(Launch, WhoIgnoresTheRequestIsKilled) {
 }
 
 TEST(Launch, AStoppedRankIsEndedToo) {
-  Launched run({.ranks = 2},
+  Launched run({.ranks = 2, .grace_ms = 3'600'000},
                "if [ $RANK = 1 ]; then echo stopping; kill -STOP $$; fi; exec sleep 1000");
   run.wait_for("[1] stopping");
   ASSERT_EQ(::kill(run.process, SIGTERM), 0);
