@@ -82,7 +82,7 @@ fs::path resolve_model_folder(const std::string& name) {
   }
   throw user_error("model",
                    "{} is neither a folder nor in the Hugging Face cache {}; give a folder, or "
-                   "download it first (huggingface-cli download {})",
+                   "download it first (./tandem fetch model {})",
                    name, hub_cache().string(), name);
 }
 
@@ -102,8 +102,9 @@ fs::path resolve_dataset_file(const std::string& name) {
   }
   throw user_error("dataset",
                    "{} is neither a .json or .jsonl file nor in the Hugging Face cache {}; give a "
-                   "file with instruction, input and output",
-                   name, hub_cache().string());
+                   "file with instruction, input and output, or download it (./tandem fetch "
+                   "dataset {})",
+                   name, hub_cache().string(), name);
 }
 
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
