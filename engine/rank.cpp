@@ -117,8 +117,11 @@ void Rank::allocate_units() {
     for (std::size_t array = 0; array < options_.state_arrays; ++array) {
       memory.state[array] = floats();
     }
-    memory.accumulator = allocate_shared(layout.shard_elements * bytes_of(accumulator_type()),
-                                         resident_bytes_.gradients);
+    // Peers read whole accumulators only, of which an all-reduce makes each from everybody's parts.
+    const std::size_t accumulator_bytes = layout.shard_elements * bytes_of(accumulator_type());
+    memory.accumulator = residency_.divided
+                             ? allocate(accumulator_bytes, resident_bytes_.gradients)
+                             : allocate_shared(accumulator_bytes, resident_bytes_.gradients);
   }
 }
 
@@ -160,16 +163,18 @@ void Rank::make_slot_pools() {
   gather_slots_ = options_.gather_slots > 0 ? static_cast<std::size_t>(options_.gather_slots)
                                             : 2 * weights.min_shared_slots + 1;
   gather_slots_ = std::min(gather_slots_, weights.shared_units());
-  weight_pools_ = make_pools(weights, "gather slots", gather_slots_, resident_bytes_.weights);
+  weight_pools_ =
+      make_pools(weights, "gather slots", gather_slots_, &Rank::allocate, resident_bytes_.weights);
   gradient_pools_ =
       make_pools(classes_.gradients, "gradient slots",
                  std::min(classes_.gradients.shared_units(),
                           std::max(kGradientSlots, classes_.gradients.min_shared_slots + 1)),
-                 resident_bytes_.gradients);
+                 &Rank::allocate_shared, resident_bytes_.gradients);
 }
 
 std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools, Name name,
                                                         std::size_t shared_slots,
+                                                        Allocate allocate_slots,
                                                         std::size_t& counted) {
   std::vector<std::unique_ptr<SlotPool>> made;
   for (std::size_t pool = 0; pool < pools.pools(); ++pool) {
@@ -178,7 +183,7 @@ std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools, 
     made.push_back(slots == 0 ? nullptr
                               : std::make_unique<SlotPool>(SlotPool::Options{
                                     .name = name,
-                                    .memory = allocate_shared(slots * slot_bytes, counted),
+                                    .memory = (this->*allocate_slots)(slots * slot_bytes, counted),
                                     .slot_bytes = slot_bytes,
                                     .plan = {.slots = slots, .max_in_flight = slots}}));
   }

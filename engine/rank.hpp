@@ -130,14 +130,16 @@ class Rank {
   [[nodiscard]] DType accumulator_type() const noexcept;
   /// Of this rank alone; zeroed.
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
-  /// Memory that the ranks' collectives reach; zeroed.
+  /// Memory that the peers' collectives read in place; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
   void allocate_units();
   /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void make_slot_pools();
+  using Allocate = std::byte* (Rank::*)(std::size_t bytes, std::size_t& counted);
   std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools, Name name,
-                                                    std::size_t shared_slots, std::size_t& counted);
+                                                    std::size_t shared_slots,
+                                                    Allocate allocate_slots, std::size_t& counted);
   void make_actors();
   void load_weights();
 

@@ -14,9 +14,9 @@ namespace tandem::detail {
 }  // namespace tandem::detail
 
 /// Ends the process when `condition` is false; `why` says which invariant that breaks.
-#define TANDEM_CHECK(condition, why)                                              \
-  do {                                                                            \
-    if (!(condition)) [[unlikely]] {                                              \
-      ::tandem::detail::check_failed(#condition, __FILE__, __LINE__, (why));      \
-    }                                                                             \
+#define TANDEM_CHECK(condition, why)                                         \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]] {                                         \
+      ::tandem::detail::check_failed(#condition, __FILE__, __LINE__, (why)); \
+    }                                                                        \
   } while (false)
