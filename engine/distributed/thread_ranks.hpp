@@ -31,6 +31,9 @@ class ThreadRank final : public Communicator {
   [[nodiscard]] int world_size() const override { return world_size_; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
+    if (world_size_ == 1) {
+      return std::make_unique<SelfBackend>(pool);
+    }
     return ShmBackend::connect(loop, pool,
                                {.rank = static_cast<std::uint32_t>(rank_),
                                 .world = static_cast<std::uint32_t>(world_size_),
