@@ -1,6 +1,6 @@
 #include "engine/engine.hpp"
 
-#include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -138,20 +138,16 @@ void Engine::for_each_gradient(const Visitor& visit) {
 }
 
 std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
-  const auto world = static_cast<std::size_t>(world_size());
-  if (world == 1) {
-    return values;
-  }
-  std::vector<double> all(values.size() * world);
-  impl_->run(
-      [](Impl* self, const std::vector<double>* mine, std::vector<double>* of_all) -> Task<> {
-        co_await self->step.exchange(std::as_bytes(std::span(*mine)),
-                                     std::as_writable_bytes(std::span(*of_all)).data());
-      },
-      impl_.get(), &values, &all);
-  std::ranges::fill(values, 0);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    values[i % values.size()] += all[i];
+  const auto bytes = std::as_bytes(std::span(values));
+  const std::vector<std::byte> all = impl_->run(&Impl::of_all_ranks, impl_.get(),
+                                                std::vector<std::byte>(bytes.begin(), bytes.end()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 0;
+    for (std::size_t at = i * sizeof(double); at < all.size(); at += bytes.size()) {
+      double value = 0;
+      std::memcpy(&value, all.data() + at, sizeof(double));
+      values[i] += value;
+    }
   }
   return values;
 }

@@ -125,7 +125,7 @@ class Engine {
   /// This rank would like to end: the next step's result says so on every rank. Between two calls of the engine.
   void ask_to_stop();
 
-  /// The sums over all ranks of a few numbers, added in rank order. At most kExchangeBytes / 8.
+  /// The sums over all ranks of a few numbers, added in rank order.
   [[nodiscard]] std::vector<double> sum_over_ranks(std::vector<double> values);
 
   [[nodiscard]] int rank() const;

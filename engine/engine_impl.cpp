@@ -235,12 +235,12 @@ Task<float> Engine::Impl::forward(Batch batch) {
 
 Task<> Engine::Impl::backward() { co_await step.backward(seed()); }
 
-TrainStep::Update Engine::Impl::update_of_step() const {
+TrainStep::Update Engine::Impl::update_of_step(double rate) const {
   TrainStep::Update update{.applied_step = applied_steps + 1,
                            .gradient_clipping = config.gradient_clipping,
                            .loss_scale = scaler ? scaler->scale() : 1};
   UpdateConfig base = update_config(config.optimizer);
-  base.lr = rate_of(applied_steps + 1);
+  base.lr = rate;
   if (const auto betas = schedule.betas_at(applied_steps + 1)) {
     base.beta1 = (*betas)[0];
     base.beta2 = (*betas)[1];
@@ -254,8 +254,9 @@ TrainStep::Update Engine::Impl::update_of_step() const {
 }
 
 Task<StepResult> Engine::Impl::finish() {
-  const TrainStep::Update update = update_of_step();
-  StepResult result{.learning_rate = rate_of(applied_steps + 1), .loss_scale = update.loss_scale};
+  const double rate = rate_of(applied_steps + 1);
+  const TrainStep::Update update = update_of_step(rate);
+  StepResult result{.learning_rate = rate, .loss_scale = update.loss_scale};
   co_await share_with_ranks(result);
   result.verdict = co_await step.finish(update);
   result.step = ++global_steps;
@@ -275,42 +276,53 @@ Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
   co_return co_await finish();
 }
 
+/// `mine` of every rank, in rank order; all have equally much. One exchange, unless there are very many micro-steps.
+Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> mine) {
+  const auto world = static_cast<std::size_t>(rank.world_size());
+  if (world == 1) {
+    co_return mine;
+  }
+  std::vector<std::byte> all(mine.size() * world);
+  std::vector<std::byte> pieces;
+  for (std::size_t begin = 0; begin < mine.size(); begin += kExchangeBytes) {
+    const auto piece =
+        std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
+    pieces.resize(piece.size() * world);
+    co_await step.exchange(piece, pieces.data());
+    for (std::size_t r = 0; r < world; ++r) {
+      std::copy_n(pieces.data() + r * piece.size(), piece.size(),
+                  all.data() + r * mine.size() + begin);
+    }
+  }
+  co_return all;
+}
+
 /// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's micro-batch a * world + r,
 /// and they are added in that order, so its bits do not depend on how many ranks share them.
 Task<> Engine::Impl::share_with_ranks(StepResult& result) {
   const auto world = static_cast<std::size_t>(rank.world_size());
   share_.stop = stop_asked;
-  std::vector<Share> shares(world);
-  std::vector<float> losses(losses_);
-  if (world > 1) {
-    co_await step.exchange(std::as_bytes(std::span(&share_, 1)),
-                           std::as_writable_bytes(std::span(shares)).data());
-    losses.resize(losses_.size() * world);
-    constexpr std::size_t kAtOnce = kExchangeBytes / sizeof(float);
-    std::vector<float> all;
-    for (std::size_t begin = 0; begin < losses_.size(); begin += kAtOnce) {
-      const auto mine =
-          std::span(losses_).subspan(begin, std::min(kAtOnce, losses_.size() - begin));
-      all.resize(mine.size() * world);
-      co_await step.exchange(std::as_bytes(mine), std::as_writable_bytes(std::span(all)).data());
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        const std::size_t of_rank = i / mine.size();
-        losses[(begin + i % mine.size()) * world + of_rank] = all[i];
-      }
-    }
-  } else {
-    shares[0] = share_;
-  }
-  for (const float loss : losses) {
-    result.loss += static_cast<double>(loss);
-  }
-  result.loss /= static_cast<double>(losses.size());
-  for (const Share& share : shares) {
+  std::vector<std::byte> mine(sizeof(Share) + losses_.size() * sizeof(float));
+  std::memcpy(mine.data(), &share_, sizeof(Share));
+  std::memcpy(mine.data() + sizeof(Share), losses_.data(), losses_.size() * sizeof(float));
+  const std::size_t bytes = mine.size();
+  const std::vector<std::byte> all = co_await of_all_ranks(std::move(mine));
+  for (std::size_t r = 0; r < world; ++r) {
+    Share share;
+    std::memcpy(&share, all.data() + r * bytes, sizeof(Share));
     result.tokens += share.tokens;
     result.sequences += share.sequences;
     result.stop_asked = result.stop_asked || share.stop;
     result.sequence_length = std::max(result.sequence_length, share.longest);
   }
+  for (std::size_t a = 0; a < losses_.size(); ++a) {
+    for (std::size_t r = 0; r < world; ++r) {
+      float loss = 0;
+      std::memcpy(&loss, all.data() + r * bytes + sizeof(Share) + a * sizeof(float), sizeof(float));
+      result.loss += static_cast<double>(loss);
+    }
+  }
+  result.loss /= static_cast<double>(losses_.size() * world);
 }
 
 void Engine::Impl::count(const Verdict& verdict) {

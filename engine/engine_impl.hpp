@@ -51,6 +51,7 @@ struct Engine::Impl {
   Task<float> forward(Batch batch);
   Task<> backward();
   Task<StepResult> finish();
+  Task<std::vector<std::byte>> of_all_ranks(std::vector<std::byte> mine);
   /// All of it, on micro-batches of the caller.
   Task<StepResult> step_on(std::vector<Batch> batches);
 
@@ -89,7 +90,7 @@ struct Engine::Impl {
     bool stop = false;
   };
 
-  [[nodiscard]] TrainStep::Update update_of_step() const;
+  [[nodiscard]] TrainStep::Update update_of_step(double rate) const;
   Task<> share_with_ranks(StepResult& result);
   void count(const Verdict& verdict);
   void measure(StepResult& result);

@@ -15,7 +15,7 @@
 namespace tandem {
 
 /// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key that contradict each
-/// other are a user_error. What this version cannot run is refused here.
+/// other are a user_error.
 Config finetune_config(const FinetuneFlags& flags, std::int64_t world_size);
 
 /// Optimizer steps of the run: --steps, else the epochs' steps cut at --bench_steps.
