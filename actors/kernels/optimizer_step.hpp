@@ -1,8 +1,8 @@
 // actors/kernels/optimizer_step.hpp — one fused pass of an optimizer over a range of elements: Adam, AdamW, SGD, Lion,
 // Adagrad.
 //
-// gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master in place -> cast-out weight (fp32 |
-// bf16 | fp16). The pass is the same for all (update-inl.hpp); they differ in one rule per element:
+// gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from one buffer to another ->
+// cast-out weight (fp32 | bf16 | fp16). The pass is the same for all (update-inl.hpp); they differ in one rule per element:
 //   g = gradient * gradient_scale
 //   Adam, AdamW   see adam.hpp
 //   SGD           g += weight_decay * p;  b' = momentum * b + (1 - dampening) * g  (first step: b' = g)
@@ -87,6 +87,13 @@ struct UpdateStep {
   }
 };
 
+/// Where master and state are read when that is not where they are written; a null array is updated in place. None
+/// overlaps an array of UpdateBuffers.
+struct UpdateSource {
+  const float* master = nullptr;
+  const float* state[2] = {nullptr, nullptr};
+};
+
 /// Arrays of one unit's shard; the kernel touches only the elements of the range it is given. None
 /// may overlap.
 struct UpdateBuffers {
@@ -97,7 +104,8 @@ struct UpdateBuffers {
   DType gradient_type = DType::kF32;
   void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
   DType weight_type =
-      DType::kF32;  // where it and the gradient both have 16 bits, they are of one type
+      DType::kF32;    // where it and the gradient both have 16 bits, they are of one type
+  UpdateSource from;  // never written: an update out of place can be dropped, or done again
 };
 
 /// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time,

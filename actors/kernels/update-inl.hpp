@@ -27,41 +27,55 @@ namespace tandem::HWY_NAMESPACE {
 using F32 = hn::ScalableTag<float>;
 using VF32 = hn::Vec<F32>;
 
-/// Where a range's first element lies in each array.
+/// Where a range's first element lies in each array. In place, an array and its source are the same.
 template <class Gradient, class Weight>
 struct UpdateArrays {
   const Gradient* gradient;
+  const float* master_from;
+  const float* state_from[2];
   float* master;
-  float* state0;
-  float* state1;
+  float* state[2];
   Weight* weight;
 };
 
 struct NoWeight {};
 
+/// Which stores are non-temporal. They spare the read of a line that is only written, and need whole, aligned vectors:
+/// the weight's always, those of master and state where they are not updated in place.
+enum class Stream : std::uint8_t { kNone, kWeight, kAll };
+
+template <bool kStream>
+HWY_INLINE void put(F32 d, VF32 value, float* to) {
+  if constexpr (kStream) {
+    hn::Stream(value, d, to);
+  } else {
+    hn::StoreU(value, d, to);
+  }
+}
+
 /// One vector of elements; returns the new master, which the caller casts out.
-template <class Rule, class Gradient, class Weight>
+template <bool kStream, class Rule, class Gradient, class Weight>
 HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Weight>& a,
                               std::size_t i) {
   const F32 d;
-  const auto p = hn::LoadU(d, a.master + i);
+  const auto p = hn::LoadU(d, a.master_from + i);
   const auto g = hn::Mul(load_f32(d, a.gradient + i), hn::Set(d, rule.gradient_scale()));
   auto s0 = hn::Zero(d);
   auto s1 = hn::Zero(d);
   if constexpr (Rule::kStates > 0) {
-    s0 = hn::LoadU(d, a.state0 + i);
+    s0 = hn::LoadU(d, a.state_from[0] + i);
   }
   if constexpr (Rule::kStates > 1) {
-    s1 = hn::LoadU(d, a.state1 + i);
+    s1 = hn::LoadU(d, a.state_from[1] + i);
   }
   const auto updated = rule(d, p, g, s0, s1);
   if constexpr (Rule::kStates > 0) {
-    hn::StoreU(s0, d, a.state0 + i);
+    put<kStream>(d, s0, a.state[0] + i);
   }
   if constexpr (Rule::kStates > 1) {
-    hn::StoreU(s1, d, a.state1 + i);
+    put<kStream>(d, s1, a.state[1] + i);
   }
-  hn::StoreU(updated, d, a.master + i);
+  put<kStream>(d, updated, a.master + i);
   return updated;
 }
 
@@ -74,8 +88,7 @@ void update_tail(const Rule& rule, const UpdateArrays<Gradient, Weight>& a, std:
   constexpr std::size_t kLanes = hn::MaxLanes(F32());
   Gradient gradient[kLanes] = {};
   float master[kLanes] = {};
-  float state0[kLanes] = {};
-  float state1[kLanes] = {};
+  float state[2][kLanes] = {};
   const auto copy = [count](float* to, const float* from) {
     for (std::size_t k = 0; k < count; ++k) {
       to[k] = from[k];
@@ -84,21 +97,16 @@ void update_tail(const Rule& rule, const UpdateArrays<Gradient, Weight>& a, std:
   for (std::size_t k = 0; k < count; ++k) {
     gradient[k] = a.gradient[begin + k];
   }
-  copy(master, a.master + begin);
-  if constexpr (Rule::kStates > 0) {
-    copy(state0, a.state0 + begin);
+  copy(master, a.master_from + begin);
+  for (std::size_t array = 0; array < Rule::kStates; ++array) {
+    copy(state[array], a.state_from[array] + begin);
   }
-  if constexpr (Rule::kStates > 1) {
-    copy(state1, a.state1 + begin);
-  }
-  const UpdateArrays<Gradient, Weight> local = {gradient, master, state0, state1, nullptr};
-  const auto updated = update_vector(rule, local, 0);
+  const UpdateArrays<Gradient, Weight> local = {
+      gradient, master, {state[0], state[1]}, master, {state[0], state[1]}, nullptr};
+  const auto updated = update_vector<false>(rule, local, 0);
   copy(a.master + begin, master);
-  if constexpr (Rule::kStates > 0) {
-    copy(a.state0 + begin, state0);
-  }
-  if constexpr (Rule::kStates > 1) {
-    copy(a.state1 + begin, state1);
+  for (std::size_t array = 0; array < Rule::kStates; ++array) {
+    copy(a.state[array] + begin, state[array]);
   }
   if constexpr (!std::is_same_v<Weight, NoWeight>) {
     Weight weight[kLanes];
@@ -109,7 +117,7 @@ void update_tail(const Rule& rule, const UpdateArrays<Gradient, Weight>& a, std:
   }
 }
 
-template <bool kStream, class Rule, class Gradient, class Weight>
+template <Stream kStream, class Rule, class Gradient, class Weight>
 void update_range(const Rule& shared, const UpdateArrays<Gradient, Weight>& shared_arrays,
                   std::size_t count) {
   const F32 d;
@@ -118,9 +126,9 @@ void update_range(const Rule& shared, const UpdateArrays<Gradient, Weight>& shar
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto updated = update_vector(rule, a, i);
+    const auto updated = update_vector < kStream == Stream::kAll > (rule, a, i);
     if constexpr (!std::is_same_v<Weight, NoWeight>) {
-      if constexpr (kStream) {
+      if constexpr (kStream != Stream::kNone) {
         stream_f32(d, updated, a.weight + i);
       } else {
         store_f32(d, updated, a.weight + i);
@@ -130,28 +138,48 @@ void update_range(const Rule& shared, const UpdateArrays<Gradient, Weight>& shar
   if (i < count) {
     update_tail(rule, a, i, count - i);
   }
-  if constexpr (kStream) {
+  if constexpr (kStream != Stream::kNone) {
     hwy::FlushStream();
   }
+}
+
+HWY_INLINE bool aligned(const void* array) {
+  return reinterpret_cast<std::uintptr_t>(array) % 64 == 0;
+}
+
+/// Every array that is written lies elsewhere than its source and takes aligned stores.
+template <class Rule, class Gradient, class Weight>
+bool streams_all(const UpdateArrays<Gradient, Weight>& a) {
+  bool all = a.master != a.master_from && aligned(a.master) && aligned(a.weight);
+  for (std::size_t array = 0; array < Rule::kStates; ++array) {
+    all = all && a.state[array] != a.state_from[array] && aligned(a.state[array]);
+  }
+  return all;
 }
 
 template <class Rule, class Gradient>
 void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t begin,
                            std::size_t count) {
-  const auto advanced = [begin](float* array) { return array == nullptr ? array : array + begin; };
   const auto run = [&]<class Weight>(Weight* weight) {
-    const UpdateArrays<Gradient, Weight> arrays = {static_cast<const Gradient*>(b.gradient) + begin,
-                                                   b.master + begin, advanced(b.state[0]),
-                                                   advanced(b.state[1]), weight};
-    if constexpr (std::is_same_v<Weight, NoWeight>) {
-      update_range<false>(rule, arrays, count);
-    } else if (reinterpret_cast<std::uintptr_t>(weight) % 64 == 0) {
-      // Non-temporal stores spare the read of a line that is only written; they need whole, aligned
-      // vectors.
-      update_range<true>(rule, arrays, count);
-    } else {
-      update_range<false>(rule, arrays, count);
+    UpdateArrays<Gradient, Weight> a = {};
+    a.gradient = static_cast<const Gradient*>(b.gradient) + begin;
+    a.master = b.master + begin;
+    a.master_from = (b.from.master == nullptr ? b.master : b.from.master) + begin;
+    for (std::size_t array = 0; array < Rule::kStates; ++array) {
+      const float* from = b.from.state[array] == nullptr ? b.state[array] : b.from.state[array];
+      a.state[array] = b.state[array] + begin;
+      a.state_from[array] = from + begin;
     }
+    a.weight = weight;
+    if (streams_all<Rule>(a)) {
+      return update_range<Stream::kAll>(rule, a, count);
+    }
+    if constexpr (!std::is_same_v<Weight, NoWeight>) {
+      if (aligned(weight)) {
+        return update_range<Stream::kWeight>(rule, a, count);
+      }
+    }
+    update_range<Stream::kNone>(rule, a, count);
   };
   if (b.weight == nullptr) {
     return run(static_cast<NoWeight*>(nullptr));
