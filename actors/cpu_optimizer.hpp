@@ -5,21 +5,26 @@
 // deadline is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. Two slices are
 // under way at any time: while one runs out, the pool already has the next, and does not idle between units.
 //
-// States of a unit: idle -> queued -> running (slices under way or done) -> idle. UpdateStarts goes to its shard
-// before its first slice, ParamReady after its last chunk.
-// Buffers, from UpdateUnit to ParamReady: master, state, gradient (the bucket's accumulator) and the weight (the
-// shard's bytes) of that unit are the optimizer's; before and after, gradient and weight belong to the bucket and the
-// shard. The weight is fully written when ParamReady is sent, on every thread's view.
+// States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be asked for ahead of the
+// step's verdict, for units with a twin (update_pass.hpp): it then waits at its end until the same update is asked for
+// without `ahead`. If its constants are the same, the pass ahead is the update, and only pointers are swapped; if they
+// differ it is done again from the old state; UndoUpdates ends it with the old bits. An update that had not begun when
+// the verdict came is an ordinary one.
+//   ahead: queued -> running -> waiting -> idle, by (the same) swap | (others) running again | (undo) running back
+// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateUndone, after its last chunk.
+// Buffers, from UpdateUnit to ParamReady or UpdateUndone: the state, the gradient (the bucket's accumulator) and the
+// weight (the shard's bytes) of that unit are the optimizer's; before and after, gradient and weight belong to the bucket
+// and the shard. The weight is fully written when ParamReady is sent, on every thread's view.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
+#include <optional>
 #include <vector>
 
-#include "actors/kernels/optimizer_step.hpp"
 #include "actors/parameter_shard.hpp"
 #include "actors/ring_queue.hpp"
+#include "actors/update_pass.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -27,39 +32,43 @@
 namespace tandem {
 
 /// All of the unit's shard, but for frozen elements. The smaller the deadline, the sooner; equal ones in the order of
-/// arrival. `steps`, one for each parameter group, is lent until the ParamReady that follows.
+/// arrival. `steps`, one for each parameter group, is lent until the ParamReady or UpdateUndone that follows.
 struct UpdateUnit {
   std::uint32_t unit = 0;
   const UpdateStep* steps = nullptr;  // [group]
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
+  bool ahead = false;  // of the verdict; the unit has a twin
+  bool again = false;  // what was done ahead does not count, whatever its constants
 };
 
 struct OptimizerCounters {
   std::uint64_t updates = 0;   // units done
   std::uint64_t elements = 0;  // of these
-  double busy_s = 0;           // at least one slice was under way
-  std::size_t queued = 0;      // units queued or running now
+  std::uint64_t ahead = 0;  // of the updates, those that were made ahead of the verdict and counted
+  std::uint64_t again = 0;  // done a second time
+  std::uint64_t undone = 0;  // ended with the old bits
+  double busy_s = 0;         // at least one slice was under way
+  std::size_t queued = 0;    // units queued or running now, but for those ahead of the verdict
   std::size_t queued_max = 0;
 };
 
-/// Replies when nothing is queued or running.
+/// Replies when nothing is queued or running, but for what is ahead of the verdict.
 struct DrainOptimizer {
   using Reply = OptimizerCounters;
 };
 
-class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer> {
+/// There is no verdict, or it says skip: replies when every unit that was updated ahead has its old bits.
+struct UndoUpdates {
+  using Reply = OptimizerCounters;
+};
+
+class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, UndoUpdates> {
  public:
-  /// Elements of a shard that belong to one parameter group.
-  struct Range {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-    std::size_t group = 0;
-  };
+  using Range = UpdateRange;
 
   struct Unit {
-    UpdateBuffers buffers;      // of the shard; outlive the actor
-    std::vector<Range> ranges;  // of the shard, ascending; what lies in none is never written
+    UpdatedUnit state;
     ParameterShardAddress shard;
   };
 
@@ -72,11 +81,18 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer> {
 
   explicit CpuOptimizer(Options options);
 
-  void handle(UpdateUnit update);
+  Task<> handle(UpdateUnit update);
   void handle(DrainOptimizer request, ReplyTo<DrainOptimizer> reply);
+  void handle(UndoUpdates request, ReplyTo<UndoUpdates> reply);
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
+  /// Loop thread: units whose update ahead of the verdict is through.
+  [[nodiscard]] std::size_t waiting_for_verdict() const noexcept;
+  /// Loop thread; while no update of the unit is queued or running. Where its state lies changes with each step.
+  [[nodiscard]] const UpdatedUnit& state_of(std::size_t unit) const noexcept {
+    return options_.units[unit].state;
+  }
 
  private:
   static constexpr int kSlicesUnderWay = 2;
@@ -84,15 +100,26 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer> {
   struct Job {
     UpdateUnit update;
     std::uint64_t arrival = 0;
-    std::size_t chunks = 0;
-    std::size_t next_chunk = 0;  // not handed out yet
+    UpdatePass pass = UpdatePass::kInPlace;
+    std::optional<UpdatePass> next;  // once the slices under way are through
+    std::size_t chunks = 0;          // of the pass; 0: idle
+    std::size_t next_chunk = 0;      // not handed out yet
     std::size_t done = 0;
+    std::size_t ahead_chunks = 0;  // that the pass ahead has written, when another one follows
   };
 
+  [[nodiscard]] std::size_t chunks_of(std::size_t unit) const noexcept;
+  [[nodiscard]] bool same_constants(std::size_t unit, const UpdateStep* steps) const;
+  void begin(UpdateUnit update);
+  Task<> confirm(UpdateUnit update);
+  void turn(std::uint32_t unit, UpdatePass pass);
+  void begin_pass(std::uint32_t unit, UpdatePass pass);
+  void enqueue(std::uint32_t unit);
   [[nodiscard]] Job* most_urgent();
   Task<> work();
-  Task<> run_slice(std::size_t unit, std::size_t first_chunk, std::size_t chunks);
-  Task<> finish(std::size_t unit);
+  Task<> run_slice(std::uint32_t unit, std::size_t first_chunk, std::size_t chunks);
+  Task<> finish(std::uint32_t unit);
+  void answer();
   void enter_slice();
   void leave_slice();
 
@@ -103,7 +130,9 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer> {
   int slices_ = 0;
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;
+  std::size_t ahead_ = 0;  // units that are ahead of the verdict, or on their way back
   RingQueue<std::optional<ReplyTo<DrainOptimizer>>> drains_;
+  RingQueue<std::optional<ReplyTo<UndoUpdates>>> undos_;
   OptimizerCounters counters_;
 };
 

@@ -61,6 +61,11 @@ void ParameterShard::handle(ParamReady ready) {
   serve_if_possible();
 }
 
+void ParameterShard::handle(UpdateUndone update) {
+  TANDEM_CHECK(updating_ && update.version > version_, "only an update under way is undone");
+  updating_ = false;
+}
+
 void ParameterShard::serve_if_possible() {
   if (serving_ || pending_.empty()) {
     return;

@@ -9,10 +9,10 @@
 // pass the first three one after another, in ticket order; several may be held (a tied weight).
 // Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
 //
-// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady: then CpuOptimizer writes
+// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or UpdateUndone: then CpuOptimizer writes
 // them. No gather reads them meanwhile, because the plan orders both: a step's update is sent after the last gradient of
 // the unit is reduced, so after the last visit of the old version held its block; and the first gather of the new
-// version waits for ParamReady. Both directions are checked.
+// version waits for ParamReady. Both directions are checked. An update that is undone leaves the old version as it was.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct ReleaseUnit {
   std::uint64_t next_use = kNoNextUse;
 };
 
-/// From CpuOptimizer: it writes the shard from now on; ParamReady of `version` follows.
+/// From CpuOptimizer: it writes the shard from now on; ParamReady or UpdateUndone of `version` follows.
 struct UpdateStarts {
   std::uint64_t version = 0;
 };
@@ -55,10 +55,16 @@ struct ParamReady {
   std::uint64_t version = 0;
 };
 
-using ParameterShardAddress = Address<AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady>;
+/// The update that had started is no more: the shard holds what it held before.
+struct UpdateUndone {
+  std::uint64_t version = 0;
+};
 
-class ParameterShard
-    : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady> {
+using ParameterShardAddress =
+    Address<AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady, UpdateUndone>;
+
+class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, UpdateStarts,
+                                    ParamReady, UpdateUndone> {
  public:
   struct Options {
     Name name = "shard";
@@ -85,6 +91,7 @@ class ParameterShard
   Task<> handle(ReleaseUnit release);
   void handle(UpdateStarts update);
   void handle(ParamReady ready);
+  void handle(UpdateUndone update);
 
   /// Loop thread.
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }

@@ -202,7 +202,7 @@ double Engine::Impl::seed() const {
 }
 
 void Engine::Impl::begin_step() {
-  step.begin(accumulation);
+  step.begin(accumulation, update_of_step(rate_of(applied_steps + 1)));
   micro_step = 0;
   losses_.clear();
   share_ = {};

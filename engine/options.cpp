@@ -10,6 +10,20 @@ std::string_view name_of(Overlap overlap) {
       return "comm";
     case Overlap::kOffload:
       return "offload";
+    case Overlap::kFull:
+      return "full";
+  }
+  return "";
+}
+
+std::string_view name_of(Speculate speculate) {
+  switch (speculate) {
+    case Speculate::kAuto:
+      return "auto";
+    case Speculate::kOn:
+      return "on";
+    case Speculate::kOff:
+      return "off";
   }
   return "";
 }

@@ -11,12 +11,29 @@ enum class Overlap : std::uint8_t {
   kOff,      // nothing: every gather, reduction and update is awaited where it is issued
   kComm,     // gathers run ahead of compute, reductions behind it; updates end with the step
   kOffload,  // also the optimizer: a unit's update runs under the next forward, which awaits only the unit it needs
+  kFull,     // and under the backward of its own step, ahead of the verdict (Speculate)
 };
 
 std::string_view name_of(Overlap overlap);
 
+/// Whether updates begin ahead of the verdict on the gradients (norm, finite), at Overlap::kFull.
+enum class Speculate : std::uint8_t {
+  kAuto,  // while few of the last verdicts would have undone them
+  kOn,
+  kOff,
+};
+
+std::string_view name_of(Speculate speculate);
+
 struct EngineOptions {
-  Overlap overlap = Overlap::kOffload;
+  Overlap overlap = Overlap::kFull;
+  Speculate speculate = Speculate::kAuto;
+  int inflight_buckets =
+      0;  // units that may be updated ahead of the verdict, each with a second copy of its state; 0:
+          // all that a quarter of the free memory holds
+  double forced_misses =
+      0;  // this share of the steps, drawn from their numbers, is updated twice although the verdict is
+          // good: for measuring what that costs, and showing that it changes no bit
   bool activation_checkpointing = false;
   int gather_slots = 0;        // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;     // 0: all usable cores

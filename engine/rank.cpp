@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,6 +27,7 @@ struct Rank::Memory {
   std::byte* shard = nullptr;  // in compute type; inside the block where there is one
   float* master = nullptr;
   float* state[2] = {nullptr, nullptr};  // of the optimizer; as many as it has
+  UpdateTwin twin;
   std::byte* accumulator = nullptr;
 };
 
@@ -47,6 +49,13 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
     const std::vector<int> usable = machine::affinity();
     const auto count = std::min(usable.size(), static_cast<std::size_t>(rank.optimizer_threads));
     rank.optimizer_cores.assign(usable.end() - static_cast<std::ptrdiff_t>(count), usable.end());
+  }
+  if (options.overlap == Overlap::kFull && options.speculate != Speculate::kOff) {
+    const bool chosen = options.inflight_buckets == 0;
+    rank.twins = chosen ? SIZE_MAX : static_cast<std::size_t>(options.inflight_buckets);
+    rank.twin_bytes = chosen ? machine::memory_available_bytes() / 4 /
+                                   static_cast<std::uint64_t>(config.world_size)
+                             : SIZE_MAX;
   }
   rank.optimizer_shares_cores = rank.compute_threads + rank.optimizer_threads > cores;
   return rank;
@@ -73,6 +82,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
     parameter_count_ += unit.numel();
   }
   allocate_units();
+  allocate_twins();
   make_slot_pools();
   load_weights();
   make_actors();  // last: from here on there are tasks that stop() must end
@@ -122,6 +132,32 @@ void Rank::allocate_units() {
     memory.accumulator = residency_.divided
                              ? allocate(accumulator_bytes, resident_bytes_.gradients)
                              : allocate_shared(accumulator_bytes, resident_bytes_.gradients);
+  }
+}
+
+/// In the order in which gradients come: the sooner one is there, the more of the backward its update can use. Those of
+/// the last visit come with the verdict, and gain nothing.
+void Rank::allocate_twins() {
+  const StepPlan plan = StepPlan::training(model_, classes_, 1);
+  std::size_t twins = 0;
+  for (std::size_t v = 0; v + 1 < plan.visits.size(); ++v) {
+    for (const UnitUse& use : plan.visits[v].uses) {
+      const std::size_t elements = layouts_[use.unit].block.shard_elements;
+      const std::size_t bytes = elements * sizeof(float) * (1 + options_.state_arrays);
+      if (!use.last_gradient || twins == options_.twins ||
+          resident_bytes_.twins + bytes > options_.twin_bytes) {
+        continue;
+      }
+      ++twins;
+      const auto floats = [&] {
+        return reinterpret_cast<float*>(allocate(elements * sizeof(float), resident_bytes_.twins));
+      };
+      UpdateTwin& twin = memory_[use.unit].twin;
+      twin.master = floats();
+      for (std::size_t array = 0; array < options_.state_arrays; ++array) {
+        twin.state[array] = floats();
+      }
+    }
   }
 }
 
@@ -222,13 +258,14 @@ void Rank::make_actors() {
                                     .slots = gradient_pools_[gradient_pool]->address(),
                                     .collectives = collectives_->address()}));
     optimized.push_back(
-        {.buffers = {.master = memory.master,
-                     .state = {memory.state[0], memory.state[1]},
-                     .gradient = memory.accumulator,
-                     .gradient_type = accumulator_type(),
-                     .weight = options_.type == DType::kF32 ? nullptr : memory.shard,
-                     .weight_type = options_.type},
-         .ranges = update_ranges(unit),
+        {.state = {.buffers = {.master = memory.master,
+                               .state = {memory.state[0], memory.state[1]},
+                               .gradient = memory.accumulator,
+                               .gradient_type = accumulator_type(),
+                               .weight = options_.type == DType::kF32 ? nullptr : memory.shard,
+                               .weight_type = options_.type},
+                   .twin = memory.twin,
+                   .ranges = update_ranges(unit)},
          .shard = shards_.back()->address()});
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
@@ -278,6 +315,11 @@ void Rank::load_weights() {
     model_.source(*pieces[i].parameter, pieces[i].begin, pieces[i].end, pieces[i].out);
   };
   const auto cast_out = [&](std::size_t unit) {
+    if (memory_[unit].twin.master != nullptr) {
+      // Frozen parameters and padding are in no update, and must be there when the two are swapped.
+      std::memcpy(memory_[unit].twin.master, memory_[unit].master,
+                  layouts_[unit].block.shard_elements * sizeof(float));
+    }
     if (options_.type != DType::kF32) {
       cast(memory_[unit].master, DType::kF32, memory_[unit].shard, options_.type, 0,
            layouts_[unit].block.shard_elements);
@@ -301,6 +343,7 @@ void Rank::stop() {
   loop_.run(
       [](Rank* self) -> Task<> {
         try {
+          co_await self->optimizer_->address().ask(UndoUpdates{});  // of a step that has not ended
           co_await self->optimizer_->address().ask(DrainOptimizer{});
         } catch (const ActorClosed&) {
           // It failed, and said so to whoever awaited it then.
@@ -334,6 +377,13 @@ std::vector<Unit*> Rank::units() {
   return list;
 }
 
+bool Rank::has_twin(std::size_t unit) const { return memory_[unit].twin.master != nullptr; }
+
+std::size_t Rank::twins() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      memory_, [](const Memory& memory) { return memory.twin.master != nullptr; }));
+}
+
 Busy Rank::busy() const {
   return {.compute_s = lane_.busy_s(),
           .optimizer_s = optimizer_pool_.busy_s() / optimizer_pool_.threads(),
@@ -361,7 +411,7 @@ std::string Rank::parameter_at_flat(std::int64_t position) const {
 std::span<const float> Rank::slice_of(std::size_t unit, State state) {
   const std::size_t elements = layouts_[unit].block.shard_elements;
   if (state == State::kMaster) {
-    return {memory_[unit].master, elements};
+    return {optimizer_->state_of(unit).buffers.master, elements};
   }
   if (model_.units[unit].frozen()) {
     slice_in_fp32_.assign(elements, 0.0F);

@@ -44,6 +44,8 @@ struct RankOptions {
   int micro_steps = 1;           // per optimizer step
   int gather_slots = 0;          // 0: chosen
   std::size_t state_arrays = 2;  // of the optimizer, beside the master
+  std::size_t twins = 0;         // units at most that can be updated ahead of the verdict
+  std::size_t twin_bytes = 0;    // and the room for that
   int compute_threads = 1;
   int optimizer_threads = 1;
   std::vector<int> optimizer_cores;     // empty: not bound
@@ -90,6 +92,9 @@ class Rank {
     return *buckets_[unit];
   }
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
+  /// Whether the unit can be updated ahead of the verdict, and how many can.
+  [[nodiscard]] bool has_twin(std::size_t unit) const;
+  [[nodiscard]] std::size_t twins() const;
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
 
   [[nodiscard]] int rank() const noexcept { return static_cast<int>(residency_.rank); }
@@ -133,6 +138,7 @@ class Rank {
   /// Memory that the peers' collectives read in place; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
   void allocate_units();
+  void allocate_twins();
   /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void make_slot_pools();

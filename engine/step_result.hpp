@@ -37,6 +37,7 @@ struct GlobalNorm {
 struct Verdict {
   StepOutcome outcome = StepOutcome::kCommit;
   GlobalNorm norm;
+  bool speculated = false;  // updates had begun ahead of it
 };
 
 /// Time the compute lane stood still, by what it waited for (s), and how busy each resource was meanwhile (s).

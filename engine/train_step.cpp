@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/stopwatch.hpp"
+#include "runtime/random.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -13,21 +14,26 @@ namespace tandem {
 TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
     : rank_(rank),
       overlap_(options.overlap),
+      forced_misses_(options.forced_misses),
+      speculation_(options.speculate),
       gatherer_(rank.parameter_shards(), rank.classes().weights.pools(), rank.scope(),
                 options.overlap != Overlap::kOff),
       runner_(rank.model(), rank.units(), options.activation_checkpointing),
       inference_plan_(StepPlan::inference(rank.model(), rank.classes())),
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
+      deadlines_(inference_plan_.first_visits(rank.units().size())),
       gradient_ticket_(rank.classes().gradients.pools()) {}
 
-void TrainStep::begin(std::size_t micro_steps) {
+void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
   if (micro_steps != micro_steps_) {
     plan_ = StepPlan::training(rank_.model(), rank_.classes(), micro_steps);
     micro_steps_ = micro_steps;
   }
   visit_ = 0;
   exposure_ = {};
+  backwards_ = 0;
+  expected_ = expected;
   gatherer_.begin(plan_, version_);
 }
 
@@ -54,6 +60,11 @@ Task<float> TrainStep::forward(Batch batch) {
 }
 
 Task<> TrainStep::backward(double seed) {
+  if (++backwards_ == micro_steps_ && overlap_ == Overlap::kFull && speculation_.worthwhile()) {
+    // Not before: slices of the step before may read its constants until this step's forward had the unit.
+    set_constants(ahead_steps_, expected_, 1 / expected_.loss_scale);
+    ahead_ = true;
+  }
   for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
     const Visit& visit = plan_.visits[visit_];
     const std::vector<std::byte*> slots = co_await gathered(visit_);
@@ -90,23 +101,35 @@ Task<Verdict> TrainStep::finish(Update update) {
   GlobalNorm norm = co_await global_norm();
   norm.value /= update.loss_scale;
   if (!norm.finite()) {
-    co_return Verdict{StepOutcome::kSkip, norm};
+    speculation_.record(true);
+    const bool speculated = ahead_;
+    co_await undo_ahead();
+    co_return Verdict{StepOutcome::kSkip, norm, speculated};
   }
   // Clipping: g *= min(1, limit / (norm + 1e-6)). Like the loss scale it is undone inside the update's own pass.
-  double gradient_scale = 1 / update.loss_scale;
+  double clip = 1;
   if (update.gradient_clipping > 0) {
-    gradient_scale *= std::min(1.0, update.gradient_clipping / (norm.value + 1e-6));
+    clip = std::min(1.0, update.gradient_clipping / (norm.value + 1e-6));
   }
-  co_await issue_updates(update, gradient_scale);
-  if (overlap_ != Overlap::kOffload) {
+  const bool forced = missed_by_force();
+  speculation_.record(clip != 1 || forced);
+  co_await updates_done();  // a unit that no segment uses may still be at the step before
+  set_constants(update_steps_, update, clip * (1 / update.loss_scale));
+  const bool missed = ahead_ && (forced || update_steps_ != ahead_steps_);
+  co_await issue_updates(missed);
+  const bool speculated = std::exchange(ahead_, false);
+  if (overlap_ < Overlap::kOffload) {
     const Stopwatch waited;
-    co_await drain();
+    co_await updates_done();
     exposure_.optimizer_s += waited.elapsed_s();
   }
-  co_return Verdict{StepOutcome::kCommit, norm};
+  co_return Verdict{missed ? StepOutcome::kRollback : StepOutcome::kCommit, norm, speculated};
 }
 
-Task<> TrainStep::drain() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
+Task<> TrainStep::drain() {
+  co_await undo_ahead();
+  co_await updates_done();
+}
 
 Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
   gatherer_.begin(inference_plan_, version_);
@@ -169,8 +192,13 @@ Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t
 }
 
 Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t order) {
+  const bool last = micro_step + 1 == micro_steps_;
   reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
-      GradientReady{micro_step == 0, micro_step + 1 == micro_steps_, order});
+      GradientReady{micro_step == 0, last, order});
+  // What this rank knows to be bad need not be tried.
+  if (ahead_ && last && rank_.has_twin(use.unit) && reduced_[use.unit].first_bad_element < 0) {
+    co_await update_ahead(use.unit);
+  }
 }
 
 Task<> TrainStep::reductions_done() {
@@ -222,18 +250,44 @@ Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State s
   co_return std::span<const float>(whole_);
 }
 
-Task<> TrainStep::issue_updates(Update update, double gradient_scale) {
-  co_await drain();  // a unit that no segment uses may still be at the step before
-  update_steps_.clear();
+// ---- updates -------------------------------------------------------------------------------------
+
+void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update,
+                              double gradient_scale) {
+  steps.clear();
   for (const UpdateConfig& group : update.groups) {
-    update_steps_.push_back(UpdateStep::make(group, update.applied_step, gradient_scale));
-  }
-  const std::vector<std::uint64_t> deadlines = inference_plan_.first_visits(reduced_.size());
-  ++version_;
-  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
-    co_await rank_.optimizer().address().send(UpdateUnit{
-        static_cast<std::uint32_t>(unit), update_steps_.data(), deadlines[unit], version_});
+    steps.push_back(UpdateStep::make(group, update.applied_step, gradient_scale));
   }
 }
+
+Task<> TrainStep::update_ahead(std::size_t unit) {
+  co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
+                                                       .steps = ahead_steps_.data(),
+                                                       .deadline = deadlines_[unit],
+                                                       .new_version = version_ + 1,
+                                                       .ahead = true});
+}
+
+Task<> TrainStep::undo_ahead() {
+  if (std::exchange(ahead_, false)) {
+    co_await rank_.optimizer().address().ask(UndoUpdates{});
+  }
+}
+
+Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
+
+/// `again`: what was made ahead of the verdict does not count.
+Task<> TrainStep::issue_updates(bool again) {
+  ++version_;
+  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+    co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
+                                                         .steps = update_steps_.data(),
+                                                         .deadline = deadlines_[unit],
+                                                         .new_version = version_,
+                                                         .again = again});
+  }
+}
+
+bool TrainStep::missed_by_force() const { return Random(version_).chance(forced_misses_); }
 
 }  // namespace tandem

@@ -3,7 +3,9 @@
 // Read train_step.cpp top to bottom: forward_backward() is one micro-batch, finish() is what the accumulated gradients
 // become. Everything here is a coroutine on the rank's loop; tensors are touched only in what it hands to the compute
 // lane. It is the one place that decides what overlaps with what, and it decides by awaiting earlier or later: the
-// numbers do not depend on it.
+// numbers do not depend on it. At Overlap::kFull a unit's update begins when its gradient is reduced, under the backward
+// of the units before it, as if the verdict were known to be good; finish() then asks for all updates as ever, and the
+// optimizer finds which of them are made, and which must be made again with the constants that the verdict gave.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +17,7 @@
 #include "engine/options.hpp"
 #include "engine/rank.hpp"
 #include "engine/segment_runner.hpp"
+#include "engine/speculation.hpp"
 #include "engine/step_result.hpp"
 
 namespace tandem {
@@ -31,8 +34,8 @@ class TrainStep {
     double loss_scale = 1;             // in the gradients; the norm and the update are without it
   };
 
-  /// Begins a step of `micro_steps` micro-batches.
-  void begin(std::size_t micro_steps);
+  /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
+  void begin(std::size_t micro_steps, const Update& expected);
   /// Forward of the step's next micro-batch; returns its loss. `seed` of its backward: d(objective)/d(loss).
   Task<float> forward(Batch batch);
   Task<> backward(double seed);
@@ -40,7 +43,8 @@ class TrainStep {
   Task<Verdict> finish(Update update);
   /// Every rank's `mine` into `all`, in rank order. A collective: all ranks ask at the same place of their step.
   Task<> exchange(std::span<const std::byte> mine, std::byte* all);
-  /// Until no update is queued or running and every shard holds the newest weights.
+  /// Until no update is queued or running and every shard holds the newest weights. What was updated ahead of a verdict
+  /// that is still to come is undone.
   Task<> drain();
   /// Until the gradients of all backward()s so far are reduced.
   Task<> reductions_done();
@@ -61,10 +65,17 @@ class TrainStep {
   Task<std::vector<std::byte*>> gathered(std::size_t v);
   Task<> gradient_slots(const Visit& visit);
   Task<GlobalNorm> global_norm();
-  Task<> issue_updates(Update update, double gradient_scale);
+  Task<> update_ahead(std::size_t unit);
+  Task<> updates_done();
+  Task<> undo_ahead();
+  [[nodiscard]] bool missed_by_force() const;
+  void set_constants(std::vector<UpdateStep>& steps, const Update& update, double gradient_scale);
+  Task<> issue_updates(bool again);
 
   Rank& rank_;
   const Overlap overlap_;
+  const double forced_misses_;
+  Speculation speculation_;
   Gatherer gatherer_;
   SegmentRunner runner_;
 
@@ -81,7 +92,12 @@ class TrainStep {
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;
   Exposure exposure_;
+  Update expected_;                       // of this step
+  std::size_t backwards_ = 0;             // begun in this step
+  bool ahead_ = false;                    // updates of this step begin ahead of its verdict
+  std::vector<UpdateStep> ahead_steps_;   // [group] of these
   std::vector<UpdateStep> update_steps_;  // [group] of the updates issued last
+  std::vector<std::uint64_t> deadlines_;  // [unit] of its update: its first visit in a forward
   std::vector<float> whole_;              // of whole_of()
 
   // Plan-order counters that never restart.

@@ -52,6 +52,8 @@ struct AdamStep {
 
   /// `step` counts from 1; `gradient_scale` is unscale x clip.
   static AdamStep make(const AdamConfig& config, std::int64_t step, double gradient_scale);
+
+  bool operator==(const AdamStep&) const = default;
 };
 
 /// Arrays of one unit's shard; the kernel touches only the elements of the range it is given. None

@@ -57,6 +57,8 @@ struct SgdStep {
   float decay = 0.0F;
   bool first = false;  // the buffer is written, not read
   bool nesterov = false;
+
+  bool operator==(const SgdStep&) const = default;
 };
 
 struct LionStep {
@@ -67,6 +69,8 @@ struct LionStep {
   float beta2 = 0.0F;
   float one_minus_beta2 = 0.0F;
   float decay = 0.0F;  // lr * weight_decay
+
+  bool operator==(const LionStep&) const = default;
 };
 
 struct AdagradStep {
@@ -74,6 +78,8 @@ struct AdagradStep {
   float lr = 0.0F;
   float eps = 0.0F;
   float decay = 0.0F;
+
+  bool operator==(const AdagradStep&) const = default;
 };
 
 struct UpdateStep {
@@ -85,6 +91,8 @@ struct UpdateStep {
   [[nodiscard]] OptimizerKind kind() const noexcept {
     return static_cast<OptimizerKind>(rule.index());
   }
+
+  bool operator==(const UpdateStep&) const = default;
 };
 
 /// Where master and state are read when that is not where they are written; a null array is updated in place. None

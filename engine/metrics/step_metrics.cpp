@@ -25,6 +25,7 @@ std::string json_line(const StepMetrics& m) {
       .field("exposed_reduce_s", m.exposed_reduce_s)
       .field("exposed_data_s", m.exposed_data_s)
       .field("verdict", m.verdict)
+      .field("speculated", m.speculated)
       .field("peak_host_bytes", m.peak_host_bytes)
       .field("peak_device_bytes", m.peak_device_bytes)
       .end_object();

@@ -42,6 +42,7 @@ void SummaryBuilder::add(const StepMetrics& m) {
     loss_first_ = m.loss;
   }
   loss_last_ = m.loss;
+  speculated_ += m.speculated ? 1 : 0;
   rollbacks_ += m.verdict == "rollback" ? 1 : 0;
   skips_ += m.verdict == "skip" ? 1 : 0;
   (steps_ < warmup_steps_ ? warm_ : measured_).add(m);
@@ -66,6 +67,7 @@ RunSummary SummaryBuilder::summary() const {
     s.overlap_efficiency = t.overlap / count;
     s.exposed_optimizer_s = t.exposed_optimizer_s / count;
   }
+  s.speculation_steps = speculated_;
   s.speculation_rollbacks = rollbacks_;
   s.speculation_skips = skips_;
   return s;

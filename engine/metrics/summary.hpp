@@ -72,6 +72,7 @@ class SummaryBuilder {
   std::int64_t steps_ = 0;
   double loss_first_ = 0;
   double loss_last_ = 0;
+  std::int64_t speculated_ = 0;
   std::int64_t rollbacks_ = 0;
   std::int64_t skips_ = 0;
   Totals warm_;

@@ -18,12 +18,10 @@ struct Later {
   const char* what;
 };
 constexpr std::array kLater = {
-    Later{"--speculate", "speculation (--overlap full)"},
     Later{"--placement", "placement of optimizer state"},
     Later{"--offload_ratio", "placement of optimizer state"},
     Later{"--optimizer_state", "other layouts of optimizer state"},
     Later{"--bucket_mb", "buckets smaller than a unit"},
-    Later{"--inflight_buckets", "speculation (--overlap full)"},
     Later{"--io_backend", "the choice of an I/O back end"},
     Later{"--sim_spec", "the simulated accelerator"},
     Later{"--resume", "checkpoints"},
@@ -65,7 +63,19 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
       ->capture_default_str();
   app.add_option("--overlap", f.overlap,
                  "What may run at the same time: off, comm (gathers and reductions), offload (also "
-                 "the optimizer, under the next forward)")
+                 "the optimizer, under the next forward), full (also under its own backward)")
+      ->capture_default_str();
+  app.add_option("--speculate", f.speculate,
+                 "With --overlap full, whether updates begin ahead of the verdict on the gradient: "
+                 "auto, on or off")
+      ->capture_default_str();
+  app.add_option("--inflight_buckets", f.inflight_buckets,
+                 "Units that may be ahead of the verdict, each with a second copy of its optimizer "
+                 "state; 0: as many as a quarter of the free memory holds")
+      ->capture_default_str();
+  app.add_option("--forced_misses", f.forced_misses,
+                 "Share of the steps (0 to 1) whose speculation is taken for lost, to measure what "
+                 "that costs; no number changes")
       ->capture_default_str();
   app.add_option("--gather_slots", f.gather_slots, "Gathered units held at a time; 0: chosen")
       ->capture_default_str();
@@ -123,12 +133,17 @@ void require_not_negative(std::string_view flag, double value) {
 }
 
 void check_run_flags(const RunFlags& f) {
-  if (f.overlap == "full") {
+  require_one_of("--overlap", f.overlap, {"off", "comm", "offload", "full"});
+  require_one_of("--speculate", f.speculate, {"auto", "on", "off"});
+  if (f.speculate == "on" && f.overlap != "full") {
     throw user_error("flags",
-                     "--overlap full (speculation) is not in this version; use offload, which also "
-                     "hides the optimizer, under the next forward");
+                     "--speculate on needs --overlap full, and it is {}; leave one of them out",
+                     f.overlap);
   }
-  require_one_of("--overlap", f.overlap, {"off", "comm", "offload"});
+  require_not_negative("--inflight_buckets", f.inflight_buckets);
+  if (!(f.forced_misses >= 0 && f.forced_misses <= 1)) {
+    throw user_error("flags", "--forced_misses is {}; it must be between 0 and 1", f.forced_misses);
+  }
   require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
   if (f.device != "auto" && f.device != "cpu") {
     require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
@@ -172,9 +187,15 @@ std::vector<KeyOverride> config_overrides(const RunFlags& flags) {
 
 EngineOptions engine_options(const RunFlags& flags) {
   EngineOptions options;
-  options.overlap = flags.overlap == "off"    ? Overlap::kOff
-                    : flags.overlap == "comm" ? Overlap::kComm
-                                              : Overlap::kOffload;
+  options.overlap = flags.overlap == "off"       ? Overlap::kOff
+                    : flags.overlap == "comm"    ? Overlap::kComm
+                    : flags.overlap == "offload" ? Overlap::kOffload
+                                                 : Overlap::kFull;
+  options.speculate = flags.speculate == "on"    ? Speculate::kOn
+                      : flags.speculate == "off" ? Speculate::kOff
+                                                 : Speculate::kAuto;
+  options.inflight_buckets = flags.inflight_buckets;
+  options.forced_misses = flags.forced_misses;
   options.gather_slots = flags.gather_slots;
   options.compute_threads = flags.compute_threads;
   options.optimizer_threads = flags.optimizer_threads;

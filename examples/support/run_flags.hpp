@@ -38,7 +38,10 @@ struct RunFlags {
 
   // What the engine may do.
   std::string device = "auto";
-  std::string overlap = "offload";
+  std::string overlap = "full";
+  std::string speculate = "auto";
+  int inflight_buckets = 0;
+  double forced_misses = 0;
   int gather_slots = 0;
   int optimizer_threads = 0;
   int compute_threads = 0;

@@ -68,6 +68,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .exposed_reduce_s = result.exposure.reduce_s,
           .exposed_data_s = result.exposure.data_s,
           .verdict = std::string(name_of(result.verdict.outcome)),
+          .speculated = result.verdict.speculated,
           .peak_host_bytes = recent_peak_bytes(result)};
 }
 

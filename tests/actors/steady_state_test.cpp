@@ -46,6 +46,7 @@ namespace {
 using testing::World;
 
 constexpr std::uint32_t kUnits = 5;
+constexpr double kClip = 250;                  // acts in about half of the steps
 constexpr std::uint64_t kVisits = 2 * kUnits;  // of a step: forward, then backward
 const AdamConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
 
@@ -63,7 +64,7 @@ struct Rank : World {
   Collectives collectives{{.backend = &backend}};
   HostBuffer gather_memory, gradient_memory;
   std::unique_ptr<SlotPool> gather_slots, gradient_slots;
-  std::vector<HostBuffer> weights, masters, moments, accumulators;
+  std::vector<HostBuffer> weights, masters, moments, twins, accumulators;
   std::vector<std::unique_ptr<ParameterShard>> shards;
   std::vector<std::unique_ptr<GradientBucket>> buckets;
   std::unique_ptr<CpuOptimizer> optimizer;
@@ -71,6 +72,7 @@ struct Rank : World {
       {.pool = &pool, .make = [](std::uint64_t i) { return static_cast<int>(i % 7); }}};
   std::uint64_t step = 0;
   UpdateStep update;
+  UpdateStep ahead;  // of the verdict; it is right in some steps
 
   explicit Rank(std::size_t slots) {
     for (std::uint32_t u = 0; u < kUnits; ++u) {
@@ -116,11 +118,14 @@ struct Rank : World {
                                 .accumulator = accumulators[u].data(),
                                 .slots = gradient_slots->address(),
                                 .collectives = collectives.address()}));
-    return {.buffers = {.master = masters[u].as<float>(),
-                        .state = {moments[u].as<float>(), moments[u].as<float>() + n},
-                        .gradient = accumulators[u].data(),
-                        .weight = weights[u].data()},
-            .ranges = {{0, n, 0}},
+    twins.emplace_back(n * 12);
+    auto* const twin = twins[u].as<float>();
+    return {.state = {.buffers = {.master = masters[u].as<float>(),
+                                  .state = {moments[u].as<float>(), moments[u].as<float>() + n},
+                                  .gradient = accumulators[u].data(),
+                                  .weight = weights[u].data()},
+                      .twin = {.master = twin, .state = {twin + n, twin + 2 * n}},
+                      .ranges = {{0, n, 0}}},
             .shard = shards[u]->address()};
   }
 
@@ -151,10 +156,11 @@ struct Rank : World {
       co_await rank->shards[u]->address().send(ReleaseUnit{first_ticket + kVisits - 1 - u});
     }
     GradientNorm norm;
+    rank->ahead = {AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), 1)};
     for (std::uint32_t v = 0; v < kUnits; ++v) {
       norm.merge(co_await backward(rank, kUnits - 1 - v, v, batch));
     }
-    const double coefficient = std::min(1.0, 1.0 / std::sqrt(norm.sum_of_squares.value()));
+    const double coefficient = std::min(1.0, kClip / std::sqrt(norm.sum_of_squares.value()));
     rank->update = {AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), coefficient)};
     for (std::uint32_t u = 0; u < kUnits; ++u) {
       co_await rank->optimizer->address().send(UpdateUnit{u, &rank->update, u, rank->step + 1});
@@ -174,7 +180,14 @@ struct Rank : World {
       gradient[i] = gradient_of(block[i], batch);
     }
     co_await rank->shards[u]->address().send(ReleaseUnit{});
-    co_return co_await rank->buckets[u]->address().ask(GradientReady{true, true, order});
+    const GradientNorm norm =
+        co_await rank->buckets[u]->address().ask(GradientReady{true, true, order});
+    co_await rank->optimizer->address().send(UpdateUnit{.unit = u,
+                                                        .steps = &rank->ahead,
+                                                        .deadline = u,
+                                                        .new_version = rank->step + 1,
+                                                        .ahead = true});
+    co_return norm;
   }
 };
 
@@ -197,7 +210,7 @@ std::vector<std::vector<float>> reference(int steps) {
       }
       add_norm(g[u].data(), DType::kF32, 0, g[u].size(), norm);
     }
-    const double coefficient = std::min(1.0, 1.0 / std::sqrt(norm.sum_of_squares.value()));
+    const double coefficient = std::min(1.0, kClip / std::sqrt(norm.sum_of_squares.value()));
     for (std::uint32_t u = 0; u < kUnits; ++u) {
       adam_update(AdamStep::make(kAdam, step + 1, coefficient),
                   {.master = p[u].data(),
@@ -226,9 +239,12 @@ TEST(ActorsTogether, TrainToTheBitsOfPlainLoops) {
     for (int step = 0; step < kSteps; ++step) {
       rank.loop.run(&Rank::train_step, &rank);
     }
-    EXPECT_EQ(drain(rank).updates, kSteps * kUnits);
+    const OptimizerCounters counters = drain(rank);
+    EXPECT_EQ(counters.updates, kSteps * kUnits);
+    EXPECT_GT(counters.ahead, 0U) << "updates made ahead of the verdict counted";
+    EXPECT_GT(counters.again, 0U) << "others were made again";
     for (std::uint32_t u = 0; u < kUnits; ++u) {
-      const float* got = rank.masters[u].as<float>();
+      const float* got = rank.optimizer->state_of(u).buffers.master;
       EXPECT_EQ(std::vector<float>(got, got + expected[u].size()), expected[u])
           << "slots " << slots;
     }

@@ -29,7 +29,8 @@ TEST(Stages, GiveTheSameBitsOnOneRank) {
       const TrainingRun expected = train(setting);
       expect_near(expected, train({.accumulation = accumulation}));
       for (const int stage : {0, 1, 2, 3}) {
-        for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+        for (const Overlap overlap :
+             {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
           for (const std::int64_t persistent_elements : {0, 100}) {
             setting.stage = stage;
             setting.overlap = overlap;
@@ -67,7 +68,8 @@ TEST_P(StagesOnRanks, GiveTheSameBits) {
   Setting setting{.overlap = Overlap::kOff, .accumulation = ranks.accumulation, .type = type};
   const TrainingRun expected = train_on_ranks(setting, ranks.world_size);
   for (const int stage : {0, 1, 2, 3}) {
-    for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+    for (const Overlap overlap :
+         {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
       setting.stage = stage;
       setting.overlap = overlap;
       setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;

@@ -22,7 +22,7 @@ struct TrainingRun {
 
 struct Setting {
   int stage = 3;
-  Overlap overlap = Overlap::kOffload;
+  Overlap overlap = Overlap::kFull;
   bool checkpointing = false;
   int optimizer_threads = 1;
   int gather_slots = 0;
@@ -30,6 +30,9 @@ struct Setting {
   std::string type = "fp32";
   double clip = 0.01;  // acts at every step
   std::int64_t persistent_elements = 0;
+  Speculate speculate = Speculate::kOn;
+  double forced_misses = 0;
+  int inflight_buckets = 0;
 };
 
 inline Config config_of(const Setting& setting, int world_size = 1) {
@@ -52,6 +55,9 @@ inline InitializeArgs arguments(const Setting& setting,
   InitializeArgs args{.model = toy::model(), .config = config_of(setting, world_size)};
   args.communicator = std::move(communicator);
   args.options.overlap = setting.overlap;
+  args.options.speculate = setting.speculate;
+  args.options.forced_misses = setting.forced_misses;
+  args.options.inflight_buckets = setting.inflight_buckets;
   args.options.activation_checkpointing = setting.checkpointing;
   args.options.optimizer_threads = setting.optimizer_threads;
   args.options.gather_slots = setting.gather_slots;

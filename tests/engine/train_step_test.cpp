@@ -136,7 +136,8 @@ TEST(TrainStep, EveryScheduleGivesTheSameBits) {
       plain.accumulation = accumulation;
       plain.type = type;
       const TrainingRun expected = train(plain);
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+      for (const Overlap overlap :
+           {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
         for (const bool checkpointing : {false, true}) {
           for (const int threads : {1, 2}) {
             for (const int slots : {1, 2, 5}) {

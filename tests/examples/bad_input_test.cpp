@@ -63,7 +63,11 @@ TEST_F(BadInput, UnknownFlagNamesTheNearest) {
 }
 
 TEST_F(BadInput, FlagsThatMakeNoSense) {
-  expect_refused(flags("--overlap full"), {"--overlap full", "offload"});
+  expect_refused(flags("--overlap most"), {"--overlap", "most", "offload"});
+  expect_refused(flags("--overlap off --speculate on"), {"--speculate on", "--overlap full"});
+  expect_refused(flags("--speculate maybe"), {"--speculate", "maybe", "auto"});
+  expect_refused(flags("--inflight_buckets -1"), {"--inflight_buckets", "-1"});
+  expect_refused(flags("--forced_misses 1.5"), {"--forced_misses", "1.5", "between 0 and 1"});
   expect_refused(flags("--overlap some"), {"--overlap", "some"});
   expect_refused(flags("--dataset_percentage 0"), {"--dataset_percentage"});
   expect_refused(flags("--warmup 2"), {"--warmup"});

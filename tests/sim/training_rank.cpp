@@ -31,9 +31,18 @@ float gradient_of(float weight, int batch, std::uint32_t rank) {
 int batch_of(std::uint64_t step, std::uint32_t rank) {
   return static_cast<int>((step * 5 + rank * 3) % 11);
 }
-AdamStep adam_step(std::uint64_t step, const GradientNorm& norm, std::uint32_t ranks) {
-  const double clip = std::min(1.0, 1.0 / std::sqrt(norm.sum_of_squares.value()));
-  return AdamStep::make(kAdam, static_cast<std::int64_t>(step + 1), clip / ranks);
+/// Without a norm: what it is when nothing is clipped, which is the case in about half of the steps.
+AdamStep adam_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan) {
+  double elements = 0;
+  for (std::uint32_t u = 0; u < plan.units; ++u) {
+    elements += static_cast<double>(plan.elements[u]);
+  }
+  double clip = 1;
+  if (norm != nullptr) {
+    const double limit = 0.6 * plan.ranks * std::sqrt(elements);
+    clip = std::min(1.0, limit / std::sqrt(norm->sum_of_squares.value()));
+  }
+  return AdamStep::make(kAdam, static_cast<std::int64_t>(step + 1), clip / plan.ranks);
 }
 
 Reference::Reference(const Plan& plan) {
@@ -58,7 +67,7 @@ Reference::Reference(const Plan& plan) {
       }
       add_norm(g[u].data(), DType::kF32, 0, g[u].size(), norm);
     }
-    const AdamStep adam = adam_step(step, norm, plan.ranks);
+    const AdamStep adam = adam_step(step, &norm, plan);
     for (std::uint32_t u = 0; u < plan.units; ++u) {
       adam_update(adam,
                   {.master = p[u].data(),
@@ -125,6 +134,8 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
   weights.emplace_back(n * 4);
   masters.emplace_back(n * 4);
   moments.emplace_back(n * 8);
+  twins.emplace_back(n * 12);
+  auto* const twin = twins[u].as<float>();
   accumulators.emplace_back(n * 4);
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t at = layout.shard_begin(rank) + i;
@@ -143,11 +154,12 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
                               .accumulator = accumulators[u].data(),
                               .slots = gradient_slots->address(),
                               .collectives = collectives.address()}));
-  return {.buffers = {.master = masters[u].as<float>(),
-                      .state = {moments[u].as<float>(), moments[u].as<float>() + n},
-                      .gradient = accumulators[u].data(),
-                      .weight = weights[u].data()},
-          .ranges = {{0, n, 0}},
+  return {.state = {.buffers = {.master = masters[u].as<float>(),
+                                .state = {moments[u].as<float>(), moments[u].as<float>() + n},
+                                .gradient = accumulators[u].data(),
+                                .weight = weights[u].data()},
+                    .twin = {.master = twin, .state = {twin + n, twin + 2 * n}},
+                    .ranges = {{0, n, 0}}},
           .shard = shards[u]->address()};
 }
 
@@ -207,6 +219,7 @@ Task<> TrainingRank::train_step() {
     co_await forward(u);
   }
   std::vector<GradientNorm> norms(plan.units);
+  ahead = {adam_step(step, nullptr, plan)};
   const WatchedScope watched(run);
   co_await with_scope(
       [](Scope& scope, TrainingRank* self, int b, GradientNorm* out, Scope** seen) -> Task<> {
@@ -224,7 +237,7 @@ Task<> TrainingRank::train_step() {
   }
   const GradientNorm norm = co_await collectives.address().ask(
       AllReduceNorm{step * (plan.units + 1) + plan.units, local});
-  update = {adam_step(step, norm, plan.ranks)};
+  update = {adam_step(step, &norm, plan)};
   for (std::uint32_t u = 0; u < plan.units; ++u) {
     co_await optimizer->address().send(UpdateUnit{u, &update, u, step + 1});
   }
@@ -257,6 +270,12 @@ Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, G
   co_await sleep_for(microseconds(random.between(0, 60)));
   const GradientReady ready{true, true, step * (plan.units + 1) + visit};
   *norm = co_await bucket.ask(ready, stop);
+  if (random.chance(0.7)) {
+    co_await optimizer->address().send(
+        UpdateUnit{
+            .unit = u, .steps = &ahead, .deadline = u, .new_version = step + 1, .ahead = true},
+        stop);
+  }
 }
 
 // Weights in, a kernel, gradients out, each on a stream of its own.
@@ -295,8 +314,9 @@ Task<> TrainingRank::save() {
   const std::string path = fmt::format("state {}", rank);
   IoFile file = co_await io.open(path + ".tmp", OpenMode::kCreate);
   std::uint64_t offset = 0;
-  for (const HostBuffer& master : masters) {
-    co_await io.write(file, offset, master.span());
+  for (std::uint32_t u = 0; u < plan.units; ++u) {
+    const std::span<const float> master = master_of(u);
+    co_await io.write(file, offset, std::as_bytes(master));
     offset += master.size_bytes();
   }
   co_await io.fsync(file);
@@ -304,6 +324,10 @@ Task<> TrainingRank::save() {
   co_await io.rename(path + ".tmp", path);
   co_await io.fsync_folder("");
   saved_step = step;
+}
+
+std::span<const float> TrainingRank::master_of(std::uint32_t unit) const {
+  return {optimizer->state_of(unit).buffers.master, plan.layout(unit).shard_elements};
 }
 
 std::string TrainingRank::failure() const {

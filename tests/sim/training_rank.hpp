@@ -38,7 +38,8 @@ struct Plan {
 float initial_weight(std::uint32_t unit, std::size_t i);
 float gradient_of(float weight, int batch, std::uint32_t rank);
 int batch_of(std::uint64_t step, std::uint32_t rank);
-AdamStep adam_step(std::uint64_t step, const GradientNorm& norm, std::uint32_t ranks);
+/// `norm`: null for the constants without clipping.
+AdamStep adam_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan);
 
 /// The masters after each step, in plain loops.
 struct Reference {
@@ -114,7 +115,7 @@ class TrainingRank {
   Collectives collectives;
   HostBuffer gather_memory, gradient_memory;
   std::unique_ptr<SlotPool> gather_slots, gradient_slots;
-  std::vector<HostBuffer> weights, masters, moments, accumulators;
+  std::vector<HostBuffer> weights, masters, moments, twins, accumulators;
   std::vector<std::unique_ptr<ParameterShard>> shards;
   std::vector<std::unique_ptr<GradientBucket>> buckets;
   std::unique_ptr<CpuOptimizer> optimizer;
@@ -123,9 +124,13 @@ class TrainingRank {
   DeviceStream copies, compute, results;
   std::uint64_t step = 0;
   UpdateStep update;
+  UpdateStep ahead;              // of the verdict, which may differ
   std::uint64_t saved_step = 0;  // of the last checkpoint that was said to be durable
   std::exception_ptr cause;      // of its end, if it failed
   TimePoint ended_at;
+
+  /// Of this rank's slice, where it lies now; no update may be under way.
+  [[nodiscard]] std::span<const float> master_of(std::uint32_t unit) const;
 
  private:
   static Task<> main(TrainingRank* self);

@@ -172,7 +172,7 @@ struct Training {
         const float* expected =
             reference.after[plan.steps][u].data() + layout.shard_begin(rank->rank);
         run.require(
-            std::equal(expected, expected + layout.shard_elements, rank->masters[u].as<float>()),
+            std::equal(expected, expected + layout.shard_elements, rank->master_of(u).data()),
             "rank {}, unit {}: the weights differ from the reference", rank->rank, u);
       }
       check_checkpoint(*rank, reference);

@@ -1,0 +1,59 @@
+// actors/update_pass.hpp — the passes over a unit's shard: an update in place, one ahead of the verdict, and what undoes it.
+//
+// An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave what it read: the
+// moments, and a master that is not itself the weight, go to a twin of the same size, and a commit swaps the two. What is
+// sent out, the weight, has one place and is written there; where it is the master (fp32), the old one is kept in the
+// twin first. So no pass copies state that it does not read anyway, and nothing is ever computed backwards:
+//   ahead    home -> twin, weight in place           then: commit = swap the pointers, or one of
+//   again    the same update with other constants, from the old state, in place
+//   back     the old weight, bit for bit: from the kept master, or cast from the master, which never changed
+// Invariant: each pass writes the elements of its range alone, and gives the bits of an update in place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/kernels/optimizer_step.hpp"
+
+namespace tandem {
+
+/// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls: there is none.
+struct UpdateTwin {
+  float* master = nullptr;  // the next master; where the weight is the master, the one before
+  float* state[2] = {nullptr, nullptr};
+};
+
+/// Elements of a shard that belong to one parameter group.
+struct UpdateRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t group = 0;
+};
+
+/// The optimizer's memory of one unit's shard; all of it outlives the optimizer.
+struct UpdatedUnit {
+  UpdateBuffers buffers;
+  UpdateTwin twin;
+  std::vector<UpdateRange> ranges;  // ascending; what lies in none is never written
+
+  [[nodiscard]] bool has_twin() const noexcept { return twin.master != nullptr; }
+  /// fp32: what is sent out is the master itself.
+  [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
+  /// How far the passes reach.
+  [[nodiscard]] std::size_t elements() const noexcept {
+    return ranges.empty() ? 0 : ranges.back().end;
+  }
+};
+
+enum class UpdatePass : std::uint8_t { kInPlace, kAhead, kAgain, kBack };
+
+/// One pass over the elements [begin, end); kAgain and kBack where a pass ahead has been. `steps` by group; kBack reads
+/// none. Any thread; disjoint ranges may run at the same time.
+void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
+                     std::size_t begin, std::size_t end);
+
+/// The pass ahead went over all elements, and counts: its results are the unit's state from now on.
+void commit_pass_ahead(UpdatedUnit& unit) noexcept;
+
+}  // namespace tandem
