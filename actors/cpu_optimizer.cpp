@@ -8,6 +8,7 @@
 
 #include "actors/kernels/reduce.hpp"
 #include "runtime/event_loop.hpp"
+#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -187,12 +188,14 @@ Task<> CpuOptimizer::work() {
 Task<> CpuOptimizer::run_slice(std::uint32_t unit, std::size_t first_chunk, std::size_t chunks) {
   const Job& job = jobs_[unit];
   const UpdatedUnit& target = options_.units[unit].state;
+  const Name name = options_.units[unit].name;
   const UpdateStep* steps = job.update.steps;
   const UpdatePass pass = job.pass;
   const std::size_t ahead_chunks = job.ahead_chunks;
   const std::size_t chunk_elements = options_.chunk_elements;
   enter_slice();
   co_await options_.pool->for_chunks(chunks, [=, &target](std::size_t i) {
+    const TraceSpan span(name);
     const std::size_t chunk = first_chunk + i;
     // Where the pass ahead has not been there is nothing to do again: the state is the old one.
     const bool untouched = pass == UpdatePass::kAgain && chunk >= ahead_chunks;

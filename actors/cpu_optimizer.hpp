@@ -68,6 +68,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
   using Range = UpdateRange;
 
   struct Unit {
+    Name name = "update";  // in traces
     UpdatedUnit state;
     ParameterShardAddress shard;
   };

@@ -9,10 +9,11 @@
 // pass the first three one after another, in ticket order; several may be held (a tied weight).
 // Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
 //
-// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or UpdateUndone: then CpuOptimizer writes
-// them. No gather reads them meanwhile, because the plan orders both: a step's update is sent after the last gradient of
-// the unit is reduced, so after the last visit of the old version held its block; and the first gather of the new
-// version waits for ParamReady. Both directions are checked. An update that is undone leaves the old version as it was.
+// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or UpdateUndone: then
+// CpuOptimizer writes them. No gather reads them meanwhile, because the plan orders both: a step's update is sent after
+// the last gradient of the unit is reduced, so after the last visit of the old version held its block; and the first
+// gather of the new version waits for ParamReady. Both directions are checked. An update that is undone leaves the old
+// version as it was.
 #pragma once
 
 #include <cstddef>

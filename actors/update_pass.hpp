@@ -1,4 +1,4 @@
-// actors/update_pass.hpp — the passes over a unit's shard: an update in place, one ahead of the verdict, and what undoes it.
+// actors/update_pass.hpp — the passes over a unit's shard: in place, ahead of the verdict, and what undoes that.
 //
 // An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave what it read: the
 // moments, and a master that is not itself the weight, go to a twin of the same size, and a commit swaps the two. What is

@@ -258,7 +258,8 @@ void Rank::make_actors() {
                                     .slots = gradient_pools_[gradient_pool]->address(),
                                     .collectives = collectives_->address()}));
     optimized.push_back(
-        {.state = {.buffers = {.master = memory.master,
+        {.name = "update " + model_.units[unit].name,
+         .state = {.buffers = {.master = memory.master,
                                .state = {memory.state[0], memory.state[1]},
                                .gradient = memory.accumulator,
                                .gradient_type = accumulator_type(),

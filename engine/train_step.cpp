@@ -7,6 +7,7 @@
 
 #include "engine/stopwatch.hpp"
 #include "runtime/random.hpp"
+#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -23,13 +24,19 @@ TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
       deadlines_(inference_plan_.first_visits(rank.units().size())),
-      gradient_ticket_(rank.classes().gradients.pools()) {}
+      gradient_ticket_(rank.classes().gradients.pools()) {
+  for (const SegmentSpec& segment : rank.model().segments) {
+    forward_names_.emplace_back("forward " + segment.name);
+    backward_names_.emplace_back("backward " + segment.name);
+  }
+}
 
 void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
   if (micro_steps != micro_steps_) {
     plan_ = StepPlan::training(rank_.model(), rank_.classes(), micro_steps);
     micro_steps_ = micro_steps;
   }
+  trace::instant("step");
   visit_ = 0;
   exposure_ = {};
   backwards_ = 0;
@@ -46,6 +53,7 @@ Task<float> TrainStep::forward(Batch batch) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     const Visit& visit = plan_.visits[visit_];
     auto work = [&] {
+      const TraceSpan span(forward_names_[s]);
       rank_.bind_values(visit.uses, slots);
       runner_.forward(s, batch_, activations_);
       if (s + 1 == segments) {
@@ -70,6 +78,7 @@ Task<> TrainStep::backward(double seed) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     co_await gradient_slots(visit);
     auto work = [&] {
+      const TraceSpan span(backward_names_[s]);
       rank_.bind_values(visit.uses, slots);
       rank_.bind_gradients(visit.uses, gradient_slot_);
       runner_.backward(s, batch_, activations_, seed);
@@ -116,6 +125,7 @@ Task<Verdict> TrainStep::finish(Update update) {
   co_await updates_done();  // a unit that no segment uses may still be at the step before
   set_constants(update_steps_, update, clip * (1 / update.loss_scale));
   const bool missed = ahead_ && (forced || update_steps_ != ahead_steps_);
+  trace::instant(missed ? Name("verdict: again") : Name("verdict"));
   co_await issue_updates(missed);
   const bool speculated = std::exchange(ahead_, false);
   if (overlap_ < Overlap::kOffload) {

