@@ -20,6 +20,7 @@ std::string json_line(const StepMetrics& m) {
       .field("tokens_per_s", m.tokens_per_s)
       .field("tflops", m.tflops)
       .field("overlap_efficiency", m.overlap_efficiency)
+      .field("optimizer_s", m.optimizer_s)
       .field("exposed_optimizer_s", m.exposed_optimizer_s)
       .field("exposed_gather_s", m.exposed_gather_s)
       .field("exposed_reduce_s", m.exposed_reduce_s)

@@ -38,6 +38,7 @@ struct RunSummary {
   double tflops = 0;
   double mfu = 0;
   double overlap_efficiency = 0;
+  double optimizer_s = 0;  // of a step, as the next
   double exposed_optimizer_s = 0;  // mean per step
   std::int64_t speculation_steps = 0;
   std::int64_t speculation_rollbacks = 0;
@@ -64,6 +65,7 @@ class SummaryBuilder {
     double time_s = 0;
     double tflop = 0;  // work: tflops x time
     double overlap = 0;
+    double optimizer_s = 0;
     double exposed_optimizer_s = 0;
     std::int64_t tokens = 0;
     void add(const StepMetrics& metrics);

@@ -63,6 +63,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .tokens_per_s = static_cast<double>(result.tokens) / result.step_time_s,
           .tflops = tflops,
           .overlap_efficiency = result.overlap_efficiency,
+          .optimizer_s = result.exposure.optimizer_busy_s,
           .exposed_optimizer_s = result.exposure.optimizer_s,
           .exposed_gather_s = result.exposure.gather_s,
           .exposed_reduce_s = result.exposure.reduce_s,
