@@ -22,6 +22,12 @@ function(tandem_library name)
   target_link_libraries(tandem_${name} PUBLIC ${arg_LINK})
 endfunction()
 
+# tandem_simd(NAME): the library's kernels are compiled for AVX-512, AVX2 and without SIMD (NEON and SVE elsewhere). A CPU of
+# the years between is not worth the time that two more passes over every kernel cost each build.
+function(tandem_simd name)
+  target_compile_definitions(tandem_${name} PRIVATE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4)")
+endfunction()
+
 # tandem_tests(NAME LINK targets...): one GoogleTest binary out of tests/NAME/.
 function(tandem_tests name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
