@@ -1,0 +1,305 @@
+// actors/staged_backend.cpp — see staged_backend.hpp.
+#include "actors/staged_backend.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::size_t kGrain = 4096;  // of pieces: whole norm blocks of every type
+static_assert(kGrain % (kNormBlock * sizeof(float)) == 0);
+
+}  // namespace
+
+// ---- what the inner back end does with a piece ----
+struct StagedBackend::GatherStep {
+  CollectiveBackend& inner;
+  GatherArguments whole;
+  bool shard_on_device;
+
+  Task<> operator()(Piece p) {
+    const std::byte* shard = shard_on_device ? p.from_device : whole.shard + p.begin;
+    return inner.all_gather({.shard = shard, .block = p.for_device, .shard_bytes = p.bytes});
+  }
+};
+
+struct StagedBackend::BroadcastStep {
+  CollectiveBackend& inner;
+  std::uint32_t root;
+
+  Task<> operator()(Piece p) {
+    std::byte* data = root == inner.rank() ? p.from_device : p.for_device;
+    return inner.broadcast({.data = data, .bytes = p.bytes, .root = root});
+  }
+};
+
+struct StagedBackend::AllToAllStep {
+  CollectiveBackend& inner;
+
+  Task<> operator()(Piece p) {
+    return inner.all_to_all({.from = p.from_device, .into = p.for_device, .bytes = p.bytes});
+  }
+};
+
+struct StagedBackend::ExchangeStep {
+  CollectiveBackend& inner;
+
+  Task<> operator()(Piece p) {
+    return inner.exchange({.mine = p.from_device, .all = p.for_device, .bytes = p.bytes});
+  }
+};
+
+struct StagedBackend::ReduceStep {
+  CollectiveBackend& inner;
+  ReduceArguments whole;
+  bool is_all_reduce;
+  GradientNorm norm = {};
+
+  Task<> operator()(Piece p) {
+    const std::size_t begin = p.begin / bytes_of(whole.block_type);
+    ReduceArguments part = whole;
+    part.block = p.from_device;
+    part.accumulator =
+        static_cast<std::byte*>(whole.accumulator) + begin * bytes_of(whole.accumulator_type);
+    part.shard_elements = p.bytes / bytes_of(whole.block_type);
+    GradientNorm of_piece = is_all_reduce ? co_await inner.all_reduce_add(part)
+                                          : co_await inner.reduce_scatter_add(part);
+    if (of_piece.first_bad_element >= 0) {
+      of_piece.first_bad_element += static_cast<std::int64_t>(begin);
+    }
+    norm.merge(of_piece);
+  }
+};
+
+// ---- memory ----
+StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner,
+                             Options options)
+    : device_(device),
+      inner_(std::move(inner)),
+      stage_bytes_(options.stage_bytes),
+      gathers_(make_lane("gathered from device", "gathers to device")),
+      reductions_(make_lane("gradients to host", "exchanges to device")) {
+  TANDEM_CHECK(stage_bytes_ / inner_->world() >= kGrain, "a stage has room for all ranks");
+}
+
+StagedBackend::Lane StagedBackend::make_lane(Name to_host, Name to_device) {
+  const auto half = [this] { return inner_->allocate(stage_bytes_); };
+  return {.to_host = device_.stream(to_host),
+          .to_device = device_.stream(to_device),
+          .from_device = {half(), half()},
+          .for_device = {half(), half()}};
+}
+
+std::byte* StagedBackend::allocate_on_device(std::size_t bytes) {
+  return allocated_.emplace_back(device_.allocate(bytes)).data();
+}
+
+bool StagedBackend::is_on_device(const void* memory) const noexcept {
+  const auto* at = static_cast<const std::byte*>(memory);
+  return std::ranges::any_of(allocated_, [at](const DeviceBuffer& buffer) {
+    return at >= buffer.data() && at < buffer.data() + buffer.size_bytes();
+  });
+}
+
+// ---- the operations ----
+Task<> StagedBackend::all_gather(GatherArguments a) {
+  const bool shard_on_device = is_on_device(a.shard);
+  if (!is_on_device(a.block)) {
+    TANDEM_CHECK(!shard_on_device, "a block on the host is gathered from shards on the host");
+    co_await inner_->all_gather(a);
+    co_return;
+  }
+  const bool in_place = a.shard == a.block + inner_->rank() * a.shard_bytes;
+  Transfer transfer{.lane = &gathers_,
+                    .part_bytes = a.shard_bytes,
+                    .source = shard_on_device ? a.shard : nullptr,
+                    .target = a.block,
+                    .target_parts = world()};
+  if (in_place) {
+    transfer.part_in_place = rank();
+  }
+  if (in_place && world() == 1) {
+    co_return;
+  }
+  if (world() > 1 || shard_on_device) {
+    GatherStep step{*inner_, a, shard_on_device};
+    co_await carry_out(transfer, &step);
+    co_return;
+  }
+  struct Straight {
+    Lane& lane;
+    GatherArguments a;
+    Task<> operator()(Piece /*piece*/) {
+      lane.to_device.to_device(a.block, {a.shard, a.shard_bytes});
+      co_await lane.to_device.record().wait();
+    }
+  } straight{gathers_, a};
+  co_await carry_out({.lane = &gathers_}, &straight);
+}
+
+Task<GradientNorm> StagedBackend::reduce_scatter_add(ReduceArguments a) { return reduce(a, false); }
+
+Task<GradientNorm> StagedBackend::all_reduce_add(ReduceArguments a) { return reduce(a, true); }
+
+Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) {
+  TANDEM_CHECK(!is_on_device(a.accumulator), "gradients are accumulated on the host");
+  if (!is_on_device(a.block)) {
+    co_return is_all_reduce ? co_await inner_->all_reduce_add(a)
+                            : co_await inner_->reduce_scatter_add(a);
+  }
+  ReduceStep step{*inner_, a, is_all_reduce};
+  co_await carry_out({.lane = &reductions_,
+                      .part_bytes = a.shard_elements * bytes_of(a.block_type),
+                      .source = a.block,
+                      .source_parts = is_all_reduce ? 1U : world()},
+                     &step);
+  co_return step.norm;
+}
+
+Task<> StagedBackend::exchange(ExchangeArguments a) {
+  TANDEM_CHECK(a.bytes == 0 || is_on_device(a.mine) == is_on_device(a.all),
+               "both operands of an exchange lie on one side");
+  if (a.bytes == 0 || !is_on_device(a.mine)) {
+    co_await inner_->exchange(a);
+    co_return;
+  }
+  ExchangeStep step{*inner_};
+  co_await carry_out({.lane = &reductions_,
+                      .part_bytes = a.bytes,
+                      .source = a.mine,
+                      .target = a.all,
+                      .target_parts = world()},
+                     &step);
+}
+
+Task<> StagedBackend::broadcast(BroadcastArguments a) {
+  if (!is_on_device(a.data)) {
+    co_await inner_->broadcast(a);
+    co_return;
+  }
+  const bool gives = a.root == rank();
+  BroadcastStep step{*inner_, a.root};
+  co_await carry_out({.lane = &gathers_,
+                      .part_bytes = a.bytes,
+                      .source = gives ? a.data : nullptr,
+                      .target = gives ? nullptr : a.data},
+                     &step);
+}
+
+Task<> StagedBackend::all_to_all(AllToAllArguments a) {
+  TANDEM_CHECK(is_on_device(a.from) == is_on_device(a.into),
+               "both operands of an all-to-all lie on one side");
+  if (!is_on_device(a.from)) {
+    co_await inner_->all_to_all(a);
+    co_return;
+  }
+  AllToAllStep step{*inner_};
+  co_await carry_out({.lane = &gathers_,
+                      .part_bytes = a.bytes,
+                      .source = a.from,
+                      .source_parts = world(),
+                      .target = a.into,
+                      .target_parts = world()},
+                     &step);
+}
+
+// ---- piece by piece ----
+std::size_t StagedBackend::Transfer::pieces() const noexcept {
+  return std::max<std::size_t>(1, (part_bytes + piece_bytes - 1) / piece_bytes);
+}
+
+std::size_t StagedBackend::Transfer::length(std::size_t piece) const noexcept {
+  return std::min(piece_bytes, part_bytes - piece * piece_bytes);
+}
+
+template <class Step>
+Task<> StagedBackend::carry_out(Transfer transfer, Step* step) {
+  // By the world, not by the parts at this end, so that all ranks cut alike.
+  transfer.piece_bytes = stage_bytes_ / world() / kGrain * kGrain;
+  std::exception_ptr error;
+  try {
+    co_await run_pieces(&transfer, step);
+    co_return;
+  } catch (const DeviceError& failed) {
+    inner_->abandon(failed.what());
+    error = std::current_exception();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  co_await until_idle(transfer.lane);
+  std::rethrow_exception(error);
+}
+
+// Half k % 2 takes piece k when piece k - 2 has left it: on its way in that is known, since the inner back end is through
+// with it; on its way out it is awaited.
+template <class Step>
+Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
+  const std::size_t pieces = t->pieces();
+  std::array<std::optional<DeviceEvent>, 2> in;
+  std::array<std::optional<DeviceEvent>, 2> out;
+  if (t->source != nullptr) {
+    in[0] = copy_in(*t, 0);
+  }
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    const std::size_t half = piece % 2;
+    if (t->source != nullptr) {
+      if (piece + 1 < pieces) {
+        in[1 - half] = copy_in(*t, piece + 1);
+      }
+      co_await in[half]->wait();
+    }
+    if (out[half].has_value()) {
+      co_await out[half]->wait();
+    }
+    co_await (*step)(Piece{.begin = piece * t->piece_bytes,
+                           .bytes = t->length(piece),
+                           .from_device = t->lane->from_device[half],
+                           .for_device = t->lane->for_device[half]});
+    if (t->target != nullptr) {
+      out[half] = copy_out(*t, piece);
+    }
+  }
+  if (const auto& last = out[(pieces - 1) % 2]; last.has_value()) {
+    co_await last->wait();  // and so all before it: a stream is in order
+  }
+}
+
+DeviceEvent StagedBackend::copy_in(const Transfer& t, std::size_t piece) {
+  const std::size_t bytes = t.length(piece);
+  std::byte* half = t.lane->from_device[piece % 2];
+  for (std::size_t part = 0; part < t.source_parts && bytes > 0; ++part) {
+    t.lane->to_host.to_host({half + part * bytes, bytes},
+                            t.source + part * t.part_bytes + piece * t.piece_bytes);
+  }
+  return t.lane->to_host.record();
+}
+
+DeviceEvent StagedBackend::copy_out(const Transfer& t, std::size_t piece) {
+  const std::size_t bytes = t.length(piece);
+  const std::byte* half = t.lane->for_device[piece % 2];
+  for (std::size_t part = 0; part < t.target_parts && bytes > 0; ++part) {
+    if (part != t.part_in_place) {
+      t.lane->to_device.to_device(t.target + part * t.part_bytes + piece * t.piece_bytes,
+                                  {half + part * bytes, bytes});
+    }
+  }
+  return t.lane->to_device.record();
+}
+
+// After a failure: the operands are their owners' again when nothing copies them any more.
+Task<> StagedBackend::until_idle(Lane* lane) {
+  const std::array events = {lane->to_host.record(), lane->to_device.record()};
+  for (const DeviceEvent& event : events) {
+    try {
+      co_await event.wait();
+    } catch (const DeviceError&) {
+      // A device that failed does nothing any more.
+    }
+  }
+}
+
+}  // namespace tandem
