@@ -19,10 +19,19 @@ ParameterShard::ParameterShard(Options options)
     : Actor(options.name), options_(std::move(options)), version_(options_.version) {
   TANDEM_CHECK(options_.shard != nullptr || options_.layout.shard_elements == 0,
                "a shard's bytes are handed in");
-  if (options_.layout.world == 1) {
-    block_version_ =
-        version_;  // a block that is all shard; UpdateStarts and ParamReady keep it true
+  if (block_is_shard()) {
+    block_version_ = version_;  // UpdateStarts and ParamReady keep it true
   }
+}
+
+bool ParameterShard::shard_lies_in_block() const noexcept {
+  return options_.block != nullptr && options_.shard >= options_.block &&
+         options_.shard <
+             options_.block + options_.layout.padded_elements * bytes_of(options_.type);
+}
+
+bool ParameterShard::block_is_shard() const noexcept {
+  return options_.layout.world == 1 && shard_lies_in_block();
 }
 
 void ParameterShard::handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
@@ -45,7 +54,7 @@ Task<> ParameterShard::handle(ReleaseUnit release) {
 void ParameterShard::handle(UpdateStarts update) {
   TANDEM_CHECK(update.version > version_, "versions go up");
   TANDEM_CHECK(!updating_ && !gathering_, "a shard is not overwritten while a gather reads it");
-  TANDEM_CHECK(options_.block == nullptr || held_.empty(), "nor while a visit holds its block");
+  TANDEM_CHECK(!shard_lies_in_block() || held_.empty(), "nor while a visit holds its block");
   updating_ = true;
 }
 
@@ -54,7 +63,7 @@ void ParameterShard::handle(ParamReady ready) {
   TANDEM_CHECK(!gathering_, "a shard is not overwritten while a gather reads it");
   updating_ = false;
   version_ = ready.version;
-  if (options_.layout.world == 1) {
+  if (block_is_shard()) {
     block_version_ = version_;
   }
   version_since_ = EventLoop::current().now();
@@ -111,6 +120,8 @@ Task<std::byte*> ParameterShard::acquire(AcquireUnit request) {
     co_await options_.collectives.send(SkipGather{order}, scope().stop_token());
   } else {
     TANDEM_CHECK(!updating_ && version_ == request.version, "a gather reads the wanted version");
+    TANDEM_CHECK(options_.block == nullptr || held_.empty(),
+                 "a block is not overwritten while a visit holds it");
     co_await gather(order, grant.data);
     block_version_ = request.version;
   }

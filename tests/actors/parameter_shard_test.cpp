@@ -30,7 +30,9 @@ struct ShardWorld : World {
   std::vector<std::byte*> blocks;
   std::vector<std::string> errors;
 
-  explicit ShardWorld(std::uint32_t world_size = 1, std::uint32_t rank = 0)
+  /// `block_apart`: it stays whole, in the first slot's memory, and its shard lies elsewhere.
+  explicit ShardWorld(std::uint32_t world_size = 1, std::uint32_t rank = 0,
+                      bool block_apart = false)
       : layout(UnitLayout::make(5000, world_size)),
         backend(world_size, rank),
         memory(2 * layout.padded_elements * 4),
@@ -42,6 +44,7 @@ struct ShardWorld : World {
                .layout = layout,
                .type = DType::kF32,
                .shard = bytes.data(),
+               .block = block_apart ? memory.data() : nullptr,
                .version = 1,
                .slots = slots.address(),
                .collectives = collectives.address()}) {
@@ -124,6 +127,25 @@ TEST(ParameterShard, GathersTheRightBytesAtWorldEight) {
   EXPECT_EQ(world.backend.gathers[0].shard_bytes, 1024U * 4);
   EXPECT_EQ(world.backend.gathers[0].block, world.memory.data());
   EXPECT_EQ(world.collectives.counters().gathers.bytes, 8192U * 4);
+}
+
+TEST(ParameterShard, ABlockApartFromItsShardIsGatheredOncePerVersion) {
+  for (const std::uint32_t world_size : {1U, 2U}) {
+    ShardWorld world(world_size, 0, true);
+    world.acquire(1, 0);
+    world.send(ReleaseUnit{1});
+    world.acquire(1, 1);
+    ASSERT_EQ(world.granted.size(), 2U);
+    ASSERT_EQ(world.backend.gathers.size(), 1U);
+    EXPECT_EQ(world.backend.gathers[0].block, world.memory.data());
+    EXPECT_EQ(world.backend.gathers[0].shard, world.bytes.data());
+    world.send(UpdateStarts{2});  // the shard is not what the visit holds
+    world.send(ReleaseUnit{2});
+    world.send(ParamReady{2});
+    world.acquire(2, 2);
+    EXPECT_EQ(world.granted.back(), "ticket 2 version 2");
+    EXPECT_EQ(world.backend.gathers.size(), 2U);
+  }
 }
 
 TEST(ParameterShard, AFailedGatherReachesTheAsker) {
