@@ -27,6 +27,9 @@ struct GatherArguments {
                                      // `block` at its own place, and is not copied then
   std::byte* block = nullptr;        // world * shard_bytes, written until the task ends
   std::size_t shard_bytes = 0;
+  // The shard is all of the block, with the same bytes on every rank: a copy, for which nothing travels between ranks and
+  // the block holds shard_bytes. All ranks say so alike.
+  bool is_whole = false;
 };
 
 /// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank 1's) + ...

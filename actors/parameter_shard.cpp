@@ -134,7 +134,11 @@ Task<> ParameterShard::gather(std::uint64_t order, std::byte* into) {
   const std::size_t shard_bytes = options_.layout.shard_elements * bytes_of(options_.type);
   std::exception_ptr error;
   try {
-    co_await options_.collectives.ask(AllGather{order, {options_.shard, into, shard_bytes}},
+    co_await options_.collectives.ask(AllGather{order,
+                                                {.shard = options_.shard,
+                                                 .block = into,
+                                                 .shard_bytes = shard_bytes,
+                                                 .is_whole = options_.layout.world == 1}},
                                       scope().stop_token());
   } catch (...) {
     error = std::current_exception();

@@ -77,6 +77,11 @@ void ShmBackend::abandon(std::string_view why) noexcept {
 
 // ---- the operations ----
 Task<> ShmBackend::all_gather(GatherArguments a) {
+  if (a.is_whole) {
+    co_await pool_.run(
+        [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); });
+    co_return;
+  }
   const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes);
   if (a.shard_bytes <= kExchangeBytes) {
     co_await exchange_words(kGathers, {a.shard, a.block, a.shard_bytes}, header);

@@ -23,7 +23,10 @@ struct StagedBackend::GatherStep {
 
   Task<> operator()(Piece p) {
     const std::byte* shard = shard_on_device ? p.from_device : whole.shard + p.begin;
-    return inner.all_gather({.shard = shard, .block = p.for_device, .shard_bytes = p.bytes});
+    return inner.all_gather({.shard = shard,
+                             .block = p.for_device,
+                             .shard_bytes = p.bytes,
+                             .is_whole = whole.is_whole});
   }
 };
 
@@ -113,23 +116,27 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
     co_await inner_->all_gather(a);
     co_return;
   }
-  const bool in_place = a.shard == a.block + inner_->rank() * a.shard_bytes;
+  if (!shard_on_device && (a.is_whole || world() == 1)) {
+    co_await straight(a);
+    co_return;
+  }
+  const bool in_place = a.shard == a.block + (a.is_whole ? 0 : rank() * a.shard_bytes);
   Transfer transfer{.lane = &gathers_,
                     .part_bytes = a.shard_bytes,
                     .source = shard_on_device ? a.shard : nullptr,
                     .target = a.block,
-                    .target_parts = world()};
+                    .target_parts = a.is_whole ? 1U : world()};
   if (in_place) {
     transfer.part_in_place = rank();
   }
-  if (in_place && world() == 1) {
+  if (in_place && (a.is_whole || world() == 1)) {
     co_return;
   }
-  if (world() > 1 || shard_on_device) {
-    GatherStep step{*inner_, a, shard_on_device};
-    co_await carry_out(transfer, &step);
-    co_return;
-  }
+  GatherStep step{*inner_, a, shard_on_device};
+  co_await carry_out(transfer, &step);
+}
+
+Task<> StagedBackend::straight(GatherArguments a) {
   struct Straight {
     Lane& lane;
     GatherArguments a;

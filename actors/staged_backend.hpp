@@ -3,7 +3,7 @@
 // Slots and whole blocks lie on the device; shards, accumulators and optimizer state on the host. So a gather ends with
 // copies to the device, and a reduction begins with copies to the host. Both go by pieces through two halves of a stage in
 // memory of the inner back end (its peers read it in place): while piece i is gathered (reduced), piece i - 1 is on its
-// way to the device (piece i + 1 to the host). On one rank a shard goes straight to its block. Cutting changes no bit: the
+// way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it. Cutting changes no bit: the
 // additions of an element keep their order, and norms merge exactly.
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
@@ -110,6 +110,7 @@ class StagedBackend final : public CollectiveBackend {
   DeviceEvent copy_in(const Transfer& transfer, std::size_t piece);
   DeviceEvent copy_out(const Transfer& transfer, std::size_t piece);
   static Task<> until_idle(Lane* lane);
+  Task<> straight(GatherArguments arguments);
   Task<GradientNorm> reduce(ReduceArguments arguments, bool is_all_reduce);
 
   Device& device_;
