@@ -3,8 +3,8 @@
 // Slots and whole blocks lie on the device; shards, accumulators and optimizer state on the host. So a gather ends with
 // copies to the device, and a reduction begins with copies to the host. Both go by pieces through two halves of a stage in
 // memory of the inner back end (its peers read it in place): while piece i is gathered (reduced), piece i - 1 is on its
-// way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it. Cutting changes no bit: the
-// additions of an element keep their order, and norms merge exactly.
+// way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it. Cutting changes no
+// bit: the additions of an element keep their order, and norms merge exactly.
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on

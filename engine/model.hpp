@@ -81,10 +81,19 @@ struct WeightRef {
   std::size_t parameter = 0;  // index into that unit's parameters
 };
 
+/// What a segment's forward costs a device: for simulated devices, whose time follows from it; no result does.
+struct SegmentCost {
+  bool looks_up = false;             // it reads rows of its weights and multiplies with none
+  std::int64_t attention_width = 0;  // heads times their size; 0: no attention
+  /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
+  std::function<double(bool is_backward)> seconds = {};
+};
+
 struct SegmentSpec {
   std::string name;
   std::vector<WeightRef> weights;
   std::shared_ptr<const Segment> run;
+  SegmentCost cost;
 };
 
 /// Fills out[0, end-begin) with the elements [begin, end) (row-major, fp32) of a parameter's initial value.

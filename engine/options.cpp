@@ -28,4 +28,6 @@ std::string_view name_of(Speculate speculate) {
   return "";
 }
 
+std::string_view name_of(DeviceKind device) { return device == DeviceKind::kSim ? "sim" : "cpu"; }
+
 }  // namespace tandem

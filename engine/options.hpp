@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/sim_spec.hpp"
+
 namespace tandem {
 
 /// What may run at the same time. A scheduling choice only: losses and weights are the same bits at every setting.
@@ -16,6 +18,14 @@ enum class Overlap : std::uint8_t {
 
 std::string_view name_of(Overlap overlap);
 
+/// Where segments run, and where slots and whole blocks lie. Losses and weights are the same bits on both.
+enum class DeviceKind : std::uint8_t {
+  kCpu,
+  kSim,  // a simulated accelerator in real time: ATen's CPU kernels, and the time that the described device would take
+};
+
+std::string_view name_of(DeviceKind device);
+
 /// Whether updates begin ahead of the verdict on the gradients (norm, finite), at Overlap::kFull.
 enum class Speculate : std::uint8_t {
   kAuto,  // while few of the last verdicts would have undone them
@@ -26,6 +36,8 @@ enum class Speculate : std::uint8_t {
 std::string_view name_of(Speculate speculate);
 
 struct EngineOptions {
+  DeviceKind device = DeviceKind::kCpu;
+  SimSpec sim;  // the device described, for kSim
   Overlap overlap = Overlap::kFull;
   Speculate speculate = Speculate::kAuto;
   int inflight_buckets =

@@ -23,8 +23,8 @@ constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduce
 
 /// fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
 struct Rank::Memory {
-  std::byte* block = nullptr;  // of a unit that stays whole
-  std::byte* shard = nullptr;  // in compute type; inside the block where there is one
+  std::byte* block = nullptr;  // of a unit that stays whole; on the device where there is one
+  std::byte* shard = nullptr;  // in compute type; inside the block if that is on the host
   float* master = nullptr;
   float* state[2] = {nullptr, nullptr};  // of the optimizer; as many as it has
   UpdateTwin twin;
@@ -35,11 +35,14 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
                               int cores_shared_by) {
   const int cores = std::max(1, machine::usable_cpus() / cores_shared_by);
   RankOptions rank{
+      .device = options.device,
+      .sim = options.sim,
       .type = type,
       .zero = config.zero,
       .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
       .gather_slots = options.gather_slots,
-      .state_arrays = tandem::state_arrays(update_config(config.optimizer))};
+      .state_arrays = tandem::state_arrays(update_config(config.optimizer)),
+      .recomputes = options.activation_checkpointing};
   rank.compute_threads = options.compute_threads > 0 ? options.compute_threads : cores;
   const double share = config.zero.offload_optimizer.cpuadam_cores_perc;
   rank.optimizer_threads = options.optimizer_threads > 0
@@ -77,6 +80,11 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       link_pool_(loop_, {.threads = std::min(2, options_.compute_threads), .name = "link"}),
       backend_(communicator.make_backend(loop_, link_pool_)),
       scope_(loop_, "actors") {
+  if (options_.device == DeviceKind::kSim) {
+    accelerator_.emplace(loop_, communicator.rank(), options_.sim);
+    backend_ = accelerator_->stage(std::move(backend_));
+    resident_bytes_.staging = accelerator_->staging_bytes();
+  }
   for (const UnitSpec& unit : model_.units) {
     layouts_.push_back(ParameterLayout::of(unit, residency_));
     parameter_count_ += unit.numel();
@@ -104,17 +112,27 @@ std::byte* Rank::allocate_shared(std::size_t bytes, std::size_t& counted) {
   return backend_->allocate(bytes);
 }
 
+void Rank::allocate_weights(std::size_t unit) {
+  const UnitLayout& layout = layouts_[unit].block;
+  const std::size_t size = bytes_of(options_.type);
+  Memory& memory = memory_[unit];
+  const std::size_t block_bytes = layout.padded_elements * size;
+  if (residency_.whole[unit] && accelerator_) {
+    memory.block = allocate_on_device(
+        block_bytes, fmt::format("the whole weights of unit \"{}\"", model_.units[unit].name));
+  } else if (residency_.whole[unit]) {
+    memory.block = allocate_shared(block_bytes, resident_bytes_.weights);
+    memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
+    return;
+  }
+  memory.shard = allocate_shared(layout.shard_elements * size, resident_bytes_.weights);
+}
+
 void Rank::allocate_units() {
   for (std::size_t unit = 0; unit < layouts_.size(); ++unit) {
     const UnitLayout& layout = layouts_[unit].block;
-    const std::size_t size = bytes_of(options_.type);
     Memory& memory = memory_.emplace_back();
-    if (residency_.whole[unit]) {
-      memory.block = allocate_shared(layout.padded_elements * size, resident_bytes_.weights);
-      memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
-    } else {
-      memory.shard = allocate_shared(layout.shard_elements * size, resident_bytes_.weights);
-    }
+    allocate_weights(unit);
     const auto floats = [&] {
       return reinterpret_cast<float*>(
           allocate(layout.shard_elements * sizeof(float), resident_bytes_.optimizer));
@@ -216,12 +234,17 @@ std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools, 
   for (std::size_t pool = 0; pool < pools.pools(); ++pool) {
     const std::size_t slots = pool == 0 ? shared_slots : 1;
     const std::size_t slot_bytes = pools.slot_elements[pool] * bytes_of(options_.type);
-    made.push_back(slots == 0 ? nullptr
-                              : std::make_unique<SlotPool>(SlotPool::Options{
-                                    .name = name,
-                                    .memory = (this->*allocate_slots)(slots * slot_bytes, counted),
-                                    .slot_bytes = slot_bytes,
-                                    .plan = {.slots = slots, .max_in_flight = slots}}));
+    if (slots == 0) {
+      made.push_back(nullptr);
+      continue;
+    }
+    std::byte* memory = accelerator_ ? slots_on_device(pools, pool, name, slots * slot_bytes)
+                                     : (this->*allocate_slots)(slots * slot_bytes, counted);
+    made.push_back(std::make_unique<SlotPool>(
+        SlotPool::Options{.name = name,
+                          .memory = memory,
+                          .slot_bytes = slot_bytes,
+                          .plan = {.slots = slots, .max_in_flight = slots}}));
   }
   return made;
 }
@@ -388,7 +411,9 @@ std::size_t Rank::twins() const {
 Busy Rank::busy() const {
   return {.compute_s = lane_.busy_s(),
           .optimizer_s = optimizer_pool_.busy_s() / optimizer_pool_.threads(),
-          .link_s = link_pool_.busy_s() / link_pool_.threads()};
+          .link_s = link_pool_.busy_s() / link_pool_.threads(),
+          .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,
+          .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0};
 }
 
 std::int64_t Rank::flat_begin(std::size_t unit) const {

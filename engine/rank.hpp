@@ -22,6 +22,7 @@
 #include "actors/gradient_bucket.hpp"
 #include "actors/parameter_shard.hpp"
 #include "actors/slot_pool.hpp"
+#include "engine/accelerator.hpp"
 #include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
 #include "engine/model.hpp"
@@ -39,6 +40,8 @@
 namespace tandem {
 
 struct RankOptions {
+  DeviceKind device = DeviceKind::kCpu;
+  SimSpec sim;
   DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
   ZeroConfig zero;
   int micro_steps = 1;           // per optimizer step
@@ -50,6 +53,7 @@ struct RankOptions {
   int optimizer_threads = 1;
   std::vector<int> optimizer_cores;     // empty: not bound
   bool optimizer_shares_cores = false;  // with the compute lane
+  bool recomputes = false;              // activations, in backward
 
   /// Fills in what the engine options leave open, from the config and the machine.
   /// `cores_shared_by`: ranks that compute on the same cores.
@@ -62,6 +66,8 @@ struct Busy {
   double compute_s = 0;
   double optimizer_s = 0;
   double link_s = 0;
+  double to_device_s = 0;
+  double to_host_s = 0;
 };
 
 class Rank {
@@ -105,6 +111,8 @@ class Rank {
   [[nodiscard]] const ResidentBytes& resident_bytes() const noexcept { return resident_bytes_; }
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] Busy busy() const;
+  /// Compute lane: what visiting a segment takes at least, on a simulated device; a guard around the work.
+  [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const Batch& batch) const;
 
   /// Where the padded block of a unit begins when the blocks of all units are laid end to end.
   [[nodiscard]] std::int64_t flat_begin(std::size_t unit) const;
@@ -137,6 +145,7 @@ class Rank {
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
   /// Memory that the peers' collectives read in place; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
+  void allocate_weights(std::size_t unit);
   void allocate_units();
   void allocate_twins();
   /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
@@ -146,6 +155,10 @@ class Rank {
   std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools, Name name,
                                                     std::size_t shared_slots,
                                                     Allocate allocate_slots, std::size_t& counted);
+  /// Throws Error(kRefused) naming the purpose.
+  std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose);
+  std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, Name name,
+                             std::size_t bytes);
   void make_actors();
   void load_weights();
 
@@ -168,6 +181,7 @@ class Rank {
   ComputeLane lane_;
   CpuPool optimizer_pool_;
   CpuPool link_pool_;
+  std::optional<Accelerator> accelerator_;
   std::unique_ptr<CollectiveBackend> backend_;
   Scope scope_;
 

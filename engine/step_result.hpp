@@ -49,6 +49,8 @@ struct Exposure {
   double compute_busy_s = 0;
   double optimizer_busy_s = 0;  // of the busiest reading: pool time over its threads
   double link_busy_s = 0;
+  double to_device_busy_s = 0;  // of the links between host and device
+  double to_host_busy_s = 0;
 };
 
 struct StepResult {
@@ -64,6 +66,7 @@ struct StepResult {
   double step_time_s = 0;
   double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
   Exposure exposure;
+  std::int64_t peak_device_bytes = 0;  // of this rank's device, so far
 };
 
 }  // namespace tandem

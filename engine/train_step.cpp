@@ -54,6 +54,7 @@ Task<float> TrainStep::forward(Batch batch) {
     const Visit& visit = plan_.visits[visit_];
     auto work = [&] {
       const TraceSpan span(forward_names_[s]);
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch_);
       rank_.bind_values(visit.uses, slots);
       runner_.forward(s, batch_, activations_);
       if (s + 1 == segments) {
@@ -79,6 +80,7 @@ Task<> TrainStep::backward(double seed) {
     co_await gradient_slots(visit);
     auto work = [&] {
       const TraceSpan span(backward_names_[s]);
+      const SegmentTime time = rank_.time_of(s, Phase::kBackward, batch_);
       rank_.bind_values(visit.uses, slots);
       rank_.bind_gradients(visit.uses, gradient_slot_);
       runner_.backward(s, batch_, activations_, seed);
@@ -149,6 +151,7 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
     const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
     const Visit& visit = inference_plan_.visits[s];
     auto work = [&] {
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch);
       rank_.bind_values(visit.uses, slots);
       activation = runner_.infer(s, batch, activation, head_output);
       rank_.unbind_values(visit.uses);

@@ -32,4 +32,18 @@ double model_flops_utilisation(std::int64_t parameters, std::int64_t tokens, dou
   return peak_tflops > 0 ? model_tflops(parameters, tokens, step_time_s) / peak_tflops : 0;
 }
 
+double forward_flops(const SegmentShape& shape, std::int64_t sequences,
+                     std::int64_t length) noexcept {
+  const double tokens = static_cast<double>(sequences) * static_cast<double>(length);
+  const double dense = 2 * static_cast<double>(shape.weights) * tokens;
+  const double attention =
+      4 * static_cast<double>(shape.attention_width) * static_cast<double>(length) * tokens;
+  return dense + attention;
+}
+
+double backward_flops(const SegmentShape& shape, std::int64_t sequences, std::int64_t length,
+                      bool recomputes) noexcept {
+  return (recomputes ? 3 : 2) * forward_flops(shape, sequences, length);
+}
+
 }  // namespace tandem

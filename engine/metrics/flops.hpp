@@ -1,5 +1,5 @@
 // engine/metrics/flops.hpp — how many floating-point operations a training step is worth, by two
-// customs.
+// customs, and what a segment asks of a device.
 #pragma once
 
 #include <cstdint>
@@ -26,5 +26,18 @@ struct FlopShape {
 /// Model FLOPs utilisation: model_tflops over the device's peak; 0 when the peak is unknown (<= 0).
 [[nodiscard]] double model_flops_utilisation(std::int64_t parameters, std::int64_t tokens,
                                              double step_time_s, double peak_tflops) noexcept;
+
+struct SegmentShape {
+  std::int64_t weights = 0;          // elements it multiplies with
+  std::int64_t attention_width = 0;  // heads times their size; 0: no attention
+};
+
+/// One segment's forward over `sequences` of `length` tokens: 2 per weight and token, and for attention 4 x width x
+/// length per token (scores and their sums, not halved for causal masks, as in example_tflops).
+[[nodiscard]] double forward_flops(const SegmentShape& shape, std::int64_t sequences,
+                                   std::int64_t length) noexcept;
+/// Its backward: twice the forward, and the forward once more when activations are recomputed.
+[[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
+                                    std::int64_t length, bool recomputes) noexcept;
 
 }  // namespace tandem

@@ -23,7 +23,6 @@ constexpr std::array kLater = {
     Later{"--optimizer_state", "other layouts of optimizer state"},
     Later{"--bucket_mb", "buckets smaller than a unit"},
     Later{"--io_backend", "the choice of an I/O back end"},
-    Later{"--sim_spec", "the simulated accelerator"},
     Later{"--resume", "checkpoints"},
     Later{"--save_every", "checkpoints"},
     Later{"--keep", "checkpoints"},
@@ -59,8 +58,12 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--gradient_clipping", f.gradient_clipping, "Limit of the global norm; 0: off");
   app.add_option("--gradient_accumulation_steps", f.gradient_accumulation_steps,
                  "Micro-batches per step");
-  app.add_option("--device", f.device, "auto or cpu (cuda and sim come later)")
+  app.add_option("--device", f.device,
+                 "auto, cpu, or sim: a simulated accelerator in real time (cuda comes later)")
       ->capture_default_str();
+  app.add_option("--sim_spec", f.sim_spec,
+                 "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,memory=16GB,"
+                 "latency=10us");
   app.add_option("--overlap", f.overlap,
                  "What may run at the same time: off, comm (gathers and reductions), offload (also "
                  "the optimizer, under the next forward), full (also under its own backward)")
@@ -145,11 +148,17 @@ void check_run_flags(const RunFlags& f) {
     throw user_error("flags", "--forced_misses is {}; it must be between 0 and 1", f.forced_misses);
   }
   require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
-  if (f.device != "auto" && f.device != "cpu") {
-    require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
-    throw user_error(
-        "flags", "--device {} is not in this version, which trains on the CPU; use cpu", f.device);
+  require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
+  if (f.device == "cuda") {
+    throw user_error("flags",
+                     "--device cuda is not in this version, which has no device layer for it; use "
+                     "cpu, or sim for a simulated accelerator");
   }
+  if (!f.sim_spec.empty() && f.device != "sim") {
+    throw user_error("flags", "--sim_spec is \"{}\" and --device {}; use it with --device sim",
+                     f.sim_spec, f.device);
+  }
+  (void)parse_sim_spec(f.sim_spec);
   if (!f.dtype.empty()) {
     require_one_of("--dtype", f.dtype, {"fp32", "bf16", "fp16"});
   }
@@ -187,6 +196,8 @@ std::vector<KeyOverride> config_overrides(const RunFlags& flags) {
 
 EngineOptions engine_options(const RunFlags& flags) {
   EngineOptions options;
+  options.device = flags.device == "sim" ? DeviceKind::kSim : DeviceKind::kCpu;
+  options.sim = parse_sim_spec(flags.sim_spec);
   options.overlap = flags.overlap == "off"       ? Overlap::kOff
                     : flags.overlap == "comm"    ? Overlap::kComm
                     : flags.overlap == "offload" ? Overlap::kOffload

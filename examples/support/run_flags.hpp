@@ -38,6 +38,7 @@ struct RunFlags {
 
   // What the engine may do.
   std::string device = "auto";
+  std::string sim_spec;
   std::string overlap = "full";
   std::string speculate = "auto";
   int inflight_buckets = 0;

@@ -70,13 +70,18 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .exposed_data_s = result.exposure.data_s,
           .verdict = std::string(name_of(result.verdict.outcome)),
           .speculated = result.verdict.speculated,
-          .peak_host_bytes = recent_peak_bytes(result)};
+          .peak_host_bytes = recent_peak_bytes(result),
+          .peak_device_bytes = result.peak_device_bytes};
 }
 
 void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& config,
                       Engine& engine, double model_tflops, std::int64_t without_engine_bytes) {
-  summary.mfu = model_tflops / engine.measure_peak_tflops();
-  summary.device = "cpu";
+  const bool is_simulated = flags.device == "sim";
+  constexpr double kTera = 1e12;
+  summary.mfu =
+      model_tflops / (is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
+                                   : engine.measure_peak_tflops());
+  summary.device = is_simulated ? "sim" : "cpu";
   summary.world_size = config.world_size;
   summary.version = version();
   summary.flags = flags.typed;
@@ -84,6 +89,10 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
       .predicted_bytes =
           without_engine_bytes + static_cast<std::int64_t>(engine.resident_bytes().total()),
       .actual_bytes = static_cast<std::int64_t>(machine::peak_rss_bytes())};
+  if (is_simulated) {
+    const auto bytes = static_cast<std::int64_t>(engine.resident_bytes().device);
+    summary.memory["device"] = {.predicted_bytes = bytes, .actual_bytes = bytes};
+  }
 }
 
 }  // namespace tandem

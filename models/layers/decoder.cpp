@@ -65,13 +65,18 @@ Model make_decoder(const DecoderSpec& spec) {
     embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
   }
   model.units.push_back(std::move(embedding));
-  model.segments.push_back(
-      {"embedding", all_of(model, 0), std::make_shared<EmbeddingSegment>(spec.padding)});
+  model.segments.push_back({"embedding",
+                            all_of(model, 0),
+                            std::make_shared<EmbeddingSegment>(spec.padding),
+                            {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
     model.units.push_back(block_unit(fmt::format("block {}", layer), spec.block, names));
-    model.segments.push_back({model.units.back().name, all_of(model, model.units.size() - 1),
-                              block_segment(spec.block, names)});
+    model.segments.push_back(
+        {model.units.back().name,
+         all_of(model, model.units.size() - 1),
+         block_segment(spec.block, names),
+         {.attention_width = spec.block.attention.heads * spec.block.attention.head_dim}});
   }
   UnitSpec head{"head", {}};
   for (const std::string& name : spec.final_norm) {

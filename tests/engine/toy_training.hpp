@@ -33,6 +33,9 @@ struct Setting {
   Speculate speculate = Speculate::kOn;
   double forced_misses = 0;
   int inflight_buckets = 0;
+  DeviceKind device = DeviceKind::kCpu;
+  // Links so fast that a test does not wait for them.
+  SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
 };
 
 inline Config config_of(const Setting& setting, int world_size = 1) {
@@ -54,6 +57,8 @@ inline InitializeArgs arguments(const Setting& setting,
   const int world_size = communicator != nullptr ? communicator->world_size() : 1;
   InitializeArgs args{.model = toy::model(), .config = config_of(setting, world_size)};
   args.communicator = std::move(communicator);
+  args.options.device = setting.device;
+  args.options.sim = setting.sim;
   args.options.overlap = setting.overlap;
   args.options.speculate = setting.speculate;
   args.options.forced_misses = setting.forced_misses;
