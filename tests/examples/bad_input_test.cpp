@@ -71,11 +71,20 @@ TEST_F(BadInput, FlagsThatMakeNoSense) {
   expect_refused(flags("--overlap some"), {"--overlap", "some"});
   expect_refused(flags("--dataset_percentage 0"), {"--dataset_percentage"});
   expect_refused(flags("--warmup 2"), {"--warmup"});
-  expect_refused(flags("--device cuda"), {"--device cuda"});
+  expect_refused(flags("--device cuda"), {"--device cuda", "sim"});
+  expect_refused(flags("--device tpu"), {"--device", "tpu"});
+  expect_refused(flags("--sim_spec compute=2T"), {"--sim_spec", "--device sim"});
+  expect_refused(flags("--device sim --sim_spec compute=fast"), {"compute=fast", "compute=2T"});
+  expect_refused(flags("--device sim --sim_spec speed=2T"), {"speed=2T", "latency"});
   expect_refused(flags("--dtype fp8"), {"--dtype", "fp8"});
   expect_refused(flags("--stage 4"), {"stage", "4"});
   expect_refused(flags("--resume auto"), {"--resume"});
   expect_refused("--model_name '" + model_ + "'", {"--lr"});
+}
+
+TEST_F(BadInput, AModelThatDoesNotFitTheDevice) {
+  expect_refused(flags("--device sim --sim_spec memory=1MB"),
+                 {"[device]", "do not fit", "of 1000000 are free", "--gather_slots"}, 3);
 }
 
 TEST_F(BadInput, NoSuchModelOrDataset) {

@@ -67,7 +67,8 @@ TEST_F(Finetune, SchedulesThreadsAndCheckpointingDoNotChangeOneDigit) {
   for (const char* flags :
        {"--overlap comm", "--overlap offload", "--overlap offload --optimizer_threads 2",
         "--overlap offload --optimizer_threads 1 --activation_checkpointing",
-        "--overlap comm --gather_slots 1", "--overlap off --activation_checkpointing"}) {
+        "--overlap comm --gather_slots 1", "--overlap off --activation_checkpointing",
+        "--device sim", "--device sim --stage 2 --overlap comm --sim_spec h2d=2GB,d2h=1GB"}) {
     const std::string output = fmt::format("run{}", run++);
     const Finished done = demo(output, fmt::format("--steps 6 {}", flags));
     ASSERT_EQ(done.code, 0) << flags << ": " << done.err;
@@ -75,6 +76,20 @@ TEST_F(Finetune, SchedulesThreadsAndCheckpointingDoNotChangeOneDigit) {
     EXPECT_EQ(column(output, "grad_norm"), norms) << flags;
     EXPECT_TRUE(content_of(folder_ / output / "model/model.safetensors") == weights) << flags;
   }
+}
+
+TEST_F(Finetune, ASimulatedDeviceIsAsSlowAndAsLargeAsItIsDescribed) {
+  const Finished done = demo("sim", "--steps 2 --device sim --sim_spec compute=20G,memory=64MB");
+  ASSERT_EQ(done.code, 0) << done.err;
+  simdjson::dom::parser parser;
+  const simdjson::dom::object summary = parser.load(path("sim/summary.json"));
+  EXPECT_EQ(std::string_view(summary["device"]), "sim");
+  const auto bytes = std::int64_t(summary["memory"]["device"]["actual_bytes"]);
+  EXPECT_GT(bytes, 0);
+  EXPECT_LE(bytes, 64'000'000);
+  EXPECT_EQ(column("sim", "peak_device_bytes")[1], std::to_string(bytes));
+  // 20 GFLOP/s are the lid on what the example's formula can come to; it counts no more than the segments do.
+  EXPECT_LE(std::stod(column("sim", "tflops")[1]), 20e-3);
 }
 
 TEST_F(Finetune, TheSameSeedGivesTheSameBytesAndAnotherDoesNot) {
