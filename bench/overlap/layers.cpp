@@ -1,0 +1,77 @@
+#include "bench/overlap/layers.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include "models/layers/fused_op.hpp"
+
+namespace tandem::bench {
+namespace {
+
+/// Leaves its weights' gradient as it lies in the slot: whatever that is, it is moved and added as any other.
+class Nothing final : public FusedOp {
+ public:
+  explicit Nothing(Weight& weight) : weight_(weight) {}
+  Tensors forward(const Tensors& inputs, bool /*keep*/) override {
+    has_input_ = inputs.size() > 1;
+    return {has_input_ ? at::add(inputs[1], 1) : at::zeros({8})};
+  }
+  Tensors backward(const Tensors& gradients) override {
+    weight_.grad_written = true;
+    Tensors result(1);
+    if (has_input_) {
+      result.push_back(gradients[0]);
+    }
+    return result;
+  }
+
+ private:
+  Weight& weight_;
+  bool has_input_ = false;
+};
+
+class Layer final : public Segment {
+ public:
+  explicit Layer(bool is_last) : is_last_(is_last) {}
+  at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
+    Weight& weight = *context.weights[0];
+    Tensors inputs = {weight.value};
+    if (input.defined()) {
+      inputs.push_back(input);
+    }
+    const at::Tensor output = run_fused(c10::make_intrusive<Nothing>(weight), inputs)[0];
+    return is_last_ ? at::sum(output) : output;
+  }
+
+ private:
+  bool is_last_;
+};
+
+}  // namespace
+
+Model timed_layers(std::int64_t layers, std::int64_t weights_of_layer,
+                   std::shared_ptr<const LayerTimes> times) {
+  Model model;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const std::string name = "layer " + std::to_string(i);
+    model.units.push_back({name, {{name + ".weight", {weights_of_layer}}}});
+    SegmentSpec segment{.name = name,
+                        .weights = {{static_cast<std::size_t>(i), 0}},
+                        .run = std::make_shared<Layer>(i + 1 == layers)};
+    segment.cost.seconds = [times](bool is_backward) {
+      return is_backward ? times->backward_s.load() : times->forward_s.load();
+    };
+    model.segments.push_back(std::move(segment));
+  }
+  model.source = [](const ParameterSpec&, std::int64_t begin, std::int64_t end, float* out) {
+    std::fill_n(out, end - begin, 0.5F);
+  };
+  return model;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,24 @@
+// bench/overlap/layers.hpp — a model whose segments do nothing but last: equal layers of many weights, and two durations.
+//
+// Its weights and gradients move and are updated as any model's; only the mathematics of the segments is left out, so that
+// on a simulated accelerator compute takes exactly as long as the benchmark says.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "engine/model.hpp"
+
+namespace tandem::bench {
+
+/// Seconds of one layer; may change between steps.
+struct LayerTimes {
+  std::atomic<double> forward_s = 0;
+  std::atomic<double> backward_s = 0;
+};
+
+Model timed_layers(std::int64_t layers, std::int64_t weights_of_layer,
+                   std::shared_ptr<const LayerTimes> times);
+
+}  // namespace tandem::bench
