@@ -43,6 +43,8 @@ struct ReduceArguments {
   // 16 bits only where nothing is ever added in it: world 1, the blocks' type, mode kOverwrite. The values are then the
   // gradient's own, bit for bit, at half the memory traffic of fp32.
   DType accumulator_type = DType::kF32;
+  // At world 1, in one type and with kOverwrite, block and accumulator may be the same memory: then nothing is moved, and
+  // what is left to do is the norm.
   std::size_t shard_elements = 0;  // a multiple of kNormBlock
   AccumulateMode mode = AccumulateMode::kOverwrite;
   bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard

@@ -20,7 +20,11 @@ constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
 void reduce_chunk(const ReduceArguments& a, std::size_t chunk, GradientNorm& norm) {
   const std::size_t begin = chunk * kReduceChunk;
   const std::size_t end = std::min(a.shard_elements, begin + kReduceChunk);
-  if (a.accumulator_type != DType::kF32) {
+  if (a.block == a.accumulator) {
+    if (a.want_norm) {
+      add_norm(a.accumulator, a.accumulator_type, begin, end, norm);
+    }
+  } else if (a.accumulator_type != DType::kF32) {
     cast(a.block, a.block_type, a.accumulator, a.accumulator_type, begin, end);
     if (a.want_norm) {
       add_norm(a.accumulator, a.accumulator_type, begin, end, norm);

@@ -159,10 +159,13 @@ Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) 
                             : co_await inner_->reduce_scatter_add(a);
   }
   ReduceStep step{*inner_, a, is_all_reduce};
+  const bool nothing_added =
+      world() == 1 && a.mode == AccumulateMode::kOverwrite && a.accumulator_type == a.block_type;
   co_await carry_out({.lane = &reductions_,
                       .part_bytes = a.shard_elements * bytes_of(a.block_type),
                       .source = a.block,
-                      .source_parts = is_all_reduce ? 1U : world()},
+                      .source_parts = is_all_reduce ? 1U : world(),
+                      .landing = nothing_added ? static_cast<std::byte*>(a.accumulator) : nullptr},
                      &step);
   co_return step.norm;
 }
@@ -264,7 +267,7 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
     }
     co_await (*step)(Piece{.begin = piece * t->piece_bytes,
                            .bytes = t->length(piece),
-                           .from_device = t->lane->from_device[half],
+                           .from_device = landing_of(*t, piece),
                            .for_device = t->lane->for_device[half]});
     if (t->target != nullptr) {
       out[half] = copy_out(*t, piece);
@@ -275,9 +278,13 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
   }
 }
 
+std::byte* StagedBackend::landing_of(const Transfer& t, std::size_t piece) noexcept {
+  return t.landing != nullptr ? t.landing + piece * t.piece_bytes : t.lane->from_device[piece % 2];
+}
+
 DeviceEvent StagedBackend::copy_in(const Transfer& t, std::size_t piece) {
   const std::size_t bytes = t.length(piece);
-  std::byte* half = t.lane->from_device[piece % 2];
+  std::byte* half = landing_of(t, piece);
   for (std::size_t part = 0; part < t.source_parts && bytes > 0; ++part) {
     t.lane->to_host.to_host({half + part * bytes, bytes},
                             t.source + part * t.part_bytes + piece * t.piece_bytes);

@@ -3,8 +3,9 @@
 // Slots and whole blocks lie on the device; shards, accumulators and optimizer state on the host. So a gather ends with
 // copies to the device, and a reduction begins with copies to the host. Both go by pieces through two halves of a stage in
 // memory of the inner back end (its peers read it in place): while piece i is gathered (reduced), piece i - 1 is on its
-// way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it. Cutting changes no
-// bit: the additions of an element keep their order, and norms merge exactly.
+// way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it, and
+// a gradient to which nothing is added straight into its accumulator. Cutting changes no bit: the additions of an element
+// keep their order, and norms merge exactly.
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on
@@ -79,7 +80,8 @@ class StagedBackend final : public CollectiveBackend {
     std::size_t part_bytes = 0;
     const std::byte* source = nullptr;  // null: nothing comes from the device
     std::size_t source_parts = 1;
-    std::byte* target = nullptr;  // null: nothing goes to the device
+    std::byte* landing = nullptr;  // of the source's only part; null: the halves of the stage
+    std::byte* target = nullptr;   // null: nothing goes to the device
     std::size_t target_parts = 1;
     std::optional<std::size_t> part_in_place;  // of the target, that is there already
     std::size_t piece_bytes = 0;               // of each part
@@ -107,6 +109,7 @@ class StagedBackend final : public CollectiveBackend {
   Task<> carry_out(Transfer transfer, Step* step);
   template <class Step>
   Task<> run_pieces(const Transfer* transfer, Step* step);
+  [[nodiscard]] static std::byte* landing_of(const Transfer& transfer, std::size_t piece) noexcept;
   DeviceEvent copy_in(const Transfer& transfer, std::size_t piece);
   DeviceEvent copy_out(const Transfer& transfer, std::size_t piece);
   static Task<> until_idle(Lane* lane);
