@@ -170,7 +170,7 @@ void register_all(Bench* bench) {
           [=](benchmark::State& state) { run_policy(state, bench, ratio, is_serial); });
     }
   }
-  for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+  for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
     for (const double ratio : kRatios) {
       add(fmt::format("engine/{}/{}", name_of(overlap), ratio), kRounds,
           [=](benchmark::State& state) { run_engine(state, bench, ratio, overlap); });

@@ -27,10 +27,12 @@ TEST(Accelerator, GivesTheBitsOfTheCpuOnOneRank) {
       const TrainingRun expected = train(setting);
       setting.device = DeviceKind::kSim;
       for (const int stage : {0, 1, 2, 3}) {
-        for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+        for (const Overlap overlap :
+             {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
           setting.stage = stage;
           setting.overlap = overlap;
           setting.checkpointing = accumulation == 2;
+          setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
           setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
           EXPECT_TRUE(train(setting) == expected)
               << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
@@ -54,7 +56,7 @@ TEST(Accelerator, GivesTheBitsOfTheCpuOnTwoRanks) {
     const TrainingRun expected = on_two();
     setting.device = DeviceKind::kSim;
     for (const int stage : {0, 1, 2, 3}) {
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload}) {
+      for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
         setting.stage = stage;
         setting.overlap = overlap;
         EXPECT_TRUE(on_two() == expected) << type << " stage " << stage << " " << name_of(overlap);
@@ -81,6 +83,7 @@ TEST(Accelerator, HoldsSlotsAndBlocksAndTheHostTheRest) {
     EXPECT_EQ(cpu.staging, 0U);
     EXPECT_GT(sim.staging, 0U);
     EXPECT_EQ(sim.optimizer, cpu.optimizer);
+    EXPECT_EQ(sim.twins, cpu.twins);
     // On the CPU a whole block is the shard; on the device it is a copy of it. Slots move over.
     const std::size_t blocks = stage < 3 ? cpu.weights : 0;
     EXPECT_EQ(sim.device, cpu.weights + cpu.gradients + blocks - sim.weights - sim.gradients);
