@@ -20,6 +20,20 @@ else()
   message(STATUS "CUDA: no nvcc found, CPU-only build")
 endif()
 
+# NCCL is opened at run time; its header, where it is found, checks at compile time what we wrote down of it.
+set(TANDEM_HAVE_NCCL OFF)
+if(TANDEM_HAVE_CUDA)
+  file(GLOB wheel_nccl ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/nccl/include)
+  find_path(TANDEM_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${wheel_nccl})
+  mark_as_advanced(TANDEM_NCCL_INCLUDE)
+  if(TANDEM_NCCL_INCLUDE)
+    set(TANDEM_HAVE_NCCL ON)
+    message(STATUS "NCCL: ${TANDEM_NCCL_INCLUDE}/nccl.h")
+  else()
+    message(STATUS "NCCL: no nccl.h found, no collectives between GPUs")
+  endif()
+endif()
+
 # tandem_cuda_library(NAME sources...): a static library tandem_NAME of .cu files. The project's own compile options are
 # clang's and would reach nvcc through the directory, so the target drops them and sets the few it needs.
 function(tandem_cuda_library name)

@@ -4,6 +4,19 @@
 #include "runtime/device/gpu_probe.hpp"
 
 namespace tandem {
+namespace {
+
+std::string text_of(const cudaUUID_t& uuid) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char byte : uuid.bytes) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
+
+}  // namespace
 
 std::vector<GpuInfo> gpus() {
   std::vector<GpuInfo> found;
@@ -20,7 +33,8 @@ std::vector<GpuInfo> gpus() {
       cudaGetLastError();
       continue;
     }
-    GpuInfo info{properties.name, properties.totalGlobalMem, 0, properties.major, properties.minor};
+    GpuInfo info{properties.name, properties.totalGlobalMem, 0, properties.major, properties.minor,
+                 text_of(properties.uuid)};
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     if (cudaSetDevice(device) == cudaSuccess &&

@@ -87,6 +87,7 @@ struct DevicePoint : Op {
   Event known;  // the loop knows that it was reached
   std::exception_ptr error;
   bool passed = false;  // of the device: its streams may go on
+  const void* maker = nullptr;  // marks the kind of device that made it; null: a simulated one
   std::shared_ptr<DevicePoint> on_the_way;
 };
 }  // namespace detail
@@ -145,6 +146,9 @@ using Kernel = std::function<void(void* native_stream)>;
 class DeviceStream {
  public:
   DeviceStream(Device& device, std::uint32_t number) noexcept : device_(&device), number_(number) {}
+
+  /// Of the device's streams, in the order in which they were made.
+  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
   void to_device(std::byte* device_memory, std::span<const std::byte> host);
   void to_host(std::span<std::byte> host, const std::byte* device_memory);

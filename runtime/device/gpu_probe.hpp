@@ -15,6 +15,7 @@ struct GpuInfo {
   std::uint64_t free_bytes;  // at the time of the call; 0 if it could not be asked
   int compute_major;
   int compute_minor;
+  std::string uuid;  // the same in every process that sees this GPU: 32 hexadecimal digits
 };
 
 [[nodiscard]] std::vector<GpuInfo> gpus();

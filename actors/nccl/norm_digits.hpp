@@ -1,0 +1,67 @@
+// actors/nccl/norm_digits.hpp — the arithmetic of an exact norm that the CPU and the GPU share: C++17, for nvcc as well.
+//
+// The sum of squares of a block of 512 elements is 32 lanes in double, element i in lane i mod 32, added as a tree: just
+// one warp's work. A block's sum is then added to the digits of an ExactSum, which are integers: so atomics in any order
+// give the same words.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define TANDEM_HOST_DEVICE __host__ __device__
+#else
+#define TANDEM_HOST_DEVICE
+#endif
+
+namespace tandem::norm {
+
+inline constexpr unsigned kBlockElements = 512;
+inline constexpr unsigned kLanes = 32;
+inline constexpr unsigned kDigits = 68;  // as ExactSum
+inline constexpr unsigned kInfinities = kDigits;
+inline constexpr unsigned kNans = kDigits + 1;
+inline constexpr unsigned kSumWords = kDigits + 2;
+inline constexpr unsigned kFirstBad = kSumWords;  // index of the first bad element; all ones: none
+inline constexpr unsigned kWords = kSumWords + 1;
+
+/// What a non-negative double, infinity or NaN adds to `words[index]`, `words[index + 1]`, `words[index + 2]`.
+struct Addends {
+  unsigned index = 0;
+  unsigned count = 0;  // of the three that are there
+  std::uint64_t words[3] = {0, 0, 0};
+};
+
+TANDEM_HOST_DEVICE inline Addends addends_of(double value) {
+  std::uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof(bits));
+  const std::uint64_t exponent = bits >> 52 & 0x7ff;
+  std::uint64_t mantissa = bits & ((std::uint64_t{1} << 52) - 1);
+  Addends made;
+  if (exponent == 0x7ff) {
+    made.index = mantissa == 0 ? kInfinities : kNans;
+    made.count = 1;
+    made.words[0] = 1;
+    return made;
+  }
+  const std::uint64_t position = exponent == 0 ? 0 : exponent - 1;
+  mantissa |= exponent == 0 ? 0 : std::uint64_t{1} << 52;
+  const auto shift = static_cast<unsigned>(position % 32);
+  const std::uint64_t low = (mantissa & 0xffffffffU) << shift;
+  const std::uint64_t high = (mantissa >> 32) << shift;
+  made.index = static_cast<unsigned>(position / 32);
+  made.count = 3;
+  made.words[0] = low & 0xffffffffU;
+  made.words[1] = (low >> 32) + (high & 0xffffffffU);
+  made.words[2] = high >> 32;
+  return made;
+}
+
+/// Neither NaN nor infinity.
+TANDEM_HOST_DEVICE inline bool is_finite(float value) {
+  std::uint32_t bits = 0;
+  memcpy(&bits, &value, sizeof(bits));
+  return (bits & 0x7f800000U) != 0x7f800000U;
+}
+
+}  // namespace tandem::norm

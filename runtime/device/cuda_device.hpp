@@ -1,0 +1,107 @@
+// runtime/device/cuda_device.hpp — a GPU as a Device: CUDA's streams, events and copies on the loop.
+//
+// How the host learns that a point was reached. CUDA offers a host function behind the work (it holds its stream up, may
+// call nothing, and is not called at all once the device has failed), a thread that blocks in cudaEventSynchronize (an
+// interrupt and two thread switches per point, and a thread that nobody can get out when the device hangs), a word that
+// the device writes (of the driver's API, and silent after a failure), and asking (cudaEventQuery, half a microsecond,
+// which also brings failures). We ask: the loop while it is awake, a timer while it sleeps (ticking_poller.hpp), and only
+// for the oldest point of each stream, so the cost is that of the streams in use. Between streams nobody asks: wait() is on
+// the device.
+// Errors are sticky, as device.hpp says; being out of memory is not. Events come from a pool that grows when it is empty,
+// and points from the loop's free lists, so that a step allocates nothing once it has been made before.
+// Nothing here waits for the device. Buffers go back in stream order, on a stream that carries nothing else.
+// Thread rule: of the loop's thread. Destroyed there, too: what waits for a point then gets a DeviceError.
+//
+//   CudaDevice gpu(loop, CudaApi::load(), {.index = 0, .name = "H200"});
+//   DeviceStream copies = gpu.stream("copies", CudaDevice::Priority::kHigh);
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/device/cuda_api.hpp"
+#include "runtime/device/device.hpp"
+#include "runtime/device/ticking_poller.hpp"
+
+namespace tandem {
+
+class CudaDevice final : public Device, private TickingPoller {
+ public:
+  enum class Priority : unsigned char { kNormal, kHigh };
+  struct Options {
+    int index = 0;             // of the GPUs that this process sees
+    std::string name = "gpu";  // for messages: "gpu 0 (NVIDIA H200)"
+    std::size_t events = 64;   // made at once
+  };
+  /// `api` outlives it. Throws DeviceError when the device cannot be used at all.
+  CudaDevice(EventLoop& loop, const CudaApi& api, Options options);
+  ~CudaDevice() override;
+
+  using Device::stream;
+  [[nodiscard]] DeviceStream stream(Name name, Priority priority);
+  /// The cudaStream_t, for who launches on it at once: kernels, NCCL.
+  [[nodiscard]] void* native(const DeviceStream& stream) const noexcept {
+    return streams_[stream.number()].native;
+  }
+
+  [[nodiscard]] const CudaApi& api() const noexcept { return api_; }
+  [[nodiscard]] EventLoop& loop() const noexcept { return loop_; }
+  /// Chooses it on the calling thread; other libraries' calls there need that.
+  void use() noexcept;
+  /// What has made it useless; null: nothing yet.
+  [[nodiscard]] const std::exception_ptr& error() const noexcept { return error_; }
+  /// Somebody else's call on this device ended with `status`; if that is an error, the device is of no use any more.
+  void check(CudaApi::Status status, const char* what) noexcept;
+  /// Events that exist, in use or not.
+  [[nodiscard]] std::size_t events() const noexcept { return events_; }
+
+  [[nodiscard]] const std::string& name() const noexcept override { return options_.name; }
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept override { return memory_bytes_; }
+  /// As the driver sees it: other processes count.
+  [[nodiscard]] std::uint64_t free_bytes() const noexcept override;
+
+ protected:
+  std::byte* take_memory(std::size_t bytes) override;
+  void give_memory_back(std::byte* data, std::size_t bytes) noexcept override;
+  std::uint32_t add_stream(Name name) override;
+  void copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
+            std::size_t bytes) override;
+  /// Calls `kernel` at once, with the native stream; not at all once the device has failed.
+  void launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) override;
+  void wait(std::uint32_t stream, const DeviceEvent& event) override;
+  DeviceEvent record(std::uint32_t stream) override;
+
+ private:
+  struct Point;
+  struct Stream {
+    Name name;
+    void* native = nullptr;
+    std::shared_ptr<Point> oldest;  // recorded, not known to be reached; linked in their order
+    std::shared_ptr<Point> newest;
+  };
+
+  bool look() noexcept override;
+  bool look_at(Stream& stream) noexcept;
+  std::uint32_t make_stream(Name name, bool high);
+  [[nodiscard]] void* take_event();
+  void throw_if(CudaApi::Status status, const std::string& what);
+  void fail(CudaApi::Status status, const std::string& what) noexcept;
+  void end_all(const std::exception_ptr& error) noexcept;
+  [[nodiscard]] std::exception_ptr made_error(const std::string& what) const;
+  [[nodiscard]] std::string words_for(CudaApi::Status status) const;
+
+  EventLoop& loop_;
+  const CudaApi& api_;
+  Options options_;
+  std::uint64_t memory_bytes_ = 0;
+  void* memory_stream_ = nullptr;
+  std::vector<Stream> streams_;
+  std::vector<void*> free_events_;
+  std::size_t events_ = 0;
+  std::size_t waiting_ = 0;  // points in the streams' lists
+  std::exception_ptr error_;
+};
+
+}  // namespace tandem

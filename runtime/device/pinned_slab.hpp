@@ -1,0 +1,52 @@
+// runtime/device/pinned_slab.hpp — pinned host memory, out of a few large pieces.
+//
+// Pinning costs a call into the driver that may wait for the device, and the system bounds it; so pieces are taken rarely,
+// kept, and lent out from their beginning to their end. Where the system refuses, ordinary memory takes the place and that
+// is said once: copies then go through the driver's own small buffers, and the host waits for them.
+// Invariant: what allocate() lent is zeroed, page aligned, and stays where it is until the slab dies. No copy may be under
+// way then. Thread rule: any thread, one at a time.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/device/cuda_api.hpp"
+
+namespace tandem {
+
+class PinnedSlab {
+ public:
+  struct Options {
+    std::size_t piece_bytes = std::size_t{16} << 20;  // taken at a time, at least
+    std::function<void(const std::string&)> say;      // a line for the user; empty: on stderr
+  };
+  explicit PinnedSlab(const CudaApi& api) : PinnedSlab(api, Options()) {}
+  PinnedSlab(const CudaApi& api, Options options);
+  ~PinnedSlab();
+  PinnedSlab(const PinnedSlab&) = delete;
+  PinnedSlab& operator=(const PinnedSlab&) = delete;
+
+  /// Throws Error(kRefused) when there is no memory at all.
+  [[nodiscard]] std::byte* allocate(std::size_t bytes);
+  /// Everything lent so far is pinned.
+  [[nodiscard]] bool is_pinned() const noexcept { return refusals_ == 0; }
+  [[nodiscard]] std::size_t taken_bytes() const noexcept;
+
+ private:
+  struct Piece {
+    std::byte* data;
+    std::size_t bytes;
+    bool pinned;
+  };
+  Piece take_piece(std::size_t bytes);
+
+  const CudaApi& api_;
+  Options options_;
+  std::vector<Piece> pieces_;
+  std::size_t used_ = 0;  // of the last piece
+  std::size_t refusals_ = 0;
+};
+
+}  // namespace tandem

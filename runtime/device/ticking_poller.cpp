@@ -1,0 +1,85 @@
+#include "runtime/device/ticking_poller.hpp"
+
+#include <algorithm>
+
+namespace tandem {
+
+struct TickingPoller::Tick : TimerOp {
+  explicit Tick(TickingPoller& poller) noexcept : TimerOp(&Tick::fire), owner(&poller) {}
+  static void fire(Op& op) noexcept {
+    auto& self = static_cast<Tick&>(op);
+    self.under_way = false;
+    if (self.owner == nullptr) {
+      delete &self;
+    } else {
+      self.owner->tick();
+    }
+  }
+  TickingPoller* owner;
+  bool under_way = false;  // armed, or due and in the loop's queue
+};
+
+TickingPoller::TickingPoller(EventLoop& loop) : loop_(loop), tick_(new Tick(*this)) {}
+
+TickingPoller::~TickingPoller() {
+  rest();
+  if (tick_->armed() || !tick_->under_way) {
+    loop_.disarm(*tick_);
+    delete tick_;
+  } else {
+    tick_->owner = nullptr;
+  }
+}
+
+void TickingPoller::watch() {
+  if (!watching_) {
+    watching_ = true;
+    loop_.add_poller(*this);
+  }
+  interval_ = kFirst;
+  if (!tick_->under_way || (tick_->armed() && next_tick_ > loop_.now() + interval_)) {
+    arm();
+  }
+}
+
+// The timer is left armed: it does nothing then, and the next watch() often needs it again.
+void TickingPoller::rest() noexcept {
+  if (watching_) {
+    watching_ = false;
+    loop_.remove_poller(*this);
+  }
+}
+
+void TickingPoller::arm() {
+  loop_.disarm(*tick_);
+  next_tick_ = loop_.now() + interval_;
+  tick_->under_way = true;
+  loop_.arm(*tick_, next_tick_);
+}
+
+void TickingPoller::tick() noexcept {
+  if (!watching_) {
+    return;
+  }
+  if (!look_now()) {
+    interval_ = std::min(interval_ * 2, kLongest);
+  }
+  if (watching_ && !tick_->under_way) {
+    arm();
+  }
+}
+
+bool TickingPoller::look_now() noexcept {
+  looked_ = loop_.now();
+  const bool found = look();
+  if (found) {
+    interval_ = kFirst;
+  }
+  return found;
+}
+
+bool TickingPoller::poll() noexcept { return loop_.now() - looked_ >= kSpacing && look_now(); }
+
+bool TickingPoller::poll_before_sleep() noexcept { return poll(); }
+
+}  // namespace tandem
