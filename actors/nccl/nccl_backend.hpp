@@ -78,9 +78,6 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
 
   void abandon(std::string_view why) noexcept override;
 
-  /// For tests that keep its time.
-  [[nodiscard]] NcclWatchdog& watchdog() noexcept { return watchdog_; }
-
  private:
   static constexpr std::size_t kGathers = 0;
   static constexpr std::size_t kReductions = 1;

@@ -114,6 +114,9 @@ Task<> NcclBackend::wait_for(Lane* lane, Wait what) {
 }
 
 bool NcclBackend::look() noexcept {
+  if (!options_.watchdog.own_thread) {
+    watchdog_.look(loop_.now());
+  }
   notice_failures();
   const bool found = end_waits();
   if (broken_ && watchdog_.released() && !released_.stop_requested()) {

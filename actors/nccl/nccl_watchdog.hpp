@@ -35,7 +35,7 @@ class NcclWatchdog {
     std::function<void(const std::string& why)> end_process;
     /// Runs what may never return. Empty: on a thread of its own.
     std::function<void(std::function<void()> abort)> run_abort;
-    bool own_thread = true;  // false: whoever made it calls look()
+    bool own_thread = true;  // false: whoever made it calls look(), in a time of its own
   };
   struct Failure {
     std::size_t lane;  // kLanes: of no operation

@@ -1,10 +1,7 @@
 // All actors of a rank together, as a training step uses them: the result equals plain loops over the same numbers, and
 // after warm-up no message costs an allocation.
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,31 +11,7 @@
 #include "actors/data_prefetch.hpp"
 #include "actors/gradient_bucket.hpp"
 #include "tests/actors/actor_world.hpp"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TANDEM_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TANDEM_TEST_SANITIZED 1
-#endif
-#endif
-
-namespace {
-std::atomic<std::int64_t> g_allocations{0};
-}
-
-// Under a sanitizer its own operators stay, and the runtime's pools reuse nothing: there is nothing to count.
-#ifndef TANDEM_TEST_SANITIZED
-void* operator new(std::size_t bytes) {
-  g_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(bytes)) {
-    return block;
-  }
-  throw std::bad_alloc();
-}
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
-#endif
+#include "tests/actors/allocations.hpp"
 
 namespace tandem {
 namespace {
@@ -258,9 +231,9 @@ TEST(ActorsTogether, TrainToTheBitsOfPlainLoops) {
 }
 
 TEST(ActorsTogether, NoAllocationPerMessageAfterWarmUp) {
-#ifdef TANDEM_TEST_SANITIZED
-  GTEST_SKIP() << "under a sanitizer the runtime's pools reuse nothing";
-#endif
+  if (!testing::allocations_are_counted()) {
+    GTEST_SKIP() << "under a sanitizer the runtime's pools reuse nothing";
+  }
   Rank rank(3);
   const auto train = [](Rank* r, int steps) -> Task<> {
     for (int i = 0; i < steps; ++i) {
@@ -268,9 +241,9 @@ TEST(ActorsTogether, NoAllocationPerMessageAfterWarmUp) {
     }
   };
   rank.loop.run(train, &rank, 50);
-  const std::int64_t before = g_allocations.load();
+  const std::int64_t before = testing::allocations();
   rank.loop.run(train, &rank, 200);
-  const std::int64_t allocations = g_allocations.load() - before;
+  const std::int64_t allocations = testing::allocations() - before;
   // 200 steps are some 20,000 messages. What may still grow once: a queue that was never as full before.
   EXPECT_LT(allocations, 20) << "in 200 steps";
 }
