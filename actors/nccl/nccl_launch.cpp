@@ -6,6 +6,7 @@
 
 #include "actors/nccl/nccl_backend.hpp"
 #include "actors/shm_board.hpp"
+#include "runtime/sleep.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -232,7 +233,8 @@ std::string NcclBackend::describe_lane(const Lane& lane) const {
   return describe(lane.operation);
 }
 
-// Not before nothing writes into the operation's buffers any more.
+// Not before nothing writes into the operation's buffers any more: behind NCCL's kernels there may be some of ours, which
+// end by themselves. A device that does not get through them within the time of an abort is not waited for: the rank ends.
 Task<> NcclBackend::throw_if_broken(Lane* lane) {
   notice_failures();
   if (!broken_) {
@@ -240,6 +242,13 @@ Task<> NcclBackend::throw_if_broken(Lane* lane) {
   }
   if (!watchdog_.released()) {
     co_await wait_for(lane, Wait::kRelease);
+  }
+  if (watchdog_.aborted()) {
+    const DeviceEvent last = lane->stream.record();
+    const TimePoint limit = loop_.now() + options_.watchdog.abort_limit;
+    while (!last.done() && loop_.now() < limit) {
+      co_await sleep_for(std::chrono::microseconds(100));
+    }
   }
   if (device_failed_ != nullptr) {
     std::rethrow_exception(device_failed_);

@@ -119,6 +119,8 @@ void NcclWatchdog::fail(std::size_t lane, bool late, std::string what) {
   }
 }
 
+bool NcclWatchdog::aborted() const noexcept { return communicators_->aborted; }
+
 void NcclWatchdog::work() {
   thread::set_name("nccl watchdog");
   std::unique_lock lock(mutex_);

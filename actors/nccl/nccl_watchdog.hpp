@@ -67,6 +67,9 @@ class NcclWatchdog {
   /// The abort is through (or the process is ending because it is not).
   [[nodiscard]] bool released() const noexcept { return released_.load(); }
 
+  /// The abort itself is through.
+  [[nodiscard]] bool aborted() const noexcept;
+
   /// One turn of its thread, at this time.
   void look(TimePoint now);
 

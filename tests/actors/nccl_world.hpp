@@ -171,6 +171,9 @@ struct NcclWorld {
 
   explicit NcclWorld(std::uint32_t world) : ranks(world) { peers.world = world; }
   ~NcclWorld() {
+    if (!process_ends.empty()) {
+      cuda.lose();  // with its process a device's work is gone
+    }
     nccl.let_abort_go();
     for (std::thread& thread : aborting) {
       thread.join();
