@@ -77,6 +77,16 @@ class ShmBoard final : private Poller {
   /// Breaks the board because of `culprit`, here and at all peers; the first cause counts.
   void give_up(std::uint32_t culprit, const std::string& cause) noexcept;
   [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
+  struct Broken {
+    std::uint32_t culprit;
+    std::string cause;
+  };
+  [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
+
+  /// Hears from now on of peers that die or give up, also while nobody waits.
+  void watch_sockets();
+  /// The peer has left, or its process is gone.
+  [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }
 
  private:
   struct Peer {
@@ -96,10 +106,6 @@ class ShmBoard final : private Poller {
     TimePoint since;
     Event done;
   };
-  struct Broken {
-    std::uint32_t culprit;
-    std::string cause;
-  };
   struct Timer : TimerOp {
     explicit Timer(ShmBoard& owner) noexcept;
     ShmBoard& board;
@@ -113,7 +119,6 @@ class ShmBoard final : private Poller {
   [[nodiscard]] std::uint64_t awaited_peers() const noexcept;
   void ring(Peer& peer) noexcept;
 
-  void watch_sockets();
   void watch(std::uint32_t peer);
   void hear(std::uint32_t peer) noexcept;
   void look_at_peers() noexcept;
