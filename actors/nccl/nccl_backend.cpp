@@ -19,6 +19,8 @@ static_assert(norm::kBlockElements == kNormBlock && norm::kSumWords == ExactSum:
 static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
 static_assert(sizeof(NormWords) <= kExchangeBytes);
 
+constexpr NcclApi kNoApi{};  // of one rank alone, which calls nothing
+
 constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
   return (total + chunk - 1) / chunk;
 }
@@ -68,8 +70,10 @@ bool went(NcclResult result) {
 Task<std::unique_ptr<NcclBackend>> NcclBackend::connect(EventLoop* loop, CudaDevice* device,
                                                         Options options) {
   std::unique_ptr<NcclBackend> made(new NcclBackend(*loop, *device, std::move(options)));
-  co_await made->initialise(kGathers, "tandem gathers");
-  co_await made->initialise(kReductions, "tandem reductions");
+  if (made->world() > 1) {
+    co_await made->initialise(kGathers, "tandem gathers");
+    co_await made->initialise(kReductions, "tandem reductions");
+  }
   co_return made;
 }
 
@@ -78,7 +82,7 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
       loop_(loop),
       device_(device),
       options_(std::move(options)),
-      api_(*options_.api),
+      api_(options_.api != nullptr ? *options_.api : kNoApi),
       slab_(device.api()),
       watchdog_(api_,
                 [&] {
@@ -88,7 +92,8 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
                 }()),
       lanes_{Lane(device.stream("gathers", CudaDevice::Priority::kHigh)),
              Lane(device.stream("reductions", CudaDevice::Priority::kHigh))} {
-  TANDEM_CHECK(options_.world == 1 || (options_.peers != nullptr && options_.from_rank_0),
+  TANDEM_CHECK(options_.world == 1 || (options_.api != nullptr && options_.peers != nullptr &&
+                                       options_.from_rank_0 != nullptr),
                "several ranks have ways to tell each other something");
   for (Lane& lane : lanes_) {
     const std::size_t bytes = (1 + world()) * kExchangeBytes;
@@ -117,12 +122,10 @@ Task<> NcclBackend::initialise(std::size_t index, const char* name) {
     lane->result = api_.unique_id(&id);
     co_await settle(lane);
   }
-  if (world() > 1) {
-    const std::string agreed =
-        options_.from_rank_0(fmt::format("nccl/{}", name), std::string(id.bytes, sizeof(id)));
-    TANDEM_CHECK(agreed.size() == sizeof(id), "an id of NCCL's is of its size");
-    std::memcpy(id.bytes, agreed.data(), sizeof(id));
-  }
+  const std::string agreed =
+      options_.from_rank_0(fmt::format("nccl/{}", name), std::string(id.bytes, sizeof(id)));
+  TANDEM_CHECK(agreed.size() == sizeof(id), "an id of NCCL's is of its size");
+  std::memcpy(id.bytes, agreed.data(), sizeof(id));
   NcclConfig config;
   config.blocking = 0;
   config.name = name;

@@ -46,9 +46,9 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
-    const NcclApi* api = nullptr;
+    const NcclApi* api = nullptr;  // null at world 1 only
     const NcclKernels* kernels = nullptr;
-    NcclPeers* peers = nullptr;  // outlives the back end; null at world 1
+    std::shared_ptr<NcclPeers> peers;  // null at world 1
     /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;
     Sum sum = Sum::kRankOrder;

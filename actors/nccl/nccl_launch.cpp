@@ -91,7 +91,7 @@ Task<> NcclBackend::settle(Lane* lane) {
   }
   co_await throw_if_broken(lane);
   if (lane->result != NcclResult::kSuccess) {
-    break_off(kUnknownRank, fmt::format("NCCL says \"{}\"", options_.api->text_of(lane->result)));
+    break_off(kUnknownRank, fmt::format("NCCL says \"{}\"", api_.text_of(lane->result)));
     co_await throw_if_broken(lane);
   }
 }

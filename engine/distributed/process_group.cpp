@@ -7,6 +7,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "actors/nccl/nccl_backend.hpp"
+#include "actors/nccl/shm_nccl_peers.hpp"
 #include "actors/shm_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
 #include "runtime/util/check.hpp"
@@ -32,10 +34,6 @@ std::string own_host() {
   char name[256] = {};
   (void)::gethostname(name, sizeof(name) - 1);
   return fmt::format("{} {} {}", boot, space, name);
-}
-
-std::string_view name_of_host(std::string_view host) {
-  return host.substr(host.find_last_of(' ') + 1);
 }
 
 /// The part around the first difference from `other`, short enough for a line.
@@ -142,25 +140,79 @@ void ProcessGroup::throw_first_difference(std::string_view what,
                 excerpt(answer(second), answer(first)));
 }
 
+std::vector<RankPlace> ProcessGroup::places(std::string_view gpu) {
+  std::vector<RankPlace> all;
+  if (store_ == nullptr) {
+    all.push_back({own_host(), std::string(gpu)});
+    return all;
+  }
+  const std::vector<std::string> of_all = store_->all("gpu", gpu);
+  store_->leave_together("gpu/read");
+  for (std::size_t rank = 0; rank < of_all.size(); ++rank) {
+    all.push_back({hosts_[rank], of_all[rank]});
+  }
+  return all;
+}
+
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool) {
   TANDEM_CHECK(!backend_made_, "a process group makes one back end");
   backend_made_ = true;
-  if (world_size() == 1) {
+  if (choose_backend(places("")) == BackendKind::kSelf) {
     return std::make_unique<SelfBackend>(pool);
-  }
-  const auto other =
-      std::ranges::find_if(hosts_, [&](const std::string& host) { return host != hosts_.front(); });
-  if (other != hosts_.end()) {
-    throw user_error("ranks",
-                     "rank 0 is on host {}, rank {} on host {} (or in another container); "
-                     "collectives need all ranks on one host",
-                     name_of_host(hosts_.front()), other - hosts_.begin(), name_of_host(*other));
   }
   return ShmBackend::connect(loop, pool,
                              {.rank = static_cast<std::uint32_t>(rank()),
                               .world = static_cast<std::uint32_t>(world_size()),
                               .job = job_,
                               .connect_timeout = timeout_});
+}
+
+// Ranks that share a GPU are to go through pinned host memory: the place for that back end is here.
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& /*pool*/,
+                                                              CudaDevice& device,
+                                                              std::string_view uuid) {
+  TANDEM_CHECK(!backend_made_, "a process group makes one back end");
+  backend_made_ = true;
+  if (choose_backend(places(uuid)) == BackendKind::kNccl) {
+    return make_nccl(loop, device);
+  }
+  throw user_error(
+      "ranks",
+      "several ranks share the GPU {}, which NCCL refuses; give each rank a GPU of its "
+      "own, or use --device cpu",
+      device.name());
+}
+
+// NCCL itself would join several hosts; what ranks tell each other beside it goes through one host's memory.
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, CudaDevice& device) {
+  NcclBackend::Options options;
+  options.rank = static_cast<std::uint32_t>(rank());
+  options.world = static_cast<std::uint32_t>(world_size());
+  options.kernels = &NcclKernels::load();
+  options.connect_timeout = timeout_;
+  options.timeout = ShmBackend::default_timeout();
+  if (world_size() > 1) {
+    const auto other = std::ranges::find_if(
+        hosts_, [&](const std::string& host) { return host != hosts_.front(); });
+    if (other != hosts_.end()) {
+      throw user_error("ranks",
+                       "rank 0 is on host {}, rank {} on host {} (or in another container); "
+                       "collectives need all ranks on one host",
+                       name_of_host(hosts_.front()), other - hosts_.begin(), name_of_host(*other));
+    }
+    options.api = &NcclApi::load();
+    options.peers = ShmNcclPeers::connect(loop, {.rank = options.rank,
+                                                 .world = options.world,
+                                                 .job = job_ + "-nccl",
+                                                 .connect_timeout = timeout_});
+    options.from_rank_0 = [this](std::string_view key, const std::string& value) {
+      if (rank() == 0) {
+        store_->set(key, value);
+      }
+      return store_->get(key, 0);
+    };
+  }
+  return loop.run(&NcclBackend::connect, &loop, &device, std::move(options));
 }
 
 }  // namespace tandem

@@ -18,9 +18,12 @@
 #include <vector>
 
 #include "engine/communicator.hpp"
+#include "engine/distributed/backend_choice.hpp"
 #include "engine/distributed/environment.hpp"
 
 namespace tandem {
+
+class CudaDevice;
 
 class ProcessGroup final : public Communicator {
  public:
@@ -46,6 +49,12 @@ class ProcessGroup final : public Communicator {
   /// Throws a user error when the ranks are on several hosts.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
+  /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp). NCCL where each rank has
+  /// a GPU of its own (backend_choice.hpp). Runs the loop, which is idle; blocks until all ranks are connected. Throws a
+  /// user error when their places do not fit together, Error(kRefused) when the build or the machine has no NCCL.
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool,
+                                                                CudaDevice& device,
+                                                                std::string_view uuid);
 
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All ranks call it, with the
   /// same `what`.
@@ -57,6 +66,8 @@ class ProcessGroup final : public Communicator {
 
   void meet();
   void check_world(int other, std::string_view host) const;
+  [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
 
   Environment environment_;

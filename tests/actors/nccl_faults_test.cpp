@@ -323,7 +323,7 @@ TEST(NcclFaults, HostMemoryThatCannotBePinnedIsRefused) {
 // ---- with threads, in real time: the watchdog's own, and an abort's ----
 struct ThreadRank {
   EventLoop loop{{.name = "rank"}};
-  std::unique_ptr<testing::FakePeers::OfRank> peers;
+  std::shared_ptr<testing::FakePeers::OfRank> peers;
   NcclRank rank;
   std::string process_end;
 };
@@ -346,7 +346,7 @@ std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int
   for (std::uint32_t r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
       ThreadRank at;
-      at.peers = std::make_unique<testing::FakePeers::OfRank>(peers, r);
+      at.peers = std::make_shared<testing::FakePeers::OfRank>(peers, r);
       at.rank.device = std::make_unique<CudaDevice>(
           at.loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", r)});
       NcclBackend::Options options;
@@ -354,7 +354,7 @@ std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int
       options.world = world;
       options.api = &FakeNccl::api();
       options.kernels = &testing::fake_kernels();
-      options.peers = at.peers.get();
+      options.peers = at.peers;
       options.timeout = timeout;
       options.from_rank_0 = [](std::string_view key, const std::string& value) {
         std::string id(key);

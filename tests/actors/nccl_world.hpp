@@ -137,7 +137,7 @@ inline const NcclKernels& fake_kernels() {
 
 struct NcclRank {
   std::unique_ptr<CudaDevice> device;
-  std::unique_ptr<FakePeers::OfRank> peers;
+  std::shared_ptr<FakePeers::OfRank> peers;
   std::unique_ptr<NcclBackend> backend;
   std::string error;  // what its last body threw
   int code = 0;
@@ -184,9 +184,9 @@ struct NcclWorld {
     NcclBackend::Options made;
     made.rank = rank;
     made.world = static_cast<std::uint32_t>(ranks.size());
-    made.api = &FakeNccl::api();
+    made.api = made.world > 1 ? &FakeNccl::api() : nullptr;
     made.kernels = &fake_kernels();
-    made.peers = ranks[rank].peers.get();
+    made.peers = ranks[rank].peers;
     made.workspace_bytes = 64 << 10;
     made.timeout = std::chrono::seconds(2);
     made.connect_timeout = std::chrono::seconds(3);
@@ -214,7 +214,7 @@ struct NcclWorld {
       ranks[rank].device = std::make_unique<CudaDevice>(
           loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", rank)});
       if (ranks.size() > 1) {
-        ranks[rank].peers = std::make_unique<FakePeers::OfRank>(peers, rank);
+        ranks[rank].peers = std::make_shared<FakePeers::OfRank>(peers, rank);
       }
     }
     run([this, change](NcclRank& rank) -> Task<> { return connect_rank(this, &rank, change); });

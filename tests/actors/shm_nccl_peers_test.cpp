@@ -26,7 +26,8 @@ using testing::NcclRank;
 /// body(loop, peers) for each rank, on a thread of its own; what each threw.
 std::vector<std::string> on_threads(
     std::uint32_t world,
-    const std::function<void(EventLoop&, ShmNcclPeers&, std::uint32_t)>& body) {
+    const std::function<void(EventLoop&, const std::shared_ptr<ShmNcclPeers>&, std::uint32_t)>&
+        body) {
   const std::string job = testing::random_job();
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
@@ -34,8 +35,9 @@ std::vector<std::string> on_threads(
     threads.emplace_back([&, rank] {
       try {
         EventLoop loop({.name = fmt::format("rank {}", rank)});
-        const auto peers = ShmNcclPeers::connect(loop, {.rank = rank, .world = world, .job = job});
-        body(loop, *peers, rank);
+        const std::shared_ptr<ShmNcclPeers> peers =
+            ShmNcclPeers::connect(loop, {.rank = rank, .world = world, .job = job});
+        body(loop, peers, rank);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }
@@ -84,28 +86,29 @@ Task<> follow_turns(NcclPeers* peers, std::uint64_t turns) {
 
 // Many rounds of the ring: a decision is not overwritten before everybody has seen it.
 TEST(ShmNcclPeers, EverybodyFollowsRank0) {
-  const auto errors = on_threads(3, [](EventLoop& loop, NcclPeers& peers, std::uint32_t rank) {
-    loop.run(rank == 0 ? &decide_turns : &follow_turns, &peers, std::uint64_t{5000});
+  const auto errors = on_threads(3, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+    loop.run(rank == 0 ? &decide_turns : &follow_turns, static_cast<NcclPeers*>(peers.get()),
+             std::uint64_t{5000});
     loop.run(
         [](NcclPeers* p) -> Task<> {
           while (p->behind(5000)) {
             co_await sleep_for(Duration(0));
           }
         },
-        &peers);
-    EXPECT_FALSE(peers.behind(5000));
-    EXPECT_EQ(peers.behind(5001), 0U);
+        static_cast<NcclPeers*>(peers.get()));
+    EXPECT_FALSE(peers->behind(5000));
+    EXPECT_EQ(peers->behind(5001), 0U);
   });
   EXPECT_EQ(errors, std::vector<std::string>(3));
 }
 
 TEST(ShmNcclPeers, WhoGivesUpIsHeardByAll) {
-  const auto errors = on_threads(3, [](EventLoop& loop, NcclPeers& peers, std::uint32_t rank) {
+  const auto errors = on_threads(3, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
     if (rank == 1) {
-      peers.give_up(1, "rank 1 gave up: no more");
+      peers->give_up(1, "rank 1 gave up: no more");
     }
     NcclLoss loss;
-    loop.run(&wait_for_loss, &peers, &loss);
+    loop.run(&wait_for_loss, peers.get(), &loss);
     EXPECT_EQ(loss.culprit, 1U);
     EXPECT_EQ(loss.cause, "rank 1 gave up: no more");
   });
@@ -113,15 +116,15 @@ TEST(ShmNcclPeers, WhoGivesUpIsHeardByAll) {
 }
 
 TEST(ShmNcclPeers, WhoLeavesIsMissedOnlyByThoseThatNeedIt) {
-  const auto errors = on_threads(2, [](EventLoop& loop, NcclPeers& peers, std::uint32_t rank) {
-    peers.has_begun(7);
+  const auto errors = on_threads(2, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+    peers->has_begun(7);
     if (rank == 1) {
       return;
     }
-    EXPECT_FALSE(peers.loss());
-    peers.has_begun(8);
+    EXPECT_FALSE(peers->loss());
+    peers->has_begun(8);
     NcclLoss loss;
-    loop.run(&wait_for_loss, &peers, &loss);
+    loop.run(&wait_for_loss, peers.get(), &loss);
     EXPECT_EQ(loss.culprit, 1U);
     EXPECT_EQ(loss.cause, "rank 1 has left");
   });
@@ -177,7 +180,7 @@ Task<> train(EventLoop* loop, NcclRank* rank, NcclBackend::Options options, Trai
 
 std::vector<Trained> train_on_threads(std::uint32_t world, bool raises) {
   std::vector<Trained> out(world);
-  const auto errors = on_threads(world, [&](EventLoop& loop, ShmNcclPeers& peers, std::uint32_t r) {
+  const auto errors = on_threads(world, [&](EventLoop& loop, const auto& peers, std::uint32_t r) {
     NcclRank rank;
     rank.device = std::make_unique<CudaDevice>(
         loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", r)});
@@ -186,7 +189,7 @@ std::vector<Trained> train_on_threads(std::uint32_t world, bool raises) {
     options.world = world;
     options.api = &FakeNccl::api();
     options.kernels = &testing::fake_kernels();
-    options.peers = &peers;
+    options.peers = peers;
     options.workspace_bytes = 16 << 10;
     options.watchdog.look_every = 5ms;
     options.from_rank_0 = [](std::string_view key, const std::string& value) {

@@ -1,0 +1,96 @@
+// engine/distributed/backend_choice.cpp — see backend_choice.hpp.
+#include "engine/distributed/backend_choice.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+/// The lowest rank that differs from rank 0 in `what`.
+template <class What>
+std::optional<std::size_t> first_other(std::span<const RankPlace> places, What what) {
+  const auto other = std::ranges::find_if(
+      places, [&](const RankPlace& place) { return what(place) != what(places.front()); });
+  return other == places.end() ? std::nullopt
+                               : std::optional(static_cast<std::size_t>(other - places.begin()));
+}
+
+struct Pair {
+  std::size_t first;
+  std::size_t second;
+};
+
+std::optional<Pair> that_share_a_gpu(std::span<const RankPlace> places) {
+  std::map<std::pair<std::string_view, std::string_view>, std::size_t> owners;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const auto [owner, is_new] = owners.try_emplace({places[rank].host, places[rank].gpu}, rank);
+    if (!is_new) {
+      return Pair{owner->second, rank};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view name_of(BackendKind kind) noexcept {
+  switch (kind) {
+    case BackendKind::kSelf:
+      return "self";
+    case BackendKind::kShm:
+      return "shm";
+    case BackendKind::kNccl:
+      return "nccl";
+    case BackendKind::kStaged:
+      return "staged";
+  }
+  return "";
+}
+
+std::string_view name_of_host(std::string_view host) noexcept {
+  return host.substr(host.find_last_of(' ') + 1);
+}
+
+BackendKind choose_backend(std::span<const RankPlace> places) {
+  TANDEM_CHECK(!places.empty(), "a run has a rank");
+  const bool on_gpus = !places.front().gpu.empty();
+  if (const auto other =
+          first_other(places, [](const RankPlace& place) { return place.gpu.empty(); })) {
+    throw user_error("ranks",
+                     "rank {} computes on a GPU, rank {} on the CPU; give every rank a GPU, or use "
+                     "--device cpu",
+                     on_gpus ? 0 : *other, on_gpus ? *other : 0);
+  }
+  const auto elsewhere = first_other(places, [](const RankPlace& place) { return place.host; });
+  if (on_gpus) {
+    const std::optional<Pair> sharing = that_share_a_gpu(places);
+    if (!sharing) {
+      return BackendKind::kNccl;
+    }
+    if (elsewhere) {
+      throw user_error(
+          "ranks",
+          "ranks {} and {} share a GPU while rank {} is on another host, {}; give each "
+          "rank a GPU of its own",
+          sharing->first, sharing->second, *elsewhere, name_of_host(places[*elsewhere].host));
+    }
+    return BackendKind::kStaged;
+  }
+  if (elsewhere) {
+    throw user_error("ranks",
+                     "rank 0 is on host {}, rank {} on host {} (or in another container); "
+                     "collectives need all ranks on one host",
+                     name_of_host(places.front().host), *elsewhere,
+                     name_of_host(places[*elsewhere].host));
+  }
+  return places.size() == 1 ? BackendKind::kSelf : BackendKind::kShm;
+}
+
+}  // namespace tandem

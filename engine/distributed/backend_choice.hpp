@@ -1,0 +1,31 @@
+// engine/distributed/backend_choice.hpp — which back end a run's ranks get, from where they are alone.
+//
+// The same on all ranks, because all of them have the same places. Pure functions; any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+struct RankPlace {
+  std::string host;  // equal for ranks that can share memory
+  std::string gpu;   // the uuid of the GPU that it computes on; empty: on the CPU
+};
+
+enum class BackendKind : unsigned char {
+  kSelf,    // one rank, on the CPU
+  kShm,     // ranks of one host, on the CPU
+  kNccl,    // a GPU for each rank; also one rank alone, whose operands are the GPU's
+  kStaged,  // ranks of one host that share GPUs, which NCCL refuses: through host memory
+};
+[[nodiscard]] std::string_view name_of(BackendKind kind) noexcept;
+
+/// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end joins them all.
+[[nodiscard]] BackendKind choose_backend(std::span<const RankPlace> places);
+
+/// The last word of a host's name is what people call it.
+[[nodiscard]] std::string_view name_of_host(std::string_view host) noexcept;
+
+}  // namespace tandem
