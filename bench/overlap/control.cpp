@@ -49,10 +49,10 @@ struct OneUnit {
   UpdateStep step = UpdateStep::make({.lr = 1e-4}, 1, 1.0);
 
   std::vector<CpuOptimizer::Unit> units() {
-    return {{.buffers = {.master = master.as<float>(),
-                         .state = {moments.as<float>(), moments.as<float>() + kElements},
-                         .gradient = accumulator.data()},
-             .ranges = {{0, kElements, 0}},
+    return {{.state = {.buffers = {.master = master.as<float>(),
+                                   .state = {moments.as<float>(), moments.as<float>() + kElements},
+                                   .gradient = accumulator.data()},
+                       .ranges = {{0, kElements, 0}}},
              .shard = shard.address()}};
   }
 
