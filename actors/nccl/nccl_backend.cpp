@@ -83,7 +83,8 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
       device_(device),
       options_(std::move(options)),
       api_(options_.api != nullptr ? *options_.api : kNoApi),
-      slab_(device.api()),
+      slab_(device.api(),
+            {.say = [](const std::string&) {}}),  // what cannot be pinned is refused here
       watchdog_(api_,
                 [&] {
                   NcclWatchdog::Options made = options_.watchdog;
@@ -97,16 +98,21 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
                "several ranks have ways to tell each other something");
   for (Lane& lane : lanes_) {
     const std::size_t bytes = (1 + world()) * kExchangeBytes;
-    lane.words = slab_.allocate(bytes);
+    lane.words = allocate(bytes);
     lane.device_words = device.allocate(bytes);
   }
+}
+
+std::byte* NcclBackend::allocate(std::size_t bytes) {
+  std::byte* const made = slab_.allocate(bytes);
   if (!slab_.is_pinned()) {
     throw failure(
         ExitCode::kRefused, "nccl",
-        "not even {} bytes of host memory can be pinned; raise the limit of locked memory "
+        "{} bytes of host memory cannot be pinned for {}; raise the limit of locked memory "
         "(ulimit -l)",
-        slab_.taken_bytes());
+        bytes, device_.name());
   }
+  return made;
 }
 
 NcclBackend::~NcclBackend() {

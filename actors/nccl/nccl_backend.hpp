@@ -68,7 +68,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   [[nodiscard]] std::uint32_t world() const noexcept override { return options_.world; }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return options_.rank; }
 
-  std::byte* allocate(std::size_t bytes) override { return slab_.allocate(bytes); }
+  /// Pinned. Error(kRefused) also when it cannot be pinned: the device would not reach it.
+  std::byte* allocate(std::size_t bytes) override;
   Task<> all_gather(GatherArguments arguments) override;
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;

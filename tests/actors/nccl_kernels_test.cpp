@@ -11,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "actors/nccl/nccl_api.hpp"
 #include "actors/nccl/norm_digits.hpp"
@@ -195,6 +196,24 @@ TEST(NcclApi, TheRealLibraryAnswers) {
   EXPECT_STREQ(api->text_of(NcclResult::kSuccess), "no error");
   EXPECT_STREQ(api->text_of(NcclResult::kInProgress), "NCCL operation in progress");
   EXPECT_NE(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), nullptr);
+}
+
+// In a process of its own: the library is looked for once.
+TEST(NcclApiDeathTest, ALibraryThatIsNotThereIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("TANDEM_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+        try {
+          (void)NcclApi::load();
+        } catch (const Error& error) {
+          fmt::print(stderr, "{}", error.what());
+          ::_exit(static_cast<int>(error.code()));
+        }
+      },
+      ::testing::ExitedWithCode(3),
+      "no NCCL library, tried /nowhere/libnccl.so.2 .*set TANDEM_NCCL_LIBRARY|this build has no "
+      "NCCL");
 }
 
 }  // namespace

@@ -14,8 +14,11 @@
 #include <unistd.h>
 
 #include "runtime/cpu_pool.hpp"
+#include "runtime/device/cuda_device.hpp"
+#include "runtime/device/gpu_probe.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/runtime/fake_cuda.hpp"
 
 namespace tandem {
 namespace {
@@ -201,6 +204,51 @@ TEST(ProcessGroup, ADoubledRankIsRefused) {
   const Job job{.world = 3, .timeout = 3s};
   const auto errors = run({job.of(0), job.of(1), job.of(1)}, job.timeout, [](ProcessGroup&) {});
   EXPECT_THAT(errors[1] + errors[2], HasSubstr("4 [rendezvous] rank 1 is there twice"));
+}
+
+// ---- back ends for GPUs, on fakes ----
+/// Rank r says that it computes on gpus[r]; "": on the CPU. What each threw.
+std::vector<std::string> make_backends(const std::vector<std::string>& gpus) {
+  const testing::FakeCuda cuda(Clock::real());
+  const Job job{.world = static_cast<int>(gpus.size())};
+  return run(all_of(job), job.timeout, [&](ProcessGroup& group) {
+    EventLoop loop;
+    CpuPool pool(loop, {});
+    const std::string& gpu = gpus[static_cast<std::size_t>(group.rank())];
+    if (gpu.empty()) {
+      (void)group.make_backend(loop, pool);
+      return;
+    }
+    CudaDevice device(loop, testing::FakeCuda::api(), {.name = "gpu 0"});
+    (void)group.make_backend(loop, pool, device, gpu);
+  });
+}
+
+TEST(ProcessGroup, RanksThatShareAGpuAreToldSo) {
+  for (const std::string& error : make_backends({"g0", "g0"})) {
+    EXPECT_EQ(error,
+              "2 [ranks] several ranks share the GPU gpu 0, which NCCL refuses; give each rank a "
+              "GPU of its own, or use --device cpu");
+  }
+}
+
+TEST(ProcessGroup, RanksOnDevicesOfTwoKindsAreToldSo) {
+  for (const std::string& error : make_backends({"", "g0"})) {
+    EXPECT_EQ(
+        error,
+        "2 [ranks] rank 1 computes on a GPU, rank 0 on the CPU; give every rank a GPU, or use "
+        "--device cpu");
+  }
+}
+
+// Alone it needs no NCCL, only the kernels.
+TEST(ProcessGroup, ARankAloneWithAGpuHasTheGpusBackEnd) {
+  const std::vector<std::string> errors = make_backends({"g0"});
+  if (built_with_cuda()) {
+    EXPECT_EQ(errors, std::vector<std::string>{""});
+  } else {
+    EXPECT_THAT(errors[0], HasSubstr("3 [nccl] this build has no CUDA kernels"));
+  }
 }
 
 }  // namespace
