@@ -16,6 +16,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "actors/dtype.hpp"
+
 namespace tandem {
 
 /// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels int64 [B, T] with
@@ -81,10 +83,33 @@ struct WeightRef {
   std::size_t parameter = 0;  // index into that unit's parameters
 };
 
+/// A micro-batch as far as memory goes.
+struct BatchShape {
+  std::int64_t rows = 1;    // of one rank
+  std::int64_t length = 1;  // tokens of a row; 1 where there are none
+  DType type = DType::kF32;
+  int threads = 1;           // of the compute lane
+  bool accelerator = false;  // computed there: kernels need no packed copies in host memory
+
+  [[nodiscard]] std::int64_t tokens() const noexcept { return rows * length; }
+};
+
+/// Bytes of activations of one segment, for the memory plan.
+struct ActivationBytes {
+  std::int64_t output = 0;    // the border to the next segment
+  std::int64_t kept = 0;      // from forward to backward, without input and output
+  std::int64_t forward = 0;   // beyond those at the peak of forward
+  std::int64_t backward = 0;  // the same in backward, the output's gradient included
+  std::int64_t scratch = 0;   // of the kernels: grows to the largest of all segments, and stays
+  bool loss = false;          // counted as the loss's, not as activations
+};
+
 struct SegmentSpec {
   std::string name;
   std::vector<WeightRef> weights;
-  std::shared_ptr<const Segment> run;
+  std::shared_ptr<const Segment>
+      run;  // null in a description (models/causal_lm.hpp): for plans alone
+  std::function<ActivationBytes(const BatchShape&)> activations;  // empty: not known
 };
 
 /// Fills out[0, end-begin) with the elements [begin, end) (row-major, fp32) of a parameter's initial value.
