@@ -163,7 +163,7 @@ class ActivationWalk {
       const ActivationBytes& at = segments_.back();
       scratch = std::max(scratch, at.scratch);
       std::int64_t& spare = at.loss ? spare_of_loss_ : spare_of_others_;
-      spare = std::max(spare, at.output + at.kept + at.forward);
+      spare = std::max(spare, at.spare);
     }
     forward();
     backward();
@@ -175,7 +175,9 @@ class ActivationWalk {
 
   /// What malloc holds beyond that, measured: a freed block is too short for the next request of its own size, which looks
   /// for room to align in; so of each size about one more lies there. The same for a scratch that grew.
-  [[nodiscard]] std::int64_t spare() const { return spare_of_loss_ + spare_of_others_ + scratch; }
+  [[nodiscard]] std::int64_t spare() const {
+    return spare_of_loss_ + spare_of_others_ + kept_by_malloc(scratch);
+  }
 
  private:
   void see(const ActivationBytes& at, std::int64_t more) {

@@ -101,8 +101,15 @@ struct ActivationBytes {
   std::int64_t forward = 0;   // beyond those at the peak of forward
   std::int64_t backward = 0;  // the same in backward, the output's gradient included
   std::int64_t scratch = 0;   // of the kernels: grows to the largest of all segments, and stays
+  std::int64_t spare = 0;     // sum over its blocks of kept_by_malloc()
   bool loss = false;          // counted as the loss's, not as activations
 };
+
+/// A freed block that malloc keeps for later, as it does on the compute lane: what is larger than a piece of a thread's
+/// arena is mapped by itself and given back.
+constexpr std::int64_t kept_by_malloc(std::int64_t block_bytes) noexcept {
+  return block_bytes < (std::int64_t{64} << 20) ? block_bytes : 0;
+}
 
 struct SegmentSpec {
   std::string name;

@@ -173,6 +173,8 @@ ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabula
                         .loss = true};
   if (!batch.accelerator) {
     bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
+    bytes.spare = kept_by_malloc(vocabulary * hidden * 4) +
+                  kept_by_malloc(labelled * hidden * size) + kept_by_malloc(bytes.forward);
   }
   return bytes;
 }

@@ -115,6 +115,10 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   bytes.forward = tokens * std::max(copies * shape.intermediate, shape.hidden) * size;
   bytes.backward = tokens * (copies * shape.intermediate + 2 * shape.hidden) * size;
   if (!batch.accelerator) {
+    for (const std::int64_t width :
+         {qkv, q, shape.hidden, shape.hidden, copies * up, copies * shape.intermediate}) {
+      bytes.spare += kept_by_malloc(tokens * width * size);
+    }
     const std::int64_t widest = std::max({shape.hidden, q, shape.intermediate});
     const std::int64_t matrix = shape.hidden * std::max(qkv, up);
     bytes.scratch =
