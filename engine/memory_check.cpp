@@ -46,18 +46,49 @@ std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits
   return worst;
 }
 
-MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
-  MemoryPlan plan = plan_memory(model, input);
-  if (!input.accelerator || !input.placement.empty() || !limits.host) {
-    return plan;
+namespace {
+
+/// On the accelerator: all state where the config does not offload it, `ratio`'s rest where it does, and what the host has
+/// no room for.
+void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, PlanInput& input) {
+  const OffloadOptimizerConfig& offload = input.zero.offload_optimizer;
+  std::size_t all = 0;
+  for (const UnitCost& unit : all_on_host.units) {
+    all += unit.state();
   }
-  const std::int64_t over = plan.host_total() - limits.host->bytes;
-  std::int64_t freed = 0;
-  for (std::size_t unit = 0; unit < plan.units.size() && freed < over; ++unit) {
-    freed += plan.ranks_per_host * static_cast<std::int64_t>(plan.units[unit].state());
+  const auto share = offload.device == "none" ? 1.0 : 1.0 - offload.ratio;
+  auto wanted = static_cast<std::int64_t>(share * static_cast<double>(all));
+  if (limits.host && offload.device != "none") {
+    const std::int64_t over = all_on_host.host_total() - limits.host->bytes;
+    wanted = std::max(wanted, over / all_on_host.ranks_per_host + (over > 0 ? 1 : 0));
+  }
+  for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
+    wanted -= static_cast<std::int64_t>(all_on_host.units[unit].state());
     input.placement.push_back(StatePlace::kDevice);
   }
-  return input.placement.empty() ? plan : plan_memory(model, input);
+}
+
+}  // namespace
+
+MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
+  const bool chosen = input.twins_chosen && limits.host;
+  if (chosen) {
+    input.twins = {};
+  }
+  MemoryPlan plan = plan_memory(model, input);
+  if (input.accelerator && input.placement.empty()) {
+    place_states(plan, limits, input);
+    plan = input.placement.empty() ? plan : plan_memory(model, input);
+  }
+  if (chosen) {
+    const std::int64_t room =
+        std::min(limits.host->bytes / 4, limits.host->bytes - plan.host_total()) /
+        plan.ranks_per_host;
+    input.twins = {.units = SIZE_MAX,
+                   .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
+    plan = plan_memory(model, input);
+  }
+  return plan;
 }
 
 std::string Change::text() const { return fmt::format("{}", fmt::join(parts, ", ")); }
@@ -94,7 +125,7 @@ std::string FitReport::text(const MemoryLimits& limits) const {
   const auto line = [&](std::string_view what, std::int64_t needed,
                         const std::optional<MemoryLimit>& limit) {
     if (limit) {
-      text += fmt::format("{:<15}{} of {} {}\n", what, size_text(needed), size_text(limit->bytes),
+      text += fmt::format("{:<17}{} of {} {}\n", what, size_text(needed), size_text(limit->bytes),
                           limit->source);
     }
   };

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "engine/rank_sizes.hpp"
 #include "engine/residency.hpp"
 #include "engine/update_config.hpp"
 #include "runtime/machine.hpp"
@@ -16,8 +15,10 @@ namespace tandem {
 namespace {
 
 // Resident once LibTorch is mapped and a tokenizer is loaded; a trainer that runs knows its own figure instead.
-constexpr std::int64_t kUsualProcessBytes = std::int64_t{288} << 20;
-// A CUDA context with its libraries' kernels and workspaces, and a communicator's buffers.
+constexpr std::int64_t kUsualProcessBytes = std::int64_t{160} << 20;
+// With an accelerator: its driver's part in the host; its context with the libraries' kernels and workspaces; a
+// communicator's buffers. Round figures on the safe side.
+constexpr std::int64_t kDriverBytes = std::int64_t{768} << 20;
 constexpr std::int64_t kContextBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 // Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after the engine is made.
@@ -41,7 +42,8 @@ class Planner {
                              {.type = input.type,
                               .micro_steps = static_cast<int>(input.micro_steps),
                               .gather_slots = input.gather_slots,
-                              .state_arrays = input.state_arrays},
+                              .state_arrays = input.state_arrays,
+                              .twins = input.twins},
                              residency_, classes_)),
         format_(state_format(input.state_format)) {}
 
@@ -118,17 +120,16 @@ class Planner {
     plan_.units.push_back(cost);
   }
 
-  /// The largest unit's, so many times. Where the weights are the master, the old ones are kept as well.
+  /// Where the weights are the master, the twin has one all the same.
   void add_twins() {
-    std::size_t largest = 0;
-    for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-      const UnitCost& cost = plan_.units[unit];
-      if (!on_device(unit) && cost.moments > 0) {
-        largest = std::max(
-            largest, cost.moments + (cost.master > 0 ? cost.master : sizes_.units[unit].state));
+    for (const std::size_t unit : sizes_.twins) {
+      if (!on_device(unit)) {
+        const UnitCost& cost = plan_.units[unit];
+        add(MemoryPurpose::kTwins, host_state(),
+            cost.moments + (cost.master > 0 ? cost.master : sizes_.units[unit].state));
+        ++plan_.twins;
       }
     }
-    add(MemoryPurpose::kTwins, host_state(), in_.twins * largest);
   }
 
   void add_activations();
@@ -139,6 +140,7 @@ class Planner {
         static_cast<std::size_t>(in_.process_bytes > 0 ? in_.process_bytes + kLaterPagesBytes
                                                        : kUsualProcessBytes));
     if (in_.accelerator) {
+      add(MemoryPurpose::kProcess, MemoryKind::kHost, kDriverBytes);
       add(MemoryPurpose::kProcess, MemoryKind::kDevice,
           static_cast<std::size_t>(kContextBytes + (in_.world_size > 1 ? kCommunicatorBytes : 0)));
     }
@@ -269,8 +271,10 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                   .compute_threads = options.compute_threads > 0 ? options.compute_threads
                                                                  : machine::usable_cpus(),
                   .state_arrays = tandem::state_arrays(update_config(config.optimizer)),
+                  .twins = TwinRoom::of(options, config.world_size),
                   .world_size = config.world_size,
                   .ranks_per_host = ranks_per_host};
+  input.twins_chosen = input.twins.units == SIZE_MAX;
   return input;
 }
 

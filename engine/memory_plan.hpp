@@ -16,6 +16,7 @@
 #include "engine/config/config.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
+#include "engine/rank_sizes.hpp"
 
 namespace tandem {
 
@@ -69,8 +70,8 @@ struct PlanInput {
   int compute_threads = 1;
   std::size_t state_arrays = 2;
   std::string state_format = "fp32";
-  std::size_t twins =
-      0;  // units that may be updated ahead of the verdict at a time (--overlap full)
+  TwinRoom twins;             // for updates ahead of the verdict
+  bool twins_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
@@ -98,6 +99,7 @@ struct MemoryPlan {
   std::vector<UnitCost> units;                                                  // [unit]
   std::int64_t parameters = 0;
   std::size_t gather_slots = 0;
+  std::size_t twins = 0;  // units that can be updated ahead of the verdict
   std::int64_t ranks_per_host = 1;
 
   [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {

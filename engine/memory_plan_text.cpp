@@ -37,7 +37,7 @@ std::string plan_table(const MemoryPlan& plan) {
   }
   std::string text;
   const auto line = [&](std::string_view name, const auto& cell) {
-    text += fmt::format("{:<15}", name);
+    text += fmt::format("{:<17}", name);
     for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
       if (used[kind]) {
         text += fmt::format("{:>12}", cell(kind));

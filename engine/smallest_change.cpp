@@ -29,13 +29,14 @@ using Knob = std::vector<Level>;
 
 Knob twins_knob(const PlanInput& now) {
   Knob knob;
-  for (std::size_t twins = now.twins / 2; twins > 0; twins /= 2) {
+  if (now.twins_chosen || now.twins.units == 0) {
+    return knob;  // those that are chosen take nobody's room
+  }
+  for (std::size_t twins = now.twins.units / 2; twins > 0; twins /= 2) {
     knob.push_back({1, fmt::format("--inflight_buckets {}", twins),
-                    [twins](PlanInput& in) { in.twins = twins; }});
+                    [twins](PlanInput& in) { in.twins.units = twins; }});
   }
-  if (now.twins > 0) {
-    knob.push_back({2, "--overlap offload", [](PlanInput& in) { in.twins = 0; }});
-  }
+  knob.push_back({2, "--overlap offload", [](PlanInput& in) { in.twins = {}; }});
   return knob;
 }
 

@@ -110,12 +110,13 @@ int cifar10(CifarFlags flags) {
 
   Model model = make_cifar_model(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
                                                             : cifar_weights_of(flags.init_weights));
-  const PlannedRun planned = plan_run(model, config, engine_options(flags), *ranks,
-                                      {.records = train_images->size()}, flags);
+  EngineOptions options = engine_options(flags);
+  const PlannedRun planned =
+      plan_run(model, config, options, *ranks, {.records = train_images->size()}, flags);
   Engine engine(
       {.model = std::move(model),
        .config = config,
-       .options = engine_options(flags),
+       .options = options,
        .dataset = std::make_shared<CifarDataset>(train_images),
        .epochs = 0,
        .seed = flags.seed,

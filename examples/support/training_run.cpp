@@ -78,7 +78,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .peak_host_bytes = recent_peak_bytes(result)};
 }
 
-PlannedRun plan_run(const Model& model, const Config& config, const EngineOptions& options,
+PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
                     const Communicator& ranks, const LargestBatch& batch, const RunFlags& flags) {
   PlanInput input = PlanInput::of(config, options, ranks.world_size());
   input.rows = std::min(input.rows, batch.records);
@@ -92,6 +92,10 @@ PlannedRun plan_run(const Model& model, const Config& config, const EngineOption
   FitReport report =
       check_fit(model, input, limits, {.state_formats = !comes_later("--optimizer_state")});
   require_fit(report, limits, ranks.rank() == 0);
+  if (input.twins_chosen) {
+    options.inflight_buckets = static_cast<int>(report.plan.twins);
+    options.speculate = report.plan.twins > 0 ? options.speculate : Speculate::kOff;
+  }
   std::string json = report.json(limits);
   return {.plan = std::move(report.plan), .json = std::move(json)};
 }

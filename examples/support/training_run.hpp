@@ -43,8 +43,8 @@ struct LargestBatch {
   std::int64_t length = 1;   // tokens of the longest; 1 without tokens
 };
 /// The memory that a run will need, before anything of it is allocated or written. Throws Error(kRefused) when it does not
-/// fit; the first rank prints the table.
-PlannedRun plan_run(const Model& model, const Config& config, const EngineOptions& options,
+/// fit; the first rank prints the table. What the options leave to choose (how many units have twins) is as planned then.
+PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
                     const Communicator& ranks, const LargestBatch& batch, const RunFlags& flags);
 /// output_dir/memory_plan.json.
 void write_plan(const PlannedRun& planned, const std::string& output_dir);

@@ -34,6 +34,7 @@ void expect_held(const ResidentBytes& held, const MemoryPlan& plan, const std::s
   EXPECT_EQ(held.gradients, planned(MemoryPurpose::kGradients, MemoryPurpose::kGradientSlots))
       << what;
   EXPECT_EQ(held.optimizer, planned(MemoryPurpose::kMaster, MemoryPurpose::kMoments)) << what;
+  EXPECT_EQ(held.twins, static_cast<std::size_t>(in_all(plan, MemoryPurpose::kTwins))) << what;
 }
 
 TEST(MemoryPlan, CountsWhatARankAllocates) {
@@ -42,10 +43,12 @@ TEST(MemoryPlan, CountsWhatARankAllocates) {
       for (int stage = 0; stage <= 3; ++stage) {
         for (const int accumulation : {1, 2}) {
           const Setting setting{.stage = stage,
+                                .overlap = accumulation == 2 ? Overlap::kFull : Overlap::kOffload,
                                 .gather_slots = stage == 3 ? world : 0,
                                 .accumulation = accumulation,
                                 .type = type,
-                                .persistent_elements = stage == 3 ? 100 : 0};
+                                .persistent_elements = stage == 3 ? 100 : 0,
+                                .inflight_buckets = stage};
           const InitializeArgs args = toy::arguments(setting);
           const PlanInput input =
               PlanInput::of(toy::config_of(setting, world), args.options, world);
@@ -237,15 +240,47 @@ TEST(MemoryCheck, RanksOfAHostShareItsMemory) {
   EXPECT_GT(plan.of(MemoryPurpose::kWeights, MemoryKind::kShared), 0);
 }
 
+TEST(MemoryCheck, TwinsThatAreChosenTakeNobodysRoom) {
+  const Model model = large_model();
+  PlanInput input = large_run();
+  const double needed = static_cast<double>(plan_memory(model, input).host_total()) / kGiB;
+  input.twins_chosen = true;
+  const auto twins_with = [&](double gib) {
+    const FitReport report = check_fit(model, input, host_of(gib));
+    EXPECT_FALSE(report.lacks) << gib;
+    EXPECT_EQ(report.plan.of(MemoryPurpose::kTwins, MemoryKind::kHost),
+              static_cast<std::int64_t>(report.plan.twins) * 12 * (64 << 20));
+    return report.plan.twins;
+  };
+  EXPECT_EQ(twins_with(needed + 0.5), 0U);
+  EXPECT_EQ(twins_with(needed + 2), 2U);  // of 0.75 GiB
+  EXPECT_EQ(twins_with(1000), 15U) << "all but the last visit's";
+  input.twins_chosen = false;
+  input.twins = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
+  const FitReport report = check_fit(model, input, host_of(needed + 4));
+  ASSERT_TRUE(report.change);
+  EXPECT_EQ(report.change->text(), "--inflight_buckets 4");
+}
+
 TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
   PlanInput input = large_run();
   input.accelerator = true;
+  input.zero.offload_optimizer.device = "cpu";
   MemoryLimits limits = host_of(9);
   limits.device = MemoryLimit{60 * kGiB, "there"};
   const FitReport report = check_fit(large_model(), input, limits);
   EXPECT_FALSE(report.lacks) << report.text(limits);
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 0);
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kPinned), 0);
+  // As the config says: half of it, or all that is not offloaded.
+  limits.host->bytes = 100 * kGiB;
+  input.zero.offload_optimizer.ratio = 0.5;
+  const MemoryPlan half = plan_and_place(large_model(), input, limits);
+  EXPECT_EQ(half.of(MemoryPurpose::kMoments, MemoryKind::kDevice),
+            half.of(MemoryPurpose::kMoments, MemoryKind::kPinned));
+  input.placement.clear();
+  input.zero.offload_optimizer.device = "none";
+  EXPECT_EQ(plan_and_place(large_model(), input, limits).total(MemoryKind::kPinned), 0);
 }
 
 }  // namespace

@@ -152,6 +152,7 @@ TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
 FitReport on_h200(const std::string& file, PlanInput input) {
   input.type = DType::kBF16;
   input.zero.stage = 3;
+  input.zero.offload_optimizer.device = "cpu";
   input.accelerator = true;
   input.activation_checkpointing = true;
   const MemoryLimits limits = {.device = MemoryLimit{139 * kGiB, "of an H200"},

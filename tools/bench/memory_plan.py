@@ -29,22 +29,22 @@ SHAPES = {
 
 # model, ranks, stage, dtype, overlap, micro-batch, length, accumulation, checkpointing
 RUNS = [
-    ("small", 1, 3, "fp32", "offload", 4, 256, 1, False),
+    ("small", 1, 3, "fp32", "full", 4, 256, 1, False),
     ("small", 1, 3, "fp32", "offload", 4, 256, 1, True),
     ("small", 1, 0, "fp32", "off", 2, 128, 1, False),
     ("small", 1, 3, "bf16", "offload", 8, 256, 1, False),
     ("small", 1, 2, "fp16", "comm", 2, 128, 2, False),
     ("middle", 1, 3, "fp32", "offload", 1, 128, 1, False),
     ("middle", 1, 3, "bf16", "offload", 2, 512, 1, False),
-    ("middle", 1, 3, "bf16", "offload", 2, 512, 1, True),
+    ("middle", 1, 3, "bf16", "full", 2, 512, 1, True),
     ("middle", 1, 1, "bf16", "comm", 1, 128, 4, False),
     ("wide", 1, 3, "fp32", "offload", 2, 256, 1, False),
     ("wide", 1, 3, "bf16", "offload", 2, 256, 1, True),
-    ("small", 2, 3, "fp32", "offload", 2, 256, 1, False),
+    ("small", 2, 3, "fp32", "full", 2, 256, 1, False),
     ("small", 2, 0, "fp32", "comm", 2, 128, 1, False),
     ("middle", 2, 3, "bf16", "offload", 1, 256, 1, False),
     ("middle", 2, 2, "fp32", "offload", 1, 128, 2, True),
-    ("small", 4, 3, "bf16", "offload", 1, 128, 1, False),
+    ("small", 4, 3, "bf16", "full", 1, 128, 1, False),
 ]
 
 

@@ -37,6 +37,8 @@ struct Flags {
   std::int64_t max_length = 2048;
   bool activation_checkpointing = false;
   int gather_slots = 0;
+  std::string overlap = "full";
+  int inflight_buckets = 0;
   std::string optimizer_state = "fp32";
   bool json = false;
 };
@@ -74,6 +76,13 @@ void add_flags(CLI::App& app, Flags& f) {
   app.add_flag("--activation_checkpointing", f.activation_checkpointing,
                "keep only segment borders; recompute in backward");
   app.add_option("--gather_slots", f.gather_slots, "gathered units held at a time; 0: chosen")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--overlap", f.overlap, "off, comm, offload or full")
+      ->check(CLI::IsMember({"off", "comm", "offload", "full"}))
+      ->capture_default_str();
+  app.add_option("--inflight_buckets", f.inflight_buckets,
+                 "with --overlap full, units with a second copy of their state; 0: chosen")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--optimizer_state", f.optimizer_state, "fp32, split, bf16 or int8")
@@ -144,10 +153,12 @@ int run_plan(int argc, char** argv) {
                                           ? std::min(flags.ranks_per_host, flags.world_size)
                                           : flags.world_size;
   const Config config = config_of(flags, accelerator ? "bf16" : "fp32");
-  PlanInput input = PlanInput::of(config,
-                                  {.activation_checkpointing = flags.activation_checkpointing,
-                                   .gather_slots = flags.gather_slots},
-                                  ranks_per_host);
+  const EngineOptions options = {
+      .overlap = flags.overlap == "full" ? Overlap::kFull : Overlap::kOffload,
+      .inflight_buckets = flags.inflight_buckets,
+      .activation_checkpointing = flags.activation_checkpointing,
+      .gather_slots = flags.gather_slots};
+  PlanInput input = PlanInput::of(config, options, ranks_per_host);
   input.length = std::min(flags.max_length, shape.max_position_embeddings);
   input.accelerator = accelerator;
   input.state_format = flags.optimizer_state;
