@@ -59,7 +59,7 @@ struct Change {
 
   [[nodiscard]] std::string text() const;
 };
-/// The change with the fewest parts that fits, of these the least intrusive; nothing when none of up to four parts does.
+/// The least intrusive change that fits; nothing when none of up to four parts does.
 [[nodiscard]] std::optional<Change> smallest_change(const Model& model, const PlanInput& input,
                                                     const MemoryLimits& limits,
                                                     const ChangesAllowed& allowed = {});

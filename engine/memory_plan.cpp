@@ -23,6 +23,7 @@ constexpr std::int64_t kContextBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 // Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after the engine is made.
 constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
+constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
 constexpr std::size_t kStagingBuffers = 2;  // one being copied, one being filled
 
 std::size_t scaled(std::size_t elements, double bytes_per_element) {
@@ -250,6 +251,9 @@ void Planner::add_staging() {
   }
   if (residency_.divided && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
     add(MemoryPurpose::kStaging, MemoryKind::kHost, largest_block * sizeof(float));
+    if (in_.type != DType::kF32 && !in_.accelerator) {  // from private masters, piece by piece
+      add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
+    }
   }
   if (in_.accelerator) {
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,

@@ -1,7 +1,7 @@
 // engine/smallest_change.cpp — the search of memory_check.hpp: knobs of a run, each with levels from mild to harsh.
 //
-// What costs only time comes before what changes numbers, and that before what trains something else. A change has at most
-// four parts; all of them are tried, the fewest parts first. A plan of a slim copy of the model (one parameter per unit)
+// What costs only time comes before what changes numbers, that before what trains something else, and flags come before more
+// machines. A change has at most four parts; all combinations are tried, and the least sum of costs wins. A plan of a slim copy of the model (one parameter per unit)
 // takes some microseconds, so that thousands are no matter.
 #include <algorithm>
 #include <functional>
@@ -19,6 +19,7 @@ namespace tandem {
 namespace {
 
 constexpr std::size_t kMostParts = 4;
+constexpr int kCostOfAPart = 2;  // one change is less than two of the same cost
 
 struct Level {
   int cost = 0;
@@ -87,7 +88,7 @@ Knob state_knob(const PlanInput& now) {
 
 Knob ranks_knob(const PlanInput& now) {
   Knob knob;
-  int cost = 9;
+  int cost = 20;
   for (std::int64_t factor = 2; factor <= 8; factor *= 2) {
     const std::int64_t world = now.world_size * factor;
     knob.push_back({cost++, fmt::format("{} ranks, each with such an accelerator", world),
@@ -167,7 +168,7 @@ class Search {
       : model_(slim(model)), now_(now), limits_(limits), knobs_(knobs_of(now, allowed)) {}
 
   std::optional<Change> run() {
-    for (std::size_t parts = 1; parts <= kMostParts && !best_; ++parts) {
+    for (std::size_t parts = 1; parts <= kMostParts; ++parts) {
       try_parts(parts, 0, 0);
     }
     return std::move(best_);
@@ -181,9 +182,10 @@ class Search {
     }
     for (std::size_t knob = first_knob; knob + left <= knobs_.size(); ++knob) {
       for (const Level& level : knobs_[knob]) {
-        if (cost + level.cost < best_cost_) {
+        const int sum = cost + level.cost + kCostOfAPart;
+        if (sum < best_cost_) {
           chosen_.push_back(&level);
-          try_parts(left - 1, knob + 1, cost + level.cost);
+          try_parts(left - 1, knob + 1, sum);
           chosen_.pop_back();
         }
       }

@@ -170,7 +170,10 @@ TEST_F(Descriptions, PlansOfLargeModelsAreSane) {
   PlanInput four = run;
   four.world_size = 4;
   four.ranks_per_host = 1;
-  EXPECT_FALSE(on_h200("Llama-3.3-70B.json", four).lacks);
+  const FitReport seventy_on_four = on_h200("Llama-3.3-70B.json", four);
+  ASSERT_TRUE(seventy_on_four.change) << "fp32 state and sums are 16 bytes for each parameter";
+  EXPECT_EQ(seventy_on_four.change->parts.size(), 1U) << seventy_on_four.advice();
+  EXPECT_FALSE(on_h200("Llama-3.3-70B.json", seventy_on_four.change->input).lacks);
   four.ranks_per_host = 4;  // 128 GiB for all of them
   const FitReport crowded = on_h200("Llama-3.3-70B.json", four);
   ASSERT_TRUE(crowded.lacks);

@@ -168,10 +168,11 @@ int run_plan(int argc, char** argv) {
     fmt::print("{}", report.json(limits));
   } else {
     fmt::print(
-        "{} ({}): {:.2f} billion parameters, {}, ZeRO stage {}, {} ranks, {} x {} tokens per "
+        "{} ({}): {:.2f} billion parameters, {}, ZeRO stage {}, {} rank{}, {} x {} tokens per "
         "micro-batch, {}, optimizer state {}\n\n{}",
         flags.model_name, shape.model_type, static_cast<double>(report.plan.parameters) / 1e9,
-        name_of(config.precision()), config.zero.stage, flags.world_size, input.rows, input.length,
+        name_of(config.precision()), config.zero.stage, flags.world_size,
+        flags.world_size == 1 ? "" : "s", input.rows, input.length,
         accelerator ? "on an accelerator" : "on the CPU", flags.optimizer_state,
         report.text(limits));
   }
