@@ -197,6 +197,7 @@ std::int64_t Engine::parameter_count() const { return impl_->rank.parameter_coun
 std::size_t Engine::gather_slots() const { return impl_->rank.gather_slots(); }
 int Engine::compute_threads() const { return impl_->rank.options().compute_threads; }
 int Engine::optimizer_threads() const { return impl_->rank.options().optimizer_threads; }
+const CorePlan& Engine::cores() const { return impl_->cores; }
 const ResidentBytes& Engine::resident_bytes() const { return impl_->rank.resident_bytes(); }
 
 }  // namespace tandem

@@ -23,6 +23,7 @@
 
 #include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
+#include "engine/core_plan.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/data/loader.hpp"
 #include "engine/model.hpp"
@@ -145,6 +146,8 @@ class Engine {
   [[nodiscard]] std::size_t gather_slots() const;
   [[nodiscard]] int compute_threads() const;
   [[nodiscard]] int optimizer_threads() const;
+  /// Which CPUs this rank uses for what.
+  [[nodiscard]] const CorePlan& cores() const;
   /// TFLOP/s of one library matrix product (1024 cubed, the compute type, the run's threads), the best of several: the
   /// peak that a CPU's model FLOPs utilisation refers to.
   double measure_peak_tflops();

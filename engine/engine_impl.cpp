@@ -19,18 +19,6 @@ namespace tandem {
 
 namespace {
 
-DType compute_type(Precision precision) {
-  switch (precision) {
-    case Precision::kF32:
-      return DType::kF32;
-    case Precision::kBF16:
-      return DType::kBF16;
-    case Precision::kF16:
-      return DType::kF16;
-  }
-  return DType::kF32;
-}
-
 std::optional<LossScaler> scaler_of(const Config& config) {
   if (config.precision() != Precision::kF16) {
     return std::nullopt;
@@ -102,6 +90,17 @@ Config agreed_config(const InitializeArgs& arguments, Communicator& communicator
   return config;
 }
 
+CorePlan cores_of(const Config& config, const EngineOptions& options,
+                  const Communicator& communicator) {
+  const int sharers = communicator.cores_shared_by();
+  return CorePlan::of(CpuTopology::of_machine(false),
+                      {.ranks = sharers,
+                       .rank = communicator.rank() % sharers,
+                       .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
+                       .compute_threads = options.compute_threads,
+                       .optimizer_threads = options.optimizer_threads});
+}
+
 std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
   return communicator != nullptr ? std::move(communicator) : std::make_shared<Alone>();
 }
@@ -138,9 +137,9 @@ Engine::Impl::Impl(InitializeArgs arguments)
       scaler(scaler_of(config)),
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
+      cores(cores_of(config, options, *communicator)),
       rank(std::move(arguments.model),
-           RankOptions::from(config, options, compute_type(config.precision()),
-                             communicator->cores_shared_by()),
+           RankOptions::from(config, options, compute_type(config.precision()), cores),
            *communicator),
       step(rank, options) {
   if (arguments.dataset) {

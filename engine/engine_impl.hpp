@@ -63,6 +63,7 @@ struct Engine::Impl {
   std::vector<ParameterGroup> groups;  // one at least
   std::optional<LossScaler> scaler;    // fp16 only
   std::size_t accumulation = 1;
+  CorePlan cores;
   std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
   Rank rank;
   TrainStep step;

@@ -16,6 +16,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "actors/dtype.hpp"
+
 namespace tandem {
 
 /// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels int64 [B, T] with
@@ -89,10 +91,40 @@ struct SegmentCost {
   std::function<double(bool is_backward)> seconds = {};
 };
 
+/// A micro-batch as far as memory goes.
+struct BatchShape {
+  std::int64_t rows = 1;    // of one rank
+  std::int64_t length = 1;  // tokens of a row; 1 where there are none
+  DType type = DType::kF32;
+  int threads = 1;           // of the compute lane
+  bool accelerator = false;  // computed there: kernels need no packed copies in host memory
+
+  [[nodiscard]] std::int64_t tokens() const noexcept { return rows * length; }
+};
+
+/// Bytes of activations of one segment, for the memory plan.
+struct ActivationBytes {
+  std::int64_t output = 0;    // the border to the next segment
+  std::int64_t kept = 0;      // from forward to backward, without input and output
+  std::int64_t forward = 0;   // beyond those at the peak of forward
+  std::int64_t backward = 0;  // the same in backward, the output's gradient included
+  std::int64_t scratch = 0;   // of the kernels: grows to the largest of all segments, and stays
+  std::int64_t spare = 0;     // sum over its blocks of kept_by_malloc()
+  bool loss = false;          // counted as the loss's, not as activations
+};
+
+/// A freed block that malloc keeps for later, as it does on the compute lane: what is larger than a piece of a thread's
+/// arena is mapped by itself and given back.
+constexpr std::int64_t kept_by_malloc(std::int64_t block_bytes) noexcept {
+  return block_bytes < (std::int64_t{64} << 20) ? block_bytes : 0;
+}
+
 struct SegmentSpec {
   std::string name;
   std::vector<WeightRef> weights;
-  std::shared_ptr<const Segment> run;
+  std::shared_ptr<const Segment>
+      run;  // null in a description (models/causal_lm.hpp): for plans alone
+  std::function<ActivationBytes(const BatchShape&)> activations;  // empty: not known
   SegmentCost cost;
 };
 

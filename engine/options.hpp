@@ -47,10 +47,11 @@ struct EngineOptions {
       0;  // this share of the steps, drawn from their numbers, is updated twice although the verdict is
           // good: for measuring what that costs, and showing that it changes no bit
   bool activation_checkpointing = false;
-  int gather_slots = 0;        // 0: chosen by the engine, printed in the resolved options
-  int compute_threads = 0;     // 0: all usable cores
-  int optimizer_threads = 0;   // 0: from cpuadam_cores_perc and the usable cores
-  bool pin_optimizer = false;  // bind the optimizer pool to the last usable cores
+  int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
+  int compute_threads = 0;    // 0: all usable cores
+  int optimizer_threads = 0;  // 0: from cpuadam_cores_perc and the usable cores
+  bool pin_cores =
+      false;  // bind lane, optimizer, links and loop to the CPUs that the core plan gives them
   int max_skipped_steps =
       20;  // this many steps with a non-finite gradient in a row end the run (exit code 5)
 };

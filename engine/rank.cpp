@@ -1,7 +1,6 @@
 #include "engine/rank.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -9,7 +8,6 @@
 
 #include "engine/segment_runner.hpp"
 #include "engine/update_config.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -17,8 +15,6 @@ namespace tandem {
 namespace {
 
 constexpr std::int64_t kLoadChunkElements = 1 << 22;
-constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduced
-
 }  // namespace
 
 /// fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
@@ -32,8 +28,7 @@ struct Rank::Memory {
 };
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, DType type,
-                              int cores_shared_by) {
-  const int cores = std::max(1, machine::usable_cpus() / cores_shared_by);
+                              const CorePlan& cores) {
   RankOptions rank{
       .device = options.device,
       .sim = options.sim,
@@ -43,24 +38,16 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .gather_slots = options.gather_slots,
       .state_arrays = tandem::state_arrays(update_config(config.optimizer)),
       .recomputes = options.activation_checkpointing};
-  rank.compute_threads = options.compute_threads > 0 ? options.compute_threads : cores;
-  const double share = config.zero.offload_optimizer.cpuadam_cores_perc;
-  rank.optimizer_threads = options.optimizer_threads > 0
-                               ? options.optimizer_threads
-                               : std::max(1, static_cast<int>(std::lround(share * cores)));
-  if (options.pin_optimizer) {
-    const std::vector<int> usable = machine::affinity();
-    const auto count = std::min(usable.size(), static_cast<std::size_t>(rank.optimizer_threads));
-    rank.optimizer_cores.assign(usable.end() - static_cast<std::ptrdiff_t>(count), usable.end());
+  rank.compute_threads = cores.compute_threads;
+  rank.optimizer_threads = cores.optimizer_threads;
+  rank.link_threads = cores.link_threads;
+  rank.optimizer_shares_cores = cores.optimizer_shares_cores;
+  if (options.pin_cores) {
+    rank.compute_cores = cores.compute;
+    rank.optimizer_cores = cores.optimizer;
+    rank.service_cores = cores.service;
   }
-  if (options.overlap == Overlap::kFull && options.speculate != Speculate::kOff) {
-    const bool chosen = options.inflight_buckets == 0;
-    rank.twins = chosen ? SIZE_MAX : static_cast<std::size_t>(options.inflight_buckets);
-    rank.twin_bytes = chosen ? machine::memory_available_bytes() / 4 /
-                                   static_cast<std::uint64_t>(config.world_size)
-                             : SIZE_MAX;
-  }
-  rank.optimizer_shares_cores = rank.compute_threads + rank.optimizer_threads > cores;
+  rank.twins = TwinRoom::of(options, config.world_size);
   return rank;
 }
 
@@ -71,13 +58,22 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
                                static_cast<std::uint32_t>(communicator.world_size()),
                                static_cast<std::uint32_t>(communicator.rank()))),
       classes_(SlotClasses::of(model_, residency_)),
+      sizes_(RankSizes::of(model_,
+                           {.type = options_.type,
+                            .micro_steps = options_.micro_steps,
+                            .gather_slots = options_.gather_slots,
+                            .state_arrays = options_.state_arrays,
+                            .twins = options_.twins},
+                           residency_, classes_)),
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
       lane_(loop_, "compute"),
       optimizer_pool_(loop_, {.threads = options_.optimizer_threads,
                               .cores = options_.optimizer_cores,
                               .name = "adam",
                               .background = options_.optimizer_shares_cores}),
-      link_pool_(loop_, {.threads = std::min(2, options_.compute_threads), .name = "link"}),
+      link_pool_(
+          loop_,
+          {.threads = options_.link_threads, .cores = options_.service_cores, .name = "link"}),
       backend_(communicator.make_backend(loop_, link_pool_)),
       scope_(loop_, "actors") {
   if (options_.device == DeviceKind::kSim) {
@@ -94,13 +90,12 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
   make_slot_pools();
   load_weights();
   make_actors();  // last: from here on there are tasks that stop() must end
+  if (!options_.service_cores.empty()) {
+    bind_thread(options_.service_cores);  // the loop's: it runs on whoever calls
+  }
 }
 
 Rank::~Rank() { stop(); }
-
-DType Rank::accumulator_type() const noexcept {
-  return options_.micro_steps == 1 && world_size() == 1 ? options_.type : DType::kF32;
-}
 
 std::byte* Rank::allocate(std::size_t bytes, std::size_t& counted) {
   counted += bytes;
@@ -130,51 +125,35 @@ void Rank::allocate_weights(std::size_t unit) {
 
 void Rank::allocate_units() {
   for (std::size_t unit = 0; unit < layouts_.size(); ++unit) {
-    const UnitLayout& layout = layouts_[unit].block;
+    const UnitSizes& sizes = sizes_.units[unit];
     Memory& memory = memory_.emplace_back();
     allocate_weights(unit);
-    const auto floats = [&] {
-      return reinterpret_cast<float*>(
-          allocate(layout.shard_elements * sizeof(float), resident_bytes_.optimizer));
+    const auto floats = [&](std::size_t bytes) {
+      return reinterpret_cast<float*>(allocate(bytes, resident_bytes_.optimizer));
     };
     memory.master =
-        options_.type == DType::kF32 ? reinterpret_cast<float*>(memory.shard) : floats();
+        sizes.master == 0 ? reinterpret_cast<float*>(memory.shard) : floats(sizes.master);
     if (model_.units[unit].frozen()) {
       continue;
     }
     for (std::size_t array = 0; array < options_.state_arrays; ++array) {
-      memory.state[array] = floats();
+      memory.state[array] = floats(sizes.state);
     }
-    // Peers read whole accumulators only, of which an all-reduce makes each from everybody's parts.
-    const std::size_t accumulator_bytes = layout.shard_elements * bytes_of(accumulator_type());
-    memory.accumulator = residency_.divided
-                             ? allocate(accumulator_bytes, resident_bytes_.gradients)
-                             : allocate_shared(accumulator_bytes, resident_bytes_.gradients);
+    memory.accumulator = sizes_.accumulators_shared
+                             ? allocate_shared(sizes.accumulator, resident_bytes_.gradients)
+                             : allocate(sizes.accumulator, resident_bytes_.gradients);
   }
 }
 
-/// In the order in which gradients come: the sooner one is there, the more of the backward its update can use. Those of
-/// the last visit come with the verdict, and gain nothing.
 void Rank::allocate_twins() {
-  const StepPlan plan = StepPlan::training(model_, classes_, 1);
-  std::size_t twins = 0;
-  for (std::size_t v = 0; v + 1 < plan.visits.size(); ++v) {
-    for (const UnitUse& use : plan.visits[v].uses) {
-      const std::size_t elements = layouts_[use.unit].block.shard_elements;
-      const std::size_t bytes = elements * sizeof(float) * (1 + options_.state_arrays);
-      if (!use.last_gradient || twins == options_.twins ||
-          resident_bytes_.twins + bytes > options_.twin_bytes) {
-        continue;
-      }
-      ++twins;
-      const auto floats = [&] {
-        return reinterpret_cast<float*>(allocate(elements * sizeof(float), resident_bytes_.twins));
-      };
-      UpdateTwin& twin = memory_[use.unit].twin;
-      twin.master = floats();
-      for (std::size_t array = 0; array < options_.state_arrays; ++array) {
-        twin.state[array] = floats();
-      }
+  for (const std::size_t unit : sizes_.twins) {
+    const auto floats = [&] {
+      return reinterpret_cast<float*>(allocate(sizes_.units[unit].state, resident_bytes_.twins));
+    };
+    UpdateTwin& twin = memory_[unit].twin;
+    twin.master = floats();
+    for (std::size_t array = 0; array < options_.state_arrays; ++array) {
+      twin.state[array] = floats();
     }
   }
 }
@@ -204,47 +183,30 @@ std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
 }
 
 void Rank::make_slot_pools() {
-  const SlotPools& weights = classes_.weights;
-  if (options_.gather_slots > 0 &&
-      static_cast<std::size_t>(options_.gather_slots) < weights.min_shared_slots) {
-    throw user_error(
-        "engine",
-        "gather_slots is {}, and a segment of this model holds {} units at a time; use "
-        "at least {}",
-        options_.gather_slots, weights.min_shared_slots, weights.min_shared_slots);
-  }
-  // Chosen: what one segment holds, and as much again gathered ahead of it.
-  gather_slots_ = options_.gather_slots > 0 ? static_cast<std::size_t>(options_.gather_slots)
-                                            : 2 * weights.min_shared_slots + 1;
-  gather_slots_ = std::min(gather_slots_, weights.shared_units());
-  weight_pools_ =
-      make_pools(weights, "gather slots", gather_slots_, &Rank::allocate, resident_bytes_.weights);
-  gradient_pools_ =
-      make_pools(classes_.gradients, "gradient slots",
-                 std::min(classes_.gradients.shared_units(),
-                          std::max(kGradientSlots, classes_.gradients.min_shared_slots + 1)),
-                 &Rank::allocate_shared, resident_bytes_.gradients);
+  weight_pools_ = make_pools(classes_.weights, sizes_.weight_pools, "gather slots", &Rank::allocate,
+                             resident_bytes_.weights);
+  gradient_pools_ = make_pools(classes_.gradients, sizes_.gradient_pools, "gradient slots",
+                               &Rank::allocate_shared, resident_bytes_.gradients);
 }
 
-std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools, Name name,
-                                                        std::size_t shared_slots,
+std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools,
+                                                        std::span<const PoolSizes> sizes, Name name,
                                                         Allocate allocate_slots,
                                                         std::size_t& counted) {
   std::vector<std::unique_ptr<SlotPool>> made;
-  for (std::size_t pool = 0; pool < pools.pools(); ++pool) {
-    const std::size_t slots = pool == 0 ? shared_slots : 1;
-    const std::size_t slot_bytes = pools.slot_elements[pool] * bytes_of(options_.type);
-    if (slots == 0) {
+  for (std::size_t pool = 0; pool < sizes.size(); ++pool) {
+    const PoolSizes& own = sizes[pool];
+    if (own.slots == 0) {
       made.push_back(nullptr);
       continue;
     }
-    std::byte* memory = accelerator_ ? slots_on_device(pools, pool, name, slots * slot_bytes)
-                                     : (this->*allocate_slots)(slots * slot_bytes, counted);
+    std::byte* memory = accelerator_ ? slots_on_device(pools, pool, name, own.bytes())
+                                     : (this->*allocate_slots)(own.bytes(), counted);
     made.push_back(std::make_unique<SlotPool>(
         SlotPool::Options{.name = name,
                           .memory = memory,
-                          .slot_bytes = slot_bytes,
-                          .plan = {.slots = slots, .max_in_flight = slots}}));
+                          .slot_bytes = own.slot_bytes,
+                          .plan = {.slots = own.slots, .max_in_flight = own.slots}}));
   }
   return made;
 }
@@ -277,7 +239,7 @@ void Rank::make_actors() {
                                     .reduce_whole = !residency_.divided,
                                     .block_type = options_.type,
                                     .accumulator = memory.accumulator,
-                                    .accumulator_type = accumulator_type(),
+                                    .accumulator_type = sizes_.accumulator_type,
                                     .slots = gradient_pools_[gradient_pool]->address(),
                                     .collectives = collectives_->address()}));
     optimized.push_back(
@@ -285,7 +247,7 @@ void Rank::make_actors() {
          .state = {.buffers = {.master = memory.master,
                                .state = {memory.state[0], memory.state[1]},
                                .gradient = memory.accumulator,
-                               .gradient_type = accumulator_type(),
+                               .gradient_type = sizes_.accumulator_type,
                                .weight = options_.type == DType::kF32 ? nullptr : memory.shard,
                                .weight_type = options_.type},
                    .twin = memory.twin,
@@ -349,7 +311,12 @@ void Rank::load_weights() {
            layouts_[unit].block.shard_elements);
     }
   };
-  const auto prepare = [&] { prepare_compute_thread(options_.compute_threads); };
+  const auto prepare = [&] {
+    if (!options_.compute_cores.empty()) {
+      bind_thread(options_.compute_cores);  // the team that ATen makes later inherits it
+    }
+    prepare_compute_thread(options_.compute_threads);
+  };
   loop_.run(
       [](Rank* self, std::size_t count, const decltype(load)* load_piece,
          const decltype(cast_out)* cast_unit, const decltype(prepare)* prepare_lane) -> Task<> {
@@ -443,11 +410,11 @@ std::span<const float> Rank::slice_of(std::size_t unit, State state) {
     slice_in_fp32_.assign(elements, 0.0F);
     return slice_in_fp32_;
   }
-  if (accumulator_type() == DType::kF32) {
+  if (sizes_.accumulator_type == DType::kF32) {
     return {reinterpret_cast<const float*>(memory_[unit].accumulator), elements};
   }
   slice_in_fp32_.resize(elements);
-  cast(memory_[unit].accumulator, accumulator_type(), slice_in_fp32_.data(), DType::kF32, 0,
+  cast(memory_[unit].accumulator, sizes_.accumulator_type, slice_in_fp32_.data(), DType::kF32, 0,
        elements);
   return slice_in_fp32_;
 }

@@ -25,8 +25,10 @@
 #include "engine/accelerator.hpp"
 #include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
+#include "engine/core_plan.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
+#include "engine/rank_sizes.hpp"
 #include "engine/residency.hpp"
 #include "engine/resident_bytes.hpp"
 #include "engine/slot_classes.hpp"
@@ -47,18 +49,19 @@ struct RankOptions {
   int micro_steps = 1;           // per optimizer step
   int gather_slots = 0;          // 0: chosen
   std::size_t state_arrays = 2;  // of the optimizer, beside the master
-  std::size_t twins = 0;         // units at most that can be updated ahead of the verdict
-  std::size_t twin_bytes = 0;    // and the room for that
+  TwinRoom twins;                // for updates ahead of the verdict
   int compute_threads = 1;
   int optimizer_threads = 1;
-  std::vector<int> optimizer_cores;     // empty: not bound
+  int link_threads = 1;
+  std::vector<int> compute_cores;  // empty, as the next two: not bound
+  std::vector<int> optimizer_cores;
+  std::vector<int> service_cores;       // of loop and links
   bool optimizer_shares_cores = false;  // with the compute lane
   bool recomputes = false;              // activations, in backward
 
-  /// Fills in what the engine options leave open, from the config and the machine.
-  /// `cores_shared_by`: ranks that compute on the same cores.
+  /// Fills in what the engine options leave open, from the config and the plan of this rank's cores.
   static RankOptions from(const Config& config, const EngineOptions& options, DType type,
-                          int cores_shared_by);
+                          const CorePlan& cores);
 };
 
 /// Seconds that each resource has been busy since the start.
@@ -107,7 +110,7 @@ class Rank {
   [[nodiscard]] int world_size() const noexcept { return static_cast<int>(residency_.world); }
   [[nodiscard]] const Residency& residency() const noexcept { return residency_; }
   [[nodiscard]] std::int64_t parameter_count() const noexcept { return parameter_count_; }
-  [[nodiscard]] std::size_t gather_slots() const noexcept { return gather_slots_; }
+  [[nodiscard]] std::size_t gather_slots() const noexcept { return sizes_.gather_slots; }
   [[nodiscard]] const ResidentBytes& resident_bytes() const noexcept { return resident_bytes_; }
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] Busy busy() const;
@@ -138,9 +141,6 @@ class Rank {
  private:
   struct Memory;  // of one unit
 
-  /// Where nothing is ever added (one micro-step on one rank) a 16-bit gradient is kept as it is: the same values, hence
-  /// the same bits later on, at half the memory and traffic.
-  [[nodiscard]] DType accumulator_type() const noexcept;
   /// Of this rank alone; zeroed.
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
   /// Memory that the peers' collectives read in place; zeroed.
@@ -152,8 +152,8 @@ class Rank {
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void make_slot_pools();
   using Allocate = std::byte* (Rank::*)(std::size_t bytes, std::size_t& counted);
-  std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools, Name name,
-                                                    std::size_t shared_slots,
+  std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools,
+                                                    std::span<const PoolSizes> sizes, Name name,
                                                     Allocate allocate_slots, std::size_t& counted);
   /// Throws Error(kRefused) naming the purpose.
   std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose);
@@ -166,8 +166,8 @@ class Rank {
   Model model_;
   Residency residency_;
   SlotClasses classes_;
+  RankSizes sizes_;
   std::vector<ParameterLayout> layouts_;  // [unit]
-  std::size_t gather_slots_ = 0;
   std::int64_t parameter_count_ = 0;
   ResidentBytes resident_bytes_;
   bool stopped_ = false;

@@ -16,4 +16,16 @@ UpdateConfig update_config(const OptimizerConfig& optimizer) {
           .nesterov = optimizer.nesterov};
 }
 
+DType compute_type(Precision precision) noexcept {
+  switch (precision) {
+    case Precision::kF32:
+      return DType::kF32;
+    case Precision::kBF16:
+      return DType::kBF16;
+    case Precision::kF16:
+      return DType::kF16;
+  }
+  return DType::kF32;
+}
+
 }  // namespace tandem

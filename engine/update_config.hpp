@@ -9,4 +9,7 @@ namespace tandem {
 /// lr and betas are those of the optimizer block; a schedule puts its own in their place, step by step.
 [[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
 
+/// Of weights, activations and gradients of a micro-step.
+[[nodiscard]] DType compute_type(Precision precision) noexcept;
+
 }  // namespace tandem

@@ -31,7 +31,6 @@
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
 #include "models/save_weights.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -109,12 +108,15 @@ int cifar10(CifarFlags flags) {
   const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
   const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
 
-  const auto without_engine_bytes = static_cast<std::int64_t>(machine::rss_bytes());
+  Model model = make_cifar_model(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
+                                                            : cifar_weights_of(flags.init_weights));
+  EngineOptions options = engine_options(flags);
+  const PlannedRun planned =
+      plan_run(model, config, options, *ranks, {.records = train_images->size()}, flags);
   Engine engine(
-      {.model = make_cifar_model(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
-                                                            : cifar_weights_of(flags.init_weights)),
+      {.model = std::move(model),
        .config = config,
-       .options = engine_options(flags),
+       .options = options,
        .dataset = std::make_shared<CifarDataset>(train_images),
        .epochs = 0,
        .seed = flags.seed,
@@ -131,8 +133,12 @@ int cifar10(CifarFlags flags) {
                          .progress = progress_mode_of(flags.progress),
                          .silent = engine.rank() != 0});
   metrics.write_resolved_config(resolved_json(config));
+  if (engine.rank() == 0) {
+    write_plan(planned, flags.output_dir);
+  }
   metrics.note("data     " + data.description);
   metrics.note(describe(flags, config, engine));
+  metrics.note(cores_line(engine.cores(), flags.pin_cores));
 
   finish_on_signals();
   train(flags, engine, metrics, total_steps, epoch_steps);
@@ -140,7 +146,7 @@ int cifar10(CifarFlags flags) {
   evaluate(flags, engine, metrics, data.test);
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
-    complete_summary(summary, flags, config, engine, summary.tflops, without_engine_bytes);
+    complete_summary(summary, flags, config, engine, summary.tflops, planned.plan);
     metrics.finish(summary);
     metrics.note(
         fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));

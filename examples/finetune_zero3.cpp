@@ -3,7 +3,7 @@
 //   finetune_zero3 --model_name DIR --dataset_name data.json --lr 1e-5 --batch_size 4 --output_dir out
 //   finetune_zero3                     the demo: a small model, random weights, the project's own sentences
 //
-// Read main() downward: flags -> model and data -> config -> engine -> loop -> model/ and summary.
+// Read main() downward: flags -> model and data -> config -> memory plan -> engine -> loop -> model/ and summary.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -22,7 +22,6 @@
 #include "models/alpaca_dataset.hpp"
 #include "models/causal_lm.hpp"
 #include "models/pretrained.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -47,9 +46,6 @@ int finetune(FinetuneFlags flags) {
     apply_demo_defaults(flags);
   }
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
-  if (ranks->rank() == 0) {
-    make_output_dir(flags.output_dir);
-  }
 
   // Model and data.
   const Pretrained pretrained = Pretrained::open(flags.model_name, demo, flags.seed);
@@ -60,9 +56,16 @@ int finetune(FinetuneFlags flags) {
   // The DeepSpeed config, with the flags that stand for its keys.
   Config config = finetune_config(flags, ranks->world_size());
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
-  const auto without_engine_bytes = static_cast<std::int64_t>(machine::rss_bytes());
   EngineOptions options = engine_options(flags);
   options.activation_checkpointing = flags.activation_checkpointing;
+
+  // Does it fit? Up to here nothing was allocated or written.
+  const PlannedRun planned = plan_run(pretrained.model(), config, options, *ranks,
+                                      {dataset->size(), dataset->longest()}, flags);
+  if (ranks->rank() == 0) {
+    make_output_dir(flags.output_dir);
+    write_plan(planned, flags.output_dir);
+  }
   Engine engine({.model = pretrained.model(),
                  .config = config,
                  .options = options,
@@ -83,6 +86,7 @@ int finetune(FinetuneFlags flags) {
   for (const std::string& line : describe_run(flags, config, pretrained, engine, *dataset)) {
     metrics.note(line);
   }
+  metrics.note(plan_line(planned.plan));
   if (demo) {
     show_samples(metrics, "before training", pretrained, engine, *dataset);
   }
@@ -111,7 +115,7 @@ int finetune(FinetuneFlags flags) {
     // Model FLOPs: 6 per parameter and token.
     const double model_tflops =
         6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s;
-    complete_summary(summary, flags, config, engine, model_tflops, without_engine_bytes);
+    complete_summary(summary, flags, config, engine, model_tflops, planned.plan);
     metrics.finish(summary);
     std::string text = summary_text(summary);
     text.pop_back();  // note() ends the line

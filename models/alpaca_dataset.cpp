@@ -17,6 +17,14 @@ AlpacaDataset::AlpacaDataset(const std::filesystem::path& file, const Tokenizer&
 
 std::int64_t AlpacaDataset::size() const { return static_cast<std::int64_t>(tokens_.size()); }
 
+std::int64_t AlpacaDataset::longest() const {
+  std::size_t most = 0;
+  for (const auto& tokens : tokens_) {
+    most = std::max(most, tokens.size());
+  }
+  return static_cast<std::int64_t>(most);
+}
+
 HostBatch AlpacaDataset::collate(std::span<const std::int64_t> indices) const {
   HostBatch batch{.rows = static_cast<std::int64_t>(indices.size())};
   for (const std::int64_t index : indices) {

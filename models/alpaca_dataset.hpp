@@ -31,6 +31,8 @@ class AlpacaDataset : public Dataset {
   [[nodiscard]] std::int64_t size() const override;
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
 
+  /// Tokens of the longest record, cut at max_length.
+  [[nodiscard]] std::int64_t longest() const;
   [[nodiscard]] const AlpacaRecord& record(std::int64_t index) const {
     return records_[static_cast<std::size_t>(index)];
   }

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "models/families/families.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -18,27 +19,40 @@ struct Family {
   std::string_view model_type;
   DecoderSpec (*describe)(const HfConfig&);
   std::array<std::string_view, 2> activations;  // names it may have in config.json
+  bool built = true;                            // false: described, for plans
 };
 
 constexpr std::array kFamilies = {
     Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3, {"silu", "swish"}},
     Family{"GPT2LMHeadModel", "gpt2", describe_gpt2, {"gelu_new", "gelu_pytorch_tanh"}},
+    Family{"LlamaForCausalLM", "llama", describe_llama, {"silu", "swish"}, false},
+    Family{"Phi3ForCausalLM", "phi3", describe_phi3, {"silu", "swish"}, false},
+    Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss, {"silu", "swish"}, false},
+    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe, {"silu", "swish"}, false},
+    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, {"silu", "swish"}, false},
 };
+
+const Family* family_of(const HfConfig& config) {
+  const auto* family =
+      std::ranges::find(kFamilies, std::string_view(config.model_type), &Family::model_type);
+  return family == kFamilies.end() ? nullptr : family;
+}
 
 }  // namespace
 
 std::vector<std::string> known_architectures() {
   std::vector<std::string> names;
   for (const Family& family : kFamilies) {
-    names.emplace_back(family.architecture);
+    if (family.built) {
+      names.emplace_back(family.architecture);
+    }
   }
   return names;
 }
 
 Model make_causal_lm(const HfConfig& config) {
-  const auto* family =
-      std::ranges::find(kFamilies, std::string_view(config.model_type), &Family::model_type);
-  if (family == kFamilies.end()) {
+  const Family* family = family_of(config);
+  if (family == nullptr || !family->built) {
     throw user_error("model", "model_type \"{}\" is not built; known architectures: {}",
                      config.model_type, fmt::join(known_architectures(), ", "));
   }
@@ -48,6 +62,18 @@ Model make_causal_lm(const HfConfig& config) {
                      family->architecture, fmt::join(family->activations, " or "));
   }
   return make_decoder(family->describe(config));
+}
+
+Model describe_causal_lm(const HfConfig& config) {
+  const Family* family = family_of(config);
+  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is described");
+  Model model = make_decoder(family->describe(config));
+  if (!family->built) {
+    for (SegmentSpec& segment : model.segments) {
+      segment.run = nullptr;  // its layers differ from what the shapes alone say
+    }
+  }
+  return model;
 }
 
 }  // namespace tandem

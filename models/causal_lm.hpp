@@ -13,6 +13,10 @@ namespace tandem {
 /// Throws user_error for an activation or architecture that is not built, with the list of those that are.
 Model make_causal_lm(const HfConfig& config);
 
+/// The same units and segments for every family that can be read for sizes (HfConfigOptions::only_sizes); what cannot be
+/// trained has no segments to run. Nothing is allocated but the description.
+Model describe_causal_lm(const HfConfig& config);
+
 /// Architectures as config.json names them, e.g. "Qwen3ForCausalLM".
 std::vector<std::string> known_architectures();
 

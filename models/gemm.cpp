@@ -135,6 +135,13 @@ DType dtype_of(const at::Tensor& tensor) {
   }
 }
 
+std::int64_t packed_bytes(DType type, std::int64_t elements) {
+  if (type == DType::kBF16 && gemm_bf16_available()) {
+    return 2 * elements;
+  }
+  return type == DType::kBF16 && choice().provider[1][0] != GemmProvider::kOwn ? 0 : 4 * elements;
+}
+
 void select_gemm(std::string_view name) {
   if (name == "auto") {
     chosen.reset();

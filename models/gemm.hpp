@@ -27,6 +27,10 @@ void select_gemm(std::string_view choice);
 /// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
 std::string describe_gemm();
 
+/// What a product whose right operand has so many elements keeps packed, in the memory of the calling thread, for good:
+/// our own kernels do, the libraries do not. For the memory plan; any thread before the first product.
+[[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
+
 enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };
 
 /// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of one type; c may be

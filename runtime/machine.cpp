@@ -103,20 +103,36 @@ std::optional<double> cgroup_cpu_quota() {
   return quota;
 }
 
+// "name 123" on a line of its own; 0 if it is not there.
+std::uint64_t stat_field(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.size() > name.size() && line.starts_with(name) && line[name.size()] == ' ') {
+      return leading_number(std::string_view(line).substr(name.size() + 1)).value_or(0);
+    }
+  }
+  return 0;
+}
+
 std::uint64_t cgroup_memory_left() {
   std::uint64_t left = kNoLimit;
-  const auto take = [&left](const std::string& limit_file, const std::string& usage_file) {
+  // Pages of files that nobody uses are counted as used, and given up as soon as someone wants memory.
+  const auto take = [&left](const std::string& limit_file, const std::string& usage_file,
+                            std::uint64_t reclaimable) {
     const auto limit = leading_number(read_text(limit_file));
     const auto usage = leading_number(read_text(usage_file));
     if (limit && usage) {
-      left = std::min(left, *limit > *usage ? *limit - *usage : 0);
+      const std::uint64_t used = *usage - std::min(*usage, reclaimable);
+      left = std::min(left, *limit > used ? *limit - used : 0);
     }
   };
   for (const std::string& folder : cgroup_folders("")) {
-    take(folder + "/memory.max", folder + "/memory.current");
+    take(folder + "/memory.max", folder + "/memory.current",
+         stat_field(folder + "/memory.stat", "inactive_file"));
   }
   for (const std::string& folder : cgroup_folders("memory")) {
-    take(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
+    take(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes",
+         stat_field(folder + "/memory.stat", "total_inactive_file"));
   }
   return left;
 }

@@ -112,6 +112,7 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
           "threads, {} optimizer threads",
           name_of(config.precision()), config.zero.stage, config.gradient_clipping, flags.overlap,
           engine.gather_slots(), engine.compute_threads(), engine.optimizer_threads()),
+      cores_line(engine.cores(), flags.pin_cores),
   };
 }
 

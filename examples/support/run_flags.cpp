@@ -87,7 +87,13 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--compute_threads", f.compute_threads,
                  "Threads of the compute lane; 0: all cores")
       ->capture_default_str();
-  app.add_flag("--pin_cores", f.pin_cores, "Pin the Adam pool to the last usable cores");
+  app.add_flag(
+      "--pin_cores", f.pin_cores,
+      "Bind the compute lane, the Adam pool and the links to their cores (`cores` says which)");
+  app.add_option(
+         "--host_memory_gb", f.host_memory_gb,
+         "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")
+      ->capture_default_str();
   app.add_flag("--trace", f.trace, "Write trace.json.gz (Chrome, Perfetto)");
   app.add_flag("--tensorboard,!--no-tensorboard", f.tensorboard, "Write TensorBoard events");
   app.add_option("--progress", f.progress, "auto, bar, lines or off")->capture_default_str();
@@ -108,6 +114,10 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
     }
   }
   return true;
+}
+
+bool comes_later(std::string_view flag) {
+  return std::ranges::any_of(kLater, [&](const Later& later) { return later.flag == flag; });
 }
 
 void require_one_of(std::string_view flag, const std::string& value,
@@ -167,6 +177,7 @@ void check_run_flags(const RunFlags& f) {
   require_not_negative("--warmup_steps", static_cast<double>(f.warmup_steps));
   require_not_negative("--gather_slots", f.gather_slots);
   require_not_negative("--optimizer_threads", f.optimizer_threads);
+  require_not_negative("--host_memory_gb", f.host_memory_gb);
   require_not_negative("--compute_threads", f.compute_threads);
 }
 
@@ -194,6 +205,10 @@ std::vector<KeyOverride> config_overrides(const RunFlags& flags) {
   return overrides;
 }
 
+std::string cores_line(const CorePlan& cores, bool pinned) {
+  return fmt::format("cores    {}{}", cores.text(), pinned ? "; bound" : "");
+}
+
 EngineOptions engine_options(const RunFlags& flags) {
   EngineOptions options;
   options.device = flags.device == "sim" ? DeviceKind::kSim : DeviceKind::kCpu;
@@ -210,7 +225,7 @@ EngineOptions engine_options(const RunFlags& flags) {
   options.gather_slots = flags.gather_slots;
   options.compute_threads = flags.compute_threads;
   options.optimizer_threads = flags.optimizer_threads;
-  options.pin_optimizer = flags.pin_cores;
+  options.pin_cores = flags.pin_cores;
   return options;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/config/config.hpp"
+#include "engine/core_plan.hpp"
 #include "engine/options.hpp"
 
 namespace CLI {
@@ -47,6 +48,7 @@ struct RunFlags {
   int optimizer_threads = 0;
   int compute_threads = 0;
   bool pin_cores = false;
+  double host_memory_gb = 0;  // 0: what is free
 
   // What to report.
   std::string progress = "auto";
@@ -67,6 +69,9 @@ void add_run_flags(CLI::App& app, RunFlags& flags);
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);
 
+/// Whether this version refuses the flag by name.
+[[nodiscard]] bool comes_later(std::string_view flag);
+
 /// Throws user_error for a value that makes no sense.
 void check_run_flags(const RunFlags& flags);
 void require_one_of(std::string_view flag, const std::string& value,
@@ -78,5 +83,8 @@ void require_not_negative(std::string_view flag, double value);
 std::vector<KeyOverride> config_overrides(const RunFlags& flags);
 
 EngineOptions engine_options(const RunFlags& flags);
+
+/// "cores    2 CPUs 0-1 (node 0): compute ..."
+std::string cores_line(const CorePlan& cores, bool pinned);
 
 }  // namespace tandem

@@ -1,12 +1,18 @@
 #include "examples/support/training_run.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <filesystem>
+#include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "engine/memory_check.hpp"
 #include "engine/program.hpp"
+#include "engine/resident_set.hpp"
+#include "models/io/file.hpp"
 #include "runtime/machine.hpp"
 
 namespace tandem {
@@ -74,8 +80,46 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .peak_device_bytes = result.peak_device_bytes};
 }
 
+PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
+                    const Communicator& ranks, const LargestBatch& batch, const RunFlags& flags) {
+  PlanInput input = PlanInput::of(config, options, ranks.world_size());
+  input.rows = std::min(input.rows, batch.records);
+  input.length = batch.length;
+  input.process_bytes = static_cast<std::int64_t>(machine::rss_bytes());
+  MemoryLimits limits = MemoryLimits::of_machine(ranks.world_size(), input.accelerator);
+  if (flags.host_memory_gb > 0) {
+    limits.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
+                   "by --host_memory_gb"};
+  }
+  FitReport report =
+      check_fit(model, input, limits, {.state_formats = !comes_later("--optimizer_state")});
+  require_fit(report, limits, ranks.rank() == 0);
+  if (input.twins_chosen) {
+    options.inflight_buckets = static_cast<int>(report.plan.twins);
+    options.speculate = report.plan.twins > 0 ? options.speculate : Speculate::kOff;
+  }
+  std::string json = report.json(limits);
+  return {.plan = std::move(report.plan), .json = std::move(json)};
+}
+
+void write_plan(const PlannedRun& planned, const std::string& output_dir) {
+  write_file(std::filesystem::path(output_dir) / "memory_plan.json", "output", planned.json);
+}
+
+std::string plan_line(const MemoryPlan& plan) {
+  std::string text;
+  for (const MemoryKind kind :
+       {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kHost, MemoryKind::kShared}) {
+    if (plan.total(kind) > 0) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", size_text(plan.total(kind)),
+                          name_of(kind));
+    }
+  }
+  return fmt::format("memory   planned for a rank: {}", text);
+}
+
 void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& config,
-                      Engine& engine, double model_tflops, std::int64_t without_engine_bytes) {
+                      Engine& engine, double model_tflops, const MemoryPlan& plan) {
   const bool is_simulated = flags.device == "sim";
   constexpr double kTera = 1e12;
   summary.mfu =
@@ -85,11 +129,16 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
   summary.world_size = config.world_size;
   summary.version = version();
   summary.flags = flags.typed;
-  summary.memory["host"] = {
-      .predicted_bytes =
-          without_engine_bytes + static_cast<std::int64_t>(engine.resident_bytes().total()),
-      .actual_bytes = static_cast<std::int64_t>(machine::peak_rss_bytes())};
-  if (is_simulated) {
+  const ResidentSet held = resident_set();
+  const auto figure = [&](MemoryKind kind, std::int64_t actual) {
+    summary.memory[std::string(name_of(kind))] = {.predicted_bytes = plan.total(kind),
+                                                  .actual_bytes = actual};
+  };
+  figure(MemoryKind::kHost, held.host_peak);
+  if (plan.total(MemoryKind::kShared) > 0) {
+    figure(MemoryKind::kShared, held.shared);
+  }
+  if (is_simulated) {  // its memory is the host's, and counted there, too
     const auto bytes = static_cast<std::int64_t>(engine.resident_bytes().device);
     summary.memory["device"] = {.predicted_bytes = bytes, .actual_bytes = bytes};
   }

@@ -9,6 +9,7 @@
 #include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
+#include "engine/memory_plan.hpp"
 #include "engine/metrics/step_metrics.hpp"
 #include "engine/metrics/summary.hpp"
 #include "engine/step_result.hpp"
@@ -32,10 +33,27 @@ std::string fresh_output_dir(std::string_view name);
 /// step where steps are short: the question takes as long as a layer of a small model.
 StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 
+struct PlannedRun {
+  MemoryPlan plan;
+  std::string json;  // the whole table, for memory_plan.json
+};
+/// The largest micro-batch that a data set makes.
+struct LargestBatch {
+  std::int64_t records = 0;  // of the data set
+  std::int64_t length = 1;   // tokens of the longest; 1 without tokens
+};
+/// The memory that a run will need, before anything of it is allocated or written. Throws Error(kRefused) when it does not
+/// fit; the first rank prints the table. What the options leave to choose (how many units have twins) is as planned then.
+PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
+                    const Communicator& ranks, const LargestBatch& batch, const RunFlags& flags);
+/// output_dir/memory_plan.json.
+void write_plan(const PlannedRun& planned, const std::string& output_dir);
+/// "memory   812.0 MiB in host memory predicted, ...".
+std::string plan_line(const MemoryPlan& plan);
+
 /// Fills in what the metrics writer cannot know. `model_tflops`: the model's work over the measured time, recomputation
-/// left out. `without_engine_bytes`: resident before the engine was made; predicted is that and the engine's buffers,
-/// activations come on top.
+/// left out.
 void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& config,
-                      Engine& engine, double model_tflops, std::int64_t without_engine_bytes);
+                      Engine& engine, double model_tflops, const MemoryPlan& plan);
 
 }  // namespace tandem

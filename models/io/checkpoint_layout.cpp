@@ -127,6 +127,7 @@ std::int64_t CheckpointTensor::numel() const noexcept {
 }
 
 std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config) {
+  TANDEM_CHECK(config.family != ModelFamily::kDescribed, "weights are of families that are built");
   return config.family == ModelFamily::kQwen3 ? qwen3_tensors(config) : gpt2_tensors(config);
 }
 

@@ -1,6 +1,7 @@
 #include "models/io/hf_config.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/ranges.h>
 
@@ -76,7 +77,7 @@ void read_dropout(const JsonValue& root, std::string_view key, double otherwise,
   if (rate < 0 || rate > 1) {
     throw value->wrong("a rate from 0 to 1");
   }
-  if (rate > 0 && !options.accept_dropout) {
+  if (rate > 0 && !options.accept_dropout && !options.only_sizes) {
     throw root.error(fmt::format("{} is {}{}, dropout is not supported: set it to 0.0 in the file",
                                  key, rate, value ? "" : " (the default where it is missing)"));
   }
@@ -157,8 +158,10 @@ void read_qwen3(const JsonValue& root, HfConfig& config, HfConfigOptions options
         fmt::format("head_dim is {}, rotary embedding needs an even number", config.head_dim));
   }
   need_activation(root, "hidden_act", config, {"silu", "swish"});
-  read_rope(root, config);
-  refuse_sliding_window(root, config);
+  if (!options.only_sizes) {
+    read_rope(root, config);
+    refuse_sliding_window(root, config);
+  }
   read_dropout(root, "attention_dropout", 0.0, config, options);
 }
 
@@ -190,18 +193,80 @@ void read_gpt2(const JsonValue& root, HfConfig& config, HfConfigOptions options)
   }
 }
 
+void read_experts(const JsonValue& root, HfConfig& config) {
+  for (const std::string_view key : {"num_experts", "num_local_experts"}) {
+    if (const auto experts = root.find(key)) {
+      config.experts = experts->integer(1, kMostWidth);
+    }
+  }
+  if (config.experts == 0) {
+    return;
+  }
+  config.experts_per_token = root.at("num_experts_per_tok").integer(1, config.experts);
+  const auto size = root.find("moe_intermediate_size");
+  config.expert_size = size ? size->integer(1, kMostWidth) : config.intermediate_size;
+  const auto step = root.find("decoder_sparse_step");
+  const std::int64_t every = step ? step->integer(1, kMostLayers) : 1;
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if ((layer + 1) % every != 0) {
+      config.dense_layers.push_back(layer);
+    }
+  }
+  if (const auto dense = root.find("mlp_only_layers")) {
+    for (const JsonValue& layer : dense->items()) {
+      config.dense_layers.push_back(layer.integer(0, config.num_hidden_layers - 1));
+    }
+  }
+}
+
+/// Families that are described only: all have Llama's keys.
+void read_sizes(const JsonValue& root, HfConfig& config, HfConfigOptions options) {
+  config.family = ModelFamily::kDescribed;
+  config.vocab_size = size_at(root, "vocab_size", kMostTokens);
+  config.hidden_size = size_at(root, "hidden_size", kMostWidth);
+  config.num_hidden_layers = size_at(root, "num_hidden_layers", kMostLayers);
+  config.num_attention_heads = size_at(root, "num_attention_heads", kMostWidth);
+  const auto kv_heads = root.find("num_key_value_heads");
+  config.num_key_value_heads =
+      kv_heads ? kv_heads->integer(1, config.num_attention_heads) : config.num_attention_heads;
+  const auto head_dim = root.find("head_dim");
+  config.head_dim =
+      head_dim ? head_dim->integer(1, kMostWidth)
+               : std::max<std::int64_t>(1, config.hidden_size / config.num_attention_heads);
+  config.intermediate_size = size_at(root, "intermediate_size", kMostWidth);
+  config.max_position_embeddings = size_at(root, "max_position_embeddings", kMostPositions);
+  config.norm_eps = positive_number_or(root, "rms_norm_eps", 1e-6);
+  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", false);
+  config.attention_bias = bool_or(root, "attention_bias", false);
+  config.attention_out_bias = bool_or(root, "attention_out_bias", config.attention_bias);
+  config.mlp_bias = bool_or(root, "mlp_bias", false);
+  config.activation = "silu";
+  read_experts(root, config);
+  read_dropout(root, "attention_dropout", 0.0, config, options);
+}
+
 using FamilyReader = void (*)(const JsonValue&, HfConfig&, HfConfigOptions);
 
-FamilyReader reader_of(const JsonValue& model_type) {
+constexpr std::array<std::string_view, 5> kDescribedTypes = {"gpt_oss", "llama", "phi3",
+                                                             "qwen3_moe", "seed_oss"};
+
+FamilyReader reader_of(const JsonValue& model_type, HfConfigOptions options) {
   const std::string_view name = model_type.string();
+  if (options.only_sizes && std::ranges::find(kDescribedTypes, name) != kDescribedTypes.end()) {
+    return read_sizes;
+  }
   if (name == "qwen3") {
     return read_qwen3;
   }
   if (name == "gpt2") {
     return read_gpt2;
   }
-  throw model_type.error(fmt::format("unknown architecture \"{}\", known are: {}", name,
-                                     fmt::join(known_model_types(), ", ")));
+  std::vector<std::string> known = known_model_types();
+  if (options.only_sizes) {
+    known.insert(known.end(), kDescribedTypes.begin(), kDescribedTypes.end());
+  }
+  throw model_type.error(
+      fmt::format("unknown architecture \"{}\", known are: {}", name, fmt::join(known, ", ")));
 }
 
 void read_dtype(const JsonValue& root, HfConfig& config) {
@@ -256,8 +321,8 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file, HfConfigO
   const JsonDocument document = JsonDocument::parse(
       json, {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
   const JsonValue root = document.root();
-  const FamilyReader read_family = reader_of(root.at("model_type"));
-  if (const auto quantized = root.find("quantization_config")) {
+  const FamilyReader read_family = reader_of(root.at("model_type"), options);
+  if (const auto quantized = root.find("quantization_config"); quantized && !options.only_sizes) {
     throw quantized->error("quantized checkpoints are not supported: take the full-size weights");
   }
   HfConfig config;

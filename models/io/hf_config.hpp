@@ -5,6 +5,7 @@
 // for nothing the models here compute differently: what they cannot do is an error, never silently ignored.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -14,7 +15,11 @@
 
 namespace tandem {
 
-enum class ModelFamily : std::uint8_t { kQwen3, kGpt2 };
+enum class ModelFamily : std::uint8_t {
+  kQwen3,
+  kGpt2,
+  kDescribed,  // read with HfConfigOptions::only_sizes alone; model_type says which
+};
 
 struct HfConfig {
   ModelFamily family = ModelFamily::kQwen3;
@@ -36,6 +41,12 @@ struct HfConfig {
   std::string activation;  // hidden_act, activation_function
   bool tie_word_embeddings = false;
   bool attention_bias = false;
+  bool attention_out_bias = false;  // of the described families
+  bool mlp_bias = false;
+  std::int64_t experts = 0;  // 0: none; the next three only with them
+  std::int64_t experts_per_token = 0;
+  std::int64_t expert_size = 0;            // width of one expert's MLP
+  std::vector<std::int64_t> dense_layers;  // that have one MLP instead
   double initializer_range = 0.02;
   double dropout = 0;  // the largest of the config's dropout rates
 
@@ -48,6 +59,10 @@ struct HfConfig {
       dtype;  // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
   std::string json;  // the file's bytes, for hf_config_json
 
+  [[nodiscard]] bool sparse(std::int64_t layer) const noexcept {
+    return experts > 0 &&
+           std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
+  }
   [[nodiscard]] std::int64_t attention_size() const noexcept {
     return num_attention_heads * head_dim;
   }
@@ -59,6 +74,9 @@ struct HfConfig {
 struct HfConfigOptions {
   /// Dropout is not built: a rate above 0 is refused, unless the caller only counts (memory plan, tokenizer).
   bool accept_dropout = false;
+  /// For plans: families and features that cannot be trained (scaled rotary embeddings, sliding windows, quantized
+  /// weights, dropout) are read as well; the sizes are those of the full-size weights.
+  bool only_sizes = false;
 };
 
 /// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON, unknown model_type (names

@@ -1,5 +1,7 @@
 #include "models/layers/decoder.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -65,17 +67,27 @@ Model make_decoder(const DecoderSpec& spec) {
     embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
   }
   model.units.push_back(std::move(embedding));
+  const auto border = [hidden](const BatchShape& batch) {
+    return ActivationBytes{.output = batch.tokens() * hidden *
+                                     static_cast<std::int64_t>(bytes_of(batch.type))};
+  };
   model.segments.push_back({"embedding",
                             all_of(model, 0),
                             std::make_shared<EmbeddingSegment>(spec.padding),
+                            border,
                             {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
-    model.units.push_back(block_unit(fmt::format("block {}", layer), spec.block, names));
+    UnitSpec block = block_unit(fmt::format("block {}", layer), spec.block, names);
+    if (spec.more_parameters) {
+      std::ranges::move(spec.more_parameters(layer), std::back_inserter(block.parameters));
+    }
+    model.units.push_back(std::move(block));
     model.segments.push_back(
         {model.units.back().name,
          all_of(model, model.units.size() - 1),
          block_segment(spec.block, names),
+         [shape = spec.block](const BatchShape& batch) { return block_activations(shape, batch); },
          {.attention_width = spec.block.attention.heads * spec.block.attention.head_dim}});
   }
   UnitSpec head{"head", {}};
@@ -91,7 +103,10 @@ Model make_decoder(const DecoderSpec& spec) {
     refs.push_back({0, 0});
   }
   model.segments.push_back({"head", std::move(refs),
-                            std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps)});
+                            std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps),
+                            [hidden, vocabulary = spec.vocabulary](const BatchShape& batch) {
+                              return loss_head_activations(hidden, vocabulary, batch);
+                            }});
   return model;
 }
 

@@ -161,6 +161,24 @@ at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
       .front();
 }
 
+ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
+                                      const BatchShape& batch) {
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t labelled = std::max<std::int64_t>(0, batch.tokens() - batch.rows);
+  const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
+  const bool wide = batch.type == DType::kBF16 && (batch.accelerator || gemm_bf16_available());
+  ActivationBytes bytes{.kept = vocabulary * hidden * 4 + labelled * (hidden * size + 8),
+                        .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
+                        .backward = batch.tokens() * hidden * size,
+                        .loss = true};
+  if (!batch.accelerator) {
+    bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
+    bytes.spare = kept_by_malloc(vocabulary * hidden * 4) +
+                  kept_by_malloc(labelled * hidden * size) + kept_by_malloc(bytes.forward);
+  }
+  return bytes;
+}
+
 at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeights& weight) {
   const at::NoGradGuard no_grad;
   const at::Tensor w = weight.value();

@@ -17,6 +17,10 @@ namespace tandem {
 at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
                      JoinedWeights weight);
 
+/// What the loss of a micro-batch whose every position is a label holds and makes, for the memory plan.
+ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
+                                      const BatchShape& batch);
+
 /// Logits fp32 [B, T, V]. No autograd.
 at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeights& weight);
 

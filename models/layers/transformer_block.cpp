@@ -1,9 +1,11 @@
 #include "models/layers/transformer_block.hpp"
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <utility>
 
+#include "models/gemm.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/norm_linear.hpp"
 #include "runtime/util/check.hpp"
@@ -80,7 +82,50 @@ class TransformerBlock final : public Segment {
   std::array<std::size_t, kGroups + 1> begins_{};
 };
 
+/// Working memory of attention's tasks, one per thread, as its kernel asks for it.
+std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch) {
+  constexpr std::int64_t kQueryRows = 64;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t block = a.heads / a.kv_heads * kQueryRows;
+  const std::int64_t scores = block * batch.length * 4;
+  const std::int64_t weights = size == 2 ? block * batch.length * size : 0;
+  const std::int64_t rows = (batch.length + 2 * block) * a.head_dim * size;
+  const std::int64_t gradients =
+      scores + 2 * batch.length * a.head_dim * 4 + block * a.head_dim * 4;
+  return batch.threads * (scores + weights + rows + gradients);
+}
+
 }  // namespace
+
+ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+  const AttentionShape& a = shape.attention;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  const std::int64_t q = a.heads * a.head_dim;
+  const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
+  const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
+  const std::int64_t copies = std::max<std::int64_t>(1, shape.experts_per_token);
+  // Kept: qkv, context with a number per head, the middle of the block, the MLP's input to its activation; with experts
+  // also the tokens in their order and what each expert gave.
+  std::int64_t kept = qkv + q + shape.hidden + copies * up;
+  kept += shape.experts > 0 ? 2 * copies * shape.hidden + 2 * shape.experts : 0;
+  ActivationBytes bytes{.output = tokens * shape.hidden * size,
+                        .kept = tokens * (kept * size + a.heads * 4)};
+  // At its peak forward has the activation beside it, backward the activation's gradient and that of the output.
+  bytes.forward = tokens * std::max(copies * shape.intermediate, shape.hidden) * size;
+  bytes.backward = tokens * (copies * shape.intermediate + 2 * shape.hidden) * size;
+  if (!batch.accelerator) {
+    for (const std::int64_t width :
+         {qkv, q, shape.hidden, shape.hidden, copies * up, copies * shape.intermediate}) {
+      bytes.spare += kept_by_malloc(tokens * width * size);
+    }
+    const std::int64_t widest = std::max({shape.hidden, q, shape.intermediate});
+    const std::int64_t matrix = shape.hidden * std::max(qkv, up);
+    bytes.scratch =
+        packed_bytes(batch.type, std::max(matrix, tokens * widest)) + attention_scratch(a, batch);
+  }
+  return bytes;
+}
 
 UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names) {
   UnitSpec unit{std::move(name), {}};

@@ -25,6 +25,9 @@ struct BlockShape {
   AttentionShape attention;
   Activation activation = Activation::kSwiGlu;
   bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
+  std::int64_t experts =
+      0;  // described only: the MLP is so many, each token takes experts_per_token
+  std::int64_t experts_per_token = 0;
 };
 
 /// Names of a block's parameters in the order of its unit. A group is empty where the family has no such parameter; where
@@ -38,6 +41,9 @@ struct BlockNames {
   std::vector<std::string> up, up_bias;
   std::vector<std::string> down, down_bias;
 };
+
+/// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
+ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);
 
 /// The block's parameters with their shapes, in order.
 UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names);

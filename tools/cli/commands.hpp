@@ -9,6 +9,7 @@ int run_doctor(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_logits(int argc, char** argv);
 int run_parity(int argc, char** argv);
+int run_plan(int argc, char** argv);
 int run_schedule(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 

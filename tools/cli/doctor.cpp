@@ -15,10 +15,12 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include "engine/core_plan.hpp"
 #include "engine/program.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/file_io.hpp"
 #include "runtime/machine.hpp"
+#include "runtime/topology.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -30,22 +32,6 @@ constexpr double kGiB = 1 << 30;
 std::string size_text(double bytes) {
   return bytes < kGiB ? fmt::format("{:.1f} MiB", bytes / kMiB)
                       : fmt::format("{:.1f} GiB", bytes / kGiB);
-}
-
-/// "0-3,8" for 0 1 2 3 8.
-std::string ranges_of(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) {
-      ++last;
-    }
-    text += text.empty() ? "" : ",";
-    text +=
-        last == i ? fmt::format("{}", numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 std::string first_line_of(const char* path) {
@@ -94,7 +80,7 @@ void look_at_processors(Findings& found) {
   const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   const std::string simd = simd_of_cpu();
   found.fact("processor", "{}, {}", machine::cpu_name(), simd);
-  found.fact("cpus", "{} usable of {} (affinity {})", usable, online, ranges_of(affinity));
+  found.fact("cpus", "{} usable of {} (affinity {})", usable, online, ranges_text(affinity));
   struct Node {
     int cores = 0;
     std::vector<int> cpus;
@@ -107,7 +93,7 @@ void look_at_processors(Findings& found) {
   }
   for (auto& [number, node] : nodes) {
     std::ranges::sort(node.cpus);
-    found.fact("numa node", "{}: {} cores, cpus {}", number, node.cores, ranges_of(node.cpus));
+    found.fact("numa node", "{}: {} cores, cpus {}", number, node.cores, ranges_text(node.cpus));
   }
   if (usable < online) {
     found.slow.push_back(fmt::format(
@@ -119,6 +105,19 @@ void look_at_processors(Findings& found) {
   }
   if (simd != "AVX-512" && simd != "AVX2" && simd != "SVE") {
     found.slow.push_back(fmt::format("the CPU optimizer has only {} vectors here", simd));
+  }
+}
+
+/// What a rank would use that is alone here.
+void look_at_cores(Findings& found, bool has_gpu) {
+  const CpuTopology topology = CpuTopology::of_machine(true);
+  found.fact("a rank", "{}", CorePlan::of(topology, {}).text());
+  if (!has_gpu) {
+    return;
+  }
+  found.fact("with a gpu", "{}", CorePlan::of(topology, {.accelerator = true}).text());
+  for (std::size_t gpu = 0; gpu < topology.accelerator_nodes.size(); ++gpu) {
+    found.fact("gpu near", "{}: NUMA node {}", gpu, topology.accelerator_nodes[gpu]);
   }
 }
 
@@ -195,6 +194,7 @@ int run_doctor(int argc, char** argv) {
              TORCH_VERSION, built_with_cuda() ? "with" : "without");
   look_at_processors(found);
   const bool has_gpu = look_at_gpus(found);
+  look_at_cores(found, has_gpu);
   look_at_memory(found, has_gpu);
   look_at_io(found);
   look_at_environment(found);

@@ -26,6 +26,7 @@ constexpr std::array kCommands = {
     Command{"tokenize", run_tokenize, "token ids of JSON strings on standard input"},
     Command{"logits", run_logits, "logits of a model for token ids on standard input"},
     Command{"parity", run_parity, "compare the engine with reference outputs beside a checkpoint"},
+    Command{"plan", run_plan, "the memory that a run would need, and whether it fits"},
     Command{"launch", run_launch, "start N ranks of a program on this host"},
     Command{"doctor", run_doctor, "what this machine offers, and what would be slow on it"},
 };

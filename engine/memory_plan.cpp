@@ -1,0 +1,322 @@
+#include "engine/memory_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "engine/residency.hpp"
+#include "engine/update_config.hpp"
+#include "runtime/machine.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+// Resident once LibTorch is mapped and a tokenizer is loaded; a trainer that runs knows its own figure instead.
+constexpr std::int64_t kUsualProcessBytes = std::int64_t{160} << 20;
+// With an accelerator: its driver's part in the host; its context with the libraries' kernels and workspaces; a
+// communicator's buffers. Round figures on the safe side.
+constexpr std::int64_t kDriverBytes = std::int64_t{768} << 20;
+constexpr std::int64_t kContextBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
+// Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after the engine is made.
+constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
+constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
+constexpr std::size_t kStagingBuffers = 2;  // one being copied, one being filled
+
+std::size_t scaled(std::size_t elements, double bytes_per_element) {
+  return static_cast<std::size_t>(std::ceil(static_cast<double>(elements) * bytes_per_element));
+}
+
+/// Adds up; knows which memory is which.
+class Planner {
+ public:
+  Planner(const Model& model, const PlanInput& input)
+      : model_(model),
+        in_(input),
+        residency_(
+            Residency::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
+        classes_(SlotClasses::of(model, residency_)),
+        sizes_(RankSizes::of(model,
+                             {.type = input.type,
+                              .micro_steps = static_cast<int>(input.micro_steps),
+                              .gather_slots = input.gather_slots,
+                              .state_arrays = input.state_arrays,
+                              .twins = input.twins},
+                             residency_, classes_)),
+        format_(state_format(input.state_format)) {}
+
+  MemoryPlan run() {
+    plan_.gather_slots = sizes_.gather_slots;
+    plan_.ranks_per_host = in_.ranks_per_host;
+    for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
+      add_unit(unit);
+    }
+    for (const PoolSizes& pool : sizes_.weight_pools) {
+      add(MemoryPurpose::kGatherSlots, in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost,
+          pool.bytes());
+    }
+    for (const PoolSizes& pool : sizes_.gradient_pools) {
+      add(MemoryPurpose::kGradientSlots, peers_read(), pool.bytes());
+    }
+    add_twins();
+    add_activations();
+    add_staging();
+    add_process();
+    add(MemoryPurpose::kSaved, MemoryKind::kDisk,
+        static_cast<std::size_t>(plan_.parameters) * bytes_of(in_.type));
+    return std::move(plan_);
+  }
+
+ private:
+  void add(MemoryPurpose purpose, MemoryKind kind, std::size_t bytes) {
+    plan_.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)] +=
+        static_cast<std::int64_t>(bytes);
+  }
+  /// What collectives read in place.
+  [[nodiscard]] MemoryKind peers_read() const {
+    if (in_.accelerator) {
+      return MemoryKind::kDevice;
+    }
+    return in_.world_size > 1 ? MemoryKind::kShared : MemoryKind::kHost;
+  }
+  [[nodiscard]] MemoryKind host_state() const {
+    return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
+  }
+  [[nodiscard]] bool on_device(std::size_t unit) const {
+    return in_.accelerator && unit < in_.placement.size() &&
+           in_.placement[unit] == StatePlace::kDevice;
+  }
+
+  [[nodiscard]] UnitCost cost_of(std::size_t unit) const {
+    const UnitSizes& sizes = sizes_.units[unit];
+    const std::size_t elements = residency_.layout_of(model_.units[unit].numel()).shard_elements;
+    UnitCost cost{.weights = sizes.weights, .accumulator = sizes.accumulator};
+    // Beside weights in another memory the master is whole; beside those in the same it may be a half.
+    const bool apart = in_.accelerator && !on_device(unit);
+    if (sizes.state > 0 || !apart) {
+      const bool half = sizes.master > 0 && format_.halves && !apart;
+      cost.master = half ? scaled(elements, format_.master)
+                         : (apart ? elements * sizeof(float) : sizes.master);
+    }
+    if (sizes.state > 0) {
+      cost.moments = in_.state_arrays * scaled(elements, format_.moment);
+    }
+    return cost;
+  }
+
+  void add_unit(std::size_t unit) {
+    const UnitCost cost = cost_of(unit);
+    plan_.parameters += model_.units[unit].numel();
+    const bool weights_in_host = in_.accelerator && in_.zero.offload_param.device == "cpu";
+    add(MemoryPurpose::kWeights, weights_in_host ? MemoryKind::kPinned : peers_read(),
+        cost.weights);
+    const MemoryKind state = on_device(unit) ? MemoryKind::kDevice : host_state();
+    add(MemoryPurpose::kMaster, state, cost.master);
+    add(MemoryPurpose::kMoments, state, cost.moments);
+    const bool shared = sizes_.accumulators_shared && !in_.accelerator;
+    add(MemoryPurpose::kGradients, shared ? peers_read() : state, cost.accumulator);
+    plan_.units.push_back(cost);
+  }
+
+  /// Where the weights are the master, the twin has one all the same.
+  void add_twins() {
+    for (const std::size_t unit : sizes_.twins) {
+      if (!on_device(unit)) {
+        const UnitCost& cost = plan_.units[unit];
+        add(MemoryPurpose::kTwins, host_state(),
+            cost.moments + (cost.master > 0 ? cost.master : sizes_.units[unit].state));
+        ++plan_.twins;
+      }
+    }
+  }
+
+  void add_activations();
+  void add_staging();
+
+  void add_process() {
+    add(MemoryPurpose::kProcess, MemoryKind::kHost,
+        static_cast<std::size_t>(in_.process_bytes > 0 ? in_.process_bytes + kLaterPagesBytes
+                                                       : kUsualProcessBytes));
+    if (in_.accelerator) {
+      add(MemoryPurpose::kProcess, MemoryKind::kHost, kDriverBytes);
+      add(MemoryPurpose::kProcess, MemoryKind::kDevice,
+          static_cast<std::size_t>(kContextBytes + (in_.world_size > 1 ? kCommunicatorBytes : 0)));
+    }
+  }
+
+  const Model& model_;
+  const PlanInput& in_;
+  Residency residency_;
+  SlotClasses classes_;
+  RankSizes sizes_;
+  const StateFormat& format_;
+  MemoryPlan plan_;
+};
+
+/// Follows a micro-step's activations through forward and backward, as SegmentRunner holds them, to the highest point.
+class ActivationWalk {
+ public:
+  ActivationWalk(const Model& model, const BatchShape& shape, bool checkpointing)
+      : checkpointing_(checkpointing) {
+    for (const SegmentSpec& segment : model.segments) {
+      segments_.push_back(segment.activations ? segment.activations(shape) : ActivationBytes());
+      const ActivationBytes& at = segments_.back();
+      scratch = std::max(scratch, at.scratch);
+      std::int64_t& spare = at.loss ? spare_of_loss_ : spare_of_others_;
+      spare = std::max(spare, at.spare);
+    }
+    forward();
+    backward();
+  }
+
+  std::int64_t peak = 0;          // without the loss's own
+  std::int64_t loss_at_peak = 0;  // the loss's own, at that moment
+  std::int64_t scratch = 0;
+
+  /// What malloc holds beyond that, measured: a freed block is too short for the next request of its own size, which looks
+  /// for room to align in; so of each size about one more lies there. The same for a scratch that grew.
+  [[nodiscard]] std::int64_t spare() const {
+    return spare_of_loss_ + spare_of_others_ + kept_by_malloc(scratch);
+  }
+
+ private:
+  void see(const ActivationBytes& at, std::int64_t more) {
+    const std::int64_t loss = loss_ + (at.loss ? more : 0);
+    const std::int64_t others = live_ + (at.loss ? 0 : more);
+    if (loss + others > loss_at_peak + peak) {
+      loss_at_peak = loss;
+      peak = others;
+    }
+  }
+  void hold(const ActivationBytes& at, std::int64_t bytes) { (at.loss ? loss_ : live_) += bytes; }
+
+  void forward() {
+    for (std::size_t s = 0; s < segments_.size(); ++s) {
+      const ActivationBytes& at = segments_[s];
+      see(at, at.output + at.kept + at.forward);
+      const bool keeps = !checkpointing_ || s + 1 == segments_.size();
+      hold(at, at.output + (keeps ? at.kept : 0));
+    }
+  }
+  void backward() {
+    for (std::size_t s = segments_.size(); s-- > 0;) {
+      const ActivationBytes& at = segments_[s];
+      if (checkpointing_ && s + 1 < segments_.size()) {  // its output went with the next segment
+        hold(at, -at.output);
+        see(at, at.output + at.kept + std::max(at.forward + at.output, at.backward));
+      } else {
+        see(at, at.backward);
+        hold(at, -at.output - at.kept);
+      }
+    }
+  }
+
+  bool checkpointing_;
+  std::vector<ActivationBytes> segments_;
+  std::int64_t live_ = 0;
+  std::int64_t loss_ = 0;
+  std::int64_t spare_of_loss_ = 0;
+  std::int64_t spare_of_others_ = 0;
+};
+
+void Planner::add_activations() {
+  const ActivationWalk walk(model_,
+                            {.rows = in_.rows,
+                             .length = in_.length,
+                             .type = in_.type,
+                             .threads = in_.compute_threads,
+                             .accelerator = in_.accelerator},
+                            in_.activation_checkpointing);
+  const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
+  add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
+  add(MemoryPurpose::kLoss, kind, static_cast<std::size_t>(walk.loss_at_peak));
+  if (!in_.accelerator) {
+    add(MemoryPurpose::kStaging, kind, static_cast<std::size_t>(walk.scratch));
+    add(MemoryPurpose::kAllocator, kind, static_cast<std::size_t>(walk.spare()));
+  }
+}
+
+void Planner::add_staging() {
+  std::size_t largest_block = 0;  // elements
+  std::size_t largest_shard = 0;  // of units whose state is in host memory
+  for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
+    const UnitLayout layout = residency_.layout_of(model_.units[unit].numel());
+    largest_block = std::max(largest_block, layout.padded_elements);
+    if (!on_device(unit)) {
+      largest_shard = std::max(largest_shard, layout.shard_elements);
+    }
+  }
+  if (residency_.divided && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
+    add(MemoryPurpose::kStaging, MemoryKind::kHost, largest_block * sizeof(float));
+    if (in_.type != DType::kF32 && !in_.accelerator) {  // from private masters, piece by piece
+      add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
+    }
+  }
+  if (in_.accelerator) {
+    add(MemoryPurpose::kStaging, MemoryKind::kPinned,
+        kStagingBuffers * largest_shard * bytes_of(in_.type));
+  }
+}
+
+}  // namespace
+
+PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
+                        std::int64_t ranks_per_host) {
+  const auto accumulation = std::max<std::int64_t>(1, config.batch.accumulation_steps);
+  PlanInput input{.type = compute_type(config.precision()),
+                  .zero = config.zero,
+                  .micro_steps = accumulation,
+                  .rows = std::max<std::int64_t>(1, config.batch.micro_batch_size),
+                  .activation_checkpointing = options.activation_checkpointing,
+                  .gather_slots = options.gather_slots,
+                  .compute_threads = options.compute_threads > 0 ? options.compute_threads
+                                                                 : machine::usable_cpus(),
+                  .state_arrays = tandem::state_arrays(update_config(config.optimizer)),
+                  .twins = TwinRoom::of(options, config.world_size),
+                  .world_size = config.world_size,
+                  .ranks_per_host = ranks_per_host};
+  input.twins_chosen = input.twins.units == SIZE_MAX;
+  return input;
+}
+
+const std::vector<StateFormat>& state_formats() {
+  // The 16-bit weight is the master's upper half where both lie in one memory. int8: one fp32 scale for each 128 elements.
+  static const std::vector<StateFormat> kFormats = {
+      {"fp32", 4, 4, false, ""},
+      {"split", 2, 4, true, "the same bits"},
+      {"bf16", 2, 2, true, "moments rounded to 16 bits"},
+      {"int8", 2, 1 + 4.0 / 128, true, "moments rounded to 8 bits"}};
+  return kFormats;
+}
+
+const StateFormat& state_format(std::string_view name) {
+  const auto& all = state_formats();
+  const auto found = std::ranges::find(all, name, &StateFormat::name);
+  if (found == all.end()) {
+    throw user_error("plan", "optimizer state \"{}\" is not known; use fp32, split, bf16 or int8",
+                     name);
+  }
+  return *found;
+}
+
+std::int64_t MemoryPlan::total(MemoryKind kind) const {
+  std::int64_t sum = 0;
+  for (const auto& row : bytes) {
+    sum += row[static_cast<std::size_t>(kind)];
+  }
+  return sum;
+}
+
+std::int64_t MemoryPlan::host_total() const {
+  return ranks_per_host *
+         (total(MemoryKind::kPinned) + total(MemoryKind::kHost) + total(MemoryKind::kShared));
+}
+
+MemoryPlan plan_memory(const Model& model, const PlanInput& input) {
+  return Planner(model, input).run();
+}
+
+}  // namespace tandem

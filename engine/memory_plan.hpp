@@ -1,0 +1,122 @@
+// engine/memory_plan.hpp — what a rank will hold, by kind of memory and purpose, before anything is allocated.
+//
+// A pure function of a model's units and of the run's sizes. What Rank allocates is counted by the formulas it allocates
+// by (RankSizes); activations come from the segments' own figures, walked in the order in which TrainStep runs them.
+// A model that is only described (models/causal_lm.hpp) will do: a plan needs config.json and nothing else.
+// Units of one rank are all alike in size, so one plan holds for every rank. Any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/config.hpp"
+#include "engine/model.hpp"
+#include "engine/options.hpp"
+#include "engine/rank_sizes.hpp"
+
+namespace tandem {
+
+/// Pinned: host memory that the accelerator copies from and to. Shared: host memory that the ranks of a host read from
+/// each other; each owner counts its own.
+enum class MemoryKind : std::uint8_t { kDevice, kPinned, kHost, kShared, kDisk };
+inline constexpr std::size_t kMemoryKinds = 5;
+std::string_view name_of(MemoryKind kind);
+
+enum class MemoryPurpose : std::uint8_t {
+  kWeights,        // in compute type: whole, or this rank's slice
+  kGatherSlots,    // gathered units
+  kGradients,      // accumulators
+  kGradientSlots,  // gradients of whole units, until they are reduced
+  kMaster,         // fp32 weights, where the weights are not
+  kMoments,        // of the optimizer
+  kTwins,          // out-of-place copies of units that are updated ahead of the verdict
+  kActivations,
+  kLoss,       // logits, their gradient, and the head's weight gradient
+  kAllocator,  // freed blocks that malloc cannot use again
+  kStaging,    // of copies and saving; packed operands of matrix products
+  kProcess,    // libraries, data set, tokenizer; the accelerator's context
+  kSaved       // files of the trained model
+};
+inline constexpr std::size_t kMemoryPurposes = 13;
+std::string_view name_of(MemoryPurpose purpose);
+
+/// Bytes per element of a layout of the optimizer's state. `master`: beside a 16-bit weight in the same memory.
+struct StateFormat {
+  std::string_view name;  // as --optimizer_state says it
+  double master = 0;
+  double moment = 0;          // of each of the optimizer's arrays
+  bool halves = false;        // the 16-bit weight is the master's other half
+  std::string_view drawback;  // for advice
+};
+/// Throws user_error for an unknown name, with the known ones.
+const StateFormat& state_format(std::string_view name);
+const std::vector<StateFormat>& state_formats();
+
+/// Where a unit's master, moments and accumulator lie. On a machine without an accelerator: the host.
+enum class StatePlace : std::uint8_t { kHost, kDevice };
+
+struct PlanInput {
+  DType type = DType::kF32;
+  ZeroConfig zero;
+  std::int64_t micro_steps = 1;
+  std::int64_t rows = 1;    // of a micro-batch
+  std::int64_t length = 1;  // tokens of its longest row
+  bool activation_checkpointing = false;
+  int gather_slots = 0;  // 0: chosen
+  int compute_threads = 1;
+  std::size_t state_arrays = 2;
+  std::string state_format = "fp32";
+  TwinRoom twins;             // for updates ahead of the verdict
+  bool twins_chosen = false;  // as many as there is room for, when nothing else wants it
+  std::int64_t world_size = 1;
+  std::int64_t ranks_per_host = 1;
+  bool accelerator = false;
+  std::vector<StatePlace> placement;  // [unit]; empty: all on the host
+  std::int64_t process_bytes =
+      0;  // resident before the engine is made; 0: as programs usually have
+
+  /// What a config and the engine's options say; rows from the config's micro-batch.
+  static PlanInput of(const Config& config, const EngineOptions& options,
+                      std::int64_t ranks_per_host);
+};
+
+/// What one unit costs a rank, for whoever decides where its state lies.
+struct UnitCost {
+  std::size_t weights = 0;
+  std::size_t accumulator = 0;
+  std::size_t master = 0;   // where it lies apart from the weights
+  std::size_t moments = 0;  // all arrays
+
+  [[nodiscard]] std::size_t state() const noexcept { return accumulator + master + moments; }
+};
+
+struct MemoryPlan {
+  std::array<std::array<std::int64_t, kMemoryKinds>, kMemoryPurposes> bytes{};  // [purpose][kind]
+  std::vector<UnitCost> units;                                                  // [unit]
+  std::int64_t parameters = 0;
+  std::size_t gather_slots = 0;
+  std::size_t twins = 0;  // units that can be updated ahead of the verdict
+  std::int64_t ranks_per_host = 1;
+
+  [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {
+    return bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)];
+  }
+  /// Of one rank.
+  [[nodiscard]] std::int64_t total(MemoryKind kind) const;
+  /// Of all ranks of a host: their pinned, private and shared memory.
+  [[nodiscard]] std::int64_t host_total() const;
+};
+
+/// Throws user_error for sizes that no run could have (gather slots, a row longer than the model's positions).
+[[nodiscard]] MemoryPlan plan_memory(const Model& model, const PlanInput& input);
+
+/// A table for people: a line per purpose, a column per kind that is used.
+[[nodiscard]] std::string plan_table(const MemoryPlan& plan);
+/// "1.5 GiB", "20.0 MiB".
+[[nodiscard]] std::string size_text(std::int64_t bytes);
+
+}  // namespace tandem

@@ -1,0 +1,192 @@
+// What plans know of the model families: units and tensors out of config.json alone, for those that can be trained (the
+// very units of the run) and those that are only described.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/memory_check.hpp"
+#include "models/causal_lm.hpp"
+#include "models/io/checkpoint_layout.hpp"
+#include "models/io/hf_config.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kConfigs = fs::path(TANDEM_SOURCE_DIR) / "../shared/data/model_configs";
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+using Shapes = std::map<std::string, std::vector<std::int64_t>>;
+
+Shapes shapes_of(const Model& model) {
+  Shapes shapes;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      EXPECT_TRUE(shapes.emplace(parameter.name, parameter.shape).second) << parameter.name;
+    }
+  }
+  return shapes;
+}
+
+std::int64_t count_of(const Model& model) {
+  std::int64_t count = 0;
+  for (const UnitSpec& unit : model.units) {
+    count += unit.numel();
+  }
+  return count;
+}
+
+HfConfig sizes_of(const std::string& file) {
+  return read_hf_config(kConfigs / file, {.only_sizes = true});
+}
+
+class Descriptions : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(kConfigs)) {
+      GTEST_SKIP() << "shared/data/model_configs is not here";
+    }
+  }
+};
+
+TEST_F(Descriptions, HaveThePublishedNumbersOfParameters) {
+  const std::map<std::string, std::int64_t> published = {
+      {"Qwen3-0.6B.json", 596'049'920},
+      {"Qwen3-14B.json", 14'768'307'200},
+      {"Qwen3-30B-A3B.json", 30'532'122'624},
+      {"Llama-3.1-8B.json", 8'030'261'248},
+      {"Llama-3.3-70B.json", 70'553'706'496},
+      {"Phi-4.json", 14'659'507'200},
+      {"Seed-OSS-36B.assembled.json", 36'151'104'512},
+      {"gpt-oss-20b.json", 20'914'757'184},
+      {"gpt2.json", 124'439'808}};
+  for (const auto& [file, parameters] : published) {
+    EXPECT_EQ(count_of(describe_causal_lm(sizes_of(file))), parameters) << file;
+  }
+}
+
+TEST_F(Descriptions, OfBuiltFamiliesAreTheUnitsOfTheRun) {
+  for (const char* file : {"Qwen3-0.6B.json", "gpt2.json"}) {
+    const HfConfig config = sizes_of(file);
+    const Model described = describe_causal_lm(config);
+    const Model built = make_causal_lm(config);
+    ASSERT_EQ(described.units.size(), built.units.size());
+    EXPECT_EQ(shapes_of(described), shapes_of(built));
+    EXPECT_NE(described.segments.front().run, nullptr);
+    Shapes checkpoint;
+    for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+      checkpoint.emplace(tensor.name, tensor.shape);
+    }
+    EXPECT_EQ(shapes_of(described), checkpoint) << file;
+  }
+}
+
+TEST_F(Descriptions, OfOtherFamiliesCannotBeRun) {
+  const HfConfig llama = sizes_of("Llama-3.1-8B.json");
+  for (const SegmentSpec& segment : describe_causal_lm(llama).segments) {
+    EXPECT_EQ(segment.run, nullptr) << segment.name;
+    EXPECT_TRUE(segment.activations) << segment.name;
+  }
+  EXPECT_THROW((void)make_causal_lm(llama), Error);
+  EXPECT_THROW((void)read_hf_config(kConfigs / "Llama-3.1-8B.json"), Error);
+}
+
+/// Transformers' own parameters on the meta device, as "name [shape]" lines; joined experts are left to the count.
+constexpr const char* kScript = R"(
+import json, math, sys, torch
+from transformers import AutoConfig, AutoModelForCausalLM
+ours = json.load(open(sys.argv[1]))
+values = json.load(open(sys.argv[2]))
+values.pop("quantization_config", None)
+config = AutoConfig.for_model(values.pop("model_type"), **values)
+with torch.device("meta"):
+    model = AutoModelForCausalLM.from_config(config)
+theirs = {name: list(value.shape) for name, value in model.named_parameters()}
+total = lambda shapes: sum(math.prod(shape) for shape in shapes.values())
+assert total(ours) == total(theirs), (total(ours), total(theirs))
+apart = ".mlp.experts."
+if any(apart + "0." in name for name in ours):  # each expert's matrices apart, Transformers joins them
+    ours, theirs = ({n: s for n, s in one.items() if apart not in n} for one in (ours, theirs))
+assert ours == theirs, sorted(set(map(str, ours.items())) ^ set(map(str, theirs.items())))[:6]
+)";
+
+TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
+  const std::string python = TANDEM_SOURCE_DIR "/.venv/bin/python";
+  if (std::system(fmt::format("'{}' -c 'import transformers' 2>/dev/null", python).c_str()) != 0) {
+    GTEST_SKIP() << "no Python with transformers in .venv";
+  }
+  const fs::path folder = fs::path(testing::TempDir()) / fmt::format("described {}", ::getpid());
+  fs::create_directories(folder);
+  std::ofstream(folder / "compare.py") << kScript;
+  // One of each family; layers of one model are alike.
+  for (const char* file :
+       {"Qwen3-0.6B.json", "Qwen3-30B-A3B.json", "Llama-3.1-8B.json", "Phi-4.json",
+        "Seed-OSS-36B.assembled.json", "gpt-oss-20b.json", "gpt2.json"}) {
+    std::string json = "{";
+    for (const auto& [name, shape] : shapes_of(describe_causal_lm(sizes_of(file)))) {
+      json +=
+          fmt::format("{}\"{}\": [{}]", json.size() > 1 ? ", " : "", name, fmt::join(shape, ", "));
+    }
+    std::ofstream(folder / "ours.json") << json << "}";
+    const int status = std::system(
+        fmt::format("'{}' '{}/compare.py' '{}/ours.json' '{}' >'{}/log' 2>&1", python,
+                    folder.string(), folder.string(), (kConfigs / file).string(), folder.string())
+            .c_str());
+    std::ifstream log(folder / "log");
+    EXPECT_EQ(status, 0) << file << "\n" << std::string(std::istreambuf_iterator<char>(log), {});
+  }
+  fs::remove_all(folder);
+}
+
+/// An H200 beside 128 GiB of host memory.
+FitReport on_h200(const std::string& file, PlanInput input) {
+  input.type = DType::kBF16;
+  input.zero.stage = 3;
+  input.zero.offload_optimizer.device = "cpu";
+  input.accelerator = true;
+  input.activation_checkpointing = true;
+  const MemoryLimits limits = {.device = MemoryLimit{139 * kGiB, "of an H200"},
+                               .host = MemoryLimit{128 * kGiB, "of the host"}};
+  return check_fit(describe_causal_lm(sizes_of(file)), input, limits);
+}
+
+TEST_F(Descriptions, PlansOfLargeModelsAreSane) {
+  const PlanInput run = {.rows = 4, .length = 4096};
+  const FitReport qwen = on_h200("Qwen3-14B.json", run);
+  EXPECT_FALSE(qwen.lacks) << qwen.advice();
+  EXPECT_GT(qwen.plan.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 0);
+  EXPECT_GT(qwen.plan.of(MemoryPurpose::kMoments, MemoryKind::kPinned), 0);
+
+  PlanInput four = run;
+  four.world_size = 4;
+  four.ranks_per_host = 1;
+  const FitReport seventy_on_four = on_h200("Llama-3.3-70B.json", four);
+  ASSERT_TRUE(seventy_on_four.change) << "fp32 state and sums are 16 bytes for each parameter";
+  EXPECT_EQ(seventy_on_four.change->parts.size(), 1U) << seventy_on_four.advice();
+  EXPECT_FALSE(on_h200("Llama-3.3-70B.json", seventy_on_four.change->input).lacks);
+  four.ranks_per_host = 4;  // 128 GiB for all of them
+  const FitReport crowded = on_h200("Llama-3.3-70B.json", four);
+  ASSERT_TRUE(crowded.lacks);
+  EXPECT_TRUE(crowded.change) << crowded.advice();
+
+  const FitReport oss = on_h200("gpt-oss-20b.json", run);
+  ASSERT_TRUE(oss.lacks) << "fp32 state of 20 billion parameters";
+  ASSERT_TRUE(oss.change) << oss.advice();
+  EXPECT_FALSE(on_h200("gpt-oss-20b.json", oss.change->input).lacks);
+
+  const FitReport seventy = on_h200("Llama-3.3-70B.json", run);
+  EXPECT_TRUE(seventy.lacks) << "on one accelerator";
+}
+
+}  // namespace
+}  // namespace tandem
