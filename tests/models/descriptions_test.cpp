@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -101,23 +102,25 @@ TEST_F(Descriptions, OfOtherFamiliesCannotBeRun) {
   EXPECT_THROW((void)read_hf_config(kConfigs / "Llama-3.1-8B.json"), Error);
 }
 
-/// Transformers' own parameters on the meta device, as "name [shape]" lines; joined experts are left to the count.
+/// Transformers' own parameters on the meta device; joined experts are left to the count.
 constexpr const char* kScript = R"(
-import json, math, sys, torch
+import json, math, pathlib, sys, torch
 from transformers import AutoConfig, AutoModelForCausalLM
-ours = json.load(open(sys.argv[1]))
-values = json.load(open(sys.argv[2]))
-values.pop("quantization_config", None)
-config = AutoConfig.for_model(values.pop("model_type"), **values)
-with torch.device("meta"):
-    model = AutoModelForCausalLM.from_config(config)
-theirs = {name: list(value.shape) for name, value in model.named_parameters()}
-total = lambda shapes: sum(math.prod(shape) for shape in shapes.values())
-assert total(ours) == total(theirs), (total(ours), total(theirs))
 apart = ".mlp.experts."
-if any(apart + "0." in name for name in ours):  # each expert's matrices apart, Transformers joins them
-    ours, theirs = ({n: s for n, s in one.items() if apart not in n} for one in (ours, theirs))
-assert ours == theirs, sorted(set(map(str, ours.items())) ^ set(map(str, theirs.items())))[:6]
+for mine in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
+    ours = json.loads(mine.read_text())
+    values = json.loads((pathlib.Path(sys.argv[2]) / mine.name).read_text())
+    values.pop("quantization_config", None)
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    theirs = {name: list(value.shape) for name, value in model.named_parameters()}
+    total = lambda shapes: sum(math.prod(shape) for shape in shapes.values())
+    assert total(ours) == total(theirs), (mine.name, total(ours), total(theirs))
+    if any(apart + "0." in name for name in ours):  # each expert's matrices apart, Transformers joins them
+        ours, theirs = ({n: s for n, s in one.items() if apart not in n} for one in (ours, theirs))
+    assert ours == theirs, (mine.name, sorted(set(map(str, ours.items())) ^ set(map(str, theirs.items())))[:6])
+    print(mine.name)
 )";
 
 TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
@@ -126,24 +129,30 @@ TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
   const fs::path folder = fs::path(testing::TempDir()) / fmt::format("described {}", ::getpid());
-  fs::create_directories(folder);
+  fs::create_directories(folder / "ours");
   std::ofstream(folder / "compare.py") << kScript;
   // One of each family; layers of one model are alike.
-  for (const char* file :
-       {"Qwen3-0.6B.json", "Qwen3-30B-A3B.json", "Llama-3.1-8B.json", "Phi-4.json",
-        "Seed-OSS-36B.assembled.json", "gpt-oss-20b.json", "gpt2.json"}) {
+  const std::vector<std::string> files = {
+      "Qwen3-0.6B.json", "Qwen3-30B-A3B.json",          "Llama-3.1-8B.json",
+      "Phi-4.json",      "Seed-OSS-36B.assembled.json", "gpt-oss-20b.json",
+      "gpt2.json"};
+  for (const std::string& file : files) {
     std::string json = "{";
     for (const auto& [name, shape] : shapes_of(describe_causal_lm(sizes_of(file)))) {
       json +=
           fmt::format("{}\"{}\": [{}]", json.size() > 1 ? ", " : "", name, fmt::join(shape, ", "));
     }
-    std::ofstream(folder / "ours.json") << json << "}";
-    const int status = std::system(
-        fmt::format("'{}' '{}/compare.py' '{}/ours.json' '{}' >'{}/log' 2>&1", python,
-                    folder.string(), folder.string(), (kConfigs / file).string(), folder.string())
-            .c_str());
-    std::ifstream log(folder / "log");
-    EXPECT_EQ(status, 0) << file << "\n" << std::string(std::istreambuf_iterator<char>(log), {});
+    std::ofstream(folder / "ours" / file) << json << "}";
+  }
+  const int status =
+      std::system(fmt::format("'{0}' '{1}/compare.py' '{1}/ours' '{2}' >'{1}/log' 2>&1", python,
+                              folder.string(), kConfigs.string())
+                      .c_str());
+  std::ifstream log(folder / "log");
+  const std::string text(std::istreambuf_iterator<char>(log), {});
+  EXPECT_EQ(status, 0) << text;
+  for (const std::string& file : files) {
+    EXPECT_NE(text.find(file), std::string::npos) << file << " was compared";
   }
   fs::remove_all(folder);
 }
