@@ -104,6 +104,7 @@ class FakeNccl {
     std::string name;
     int rank = 0;
     int questions_left = 0;  // until it is no longer in progress
+    bool entering = false;   // a launch comes into the stream
     bool aborted = false;
     std::uint64_t launches = 0;
     std::shared_ptr<Launch> waiting;  // in progress
@@ -319,27 +320,29 @@ class FakeNccl {
     TANDEM_CHECK(FakeCuda::of_test().is_reached(at, bytes), "NCCL reaches its operands");
   }
 
+  // Several threads may ask: it is no longer in progress when the launch is in the stream, not before.
   NcclResult ask(Communicator& at, NcclResult* state) {
     const Uncounted uncounted;
-    std::shared_ptr<Launch> ready;
-    {
-      const std::lock_guard lock(mutex_);
-      TANDEM_CHECK(!at.aborted, "a question about an aborted communicator");
-      *state = failing_[static_cast<std::size_t>(at.rank)];
-      if (*state != NcclResult::kSuccess) {
-        return NcclResult::kSuccess;
-      }
-      if (never_connects[static_cast<std::size_t>(at.rank)] || at.questions_left > 0) {
-        *state = NcclResult::kInProgress;
-        if (never_connects[static_cast<std::size_t>(at.rank)] || --at.questions_left > 0) {
-          return NcclResult::kSuccess;
-        }
-        *state = NcclResult::kSuccess;
-        ready = std::move(at.waiting);
-      }
+    std::unique_lock lock(mutex_);
+    TANDEM_CHECK(!at.aborted, "a question about an aborted communicator");
+    const auto rank = static_cast<std::size_t>(at.rank);
+    *state = failing_[rank];
+    if (*state != NcclResult::kSuccess) {
+      return NcclResult::kSuccess;
     }
-    if (ready != nullptr) {
-      into_stream(at, std::move(ready));
+    if (never_connects[rank] || at.questions_left > 1 || at.entering) {
+      at.questions_left -= at.questions_left > 1 ? 1 : 0;
+      *state = NcclResult::kInProgress;
+    } else if (at.questions_left == 1) {
+      at.entering = true;
+      std::shared_ptr<Launch> ready = std::move(at.waiting);
+      lock.unlock();
+      if (ready != nullptr) {
+        into_stream(at, std::move(ready));
+      }
+      lock.lock();
+      at.entering = false;
+      at.questions_left = 0;
     }
     return NcclResult::kSuccess;
   }
