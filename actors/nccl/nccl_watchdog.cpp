@@ -17,19 +17,21 @@ constexpr Duration kLookAtAbortEvery = std::chrono::milliseconds(1);
 struct NcclWatchdog::Communicators {
   std::timed_mutex calls;  // of who is inside NCCL with one of them
   std::array<std::atomic<void*>, kLanes> all{};
+  std::atomic<bool> taken{false};  // by an abort: what comes later is not seen by it
   std::atomic<bool> aborted{false};
 
   /// A call that holds the lock for a second stands still inside NCCL: then the abort is what ends it.
   void abort(const NcclApi& api) {
     std::unique_lock lock(calls, std::chrono::seconds(1));
-    std::array<void*, kLanes> taken{};
+    taken = true;
+    std::array<void*, kLanes> to_abort{};
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      taken[lane] = all[lane].exchange(nullptr);
+      to_abort[lane] = all[lane].exchange(nullptr);
     }
     if (lock.owns_lock()) {
       lock.unlock();
     }
-    for (void* communicator : taken) {
+    for (void* communicator : to_abort) {
       if (communicator != nullptr) {
         (void)api.abort(communicator);
       }
@@ -77,8 +79,13 @@ NcclWatchdog::~NcclWatchdog() {
   }
 }
 
-void NcclWatchdog::adopt(std::size_t lane, void* communicator) noexcept {
+// Either the abort sees the communicator, or this sees the abort.
+void NcclWatchdog::adopt(std::size_t lane, void* communicator) {
   communicators_->all[lane] = communicator;
+  void* const left = communicators_->taken ? communicators_->all[lane].exchange(nullptr) : nullptr;
+  if (left != nullptr) {
+    run_abort([left, api = &api_] { (void)api->abort(left); });
+  }
 }
 
 void* NcclWatchdog::open_calls(std::size_t lane) {
@@ -145,7 +152,7 @@ void NcclWatchdog::look(TimePoint now) {
     state_ = State::kAborting;
     abort_deadline_ = now + options_.abort_limit;
     lock.unlock();
-    start_abort();
+    run_abort([communicators = communicators_, api = &api_] { communicators->abort(*api); });
     lock.lock();
   }
   if (state_ != State::kAborting) {
@@ -188,8 +195,7 @@ void NcclWatchdog::look_at_deadlines(TimePoint now) {
   }
 }
 
-void NcclWatchdog::start_abort() {
-  auto abort = [communicators = communicators_, api = &api_] { communicators->abort(*api); };
+void NcclWatchdog::run_abort(std::function<void()> abort) {
   if (options_.run_abort) {
     options_.run_abort(std::move(abort));
   } else {

@@ -49,8 +49,8 @@ class NcclWatchdog {
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
-  /// From now on it is watched. Within calls.
-  void adopt(std::size_t lane, void* communicator) noexcept;
+  /// From now on it is watched; if everything is aborted already, so is this.
+  void adopt(std::size_t lane, void* communicator);
   /// Begins calls of the loop's thread on the lane's communicator; null: it is aborted, or not there. Always followed by
   /// close_calls().
   [[nodiscard]] void* open_calls(std::size_t lane);
@@ -85,7 +85,7 @@ class NcclWatchdog {
   void ask_communicators();
   void look_at_deadlines(TimePoint now);
   void fail(std::size_t lane, bool late, std::string what);
-  void start_abort();
+  void run_abort(std::function<void()> abort);
   void end_process(const std::string& why);
 
   const NcclApi& api_;

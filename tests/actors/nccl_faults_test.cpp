@@ -333,16 +333,40 @@ TEST(NcclFaults, WithoutPinnedMemoryThereIsNoBackEnd) {
   }
 }
 
+// A communicator that is made while an abort runs does not stay behind.
+TEST(NcclFaults, WhatIsAdoptedAfterTheAbortIsAbortedToo) {
+  const ManualClock clock;
+  const FakeCuda cuda(clock);
+  FakeNccl nccl;
+  NcclWatchdog watchdog(
+      FakeNccl::api(),
+      {.clock = &clock, .run_abort = [](const auto& abort) { abort(); }, .own_thread = false});
+  watchdog.abort("too late");
+  watchdog.look(clock.now());
+  EXPECT_TRUE(watchdog.released());
+  NcclConfig config;
+  config.blocking = 0;
+  config.name = "late";
+  void* communicator = nullptr;
+  EXPECT_EQ(FakeNccl::api().init_rank(&communicator, 1, {}, 0, &config), NcclResult::kSuccess);
+  watchdog.adopt(0, communicator);
+  EXPECT_EQ(nccl.aborted(), 1);
+  EXPECT_EQ(watchdog.open_calls(0), nullptr);
+  watchdog.close_calls();
+}
+
 // ---- with threads, in real time: the watchdog's own, and an abort's ----
 struct ThreadRank {
   EventLoop loop{{.name = "rank"}};
   std::shared_ptr<testing::FakePeers::OfRank> peers;
   NcclRank rank;
   std::string process_end;
+  std::latch* connected = nullptr;
 };
 
 Task<> make_and_run(ThreadRank* at, NcclBackend::Options options, int times) {
   at->rank.backend = co_await NcclBackend::connect(&at->loop, at->rank.device.get(), options);
+  at->connected->arrive_and_wait();  // blocks the loop: nothing is under way yet
   for (int i = 0; i < times; ++i) {
     co_await operate_times(&at->rank, static_cast<std::size_t>(i) % kKinds.size(), 1);
   }
@@ -356,9 +380,11 @@ std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
   std::latch all_ended(world);
+  std::latch connected(world);
   for (std::uint32_t r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
       ThreadRank at;
+      at.connected = &connected;
       at.peers = std::make_shared<testing::FakePeers::OfRank>(peers, r);
       at.rank.device = std::make_unique<CudaDevice>(
           at.loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", r)});
@@ -410,7 +436,10 @@ TEST(NcclThreads, AreAbortedByIt) {
   FakeNccl nccl;
   nccl.stands_still[1] = true;
   for (const std::string& error : run_on_threads(nccl, 3, 1, 50ms, nullptr)) {
-    EXPECT_THAT(error, HasSubstr("all-gather 0 did not end within 0.05 s"));
+    // Who is slow to begin is told apart from a device that stands still.
+    EXPECT_THAT(error,
+                ::testing::ContainsRegex(
+                    "(did not arrive at all-gather 0|all-gather 0 did not end) within 0.05 s"));
   }
   EXPECT_EQ(nccl.aborted(), 6);
 }
