@@ -74,7 +74,8 @@ Task<> updates(OneUnit* unit, std::uint64_t times) {
   for (std::uint64_t i = 0; i < times; ++i) {
     co_await unit->bucket.address().ask(AcquireGradient{i});
     co_await unit->bucket.address().ask(GradientReady{true, true, i});
-    co_await unit->optimizer.address().send(UpdateUnit{0, &unit->step, 0, i + 1});
+    co_await unit->optimizer.address().send(
+        UpdateUnit{.unit = 0, .steps = &unit->step, .deadline = 0, .new_version = i + 1});
     co_await unit->optimizer.address().ask(DrainOptimizer{});
   }
 }

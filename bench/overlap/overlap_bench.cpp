@@ -33,6 +33,9 @@ constexpr double kRatios[] = {0.25, 0.5, 0.75, 1.0, 1.25, 1.5};
 constexpr int kRounds = 5;
 constexpr int kStepsOfRound = 4;
 constexpr double kForwardShare = 0.25;
+constexpr int kWarmUpSteps = 3;
+
+Batch batch_of_nothing() { return {at::zeros({1, 1}, at::kLong), at::zeros({1, 1}, at::kLong)}; }
 
 /// What is kept from one benchmark to the next; one engine lives at a time.
 struct Bench {
@@ -73,6 +76,10 @@ Engine& Bench::engine_of(Overlap wanted) {
                             static_cast<std::int64_t>(shape.weights_of_layer), times),
       .config = parse_config(config, "bench_overlap", 1),
       .options = options});
+  const Batch batch = batch_of_nothing();
+  for (int step = 0; step < kWarmUpSteps; ++step) {  // and all memory has been touched
+    engine->train_step(std::span(&batch, 1));
+  }
   return *engine;
 }
 
@@ -88,12 +95,27 @@ Step step_of(const Bench& bench, double adam_s, double ratio) {
   return {gpu_s, kForwardShare * gpu_s / layers, (1 - kForwardShare) * gpu_s / layers};
 }
 
-double engine_step_s(Engine& engine) {
-  const Batch batch{at::zeros({1, 1}, at::kLong), at::zeros({1, 1}, at::kLong)};
+/// Where an engine's steps spent their time; means over a round's steps, added up over the rounds.
+struct Where {
+  double adam_busy_s = 0;
+  double exposed_optimizer_s = 0;
+  double exposed_gather_s = 0;
+  double exposed_reduce_s = 0;
+
+  void add(const Exposure& exposure) {
+    adam_busy_s += exposure.optimizer_busy_s / kStepsOfRound;
+    exposed_optimizer_s += exposure.optimizer_s / kStepsOfRound;
+    exposed_gather_s += exposure.gather_s / kStepsOfRound;
+    exposed_reduce_s += exposure.reduce_s / kStepsOfRound;
+  }
+};
+
+double engine_step_s(Engine& engine, Where& where) {
+  const Batch batch = batch_of_nothing();
   engine.train_step(std::span(&batch, 1));  // what follows is like what went before
   const Stopwatch watch;
   for (int step = 0; step < kStepsOfRound; ++step) {
-    engine.train_step(std::span(&batch, 1));
+    where.add(engine.train_step(std::span(&batch, 1)).exposure);
   }
   const double seconds = watch.elapsed_s() / kStepsOfRound;
   engine.drain();
@@ -129,11 +151,17 @@ void run_rounds(benchmark::State& state, Bench* bench, double ratio, Measure mea
 }
 
 void run_engine(benchmark::State& state, Bench* bench, double ratio, Overlap overlap) {
+  Where where;
   run_rounds(state, bench, ratio, [&](Policies&, const Step& step) {
     bench->times->forward_s = step.forward_s;
     bench->times->backward_s = step.backward_s;
-    return engine_step_s(bench->engine_of(overlap));
+    return engine_step_s(bench->engine_of(overlap), where);
   });
+  const auto rounds = static_cast<double>(state.iterations());
+  state.counters["adam_busy_ms"] = 1e3 * where.adam_busy_s / rounds;
+  state.counters["exposed_optimizer_ms"] = 1e3 * where.exposed_optimizer_s / rounds;
+  state.counters["exposed_gather_ms"] = 1e3 * where.exposed_gather_s / rounds;
+  state.counters["exposed_reduce_ms"] = 1e3 * where.exposed_reduce_s / rounds;
 }
 
 void run_policy(benchmark::State& state, Bench* bench, double ratio, bool is_serial) {
