@@ -13,37 +13,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "actors/kernels/adam_rule-inl.hpp"
 #include "actors/kernels/update-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
-
-template <bool kAdamW>
-struct AdamRule {
-  static constexpr std::size_t kStates = 2;
-  AdamStep s;
-
-  [[nodiscard]] HWY_INLINE float gradient_scale() const { return s.gradient_scale; }
-
-  HWY_INLINE VF32 operator()(F32 d, VF32 p, VF32 g, VF32& exp_avg, VF32& exp_avg_sq) const {
-    if constexpr (!kAdamW) {
-      g = hn::Add(g, hn::Mul(hn::Set(d, s.decay), p));
-    }
-    const auto m =
-        hn::Add(hn::Mul(hn::Set(d, s.beta1), exp_avg), hn::Mul(hn::Set(d, s.one_minus_beta1), g));
-    const auto v = hn::Add(hn::Mul(hn::Set(d, s.beta2), exp_avg_sq),
-                           hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g));
-    exp_avg = m;
-    exp_avg_sq = v;
-    const auto denominator =
-        hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, s.inverse_root_bias)), hn::Set(d, s.eps));
-    auto update = hn::Mul(hn::Set(d, s.step_size), hn::Div(m, denominator));
-    if constexpr (kAdamW) {
-      update = hn::Add(update, hn::Mul(hn::Set(d, s.decay), p));
-    }
-    return hn::Sub(p, update);
-  }
-};
 
 void adam_elements(const AdamStep& step, const UpdateBuffers& buffers, std::size_t begin,
                    std::size_t count) {

@@ -1,6 +1,9 @@
 // actors/kernels/optimizer_step.cpp — see optimizer_step.hpp.
 #include "actors/kernels/optimizer_step.hpp"
 
+#include <algorithm>
+
+#include "actors/kernels/state_memory.hpp"
 #include "actors/kernels/update_rules.hpp"
 #include "runtime/util/check.hpp"
 
@@ -51,6 +54,73 @@ std::size_t arrays_of(const SgdStep& step) { return step.momentum == 0.0F ? 0 : 
 std::size_t arrays_of(const LionStep&) { return 1; }
 std::size_t arrays_of(const AdagradStep&) { return 1; }
 
+/// A bijection of 64 bits that leaves no pattern standing (splitmix64's).
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebU;
+  return x ^ x >> 31;
+}
+
+struct UpdateFp32 {
+  const UpdateBuffers& buffers;
+  std::size_t begin;
+  std::size_t count;
+
+  void operator()(const AdamStep& s) const { detail::update_adam(s, buffers, begin, count); }
+  void operator()(const SgdStep& s) const { detail::update_sgd(s, buffers, begin, count); }
+  void operator()(const LionStep& s) const { detail::update_lion(s, buffers, begin, count); }
+  void operator()(const AdagradStep& s) const { detail::update_adagrad(s, buffers, begin, count); }
+};
+
+struct UpdatePacked {
+  const UpdateBuffers& buffers;
+  std::uint32_t noise;
+  std::size_t begin;
+  std::size_t count;
+
+  void operator()(const AdamStep& s) const {
+    switch (buffers.layout) {
+      case StateLayout::kSplit:
+        return detail::update_adam_split(s, buffers, begin, count);
+      case StateLayout::kBf16:
+        return detail::update_adam_bf16(s, noise, buffers, begin, count);
+      default:
+        return detail::update_adam_int8(s, noise, buffers, begin, count);
+    }
+  }
+  void operator()(const LionStep& s) const {
+    if (buffers.layout == StateLayout::kBf16) {
+      detail::update_lion_bf16(s, noise, buffers, begin, count);
+    } else {
+      detail::update_lion_int8(s, noise, buffers, begin, count);
+    }
+  }
+  void operator()(const AdagradStep& s) const {
+    detail::update_adagrad_split(s, buffers, begin, count);
+  }
+  void operator()(const SgdStep&) const {}
+};
+
+void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t begin,
+                   std::size_t end) {
+  const DType weight = b.weight == nullptr ? DType::kF32 : b.weight_type;
+  TANDEM_CHECK(supports(step.kind(), b.layout, weight), "the layout fits optimizer and weights");
+  TANDEM_CHECK(b.gradient_type == DType::kF32 || b.gradient_type == weight,
+               "gradients are fp32 or of the weights' type");
+  TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kStateBlock == 0,
+               "8-bit state is updated in whole blocks");
+  // Random bits are made of the position's lower half; the upper one is in the key.
+  while (begin < end) {
+    const std::uint64_t first = b.position + begin;
+    const std::uint64_t room = (std::uint64_t{1} << 32) - (first & 0xffffffffU);
+    const std::size_t count = std::min<std::uint64_t>(end - begin, room);
+    const auto key = static_cast<std::uint32_t>(mixed(step.noise ^ mixed(first >> 32)));
+    std::visit(UpdatePacked{b, key, begin, count}, step.rule);
+    begin += count;
+  }
+}
+
 }  // namespace
 
 std::size_t state_arrays(const UpdateConfig& config) noexcept {
@@ -60,15 +130,16 @@ std::size_t state_arrays(const UpdateConfig& config) noexcept {
 
 UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, double gradient_scale) {
   TANDEM_CHECK(step >= 1, "an optimizer's steps count from 1");
+  const std::uint64_t noise = mixed(mixed(config.seed) + static_cast<std::uint64_t>(step));
   switch (config.kind) {
     case OptimizerKind::kAdam:
-      return {adam_step(config, step, gradient_scale)};
+      return {adam_step(config, step, gradient_scale), noise};
     case OptimizerKind::kSgd:
-      return {sgd_step(config, step, gradient_scale)};
+      return {sgd_step(config, step, gradient_scale), noise};
     case OptimizerKind::kLion:
-      return {lion_step(config, gradient_scale)};
+      return {lion_step(config, gradient_scale), noise};
     case OptimizerKind::kAdagrad:
-      return {adagrad_step(config, gradient_scale)};
+      return {adagrad_step(config, gradient_scale), noise};
   }
   return {};
 }
@@ -86,18 +157,11 @@ void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::siz
                    buffers.gradient_type == DType::kF32 ||
                    buffers.weight_type == buffers.gradient_type,
                "gradient and weight of 16 bits are of one type");
-  struct Update {
-    const UpdateBuffers& buffers;
-    std::size_t begin;
-    std::size_t count;
-    void operator()(const AdamStep& s) const { detail::update_adam(s, buffers, begin, count); }
-    void operator()(const SgdStep& s) const { detail::update_sgd(s, buffers, begin, count); }
-    void operator()(const LionStep& s) const { detail::update_lion(s, buffers, begin, count); }
-    void operator()(const AdagradStep& s) const {
-      detail::update_adagrad(s, buffers, begin, count);
-    }
-  };
-  std::visit(Update{buffers, begin, end - begin}, step.rule);
+  if (buffers.layout == StateLayout::kFp32) {
+    std::visit(UpdateFp32{buffers, begin, end - begin}, step.rule);
+  } else {
+    update_packed(step, buffers, begin, end);
+  }
 }
 
 }  // namespace tandem

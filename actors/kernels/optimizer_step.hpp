@@ -23,6 +23,7 @@
 
 #include "actors/dtype.hpp"
 #include "actors/kernels/adam.hpp"
+#include "actors/kernels/state_layout.hpp"
 
 namespace tandem {
 
@@ -41,9 +42,10 @@ struct UpdateConfig {
   double momentum = 0.0;        // SGD, as the next two
   double dampening = 0.0;
   bool nesterov = false;
+  std::uint64_t seed = 0;  // of random rounding, in layouts that have it
 };
 
-/// fp32 arrays of state beside the master: Adam 2, Lion and Adagrad 1, SGD 1 (0 without momentum).
+/// Arrays of state beside the master: Adam 2, Lion and Adagrad 1, SGD 1 (0 without momentum).
 /// They begin as zeros.
 [[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
 
@@ -84,6 +86,7 @@ struct AdagradStep {
 
 struct UpdateStep {
   std::variant<AdamStep, SgdStep, LionStep, AdagradStep> rule;  // in the order of OptimizerKind
+  std::uint64_t noise = 0;                                      // of seed and step
 
   /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip.
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
@@ -95,30 +98,39 @@ struct UpdateStep {
   bool operator==(const UpdateStep&) const = default;
 };
 
-/// Where master and state are read when that is not where they are written; a null array is updated in place. None
-/// overlaps an array of UpdateBuffers.
+/// Where an update reads when that is not where it writes; a null array is updated in place. None overlaps an array of
+/// UpdateBuffers.
 struct UpdateSource {
-  const float* master = nullptr;
-  const float* state[2] = {nullptr, nullptr};
+  const void* master = nullptr;
+  const void* state[2] = {nullptr, nullptr};
+  const std::uint8_t* scale[2] = {nullptr, nullptr};  // with their state
+  const void* weight = nullptr;                       // where it is the master's upper half
 };
 
-/// Arrays of one unit's shard; the kernel touches only the elements of the range it is given. None
-/// may overlap.
+/// Arrays of one unit's shard, each from the shard's first element on; the kernel touches only the elements of the range
+/// it is given. None may overlap.
 struct UpdateBuffers {
-  float* master = nullptr;
+  // float; where the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's remainder.
+  void* master = nullptr;
   // The first state_arrays() of them. Adam: exp_avg, exp_avg_sq; SGD: momentum; Lion: exp_avg; Adagrad: sum of squares.
-  float* state[2] = {nullptr, nullptr};
+  // float (fp32, split), bf16, or codes of 8 bits with one exponent per block in `scale`.
+  void* state[2] = {nullptr, nullptr};
+  std::uint8_t* scale[2] = {nullptr, nullptr};
   const void* gradient = nullptr;
   DType gradient_type = DType::kF32;
   void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
   DType weight_type =
-      DType::kF32;    // where it and the gradient both have 16 bits, they are of one type
+      DType::kF32;  // where it and the gradient both have 16 bits, they are of one type
+  StateLayout layout = StateLayout::kFp32;
+  std::uint64_t position =
+      0;              // of the first element in the model: where random rounding counts from
   UpdateSource from;  // never written: an update out of place can be dropped, or done again
 };
 
 /// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time,
 /// neighbours included. The written weights may be read by another thread after the usual hand-over
 /// (non-temporal stores are fenced here).
+/// kInt8: `begin` is a multiple of kStateBlock, `end` too or the shard's end (the rest of its block is padding).
 void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
                   std::size_t end);
 

@@ -163,12 +163,13 @@ void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t
   const auto run = [&]<class Weight>(Weight* weight) {
     UpdateArrays<Gradient, Weight> a = {};
     a.gradient = static_cast<const Gradient*>(b.gradient) + begin;
-    a.master = b.master + begin;
-    a.master_from = (b.from.master == nullptr ? b.master : b.from.master) + begin;
-    for (std::size_t array = 0; array < Rule::kStates; ++array) {
-      const float* from = b.from.state[array] == nullptr ? b.state[array] : b.from.state[array];
-      a.state[array] = b.state[array] + begin;
-      a.state_from[array] = from + begin;
+    const auto arrays = [begin](void* array, const void* from, float*& to, const float*& source) {
+      to = static_cast<float*>(array) + begin;
+      source = from == nullptr ? to : static_cast<const float*>(from) + begin;
+    };
+    arrays(b.master, b.from.master, a.master, a.master_from);
+    for (std::size_t k = 0; k < Rule::kStates; ++k) {
+      arrays(b.state[k], b.from.state[k], a.state[k], a.state_from[k]);
     }
     a.weight = weight;
     if (streams_all<Rule>(a)) {

@@ -1,0 +1,38 @@
+// actors/kernels/lion_bf16.cpp — see optimizer_step.hpp and state_layout.hpp. Compiled once per SIMD target by Highway's
+// foreach_target.
+#include "actors/kernels/update_rules.hpp"
+
+// The oldest targets of x86 run what the baseline does: each target costs its share of the compile time.
+#define HWY_DISABLED_TARGETS HWY_SSSE3
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "actors/kernels/lion_bf16.cpp"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "actors/kernels/lion_rule-inl.hpp"
+#include "actors/kernels/update_packed-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+
+void lion_bf16_elements(const LionStep& step, std::uint32_t key, const UpdateBuffers& buffers,
+                        std::size_t begin, std::size_t count) {
+  update_packed_elements<Bf16Bits>(LionRule{step}, key, buffers, begin, count);
+}
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tandem {
+
+HWY_EXPORT(lion_bf16_elements);
+
+void detail::update_lion_bf16(const LionStep& step, std::uint32_t noise,
+                              const UpdateBuffers& buffers, std::size_t begin, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(lion_bf16_elements)(step, noise, buffers, begin, count);
+}
+
+}  // namespace tandem
+#endif
