@@ -1,8 +1,8 @@
-// actors/kernels/adam_split.cpp — see optimizer_step.hpp and state_layout.hpp. Compiled once per SIMD target by Highway's
-// foreach_target.
+// actors/kernels/adam_split.cpp — see optimizer_step.hpp and state_layout.hpp. Compiled once per SIMD target
+// by Highway's foreach_target.
 #include "actors/kernels/update_rules.hpp"
 
-// The oldest targets of x86 run what the baseline does: each target costs its share of the compile time.
+// Each target costs its share of the compile time; SSSE3 without SSE4 is not worth it.
 #define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "actors/kernels/adam_split.cpp"

@@ -106,8 +106,6 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
                    std::size_t end) {
   const DType weight = b.weight == nullptr ? DType::kF32 : b.weight_type;
   TANDEM_CHECK(supports(step.kind(), b.layout, weight), "the layout fits optimizer and weights");
-  TANDEM_CHECK(b.gradient_type == DType::kF32 || b.gradient_type == weight,
-               "gradients are fp32 or of the weights' type");
   TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kStateBlock == 0,
                "8-bit state is updated in whole blocks");
   // Random bits are made of the position's lower half; the upper one is in the key.
@@ -153,10 +151,9 @@ void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::siz
       begin == end || (buffers.master && buffers.gradient && (arrays < 1 || buffers.state[0]) &&
                        (arrays < 2 || buffers.state[1])),
       "an update needs master, state and a gradient");
-  TANDEM_CHECK(buffers.weight == nullptr || buffers.weight_type == DType::kF32 ||
-                   buffers.gradient_type == DType::kF32 ||
-                   buffers.weight_type == buffers.gradient_type,
-               "gradient and weight of 16 bits are of one type");
+  TANDEM_CHECK(buffers.gradient_type == DType::kF32 ||
+                   (buffers.weight != nullptr && buffers.weight_type == buffers.gradient_type),
+               "gradients of 16 bits come with weights of their type");
   if (buffers.layout == StateLayout::kFp32) {
     std::visit(UpdateFp32{buffers, begin, end - begin}, step.rule);
   } else {

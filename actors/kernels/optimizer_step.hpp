@@ -119,8 +119,7 @@ struct UpdateBuffers {
   const void* gradient = nullptr;
   DType gradient_type = DType::kF32;
   void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
-  DType weight_type =
-      DType::kF32;  // where it and the gradient both have 16 bits, they are of one type
+  DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
   std::uint64_t position =
       0;              // of the first element in the model: where random rounding counts from

@@ -6,14 +6,14 @@
 //   bf16    weight + remainder                  bf16, rounded at random       2 + 4
 //   int8    weight + remainder                  8 bits, blocks of 128         2 + 2.02
 //
-// split: the bf16 weight, rounded to nearest even as ever, is the master's upper half, and the remainder is the master's
-// lower 16 bits. Read as a signed number and added to the weight's bits it undoes the rounding, but for one case: 0x8000, a
-// tie, is behind a weight that was rounded down as well as behind one that was rounded up. 2^32 masters do not fit into 2^32
-// pairs that way (an even weight is nearest to 65537 masters), so one bit more is needed: the sign of the moment that is
-// never negative (Adam's exp_avg_sq, Adagrad's sum) says "rounded down". So split gives fp32's bits, always; NaN keeps
-// what the weight holds of it, and 16 bits of payload are lost.
-// bf16, int8: inexact anyhow, so a tie that was rounded down gives one unit in its last place away (to 0x7fff) instead. Where
-// weights are fp32 they are the master, as in every layout.
+// split: the bf16 weight, rounded to nearest even as ever, is the master's upper half, and the remainder is the
+// master's lower 16 bits. Read as a signed number and added to the weight's bits it undoes the rounding, but for one
+// case: 0x8000, a tie, is behind a weight that was rounded down as well as behind one that was rounded up. 2^32 masters do
+// not fit into 2^32 pairs that way (an even weight is nearest to 65537 masters), so one bit more is needed: the sign of the
+// moment that is never negative (Adam's exp_avg_sq, Adagrad's sum) says "rounded down". So split gives fp32's bits,
+// always; NaN keeps what the weight holds of it, and 16 bits of payload are lost.
+// bf16, int8: inexact anyhow, so a tie that was rounded down gives one unit in its last place away (to 0x7fff) instead.
+// Where weights are fp32 they are the master, as in every layout.
 // Moments are rounded at random, upwards with the probability of the part that is cut off, so that the mean stays right: to
 // the nearest, an average with beta2 = 0.999 would never decay, its steps being smaller than half a unit. The random
 // bits come from (seed, step, array, position in the model): chunks, threads, vector width and ranks change nothing.

@@ -1,4 +1,5 @@
-// actors/kernels/state_memory.cpp — see state_memory.hpp. One element at a time: these run when weights are loaded or saved.
+// actors/kernels/state_memory.cpp — see state_memory.hpp. One element at a time: these run when weights are loaded or
+// saved.
 #include "actors/kernels/state_memory.hpp"
 
 #include <algorithm>

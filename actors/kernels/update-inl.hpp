@@ -182,21 +182,17 @@ void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t
     }
     update_range<Stream::kNone>(rule, a, count);
   };
-  if (b.weight == nullptr) {
+  // Each combination costs compile time for each target; 16-bit gradients come with weights of their type only.
+  if constexpr (!std::is_same_v<Gradient, float>) {
+    return run(static_cast<Gradient*>(b.weight) + begin);
+  } else if (b.weight == nullptr) {
     return run(static_cast<NoWeight*>(nullptr));
-  }
-  if (b.weight_type == DType::kF32) {
+  } else if (b.weight_type == DType::kF32) {
     return run(static_cast<float*>(b.weight) + begin);
-  }
-  if constexpr (!std::is_same_v<Gradient, F16Bits>) {
-    if (b.weight_type == DType::kBF16) {
-      return run(static_cast<Bf16Bits*>(b.weight) + begin);
-    }
-  }
-  if constexpr (!std::is_same_v<Gradient, Bf16Bits>) {
-    if (b.weight_type == DType::kF16) {
-      return run(static_cast<F16Bits*>(b.weight) + begin);
-    }
+  } else if (b.weight_type == DType::kBF16) {
+    return run(static_cast<Bf16Bits*>(b.weight) + begin);
+  } else {
+    return run(static_cast<F16Bits*>(b.weight) + begin);
   }
 }
 

@@ -121,6 +121,9 @@ TEST(Adam, EveryTargetLengthAndBeginGivesTheScalarBits) {
   for (const bool adamw : {true, false}) {
     for (const DType gradient : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const int weight : {0, 1, 2}) {
+        if (gradient != DType::kF32 && weight != 2) {
+          continue;  // gradients of 16 bits come with weights of their type
+        }
         for (std::size_t length = 0; length <= 257; ++length) {
           const std::size_t begin = length % 29;
           const AdamStep step = step_of(adamw, length % 2 == 0);

@@ -193,6 +193,9 @@ TEST_P(OptimizerStep, EveryTargetTypeLengthAndBeginGivesTheScalarBits) {
   const State start(300);
   for (const DType gradient : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const std::size_t weight : {0UL, 4UL, 2UL}) {
+      if (gradient != DType::kF32 && weight != 2) {
+        continue;  // gradients of 16 bits come with weights of their type
+      }
       for (std::size_t length = 0; length <= 140; ++length) {
         const std::size_t begin = length % 29;
         const DType half = gradient == DType::kBF16 || (gradient == DType::kF32 && length % 2 == 0)

@@ -53,7 +53,6 @@ constexpr Types kTypes[] = {
     {DType::kF32, false, DType::kF32},  {DType::kF32, true, DType::kF32},
     {DType::kF32, true, DType::kBF16},  {DType::kF32, true, DType::kF16},
     {DType::kBF16, true, DType::kBF16}, {DType::kF16, true, DType::kF16},
-    {DType::kBF16, false, DType::kF32}, {DType::kF16, true, DType::kF32},
 };
 
 struct Case {
@@ -153,7 +152,9 @@ TEST_P(UpdateFrom, ASourceOfOneArrayAloneIsTaken) {
       return UpdateBuffers{.master = a.at[0].as<float>(),
                            .state = {a.at[1].as<float>(), a.at[2].as<float>()},
                            .gradient = source.at[3].data(),
-                           .gradient_type = DType::kBF16};
+                           .gradient_type = DType::kBF16,
+                           .weight = a.at[4].data(),
+                           .weight_type = DType::kBF16};
     };
     apply_update(step, buffers(expected), 0, kCapacity);
     std::ranges::fill(std::span(written.at[apart].as<float>(), kCapacity), 9.0F);
@@ -172,7 +173,9 @@ TEST(UpdateFromTwice, ARedoFromTheSameSourceForgetsTheFirst) {
     UpdateBuffers b{.master = a.at[0].as<float>(),
                     .state = {a.at[1].as<float>(), a.at[2].as<float>()},
                     .gradient = source.at[3].data(),
-                    .gradient_type = DType::kF16};
+                    .gradient_type = DType::kF16,
+                    .weight = a.at[4].data(),
+                    .weight_type = DType::kF16};
     b.from = {.master = source.at[0].as<float>(),
               .state = {source.at[1].as<float>(), source.at[2].as<float>()}};
     apply_update(UpdateStep::make(config, 3, scale), b, 0, kCapacity);
