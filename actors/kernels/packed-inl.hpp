@@ -35,43 +35,110 @@ HWY_INLINE hn::Mask<U32> above(VU32 magnitude, std::uint32_t limit) {
       U32(), hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(limit))));
 }
 
-/// The lower 16 bits of every lane.
-template <bool kStream>
-HWY_INLINE void store_u16(VU32 value, std::uint16_t* to) {
-  const U16<F32> d16;
-  const auto narrow = hn::DemoteTo(d16, hn::BitCast(I32(), value));  // saturates; all fit
-  if constexpr (kStream && hn::MaxLanes(d16) * sizeof(std::uint16_t) >= 16) {
-    hn::Stream(narrow, d16, to);
+// --- pairs of vectors: two fill one of 16-bit numbers, which saves most of the shifts and shuffles of one at a time
+
+template <bool kStream, class D16>
+HWY_INLINE void store_words(hn::Vec<D16> words, D16 d16, std::uint16_t* to) {
+  if constexpr (kStream) {
+    hn::Stream(words, d16, to);
   } else {
-    hn::StoreU(narrow, d16, to);
+    hn::StoreU(words, d16, to);
   }
 }
 
-HWY_INLINE VU32 load_u16(const std::uint16_t* from) {
-  return hn::PromoteTo(U32(), hn::LoadU(U16<F32>(), from));
+/// The upper halves of the lanes of `a`, then of `b`.
+template <bool kStream>
+HWY_INLINE void store_upper(VU32 a, VU32 b, std::uint16_t* to) {
+  const hn::Repartition<std::uint16_t, U32> d;
+  store_words<kStream>(hn::ConcatOdd(d, hn::BitCast(d, b), hn::BitCast(d, a)), d, to);
 }
+
+template <bool kStream>
+HWY_INLINE void store_lower(VU32 a, VU32 b, std::uint16_t* to) {
+  const hn::Repartition<std::uint16_t, U32> d;
+  store_words<kStream>(hn::ConcatEven(d, hn::BitCast(d, b), hn::BitCast(d, a)), d, to);
+}
+
+HWY_INLINE void load_pair(const float* from, VF32& a, VF32& b) {
+  const F32 d;
+  a = hn::LoadU(d, from);
+  b = hn::LoadU(d, from + hn::Lanes(d));
+}
+
+#if HWY_TARGET == HWY_AVX3
+
+/// Words of two vectors, the second one's from 32 on: `low` and `high` in turns.
+alignas(64) inline constexpr std::uint16_t kFirstHalf[32] = {
+    0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+    8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+alignas(64) inline constexpr std::uint16_t kSecondHalf[32] = {
+    16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+    24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+
+HWY_INLINE void interleave(__m512i low, __m512i high, VU32& a, VU32& b) {
+  a = VU32{_mm512_permutex2var_epi16(low, _mm512_load_si512(kFirstHalf), high)};
+  b = VU32{_mm512_permutex2var_epi16(low, _mm512_load_si512(kSecondHalf), high)};
+}
+
+HWY_INLINE void load_pair(const Bf16Bits* from, VF32& a, VF32& b) {
+  VU32 x, y;
+  interleave(_mm512_setzero_si512(), _mm512_loadu_si512(from), x, y);
+  a = hn::BitCast(F32(), x);
+  b = hn::BitCast(F32(), y);
+}
+
+HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32& a, VU32& b) {
+  interleave(_mm512_loadu_si512(low), _mm512_loadu_si512(high), a, b);
+}
+
+#else
+
+HWY_INLINE void load_pair(const Bf16Bits* from, VF32& a, VF32& b) {
+  const F32 d;
+  a = load_f32(d, from);
+  b = load_f32(d, from + hn::Lanes(d));
+}
+
+/// Each lane a weight above its remainder.
+HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32& a, VU32& b) {
+  const U32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto words = [d](const std::uint16_t* from)
+                         HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(U16<F32>(), from)); };
+  a = hn::Or(hn::ShiftLeft<16>(words(&high->bits)), words(low));
+  b = hn::Or(hn::ShiftLeft<16>(words(&high[lanes].bits)), words(low + lanes));
+}
+
+#endif
 
 // --- split masters
 
-/// high: the bf16 weight, as to_bits() rounds it. Returns where `low` is a tie, 0x8000, behind a weight that was rounded
-/// down. (Vectors of some targets can't be members, so they are not returned as one.)
-HWY_INLINE hn::Mask<U32> split_master(VF32 master, VU32& high, VU32& low) {
+/// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `low` the remainder. Returns where
+/// that is a tie, 0x8000, behind a weight that was rounded down. (Vectors of some targets can't be members, so they are
+/// not returned as one.)
+HWY_INLINE hn::Mask<U32> split_master(VF32 master, VU32& sum, VU32& low) {
   const U32 d;
   const auto bits = hn::BitCast(d, master);
   const auto quiet = hn::And(hn::Or(bits, hn::Set(d, 0x00400000)), hn::Set(d, 0xffff0000));
-  const auto x = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
-  const auto last = hn::And(hn::ShiftRight<16>(x), hn::Set(d, 1));
-  high = hn::ShiftRight<16>(hn::Add(x, hn::Add(last, hn::Set(d, 0x7fff))));
-  low = hn::And(x, hn::Set(d, 0xffff));
-  return hn::Eq(hn::And(x, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+  low = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
+  const auto last = hn::And(hn::ShiftRight<16>(low), hn::Set(d, 1));
+  sum = hn::Add(low, hn::Add(last, hn::Set(d, 0x7fff)));
+  return hn::Eq(hn::And(low, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
 }
 
-/// The master behind a weight; `rounded_down` is 0x10000 where a tie was, else 0.
-HWY_INLINE VF32 join_master(const Bf16Bits* high, const std::uint16_t* low, VU32 rounded_down) {
+/// The same where a tie gives a unit away instead of being remembered.
+HWY_INLINE void split_master_near(VF32 master, VU32& sum, VU32& low) {
   const U32 d;
-  const auto top = hn::ShiftLeft<16>(load_u16(&high->bits));
-  const auto signed_low = hn::ShiftRight<16>(hn::BitCast(I32(), hn::ShiftLeft<16>(load_u16(low))));
-  return hn::BitCast(F32(), hn::Add(hn::Add(top, hn::BitCast(d, signed_low)), rounded_down));
+  const auto tie = split_master(master, sum, low);
+  low = hn::Sub(low, hn::IfThenElseZero(tie, hn::Set(d, 1)));
+}
+
+/// The master behind a weight and its remainder; `rounded_down` is 0x10000 where a tie was, else 0.
+HWY_INLINE VF32 join_master(VU32 halves, VU32 rounded_down) {
+  const U32 d;
+  const auto rounded_up = hn::And(halves, hn::Set(d, 0x8000));
+  const auto up = hn::Add(rounded_up, rounded_up);
+  return hn::BitCast(F32(), hn::Add(hn::Sub(halves, up), rounded_down));
 }
 
 // --- random bits
@@ -107,20 +174,21 @@ HWY_INLINE VU32 bits_of_array(VU32 noise) {
 
 // --- bf16 moments
 
-/// fp32 -> bf16 bits, up with the probability of what is cut off. From bf16's greatest number on nothing is rounded: no
-/// number becomes infinity, infinity and NaN (quiet, as arithmetic leaves it) stay what they are.
-HWY_INLINE VU32 round_to_bf16(VU32 bits, VU32 random16) {
+/// fp32 -> bf16 bits in the upper halves, up with the probability of what is cut off. From bf16's greatest number on
+/// nothing is rounded: no number becomes infinity, infinity and NaN (quiet, as arithmetic leaves it) stay what they are.
+HWY_INLINE VU32 round_to_bf16(VF32 value, VU32 random16) {
   const U32 d;
+  const auto bits = hn::BitCast(d, value);
   const auto keeps = above(hn::And(bits, hn::Set(d, kMagnitude)), 0x7f7effff);
-  return hn::ShiftRight<16>(hn::Add(bits, hn::IfThenZeroElse(keeps, random16)));
+  return hn::Add(bits, hn::IfThenZeroElse(keeps, random16));
 }
 
 /// The same for what is never negative: above 0 stays above 0.
-HWY_INLINE VU32 round_to_bf16_above_zero(VU32 bits, VU32 random16) {
+HWY_INLINE VU32 round_to_bf16_above_zero(VF32 value, VU32 random16) {
   const U32 d;
-  const auto rounded = round_to_bf16(bits, random16);
-  const auto least = hn::IfThenElseZero(above(bits, 0), hn::Set(d, 1));
-  return hn::Max(rounded, least);
+  const auto positive = above(hn::BitCast(d, value), 0);
+  const auto least = hn::IfThenElseZero(positive, hn::Set(d, 0x10000));
+  return hn::Max(round_to_bf16(value, random16), least);
 }
 
 // --- 8-bit codes: the upper bits of an fp32 magnitude, counted from the block's least binade

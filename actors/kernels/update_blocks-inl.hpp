@@ -53,23 +53,31 @@ struct BlockArrays {
   }
 };
 
-/// Loads, updates and stores master and weight of a vector; the moments are those of `states`.
+/// Loads, updates and stores master and weight of two vectors; the moments are those of `s0`, `s1`.
 template <class Rule, class P>
-HWY_INLINE void block_vector(const Rule& rule, const BlockArrays<P>& a, std::size_t i, VF32& s0,
-                             VF32& s1) {
+HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_t i, VF32& s0a,
+                           VF32& s0b, VF32& s1a, VF32& s1b) {
   const F32 df;
   const U32 d;
-  const auto g = hn::Mul(load_f32(df, a.gradient + i), hn::Set(df, rule.gradient_scale()));
+  auto pa = hn::Zero(df), pb = hn::Zero(df), ga = hn::Zero(df), gb = hn::Zero(df);
+  load_pair(a.gradient + i, ga, gb);
+  const auto scale = hn::Set(df, rule.gradient_scale());
+  ga = hn::Mul(ga, scale);
+  gb = hn::Mul(gb, scale);
   if constexpr (P::kSplit) {
-    const auto p = join_master(a.weight_from + i, a.master_from + i, hn::Zero(d));
-    auto high = hn::Zero(d);
-    auto low = hn::Zero(d);
-    const auto tie = split_master(rule(df, p, g, s0, s1), high, low);
-    store_u16<false>(high, &a.weight[i].bits);
-    store_u16<false>(hn::IfThenElse(tie, hn::Set(d, 0x7fff), low), a.master + i);
+    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d);
+    load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
+    pa = rule(df, join_master(halves_a, hn::Zero(d)), ga, s0a, s1a);
+    pb = rule(df, join_master(halves_b, hn::Zero(d)), gb, s0b, s1b);
+    auto sum_a = hn::Zero(d), sum_b = hn::Zero(d), low_a = hn::Zero(d), low_b = hn::Zero(d);
+    split_master_near(pa, sum_a, low_a);
+    split_master_near(pb, sum_b, low_b);
+    store_upper<false>(sum_a, sum_b, &a.weight[i].bits);
+    store_lower<false>(low_a, low_b, a.master + i);
   } else {
-    const auto p = hn::LoadU(df, a.master_from + i);
-    hn::StoreU(rule(df, p, g, s0, s1), df, a.master + i);
+    load_pair(a.master_from + i, pa, pb);
+    hn::StoreU(rule(df, pa, ga, s0a, s1a), df, a.master + i);
+    hn::StoreU(rule(df, pb, gb, s0b, s1b), df, a.master + i + hn::Lanes(df));
   }
 }
 
@@ -89,18 +97,22 @@ void update_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise) 
   auto greatest1 = hn::Zero(d);
   const std::uint8_t scale0 = *a.scale_from[0];
   const std::uint8_t scale1 = Rule::kStates > 1 ? *a.scale_from[1] : std::uint8_t{0};
-  for (std::size_t i = 0; i < kStateBlock; i += lanes) {
-    auto s0 = Code<true>::load(a.state_from[0] + i, scale0);
-    auto s1 = hn::Zero(df);
+  for (std::size_t i = 0; i < kStateBlock; i += 2 * lanes) {
+    auto s0a = Code<true>::load(a.state_from[0] + i, scale0);
+    auto s0b = Code<true>::load(a.state_from[0] + i + lanes, scale0);
+    auto s1a = hn::Zero(df), s1b = hn::Zero(df);
     if constexpr (Rule::kStates > 1) {
-      s1 = Code<false>::load(a.state_from[1] + i, scale1);
+      s1a = Code<false>::load(a.state_from[1] + i, scale1);
+      s1b = Code<false>::load(a.state_from[1] + i + lanes, scale1);
     }
-    block_vector(rule, a, i, s0, s1);
-    hn::Store(s0, df, moments[0] + i);
-    greatest0 = greater_magnitude(greatest0, s0);
+    block_pair(rule, a, i, s0a, s0b, s1a, s1b);
+    hn::Store(s0a, df, moments[0] + i);
+    hn::Store(s0b, df, moments[0] + i + lanes);
+    greatest0 = greater_magnitude(greater_magnitude(greatest0, s0a), s0b);
     if constexpr (Rule::kStates > 1) {
-      hn::Store(s1, df, moments[1] + i);
-      greatest1 = greater_magnitude(greatest1, s1);
+      hn::Store(s1a, df, moments[1] + i);
+      hn::Store(s1b, df, moments[1] + i + lanes);
+      greatest1 = greater_magnitude(greater_magnitude(greatest1, s1a), s1b);
     }
   }
   const std::uint8_t new0 = Code<true>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest0)));

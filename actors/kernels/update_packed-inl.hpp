@@ -42,81 +42,101 @@ struct PackedArrays {
   typename P::Moment* state[2];
 };
 
-template <class P, std::size_t kArray, bool kCarriesTies, bool kStream>
-HWY_INLINE void store_moment(VF32 value, VU32 ties, VU32 noise, typename P::Moment* to) {
+/// Ties of a split master on their way: out of the sign of the moment that has them, and back into it.
+HWY_INLINE VU32 take_ties(VF32& moment) {
   const U32 d;
-  auto bits = hn::BitCast(d, value);
-  if constexpr (P::kExact) {
-    if constexpr (kCarriesTies) {
-      bits = hn::Or(hn::And(bits, hn::Set(d, kMagnitude)), ties);
-    }
-    if constexpr (kStream) {
-      hn::Stream(hn::BitCast(F32(), bits), F32(), to);
-    } else {
-      hn::StoreU(hn::BitCast(F32(), bits), F32(), to);
-    }
+  const auto ties = hn::And(hn::ShiftRight<15>(hn::BitCast(d, moment)), hn::Set(d, 0x10000));
+  moment = hn::Abs(moment);
+  return ties;
+}
+
+HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
+  const U32 d;
+  const auto magnitude = hn::And(hn::BitCast(d, moment), hn::Set(d, kMagnitude));
+  return hn::BitCast(F32(), hn::Or(magnitude, hn::IfThenElseZero(tie, hn::Set(d, kSignBit))));
+}
+
+template <std::size_t kArray, bool kStream>
+HWY_INLINE void store_moments(VF32 a, VF32 b, VU32, VU32, float* to) {
+  const F32 d;
+  if constexpr (kStream) {
+    hn::Stream(a, d, to);
+    hn::Stream(b, d, to + hn::Lanes(d));
   } else {
-    const auto random = bits_of_array<kArray>(noise);
-    // Of two moments the second is a mean of squares.
-    bits = kArray == 1 ? round_to_bf16_above_zero(bits, random) : round_to_bf16(bits, random);
-    store_u16<kStream>(bits, &to->bits);
+    hn::StoreU(a, d, to);
+    hn::StoreU(b, d, to + hn::Lanes(d));
   }
 }
 
-/// One vector of elements.
+template <std::size_t kArray, bool kStream>
+HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 noise_a, VU32 noise_b, Bf16Bits* to) {
+  const auto first = bits_of_array<kArray>(noise_a);
+  const auto second = bits_of_array<kArray>(noise_b);
+  if constexpr (kArray == 1) {  // of two moments the second is a mean of squares
+    store_upper<kStream>(round_to_bf16_above_zero(a, first), round_to_bf16_above_zero(b, second),
+                         &to->bits);
+  } else {
+    store_upper<kStream>(round_to_bf16(a, first), round_to_bf16(b, second), &to->bits);
+  }
+}
+
+/// Two vectors of elements.
 template <bool kStream, class Rule, class P>
-HWY_INLINE void packed_vector(const Rule& rule, const PackedArrays<P>& a, std::size_t i,
-                              VU32 noise) {
+HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::size_t i, VU32 noise_a,
+                            VU32 noise_b) {
   const F32 df;
   const U32 d;
   constexpr bool kTies = P::kSplit && P::kExact;
-  constexpr std::size_t kTieArray = Rule::kStates - 1;
-  VF32 states[2] = {load_f32(df, a.state_from[0] + i), hn::Zero(df)};
+  auto s0a = hn::Zero(df), s0b = hn::Zero(df), s1a = hn::Zero(df), s1b = hn::Zero(df);
+  load_pair(a.state_from[0] + i, s0a, s0b);
   if constexpr (Rule::kStates > 1) {
-    states[1] = load_f32(df, a.state_from[1] + i);
+    load_pair(a.state_from[1] + i, s1a, s1b);
   }
-  VF32 p;
+  auto& tied_a = Rule::kStates > 1 ? s1a : s0a;
+  auto& tied_b = Rule::kStates > 1 ? s1b : s0b;
+  auto pa = hn::Zero(df), pb = hn::Zero(df);
   if constexpr (P::kSplit) {
-    auto ties = hn::Zero(d);
+    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d), ties_a = hn::Zero(d), ties_b = hn::Zero(d);
+    load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
     if constexpr (kTies) {
-      ties = hn::And(hn::ShiftRight<15>(hn::BitCast(d, states[kTieArray])), hn::Set(d, 0x10000));
-      states[kTieArray] = hn::Abs(states[kTieArray]);
+      ties_a = take_ties(tied_a);
+      ties_b = take_ties(tied_b);
     }
-    p = join_master(a.weight_from + i, a.master_from + i, ties);
+    pa = join_master(halves_a, ties_a);
+    pb = join_master(halves_b, ties_b);
   } else {
-    p = hn::LoadU(df, a.master_from + i);
+    load_pair(a.master_from + i, pa, pb);
   }
-  const auto g = hn::Mul(load_f32(df, a.gradient + i), hn::Set(df, rule.gradient_scale()));
-  const auto updated = rule(df, p, g, states[0], states[1]);
-  auto tie_signs = hn::Zero(d);
+  auto ga = hn::Zero(df), gb = hn::Zero(df);
+  load_pair(a.gradient + i, ga, gb);
+  const auto scale = hn::Set(df, rule.gradient_scale());
+  pa = rule(df, pa, hn::Mul(ga, scale), s0a, s1a);
+  pb = rule(df, pb, hn::Mul(gb, scale), s0b, s1b);
   if constexpr (P::kSplit) {
-    auto high = hn::Zero(d);
-    auto low = hn::Zero(d);
-    const auto tie = split_master(updated, high, low);
+    auto sum_a = hn::Zero(d), sum_b = hn::Zero(d), low_a = hn::Zero(d), low_b = hn::Zero(d);
     if constexpr (kTies) {
-      tie_signs = hn::IfThenElseZero(tie, hn::Set(d, kSignBit));
+      tied_a = put_tie(split_master(pa, sum_a, low_a), tied_a);
+      tied_b = put_tie(split_master(pb, sum_b, low_b), tied_b);
     } else {
-      low = hn::IfThenElse(tie, hn::Set(d, 0x7fff), low);
+      split_master_near(pa, sum_a, low_a);
+      split_master_near(pb, sum_b, low_b);
     }
-    store_u16<kStream>(high, &a.weight[i].bits);
-    store_u16<kStream>(low, a.master + i);
-  } else if constexpr (kStream) {
-    hn::Stream(updated, df, a.master + i);
+    store_upper<kStream>(sum_a, sum_b, &a.weight[i].bits);
+    store_lower<kStream>(low_a, low_b, a.master + i);
   } else {
-    hn::StoreU(updated, df, a.master + i);
+    store_moments<0, kStream>(pa, pb, noise_a, noise_b, a.master + i);  // fp32: as it is
   }
-  store_moment<P, 0, kTies && kTieArray == 0, kStream>(states[0], tie_signs, noise, a.state[0] + i);
+  store_moments<0, kStream>(s0a, s0b, noise_a, noise_b, a.state[0] + i);
   if constexpr (Rule::kStates > 1) {
-    store_moment<P, 1, kTies && kTieArray == 1, kStream>(states[1], tie_signs, noise,
-                                                         a.state[1] + i);
+    store_moments<1, kStream>(s1a, s1b, noise_a, noise_b, a.state[1] + i);
   }
 }
 
-/// The last elements, fewer than a vector, through copies on the stack: nothing beyond the range is read or written.
+/// The last elements, fewer than two vectors, through copies on the stack: nothing beyond the range is read or written.
 template <class Rule, class P>
 void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, std::size_t count,
-                 VU32 noise) {
-  constexpr std::size_t kLanes = hn::MaxLanes(F32());
+                 VU32 noise_a, VU32 noise_b) {
+  constexpr std::size_t kLanes = 2 * hn::MaxLanes(F32());
   typename P::Gradient gradient[kLanes] = {};
   Bf16Bits weight[kLanes] = {};
   typename P::Master master[kLanes] = {};
@@ -136,7 +156,7 @@ void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, 
   }
   const PackedArrays<P> local = {
       gradient, weight, master, {state[0], state[1]}, weight, master, {state[0], state[1]}};
-  packed_vector<false>(rule, local, 0, noise);
+  packed_pair<false>(rule, local, 0, noise_a, noise_b);
   copy(a.master + begin, master);
   if constexpr (P::kSplit) {
     copy(a.weight + begin, weight);
@@ -155,11 +175,11 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays, cons
   const auto random = [noise](std::size_t i)
                           HWY_ATTR { return P::kExact ? hn::Zero(U32()) : noise.at(i); };
   std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    packed_vector<kStream>(rule, a, i, random(i));
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    packed_pair<kStream>(rule, a, i, random(i), random(i + lanes));
   }
   if (i < count) {
-    packed_tail(rule, a, i, count - i, random(i));
+    packed_tail(rule, a, i, count - i, random(i), random(i + lanes));
   }
   if constexpr (kStream) {
     hwy::FlushStream();

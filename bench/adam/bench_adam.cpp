@@ -1,12 +1,16 @@
-// bench/adam/bench_adam.cpp — CPU Adam: s per 1e9 parameters of the kernel, of its ceiling, and of the whole pipeline.
+// bench/adam/bench_adam.cpp — CPU Adam: s per 1e9 parameters of the kernel, of its ceiling, and of the whole pipeline, for
+// every layout of the state.
 //
 //   bench_adam [--elements=N] [--iterations=N] [Google Benchmark's flags]
 //
 // DRAM bandwidth moves with whoever shares the machine, so absolute times say little: compare lines of one run, with
-// --benchmark_enable_random_interleaving=true (the default here) and the ceiling (same bytes, no mathematics).
+// --benchmark_enable_random_interleaving=true (the default here) and the ceiling (same bytes, no mathematics). The
+// efficiency/ lines pair them: ceiling and kernel in turns, and of their ratios the median.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,9 +19,10 @@
 #include <benchmark/benchmark.h>
 
 #include "actors/arena.hpp"
-#include "actors/kernels/adam.hpp"
+#include "actors/kernels/optimizer_step.hpp"
 #include "actors/kernels/reduce.hpp"
 #include "bench/adam/ceiling.hpp"
+#include "bench/adam/layout_unit.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/task.hpp"
@@ -28,78 +33,42 @@ namespace {
 constexpr std::size_t kChunk = 128 * 1024;  // elements, as in the optimizer actor
 constexpr double kClip = 1.0;
 
-/// One flat unit with everything the variants need; made once, shared by all benchmarks.
-struct Unit {
-  std::size_t elements;
-  HostBuffer master, exp_avg, exp_avg_sq, gradient, gradient_bf16, weight_bf16;
-
-  explicit Unit(std::size_t count)
-      : elements(count),
-        master(count * 4),
-        exp_avg(count * 4),
-        exp_avg_sq(count * 4),
-        gradient(count * 4),
-        gradient_bf16(count * 2),
-        weight_bf16(count * 2) {
-    for (std::size_t i = 0; i < count; ++i) {
-      master.as<float>()[i] = 0.02F * static_cast<float>(i % 1009) / 1009;
-      gradient.as<float>()[i] = 1e-3F * (static_cast<float>(i % 997) / 997 - 0.5F);
-    }
-    cast(gradient.data(), DType::kF32, gradient_bf16.data(), DType::kBF16, 0, count);
-    exp_avg.touch();
-    exp_avg_sq.touch();
-    weight_bf16.touch();
-  }
-
-  [[nodiscard]] AdamBuffers fp32() const {
-    return {.master = master.as<float>(),
-            .exp_avg = exp_avg.as<float>(),
-            .exp_avg_sq = exp_avg_sq.as<float>(),
-            .gradient = gradient.data()};
-  }
-  [[nodiscard]] AdamBuffers bf16() const {
-    AdamBuffers buffers = fp32();
-    buffers.gradient = gradient_bf16.data();
-    buffers.gradient_type = DType::kBF16;
-    buffers.weight = weight_bf16.data();
-    buffers.weight_type = DType::kBF16;
-    return buffers;
-  }
-  [[nodiscard]] std::size_t chunks() const { return (elements + kChunk - 1) / kChunk; }
-};
-
 std::size_t g_elements = 32'000'000;
 std::int64_t g_iterations = 0;
 
-Unit& unit() {
-  static Unit shared(g_elements / kNormBlock * kNormBlock);
-  return shared;
+/// Units of the usual size are kept, as their benchmarks may run in any order; of the others one lives at a time.
+LayoutUnit& unit_of(Mix mix, std::size_t elements, std::size_t shift) {
+  static std::unique_ptr<LayoutUnit> unit;
+  unit.reset();
+  unit = std::make_unique<LayoutUnit>(mix, elements, 0.01, shift);
+  return *unit;
 }
 
-AdamStep next_step(double gradient_scale) {
-  static std::int64_t step = 0;
-  return AdamStep::make({.lr = 1e-5, .weight_decay = 0.01}, ++step, gradient_scale);
+LayoutUnit& usual_unit(Mix mix) {
+  static std::map<Mix, LayoutUnit> units;
+  return units.try_emplace(mix, mix, g_elements / kNormBlock * kNormBlock).first->second;
 }
 
-/// fn(begin, end) for every chunk of the unit, on the pool's threads.
+std::size_t chunks_of(std::size_t elements) { return (elements + kChunk - 1) / kChunk; }
+
+/// fn(chunk, begin, end) for every chunk of the unit, on the pool's threads.
 template <class Fn>
-Task<> over_chunks(CpuPool& pool, const Unit& u, Fn fn) {
-  co_await pool.for_chunks(u.chunks(), [&u, fn](std::size_t chunk) {
-    fn(chunk, chunk * kChunk, std::min(u.elements, (chunk + 1) * kChunk));
+Task<> over_chunks(CpuPool& pool, std::size_t elements, Fn fn) {
+  co_await pool.for_chunks(chunks_of(elements), [elements, fn](std::size_t chunk) {
+    fn(chunk, chunk * kChunk, std::min(elements, (chunk + 1) * kChunk));
   });
 }
 
-Task<> ceiling(CpuPool& pool, AdamBuffers buffers) {
-  co_await over_chunks(pool, unit(), [buffers](std::size_t, std::size_t begin, std::size_t end) {
+Task<> ceiling(CpuPool* pool, UpdateBuffers buffers, std::size_t elements) {
+  co_await over_chunks(*pool, elements, [buffers](std::size_t, std::size_t begin, std::size_t end) {
     move_only(buffers, begin, end);
   });
 }
 
-Task<> kernel(CpuPool& pool, AdamBuffers buffers, double gradient_scale) {
-  const AdamStep step = next_step(gradient_scale);
-  co_await over_chunks(pool, unit(),
+Task<> kernel(CpuPool* pool, UpdateBuffers buffers, std::size_t elements, UpdateStep step) {
+  co_await over_chunks(*pool, elements,
                        [buffers, step](std::size_t, std::size_t begin, std::size_t end) {
-                         adam_update(step, buffers, begin, end);
+                         apply_update(step, buffers, begin, end);
                        });
 }
 
@@ -113,70 +82,143 @@ double clip_coefficient(const std::vector<GradientNorm>& parts) {
 }
 
 /// bf16 gradient in -> norm -> clip -> Adam -> bf16 weight out.
-Task<> pipeline(CpuPool& pool) {
-  const Unit& u = unit();
-  std::vector<GradientNorm> parts(u.chunks());
-  co_await over_chunks(pool, u, [&](std::size_t chunk, std::size_t begin, std::size_t end) {
-    add_norm(u.gradient_bf16.data(), DType::kBF16, begin, end, parts[chunk]);
-  });
-  co_await kernel(pool, u.bf16(), clip_coefficient(parts));
+Task<> pipeline(CpuPool* pool, LayoutUnit* unit) {
+  const UpdateBuffers buffers = unit->buffers();
+  std::vector<GradientNorm> parts(chunks_of(unit->elements()));
+  co_await over_chunks(*pool, unit->elements(),
+                       [&](std::size_t chunk, std::size_t begin, std::size_t end) {
+                         add_norm(buffers.gradient, DType::kBF16, begin, end, parts[chunk]);
+                       });
+  co_await kernel(pool, buffers, unit->elements(), unit->next_step(clip_coefficient(parts)));
 }
 
 /// The same by way of an fp32 accumulator, as the engine does with several micro-steps or ranks.
-Task<> pipeline_fp32_accumulator(CpuPool& pool) {
-  const Unit& u = unit();
-  std::vector<GradientNorm> parts(u.chunks());
-  co_await over_chunks(pool, u, [&](std::size_t chunk, std::size_t begin, std::size_t end) {
-    accumulate_with_norm(u.gradient.as<float>(), u.gradient_bf16.data(), DType::kBF16, begin, end,
-                         AccumulateMode::kOverwrite, parts[chunk]);
-  });
-  AdamBuffers buffers = u.bf16();
-  buffers.gradient = u.gradient.data();
+Task<> pipeline_fp32_accumulator(CpuPool* pool, LayoutUnit* unit, float* accumulator) {
+  UpdateBuffers buffers = unit->buffers();
+  std::vector<GradientNorm> parts(chunks_of(unit->elements()));
+  co_await over_chunks(*pool, unit->elements(),
+                       [&](std::size_t chunk, std::size_t begin, std::size_t end) {
+                         accumulate_with_norm(accumulator, buffers.gradient, DType::kBF16, begin,
+                                              end, AccumulateMode::kOverwrite, parts[chunk]);
+                       });
+  buffers.gradient = accumulator;
   buffers.gradient_type = DType::kF32;
-  co_await kernel(pool, buffers, clip_coefficient(parts));
+  co_await kernel(pool, buffers, unit->elements(), unit->next_step(clip_coefficient(parts)));
 }
 
-template <class Body>
-void measure(benchmark::State& state, int threads, Body body) {
+struct Runner {
   EventLoop loop;
-  CpuPool pool(loop, {.threads = threads, .name = "adam"});
-  loop.run(body, &pool);  // page faults, clocks and caches settle
+  CpuPool pool;
+  LayoutUnit& unit;
+
+  Runner(int threads, LayoutUnit& u) : pool(loop, {.threads = threads, .name = "adam"}), unit(u) {}
+
+  void ceiling(bool apart) {
+    loop.run(bench::ceiling, &pool, unit.buffers(apart), unit.elements());
+  }
+  void kernel(bool apart) {
+    loop.run(bench::kernel, &pool, unit.buffers(apart), unit.elements(), unit.next_step(1.0));
+  }
+  void pipeline(bool) { loop.run(bench::pipeline, &pool, &unit); }
+  void pipeline_fp32_accumulator(bool) {
+    if (accumulator.size_bytes() == 0) {
+      accumulator = HostBuffer(unit.elements() * sizeof(float));
+    }
+    loop.run(bench::pipeline_fp32_accumulator, &pool, &unit, accumulator.as<float>());
+  }
+
+  HostBuffer accumulator;
+};
+
+using Body = void (Runner::*)(bool apart);
+
+void measure(benchmark::State& state, Mix mix, int threads, Body body, bool apart) {
+  Runner runner(threads, usual_unit(mix));
+  (runner.*body)(apart);  // page faults, clocks and caches settle
   for (auto _ : state) {
-    loop.run(body, &pool);
+    (runner.*body)(apart);
   }
   using benchmark::Counter;
-  state.counters["s_per_1e9"] = Counter(static_cast<double>(unit().elements) / 1e9,
+  state.counters["s_per_1e9"] = Counter(static_cast<double>(runner.unit.elements()) / 1e9,
                                         Counter::kIsIterationInvariantRate | Counter::kInvert);
 }
 
-using Body = Task<> (*)(CpuPool*);
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<long>(values.size() / 2));
+  return values[values.size() / 2];
+}
 
-struct Variant {
-  const char* name;
-  Body body;
-};
+/// Ceiling and kernel in turns.
+void measure_pairs(benchmark::State& state, Mix mix, int threads, std::size_t elements,
+                   std::size_t shift, bool apart) {
+  Runner runner(threads, unit_of(mix, elements, shift));
+  const auto seconds = [&runner, apart](Body body, std::size_t repeats) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < repeats; ++i) {
+      (runner.*body)(apart);
+    }
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    return taken.count() / static_cast<double>(repeats);
+  };
+  const std::size_t repeats = std::max<std::size_t>(1, 4'000'000 / elements);
+  std::vector<double> ceilings, kernels, ratios;
+  seconds(&Runner::kernel, 1);
+  for (auto _ : state) {
+    const bool first = ratios.size() % 2 == 0;
+    const double before = first ? seconds(&Runner::ceiling, repeats) : 0;
+    kernels.push_back(seconds(&Runner::kernel, repeats));
+    ceilings.push_back(first ? before : seconds(&Runner::ceiling, repeats));
+    ratios.push_back(ceilings.back() / kernels.back());
+    state.SetIterationTime(kernels.back());
+  }
+  const double scale = 1e9 / static_cast<double>(elements);
+  state.counters["ceiling_s_per_1e9"] = median(ceilings) * scale;
+  state.counters["s_per_1e9"] = median(kernels) * scale;
+  state.counters["efficiency"] = median(ratios);
+}
 
-constexpr Variant kVariants[] = {
-    {"ceiling/fp32", [](CpuPool* pool) -> Task<> { return ceiling(*pool, unit().fp32()); }},
-    {"adam/fp32", [](CpuPool* pool) -> Task<> { return kernel(*pool, unit().fp32(), 1.0); }},
-    {"ceiling/bf16", [](CpuPool* pool) -> Task<> { return ceiling(*pool, unit().bf16()); }},
-    {"adam/bf16", [](CpuPool* pool) -> Task<> { return kernel(*pool, unit().bf16(), 1.0); }},
-    {"pipeline/bf16", [](CpuPool* pool) -> Task<> { return pipeline(*pool); }},
-    {"pipeline_fp32_accumulator/bf16",
-     [](CpuPool* pool) -> Task<> { return pipeline_fp32_accumulator(*pool); }},
-};
+void add(const std::string& name, int threads, void (*options)(benchmark::internal::Benchmark*),
+         auto body) {
+  auto* registered = benchmark::RegisterBenchmark(
+      (name + "/threads:" + std::to_string(threads)).c_str(), std::move(body));
+  registered->Unit(benchmark::kMillisecond);
+  options(registered);
+  if (g_iterations > 0) {
+    registered->Iterations(g_iterations);
+  }
+}
+
+void add_plain(const std::string& name, Mix mix, int threads, Body body, bool apart = false) {
+  add(
+      name + "/" + std::string(name_of(mix)), threads, [](auto* b) { b->UseRealTime(); },
+      [=](benchmark::State& state) { measure(state, mix, threads, body, apart); });
+}
+
+void add_pairs(Mix mix, int threads, std::size_t elements, std::size_t shift, bool apart) {
+  const std::string name = (apart ? "efficiency_apart/" : "efficiency/") +
+                           std::string(name_of(mix)) + "/n:" + std::to_string(elements) +
+                           "/shift:" + std::to_string(shift);
+  add(
+      name, threads, [](auto* b) { b->UseManualTime()->Iterations(21); },
+      [=](benchmark::State& state) { measure_pairs(state, mix, threads, elements, shift, apart); });
+}
 
 void register_all() {
   for (const int threads : {1, 2}) {
-    for (const Variant& variant : kVariants) {
-      const std::string name = std::string(variant.name) + "/threads:" + std::to_string(threads);
-      auto* registered = benchmark::RegisterBenchmark(
-          name.c_str(), [threads, body = variant.body](benchmark::State& state) {
-            measure(state, threads, body);
-          });
-      registered->UseRealTime()->Unit(benchmark::kMillisecond);
-      if (g_iterations > 0) {
-        registered->Iterations(g_iterations);
+    for (const Mix mix : kMixes) {
+      add_plain("ceiling", mix, threads, &Runner::ceiling);
+      add_plain("adam", mix, threads, &Runner::kernel);
+      add_plain("ceiling_apart", mix, threads, &Runner::ceiling, true);
+      add_plain("adam_apart", mix, threads, &Runner::kernel, true);
+      if (mix != Mix::kFp32) {
+        add_plain("pipeline", mix, threads, &Runner::pipeline);
+        add_plain("pipeline_fp32_accumulator", mix, threads, &Runner::pipeline_fp32_accumulator);
+      }
+      for (const std::size_t elements : {1UL << 20, 1UL << 22, 1UL << 24, (1UL << 24) + 12345}) {
+        for (const std::size_t shift : {0UL, 5UL}) {
+          add_pairs(mix, threads, elements, shift, false);
+        }
+        add_pairs(mix, threads, elements, 0, true);
       }
     }
   }

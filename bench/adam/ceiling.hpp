@@ -1,13 +1,15 @@
-// bench/adam/ceiling.hpp — the same reads and writes as adam_update, without the mathematics: what memory allows.
+// bench/adam/ceiling.hpp — the same reads and writes as Adam's apply_update, without the mathematics: what memory allows.
 #pragma once
 
 #include <cstddef>
 
-#include "actors/kernels/adam.hpp"
+#include "actors/kernels/optimizer_step.hpp"
 
 namespace tandem::bench {
 
-/// Reads master, moments and gradient, writes master, moments and (bf16 with bf16 gradients: non-temporal) weight.
-void move_only(const AdamBuffers& buffers, std::size_t begin, std::size_t end);
+/// Reads gradient, master and moments (and the weight, where it is half of the master) where the update reads them, and
+/// writes what it writes, as it does: in place, or past the caches. The bits stay what they were. Gradients: fp32 without
+/// weights, else bf16.
+void move_only(const UpdateBuffers& buffers, std::size_t begin, std::size_t end);
 
 }  // namespace tandem::bench
