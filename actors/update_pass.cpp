@@ -13,24 +13,37 @@ namespace {
 
 constexpr std::size_t kKeptBlock = 4096;
 
+/// Copies elements [begin, end) of what is sent out and is part of the master.
+void copy_kept(const UpdatedUnit& unit, bool to_twin, std::size_t begin, std::size_t end) {
+  const bool half = unit.buffers.weight_is_half();
+  const std::size_t size = half ? bytes_of(unit.buffers.weight_type) : sizeof(float);
+  auto* home = static_cast<std::byte*>(half ? unit.buffers.weight : unit.buffers.master);
+  auto* twin = static_cast<std::byte*>(half ? unit.twin.weight : unit.twin.master);
+  std::memcpy((to_twin ? twin : home) + begin * size, (to_twin ? home : twin) + begin * size,
+              (end - begin) * size);
+}
+
 void update_ahead(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
                   std::size_t end) {
   UpdateBuffers out = unit.buffers;
   for (std::size_t i = 0; i < 2; ++i) {
     out.from.state[i] = unit.buffers.state[i];
     out.state[i] = unit.twin.state[i];
+    out.from.scale[i] = unit.buffers.scale[i];
+    out.scale[i] = unit.twin.scale[i];
   }
   if (!unit.weight_is_master()) {
     out.from.master = unit.buffers.master;
     out.master = unit.twin.master;
+  }
+  if (!unit.keeps_weight()) {
     apply_update(step, out, begin, end);
     return;
   }
   // Block by block, so that what is kept comes from memory once and the update finds it in the cache.
   for (std::size_t first = begin; first < end; first += kKeptBlock) {
     const std::size_t last = std::min(first + kKeptBlock, end);
-    std::memcpy(unit.twin.master + first, unit.buffers.master + first,
-                (last - first) * sizeof(float));
+    copy_kept(unit, true, first, last);
     apply_update(step, out, first, last);
   }
 }
@@ -40,14 +53,16 @@ void update_again(const UpdatedUnit& unit, const UpdateStep& step, std::size_t b
   UpdateBuffers in_place = unit.buffers;
   if (unit.weight_is_master()) {
     in_place.from.master = unit.twin.master;
+  } else if (unit.keeps_weight()) {
+    in_place.from.weight = unit.twin.weight;
   }
   apply_update(step, in_place, begin, end);
 }
 
 void go_back(const UpdatedUnit& unit, std::size_t begin, std::size_t end) {
   const UpdateBuffers& home = unit.buffers;
-  if (unit.weight_is_master()) {
-    std::memcpy(home.master + begin, unit.twin.master + begin, (end - begin) * sizeof(float));
+  if (unit.keeps_weight()) {
+    copy_kept(unit, false, begin, end);
   } else {
     cast(home.master, DType::kF32, home.weight, home.weight_type, begin, end);
   }
@@ -83,6 +98,7 @@ void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep*
 void commit_pass_ahead(UpdatedUnit& unit) noexcept {
   for (std::size_t i = 0; i < 2; ++i) {
     std::swap(unit.buffers.state[i], unit.twin.state[i]);
+    std::swap(unit.buffers.scale[i], unit.twin.scale[i]);
   }
   if (!unit.weight_is_master()) {
     std::swap(unit.buffers.master, unit.twin.master);

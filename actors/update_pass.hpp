@@ -2,11 +2,12 @@
 //
 // An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave what it read: the
 // moments, and a master that is not itself the weight, go to a twin of the same size, and a commit swaps the two. What is
-// sent out, the weight, has one place and is written there; where it is the master (fp32), the old one is kept in the
-// twin first. So no pass copies state that it does not read anyway, and nothing is ever computed backwards:
+// sent out, the weight, has one place and is written there; where it is the master (fp32) or half of it (split masters),
+// the old one is kept in the twin first. So no pass copies state that it does not read anyway, and nothing is ever
+// computed backwards:
 //   ahead    home -> twin, weight in place           then: commit = swap the pointers, or one of
 //   again    the same update with other constants, from the old state, in place
-//   back     the old weight, bit for bit: from the kept master, or cast from the master, which never changed
+//   back     the old weight, bit for bit: the kept one, or cast from the master, which never changed
 // Invariant: each pass writes the elements of its range alone, and gives the bits of an update in place.
 #pragma once
 
@@ -20,8 +21,10 @@ namespace tandem {
 
 /// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls: there is none.
 struct UpdateTwin {
-  float* master = nullptr;  // the next master; where the weight is the master, the one before
-  float* state[2] = {nullptr, nullptr};
+  void* master = nullptr;  // the next master; where the weight is the master, the one before
+  void* state[2] = {nullptr, nullptr};
+  std::uint8_t* scale[2] = {nullptr, nullptr};  // with 8-bit state
+  void* weight = nullptr;                       // where it is half of the master: the one before
 };
 
 /// Elements of a shard that belong to one parameter group.
@@ -40,6 +43,10 @@ struct UpdatedUnit {
   [[nodiscard]] bool has_twin() const noexcept { return twin.master != nullptr; }
   /// fp32: what is sent out is the master itself.
   [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
+  /// What is sent out is part of the state, so the old one is kept.
+  [[nodiscard]] bool keeps_weight() const noexcept {
+    return weight_is_master() || buffers.weight_is_half();
+  }
   /// How far the passes reach.
   [[nodiscard]] std::size_t elements() const noexcept {
     return ranges.empty() ? 0 : ranges.back().end;

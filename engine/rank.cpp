@@ -404,7 +404,7 @@ std::string Rank::parameter_at_flat(std::int64_t position) const {
 std::span<const float> Rank::slice_of(std::size_t unit, State state) {
   const std::size_t elements = layouts_[unit].block.shard_elements;
   if (state == State::kMaster) {
-    return {optimizer_->state_of(unit).buffers.master, elements};
+    return {optimizer_->state_of(unit).buffers.whole_master(), elements};
   }
   if (model_.units[unit].frozen()) {
     slice_in_fp32_.assign(elements, 0.0F);

@@ -2,8 +2,6 @@
 // by Highway's foreach_target.
 #include "actors/kernels/update_rules.hpp"
 
-// Each target costs its share of the compile time; SSSE3 without SSE4 is not worth it.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "actors/kernels/adagrad_split.cpp"
 #include <hwy/cache_control.h>

@@ -7,8 +7,6 @@
 #include "actors/kernels/update_rules.hpp"
 #include "runtime/util/check.hpp"
 
-// Each target costs its share of the compile time; SSSE3 without SSE4 is not worth it.
-#define HWY_DISABLED_TARGETS HWY_SSSE3
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "actors/kernels/adam.cpp"
 #include <hwy/cache_control.h>

@@ -121,9 +121,18 @@ struct UpdateBuffers {
   void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
   DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
-  std::uint64_t position =
-      0;              // of the first element in the model: where random rounding counts from
+  // Of the first element in the model: where random rounding counts from.
+  std::uint64_t position = 0;
   UpdateSource from;  // never written: an update out of place can be dropped, or done again
+
+  /// The weight holds half of each master.
+  [[nodiscard]] bool weight_is_half() const noexcept {
+    return layout != StateLayout::kFp32 && weight != nullptr;
+  }
+  /// The masters themselves, where they are not split.
+  [[nodiscard]] float* whole_master() const noexcept {
+    return weight_is_half() ? nullptr : static_cast<float*>(master);
+  }
 };
 
 /// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time,

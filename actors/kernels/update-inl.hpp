@@ -124,9 +124,10 @@ void update_range(const Rule& shared, const UpdateArrays<Gradient, Weight>& shar
   const Rule rule = shared;  // copies nothing can alias: their values stay in registers
   const UpdateArrays<Gradient, Weight> a = shared_arrays;
   const std::size_t lanes = hn::Lanes(d);
+  constexpr bool kAll = kStream == Stream::kAll;
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto updated = update_vector < kStream == Stream::kAll > (rule, a, i);
+    const auto updated = update_vector<kAll>(rule, a, i);
     if constexpr (!std::is_same_v<Weight, NoWeight>) {
       if constexpr (kStream != Stream::kNone) {
         stream_f32(d, updated, a.weight + i);

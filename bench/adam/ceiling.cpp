@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#define HWY_DISABLED_TARGETS HWY_SSSE3
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/adam/ceiling.cpp"
 #include <hwy/cache_control.h>

@@ -217,7 +217,7 @@ TEST(ActorsTogether, TrainToTheBitsOfPlainLoops) {
     EXPECT_GT(counters.ahead, 0U) << "updates made ahead of the verdict counted";
     EXPECT_GT(counters.again, 0U) << "others were made again";
     for (std::uint32_t u = 0; u < kUnits; ++u) {
-      const float* got = rank.optimizer->state_of(u).buffers.master;
+      const float* got = rank.optimizer->state_of(u).buffers.whole_master();
       EXPECT_EQ(std::vector<float>(got, got + expected[u].size()), expected[u])
           << "slots " << slots;
     }

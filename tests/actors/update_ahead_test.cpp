@@ -90,8 +90,9 @@ class UpdateAhead : public ::testing::TestWithParam<Case> {
       expected.weight_is_master = GetParam().weight_is_master;
       made(expected, unit);
       const UpdateBuffers& now = world.optimizer->state_of(unit).buffers;
-      const auto array = [](const float* data) {
-        return std::vector<float>(data, data + kElements);
+      const auto array = [](const void* data) {
+        const auto* values = static_cast<const float*>(data);
+        return std::vector<float>(values, values + kElements);
       };
       const auto touched = [unit](std::vector<float> state) {
         // What no update touches has no moments; a twin's are whatever they were.

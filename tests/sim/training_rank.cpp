@@ -327,7 +327,7 @@ Task<> TrainingRank::save() {
 }
 
 std::span<const float> TrainingRank::master_of(std::uint32_t unit) const {
-  return {optimizer->state_of(unit).buffers.master, plan.layout(unit).shard_elements};
+  return {optimizer->state_of(unit).buffers.whole_master(), plan.layout(unit).shard_elements};
 }
 
 std::string TrainingRank::failure() const {

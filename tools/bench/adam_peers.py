@@ -1,5 +1,6 @@
-"""CPU Adam against PyTorch, side by side: seconds per 1e9 parameters of torch's fused AdamW step and of its whole
-pipeline (bf16 gradients in -> fp32, norm, clip, AdamW, bf16 weights out) next to bench_adam's, in interleaved rounds.
+"""CPU Adam against PyTorch and DeepSpeed, side by side: seconds per 1e9 parameters of torch's fused AdamW step and of its
+whole pipeline (bf16 gradients in -> fp32, norm, clip, AdamW, bf16 weights out) next to bench_adam's, in interleaved
+rounds; the same with DeepSpeedCPUAdam in AdamW's place where the Python at hand can import deepspeed and build its kernel.
 
     python tools/bench/adam_peers.py --bench build/release/bin/bench_adam [--elements 64e6] [--threads 2] [--rounds 7]
 
@@ -17,22 +18,34 @@ import torch
 
 # our benchmark -> torch's counterpart
 PAIRS = {
-    "kernel": ("adam/fp32", "fused AdamW, fp32 gradient"),
-    "pipeline": ("pipeline/bf16", "bf16 -> norm -> clip -> fused AdamW -> bf16"),
+    "kernel": ("adam/fp32", "AdamW, fp32 gradient"),
+    "pipeline": ("pipeline/bf16", "bf16 -> norm -> clip -> AdamW -> bf16"),
     "engine": ("pipeline_fp32_accumulator/bf16", "the same against our fp32-accumulator path"),
+    "split": ("pipeline/split", "the same against our split masters"),
+    "bf16_moments": ("pipeline/bf16_moments", "the same against our bf16 moments"),
+    "int8_moments": ("pipeline/int8_moments", "the same against our 8-bit moments"),
 }
 
 
-class TorchPeer:
+def fused_adamw(weights, learning_rate):
+    return torch.optim.AdamW(weights, lr=learning_rate, fused=True)
+
+
+def deepspeed_adamw(weights, learning_rate):
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+    return DeepSpeedCPUAdam(weights, lr=learning_rate, adamw_mode=True)
+
+
+class Peer:
     """AdamW over one flat tensor, as a training loop with fp32 master weights runs it."""
 
-    def __init__(self, elements, learning_rate=1e-5):
+    def __init__(self, elements, make_optimizer, learning_rate=1e-5):
         self.elements = elements
         self.weight = torch.randn(elements).mul_(0.02).requires_grad_(True)
         self.weight.grad = torch.randn(elements).mul_(1e-3)
         self.gradient_bf16 = torch.randn(elements).mul_(1e-3).bfloat16()
         self.weight_bf16 = torch.empty(elements, dtype=torch.bfloat16)
-        self.optimizer = torch.optim.AdamW([self.weight], lr=learning_rate, fused=True)
+        self.optimizer = make_optimizer([self.weight], learning_rate)
 
     def kernel(self):
         self.optimizer.step()
@@ -71,6 +84,21 @@ def run_ours(arguments):
     return results
 
 
+def make_peers(elements):
+    """{name: Peer}, each after its first step, which allocates the moments."""
+    peers = {}
+    for name, make in (("torch", fused_adamw), ("deepspeed", deepspeed_adamw)):
+        try:
+            peer = Peer(elements, make)
+            peer.kernel()
+        except (ImportError, RuntimeError) as error:
+            print(f"without {name}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        peer.pipeline()
+        peers[name] = peer
+    return peers
+
+
 def spread(values):
     return f"median {statistics.median(values):6.3f}   best {min(values):6.3f}"
 
@@ -87,33 +115,36 @@ def main():
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
-    peer = TorchPeer(int(arguments.elements))
-    peer.kernel()  # first step: allocates the moments
-    peer.pipeline()
+    peers = make_peers(int(arguments.elements))
     run_ours(arguments)
 
-    ours, theirs = {}, {"kernel": [], "pipeline": []}
+    ours = {}
+    theirs = {name: {"kernel": [], "pipeline": []} for name in peers}
     for _ in range(arguments.rounds):
-        for kind in theirs:
-            theirs[kind].append(peer.seconds_per_1e9(getattr(peer, kind), arguments.repeats))
+        for name, peer in peers.items():
+            for kind in ("kernel", "pipeline"):
+                theirs[name][kind].append(
+                    peer.seconds_per_1e9(getattr(peer, kind), arguments.repeats))
         for name, seconds in run_ours(arguments).items():
             ours.setdefault(name, []).append(seconds)
-    theirs["engine"] = theirs["pipeline"]
 
     print(f"s per 1e9 parameters, {int(arguments.elements)} elements, {arguments.threads} threads, "
           f"{arguments.rounds} interleaved rounds, torch {torch.__version__} "
           f"({torch.backends.cpu.get_cpu_capability()})")
     failed = False
-    for kind, (name, peer_name) in PAIRS.items():
-        ratios = [t / o for t, o in zip(theirs[kind], ours[name])]
-        bar = {"kernel": arguments.kernel_bar, "pipeline": arguments.pipeline_bar}.get(kind)
-        met = bar is None or statistics.median(ratios) >= bar
-        failed = failed or not met
-        print(f"  torch {peer_name:48s} {spread(theirs[kind])}")
-        print(f"  ours  {name:48s} {spread(ours[name])}")
-        print(f"  ratio torch/ours: median {statistics.median(ratios):.2f} "
-              f"({min(ratios):.2f} .. {max(ratios):.2f})"
-              + ("" if bar is None else f", bar {bar}: {'met' if met else 'MISSED'}"))
+    for peer in peers:
+        for kind, (name, what) in PAIRS.items():
+            times = theirs[peer]["kernel" if kind == "kernel" else "pipeline"]
+            ratios = [t / o for t, o in zip(times, ours[name])]
+            bars = {"kernel": arguments.kernel_bar, "pipeline": arguments.pipeline_bar}
+            bar = bars.get(kind)
+            met = bar is None or statistics.median(ratios) >= bar
+            failed = failed or not met
+            print(f"  {peer:9s} {what:44s} {spread(times)}")
+            print(f"  ours      {name:44s} {spread(ours[name])}")
+            print(f"  ratio {peer}/ours: median {statistics.median(ratios):.2f} "
+                  f"({min(ratios):.2f} .. {max(ratios):.2f})"
+                  + ("" if bar is None else f", bar {bar}: {'met' if met else 'MISSED'}"))
     for name in ("ceiling/fp32", "ceiling/bf16"):
         print(f"  same reads and writes without the mathematics, {name:22s} {spread(ours[name])}")
     return 1 if failed else 0
