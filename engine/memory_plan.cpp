@@ -1,7 +1,6 @@
 #include "engine/memory_plan.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -26,10 +25,6 @@ constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
 constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
 constexpr std::size_t kStagingBuffers = 2;  // one being copied, one being filled
 
-std::size_t scaled(std::size_t elements, double bytes_per_element) {
-  return static_cast<std::size_t>(std::ceil(static_cast<double>(elements) * bytes_per_element));
-}
-
 /// Adds up; knows which memory is which.
 class Planner {
  public:
@@ -43,10 +38,10 @@ class Planner {
                              {.type = input.type,
                               .micro_steps = static_cast<int>(input.micro_steps),
                               .gather_slots = input.gather_slots,
-                              .state_arrays = input.state_arrays,
+                              .update = input.update,
+                              .layout = state_format(input.state_format).layout,
                               .twins = input.twins},
-                             residency_, classes_)),
-        format_(state_format(input.state_format)) {}
+                             residency_, classes_)) {}
 
   MemoryPlan run() {
     plan_.gather_slots = sizes_.gather_slots;
@@ -96,14 +91,10 @@ class Planner {
     UnitCost cost{.weights = sizes.weights, .accumulator = sizes.accumulator};
     // Beside weights in another memory the master is whole; beside those in the same it may be a half.
     const bool apart = in_.accelerator && !on_device(unit);
-    if (sizes.state > 0 || !apart) {
-      const bool half = sizes.master > 0 && format_.halves && !apart;
-      cost.master = half ? scaled(elements, format_.master)
-                         : (apart ? elements * sizeof(float) : sizes.master);
+    if (sizes.accumulator > 0 || !apart) {
+      cost.master = apart ? elements * sizeof(float) : sizes.state.master;
     }
-    if (sizes.state > 0) {
-      cost.moments = in_.state_arrays * scaled(elements, format_.moment);
-    }
+    cost.moments = sizes.moments();
     return cost;
   }
 
@@ -121,13 +112,10 @@ class Planner {
     plan_.units.push_back(cost);
   }
 
-  /// Where the weights are the master, the twin has one all the same.
   void add_twins() {
     for (const std::size_t unit : sizes_.twins) {
       if (!on_device(unit)) {
-        const UnitCost& cost = plan_.units[unit];
-        add(MemoryPurpose::kTwins, host_state(),
-            cost.moments + (cost.master > 0 ? cost.master : sizes_.units[unit].state));
+        add(MemoryPurpose::kTwins, host_state(), sizes_.units[unit].twin);
         ++plan_.twins;
       }
     }
@@ -152,7 +140,6 @@ class Planner {
   Residency residency_;
   SlotClasses classes_;
   RankSizes sizes_;
-  const StateFormat& format_;
   MemoryPlan plan_;
 };
 
@@ -274,7 +261,8 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                   .gather_slots = options.gather_slots,
                   .compute_threads = options.compute_threads > 0 ? options.compute_threads
                                                                  : machine::usable_cpus(),
-                  .state_arrays = tandem::state_arrays(update_config(config.optimizer)),
+                  .update = update_config(config.optimizer),
+                  .state_format = std::string(name_of(options.state_layout)),
                   .twins = TwinRoom::of(options, config.world_size),
                   .world_size = config.world_size,
                   .ranks_per_host = ranks_per_host};
@@ -283,12 +271,11 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
 }
 
 const std::vector<StateFormat>& state_formats() {
-  // The 16-bit weight is the master's upper half where both lie in one memory. int8: one fp32 scale for each 128 elements.
   static const std::vector<StateFormat> kFormats = {
-      {"fp32", 4, 4, false, ""},
-      {"split", 2, 4, true, "the same bits"},
-      {"bf16", 2, 2, true, "moments rounded to 16 bits"},
-      {"int8", 2, 1 + 4.0 / 128, true, "moments rounded to 8 bits"}};
+      {"fp32", StateLayout::kFp32, ""},
+      {"split", StateLayout::kSplit, "the same bits"},
+      {"bf16", StateLayout::kBf16, "moments rounded to 16 bits"},
+      {"int8", StateLayout::kInt8, "moments rounded to 8 bits"}};
   return kFormats;
 }
 

@@ -44,12 +44,10 @@ enum class MemoryPurpose : std::uint8_t {
 inline constexpr std::size_t kMemoryPurposes = 13;
 std::string_view name_of(MemoryPurpose purpose);
 
-/// Bytes per element of a layout of the optimizer's state. `master`: beside a 16-bit weight in the same memory.
+/// A layout of the optimizer's state.
 struct StateFormat {
   std::string_view name;  // as --optimizer_state says it
-  double master = 0;
-  double moment = 0;          // of each of the optimizer's arrays
-  bool halves = false;        // the 16-bit weight is the master's other half
+  StateLayout layout = StateLayout::kFp32;
   std::string_view drawback;  // for advice
 };
 /// Throws user_error for an unknown name, with the known ones.
@@ -68,7 +66,7 @@ struct PlanInput {
   bool activation_checkpointing = false;
   int gather_slots = 0;  // 0: chosen
   int compute_threads = 1;
-  std::size_t state_arrays = 2;
+  UpdateConfig update;  // of the optimizer
   std::string state_format = "fp32";
   TwinRoom twins;             // for updates ahead of the verdict
   bool twins_chosen = false;  // as many as there is room for, when nothing else wants it

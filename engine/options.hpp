@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "actors/kernels/state_layout.hpp"
 #include "engine/sim_spec.hpp"
 
 namespace tandem {
@@ -46,6 +47,7 @@ struct EngineOptions {
   double forced_misses =
       0;  // this share of the steps, drawn from their numbers, is updated twice although the verdict is
           // good: for measuring what that costs, and showing that it changes no bit
+  StateLayout state_layout = StateLayout::kFp32;  // of master weights and moments
   bool activation_checkpointing = false;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores

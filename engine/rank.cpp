@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/kernels/state_memory.hpp"
 #include "engine/segment_runner.hpp"
 #include "engine/update_config.hpp"
 #include "runtime/util/error.hpp"
@@ -14,18 +15,13 @@ namespace tandem {
 
 namespace {
 
-constexpr std::int64_t kLoadChunkElements = 1 << 22;
-}  // namespace
+void require_layout(const UpdateConfig& update, StateLayout layout, DType type) {
+  if (const std::string_view why = why_unsupported(update.kind, layout, type); !why.empty()) {
+    throw user_error("engine", "optimizer_state is {}, and {}; use fp32", name_of(layout), why);
+  }
+}
 
-/// fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
-struct Rank::Memory {
-  std::byte* block = nullptr;  // of a unit that stays whole; on the device where there is one
-  std::byte* shard = nullptr;  // in compute type; inside the block if that is on the host
-  float* master = nullptr;
-  float* state[2] = {nullptr, nullptr};  // of the optimizer; as many as it has
-  UpdateTwin twin;
-  std::byte* accumulator = nullptr;
-};
+}  // namespace
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, DType type,
                               const CorePlan& cores) {
@@ -36,7 +32,8 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .zero = config.zero,
       .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
       .gather_slots = options.gather_slots,
-      .state_arrays = tandem::state_arrays(update_config(config.optimizer)),
+      .update = update_config(config.optimizer),
+      .state_layout = options.state_layout,
       .recomputes = options.activation_checkpointing};
   rank.compute_threads = cores.compute_threads;
   rank.optimizer_threads = cores.optimizer_threads;
@@ -62,7 +59,8 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
                            {.type = options_.type,
                             .micro_steps = options_.micro_steps,
                             .gather_slots = options_.gather_slots,
-                            .state_arrays = options_.state_arrays,
+                            .update = options_.update,
+                            .layout = options_.state_layout,
                             .twins = options_.twins},
                            residency_, classes_)),
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
@@ -81,6 +79,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
     backend_ = accelerator_->stage(std::move(backend_));
     resident_bytes_.staging = accelerator_->staging_bytes();
   }
+  require_layout(options_.update, options_.state_layout, options_.type);
   for (const UnitSpec& unit : model_.units) {
     layouts_.push_back(ParameterLayout::of(unit, residency_));
     parameter_count_ += unit.numel();
@@ -107,57 +106,6 @@ std::byte* Rank::allocate_shared(std::size_t bytes, std::size_t& counted) {
   return backend_->allocate(bytes);
 }
 
-void Rank::allocate_weights(std::size_t unit) {
-  const UnitLayout& layout = layouts_[unit].block;
-  const std::size_t size = bytes_of(options_.type);
-  Memory& memory = memory_[unit];
-  const std::size_t block_bytes = layout.padded_elements * size;
-  if (residency_.whole[unit] && accelerator_) {
-    memory.block = allocate_on_device(
-        block_bytes, fmt::format("the whole weights of unit \"{}\"", model_.units[unit].name));
-  } else if (residency_.whole[unit]) {
-    memory.block = allocate_shared(block_bytes, resident_bytes_.weights);
-    memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
-    return;
-  }
-  memory.shard = allocate_shared(layout.shard_elements * size, resident_bytes_.weights);
-}
-
-void Rank::allocate_units() {
-  for (std::size_t unit = 0; unit < layouts_.size(); ++unit) {
-    const UnitSizes& sizes = sizes_.units[unit];
-    Memory& memory = memory_.emplace_back();
-    allocate_weights(unit);
-    const auto floats = [&](std::size_t bytes) {
-      return reinterpret_cast<float*>(allocate(bytes, resident_bytes_.optimizer));
-    };
-    memory.master =
-        sizes.master == 0 ? reinterpret_cast<float*>(memory.shard) : floats(sizes.master);
-    if (model_.units[unit].frozen()) {
-      continue;
-    }
-    for (std::size_t array = 0; array < options_.state_arrays; ++array) {
-      memory.state[array] = floats(sizes.state);
-    }
-    memory.accumulator = sizes_.accumulators_shared
-                             ? allocate_shared(sizes.accumulator, resident_bytes_.gradients)
-                             : allocate(sizes.accumulator, resident_bytes_.gradients);
-  }
-}
-
-void Rank::allocate_twins() {
-  for (const std::size_t unit : sizes_.twins) {
-    const auto floats = [&] {
-      return reinterpret_cast<float*>(allocate(sizes_.units[unit].state, resident_bytes_.twins));
-    };
-    UpdateTwin& twin = memory_[unit].twin;
-    twin.master = floats();
-    for (std::size_t array = 0; array < options_.state_arrays; ++array) {
-      twin.state[array] = floats();
-    }
-  }
-}
-
 std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
   const UnitLayout& layout = layouts_[unit].block;
   const auto slice_begin = static_cast<std::int64_t>(layout.shard_begin(residency_.slice()));
@@ -177,6 +125,15 @@ std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
       ranges.back().end = range.end;
     } else {
       ranges.push_back(range);
+    }
+  }
+  for (const CpuOptimizer::Range& range : ranges) {
+    if (options_.state_layout == StateLayout::kInt8 && range.begin % kStateBlock != 0) {
+      throw user_error("engine",
+                       "optimizer_state is int8, whose blocks are {} elements, and in unit {} a "
+                       "parameter group or what "
+                       "follows a frozen parameter begins at element {}; use bf16",
+                       kStateBlock, model_.units[unit].name, range.begin);
     }
   }
   return ranges;
@@ -242,16 +199,12 @@ void Rank::make_actors() {
                                     .accumulator_type = sizes_.accumulator_type,
                                     .slots = gradient_pools_[gradient_pool]->address(),
                                     .collectives = collectives_->address()}));
+    UpdateBuffers buffers = memory.buffers;
+    buffers.gradient = memory.accumulator;
+    buffers.gradient_type = sizes_.accumulator_type;
     optimized.push_back(
         {.name = "update " + model_.units[unit].name,
-         .state = {.buffers = {.master = memory.master,
-                               .state = {memory.state[0], memory.state[1]},
-                               .gradient = memory.accumulator,
-                               .gradient_type = sizes_.accumulator_type,
-                               .weight = options_.type == DType::kF32 ? nullptr : memory.shard,
-                               .weight_type = options_.type},
-                   .twin = memory.twin,
-                   .ranges = update_ranges(unit)},
+         .state = {.buffers = buffers, .twin = memory.twin, .ranges = update_ranges(unit)},
          .shard = shards_.back()->address()});
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
@@ -272,59 +225,6 @@ void Rank::make_actors() {
     }
   }
   optimizer_->start(scope_);
-}
-
-void Rank::load_weights() {
-  struct Piece {
-    const ParameterSpec* parameter;
-    std::int64_t begin;
-    std::int64_t end;
-    float* out;
-  };
-  std::vector<Piece> pieces;
-  for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
-    const UnitLayout& layout = layouts_[unit].block;
-    const auto slice_begin = static_cast<std::int64_t>(layout.shard_begin(residency_.slice()));
-    const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
-    for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
-      const ParameterSpec& parameter = model_.units[unit].parameters[i];
-      const std::int64_t offset = layouts_[unit].offsets[i];
-      const std::int64_t last = std::min(parameter.numel(), slice_end - offset);
-      for (std::int64_t begin = std::max<std::int64_t>(0, slice_begin - offset); begin < last;
-           begin += kLoadChunkElements) {
-        pieces.push_back({&parameter, begin, std::min(begin + kLoadChunkElements, last),
-                          memory_[unit].master + (offset + begin - slice_begin)});
-      }
-    }
-  }
-  const auto load = [&](std::size_t i) {
-    model_.source(*pieces[i].parameter, pieces[i].begin, pieces[i].end, pieces[i].out);
-  };
-  const auto cast_out = [&](std::size_t unit) {
-    if (memory_[unit].twin.master != nullptr) {
-      // Frozen parameters and padding are in no update, and must be there when the two are swapped.
-      std::memcpy(memory_[unit].twin.master, memory_[unit].master,
-                  layouts_[unit].block.shard_elements * sizeof(float));
-    }
-    if (options_.type != DType::kF32) {
-      cast(memory_[unit].master, DType::kF32, memory_[unit].shard, options_.type, 0,
-           layouts_[unit].block.shard_elements);
-    }
-  };
-  const auto prepare = [&] {
-    if (!options_.compute_cores.empty()) {
-      bind_thread(options_.compute_cores);  // the team that ATen makes later inherits it
-    }
-    prepare_compute_thread(options_.compute_threads);
-  };
-  loop_.run(
-      [](Rank* self, std::size_t count, const decltype(load)* load_piece,
-         const decltype(cast_out)* cast_unit, const decltype(prepare)* prepare_lane) -> Task<> {
-        co_await self->lane_.run(*prepare_lane);
-        co_await self->link_pool_.for_chunks(count, *load_piece);
-        co_await self->link_pool_.for_chunks(self->model_.units.size(), *cast_unit);
-      },
-      this, pieces.size(), &load, &cast_out, &prepare);
 }
 
 void Rank::stop() {
@@ -399,24 +299,6 @@ std::string Rank::parameter_at_flat(std::int64_t position) const {
   const std::vector<std::int64_t>& offsets = layouts_[unit].offsets;
   const auto after = std::ranges::upper_bound(offsets, position);
   return model_.units[unit].parameters[static_cast<std::size_t>(after - offsets.begin()) - 1].name;
-}
-
-std::span<const float> Rank::slice_of(std::size_t unit, State state) {
-  const std::size_t elements = layouts_[unit].block.shard_elements;
-  if (state == State::kMaster) {
-    return {optimizer_->state_of(unit).buffers.whole_master(), elements};
-  }
-  if (model_.units[unit].frozen()) {
-    slice_in_fp32_.assign(elements, 0.0F);
-    return slice_in_fp32_;
-  }
-  if (sizes_.accumulator_type == DType::kF32) {
-    return {reinterpret_cast<const float*>(memory_[unit].accumulator), elements};
-  }
-  slice_in_fp32_.resize(elements);
-  cast(memory_[unit].accumulator, sizes_.accumulator_type, slice_in_fp32_.data(), DType::kF32, 0,
-       elements);
-  return slice_in_fp32_;
 }
 
 void Rank::visit_parameters(

@@ -46,10 +46,11 @@ struct RankOptions {
   SimSpec sim;
   DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
   ZeroConfig zero;
-  int micro_steps = 1;           // per optimizer step
-  int gather_slots = 0;          // 0: chosen
-  std::size_t state_arrays = 2;  // of the optimizer, beside the master
-  TwinRoom twins;                // for updates ahead of the verdict
+  int micro_steps = 1;   // per optimizer step
+  int gather_slots = 0;  // 0: chosen
+  UpdateConfig update;   // what state the optimizer has, and how it lies:
+  StateLayout state_layout = StateLayout::kFp32;
+  TwinRoom twins;  // for updates ahead of the verdict
   int compute_threads = 1;
   int optimizer_threads = 1;
   int link_threads = 1;
@@ -139,7 +140,15 @@ class Rank {
   void complete_gradients(std::span<const UnitUse> uses);
 
  private:
-  struct Memory;  // of one unit
+  /// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
+  struct Memory {
+    std::byte* block = nullptr;  // of a unit that stays whole; on the device where there is one
+    std::byte* shard = nullptr;  // in compute type; inside the block if that is on the host
+    UpdateBuffers
+        buffers;  // where the optimizer's state begins; its place changes with updates ahead of the verdict
+    UpdateTwin twin;
+    std::byte* accumulator = nullptr;
+  };
 
   /// Of this rank alone; zeroed.
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
@@ -160,7 +169,9 @@ class Rank {
   std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, Name name,
                              std::size_t bytes);
   void make_actors();
+  [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
   void load_weights();
+  void complete_state(std::size_t unit);
 
   RankOptions options_;
   Model model_;

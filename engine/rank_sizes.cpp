@@ -12,16 +12,21 @@ namespace {
 
 constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduced
 
-UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole, DType type,
-                   DType accumulator_type) {
-  const std::size_t floats = layout.shard_elements * sizeof(float);
-  UnitSizes sizes{
-      .weights = (whole ? layout.padded_elements : layout.shard_elements) * bytes_of(type),
-      .master = type == DType::kF32 ? 0 : floats};
-  if (!unit.frozen()) {
-    sizes.state = floats;
-    sizes.accumulator = layout.shard_elements * bytes_of(accumulator_type);
+UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
+                   const RankShape& shape, DType accumulator_type) {
+  const std::size_t elements = layout.shard_elements;
+  const std::size_t floats = elements * sizeof(float);
+  UnitSizes sizes{.weights = (whole ? layout.padded_elements : elements) * bytes_of(shape.type)};
+  if (unit.frozen()) {
+    sizes.state.master = shape.type == DType::kF32 ? 0 : floats;
+    return sizes;
   }
+  sizes.state = state_sizes(shape.layout, shape.update, shape.type, elements);
+  sizes.accumulator = elements * bytes_of(accumulator_type);
+  // The next master, or the one before where it is the weight; of a split one also the weight's half.
+  const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
+  sizes.twin = sizes.moments() + (shape.type == DType::kF32 ? floats : sizes.state.master) +
+               (is_half ? elements * bytes_of(shape.type) : 0);
   return sizes;
 }
 
@@ -57,7 +62,7 @@ std::vector<std::size_t> twins_of(const Model& model, const RankShape& shape,
   std::size_t bytes = 0;
   for (std::size_t v = 0; v + 1 < plan.visits.size(); ++v) {
     for (const UnitUse& use : plan.visits[v].uses) {
-      const std::size_t more = units[use.unit].state * (1 + shape.state_arrays);
+      const std::size_t more = units[use.unit].twin;
       if (use.last_gradient && twins.size() < shape.twins.units &&
           bytes + more <= shape.twins.bytes) {
         bytes += more;
@@ -90,7 +95,7 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Reside
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     sizes.units.push_back(sizes_of(model.units[unit],
                                    residency.layout_of(model.units[unit].numel()),
-                                   residency.whole[unit], shape.type, sizes.accumulator_type));
+                                   residency.whole[unit], shape, sizes.accumulator_type));
   }
   sizes.twins = twins_of(model, shape, classes, sizes.units);
   const SlotPools& gradients = classes.gradients;

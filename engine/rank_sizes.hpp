@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/dtype.hpp"
+#include "actors/kernels/state_memory.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
 #include "engine/residency.hpp"
@@ -30,16 +31,21 @@ struct RankShape {
   DType type = DType::kF32;  // of weights and gradients
   int micro_steps = 1;
   int gather_slots = 0;  // 0: chosen
-  std::size_t state_arrays = 2;
+  UpdateConfig update;   // what state the optimizer has
+  StateLayout layout = StateLayout::kFp32;
   TwinRoom twins;
 };
 
-/// Bytes of one unit on one rank. In fp32 the weights are the master, and `master` is 0.
+/// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its own.
 struct UnitSizes {
   std::size_t weights = 0;      // the whole block where it stays whole, else this rank's slice
-  std::size_t master = 0;       // fp32 slice of 16-bit weights
-  std::size_t state = 0;        // of one of the optimizer's arrays; 0: frozen
+  StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
   std::size_t accumulator = 0;  // 0: frozen
+  std::size_t twin = 0;         // what an update ahead of the verdict needs; 0: frozen
+
+  [[nodiscard]] std::size_t moments() const noexcept {
+    return state.state[0] + state.state[1] + state.scale[0] + state.scale[1];
+  }
 };
 
 struct PoolSizes {

@@ -1,8 +1,8 @@
 // engine/smallest_change.cpp — the search of memory_check.hpp: knobs of a run, each with levels from mild to harsh.
 //
-// What costs only time comes before what changes numbers, that before what trains something else, and flags come before more
-// machines. A change has at most four parts; all combinations are tried, and the least sum of costs wins. A plan of a slim copy of the model (one parameter per unit)
-// takes some microseconds, so that thousands are no matter.
+// What costs only time comes before what changes numbers, that before what trains something else, and flags come before
+// more machines. A change has at most four parts; all combinations are tried, and the least sum of costs wins. A plan of
+// a slim copy of the model (one parameter per unit) takes some microseconds, so that thousands are no matter.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -74,8 +74,9 @@ Knob state_knob(const PlanInput& now) {
   int cost = 4;
   bool behind = false;  // of those that are smaller than what is used now
   for (const StateFormat& format : state_formats()) {
-    const bool of_halves_only = format.moment == state_format("fp32").moment;
-    if (behind && !(of_halves_only && (now.type == DType::kF32 || now.accelerator))) {
+    const bool of_halves_only = format.layout == StateLayout::kSplit;
+    if (behind && supports(now.update.kind, format.layout, now.type) &&
+        !(of_halves_only && now.accelerator)) {
       knob.push_back(
           {cost, fmt::format("--optimizer_state {} ({})", format.name, format.drawback),
            [name = std::string(format.name)](PlanInput& in) { in.state_format = name; }});

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/memory_plan.hpp"
 #include "engine/program.hpp"
 #include "runtime/util/error.hpp"
 
@@ -20,7 +21,6 @@ struct Later {
 constexpr std::array kLater = {
     Later{"--placement", "placement of optimizer state"},
     Later{"--offload_ratio", "placement of optimizer state"},
-    Later{"--optimizer_state", "other layouts of optimizer state"},
     Later{"--bucket_mb", "buckets smaller than a unit"},
     Later{"--io_backend", "the choice of an I/O back end"},
     Later{"--resume", "checkpoints"},
@@ -76,6 +76,11 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
                  "Units that may be ahead of the verdict, each with a second copy of its optimizer "
                  "state; 0: as many as a quarter of the free memory holds")
       ->capture_default_str();
+  app.add_option(
+         "--optimizer_state", f.optimizer_state,
+         "How master weights and moments lie in memory: fp32, split (the same bits in less), "
+         "bf16 or int8 (moments rounded)")
+      ->capture_default_str();
   app.add_option("--forced_misses", f.forced_misses,
                  "Share of the steps (0 to 1) whose speculation is taken for lost, to measure what "
                  "that costs; no number changes")
@@ -116,10 +121,6 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
   return true;
 }
 
-bool comes_later(std::string_view flag) {
-  return std::ranges::any_of(kLater, [&](const Later& later) { return later.flag == flag; });
-}
-
 void require_one_of(std::string_view flag, const std::string& value,
                     std::initializer_list<std::string_view> allowed) {
   if (std::ranges::find(allowed, value) != allowed.end()) {
@@ -148,6 +149,7 @@ void require_not_negative(std::string_view flag, double value) {
 void check_run_flags(const RunFlags& f) {
   require_one_of("--overlap", f.overlap, {"off", "comm", "offload", "full"});
   require_one_of("--speculate", f.speculate, {"auto", "on", "off"});
+  require_one_of("--optimizer_state", f.optimizer_state, {"fp32", "split", "bf16", "int8"});
   if (f.speculate == "on" && f.overlap != "full") {
     throw user_error("flags",
                      "--speculate on needs --overlap full, and it is {}; leave one of them out",
@@ -220,6 +222,7 @@ EngineOptions engine_options(const RunFlags& flags) {
   options.speculate = flags.speculate == "on"    ? Speculate::kOn
                       : flags.speculate == "off" ? Speculate::kOff
                                                  : Speculate::kAuto;
+  options.state_layout = state_format(flags.optimizer_state).layout;
   options.inflight_buckets = flags.inflight_buckets;
   options.forced_misses = flags.forced_misses;
   options.gather_slots = flags.gather_slots;

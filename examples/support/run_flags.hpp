@@ -42,6 +42,7 @@ struct RunFlags {
   std::string sim_spec;
   std::string overlap = "full";
   std::string speculate = "auto";
+  std::string optimizer_state = "fp32";
   int inflight_buckets = 0;
   double forced_misses = 0;
   int gather_slots = 0;
@@ -68,9 +69,6 @@ void add_run_flags(CLI::App& app, RunFlags& flags);
 /// (--help, --version). Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);
-
-/// Whether this version refuses the flag by name.
-[[nodiscard]] bool comes_later(std::string_view flag);
 
 /// Throws user_error for a value that makes no sense.
 void check_run_flags(const RunFlags& flags);

@@ -92,7 +92,7 @@ PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& opt
                    "by --host_memory_gb"};
   }
   FitReport report =
-      check_fit(model, input, limits, {.state_formats = !comes_later("--optimizer_state")});
+      check_fit(model, input, limits);
   require_fit(report, limits, ranks.rank() == 0);
   if (input.twins_chosen) {
     options.inflight_buckets = static_cast<int>(report.plan.twins);

@@ -128,7 +128,7 @@ TEST(MemoryPlan, LayoutsOfStateHaveTheirBytes) {
   EXPECT_EQ(state("fp32", DType::kF32), 8 * kElements);  // the weights are the master
   EXPECT_EQ(state("split", DType::kBF16), 10 * kElements);
   EXPECT_EQ(state("bf16", DType::kBF16), 6 * kElements);
-  EXPECT_EQ(state("int8", DType::kBF16), 4 * kElements + kElements / 16);
+  EXPECT_EQ(state("int8", DType::kBF16), 4 * kElements + kElements / 64);
   EXPECT_THROW((void)state("fp8", DType::kBF16), Error);
 }
 

@@ -33,6 +33,7 @@ struct Setting {
   Speculate speculate = Speculate::kOn;
   double forced_misses = 0;
   int inflight_buckets = 0;
+  StateLayout state_layout = StateLayout::kFp32;
   DeviceKind device = DeviceKind::kCpu;
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
@@ -63,6 +64,7 @@ inline InitializeArgs arguments(const Setting& setting,
   args.options.speculate = setting.speculate;
   args.options.forced_misses = setting.forced_misses;
   args.options.inflight_buckets = setting.inflight_buckets;
+  args.options.state_layout = setting.state_layout;
   args.options.activation_checkpointing = setting.checkpointing;
   args.options.optimizer_threads = setting.optimizer_threads;
   args.options.gather_slots = setting.gather_slots;

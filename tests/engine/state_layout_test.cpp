@@ -1,0 +1,107 @@
+// Layouts of master weights and moments, seen from the engine: split gives the bits of fp32, the rounded ones bits that no
+// schedule, stage or number of ranks changes; and what cannot be is refused.
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "engine/distributed/thread_ranks.hpp"
+#include "runtime/util/error.hpp"
+#include "tests/engine/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using toy::arguments;
+using toy::Setting;
+using toy::train;
+using toy::TrainingRun;
+
+TrainingRun train_on_ranks(const Setting& setting, int world_size, int steps) {
+  return on_ranks(world_size,
+                  [&](std::shared_ptr<Communicator> communicator) {
+                    return train(setting, steps, std::move(communicator));
+                  })
+      .front();
+}
+
+TEST(StateLayouts, SplitGivesTheBitsOfFp32) {
+  for (const double clip : {0.0, 0.01, 1.4}) {
+    Setting setting{.overlap = Overlap::kOff, .type = "bf16", .clip = clip};
+    const TrainingRun expected = train(setting, 8);
+    setting.state_layout = StateLayout::kSplit;
+    for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
+      for (const int stage : {0, 1, 3}) {
+        setting.overlap = overlap;
+        setting.stage = stage;
+        setting.forced_misses = clip == 0 ? 0.5 : 0;
+        EXPECT_TRUE(train(setting, 8) == expected)
+            << "clip " << clip << " " << name_of(overlap) << " stage " << stage;
+      }
+    }
+  }
+}
+
+TEST(StateLayouts, RoundedOnesGiveTheSameBitsUnderEverySchedule) {
+  for (const StateLayout layout : {StateLayout::kBf16, StateLayout::kInt8}) {
+    for (const std::string type : {"fp32", "bf16"}) {
+      Setting setting{.stage = 2, .overlap = Overlap::kOff, .accumulation = 2, .type = type};
+      setting.state_layout = layout;
+      setting.clip = 1.4;
+      const TrainingRun expected = train(setting, 8);
+      setting.clip = 0;
+      EXPECT_FALSE(train(setting, 8) == expected) << "the limit acts";
+      setting.clip = 1.4;
+      for (const int stage : {0, 3}) {
+        for (const int threads : {1, 2}) {
+          setting.overlap = Overlap::kFull;
+          setting.stage = stage;
+          setting.optimizer_threads = threads;
+          setting.forced_misses = 0.3;
+          EXPECT_TRUE(train(setting, 8) == expected)
+              << name_of(layout) << " " << type << " stage " << stage << " threads " << threads;
+        }
+      }
+      if (type == "fp32") {  // where two ranks compute what one does
+        setting.accumulation = 1;
+        EXPECT_TRUE(train_on_ranks(setting, 2, 8) == expected) << name_of(layout) << " 2 ranks";
+      }
+    }
+  }
+}
+
+TEST(StateLayouts, RoundedOnesLearnAsFp32Does) {
+  const TrainingRun exact = train({.type = "bf16", .clip = 1.0}, 60);
+  for (const StateLayout layout : {StateLayout::kBf16, StateLayout::kInt8}) {
+    Setting setting{.type = "bf16", .clip = 1.0};
+    setting.state_layout = layout;
+    const TrainingRun run = train(setting, 60);
+    const double fallen = exact.losses.front() - exact.losses.back();
+    EXPECT_GT(fallen, 0.5);
+    EXPECT_GT(run.losses.front() - run.losses.back(), 0.9 * fallen) << name_of(layout);
+  }
+}
+
+TEST(StateLayouts, WhatCannotBeIsRefused) {
+  const auto refusal_of = [](InitializeArgs args) -> std::string {
+    try {
+      const Engine engine(std::move(args));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUserInput);
+      return error.what();
+    }
+    return "";
+  };
+  Setting setting{.type = "fp32"};
+  setting.state_layout = StateLayout::kSplit;
+  EXPECT_NE(refusal_of(arguments(setting)).find("nothing to split"), std::string::npos);
+  setting.type = "fp16";
+  EXPECT_NE(refusal_of(arguments(setting)).find("fp16"), std::string::npos);
+  setting.type = "bf16";
+  setting.state_layout = StateLayout::kInt8;
+  InitializeArgs args = arguments(setting);
+  args.model.units[4].parameters[0].frozen = true;  // 24 elements, before unused.weight
+  EXPECT_NE(refusal_of(std::move(args)).find("blocks are 128 elements"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem
