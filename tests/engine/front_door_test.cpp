@@ -66,8 +66,6 @@ TEST_F(FrontDoor, HelpAndUnknownNames) {
   EXPECT_EQ(run("help").first, 0);
   EXPECT_THAT(run("").second, HasSubstr("train [flags]"));
   EXPECT_EQ(run("trian").first, 2);
-  EXPECT_THAT(run("plan").second, HasSubstr("comes with a later version"));
-  EXPECT_EQ(run("plan").first, 2);
   EXPECT_EQ(run("setup --chekc").first, 2);
   EXPECT_EQ(run("build relaese").first, 2);
 }
