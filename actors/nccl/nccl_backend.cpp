@@ -151,7 +151,7 @@ Task<> NcclBackend::all_gather(GatherArguments a) {
   if (a.shard_bytes == 0) {
     co_return;
   }
-  if (world() > 1) {
+  if (world() > 1 && !a.is_whole) {
     co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
       return api.all_gather(a.shard, a.block, a.shard_bytes, NcclType::kBytes, communicator,
                             stream);
@@ -392,6 +392,9 @@ void NcclBackend::add_piece(Lane& lane, const Slices& slices, std::size_t at, st
   const std::size_t width = bytes_of(a.block_type);
   const std::size_t length = slices.length(rank());
   const bool widens = a.accumulator_type == DType::kF32;
+  if (a.accumulator == a.block && !a.want_norm) {
+    return;  // of one rank: it is what it shall be
+  }
   add(lane, {.own = a.block + (slices.begin(rank()) + at) * width,
              .others = workspace_.data(),
              .stride_bytes = most * width,

@@ -197,6 +197,16 @@ TEST(NcclBackend, OneRankKeepsSixteenBits) {
                                                      .want_norm = true});
         EXPECT_EQ(0, std::memcmp(into.data(), v->data(), v->size()));
         EXPECT_EQ(norm.sum_of_squares, e->sum_of_squares);
+        // Where it is already: only the norm is taken.
+        const GradientNorm again =
+            co_await r->backend->reduce_scatter_add({.block = into.data(),
+                                                     .block_type = t,
+                                                     .accumulator = into.data(),
+                                                     .accumulator_type = t,
+                                                     .shard_elements = v->size() / 2,
+                                                     .want_norm = true});
+        EXPECT_EQ(0, std::memcmp(into.data(), v->data(), v->size()));
+        EXPECT_EQ(again.sum_of_squares, e->sum_of_squares);
       }(&rank, type, &values, &expected);
     });
     EXPECT_EQ(w.errors(), std::vector<std::string>(1));
@@ -260,6 +270,11 @@ Task<> move_all(NcclRank* rank, std::size_t bytes, bool pinned) {
   std::memcpy(in_place.data() + r * bytes, shard, bytes);
   co_await backend.all_gather({in_place.data() + r * bytes, in_place.data(), bytes});
   expect_bytes(in_place.data(), world, bytes, gathered);
+
+  const DeviceBuffer whole = rank->buffer(bytes + 1);
+  co_await backend.all_gather({shard, whole.data(), bytes, true});
+  expect_bytes(whole.data(), 1, bytes,
+               [r](std::uint32_t, std::size_t i) { return byte_of(r, 0, i); });
 
   const DeviceBuffer from = rank->buffer(bytes * world);
   const DeviceBuffer into = rank->buffer(bytes * world + 1);

@@ -99,7 +99,7 @@ inline const NcclKernels& fake_kernels() {
     const auto type = static_cast<DType>(s.block_type);
     TANDEM_CHECK(FakeCuda::of_test().is_reached(s.own, s.elements * bytes_of(type)),
                  "a kernel reaches its operands");
-    if (s.accumulator == nullptr) {
+    if (s.accumulator == nullptr && s.copy != s.own) {
       std::memcpy(s.copy, s.own, s.elements * bytes_of(type));
     }
     AccumulateMode mode = s.add ? AccumulateMode::kAdd : AccumulateMode::kOverwrite;
