@@ -10,6 +10,7 @@
 #include "actors/nccl/nccl_backend.hpp"
 #include "actors/nccl/shm_nccl_peers.hpp"
 #include "actors/shm_backend.hpp"
+#include "actors/staged_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -160,15 +161,10 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, C
   if (choose_backend(places("")) == BackendKind::kSelf) {
     return std::make_unique<SelfBackend>(pool);
   }
-  return ShmBackend::connect(loop, pool,
-                             {.rank = static_cast<std::uint32_t>(rank()),
-                              .world = static_cast<std::uint32_t>(world_size()),
-                              .job = job_,
-                              .connect_timeout = timeout_});
+  return make_shm(loop, pool);
 }
 
-// Ranks that share a GPU are to go through pinned host memory: the place for that back end is here.
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& /*pool*/,
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool,
                                                               CudaDevice& device,
                                                               std::string_view uuid) {
   TANDEM_CHECK(!backend_made_, "a process group makes one back end");
@@ -176,11 +172,15 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, C
   if (choose_backend(places(uuid)) == BackendKind::kNccl) {
     return make_nccl(loop, device);
   }
-  throw user_error(
-      "ranks",
-      "several ranks share the GPU {}, which NCCL refuses; give each rank a GPU of its "
-      "own, or use --device cpu",
-      device.name());
+  return std::make_unique<StagedBackend>(device, make_shm(loop, pool));
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_shm(EventLoop& loop, CpuPool& pool) const {
+  return ShmBackend::connect(loop, pool,
+                             {.rank = static_cast<std::uint32_t>(rank()),
+                              .world = static_cast<std::uint32_t>(world_size()),
+                              .job = job_,
+                              .connect_timeout = timeout_});
 }
 
 // NCCL itself would join several hosts; what ranks tell each other beside it goes through one host's memory.

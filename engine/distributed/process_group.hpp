@@ -50,8 +50,9 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
   /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp). NCCL where each rank has
-  /// a GPU of its own (backend_choice.hpp). Runs the loop, which is idle; blocks until all ranks are connected. Throws a
-  /// user error when their places do not fit together, Error(kRefused) when the build or the machine has no NCCL.
+  /// a GPU of its own, else through host memory (backend_choice.hpp). Runs the loop, which is idle; blocks until all ranks
+  /// are connected. Throws a user error when their places do not fit together, Error(kRefused) when the build or the
+  /// machine has no NCCL.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool,
                                                                 CudaDevice& device,
                                                                 std::string_view uuid);
@@ -67,6 +68,7 @@ class ProcessGroup final : public Communicator {
   void meet();
   void check_world(int other, std::string_view host) const;
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_shm(EventLoop& loop, CpuPool& pool) const;
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
 

@@ -1,5 +1,6 @@
 #include "engine/distributed/process_group.hpp"
 
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -13,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "actors/staged_backend.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/gpu_probe.hpp"
@@ -224,12 +226,25 @@ std::vector<std::string> make_backends(const std::vector<std::string>& gpus) {
   });
 }
 
-TEST(ProcessGroup, RanksThatShareAGpuAreToldSo) {
-  for (const std::string& error : make_backends({"g0", "g0"})) {
-    EXPECT_EQ(error,
-              "2 [ranks] several ranks share the GPU gpu 0, which NCCL refuses; give each rank a "
-              "GPU of its own, or use --device cpu");
-  }
+TEST(ProcessGroup, RanksThatShareAGpuGoThroughHostMemory) {
+  const testing::FakeCuda cuda(Clock::real());
+  const Job job;
+  const auto errors = run(all_of(job), job.timeout, [](ProcessGroup& group) {
+    EventLoop loop;
+    CpuPool pool(loop, {});
+    CudaDevice device(loop, testing::FakeCuda::api(), {.name = "gpu 0"});
+    const auto backend = group.make_backend(loop, pool, device, "g0");
+    auto* const staged = dynamic_cast<StagedBackend*>(backend.get());
+    ASSERT_NE(staged, nullptr);
+    std::byte* const shard = staged->allocate_on_device(64);
+    std::byte* const block = staged->allocate_on_device(128);
+    std::memset(shard, group.rank() + 1, 64);  // the fake's device memory is the host's
+    loop.run([](CollectiveBackend* b, GatherArguments a) -> Task<> { co_await b->all_gather(a); },
+             backend.get(), GatherArguments{shard, block, 64});
+    EXPECT_EQ(block[63], std::byte{1});
+    EXPECT_EQ(block[64], std::byte{2});
+  });
+  EXPECT_EQ(errors, (std::vector<std::string>{"", ""}));
 }
 
 TEST(ProcessGroup, RanksOnDevicesOfTwoKindsAreToldSo) {
