@@ -1,5 +1,6 @@
 #include "engine/accelerator.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -12,19 +13,35 @@
 
 namespace tandem {
 
+namespace {
+Duration duration_of(double seconds) noexcept {
+  return Duration(static_cast<std::int64_t>(seconds * 1e9));
+}
+}  // namespace
+
 SegmentTime::SegmentTime(double seconds) noexcept
-    : end_(std::chrono::steady_clock::now() +
-           std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9))),
-      waits_(seconds > 0) {}
+    : began_(Clock::real().now()), start_(began_), least_(duration_of(seconds)) {}
+
+SegmentTime::SegmentTime(double seconds, TimePoint inputs_there, DeviceTime& device) noexcept
+    : began_(Clock::real().now()),
+      start_(std::max(inputs_there, device.free_since)),
+      least_(duration_of(seconds)),
+      device_(&device) {}
 
 SegmentTime::~SegmentTime() {
-  if (!waits_) {
+  const TimePoint now = Clock::real().now();
+  const TimePoint end = start_ + std::max(least_, now - began_);
+  if (device_ != nullptr) {
+    device_->free_since = end;
+    device_->busy_ns.fetch_add((end - start_).count(), std::memory_order_relaxed);
+  }
+  if (now >= end) {
     return;
   }
   // The kernel may end sleeps 50 us late by default: as much as a small segment takes.
   thread_local const bool is_exact = ::prctl(PR_SET_TIMERSLACK, 1UL) == 0;
   (void)is_exact;
-  std::this_thread::sleep_until(end_);
+  std::this_thread::sleep_until(end);
 }
 
 Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
@@ -35,8 +52,7 @@ Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
                      .compute_flops_per_s = spec.compute_flops_per_s,
                      .to_device_bytes_per_s = spec.to_device_bytes_per_s,
                      .to_host_bytes_per_s = spec.to_host_bytes_per_s,
-                     .operation_latency = std::chrono::nanoseconds(
-                         static_cast<std::int64_t>(spec.latency_s * 1e9))}) {}
+                     .operation_latency = duration_of(spec.latency_s)}) {}
 
 std::unique_ptr<CollectiveBackend> Accelerator::stage(std::unique_ptr<CollectiveBackend> inner) {
   TANDEM_CHECK(staged_ == nullptr, "a device is staged once");

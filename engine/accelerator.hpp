@@ -6,8 +6,9 @@
 // Invariant: what it allocated lives until it is destroyed, after the actors that use it. Loop thread, but for SegmentTime.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -17,18 +18,30 @@
 
 namespace tandem {
 
-/// Compute lane: from construction to destruction at least so many seconds pass. The lane sleeps through the rest, so the
-/// CPU is free meanwhile, as it would be beside a real device.
+/// A simulated device's own time.
+struct DeviceTime {
+  TimePoint free_since;                  // its last segment ended then; compute lane
+  std::atomic<std::int64_t> busy_ns{0};  // with segments that have ended; any thread
+};
+
+/// Compute lane: a guard around a segment's work, whose destructor lets the time pass that a device would have needed. The
+/// lane sleeps through it, so the CPU is free meanwhile, as it would be beside a real device.
+/// A device has its next segment queued: that starts when the one before has ended and its inputs are there, not when a
+/// host's thread has woken up to it.
 class SegmentTime {
  public:
-  explicit SegmentTime(double seconds) noexcept;
+  SegmentTime() noexcept = default;               // of no device
+  explicit SegmentTime(double seconds) noexcept;  // from now on
+  SegmentTime(double seconds, TimePoint inputs_there, DeviceTime& device) noexcept;
   ~SegmentTime();
   SegmentTime(const SegmentTime&) = delete;
   SegmentTime& operator=(const SegmentTime&) = delete;
 
  private:
-  std::chrono::steady_clock::time_point end_;
-  bool waits_;
+  TimePoint began_{};  // on the host
+  TimePoint start_{};  // on the device
+  Duration least_{0};
+  DeviceTime* device_ = nullptr;
 };
 
 class Accelerator {

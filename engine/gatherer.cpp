@@ -22,6 +22,7 @@ void Gatherer::begin(const StepPlan& plan, std::uint64_t version) {
     next_ticket_[pool] += plan.tickets[pool];
   }
   pass_->slots.resize(plan.visits.size());
+  pass_->there_since.resize(plan.visits.size());
   for (std::size_t v = 0; v < plan.visits.size(); ++v) {
     pass_->complete.push_back(std::make_unique<Event>());
   }
@@ -55,6 +56,7 @@ Task<> Gatherer::acquire_visit(Pass& pass, std::size_t v) {
     pass.slots[v].push_back(
         co_await shards_[use.unit]->address().ask(AcquireUnit{pass.version, ticket, order}));
   }
+  pass.there_since[v] = EventLoop::current().now();
 }
 
 Task<std::vector<std::byte*>> Gatherer::acquired(std::size_t v) {

@@ -30,6 +30,8 @@ class Gatherer {
 
   /// The gathered units of visit `v`, in the order of its uses. Visits are awaited in order.
   Task<std::vector<std::byte*>> acquired(std::size_t v);
+  /// Since when they have been there; after acquired().
+  [[nodiscard]] TimePoint there_since(std::size_t v) const { return pass_->there_since[v]; }
   /// Gives back what visit `v` held.
   void release(std::size_t v);
 
@@ -44,6 +46,7 @@ class Gatherer {
     std::uint64_t first_gather = 0;
     std::vector<std::vector<std::byte*>> slots;    // [visit][use]
     std::vector<std::unique_ptr<Event>> complete;  // [visit]
+    std::vector<TimePoint> there_since;            // [visit]
     std::exception_ptr failure;
   };
 

@@ -276,7 +276,9 @@ std::size_t Rank::twins() const {
 }
 
 Busy Rank::busy() const {
-  return {.compute_s = lane_.busy_s(),
+  const auto device_s =
+      static_cast<double>(device_time_.busy_ns.load(std::memory_order_relaxed)) * 1e-9;
+  return {.compute_s = accelerator_ ? device_s : lane_.busy_s(),
           .optimizer_s = optimizer_pool_.busy_s() / optimizer_pool_.threads(),
           .link_s = link_pool_.busy_s() / link_pool_.threads(),
           .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,

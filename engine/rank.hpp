@@ -116,7 +116,8 @@ class Rank {
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] Busy busy() const;
   /// Compute lane: what visiting a segment takes at least, on a simulated device; a guard around the work.
-  [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const Batch& batch) const;
+  [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const Batch& batch,
+                                    TimePoint inputs_there);
 
   /// Where the padded block of a unit begins when the blocks of all units are laid end to end.
   [[nodiscard]] std::int64_t flat_begin(std::size_t unit) const;
@@ -193,6 +194,7 @@ class Rank {
   CpuPool optimizer_pool_;
   CpuPool link_pool_;
   std::optional<Accelerator> accelerator_;
+  DeviceTime device_time_;  // of a simulated one
   std::unique_ptr<CollectiveBackend> backend_;
   Scope scope_;
 

@@ -25,14 +25,15 @@ std::byte* Rank::slots_on_device(const SlotPools& pools, std::size_t pool, Name 
                             fmt::format("{}, each as large as unit \"{}\"", name.c_str(), largest));
 }
 
-SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch) const {
+SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch,
+                          TimePoint inputs_there) {
   if (!accelerator_) {
-    return SegmentTime(0);
+    return {};
   }
   const SegmentSpec& spec = model_.segments[segment];
   const bool is_backward = phase == Phase::kBackward;
   if (spec.cost.seconds) {
-    return SegmentTime(spec.cost.seconds(is_backward));
+    return {spec.cost.seconds(is_backward), inputs_there, device_time_};
   }
   SegmentShape shape{.attention_width = spec.cost.attention_width};
   for (const WeightRef& ref : spec.weights) {
@@ -43,9 +44,9 @@ SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch) 
   const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
   // The last segment's graph is kept: nothing of it is computed twice.
   const bool recomputes = options_.recomputes && segment + 1 < model_.segments.size();
-  return SegmentTime(accelerator_->seconds_of(is_backward
-                                                  ? backward_flops(shape, rows, length, recomputes)
-                                                  : forward_flops(shape, rows, length)));
+  const double flops = is_backward ? backward_flops(shape, rows, length, recomputes)
+                                   : forward_flops(shape, rows, length);
+  return {accelerator_->seconds_of(flops), inputs_there, device_time_};
 }
 
 }  // namespace tandem

@@ -12,6 +12,11 @@
 
 namespace tandem {
 
+namespace {
+constexpr double kAskS =
+    100e-6;  // what an ask takes at most when the answer is there; longer: it was waited for
+}  // namespace
+
 TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
     : rank_(rank),
       overlap_(options.overlap),
@@ -49,12 +54,14 @@ Task<float> TrainStep::forward(Batch batch) {
   activations_ = runner_.start();
   const std::size_t segments = rank_.model().segments.size();
   float loss = 0;
+  const TimePoint asked = rank_.loop().now();
   for (std::size_t s = 0; s < segments; ++s, ++visit_) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
+    const TimePoint inputs_there = std::max(asked, gatherer_.there_since(visit_));
     const Visit& visit = plan_.visits[visit_];
     auto work = [&] {
       const TraceSpan span(forward_names_[s]);
-      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch_);
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch_, inputs_there);
       rank_.bind_values(visit.uses, slots);
       runner_.forward(s, batch_, activations_);
       if (s + 1 == segments) {
@@ -74,13 +81,15 @@ Task<> TrainStep::backward(double seed) {
     set_constants(ahead_steps_, expected_, 1 / expected_.loss_scale);
     ahead_ = true;
   }
+  const TimePoint asked = rank_.loop().now();
   for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
     const Visit& visit = plan_.visits[visit_];
     const std::vector<std::byte*> slots = co_await gathered(visit_);
-    co_await gradient_slots(visit);
+    const TimePoint slots_there = co_await gradient_slots(visit);
+    const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
     auto work = [&] {
       const TraceSpan span(backward_names_[s]);
-      const SegmentTime time = rank_.time_of(s, Phase::kBackward, batch_);
+      const SegmentTime time = rank_.time_of(s, Phase::kBackward, batch_, inputs_there);
       rank_.bind_values(visit.uses, slots);
       rank_.bind_gradients(visit.uses, gradient_slot_);
       runner_.backward(s, batch_, activations_, seed);
@@ -150,8 +159,9 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
   for (std::size_t s = 0; s < segments; ++s) {
     const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
     const Visit& visit = inference_plan_.visits[s];
+    const TimePoint inputs_there = gatherer_.there_since(s);
     auto work = [&] {
-      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch);
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch, inputs_there);
       rank_.bind_values(visit.uses, slots);
       activation = runner_.infer(s, batch, activation, head_output);
       rank_.unbind_values(visit.uses);
@@ -180,7 +190,8 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   co_return slots;
 }
 
-Task<> TrainStep::gradient_slots(const Visit& visit) {
+Task<TimePoint> TrainStep::gradient_slots(const Visit& visit) {
+  const TimePoint asked = rank_.loop().now();
   const Stopwatch waited;
   for (const UnitUse& use : visit.uses) {
     if (use.first_gradient) {
@@ -188,7 +199,9 @@ Task<> TrainStep::gradient_slots(const Visit& visit) {
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
     }
   }
-  exposure_.reduce_s += waited.elapsed_s();
+  const double waited_s = waited.elapsed_s();
+  exposure_.reduce_s += waited_s;
+  co_return waited_s < kAskS ? asked : rank_.loop().now();
 }
 
 Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,

@@ -63,7 +63,8 @@ class TrainStep {
   static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
                                      std::uint64_t order);
   Task<std::vector<std::byte*>> gathered(std::size_t v);
-  Task<> gradient_slots(const Visit& visit);
+  /// Opens those of the visit; since when they could be had.
+  Task<TimePoint> gradient_slots(const Visit& visit);
   Task<GlobalNorm> global_norm();
   Task<> update_ahead(std::size_t unit);
   Task<> updates_done();
