@@ -46,7 +46,9 @@ TEST_F(Finetune, LeavesEveryArtefactAndTheLossFalls) {
           "exposed_reduce_s", "exposed_data_s", "peak_host_bytes", "peak_device_bytes"}) {
       EXPECT_TRUE(object[key].is_number()) << key << " in " << line;
     }
-    EXPECT_EQ(std::string_view(object["verdict"]), "commit");
+    const std::string_view verdict(object["verdict"]);
+    const bool clipped = double(object["grad_norm"]) > 1;  // the built-in config's limit
+    EXPECT_EQ(verdict, clipped && bool(object["speculated"]) ? "rollback" : "commit");
     EXPECT_GT(double(object["overlap_efficiency"]), 0);
     EXPECT_LE(double(object["overlap_efficiency"]), 1);
   }
