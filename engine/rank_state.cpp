@@ -19,12 +19,13 @@ constexpr std::int64_t kLoadChunkElements = 1 << 22;
 
 }  // namespace
 
-/// Where this rank's slice of a unit begins when the parameters of all units are laid end to end: random rounding counts
-/// from there, whatever the number of ranks.
+/// Where this rank's slice of a unit begins when the units are laid end to end, each from a state block's border on:
+/// random rounding counts from there, whatever the number of ranks.
 std::uint64_t Rank::first_element(std::size_t unit) const {
   std::uint64_t begin = layouts_[unit].block.shard_begin(residency_.slice());
   for (std::size_t before = 0; before < unit; ++before) {
-    begin += static_cast<std::uint64_t>(model_.units[before].numel());
+    const auto elements = static_cast<std::uint64_t>(model_.units[before].numel());
+    begin += (elements + kStateBlock - 1) / kStateBlock * kStateBlock;
   }
   return begin;
 }

@@ -1,6 +1,7 @@
 // tests/engine/toy_training.hpp — trains the toy model under a setting, and keeps everything that must not change.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,6 +93,15 @@ inline TrainingRun train(const Setting& setting, int steps = 6,
     run.weights.emplace_back(values.begin(), values.end());
   });
   return run;
+}
+
+/// A limit that some of a run's norms are above and some below: the middle one of those without a limit.
+inline double middle_norm(Setting setting, int steps) {
+  setting.clip = 0;
+  setting.overlap = Overlap::kOff;
+  std::vector<double> norms = train(setting, steps).norms;
+  std::ranges::sort(norms);
+  return norms[norms.size() / 2];
 }
 
 }  // namespace tandem::toy
