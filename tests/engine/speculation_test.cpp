@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/distributed/thread_ranks.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -14,19 +13,8 @@ namespace {
 
 using toy::arguments;
 using toy::Setting;
-using toy::train;
+using toy::train_on_ranks;
 using toy::TrainingRun;
-
-TrainingRun train_on_ranks(const Setting& setting, int world_size) {
-  const std::vector<TrainingRun> runs =
-      on_ranks(world_size, [&](std::shared_ptr<Communicator> communicator) {
-        return train(setting, 8, std::move(communicator));
-      });
-  for (const TrainingRun& run : runs) {
-    EXPECT_TRUE(run == runs.front()) << "the ranks of one run agree";
-  }
-  return runs.front();
-}
 
 class SpeculationOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
@@ -36,7 +24,7 @@ TEST_P(SpeculationOnRanks, ChangesNoBit) {
   std::vector<TrainingRun> runs;
   for (const double clip : {0.0, 0.01, some}) {  // acts never, always, in some steps
     Setting setting{.overlap = Overlap::kOff, .accumulation = 2, .type = type, .clip = clip};
-    const TrainingRun expected = train_on_ranks(setting, world_size);
+    const TrainingRun expected = train_on_ranks(setting, world_size, 8);
     EXPECT_EQ(std::ranges::count(runs, expected), 0) << "each limit does something else";
     runs.push_back(expected);
     setting.overlap = Overlap::kFull;
@@ -45,7 +33,7 @@ TEST_P(SpeculationOnRanks, ChangesNoBit) {
         setting.stage = stage;
         setting.forced_misses = misses;
         setting.inflight_buckets = misses == 0.05 ? 1 : 0;
-        EXPECT_TRUE(train_on_ranks(setting, world_size) == expected)
+        EXPECT_TRUE(train_on_ranks(setting, world_size, 8) == expected)
             << "clip " << clip << " stage " << stage << " misses " << misses;
       }
     }

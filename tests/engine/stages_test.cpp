@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/distributed/thread_ranks.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -12,6 +11,7 @@ namespace {
 
 using toy::Setting;
 using toy::train;
+using toy::train_on_ranks;
 using toy::TrainingRun;
 
 /// 16 bits are near fp32: scaled, accumulated and unscaled rightly.
@@ -45,17 +45,6 @@ TEST(Stages, GiveTheSameBitsOnOneRank) {
   }
 }
 
-TrainingRun train_on_ranks(const Setting& setting, int world_size) {
-  const std::vector<TrainingRun> runs =
-      on_ranks(world_size, [&](std::shared_ptr<Communicator> communicator) {
-        return train(setting, 5, std::move(communicator));
-      });
-  for (const TrainingRun& run : runs) {
-    EXPECT_TRUE(run == runs.front()) << "the ranks of one run agree";
-  }
-  return runs.front();
-}
-
 struct Ranks {
   int world_size;
   int accumulation;
@@ -66,14 +55,14 @@ class StagesOnRanks : public ::testing::TestWithParam<std::tuple<std::string, Ra
 TEST_P(StagesOnRanks, GiveTheSameBits) {
   const auto& [type, ranks] = GetParam();
   Setting setting{.overlap = Overlap::kOff, .accumulation = ranks.accumulation, .type = type};
-  const TrainingRun expected = train_on_ranks(setting, ranks.world_size);
+  const TrainingRun expected = train_on_ranks(setting, ranks.world_size, 5);
   for (const int stage : {0, 1, 2, 3}) {
     for (const Overlap overlap :
          {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
       setting.stage = stage;
       setting.overlap = overlap;
       setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
-      EXPECT_TRUE(train_on_ranks(setting, ranks.world_size) == expected)
+      EXPECT_TRUE(train_on_ranks(setting, ranks.world_size, 5) == expected)
           << "stage " << stage << " " << name_of(overlap);
     }
   }

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/distributed/thread_ranks.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/engine/toy_training.hpp"
 
@@ -14,15 +13,8 @@ namespace {
 using toy::arguments;
 using toy::Setting;
 using toy::train;
+using toy::train_on_ranks;
 using toy::TrainingRun;
-
-TrainingRun train_on_ranks(const Setting& setting, int world_size, int steps) {
-  return on_ranks(world_size,
-                  [&](std::shared_ptr<Communicator> communicator) {
-                    return train(setting, steps, std::move(communicator));
-                  })
-      .front();
-}
 
 TEST(StateLayouts, SplitGivesTheBitsOfFp32) {
   for (const double clip : {0.0, 0.01, toy::middle_norm({.type = "bf16"}, 8)}) {

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
+#include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
 #include "tests/engine/toy_model.hpp"
 
@@ -93,6 +95,18 @@ inline TrainingRun train(const Setting& setting, int steps = 6,
     run.weights.emplace_back(values.begin(), values.end());
   });
   return run;
+}
+
+/// The same on ranks that are threads; all of them see the same run.
+inline TrainingRun train_on_ranks(const Setting& setting, int world_size, int steps) {
+  const std::vector<TrainingRun> runs =
+      on_ranks(world_size, [&](std::shared_ptr<Communicator> communicator) {
+        return train(setting, steps, std::move(communicator));
+      });
+  for (const TrainingRun& run : runs) {
+    EXPECT_TRUE(run == runs.front()) << "the ranks of one run agree";
+  }
+  return runs.front();
 }
 
 /// A limit that some of a run's norms are above and some below: the middle one of those without a limit.
