@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -129,7 +130,8 @@ void expect_as_described(const LayoutShard& got, const Expected& want) {
   if (got.types.weight == DType::kBF16) {
     std::vector<std::uint16_t> weights(got.elements);
     cast(want.master.data(), DType::kF32, weights.data(), DType::kBF16, 0, got.elements);
-    ASSERT_EQ(std::memcmp(weights.data(), got.buffers.weight, got.elements * 2), 0);
+    ASSERT_TRUE(std::ranges::equal(
+        weights, std::span(static_cast<const std::uint16_t*>(got.buffers.weight), got.elements)));
   }
 }
 
