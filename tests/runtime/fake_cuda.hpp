@@ -261,6 +261,7 @@ inline const CudaApi& FakeCuda::api() {
           },
       .destroy_stream =
           [](void*) {
+            const std::lock_guard lock(of_test().mutex_);
             --of_test().live_streams_;  // what is queued runs on
             return 0;
           },
