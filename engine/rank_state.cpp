@@ -128,6 +128,8 @@ void Rank::load_weights() {
     write_master(buffers, values.data(), piece.at, piece.at + values.size());
   };
   const auto complete = [&](std::size_t unit) { complete_state(unit); };
+  // Here and not in the first steps, by the threads that will work on it: near them, and no page is missing later.
+  const auto touch = [&](std::size_t i) { owned_[i].touch(); };
   const auto prepare = [&] {
     if (!options_.compute_cores.empty()) {
       bind_thread(options_.compute_cores);  // the team that ATen makes later inherits it
@@ -136,12 +138,14 @@ void Rank::load_weights() {
   };
   loop_.run(
       [](Rank* self, std::size_t count, const decltype(load)* load_piece,
-         const decltype(complete)* complete_unit, const decltype(prepare)* prepare_lane) -> Task<> {
+         const decltype(complete)* complete_unit, const decltype(prepare)* prepare_lane,
+         const decltype(touch)* touch_buffer) -> Task<> {
         co_await self->lane_.run(*prepare_lane);
+        co_await self->optimizer_pool_.for_chunks(self->owned_.size(), *touch_buffer);
         co_await self->link_pool_.for_chunks(count, *load_piece);
         co_await self->link_pool_.for_chunks(self->model_.units.size(), *complete_unit);
       },
-      this, pieces.size(), &load, &complete, &prepare);
+      this, pieces.size(), &load, &complete, &prepare, &touch);
 }
 
 /// Once a unit's masters are loaded: the weights that are cast from them, and the twin.
