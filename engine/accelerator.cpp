@@ -52,7 +52,8 @@ Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
                      .compute_flops_per_s = spec.compute_flops_per_s,
                      .to_device_bytes_per_s = spec.to_device_bytes_per_s,
                      .to_host_bytes_per_s = spec.to_host_bytes_per_s,
-                     .operation_latency = duration_of(spec.latency_s)}) {}
+                     .operation_latency = duration_of(spec.latency_s),
+                     .moves_bytes = spec.moves_bytes}) {}
 
 std::unique_ptr<CollectiveBackend> Accelerator::stage(std::unique_ptr<CollectiveBackend> inner) {
   TANDEM_CHECK(staged_ == nullptr, "a device is staged once");

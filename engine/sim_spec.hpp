@@ -17,6 +17,7 @@ struct SimSpec {
   double to_host_bytes_per_s = 25e9;
   double memory_bytes = 16e9;
   double latency_s = 3e-6;  // of each copy and each segment
+  bool moves_bytes = true;  // not part of the notation: see SimDevice::Options
 };
 
 /// Throws user_error, naming the part that is wrong.

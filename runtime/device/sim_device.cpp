@@ -124,6 +124,8 @@ class SimDevice::ThreadDriver final : public Driver {
 
   void work(const std::string& name) {
     thread::set_name(name);
+    thread::
+        set_background();  // its copies and kernels are long: they begin beside the loop, not instead of it
     TimePoint next = TimePoint::max();
     for (;;) {
       std::vector<Arrived> taken;
@@ -210,7 +212,10 @@ void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const s
       .name = in ? Name("copy to device") : Name("copy to host"),
       .engine = in ? SimEngines::Engine::kToDevice : SimEngines::Engine::kToHost,
       .cost = options_.operation_latency + seconds(static_cast<double>(bytes) / speed),
-      .work = [to, from, bytes] { std::memcpy(to, from, bytes); }};
+      .work = [] {}};
+  if (options_.moves_bytes) {
+    operation.work = [to, from, bytes] { std::memcpy(to, from, bytes); };
+  }
   if (copies_++ == fail_copy_) {
     operation.fails = error(fmt::format("a {} of {} bytes failed", operation.name.c_str(), bytes));
   }
