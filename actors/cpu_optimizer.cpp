@@ -153,7 +153,9 @@ void CpuOptimizer::enqueue(std::uint32_t unit) {
 
 CpuOptimizer::Job* CpuOptimizer::most_urgent() {
   const auto urgency = [this](std::uint32_t unit) {
-    return std::tuple(jobs_[unit].update.deadline, jobs_[unit].arrival);
+    const Job& job = jobs_[unit];
+    const bool yields = !(job.update.ahead && job.next_chunk > 0);
+    return std::tuple(yields, job.update.deadline, job.arrival);
   };
   const auto best = std::ranges::min_element(queue_, {}, urgency);
   return best == queue_.end() ? nullptr : &jobs_[*best];

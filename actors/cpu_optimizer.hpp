@@ -4,6 +4,9 @@
 // chunks are handed to the pool in slices: a few chunks of one unit. Before each slice the queued unit with the earliest
 // deadline is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. Two slices are
 // under way at any time: while one runs out, the pool already has the next, and does not idle between units.
+// A unit begun ahead of the verdict is finished first: each gradient is more urgent than those before it, and where the
+// optimizer is the slower one every unit would be left half done by the next, to be finished out of place, which takes
+// longer. What had not begun at the verdict is done in place. The work before each deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be asked for ahead of the
 // step's verdict, for units with a twin (update_pass.hpp): it then waits at its end until the same update is asked for

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "actors/kernels/copy.hpp"
 #include "actors/kernels/reduce.hpp"
 
 namespace tandem {
@@ -13,14 +14,18 @@ namespace {
 
 constexpr std::size_t kKeptBlock = 4096;
 
-/// Copies elements [begin, end) of what is sent out and is part of the master.
+/// Copies elements [begin, end) of what is sent out and is part of the master. What is kept is seldom looked at again.
 void copy_kept(const UpdatedUnit& unit, bool to_twin, std::size_t begin, std::size_t end) {
   const bool half = unit.buffers.weight_is_half();
   const std::size_t size = half ? bytes_of(unit.buffers.weight_type) : sizeof(float);
   auto* home = static_cast<std::byte*>(half ? unit.buffers.weight : unit.buffers.master);
   auto* twin = static_cast<std::byte*>(half ? unit.twin.weight : unit.twin.master);
-  std::memcpy((to_twin ? twin : home) + begin * size, (to_twin ? home : twin) + begin * size,
-              (end - begin) * size);
+  const std::size_t bytes = (end - begin) * size;
+  if (to_twin) {
+    copy_past_caches(twin + begin * size, home + begin * size, bytes);
+  } else {
+    std::memcpy(home + begin * size, twin + begin * size, bytes);
+  }
 }
 
 void update_ahead(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,

@@ -41,8 +41,8 @@ struct UpdateArrays {
 struct NoWeight {};
 
 /// Which stores are non-temporal. They spare the read of a line that is only written, and need whole, aligned vectors:
-/// the weight's always, those of master and state where they are not updated in place.
-enum class Stream : std::uint8_t { kNone, kWeight, kAll };
+/// the weight's always, those of master and state where they are not updated in place. kState: the master is.
+enum class Stream : std::uint8_t { kNone, kWeight, kState, kAll };
 
 template <bool kStream>
 HWY_INLINE void put(F32 d, VF32 value, float* to) {
@@ -54,10 +54,12 @@ HWY_INLINE void put(F32 d, VF32 value, float* to) {
 }
 
 /// One vector of elements; returns the new master, which the caller casts out.
-template <bool kStream, class Rule, class Gradient, class Weight>
+template <Stream kStream, class Rule, class Gradient, class Weight>
 HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Weight>& a,
                               std::size_t i) {
   const F32 d;
+  constexpr bool kAll = kStream == Stream::kAll;
+  constexpr bool kState = kAll || kStream == Stream::kState;
   const auto p = hn::LoadU(d, a.master_from + i);
   const auto g = hn::Mul(load_f32(d, a.gradient + i), hn::Set(d, rule.gradient_scale()));
   auto s0 = hn::Zero(d);
@@ -70,12 +72,12 @@ HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Wei
   }
   const auto updated = rule(d, p, g, s0, s1);
   if constexpr (Rule::kStates > 0) {
-    put<kStream>(d, s0, a.state[0] + i);
+    put<kState>(d, s0, a.state[0] + i);
   }
   if constexpr (Rule::kStates > 1) {
-    put<kStream>(d, s1, a.state[1] + i);
+    put<kState>(d, s1, a.state[1] + i);
   }
-  put<kStream>(d, updated, a.master + i);
+  put<kAll>(d, updated, a.master + i);
   return updated;
 }
 
@@ -103,7 +105,7 @@ void update_tail(const Rule& rule, const UpdateArrays<Gradient, Weight>& a, std:
   }
   const UpdateArrays<Gradient, Weight> local = {
       gradient, master, {state[0], state[1]}, master, {state[0], state[1]}, nullptr};
-  const auto updated = update_vector<false>(rule, local, 0);
+  const auto updated = update_vector<Stream::kNone>(rule, local, 0);
   copy(a.master + begin, master);
   for (std::size_t array = 0; array < Rule::kStates; ++array) {
     copy(a.state[array] + begin, state[array]);
@@ -124,10 +126,9 @@ void update_range(const Rule& shared, const UpdateArrays<Gradient, Weight>& shar
   const Rule rule = shared;  // copies nothing can alias: their values stay in registers
   const UpdateArrays<Gradient, Weight> a = shared_arrays;
   const std::size_t lanes = hn::Lanes(d);
-  constexpr bool kAll = kStream == Stream::kAll;
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto updated = update_vector<kAll>(rule, a, i);
+    const auto updated = update_vector<kStream>(rule, a, i);
     if constexpr (!std::is_same_v<Weight, NoWeight>) {
       if constexpr (kStream != Stream::kNone) {
         stream_f32(d, updated, a.weight + i);
@@ -148,10 +149,10 @@ HWY_INLINE bool aligned(const void* array) {
   return reinterpret_cast<std::uintptr_t>(array) % 64 == 0;
 }
 
-/// Every array that is written lies elsewhere than its source and takes aligned stores.
+/// Every array of state lies elsewhere than its source and takes aligned stores.
 template <class Rule, class Gradient, class Weight>
-bool streams_all(const UpdateArrays<Gradient, Weight>& a) {
-  bool all = a.master != a.master_from && aligned(a.master) && aligned(a.weight);
+bool streams_state(const UpdateArrays<Gradient, Weight>& a) {
+  bool all = true;
   for (std::size_t array = 0; array < Rule::kStates; ++array) {
     all = all && a.state[array] != a.state_from[array] && aligned(a.state[array]);
   }
@@ -173,10 +174,15 @@ void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t
       arrays(b.state[k], b.from.state[k], a.state[k], a.state_from[k]);
     }
     a.weight = weight;
-    if (streams_all<Rule>(a)) {
-      return update_range<Stream::kAll>(rule, a, count);
-    }
-    if constexpr (!std::is_same_v<Weight, NoWeight>) {
+    if constexpr (std::is_same_v<Weight, NoWeight>) {
+      if (Rule::kStates > 0 && streams_state<Rule>(a)) {
+        return update_range<Stream::kState>(rule, a, count);
+      }
+    } else {
+      if (streams_state<Rule>(a) && a.master != a.master_from && aligned(a.master) &&
+          aligned(weight)) {
+        return update_range<Stream::kAll>(rule, a, count);
+      }
       if (aligned(weight)) {
         return update_range<Stream::kWeight>(rule, a, count);
       }

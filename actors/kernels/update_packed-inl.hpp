@@ -121,7 +121,7 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
       split_master_near(pa, sum_a, low_a);
       split_master_near(pb, sum_b, low_b);
     }
-    store_upper<kStream>(sum_a, sum_b, &a.weight[i].bits);
+    store_upper<false>(sum_a, sum_b, &a.weight[i].bits);  // in place, or one that is being restored
     store_lower<kStream>(low_a, low_b, a.master + i);
   } else {
     store_moments<0, kStream>(pa, pb, noise_a, noise_b, a.master + i);  // fp32: as it is
@@ -186,14 +186,14 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays, cons
   }
 }
 
-/// Whether every array that is written lies elsewhere than its source and takes aligned stores, as non-temporal ones
-/// need them: in place they would write lines that the loads have brought.
+/// Whether master and state lie elsewhere than their sources and take aligned stores, as non-temporal ones need them: in
+/// place they would write lines that the loads have brought.
 template <class Rule, class P>
 bool streams(const PackedArrays<P>& a) {
   const auto apart = [](const void* to, const void* from) {
     return to != from && reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
   };
-  bool all = apart(a.master, a.master_from) && (!P::kSplit || apart(a.weight, a.weight_from));
+  bool all = apart(a.master, a.master_from);
   for (std::size_t k = 0; k < Rule::kStates; ++k) {
     all = all && apart(a.state[k], a.state_from[k]);
   }
