@@ -8,6 +8,8 @@
 // quarter forward, three quarters backward). The links do 25 GB/s each way. The efficiency is T*/T: T* the longest of
 // t_GPU, t_Adam and t_link, T a step's time in a run of several.
 // engine/MODE: the engine under --overlap MODE. policy/...: older schedules on the same parts (policies.hpp).
+// misses/RATE/beside_MODE: a step under `full` when so many verdicts are made to miss, over one of MODE without, in turns, at
+// t_Adam/t_GPU 0.75.
 // control/ready_to_adam: from a reduced gradient to the first chunk of its update (control.hpp).
 #include <algorithm>
 #include <memory>
@@ -16,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ops/zeros.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include "bench/overlap/control.hpp"
+#include "bench/overlap/engines.hpp"
 #include "bench/overlap/layers.hpp"
 #include "bench/overlap/policies.hpp"
 #include "engine/engine.hpp"
@@ -34,9 +36,9 @@ constexpr double kRatios[] = {0.25, 0.5, 0.75, 1.0, 1.25, 1.5};
 constexpr int kRounds = 5;
 constexpr int kStepsOfRound = 4;
 constexpr double kForwardShare = 0.25;
-constexpr int kWarmUpSteps = 3;
-
-Batch batch_of_nothing() { return {at::zeros({1, 1}, at::kLong), at::zeros({1, 1}, at::kLong)}; }
+constexpr double kRatioOfMisses = 0.75;
+constexpr int kTurns = 7;
+constexpr int kStepsBetweenTurns = 20;
 
 /// What is kept from one benchmark to the next; one engine lives at a time.
 struct Bench {
@@ -57,30 +59,10 @@ struct Bench {
 };
 
 Engine& Bench::engine_of(Overlap wanted) {
-  if (overlap == wanted) {
-    return *engine;
-  }
-  engine.reset();
-  overlap = wanted;
-  const std::string config =
-      R"({"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
-          "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "bf16": {"enabled": true},
-          "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})";
-  EngineOptions options{.device = DeviceKind::kSim, .overlap = wanted};
-  options.sim.memory_bytes = 1e12;
-  options.sim.moves_bytes = false;
-  options.sim.to_device_bytes_per_s = shape.link_bytes_per_s;
-  options.sim.to_host_bytes_per_s = shape.link_bytes_per_s;
-  options.compute_threads = 1;
-  options.optimizer_threads = shape.optimizer_threads;
-  engine = std::make_unique<Engine>(InitializeArgs{
-      .model = timed_layers(static_cast<std::int64_t>(shape.layers),
-                            static_cast<std::int64_t>(shape.weights_of_layer), times),
-      .config = parse_config(config, "bench_overlap", 1),
-      .options = options});
-  const Batch batch = batch_of_nothing();
-  for (int step = 0; step < kWarmUpSteps; ++step) {  // and all memory has been touched
-    engine->train_step(std::span(&batch, 1));
+  if (overlap != wanted) {
+    engine.reset();
+    overlap = wanted;
+    engine = timed_engine(shape, times, {.overlap = wanted});
   }
   return *engine;
 }
@@ -113,15 +95,11 @@ struct Where {
 };
 
 double engine_step_s(Engine& engine, Where& where) {
-  const Batch batch = batch_of_nothing();
-  engine.train_step(std::span(&batch, 1));  // what follows is like what went before
-  const Stopwatch watch;
-  for (int step = 0; step < kStepsOfRound; ++step) {
-    where.add(engine.train_step(std::span(&batch, 1)).exposure);
+  const StepsOf steps = run_steps(engine, kStepsOfRound);
+  for (const Exposure& exposure : steps.exposures) {
+    where.add(exposure);
   }
-  const double seconds = watch.elapsed_s() / kStepsOfRound;
-  engine.drain();
-  return seconds;
+  return steps.seconds / kStepsOfRound;
 }
 
 double median(std::vector<double> values) {
@@ -173,6 +151,34 @@ void run_policy(benchmark::State& state, Bench* bench, double ratio, bool is_ser
   });
 }
 
+/// Steps of an engine that misses beside those of another one, in turns.
+void run_misses(benchmark::State& state, Bench* bench, double rate, Overlap other) {
+  bench->overlap.reset();
+  bench->engine.reset();
+  Policies& parts = bench->parts();
+  const double adam_s = std::min({parts.adam_s(), parts.adam_s(), parts.adam_s()});
+  const Step step = step_of(*bench, adam_s, kRatioOfMisses);
+  bench->times->forward_s = step.forward_s;
+  bench->times->backward_s = step.backward_s;
+  const auto missing =
+      timed_engine(bench->shape, bench->times, {.overlap = Overlap::kFull, .forced_misses = rate});
+  const auto beside = timed_engine(bench->shape, bench->times, {.overlap = other});
+  std::vector<double> ratios;
+  StepsOf all;
+  for (auto _ : state) {
+    const StepsOf steps = run_steps(*missing, kStepsBetweenTurns);
+    ratios.push_back(steps.seconds / run_steps(*beside, kStepsBetweenTurns).seconds);
+    state.SetIterationTime(steps.seconds / kStepsBetweenTurns);
+    all.seconds += steps.seconds;
+    all.missed += steps.missed;
+    all.speculated += steps.speculated;
+  }
+  const auto steps = static_cast<double>(state.iterations() * kStepsBetweenTurns);
+  state.counters["of_other"] = median(ratios);
+  state.counters["missed"] = all.missed / steps;
+  state.counters["speculated"] = all.speculated / steps;
+}
+
 void run_control(benchmark::State& state) {
   std::vector<double> seconds;
   for (auto _ : state) {
@@ -204,6 +210,12 @@ void register_all(Bench* bench) {
     for (const double ratio : kRatios) {
       add(fmt::format("engine/{}/{}", name_of(overlap), ratio), kRounds,
           [=](benchmark::State& state) { run_engine(state, bench, ratio, overlap); });
+    }
+  }
+  for (const double rate : {0.0, 0.05, 0.5}) {
+    for (const Overlap other : {Overlap::kFull, Overlap::kOffload}) {
+      add(fmt::format("misses/{}/beside_{}", rate, name_of(other)), kTurns,
+          [=](benchmark::State& state) { run_misses(state, bench, rate, other); });
     }
   }
   add("control/ready_to_adam", 5, [](benchmark::State& state) { run_control(state); });

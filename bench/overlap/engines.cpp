@@ -1,0 +1,62 @@
+#include "bench/overlap/engines.hpp"
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/ops/zeros.h>
+
+#include "engine/stopwatch.hpp"
+
+namespace tandem::bench {
+namespace {
+
+constexpr int kWarmUpSteps = 3;
+
+Batch batch_of_nothing() { return {at::zeros({1, 1}, at::kLong), at::zeros({1, 1}, at::kLong)}; }
+
+}  // namespace
+
+std::unique_ptr<Engine> timed_engine(const StepShape& shape,
+                                     const std::shared_ptr<const LayerTimes>& times,
+                                     TimedEngineOptions wanted) {
+  const std::string config =
+      R"({"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "bf16": {"enabled": true},
+          "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})";
+  EngineOptions options{
+      .device = DeviceKind::kSim, .overlap = wanted.overlap, .forced_misses = wanted.forced_misses};
+  options.sim.memory_bytes = 1e12;
+  options.sim.moves_bytes = false;
+  options.sim.to_device_bytes_per_s = shape.link_bytes_per_s;
+  options.sim.to_host_bytes_per_s = shape.link_bytes_per_s;
+  options.compute_threads = 1;
+  options.optimizer_threads = shape.optimizer_threads;
+  auto engine = std::make_unique<Engine>(InitializeArgs{
+      .model = timed_layers(static_cast<std::int64_t>(shape.layers),
+                            static_cast<std::int64_t>(shape.weights_of_layer), times),
+      .config = parse_config(config, "bench_overlap", 1),
+      .options = options});
+  const Batch batch = batch_of_nothing();
+  for (int step = 0; step < kWarmUpSteps; ++step) {
+    engine->train_step(std::span(&batch, 1));
+  }
+  return engine;
+}
+
+StepsOf run_steps(Engine& engine, int count) {
+  const Batch batch = batch_of_nothing();
+  engine.train_step(std::span(&batch, 1));
+  StepsOf steps;
+  const Stopwatch watch;
+  for (int step = 0; step < count; ++step) {
+    const StepResult result = engine.train_step(std::span(&batch, 1));
+    steps.exposures.push_back(result.exposure);
+    steps.missed += result.verdict.outcome == StepOutcome::kRollback ? 1 : 0;
+    steps.speculated += result.verdict.speculated ? 1 : 0;
+  }
+  steps.seconds = watch.elapsed_s();
+  engine.drain();
+  return steps;
+}
+
+}  // namespace tandem::bench
