@@ -27,14 +27,18 @@ def read_events(path):
 
 
 def rows_of(events):
-    """Thread id -> row label, compute first, then the optimizer, then the links."""
+    """Thread id -> row label, compute first, then the optimizer, then what moves gradients and weights: an accelerator's
+    streams if there are any, else the pool that copies between slots."""
     names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    order = ("compute", "adam", "link")
+    streams = {"stream gradients to host": "gradients", "stream gathers to device": "weights"}
     rows = {}
-    for kind in order:
+    for kind in ("compute", "adam"):
         for tid, name in sorted(names.items(), key=lambda item: item[1]):
             if name == kind or name.startswith(kind + "."):
                 rows[tid] = name
+    moved = {tid: streams[name] for tid, name in names.items() if name in streams}
+    links = {tid: name for tid, name in names.items() if name.split(".")[0] == "link"}
+    rows.update(sorted((moved or links).items(), key=lambda item: item[1]))
     return rows
 
 
@@ -43,13 +47,26 @@ def steps_of(events):
 
 
 def spans_in(events, rows, begin, end):
+    """Those of the rows, in time; pieces of one thing that follow each other closely are one."""
+    apart = (end - begin) / WIDTH / 2
+    merged = {}
+    for tid, kind, name, start, stop in sorted(all_spans(events, rows, begin, end), key=lambda span: span[3]):
+        last = merged.setdefault(tid, [])
+        if last and last[-1][2] == name and start - last[-1][4] < apart:
+            last[-1][4] = max(stop, last[-1][4])
+        else:
+            last.append([tid, kind, name, start, stop])
+    return [span for row in merged.values() for span in row]
+
+
+def all_spans(events, rows, begin, end):
     for event in events:
         if event["ph"] != "X" or event["tid"] not in rows:
             continue
         start, stop = event["ts"], event["ts"] + event.get("dur", 0)
         kind = event["name"].split(" ")[0]
-        if kind == "chunk":  # of the links' pool: a copy or an addition
-            kind = "copy" if rows[event["tid"]].startswith("link") else None
+        if kind == "chunk" and rows[event["tid"]].startswith("link"):  # a copy or an addition
+            kind = "copy"
         if kind in COLORS and stop > begin and start < end:
             yield event["tid"], kind, event["name"], max(start, begin), min(stop, end)
 
@@ -82,11 +99,17 @@ def svg(events, first_step, count):
         out.append(f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{TOP - 12}" y2="{height - 40}" stroke="#555" stroke-dasharray="4 3"/>')
         if number < first_step + count:
             out.append(f'<text x="{x + 4:.2f}" y="{TOP - 16}">step {number}</text>')
+    for event in events:
+        if event["ph"] == "i" and event["name"].startswith("verdict") and begin < event["ts"] < end:
+            x = LEFT + (event["ts"] - begin) * scale
+            out.append(f'<path d="M{x - 4:.2f} {TOP - 8} h8 l-4 7 z" fill="#333"><title>{escape(event["name"])}</title></path>')
     legend = LEFT
     for kind, (color, _) in COLORS.items():
         out.append(f'<rect x="{legend}" y="{height - 28}" width="14" height="14" fill="{color}"/>')
         out.append(f'<text x="{legend + 20}" y="{height - 16}">{kind}</text>')
         legend += 110
+    out.append(f'<path d="M{legend + 3} {height - 25} h8 l-4 7 z" fill="#333"/>')
+    out.append(f'<text x="{legend + 20}" y="{height - 16}">verdict on the gradient</text>')
     out.append(f'<text x="{WIDTH - 10}" y="{height - 16}" text-anchor="end">{(end - begin) / 1000:.0f} ms in all</text>')
     out.append("</svg>")
     return "\n".join(out) + "\n"
