@@ -16,6 +16,9 @@ void tune_process(char** argv) {
   }
   // Some ten microseconds: longer than the team takes from one parallel region to the next.
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
+  for (const char* capacity : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
+    ::setenv(capacity, "64", 0);
+  }
   ::execv("/proc/self/exe", argv);  // returns only if the program can't be started again
 }
 
