@@ -23,6 +23,7 @@
 #include "actors/kernels/reduce.hpp"
 #include "bench/adam/ceiling.hpp"
 #include "bench/adam/layout_unit.hpp"
+#include "bench/own_flags.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/task.hpp"
@@ -226,20 +227,12 @@ void register_all() {
 
 /// Takes our own flags out of the arguments.
 void parse_own_flags(int& argc, char** argv) {
-  const auto value_of = [](std::string_view argument, std::string_view flag) -> const char* {
-    return argument.starts_with(flag) ? argument.data() + flag.size() : nullptr;
-  };
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    if (const char* value = value_of(argv[i], "--elements=")) {
-      g_elements = static_cast<std::size_t>(std::max(1e6, std::strtod(value, nullptr)));
-    } else if (const char* count = value_of(argv[i], "--iterations=")) {
-      g_iterations = std::strtoll(count, nullptr, 10);
-    } else {
-      argv[kept++] = argv[i];
-    }
+  if (const char* elements = take_flag(argc, argv, "--elements=")) {
+    g_elements = static_cast<std::size_t>(std::max(1e6, std::strtod(elements, nullptr)));
   }
-  argc = kept;
+  if (const char* iterations = take_flag(argc, argv, "--iterations=")) {
+    g_iterations = std::strtoll(iterations, nullptr, 10);
+  }
 }
 
 }  // namespace

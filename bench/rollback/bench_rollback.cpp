@@ -28,6 +28,7 @@
 #include "actors/kernels/optimizer_step.hpp"
 #include "actors/kernels/state_memory.hpp"
 #include "bench/adam/layout_unit.hpp"
+#include "bench/own_flags.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -227,17 +228,9 @@ void register_all() {
 }
 
 void parse_own_flags(int& argc, char** argv) {
-  constexpr std::string_view kElements = "--elements=";
-  int kept = 1;
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]).starts_with(kElements)) {
-      const double wanted = std::max(1e4, std::strtod(argv[i] + kElements.size(), nullptr));
-      g_elements = static_cast<std::size_t>(wanted);
-    } else {
-      argv[kept++] = argv[i];
-    }
+  if (const char* elements = take_flag(argc, argv, "--elements=")) {
+    g_elements = static_cast<std::size_t>(std::max(1e4, std::strtod(elements, nullptr)));
   }
-  argc = kept;
 }
 
 }  // namespace
