@@ -132,8 +132,8 @@ void need_activation(const JsonValue& root, std::string_view key, HfConfig& conf
   }
 }
 
-void read_qwen3(const JsonValue& root, HfConfig& config, HfConfigOptions options) {
-  config.family = ModelFamily::kQwen3;
+/// What all families with Llama's keys have in common.
+void read_llama_sizes(const JsonValue& root, HfConfig& config) {
   config.vocab_size = size_at(root, "vocab_size", kMostTokens);
   config.hidden_size = size_at(root, "hidden_size", kMostWidth);
   config.num_hidden_layers = size_at(root, "num_hidden_layers", kMostLayers);
@@ -141,18 +141,27 @@ void read_qwen3(const JsonValue& root, HfConfig& config, HfConfigOptions options
   const auto kv_heads = root.find("num_key_value_heads");
   config.num_key_value_heads =
       kv_heads ? kv_heads->integer(1, kMostWidth) : config.num_attention_heads;
-  const auto head_dim = root.find("head_dim");
-  config.head_dim = head_dim ? head_dim->integer(1, kMostWidth) : 128;  // the family's default
-  config.intermediate_size = size_at(root, "intermediate_size", kMostWidth);
-  config.max_position_embeddings = size_at(root, "max_position_embeddings", kMostPositions);
-  config.norm_eps = positive_number_or(root, "rms_norm_eps", 1e-6);
-  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", false);
-  config.attention_bias = bool_or(root, "attention_bias", false);
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     throw root.error(
         fmt::format("num_attention_heads is {}, not a multiple of num_key_value_heads {}",
                     config.num_attention_heads, config.num_key_value_heads));
   }
+  config.intermediate_size = size_at(root, "intermediate_size", kMostWidth);
+  config.max_position_embeddings = size_at(root, "max_position_embeddings", kMostPositions);
+  config.norm_eps = positive_number_or(root, "rms_norm_eps", 1e-6);
+  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", false);
+  config.attention_bias = bool_or(root, "attention_bias", false);
+}
+
+std::int64_t head_dim_or(const JsonValue& root, std::int64_t otherwise) {
+  const auto head_dim = root.find("head_dim");
+  return head_dim ? head_dim->integer(1, kMostWidth) : otherwise;
+}
+
+void read_qwen3(const JsonValue& root, HfConfig& config, HfConfigOptions options) {
+  config.family = ModelFamily::kQwen3;
+  read_llama_sizes(root, config);
+  config.head_dim = head_dim_or(root, 128);  // the family's default
   if (config.head_dim % 2 != 0) {
     throw root.error(
         fmt::format("head_dim is {}, rotary embedding needs an even number", config.head_dim));
@@ -222,22 +231,9 @@ void read_experts(const JsonValue& root, HfConfig& config) {
 /// Families that are described only: all have Llama's keys.
 void read_sizes(const JsonValue& root, HfConfig& config, HfConfigOptions options) {
   config.family = ModelFamily::kDescribed;
-  config.vocab_size = size_at(root, "vocab_size", kMostTokens);
-  config.hidden_size = size_at(root, "hidden_size", kMostWidth);
-  config.num_hidden_layers = size_at(root, "num_hidden_layers", kMostLayers);
-  config.num_attention_heads = size_at(root, "num_attention_heads", kMostWidth);
-  const auto kv_heads = root.find("num_key_value_heads");
-  config.num_key_value_heads =
-      kv_heads ? kv_heads->integer(1, config.num_attention_heads) : config.num_attention_heads;
-  const auto head_dim = root.find("head_dim");
+  read_llama_sizes(root, config);
   config.head_dim =
-      head_dim ? head_dim->integer(1, kMostWidth)
-               : std::max<std::int64_t>(1, config.hidden_size / config.num_attention_heads);
-  config.intermediate_size = size_at(root, "intermediate_size", kMostWidth);
-  config.max_position_embeddings = size_at(root, "max_position_embeddings", kMostPositions);
-  config.norm_eps = positive_number_or(root, "rms_norm_eps", 1e-6);
-  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", false);
-  config.attention_bias = bool_or(root, "attention_bias", false);
+      head_dim_or(root, std::max<std::int64_t>(1, config.hidden_size / config.num_attention_heads));
   config.attention_out_bias = bool_or(root, "attention_out_bias", config.attention_bias);
   config.mlp_bias = bool_or(root, "mlp_bias", false);
   config.activation = "silu";
