@@ -116,10 +116,12 @@ void run_on_ranks(benchmark::State& state, const RankCase& c) {
   }
 }
 
+constexpr Overlap kOverlaps[] = {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull};
+
 void register_ranks() {
   for (const int world_size : {1, 2, 4}) {
     for (const int stage : {0, 1, 2, 3}) {
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+      for (const Overlap overlap : kOverlaps) {
         const RankCase c = {world_size, stage, overlap};
         benchmark::RegisterBenchmark(
             fmt::format("ranks/{}/stage_{}/{}", world_size, stage, name_of(overlap)).c_str(),
@@ -139,10 +141,10 @@ void register_all() {
     for (const char* dtype : {"fp32", "bf16"}) {
       const std::string prefix = "step/qwen3_20m/" + std::to_string(rows) + "x" +
                                  std::to_string(length) + "/" + dtype + "/";
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload}) {
+      for (const Overlap overlap : kOverlaps) {
         add(prefix + std::string(name_of(overlap)), {rows, length, dtype, overlap, false});
       }
-      add(prefix + "offload/checkpointing", {rows, length, dtype, Overlap::kOffload, true});
+      add(prefix + "full/checkpointing", {rows, length, dtype, Overlap::kFull, true});
     }
   }
 }

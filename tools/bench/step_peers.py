@@ -99,9 +99,11 @@ def compare(args, dtype, checkpoint):
         ratios = [a / b for a, b in zip(values, rates[best])]
         print(f"{dtype}  tandem {overlap:8s}: {median(values):8.0f} tokens/s, ratio {median(ratios):.2f}"
               f" ({min(ratios):.2f} .. {max(ratios):.2f})")
-    if "off" in mine and "offload" in mine:
-        gains = [a / b for a, b in zip(mine["offload"], mine["off"])]
-        print(f"{dtype}  offload over off: {median(gains):.3f} ({min(gains):.3f} .. {max(gains):.3f})")
+    for overlap in mine:
+        if overlap == "off" or "off" not in mine:
+            continue
+        gains = [a / b for a, b in zip(mine[overlap], mine["off"])]
+        print(f"{dtype}  {overlap} over off: {median(gains):.3f} ({min(gains):.3f} .. {max(gains):.3f})")
     print(f"{dtype}  losses tandem {losses}\n{dtype}  losses torch  {peers[0].losses}")
 
 
@@ -110,7 +112,7 @@ def main():
     parser.add_argument("--build", type=Path, default=Path(__file__).resolve().parents[2] / "build" / "release")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
-    parser.add_argument("--overlap", nargs="+", default=["off", "offload"], choices=["off", "comm", "offload"])
+    parser.add_argument("--overlap", nargs="+", default=["off", "full"], choices=["off", "comm", "offload", "full"])
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
