@@ -8,6 +8,7 @@ namespace {
 static_assert(CudaApi::kSuccess == cudaSuccess);
 static_assert(CudaApi::kOutOfMemory == cudaErrorMemoryAllocation);
 static_assert(CudaApi::kNotReady == cudaErrorNotReady);
+static_assert(CudaApi::kAlreadyPinned == cudaErrorHostMemoryAlreadyRegistered);
 
 cudaStream_t stream_of(void* stream) noexcept { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) noexcept { return static_cast<cudaEvent_t>(event); }
@@ -42,6 +43,15 @@ int take_pinned(void** memory, std::size_t bytes) {
   return status;
 }
 int give_pinned_back(void* memory) { return cudaFreeHost(memory); }
+int pin(void* memory, std::size_t bytes) {
+  const cudaError_t status =
+      cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+  }
+  return status;
+}
+int unpin(void* memory) { return cudaHostUnregister(memory); }
 
 int make_stream(void** stream, bool high) {
   int least = 0;
@@ -82,6 +92,8 @@ const CudaApi& CudaApi::load() {
                                  .give_memory_back = &tandem::give_memory_back,
                                  .take_pinned = &tandem::take_pinned,
                                  .give_pinned_back = &tandem::give_pinned_back,
+                                 .pin = &tandem::pin,
+                                 .unpin = &tandem::unpin,
                                  .make_stream = &tandem::make_stream,
                                  .destroy_stream = &tandem::destroy_stream,
                                  .make_event = &tandem::make_event,

@@ -15,6 +15,7 @@ struct CudaApi {
   static constexpr Status kSuccess = 0;
   static constexpr Status kOutOfMemory = 2;
   static constexpr Status kNotReady = 600;
+  static constexpr Status kAlreadyPinned = 712;
 
   /// "cudaErrorIllegalAddress (an illegal memory access was encountered)" is name_of and text_of. They live for ever.
   const char* (*name_of)(Status status);
@@ -31,6 +32,9 @@ struct CudaApi {
   /// Pinned host memory that every device reaches at the same address.
   Status (*take_pinned)(void** memory, std::size_t bytes);
   Status (*give_pinned_back)(void* memory);
+  /// Pins memory that is there already, whole pages; unpin() before it goes.
+  Status (*pin)(void* memory, std::size_t bytes);
+  Status (*unpin)(void* memory);
 
   /// Does not wait for the legacy default stream. `high`: the device's greatest priority instead of its least.
   Status (*make_stream)(void** stream, bool high);

@@ -40,7 +40,9 @@ CudaDevice::~CudaDevice() {
     (void)api_.destroy_event(event);
   }
   for (const Stream& stream : streams_) {
-    (void)api_.destroy_stream(stream.native);
+    if (!stream.adopted) {
+      (void)api_.destroy_stream(stream.native);
+    }
   }
   if (memory_stream_ != nullptr) {
     (void)api_.destroy_stream(memory_stream_);
@@ -133,7 +135,30 @@ void CudaDevice::give_memory_back(std::byte* data, std::size_t /*bytes*/) noexce
   }
 }
 
+// What another rank of this process pinned is pinned for all of it; who did it takes it back.
+bool CudaDevice::pin(std::span<std::byte> memory) {
+  if (memory.empty() || error_ != nullptr) {
+    return true;
+  }
+  use();
+  const CudaApi::Status status = api_.pin(memory.data(), memory.size());
+  return status == CudaApi::kSuccess || status == CudaApi::kAlreadyPinned;
+}
+
+void CudaDevice::unpin(std::span<std::byte> memory) noexcept {
+  if (!memory.empty()) {
+    use();
+    (void)api_.unpin(memory.data());
+  }
+}
+
 // ---- streams ----
+DeviceStream CudaDevice::adopt(Name name, void* native) {
+  streams_.push_back({.name = name, .native = native, .adopted = true});
+  free_events_.reserve(events_ + streams_.size());
+  return {*this, static_cast<std::uint32_t>(streams_.size() - 1)};
+}
+
 DeviceStream CudaDevice::stream(Name name, Priority priority) {
   return {*this, make_stream(name, priority == Priority::kHigh)};
 }

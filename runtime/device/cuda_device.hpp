@@ -18,6 +18,7 @@
 
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ class CudaDevice final : public Device, private TickingPoller {
 
   using Device::stream;
   [[nodiscard]] DeviceStream stream(Name name, Priority priority);
+  /// Somebody else's cudaStream_t as a stream of this device: it stays theirs, and outlives the device.
+  [[nodiscard]] DeviceStream adopt(Name name, void* native);
   /// The cudaStream_t, for who launches on it at once: kernels, NCCL.
   [[nodiscard]] void* native(const DeviceStream& stream) const noexcept {
     return streams_[stream.number()].native;
@@ -62,6 +65,9 @@ class CudaDevice final : public Device, private TickingPoller {
   /// As the driver sees it: other processes count.
   [[nodiscard]] std::uint64_t free_bytes() const noexcept override;
 
+  bool pin(std::span<std::byte> memory) override;
+  void unpin(std::span<std::byte> memory) noexcept override;
+
  protected:
   std::byte* take_memory(std::size_t bytes) override;
   void give_memory_back(std::byte* data, std::size_t bytes) noexcept override;
@@ -78,6 +84,7 @@ class CudaDevice final : public Device, private TickingPoller {
   struct Stream {
     Name name;
     void* native = nullptr;
+    bool adopted = false;
     std::shared_ptr<Point> oldest;  // recorded, not known to be reached; linked in their order
     std::shared_ptr<Point> newest;
   };

@@ -86,7 +86,7 @@ struct DevicePoint : Op {
   EventLoop& loop;
   Event known;  // the loop knows that it was reached
   std::exception_ptr error;
-  bool passed = false;  // of the device: its streams may go on
+  bool passed = false;          // of the device: its streams may go on
   const void* maker = nullptr;  // marks the kind of device that made it; null: a simulated one
   std::shared_ptr<DevicePoint> on_the_way;
 };
@@ -175,6 +175,14 @@ class Device {
     return {*this, take_memory(bytes), bytes};
   }
   [[nodiscard]] DeviceStream stream(Name name) { return {*this, add_stream(name)}; }
+
+  /// Lets copies from and to this host memory (whole pages) go straight, without a detour through the driver's buffers;
+  /// unpin() before it goes. False where the system refuses: the memory is good all the same. May wait for the device.
+  virtual bool pin(std::span<std::byte> memory) {
+    (void)memory;
+    return true;
+  }
+  virtual void unpin(std::span<std::byte> memory) noexcept { (void)memory; }
 
  protected:
   friend class DeviceBuffer;

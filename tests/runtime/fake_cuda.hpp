@@ -31,9 +31,9 @@ class FakeCuda {
   static constexpr int kNoDevice = 100;
   /// Work of a stream: ready() is asked until it says yes, then `cost` passes, then run().
   struct Work {
-    std::function<bool()> ready;
+    std::function<bool()> ready = {};
     Duration cost{0};
-    std::function<void()> run;
+    std::function<void()> run = {};
   };
 
   explicit FakeCuda(const Clock& clock) : clock_(clock) {
@@ -52,7 +52,8 @@ class FakeCuda {
   std::size_t pinned_limit = SIZE_MAX;              // of one piece
   Duration copy_cost = std::chrono::microseconds(1);
   int devices = 8;
-  int fail_make_event = 0;  // if not 0: what the next one says
+  int fail_make_event = 0;         // if not 0: what the next one says
+  bool pageable_is_wrong = false;  // copies from or to ordinary memory are counted
 
   /// Everything that the devices are asked from now on fails with it, and nothing runs any more.
   void lose(int status = kIllegalAddress) {
@@ -69,6 +70,12 @@ class FakeCuda {
   [[nodiscard]] int made_events() const { return made_events_; }
   [[nodiscard]] int live_streams() const { return live_streams_; }
   [[nodiscard]] int queries() const { return queries_; }
+  /// Calls that may wait for a whole device: memory taken, memory pinned, streams made.
+  [[nodiscard]] int heavy_calls() const { return heavy_calls_; }
+  [[nodiscard]] int pageable_copies() const { return pageable_copies_; }
+  /// Memory that was given back (unpinned) while a copy of it was queued.
+  [[nodiscard]] int frees_in_use() const { return frees_in_use_; }
+  [[nodiscard]] std::size_t pinned_pieces() const { return pinned_memory_.size(); }
   [[nodiscard]] bool is_device_memory(const void* at, std::size_t bytes) const {
     return in_book(device_memory_, at, bytes);
   }
@@ -82,7 +89,7 @@ class FakeCuda {
   void launch(void* stream, Work work) {
     const Uncounted uncounted;
     const std::lock_guard lock(mutex_);
-    static_cast<Stream*>(stream)->queue.push_back({std::move(work), nullptr, nullptr, 0});
+    static_cast<Stream*>(stream)->queue.push_back({.work = std::move(work)});
     advance();
   }
 
@@ -92,10 +99,13 @@ class FakeCuda {
     std::uint64_t reached = 0;   // the last of these that was
   };
   struct Operation {
-    Work work;
+    Work work = {};
     Event* reaches = nullptr;
     Event* waits_for = nullptr;
-    std::uint64_t number = 0;  // of the event's records
+    std::uint64_t number = 0;       // of the event's records
+    const std::byte* to = nullptr;  // of a copy
+    const std::byte* from = nullptr;
+    std::size_t bytes = 0;
   };
   struct Stream {
     std::deque<Operation> queue;
@@ -117,6 +127,17 @@ class FakeCuda {
     }
     --after;
     return begin + bytes <= after->first + after->second;
+  }
+
+  void look_for_copies_of(const std::byte* memory, std::size_t bytes) {
+    for (const std::unique_ptr<Stream>& stream : streams_) {
+      for (const Operation& queued : stream->queue) {
+        const auto touches = [&](const std::byte* at) {
+          return queued.bytes > 0 && at < memory + bytes && memory < at + queued.bytes;
+        };
+        frees_in_use_ += touches(queued.to) || touches(queued.from) ? 1 : 0;
+      }
+    }
   }
 
   // Until nothing can go on at this time.
@@ -177,6 +198,9 @@ class FakeCuda {
   int made_events_ = 0;
   int live_streams_ = 0;
   int queries_ = 0;
+  int heavy_calls_ = 0;
+  int pageable_copies_ = 0;
+  int frees_in_use_ = 0;
 };
 
 inline const CudaApi& FakeCuda::api() {
@@ -203,6 +227,7 @@ inline const CudaApi& FakeCuda::api() {
       .take_memory =
           [](void** memory, std::size_t bytes, void*) {
             return locked([=](FakeCuda& f) -> int {
+              ++f.heavy_calls_;
               if (bytes > f.memory_bytes - f.used_) {
                 return CudaApi::kOutOfMemory;
               }
@@ -219,6 +244,7 @@ inline const CudaApi& FakeCuda::api() {
                 [=](FakeCuda& f) {
                   const auto found = f.device_memory_.find(static_cast<std::byte*>(memory));
                   TANDEM_CHECK(found != f.device_memory_.end(), "memory given back was taken");
+                  f.look_for_copies_of(found->first, found->second);
                   f.used_ -= found->second;
                   f.device_memory_.erase(found);
                   ::operator delete(memory, std::align_val_t{512});
@@ -229,6 +255,7 @@ inline const CudaApi& FakeCuda::api() {
       .take_pinned =
           [](void** memory, std::size_t bytes) {
             return locked([=](FakeCuda& f) -> int {
+              ++f.heavy_calls_;
               if (bytes > f.pinned_limit) {
                 return CudaApi::kOutOfMemory;
               }
@@ -249,9 +276,34 @@ inline const CudaApi& FakeCuda::api() {
             ::operator delete(memory, std::align_val_t{4096});
             return status;
           },
+      .pin =
+          [](void* memory, std::size_t bytes) {
+            return locked([=](FakeCuda& f) -> int {
+              ++f.heavy_calls_;
+              if (bytes > f.pinned_limit) {
+                return CudaApi::kOutOfMemory;
+              }
+              const auto* const at = static_cast<std::byte*>(memory);
+              return f.pinned_memory_.emplace(at, bytes).second ? CudaApi::kSuccess
+                                                                : CudaApi::kAlreadyPinned;
+            });
+          },
+      .unpin =
+          [](void* memory) {
+            return locked(
+                [=](FakeCuda& f) {
+                  const auto found = f.pinned_memory_.find(static_cast<std::byte*>(memory));
+                  TANDEM_CHECK(found != f.pinned_memory_.end(), "what is unpinned was pinned");
+                  f.look_for_copies_of(found->first, found->second);
+                  f.pinned_memory_.erase(found);
+                  return 0;
+                },
+                true);
+          },
       .make_stream =
           [](void** stream, bool high) {
             return locked([=](FakeCuda& f) {
+              ++f.heavy_calls_;
               f.streams_.push_back(std::make_unique<Stream>());
               f.streams_.back()->high = high;
               *stream = f.streams_.back().get();
@@ -290,7 +342,8 @@ inline const CudaApi& FakeCuda::api() {
           [](void* event, void* stream) {
             return locked([=](FakeCuda& f) {
               auto* const at = static_cast<Event*>(event);
-              static_cast<Stream*>(stream)->queue.push_back({{}, at, nullptr, ++at->recorded});
+              static_cast<Stream*>(stream)->queue.push_back(
+                  {.reaches = at, .number = ++at->recorded});
               f.advance();
               return 0;
             });
@@ -307,7 +360,8 @@ inline const CudaApi& FakeCuda::api() {
           [](void* stream, void* event) {
             return locked([=](FakeCuda&) {
               auto* const at = static_cast<Event*>(event);
-              static_cast<Stream*>(stream)->queue.push_back({{}, nullptr, at, at->recorded});
+              static_cast<Stream*>(stream)->queue.push_back(
+                  {.waits_for = at, .number = at->recorded});
               return 0;
             });
           },
@@ -318,8 +372,13 @@ inline const CudaApi& FakeCuda::api() {
                   !f.is_reached(to, bytes)) {
                 return 1;  // invalid value
               }
+              const bool straight = f.is_reached(to, bytes) && f.is_reached(from, bytes);
+              f.pageable_copies_ += f.pageable_is_wrong && !straight ? 1 : 0;
               static_cast<Stream*>(stream)->queue.push_back(
-                  {{{}, f.copy_cost, [=] { std::memcpy(to, from, bytes); }}, nullptr, nullptr, 0});
+                  {.work = {.cost = f.copy_cost, .run = [=] { std::memcpy(to, from, bytes); }},
+                   .to = static_cast<std::byte*>(to),
+                   .from = static_cast<const std::byte*>(from),
+                   .bytes = bytes});
               return 0;
             });
           }};
