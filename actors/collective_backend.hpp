@@ -17,6 +17,7 @@
 #include "actors/dtype.hpp"
 #include "actors/kernels/reduce.hpp"
 #include "runtime/cpu_pool.hpp"
+#include "runtime/device/device.hpp"
 #include "runtime/task.hpp"
 
 namespace tandem {
@@ -90,6 +91,13 @@ class CollectiveBackend {
   virtual Task<> exchange(ExchangeArguments arguments) = 0;
   virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
+
+  /// `block`, an operand in device memory, is in use until `event`: what is asked for later waits for it, on the device.
+  /// Back ends of host memory have no such operands. Loop thread.
+  virtual void begin_behind(const std::byte* block, const DeviceEvent& event) {
+    (void)block;
+    (void)event;
+  }
 
   /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and `why`. Loop thread.
   virtual void abandon(std::string_view why) noexcept {}

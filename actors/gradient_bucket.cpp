@@ -35,9 +35,11 @@ Task<std::byte*> GradientBucket::handle(AcquireGradient request) {
   slot_ = grant.data;
   ticket_ = request.ticket;
   // Less than one alignment per rank: too little to be worth a trip to a worker.
-  const std::size_t size = bytes_of(options_.block_type);
-  std::memset(slot_ + options_.layout.elements * size, 0,
-              (options_.layout.padded_elements - options_.layout.elements) * size);
+  if (options_.clears_padding) {
+    const std::size_t size = bytes_of(options_.block_type);
+    std::memset(slot_ + options_.layout.elements * size, 0,
+                (options_.layout.padded_elements - options_.layout.elements) * size);
+  }
   co_return slot_;
 }
 

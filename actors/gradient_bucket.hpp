@@ -1,9 +1,9 @@
 // actors/gradient_bucket.hpp — one actor per unit: from the gradients of micro-steps to this rank's reduced slice.
 //
-// AcquireGradient lends a slot for the whole unit's gradient in compute dtype (its padding is zeroed here; the rest is
-// the borrower's to write in full). GradientReady gives it back full: the slices of all ranks are reduced into the
-// accumulator, overwriting it at a step's first micro-step and adding after, and at the last one the reply carries the
-// norm's exact sum of squares and the first bad element.
+// AcquireGradient lends a slot for the whole unit's gradient in compute dtype (its padding is zeroed here, unless the host
+// does not reach it; the rest is the borrower's to write in full). GradientReady gives it back full: the slices of all
+// ranks are reduced into the accumulator, overwriting it at a step's first micro-step and adding after, and at the last
+// one the reply carries the norm's exact sum of squares and the first bad element.
 //
 // States: empty -> slot lent -> reducing -> empty. One slot per unit at a time.
 // Invariant: between the last micro-step's reply and the next step's first GradientReady the accumulator holds the
@@ -58,6 +58,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     DType accumulator_type = DType::kF32;
     SlotPoolAddress slots;
     CollectivesAddress collectives;
+    bool clears_padding = true;  // false: the slot is a device's, and the borrower clears it there
   };
 
   struct Counters {

@@ -2,8 +2,11 @@
 #include "actors/staged_backend.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "runtime/util/check.hpp"
 
@@ -90,11 +93,34 @@ StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> 
 }
 
 StagedBackend::Lane StagedBackend::make_lane(Name to_host, Name to_device) {
-  const auto half = [this] { return inner_->allocate(stage_bytes_); };
+  const auto half = [this] { return allocate(stage_bytes_); };
   return {.to_host = device_.stream(to_host),
           .to_device = device_.stream(to_device),
           .from_device = {half(), half()},
           .for_device = {half(), half()}};
+}
+
+StagedBackend::~StagedBackend() {
+  for (const std::span<std::byte> memory : pinned_) {
+    device_.unpin(memory);
+  }
+}
+
+std::byte* StagedBackend::allocate(std::size_t bytes) {
+  std::byte* const memory = inner_->allocate(bytes);
+  if (bytes == 0) {
+    return memory;
+  }
+  const std::span<std::byte> whole(memory, bytes);
+  if (device_.pin(whole)) {
+    pinned_.push_back(whole);
+  } else if (!std::exchange(said_unpinned_, true)) {
+    fmt::print(stderr,
+               "[memory] {} bytes of host memory cannot be pinned for {}; copies are slower: raise "
+               "the limit of locked memory (ulimit -l)\n",
+               bytes, device_.name());
+  }
+  return memory;
 }
 
 std::byte* StagedBackend::allocate_on_device(std::size_t bytes) {
@@ -137,6 +163,7 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
 }
 
 Task<> StagedBackend::straight(GatherArguments a) {
+  fences_.wait(gathers_.to_device, a.block);
   struct Straight {
     Lane& lane;
     GatherArguments a;
@@ -252,7 +279,11 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
   std::array<std::optional<DeviceEvent>, 2> in;
   std::array<std::optional<DeviceEvent>, 2> out;
   if (t->source != nullptr) {
+    fences_.wait(t->lane->to_host, t->source);
     in[0] = copy_in(*t, 0);
+  }
+  if (t->target != nullptr) {
+    fences_.wait(t->lane->to_device, t->target);
   }
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::size_t half = piece % 2;

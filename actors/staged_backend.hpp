@@ -10,6 +10,7 @@
 //
 // What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on
 // the same side on all ranks. An operation without device memory is the inner back end's, untouched.
+// What the compute stream still does with a block (begin_behind) is waited for on the device, by the streams of the copies.
 // Buffers: operands are lent until the task ends, by whatever end: copies under way are waited for first.
 // Nothing is allocated per operation after the start, but for what the device's own queues take.
 // Failure: a DeviceError ends the operation with it and abandons the peers; an error of the inner back end passes through.
@@ -20,8 +21,10 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "actors/block_fences.hpp"
 #include "actors/collective_backend.hpp"
 #include "runtime/device/device.hpp"
 
@@ -37,13 +40,15 @@ class StagedBackend final : public CollectiveBackend {
   StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner, Options options);
   StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner)
       : StagedBackend(device, std::move(inner), Options()) {}
+  /// No operation is under way.
+  ~StagedBackend() override;
 
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_->rank(); }
   [[nodiscard]] Device& device() noexcept { return device_; }
 
-  /// Host memory of the inner back end.
-  std::byte* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  /// Host memory of the inner back end, pinned for the device where the system lets us: else that is said once.
+  std::byte* allocate(std::size_t bytes) override;
   /// Device memory for operands, living as long as the back end; its content is undefined. Throws DeviceOutOfMemory.
   std::byte* allocate_on_device(std::size_t bytes);
   [[nodiscard]] bool is_on_device(const void* memory) const noexcept;
@@ -61,6 +66,9 @@ class StagedBackend final : public CollectiveBackend {
   /// Both operands on one side.
   Task<> all_to_all(AllToAllArguments arguments) override;
 
+  void begin_behind(const std::byte* block, const DeviceEvent& event) override {
+    fences_.set(block, event);
+  }
   void abandon(std::string_view why) noexcept override { inner_->abandon(why); }
 
  private:
@@ -120,6 +128,9 @@ class StagedBackend final : public CollectiveBackend {
   std::unique_ptr<CollectiveBackend> inner_;
   std::size_t stage_bytes_;
   std::vector<DeviceBuffer> allocated_;
+  std::vector<std::span<std::byte>> pinned_;
+  bool said_unpinned_ = false;
+  BlockFences fences_;
   Lane gathers_;
   Lane reductions_;
 };

@@ -151,6 +151,7 @@ Task<> NcclBackend::all_gather(GatherArguments a) {
   if (a.shard_bytes == 0) {
     co_return;
   }
+  fences_.wait(lane->stream, a.block);
   if (world() > 1 && !a.is_whole) {
     co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
       return api.all_gather(a.shard, a.block, a.shard_bytes, NcclType::kBytes, communicator,
@@ -247,6 +248,7 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
       "nothing is added in 16 bits");
   Lane* const lane = &lanes_[kReductions];
   const Busy busy(*this, kReductions, header_for(ShmKind::kReduceScatter, lane->operations++, a));
+  fences_.wait(lane->stream, a.block);
   clear_norm(*lane, a.want_norm);
   if (options_.sum == Sum::kNccl && world() > 1) {
     have_workspace(a.shard_elements * bytes_of(a.block_type));
@@ -281,6 +283,7 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   Lane* const lane = &lanes_[kReductions];
   const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, lane->operations++, a));
+  fences_.wait(lane->stream, a.block);
   clear_norm(*lane, a.want_norm);
   if (options_.sum == Sum::kNccl) {
     co_return co_await all_reduce_by_nccl(lane, &a);

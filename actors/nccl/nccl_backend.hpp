@@ -26,6 +26,7 @@
 #include <string>
 #include <string_view>
 
+#include "actors/block_fences.hpp"
 #include "actors/collective_backend.hpp"
 #include "actors/nccl/nccl_api.hpp"
 #include "actors/nccl/nccl_kernels.hpp"
@@ -77,6 +78,9 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
 
+  void begin_behind(const std::byte* block, const DeviceEvent& event) override {
+    fences_.set(block, event);
+  }
   void abandon(std::string_view why) noexcept override;
 
  private:
@@ -168,6 +172,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   PinnedSlab slab_;
   NcclWatchdog watchdog_;
   std::array<Lane, 2> lanes_;
+  BlockFences fences_;
   DeviceBuffer workspace_;
   std::uint64_t next_turn_ = 0;
   std::uint64_t arrivals_ = 0;
