@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
@@ -46,33 +48,91 @@ SegmentTime::~SegmentTime() {
 
 Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
     : spec_(spec),
-      device_(loop, {.name = fmt::format("sim{}", rank),
-                     .time = SimDevice::Time::kReal,
-                     .memory_bytes = static_cast<std::uint64_t>(spec.memory_bytes),
-                     .compute_flops_per_s = spec.compute_flops_per_s,
-                     .to_device_bytes_per_s = spec.to_device_bytes_per_s,
-                     .to_host_bytes_per_s = spec.to_host_bytes_per_s,
-                     .operation_latency = duration_of(spec.latency_s),
-                     .moves_bytes = spec.moves_bytes}) {}
+      device_(std::make_unique<SimDevice>(
+          loop, SimDevice::Options{.name = fmt::format("sim{}", rank),
+                                   .time = SimDevice::Time::kReal,
+                                   .memory_bytes = static_cast<std::uint64_t>(spec.memory_bytes),
+                                   .compute_flops_per_s = spec.compute_flops_per_s,
+                                   .to_device_bytes_per_s = spec.to_device_bytes_per_s,
+                                   .to_host_bytes_per_s = spec.to_host_bytes_per_s,
+                                   .operation_latency = duration_of(spec.latency_s),
+                                   .moves_bytes = spec.moves_bytes})),
+      sim_(static_cast<SimDevice*>(device_.get())) {}
 
-std::unique_ptr<CollectiveBackend> Accelerator::stage(std::unique_ptr<CollectiveBackend> inner) {
-  TANDEM_CHECK(staged_ == nullptr, "a device is staged once");
-  auto staged = std::make_unique<StagedBackend>(device_, std::move(inner));
-  staged_ = staged.get();
-  return staged;
+Accelerator::Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu)
+    : gpu_(std::move(gpu)),
+      device_(std::make_unique<CudaDevice>(
+          loop, *gpu_->api, CudaDevice::Options{.index = gpu_->index, .name = gpu_->name})),
+      cuda_(static_cast<CudaDevice*>(device_.get())),
+      compute_stream_(cuda_->adopt("compute", gpu_->compute->stream())),
+      slab_(*gpu_->api) {}
+
+Accelerator::~Accelerator() = default;
+
+std::unique_ptr<CollectiveBackend> Accelerator::connect(Communicator& communicator, EventLoop& loop,
+                                                        CpuPool& pool) {
+  TANDEM_CHECK(backend_ == nullptr, "a device is connected once");
+  std::unique_ptr<CollectiveBackend> made =
+      cuda_ != nullptr
+          ? communicator.make_gpu_backend(loop, pool, *cuda_, gpu_->uuid)
+          : std::make_unique<StagedBackend>(*device_, communicator.make_backend(loop, pool));
+  backend_ = made.get();
+  staged_ = dynamic_cast<StagedBackend*>(backend_);
+  return made;
+}
+
+std::size_t Accelerator::staging_bytes() const noexcept {
+  return (staged_ != nullptr ? staged_->staging_bytes() : 0) + (slab_ ? slab_->taken_bytes() : 0);
 }
 
 std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
   try {
-    std::byte* memory = staged_->allocate_on_device(bytes);
-    std::memset(memory, 0, bytes);
+    std::byte* const memory = staged_ != nullptr
+                                  ? staged_->allocate_on_device(bytes)
+                                  : buffers_.emplace_back(device_->allocate(bytes)).data();
+    used_bytes_ += bytes;
+    if (sim_ != nullptr) {
+      std::memset(memory, 0, bytes);  // the pages are there before they are needed
+    }
     return memory;
   } catch (const DeviceOutOfMemory&) {
     throw failure(ExitCode::kRefused, "device",
                   "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
                   "--stage 3, a smaller --gather_slots, a smaller model or more memory",
-                  device_.name(), bytes, purpose, device_.free_bytes(), device_.memory_bytes());
+                  device_->name(), bytes, purpose, device_->free_bytes(), device_->memory_bytes());
   }
+}
+
+double Accelerator::to_device_busy_s() const {
+  return sim_ != nullptr ? sim_->busy_s(SimEngines::Engine::kToDevice) : 0;
+}
+double Accelerator::to_host_busy_s() const {
+  return sim_ != nullptr ? sim_->busy_s(SimEngines::Engine::kToHost) : 0;
+}
+
+DeviceEvent Accelerator::queued() { return compute_stream_->record(); }
+
+void Accelerator::in_use(std::span<std::byte* const> blocks, const DeviceEvent& event) {
+  for (const std::byte* block : blocks) {
+    if (block != nullptr) {
+      backend_->begin_behind(block, event);
+    }
+  }
+}
+
+at::Tensor Accelerator::upload(const at::Tensor& host, std::span<std::byte> staging) const {
+  ComputeDevice* const to = compute();
+  if (!host.defined() || !host.is_cpu()) {
+    return host;  // it is there
+  }
+  if (host.nbytes() > staging.size()) {
+    return host.to(to->tensors(), /*non_blocking=*/false, /*copy=*/true);
+  }
+  const at::Tensor staged = at::from_blob(staging.data(), host.sizes(), host.options());
+  staged.copy_(host);
+  at::Tensor there = at::empty(host.sizes(), host.options().device(to->tensors()));
+  to->queue([there, staged] { there.copy_(staged, /*non_blocking=*/true); });
+  return there;
 }
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 namespace tandem {
 
 class CpuPool;
+class CudaDevice;
 class EventLoop;
 
 class Communicator {
@@ -18,12 +19,18 @@ class Communicator {
   virtual ~Communicator() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int world_size() const = 0;
+  /// Of the ranks of this host.
+  [[nodiscard]] virtual int local_rank() const { return rank(); }
   /// How many ranks compute on this process's cores.
   [[nodiscard]] virtual int cores_shared_by() const { return 1; }
   /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which outlive it. Called once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
+  /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. A StagedBackend unless said otherwise.
+  virtual std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
+                                                              CudaDevice& gpu,
+                                                              std::string_view uuid);
 };
 
 /// World 1.

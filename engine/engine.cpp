@@ -61,7 +61,8 @@ Loss Engine::forward(Batch batch) {
         if (self->micro_step == 0) {
           self->begin_step();
         }
-        co_return Loss{co_await self->forward(std::move(input))};
+        co_await self->forward(std::move(input));
+        co_return Loss{(co_await self->step.losses()).back()};
       },
       impl_.get(), std::move(batch));
 }
@@ -152,28 +153,44 @@ std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
   return values;
 }
 
-double Engine::measure_peak_tflops() {
-  constexpr std::int64_t kSide = 1024;
+namespace {
+
+Task<double> peak_tflops(Rank* rank) {
+  const bool on_gpu = !rank->tensors().is_cpu();
+  const std::int64_t side = on_gpu ? 8192 : 1024;
   constexpr int kRounds = 8;
   constexpr double kEnoughS = 0.5;  // some processors have no products of 16 bits: seconds each
-  const auto measure = [this] {
-    const auto type = at::TensorOptions().dtype(scalar_type_of(impl_->rank.options().type));
-    const at::Tensor a = at::ones({kSide, kSide}, type);
-    double best_s = 1e9;
-    const Stopwatch all;
-    for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
-      const Stopwatch watch;
-      const at::Tensor product = at::mm(a, a);
-      best_s = std::min(best_s, watch.elapsed_s());
+  const auto type = at::TensorOptions().dtype(scalar_type_of(rank->options().type));
+  double best_s = 1e9;
+  const Stopwatch all;
+  for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
+    const auto a = std::make_shared<at::Tensor>();
+    co_await rank->compute("a product to measure with", [a, side, type, at = rank->tensors()] {
+      *a = at::ones({side, side}, type.device(at));
+    });
+    if (const auto ready = rank->in_use({})) {
+      co_await ready->wait();
     }
-    return 2.0 * kSide * kSide * kSide / best_s / 1e12;
-  };
-  return impl_->run(
-      [](Impl* self, const decltype(measure)* product) -> Task<double> {
-        co_return co_await self->rank.lane().run(*product);
-      },
-      impl_.get(), &measure);
+    const auto seconds = std::make_shared<double>();
+    const Stopwatch on_loop;
+    co_await rank->compute("a product to measure with", [a, seconds] {
+      const Stopwatch watch;
+      const at::Tensor product = at::mm(*a, *a);
+      *seconds = watch.elapsed_s();
+    });
+    if (const auto done = rank->in_use({})) {
+      co_await done->wait();
+      *seconds = on_loop.elapsed_s();
+    }
+    best_s = std::min(best_s, *seconds);
+  }
+  const auto length = static_cast<double>(side);
+  co_return 2.0 * length* length* length / best_s / 1e12;
 }
+
+}  // namespace
+
+double Engine::measure_peak_tflops() { return impl_->run(&peak_tflops, &impl_->rank); }
 
 void Engine::ask_to_stop() { impl_->stop_asked = true; }
 

@@ -93,9 +93,10 @@ Config agreed_config(const InitializeArgs& arguments, Communicator& communicator
 CorePlan cores_of(const Config& config, const EngineOptions& options,
                   const Communicator& communicator) {
   const int sharers = communicator.cores_shared_by();
-  return CorePlan::of(CpuTopology::of_machine(false),
+  return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
                       {.ranks = sharers,
                        .rank = communicator.rank() % sharers,
+                       .accelerator = options.device == DeviceKind::kCuda,
                        .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
                        .compute_threads = options.compute_threads,
                        .optimizer_threads = options.optimizer_threads});
@@ -221,15 +222,13 @@ Task<std::optional<Batch>> Engine::Impl::next_batch() {
   co_return co_await rank.lane().run(make);
 }
 
-Task<float> Engine::Impl::forward(Batch batch) {
+Task<> Engine::Impl::forward(Batch batch) {
   const std::int64_t rows = batch.inputs.size(0);
   const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
   share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
   share_.sequences += rows;
   share_.longest = std::max(share_.longest, length);
-  const float loss = co_await step.forward(std::move(batch));
-  losses_.push_back(loss);
-  co_return loss;
+  co_await step.forward(std::move(batch));
 }
 
 Task<> Engine::Impl::backward() { co_await step.backward(seed()); }
@@ -256,6 +255,7 @@ Task<StepResult> Engine::Impl::finish() {
   const double rate = rate_of(applied_steps + 1);
   const TrainStep::Update update = update_of_step(rate);
   StepResult result{.learning_rate = rate, .loss_scale = update.loss_scale};
+  losses_ = co_await step.losses();
   co_await share_with_ranks(result);
   result.verdict = co_await step.finish(update);
   result.step = ++global_steps;

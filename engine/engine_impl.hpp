@@ -48,7 +48,7 @@ struct Engine::Impl {
   void begin_step();
   /// The loader's next micro-batch as tensors; nullopt past the last epoch.
   Task<std::optional<Batch>> next_batch();
-  Task<float> forward(Batch batch);
+  Task<> forward(Batch batch);
   Task<> backward();
   Task<StepResult> finish();
   Task<std::vector<std::byte>> of_all_ranks(std::vector<std::byte> mine);

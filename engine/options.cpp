@@ -28,6 +28,16 @@ std::string_view name_of(Speculate speculate) {
   return "";
 }
 
-std::string_view name_of(DeviceKind device) { return device == DeviceKind::kSim ? "sim" : "cpu"; }
+std::string_view name_of(DeviceKind device) {
+  switch (device) {
+    case DeviceKind::kCpu:
+      return "cpu";
+    case DeviceKind::kSim:
+      return "sim";
+    case DeviceKind::kCuda:
+      return "cuda";
+  }
+  return "";
+}
 
 }  // namespace tandem

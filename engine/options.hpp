@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string_view>
 
 #include "actors/kernels/state_layout.hpp"
 #include "engine/sim_spec.hpp"
 
 namespace tandem {
+
+struct Gpu;
 
 /// What may run at the same time. A scheduling choice only: losses and weights are the same bits at every setting.
 enum class Overlap : std::uint8_t {
@@ -19,10 +23,12 @@ enum class Overlap : std::uint8_t {
 
 std::string_view name_of(Overlap overlap);
 
-/// Where segments run, and where slots and whole blocks lie. Losses and weights are the same bits on both.
+/// Where segments run, and where slots and whole blocks lie. Losses and weights are the same bits on the first two; a GPU
+/// rounds in its own way.
 enum class DeviceKind : std::uint8_t {
   kCpu,
   kSim,  // a simulated accelerator in real time: ATen's CPU kernels, and the time that the described device would take
+  kCuda,  // a GPU
 };
 
 std::string_view name_of(DeviceKind device);
@@ -39,6 +45,8 @@ std::string_view name_of(Speculate speculate);
 struct EngineOptions {
   DeviceKind device = DeviceKind::kCpu;
   SimSpec sim;  // the device described, for kSim
+  std::function<std::shared_ptr<Gpu>(int local_rank)>
+      open_gpu;  // for kCuda; empty: one of this machine's (gpu.hpp)
   Overlap overlap = Overlap::kFull;
   Speculate speculate = Speculate::kAuto;
   int inflight_buckets =

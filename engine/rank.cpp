@@ -28,6 +28,7 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
   RankOptions rank{
       .device = options.device,
       .sim = options.sim,
+      .open_gpu = options.open_gpu,
       .type = type,
       .zero = config.zero,
       .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
@@ -72,13 +73,8 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       link_pool_(
           loop_,
           {.threads = options_.link_threads, .cores = options_.service_cores, .name = "link"}),
-      backend_(communicator.make_backend(loop_, link_pool_)),
       scope_(loop_, "actors") {
-  if (options_.device == DeviceKind::kSim) {
-    accelerator_.emplace(loop_, communicator.rank(), options_.sim);
-    backend_ = accelerator_->stage(std::move(backend_));
-    resident_bytes_.staging = accelerator_->staging_bytes();
-  }
+  connect(communicator);
   require_layout(options_.update, options_.state_layout, options_.type);
   for (const UnitSpec& unit : model_.units) {
     layouts_.push_back(ParameterLayout::of(unit, residency_));
@@ -170,13 +166,15 @@ std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools,
 
 void Rank::make_actors() {
   collectives_ = std::make_unique<Collectives>(Collectives::Options{.backend = backend_.get()});
+  const bool on_gpu = accelerator_ && !accelerator_->is_simulated();
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     const UnitLayout& block = layouts_[unit].block;
     const Memory& memory = memory_[unit];
     const std::size_t pool = classes_.weights.pool_of[unit];
     const std::size_t gradient_pool = classes_.gradients.pool_of[unit];
-    units_.push_back(std::make_unique<Unit>(model_.units[unit], layouts_[unit], options_.type));
+    units_.push_back(
+        std::make_unique<Unit>(model_.units[unit], layouts_[unit], options_.type, tensors()));
     shards_.push_back(std::make_unique<ParameterShard>(ParameterShard::Options{
         .name = "shard " + model_.units[unit].name,
         .unit = static_cast<std::uint32_t>(unit),
@@ -198,7 +196,8 @@ void Rank::make_actors() {
                                     .accumulator = memory.accumulator,
                                     .accumulator_type = sizes_.accumulator_type,
                                     .slots = gradient_pools_[gradient_pool]->address(),
-                                    .collectives = collectives_->address()}));
+                                    .collectives = collectives_->address(),
+                                    .clears_padding = !on_gpu}));
     UpdateBuffers buffers = memory.buffers;
     buffers.gradient = memory.accumulator;
     buffers.gradient_type = sizes_.accumulator_type;
@@ -338,7 +337,7 @@ void Rank::bind_gradients(std::span<const UnitUse> uses, std::span<std::byte* co
 void Rank::complete_gradients(std::span<const UnitUse> uses) {
   for (const UnitUse& use : uses) {
     if (use.last_gradient) {
-      units_[use.unit]->complete_gradients();
+      units_[use.unit]->complete_gradients(accelerator_ && !accelerator_->is_simulated());
     } else if (use.gradient_pool != kNoPool) {
       units_[use.unit]->unbind_gradients();
     }

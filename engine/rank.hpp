@@ -6,6 +6,7 @@
 // Invariant: buffers and pools outlive the actors, actors outlive what is asked of them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,7 @@ namespace tandem {
 struct RankOptions {
   DeviceKind device = DeviceKind::kCpu;
   SimSpec sim;
+  OpenGpu open_gpu;
   DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
   ZeroConfig zero;
   int micro_steps = 1;   // per optimizer step
@@ -115,6 +117,27 @@ class Rank {
   [[nodiscard]] const ResidentBytes& resident_bytes() const noexcept { return resident_bytes_; }
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] Busy busy() const;
+  // What the lane is given: at once in host memory, queued on a GPU. So the work holds what it uses by value; `what` is for
+  // messages.
+  Task<> compute(std::string_view what, std::function<void()> work);
+  /// On a GPU: these blocks are in use by what the lane was given so far; who comes next waits for it on the device. Gives
+  /// the event behind it. Elsewhere: nothing, the work is done.
+  std::optional<DeviceEvent> in_use(std::span<std::byte* const> blocks);
+  /// Where tensors are that segments see.
+  [[nodiscard]] at::Device tensors() const noexcept;
+  /// The batch where segments compute.
+  Task<Batch> on_device(Batch batch);
+  /// Compute lane: `scalar` (fp32) as a number in `to`, once the work behind it is done; `to` is of losses().
+  void read_back(const at::Tensor& scalar, float* to) const;
+  /// Where losses of a step are read back to; the device reaches it.
+  [[nodiscard]] std::span<float> losses() noexcept { return losses_; }
+  /// The tensor in host memory; nothing is queued that it still waits for.
+  Task<at::Tensor> to_host(at::Tensor tensor);
+  /// Two buffers that collectives read and write on any back end: a slice and a whole block in fp32. Empty: any host memory
+  /// will do.
+  [[nodiscard]] std::span<float> slice_buffer() noexcept { return slice_buffer_; }
+  [[nodiscard]] std::span<float> whole_buffer() noexcept { return whole_buffer_; }
+
   /// Compute lane: what visiting a segment takes at least, on a simulated device; a guard around the work.
   [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const Batch& batch,
                                     TimePoint inputs_there);
@@ -160,6 +183,8 @@ class Rank {
   void allocate_twins();
   /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
+  void connect(Communicator& communicator);
+  static Task<> account(Rank* self, DeviceEvent event, TimePoint queued);
   void make_slot_pools();
   using Allocate = std::byte* (Rank::*)(std::size_t bytes, std::size_t& counted);
   std::vector<std::unique_ptr<SlotPool>> make_pools(const SlotPools& pools,
@@ -194,7 +219,18 @@ class Rank {
   CpuPool optimizer_pool_;
   CpuPool link_pool_;
   std::optional<Accelerator> accelerator_;
-  DeviceTime device_time_;  // of a simulated one
+  DeviceTime device_time_;
+  // On a GPU: two halves, so that one can be filled while the other is copied.
+  struct BatchStage {
+    std::span<std::byte> memory;
+    std::optional<DeviceEvent> left;  // since then it may be filled again
+  };
+  std::array<BatchStage, 2> batch_stages_;
+  std::size_t next_stage_ = 0;
+  std::vector<float> host_losses_;
+  std::span<float> losses_;
+  std::span<float> slice_buffer_;
+  std::span<float> whole_buffer_;
   std::unique_ptr<CollectiveBackend> backend_;
   Scope scope_;
 

@@ -1,10 +1,146 @@
 // engine/rank_device.cpp — what a rank does only where there is a device; see rank.hpp.
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include "engine/metrics/flops.hpp"
 #include "engine/rank.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
+
+namespace {
+
+constexpr std::size_t kLosses = 1024;                      // read back at a time
+constexpr std::size_t kBatchBytes = std::size_t{4} << 20;  // of a micro-batch on its way to a GPU
+
+/// LibTorch's words for it run over a page; the sizes are in their first sentences.
+std::string first_sentences(std::string_view text) {
+  return std::string(text.substr(0, text.find(" If reserved but unallocated")));
+}
+
+}  // namespace
+
+void Rank::connect(Communicator& communicator) {
+  host_losses_.resize(kLosses);
+  losses_ = host_losses_;
+  if (options_.device == DeviceKind::kCpu) {
+    backend_ = communicator.make_backend(loop_, link_pool_);
+    return;
+  }
+  if (options_.device == DeviceKind::kSim) {
+    accelerator_.emplace(loop_, communicator.rank(), options_.sim);
+  } else {
+    const OpenGpu open = options_.open_gpu ? options_.open_gpu : OpenGpu(&open_gpu);
+    accelerator_.emplace(loop_, open(communicator.local_rank()));
+  }
+  backend_ = accelerator_->connect(communicator, loop_, link_pool_);
+  if (!accelerator_->is_simulated()) {
+    losses_ = {reinterpret_cast<float*>(accelerator_->pinned(kLosses * sizeof(float))), kLosses};
+    for (BatchStage& stage : batch_stages_) {
+      stage.memory = {accelerator_->pinned(kBatchBytes), kBatchBytes};
+    }
+  }
+  if (residency_.divided && dynamic_cast<StagedBackend*>(backend_.get()) == nullptr) {
+    std::size_t largest = 0;
+    for (const UnitSpec& unit : model_.units) {
+      largest = std::max(largest, residency_.layout_of(unit.numel()).shard_elements);
+    }
+    const auto floats = [&](std::size_t count) {
+      return std::span(reinterpret_cast<float*>(backend_->allocate(count * sizeof(float))), count);
+    };
+    slice_buffer_ = floats(largest);
+    whole_buffer_ = floats(largest * residency_.world);
+  }
+  resident_bytes_.staging = accelerator_->staging_bytes();
+}
+
+Task<> Rank::compute(std::string_view what, std::function<void()> work) {
+  ComputeDevice* const gpu = accelerator_ ? accelerator_->compute() : nullptr;
+  if (gpu == nullptr) {
+    co_await lane_.run(std::move(work));
+    co_return;
+  }
+  const auto give = [gpu, what, &work] {
+    try {
+      gpu->queue(std::move(work));
+    } catch (const c10::OutOfMemoryError& full) {
+      throw failure(ExitCode::kRefused, "device",
+                    "out of device memory in {}: {}; use --activation_checkpointing, a smaller "
+                    "micro-batch, shorter rows or --stage 3",
+                    what, first_sentences(full.what_without_backtrace()));
+    }
+  };
+  co_await lane_.run(give);
+}
+
+std::optional<DeviceEvent> Rank::in_use(std::span<std::byte* const> blocks) {
+  if (!accelerator_ || accelerator_->is_simulated()) {
+    return std::nullopt;
+  }
+  DeviceEvent event = accelerator_->queued();
+  accelerator_->in_use(blocks, event);
+  scope_.spawn("compute", &Rank::account, this, event, loop_.now());
+  return event;
+}
+
+/// As far as the loop sees it: the device works on from when it was given something, or was through with the last.
+Task<> Rank::account(Rank* self, DeviceEvent event, TimePoint queued) {
+  try {
+    co_await event.wait();
+  } catch (const DeviceError&) {
+    co_return;  // who needs what was computed gets it
+  }
+  const TimePoint now = self->loop_.now();
+  const TimePoint began = std::max(queued, self->device_time_.free_since);
+  self->device_time_.free_since = now;
+  self->device_time_.busy_ns.fetch_add((now - std::min(began, now)).count(),
+                                       std::memory_order_relaxed);
+}
+
+at::Device Rank::tensors() const noexcept {
+  const ComputeDevice* const gpu = accelerator_ ? accelerator_->compute() : nullptr;
+  return gpu != nullptr ? gpu->tensors() : at::Device(at::kCPU);
+}
+
+Task<Batch> Rank::on_device(Batch batch) {
+  if (!accelerator_ || accelerator_->is_simulated()) {
+    co_return batch;
+  }
+  BatchStage& stage = batch_stages_[next_stage_++ % batch_stages_.size()];
+  if (stage.left) {
+    co_await stage.left->wait();
+  }
+  const auto upload = [this, &batch, &stage] {
+    const std::size_t labels_at =
+        batch.inputs.is_cpu() ? (batch.inputs.nbytes() + 63) / 64 * 64 : 0;
+    Batch there = batch;
+    there.inputs = accelerator_->upload(batch.inputs, stage.memory);
+    there.labels = accelerator_->upload(
+        batch.labels, stage.memory.subspan(std::min(labels_at, stage.memory.size())));
+    return there;
+  };
+  Batch there = co_await lane_.run(upload);
+  stage.left = accelerator_->queued();
+  co_return there;
+}
+
+void Rank::read_back(const at::Tensor& scalar, float* to) const {
+  if (accelerator_ && !accelerator_->is_simulated()) {
+    at::from_blob(to, {}, at::TensorOptions().dtype(at::kFloat))
+        .copy_(scalar.detach(), /*non_blocking=*/true);
+  } else {
+    *to = scalar.item<float>();
+  }
+}
+
+Task<at::Tensor> Rank::to_host(at::Tensor tensor) {
+  const auto fetch = [&tensor] { return tensor.to(at::kCPU); };
+  co_return co_await lane_.run(fetch);
+}
 
 std::byte* Rank::allocate_on_device(std::size_t bytes, std::string_view purpose) {
   std::byte* memory = accelerator_->allocate(bytes, purpose);
@@ -27,7 +163,7 @@ std::byte* Rank::slots_on_device(const SlotPools& pools, std::size_t pool, Name 
 
 SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch,
                           TimePoint inputs_there) {
-  if (!accelerator_) {
+  if (!accelerator_ || !accelerator_->is_simulated()) {
     return {};
   }
   const SegmentSpec& spec = model_.segments[segment];

@@ -67,7 +67,8 @@ void Rank::allocate_units() {
     place_state(buffers, options_.state_layout, options_.update, options_.type,
                 layouts_[unit].block.shard_elements,
                 allocate(sizes.state.total(), resident_bytes_.optimizer));
-    memory.accumulator = sizes_.accumulators_shared
+    // A device copies gradients straight into it.
+    memory.accumulator = sizes_.accumulators_shared || accelerator_
                              ? allocate_shared(sizes.accumulator, resident_bytes_.gradients)
                              : allocate(sizes.accumulator, resident_bytes_.gradients);
   }
@@ -135,6 +136,9 @@ void Rank::load_weights() {
       bind_thread(options_.compute_cores);  // the team that ATen makes later inherits it
     }
     prepare_compute_thread(options_.compute_threads);
+    if (accelerator_ && accelerator_->compute() != nullptr) {
+      accelerator_->compute()->prepare_thread();
+    }
   };
   loop_.run(
       [](Rank* self, std::size_t count, const decltype(load)* load_piece,

@@ -70,8 +70,8 @@ void SegmentRunner::forward(std::size_t s, const Batch& batch, Activations& acti
   activations.outputs[s] = run(s, batch, input, HeadOutput::kLoss);
 }
 
-float SegmentRunner::loss(const Activations& activations) {
-  return activations.outputs.back().item<float>();
+const at::Tensor& SegmentRunner::loss(const Activations& activations) {
+  return activations.outputs.back();
 }
 
 void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& activations,

@@ -37,7 +37,7 @@ class SegmentRunner {
   /// Runs segment `s` on the output of segment s-1. The segment's units are bound.
   void forward(std::size_t s, const Batch& batch, Activations& activations) const;
   /// The scalar loss after the last segment's forward.
-  [[nodiscard]] static float loss(const Activations& activations);
+  [[nodiscard]] static const at::Tensor& loss(const Activations& activations);
   /// Backward of segment `s`; segments come in falling order. `seed`: d(objective)/d(loss), used by the last segment.
   /// Gradients of weights are complete in their blocks afterwards as far as this segment goes.
   void backward(std::size_t s, const Batch& batch, Activations& activations, double seed) const;

@@ -45,34 +45,59 @@ void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
   visit_ = 0;
   exposure_ = {};
   backwards_ = 0;
+  forwards_ = 0;
+  losses_.clear();
   expected_ = expected;
   gatherer_.begin(plan_, version_);
 }
 
-Task<float> TrainStep::forward(Batch batch) {
-  batch_ = std::move(batch);
-  activations_ = runner_.start();
+Task<> TrainStep::forward(Batch batch) {
+  if (forwards_ - losses_.size() == rank_.losses().size()) {
+    co_await losses();  // there is room for no more
+  }
+  micro_ = std::make_shared<MicroStep>();
+  micro_->batch = co_await rank_.on_device(std::move(batch));
+  micro_->activations = runner_.start();
   const std::size_t segments = rank_.model().segments.size();
-  float loss = 0;
+  float* const loss = &rank_.losses()[forwards_ % rank_.losses().size()];
   const TimePoint asked = rank_.loop().now();
   for (std::size_t s = 0; s < segments; ++s, ++visit_) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     const TimePoint inputs_there = std::max(asked, gatherer_.there_since(visit_));
-    const Visit& visit = plan_.visits[visit_];
-    auto work = [&] {
+    auto work = [this, s, slots, inputs_there, loss, micro = micro_, at = &plan_.visits[visit_],
+                 last = s + 1 == segments] {
       const TraceSpan span(forward_names_[s]);
-      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch_, inputs_there);
-      rank_.bind_values(visit.uses, slots);
-      runner_.forward(s, batch_, activations_);
-      if (s + 1 == segments) {
-        loss = SegmentRunner::loss(activations_);
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, micro->batch, inputs_there);
+      rank_.bind_values(at->uses, slots);
+      runner_.forward(s, micro->batch, micro->activations);
+      if (last) {
+        rank_.read_back(SegmentRunner::loss(micro->activations), loss);
       }
-      rank_.unbind_values(visit.uses);
+      rank_.unbind_values(at->uses);
     };
-    co_await rank_.lane().run(work);
+    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
     gatherer_.release(visit_);
   }
-  co_return loss;
+  ++forwards_;
+}
+
+Task<std::vector<float>> TrainStep::losses() {
+  if (losses_.size() < forwards_ && last_queued_) {
+    co_await last_queued_->wait();
+  }
+  while (losses_.size() < forwards_) {
+    losses_.push_back(rank_.losses()[losses_.size() % rank_.losses().size()]);
+  }
+  co_return losses_;
+}
+
+Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
+                            std::vector<std::byte*> slots) {
+  co_await rank_.compute(what, std::move(work));
+  last_queued_ = rank_.in_use(slots);
+  if (overlap_ == Overlap::kOff && last_queued_) {
+    co_await last_queued_->wait();
+  }
 }
 
 Task<> TrainStep::backward(double seed) {
@@ -83,28 +108,35 @@ Task<> TrainStep::backward(double seed) {
   }
   const TimePoint asked = rank_.loop().now();
   for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
-    const Visit& visit = plan_.visits[visit_];
+    const Visit& here = plan_.visits[visit_];
     const std::vector<std::byte*> slots = co_await gathered(visit_);
-    const TimePoint slots_there = co_await gradient_slots(visit);
+    const TimePoint slots_there = co_await gradient_slots(here);
     const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
-    auto work = [&] {
+    auto work = [this, s, slots, inputs_there, seed, gradients = gradient_slot_, micro = micro_,
+                 at = &here] {
       const TraceSpan span(backward_names_[s]);
-      const SegmentTime time = rank_.time_of(s, Phase::kBackward, batch_, inputs_there);
-      rank_.bind_values(visit.uses, slots);
-      rank_.bind_gradients(visit.uses, gradient_slot_);
-      runner_.backward(s, batch_, activations_, seed);
-      rank_.complete_gradients(visit.uses);
-      rank_.unbind_values(visit.uses);
+      const SegmentTime time = rank_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
+      rank_.bind_values(at->uses, slots);
+      rank_.bind_gradients(at->uses, gradients);
+      runner_.backward(s, micro->batch, micro->activations, seed);
+      rank_.complete_gradients(at->uses);
+      rank_.unbind_values(at->uses);
     };
-    co_await rank_.lane().run(work);
+    std::vector<std::byte*> used = slots;
+    for (const UnitUse& use : here.uses) {
+      if (use.last_gradient) {
+        used.push_back(gradient_slot_[use.unit]);
+      }
+    }
+    co_await run_visit(backward_names_[s].c_str(), std::move(work), std::move(used));
     gatherer_.release(visit_);
-    for (const UnitUse& use : visit.uses) {
+    for (const UnitUse& use : here.uses) {
       if (!use.last_gradient) {
         continue;
       }
       ++reductions_open_;
       no_reduction_open_.reset();
-      rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, visit.micro_step,
+      rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, here.micro_step,
                           reduction_order_++);
       if (overlap_ == Overlap::kOff) {
         co_await reductions_done();
@@ -154,22 +186,31 @@ Task<> TrainStep::drain() {
 
 Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
   gatherer_.begin(inference_plan_, version_);
+  struct State {
+    Batch batch;
+    at::Tensor activation;
+  };
+  const auto state = std::make_shared<State>();
+  state->batch = co_await rank_.on_device(std::move(batch));
   const std::size_t segments = rank_.model().segments.size();
-  at::Tensor activation;
   for (std::size_t s = 0; s < segments; ++s) {
     const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
-    const Visit& visit = inference_plan_.visits[s];
     const TimePoint inputs_there = gatherer_.there_since(s);
-    auto work = [&] {
-      const SegmentTime time = rank_.time_of(s, Phase::kForward, batch, inputs_there);
-      rank_.bind_values(visit.uses, slots);
-      activation = runner_.infer(s, batch, activation, head_output);
-      rank_.unbind_values(visit.uses);
+    auto work = [this, s, slots, inputs_there, head_output, state,
+                 at = &inference_plan_.visits[s]] {
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, state->batch, inputs_there);
+      rank_.bind_values(at->uses, slots);
+      state->activation = runner_.infer(s, state->batch, state->activation, head_output);
+      rank_.unbind_values(at->uses);
     };
-    co_await rank_.lane().run(work);
+    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
     gatherer_.release(s);
   }
-  co_return activation;
+  if (!last_queued_) {
+    co_return state->activation;
+  }
+  co_await last_queued_->wait();
+  co_return co_await rank_.to_host(state->activation);
 }
 
 // ---- parts ---------------------------------------------------------------------------------------
@@ -263,17 +304,25 @@ Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
 }
 
 Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
-  const std::span<const float> slice = rank_.slice_of(unit, state);
+  std::span<const float> slice = rank_.slice_of(unit, state);
   if (!rank_.residency().divided || rank_.world_size() == 1) {
     co_return slice;
   }
-  whole_.resize(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+  std::span<float> whole = rank_.whole_buffer();
+  if (whole.empty()) {
+    whole_.resize(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+    whole = whole_;
+  } else {
+    std::ranges::copy(slice, rank_.slice_buffer().begin());
+    slice = rank_.slice_buffer().first(slice.size());
+    whole = whole.first(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+  }
   co_await rank_.collectives().address().ask(
       AllGather{gatherer_.take_order(),
                 {.shard = std::as_bytes(slice).data(),
-                 .block = std::as_writable_bytes(std::span(whole_)).data(),
+                 .block = std::as_writable_bytes(whole).data(),
                  .shard_bytes = slice.size_bytes()}});
-  co_return std::span<const float>(whole_);
+  co_return std::span<const float>(whole);
 }
 
 // ---- updates -------------------------------------------------------------------------------------

@@ -10,6 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "engine/gatherer.hpp"
@@ -36,8 +40,10 @@ class TrainStep {
 
   /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
   void begin(std::size_t micro_steps, const Update& expected);
-  /// Forward of the step's next micro-batch; returns its loss. `seed` of its backward: d(objective)/d(loss).
-  Task<float> forward(Batch batch);
+  /// Forward of the step's next micro-batch. `seed` of its backward: d(objective)/d(loss).
+  Task<> forward(Batch batch);
+  /// Of the forwards so far in this step. On a GPU they are read back once, here.
+  Task<std::vector<float>> losses();
   Task<> backward(double seed);
   /// All micro-batches are through: verdict, then the updates. Returns norm and verdict, the same on all ranks.
   Task<Verdict> finish(Update update);
@@ -62,6 +68,9 @@ class TrainStep {
   Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
   static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
                                      std::uint64_t order);
+  /// Work of a visit on the lane; the slots are free for others once it is done, on the device or here.
+  Task<> run_visit(std::string_view what, std::function<void()> work,
+                   std::vector<std::byte*> slots);
   Task<std::vector<std::byte*>> gathered(std::size_t v);
   /// Opens those of the visit; since when they could be had.
   Task<TimePoint> gradient_slots(const Visit& visit);
@@ -87,10 +96,17 @@ class TrainStep {
   StepPlan inference_plan_;
   std::size_t micro_steps_ = 0;
   std::size_t visit_ = 0;
-  Batch batch_;
-  SegmentRunner::Activations activations_;
-  std::vector<std::byte*> gradient_slot_;  // [unit], null where none is open
-  std::vector<ReducedGradient> reduced_;   // [unit], after the last micro-step
+  /// Held by all that the lane was given for it.
+  struct MicroStep {
+    Batch batch;
+    SegmentRunner::Activations activations;
+  };
+  std::shared_ptr<MicroStep> micro_;
+  std::vector<float> losses_;               // read back
+  std::size_t forwards_ = 0;                // of this step
+  std::optional<DeviceEvent> last_queued_;  // on a GPU: behind the last work given to it
+  std::vector<std::byte*> gradient_slot_;   // [unit], null where none is open
+  std::vector<ReducedGradient> reduced_;    // [unit], after the last micro-step
   std::size_t reductions_open_ = 0;
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/StorageImpl.h>
 
 #include "runtime/util/check.hpp"
@@ -53,15 +53,20 @@ at::ScalarType scalar_type_of(DType type) {
 }
 
 namespace {
-void point_at(const at::Tensor& flat, std::byte* data, std::size_t bytes) {
+void point_at(const at::Tensor& flat, at::Device device, std::byte* data, std::size_t bytes) {
   c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(at::DataPtr(data, at::kCPU));
+  storage->set_data_ptr_noswap(at::DataPtr(data, device));
   storage->set_nbytes(data == nullptr ? 0 : bytes);
 }
 }  // namespace
 
-FlatBlock::FlatBlock(std::int64_t numel, DType type)
-    : flat_(at::empty({numel}, at::TensorOptions().dtype(scalar_type_of(type)))),
+// Nothing is allocated: on a GPU that would be memory of LibTorch's cache, kept for good.
+FlatBlock::FlatBlock(std::int64_t numel, DType type, at::Device device)
+    : flat_(at::for_blob(nullptr, {numel})
+                .options(at::TensorOptions().dtype(scalar_type_of(type)).device(device))
+                .target_device(device)
+                .make_tensor()),
+      device_(device),
       bytes_(static_cast<std::size_t>(numel) * bytes_of(type)) {}
 
 at::Tensor FlatBlock::view(std::int64_t begin, const std::vector<std::int64_t>& shape) const {
@@ -75,19 +80,22 @@ at::Tensor FlatBlock::view(std::int64_t begin, const std::vector<std::int64_t>& 
 void FlatBlock::bind(std::byte* data) {
   TANDEM_CHECK(data != nullptr, "bind() needs memory; unbind() is the way to take it away");
   if (data != data_) {
-    point_at(flat_, data, bytes_);
+    point_at(flat_, device_, data, bytes_);
     data_ = data;
   }
 }
 
 void FlatBlock::unbind() {
-  point_at(flat_, nullptr, bytes_);
+  point_at(flat_, device_, nullptr, bytes_);
   data_ = nullptr;
 }
 
-Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type)
-    : values_(static_cast<std::int64_t>(layout.block.padded_elements), type),
-      gradients_(static_cast<std::int64_t>(layout.block.padded_elements), type) {
+Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type, at::Device device)
+    : values_(static_cast<std::int64_t>(layout.block.padded_elements), type, device),
+      gradients_(static_cast<std::int64_t>(layout.block.padded_elements), type, device) {
+  const auto elements = static_cast<std::int64_t>(layout.block.elements);
+  padding_ = gradients_.view(elements,
+                             {static_cast<std::int64_t>(layout.block.padded_elements) - elements});
   weights_.resize(spec.parameters.size());
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     weights_[i].value = values_.view(layout.offsets[i], spec.parameters[i].shape);
@@ -125,11 +133,14 @@ void Unit::collect_autograd_gradients() {
   }
 }
 
-void Unit::complete_gradients() {
+void Unit::complete_gradients(bool padding) {
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].grad_written || frozen_[i]) {
       weights_[i].grad.zero_();
     }
+  }
+  if (padding && padding_.numel() > 0) {
+    padding_.zero_();
   }
   unbind_gradients();
 }

@@ -32,7 +32,8 @@ at::ScalarType scalar_type_of(DType type);
 /// A flat tensor whose storage can be pointed at memory owned by someone else. Compute lane only.
 class FlatBlock {
  public:
-  FlatBlock(std::int64_t numel, DType type);
+  /// On that device; it has no memory before bind().
+  FlatBlock(std::int64_t numel, DType type, at::Device device);
   /// Elements [begin, begin + numel of shape) as a tensor of `shape` over this block's storage.
   [[nodiscard]] at::Tensor view(std::int64_t begin, const std::vector<std::int64_t>& shape) const;
   /// `data` must stay valid for numel elements until unbind() or the next bind().
@@ -42,6 +43,7 @@ class FlatBlock {
 
  private:
   at::Tensor flat_;
+  at::Device device_;
   std::size_t bytes_;
   std::byte* data_ = nullptr;
 };
@@ -49,7 +51,9 @@ class FlatBlock {
 /// The tensors of one unit. Compute lane only; bind and unbind nest by use (tied weights, forward next to backward).
 class Unit {
  public:
-  Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type);
+  /// `device`: of the memory that it is bound to.
+  Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type,
+       at::Device device = at::kCPU);
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
@@ -63,7 +67,8 @@ class Unit {
   /// Moves what plain autograd accumulated into the block; after a segment's backward.
   void collect_autograd_gradients();
   /// Zero-fills what no segment wrote (parameters left without a gradient) or is frozen, and unbinds: the slot is complete.
-  void complete_gradients();
+  /// `padding`: that, too, since the host does not reach it.
+  void complete_gradients(bool padding);
   void unbind_gradients();
 
  private:
@@ -71,6 +76,7 @@ class Unit {
   FlatBlock gradients_;
   std::vector<Weight> weights_;
   std::vector<bool> frozen_;  // [parameter]
+  at::Tensor padding_;        // of the gradients
 };
 
 }  // namespace tandem

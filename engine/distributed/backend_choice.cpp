@@ -70,6 +70,9 @@ BackendKind choose_backend(std::span<const RankPlace> places) {
   }
   const auto elsewhere = first_other(places, [](const RankPlace& place) { return place.host; });
   if (on_gpus) {
+    if (places.size() == 1) {
+      return BackendKind::kStaged;  // copy engines move it, and no kernel has to
+    }
     const std::optional<Pair> sharing = that_share_a_gpu(places);
     if (!sharing) {
       return BackendKind::kNccl;

@@ -17,8 +17,9 @@ struct RankPlace {
 enum class BackendKind : unsigned char {
   kSelf,    // one rank, on the CPU
   kShm,     // ranks of one host, on the CPU
-  kNccl,    // a GPU for each rank; also one rank alone, whose operands are the GPU's
-  kStaged,  // ranks of one host that share GPUs, which NCCL refuses: through host memory
+  kNccl,    // several ranks, each with a GPU of its own
+  kStaged,  // through host memory: one rank alone on a GPU, whose gathers and reductions are copies; and ranks of one host
+            // that share GPUs, which NCCL refuses
 };
 [[nodiscard]] std::string_view name_of(BackendKind kind) noexcept;
 

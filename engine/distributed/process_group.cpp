@@ -164,15 +164,18 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, C
   return make_shm(loop, pool);
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool,
-                                                              CudaDevice& device,
-                                                              std::string_view uuid) {
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loop, CpuPool& pool,
+                                                                  CudaDevice& gpu,
+                                                                  std::string_view uuid) {
   TANDEM_CHECK(!backend_made_, "a process group makes one back end");
   backend_made_ = true;
   if (choose_backend(places(uuid)) == BackendKind::kNccl) {
-    return make_nccl(loop, device);
+    return make_nccl(loop, gpu);
   }
-  return std::make_unique<StagedBackend>(device, make_shm(loop, pool));
+  if (world_size() == 1) {
+    return std::make_unique<StagedBackend>(gpu, std::make_unique<SelfBackend>(pool));
+  }
+  return std::make_unique<StagedBackend>(gpu, make_shm(loop, pool));
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_shm(EventLoop& loop, CpuPool& pool) const {

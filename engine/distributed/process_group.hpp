@@ -39,7 +39,7 @@ class ProcessGroup final : public Communicator {
 
   [[nodiscard]] int rank() const noexcept override { return environment_.rank; }
   [[nodiscard]] int world_size() const noexcept override { return environment_.world; }
-  [[nodiscard]] int local_rank() const noexcept { return environment_.local_rank; }
+  [[nodiscard]] int local_rank() const noexcept override { return environment_.local_rank; }
   [[nodiscard]] int local_world_size() const noexcept { return environment_.local_world; }
   [[nodiscard]] int cores_shared_by() const noexcept override {
     return environment_.cores_bound ? 1 : environment_.local_world;
@@ -49,13 +49,13 @@ class ProcessGroup final : public Communicator {
   /// Throws a user error when the ranks are on several hosts.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
-  /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp). NCCL where each rank has
-  /// a GPU of its own, else through host memory (backend_choice.hpp). Runs the loop, which is idle; blocks until all ranks
-  /// are connected. Throws a user error when their places do not fit together, Error(kRefused) when the build or the
-  /// machine has no NCCL.
-  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool,
-                                                                CudaDevice& device,
-                                                                std::string_view uuid);
+  /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp). NCCL where each of
+  /// several ranks has a GPU of its own, else through host memory (backend_choice.hpp). Runs the loop, which is idle;
+  /// blocks until all ranks are connected. Throws a user error when their places do not fit together, Error(kRefused) when
+  /// the build or the machine has no NCCL.
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
+                                                                    CudaDevice& gpu,
+                                                                    std::string_view uuid) override;
 
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All ranks call it, with the
   /// same `what`.

@@ -22,7 +22,7 @@ std::string chosen(const std::vector<RankPlace>& places) {
 
 TEST(BackendChoice, FollowsFromGpusAndHosts) {
   EXPECT_EQ(chosen({{"a", ""}}), "self");
-  EXPECT_EQ(chosen({{"a", "g0"}}), "nccl");
+  EXPECT_EQ(chosen({{"a", "g0"}}), "staged");
   EXPECT_EQ(chosen({{"a", ""}, {"a", ""}, {"a", ""}}), "shm");
   EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g1"}}), "nccl");
   EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g0"}}), "staged");

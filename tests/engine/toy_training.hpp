@@ -11,6 +11,7 @@
 
 #include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
+#include "engine/gpu.hpp"
 #include "tests/engine/toy_model.hpp"
 
 namespace tandem::toy {
@@ -38,6 +39,7 @@ struct Setting {
   int inflight_buckets = 0;
   StateLayout state_layout = StateLayout::kFp32;
   DeviceKind device = DeviceKind::kCpu;
+  OpenGpu open_gpu;
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
 };
@@ -62,6 +64,7 @@ inline InitializeArgs arguments(const Setting& setting,
   InitializeArgs args{.model = toy::model(), .config = config_of(setting, world_size)};
   args.communicator = std::move(communicator);
   args.options.device = setting.device;
+  args.options.open_gpu = setting.open_gpu;
   args.options.sim = setting.sim;
   args.options.overlap = setting.overlap;
   args.options.speculate = setting.speculate;
