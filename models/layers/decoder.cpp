@@ -9,6 +9,7 @@
 
 #include "models/layers/embedding.hpp"
 #include "models/layers/loss_head.hpp"
+#include "models/layers/plain.hpp"
 
 namespace tandem {
 namespace {
@@ -19,6 +20,9 @@ class EmbeddingSegment final : public Segment {
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
+    if (plain::takes(context.weights)) {
+      return plain::embedding(context.batch.inputs, *context.weights[0], positions, padding_);
+    }
     return embedding(context.batch.inputs, *context.weights[0], positions, padding_);
   }
 
@@ -33,6 +37,13 @@ class HeadSegment final : public Segment {
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
     const auto weights = context.weights;
+    if (plain::takes(weights)) {
+      const at::Tensor bias = norm_ == NormKind::kLayer ? weights[1]->value : at::Tensor();
+      const at::Tensor h = plain::norm(norm_, eps_, input, weights[0]->value, bias);
+      return context.head_output == HeadOutput::kLogits
+                 ? plain::logits(h, *weights.back())
+                 : plain::loss(h, context.batch.labels, *weights.back());
+    }
     Norm norm{norm_, eps_, JoinedWeights(weights.first(1)), {}};
     if (norm_ == NormKind::kLayer) {
       norm.bias = JoinedWeights(weights.subspan(1, 1));

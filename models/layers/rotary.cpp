@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <ATen/ops/from_blob.h>
+
 namespace tandem {
 
 RotaryTable::RotaryTable(double theta, std::int64_t dim) : dim_(dim) {
@@ -21,6 +23,20 @@ RotaryTable::View RotaryTable::for_length(std::int64_t length) {
     }
   }
   return {cosine_.data(), sine_.data()};
+}
+
+std::pair<at::Tensor, at::Tensor> RotaryTable::tensors(std::int64_t length, at::Device device) {
+  if (!cosine_there_.defined() || cosine_there_.size(0) < length ||
+      cosine_there_.device() != device) {
+    const View view = for_length(length);
+    const auto there = [&](const float* values) {
+      return at::from_blob(const_cast<float*>(values), {length, dim_ / 2}, at::kFloat)
+          .to(device, /*non_blocking=*/false, /*copy=*/true);
+    };
+    cosine_there_ = there(view.cosine);
+    sine_there_ = there(view.sine);
+  }
+  return {cosine_there_.narrow(0, 0, length), sine_there_.narrow(0, 0, length)};
 }
 
 }  // namespace tandem

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace tandem {
 
@@ -19,11 +22,14 @@ class RotaryTable {
     const float* sine;
   };
   View for_length(std::int64_t length);
+  /// The same as two tensors [length, dim / 2] on a device, where they stay: the copy waits for the device, once.
+  std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device);
 
  private:
   std::int64_t dim_;
   std::vector<float> frequencies_;
   std::vector<float> cosine_, sine_;
+  at::Tensor cosine_there_, sine_there_;
 };
 
 }  // namespace tandem

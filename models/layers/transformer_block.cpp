@@ -8,6 +8,7 @@
 #include "models/gemm.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/norm_linear.hpp"
+#include "models/layers/plain.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -48,6 +49,9 @@ class TransformerBlock final : public Segment {
   at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
     TANDEM_CHECK(context.weights.size() == begins_[kGroups], "a block gets its unit's weights");
     const std::span<Weight* const> w = context.weights;
+    if (plain::takes(w)) {
+      return by_plain_operations(w, input);
+    }
     const std::int64_t length = input.size(1);
     const at::Tensor x = input.reshape({-1, input.size(2)});
 
@@ -62,8 +66,33 @@ class TransformerBlock final : public Segment {
   }
 
  private:
-  [[nodiscard]] JoinedWeights joined(std::span<Weight* const> w, Group group) const {
-    return JoinedWeights(w.subspan(begins_[group], begins_[group + 1] - begins_[group]));
+  [[nodiscard]] at::Tensor by_plain_operations(std::span<Weight* const> w,
+                                               const at::Tensor& input) const {
+    const at::Tensor x = input.reshape({-1, input.size(2)});
+    const auto linear = [&](const at::Tensor& from, Group weight, Group bias) {
+      return plain::linear(from, group(w, weight), group(w, bias), shape_.input_major);
+    };
+    const auto normed = [&](const at::Tensor& from, Group norm) {
+      return plain::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
+    };
+    const at::Tensor qkv = linear(normed(x, kAttentionNorm), kQkv, kQkvBias);
+    const at::Tensor attended = plain::attention(qkv, input.size(1), shape_.attention,
+                                                 value(w, kQkNorm, 0), value(w, kQkNorm, 1));
+    const at::Tensor middle = x + linear(attended, kOut, kOutBias);
+    const at::Tensor up = linear(normed(middle, kMlpNorm), kUp, kUpBias);
+    return (middle + linear(plain::activation(shape_.activation, up), kDown, kDownBias))
+        .view(input.sizes());
+  }
+  [[nodiscard]] std::span<Weight* const> group(std::span<Weight* const> w, Group which) const {
+    return w.subspan(begins_[which], begins_[which + 1] - begins_[which]);
+  }
+  /// Undefined if the group has no such part.
+  [[nodiscard]] at::Tensor value(std::span<Weight* const> w, Group which, std::size_t part) const {
+    const std::span<Weight* const> all = group(w, which);
+    return part < all.size() ? all[part]->value : at::Tensor();
+  }
+  [[nodiscard]] JoinedWeights joined(std::span<Weight* const> w, Group which) const {
+    return JoinedWeights(group(w, which));
   }
   /// One parameter of a group, or nothing if the group does not have it.
   [[nodiscard]] JoinedWeights part(std::span<Weight* const> w, Group group,

@@ -66,6 +66,7 @@ class MathHarness {
         gradient = inputs[s].grad();
         inputs[s].reset();
       }
+      collect_autograd_gradients();
     }
     return last_loss_;
   }
@@ -108,6 +109,19 @@ class MathHarness {
       last_loss_ = out.item<float>();
     }
     return out;
+  }
+
+  /// What plain operations left at the leaves, as the engine takes it over.
+  void collect_autograd_gradients() {
+    for (auto& unit : weights_) {
+      for (Weight& weight : unit) {
+        if (at::Tensor& left = weight.value.mutable_grad(); left.defined()) {
+          weight.grad_written ? weight.grad.add_(left) : weight.grad.copy_(left);
+          weight.grad_written = true;
+          left.reset();
+        }
+      }
+    }
   }
 
   Model model_;

@@ -8,6 +8,7 @@
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/safetensors.hpp"
+#include "models/layers/plain.hpp"
 #include "tests/models/math_harness.hpp"
 
 namespace tandem {
@@ -30,12 +31,15 @@ struct Limits {
 
 struct Case {
   const char* name;
+  bool plain;     // by ATen's operations, as on a GPU
   Limits limits;  // "recommended" in the oracle's tolerances.json
 };
 
 class Oracle : public testing::TestWithParam<Case> {
  protected:
+  void TearDown() override { plain::take_always(false); }
   void SetUp() override {
+    plain::take_always(GetParam().plain);
     folder_ = fs::path(TANDEM_SOURCE_DIR) / "../shared/oracles/models" / GetParam().name;
     if (!fs::exists(folder_)) {
       GTEST_SKIP() << "reference data " << folder_ << " is not there";
@@ -118,10 +122,15 @@ TEST_P(Oracle, SameBitsAgainAndOnOneThread) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Oracle,
-                         testing::Values(Case{"qwen3", {1e-5, 3e-6, 8e-6}},
-                                         Case{"qwen3_tied", {9e-6, 2e-6, 8e-6}},
-                                         Case{"gpt2", {7e-6, 1e-6, 7e-6}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         testing::Values(Case{"qwen3", false, {1e-5, 3e-6, 8e-6}},
+                                         Case{"qwen3_tied", false, {9e-6, 2e-6, 8e-6}},
+                                         Case{"gpt2", false, {7e-6, 1e-6, 7e-6}},
+                                         Case{"qwen3", true, {1e-5, 3e-6, 8e-6}},
+                                         Case{"qwen3_tied", true, {9e-6, 2e-6, 8e-6}},
+                                         Case{"gpt2", true, {7e-6, 1e-6, 7e-6}}),
+                         [](const auto& info) {
+                           return std::string(info.param.name) + (info.param.plain ? "_plain" : "");
+                         });
 
 }  // namespace
 }  // namespace tandem

@@ -1,0 +1,186 @@
+#include "models/layers/plain.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/grad_mode.h>
+
+#include "models/layers/fused_op.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem::plain {
+namespace {
+
+bool g_always = false;
+
+constexpr std::int64_t kIgnored = -100;
+constexpr std::int64_t kChunkBytes = std::int64_t{256} << 20;  // of fp32 logits
+constexpr std::int64_t kChunkRowsMin = 64;
+
+/// Half-split rotation of the leading elements of each head, in fp32 inside. x: [B, heads, T, head_dim].
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
+  const std::int64_t half = cosine.size(-1);
+  const at::Tensor wide = x.narrow(-1, 0, 2 * half).to(at::kFloat);
+  const at::Tensor first = wide.narrow(-1, 0, half);
+  const at::Tensor second = wide.narrow(-1, half, half);
+  const at::Tensor turned =
+      at::cat({first * cosine - second * sine, second * cosine + first * sine}, -1)
+          .to(x.scalar_type());
+  return 2 * half == x.size(-1)
+             ? turned
+             : at::cat({turned, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
+}
+
+/// From the rows behind the norm to the mean loss. A chunk's logits become their gradient, and from it at once the chunk's
+/// share of dh and dW; so the backward only scales. How many rows have a label is known on the device alone.
+class ChunkedLoss final : public FusedOp {
+ public:
+  ChunkedLoss(at::Tensor labels, Weight& weight) : labels_(std::move(labels)), weight_(weight) {}
+
+  Tensors forward(const Tensors& inputs, bool keep) override {
+    const at::Tensor& h = inputs[0];  // [rows, H]
+    const at::Tensor w = weight_.value.detach();
+    const std::int64_t most = std::max(kChunkRowsMin, kChunkBytes / (4 * w.size(0)));
+    const at::Tensor count = labels_.ne(kIgnored).sum().to(at::kFloat).clamp_min(1);
+    const bool late = h.scalar_type() == at::kHalf;  // fp16: the loss scale has to come first
+    const at::Tensor scale = late ? at::full_like(count, 1.0 / 16) : count.reciprocal();
+    late_ = late ? 16 / count : at::Tensor();
+    at::Tensor sum = at::zeros_like(count);
+    if (keep) {
+      dh_ = at::empty_like(h);
+      dw_ = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+    }
+    for (std::int64_t begin = 0; begin < h.size(0); begin += most) {
+      const std::int64_t rows = std::min(most, h.size(0) - begin);
+      sum = sum + chunk(h.narrow(0, begin, rows), begin, w, scale, keep);
+    }
+    return {(sum / count).reshape({})};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    const at::Tensor& given = gradients[0];
+    const at::Tensor scale = late_.defined() ? given * late_ : given;
+    if (weight_.wants_grad) {
+      const at::Tensor dw = std::exchange(dw_, at::Tensor()).mul_(scale);
+      if (weight_.grad_written) {
+        weight_.grad.add_(dw);
+      } else {
+        weight_.grad.copy_(dw);
+      }
+      weight_.grad_written = true;
+    }
+    return {(dh_ * scale).to(dh_.scalar_type())};
+  }
+
+ private:
+  /// The sum of the rows' losses.
+  at::Tensor chunk(const at::Tensor& h, std::int64_t begin, const at::Tensor& w,
+                   const at::Tensor& scale, bool keep) const {
+    const at::Tensor labels = labels_.narrow(0, begin, h.size(0));
+    const at::Tensor logits = at::mm(h, w.t()).to(at::kFloat);
+    const at::Tensor log_p = at::log_softmax(logits, 1);
+    const auto [sum, weight] =
+        at::nll_loss_forward(log_p, labels, {}, at::Reduction::Sum, kIgnored);
+    if (keep) {
+      const at::Tensor of_log_p =
+          at::nll_loss_backward(scale, log_p, labels, {}, at::Reduction::Sum, kIgnored, weight);
+      const at::Tensor gradient =
+          at::_log_softmax_backward_data(of_log_p, log_p, 1, at::kFloat).to(h.scalar_type());
+      dh_.narrow(0, begin, h.size(0)).copy_(at::mm(gradient, w));
+      dw_.add_(at::mm(gradient.t(), h));
+    }
+    return sum;
+  }
+
+  at::Tensor labels_;
+  Weight& weight_;
+  at::Tensor late_, dh_, dw_;
+};
+
+}  // namespace
+
+bool takes(std::span<Weight* const> weights) {
+  return g_always || (!weights.empty() && !weights.front()->value.is_cpu());
+}
+
+void take_always(bool always) noexcept { g_always = always; }
+
+at::Tensor norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
+                const at::Tensor& bias) {
+  const std::int64_t width = x.size(-1);
+  return kind == NormKind::kRms ? at::rms_norm(x, {width}, weight, eps)
+                                : at::layer_norm(x, {width}, weight, bias, eps);
+}
+
+at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
+                  std::span<Weight* const> biases, bool input_major) {
+  TANDEM_CHECK(biases.empty() || biases.size() == weights.size(), "each matrix has its bias");
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const at::Tensor& w = weights[i]->value;
+    parts.push_back(
+        at::linear(x, input_major ? w.t() : w, biases.empty() ? at::Tensor() : biases[i]->value));
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
+}
+
+at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
+                     const at::Tensor& q_norm, const at::Tensor& k_norm) {
+  const std::int64_t batch = qkv.size(0) / length;
+  const std::int64_t q_width = shape.heads * shape.head_dim;
+  const std::int64_t kv_width = shape.kv_heads * shape.head_dim;
+  const auto heads = [&](std::int64_t begin, std::int64_t count) {
+    return qkv.narrow(1, begin, count * shape.head_dim)
+        .reshape({batch, length, count, shape.head_dim});
+  };
+  at::Tensor q = heads(0, shape.heads);
+  at::Tensor k = heads(q_width, shape.kv_heads);
+  const at::Tensor v = heads(q_width + kv_width, shape.kv_heads).transpose(1, 2);
+  if (q_norm.defined()) {
+    q = norm(NormKind::kRms, shape.norm_eps, q, q_norm, {});
+    k = norm(NormKind::kRms, shape.norm_eps, k, k_norm, {});
+  }
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
+  if (shape.rotary != nullptr) {
+    const auto [cosine, sine] = shape.rotary->tensors(length, qkv.device());
+    q = rotated(q, cosine, sine);
+    k = rotated(k, cosine, sine);
+  }
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  const at::Tensor context = at::scaled_dot_product_attention(
+      q, k, v, std::nullopt, 0.0, /*is_causal=*/true, scale, shape.heads != shape.kv_heads);
+  return context.transpose(1, 2).reshape({batch * length, q_width});
+}
+
+at::Tensor activation(Activation kind, const at::Tensor& x) {
+  if (kind == Activation::kGeluTanh) {
+    return at::gelu(x, "tanh");
+  }
+  const std::int64_t width = x.size(-1) / 2;
+  return at::silu(x.narrow(-1, 0, width)) * x.narrow(-1, width, width);
+}
+
+at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight* positions,
+                     std::optional<std::int64_t> padding) {
+  const at::Tensor rows = at::embedding(table.value, tokens, padding.value_or(-1));
+  return positions == nullptr ? rows : rows + positions->value.narrow(0, 0, tokens.size(1));
+}
+
+at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output) {
+  const std::int64_t length = h.size(1);
+  const at::Tensor asked = h.narrow(1, 0, length - 1).reshape({-1, h.size(2)});
+  const at::Tensor wanted = labels.narrow(1, 1, length - 1).reshape({-1});
+  return run_fused(c10::make_intrusive<ChunkedLoss>(wanted, output), {asked}).front();
+}
+
+at::Tensor logits(const at::Tensor& h, const Weight& output) {
+  const at::NoGradGuard no_grad;
+  return at::linear(h, output.value).to(at::kFloat);
+}
+
+}  // namespace tandem::plain
