@@ -2,6 +2,7 @@
 // of the real engine; tokens_per_s is the figure to quote, and only as a ratio to something measured in the same run
 // (tools/bench/step_peers.py holds it against PyTorch). loss_1 .. loss_3 are the first three losses: equal for every
 // overlap setting to the last bit. ranks/...: two ranks as threads, with what each holds in memory (MiB).
+// cuda/...: the same on a GPU, where one can be used.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "bench/step/shapes.hpp"
 #include "engine/config/config.hpp"
+#include "engine/device_choice.hpp"
 #include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
@@ -29,6 +31,7 @@ struct Case {
   std::string dtype;
   Overlap overlap;
   bool checkpointing;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 void run_steps(benchmark::State& state, const Case& c) {
@@ -38,9 +41,11 @@ void run_steps(benchmark::State& state, const Case& c) {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}}, "bf16": {"enabled": )" +
       std::string(c.dtype == "bf16" ? "true" : "false") +
       R"(}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})";
-  Engine engine({.model = random_model(shape, 0),
-                 .config = parse_config(config, "bench_step", 1),
-                 .options = {.overlap = c.overlap, .activation_checkpointing = c.checkpointing}});
+  Engine engine(
+      {.model = random_model(shape, 0),
+       .config = parse_config(config, "bench_step", 1),
+       .options = {
+           .device = c.device, .overlap = c.overlap, .activation_checkpointing = c.checkpointing}});
   const Batch batch = random_tokens(c.rows, c.length, shape.vocab_size);
   for (const char* name : {"loss_1", "loss_2", "loss_3"}) {  // also the warm-up
     state.counters[name] = engine.train_step(std::span(&batch, 1)).loss;
@@ -149,6 +154,22 @@ void register_all() {
   }
 }
 
+/// On a GPU, where there is one.
+void register_gpu() {
+  if (choose_device("auto") != DeviceKind::kCuda) {
+    return;
+  }
+  for (const auto& [rows, length] : {std::pair{8, 256}, std::pair{16, 1024}}) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      for (const Overlap overlap :
+           {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
+        add(fmt::format("cuda/qwen3_20m/{}x{}/{}/{}", rows, length, dtype, name_of(overlap)),
+            {rows, length, dtype, overlap, false, DeviceKind::kCuda});
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::bench
 
@@ -156,6 +177,7 @@ int main(int argc, char** argv) {
   tandem::tune_process(argv);
   tandem::bench::register_all();
   tandem::bench::register_ranks();
+  tandem::bench::register_gpu();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
     return 2;

@@ -6,25 +6,29 @@
 #include <fmt/format.h>
 
 #include "engine/data/loader.hpp"
+#include "engine/device_choice.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 
 namespace {
 
-/// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU.
+/// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU; bf16 on a GPU, fp32 elsewhere.
 std::string builtin_config(const FinetuneFlags& flags) {
   const std::int64_t stage = flags.stage.value_or(3);
+  const bool bf16 = flags.given("--dtype") ? flags.dtype == "bf16"
+                                           : choose_device(flags.device) == DeviceKind::kCuda;
   return fmt::format(
       R"({{
   "train_micro_batch_size_per_gpu": {},
   "gradient_clipping": {},
+  "bf16": {{"enabled": {}}},
   "zero_optimization": {{
     "stage": {},
     "offload_optimizer": {{"device": "cpu", "super_offload": {}}}
   }}
 }})",
-      flags.batch_size, flags.gradient_clipping.value_or(1.0), stage, stage == 3);
+      flags.batch_size, flags.gradient_clipping.value_or(1.0), bf16, stage, stage == 3);
 }
 
 /// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says otherwise.

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/device_choice.hpp"
 #include "engine/memory_plan.hpp"
 #include "engine/program.hpp"
 #include "runtime/util/error.hpp"
@@ -59,7 +60,8 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--gradient_accumulation_steps", f.gradient_accumulation_steps,
                  "Micro-batches per step");
   app.add_option("--device", f.device,
-                 "auto, cpu, or sim: a simulated accelerator in real time (cuda comes later)")
+                 "auto (cuda where a GPU can be used, else cpu), cpu, cuda, or sim: a simulated "
+                 "accelerator in real time")
       ->capture_default_str();
   app.add_option("--sim_spec", f.sim_spec,
                  "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,memory=16GB,"
@@ -162,9 +164,7 @@ void check_run_flags(const RunFlags& f) {
   require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
   require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
   if (f.device == "cuda") {
-    throw user_error("flags",
-                     "--device cuda is not in this version, which has no device layer for it; use "
-                     "cpu, or sim for a simulated accelerator");
+    (void)choose_device(f.device);  // before anything is read or made
   }
   if (!f.sim_spec.empty() && f.device != "sim") {
     throw user_error("flags", "--sim_spec is \"{}\" and --device {}; use it with --device sim",
@@ -213,7 +213,7 @@ std::string cores_line(const CorePlan& cores, bool pinned) {
 
 EngineOptions engine_options(const RunFlags& flags) {
   EngineOptions options;
-  options.device = flags.device == "sim" ? DeviceKind::kSim : DeviceKind::kCpu;
+  options.device = choose_device(flags.device);
   options.sim = parse_sim_spec(flags.sim_spec);
   options.overlap = flags.overlap == "off"       ? Overlap::kOff
                     : flags.overlap == "comm"    ? Overlap::kComm

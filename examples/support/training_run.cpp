@@ -9,6 +9,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "engine/device_choice.hpp"
 #include "engine/memory_check.hpp"
 #include "engine/program.hpp"
 #include "engine/resident_set.hpp"
@@ -86,13 +87,13 @@ PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& opt
   input.rows = std::min(input.rows, batch.records);
   input.length = batch.length;
   input.process_bytes = static_cast<std::int64_t>(machine::rss_bytes());
+  input.accelerator = options.device == DeviceKind::kCuda;
   MemoryLimits limits = MemoryLimits::of_machine(ranks.world_size(), input.accelerator);
   if (flags.host_memory_gb > 0) {
     limits.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
                    "by --host_memory_gb"};
   }
-  FitReport report =
-      check_fit(model, input, limits);
+  FitReport report = check_fit(model, input, limits);
   require_fit(report, limits, ranks.rank() == 0);
   if (input.twins_chosen) {
     options.inflight_buckets = static_cast<int>(report.plan.twins);
@@ -125,7 +126,8 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
   summary.mfu =
       model_tflops / (is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
                                    : engine.measure_peak_tflops());
-  summary.device = is_simulated ? "sim" : "cpu";
+  const DeviceKind device = choose_device(flags.device);
+  summary.device = std::string(name_of(device));
   summary.world_size = config.world_size;
   summary.version = version();
   summary.flags = flags.typed;
@@ -141,6 +143,8 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
   if (is_simulated) {  // its memory is the host's, and counted there, too
     const auto bytes = static_cast<std::int64_t>(engine.resident_bytes().device);
     summary.memory["device"] = {.predicted_bytes = bytes, .actual_bytes = bytes};
+  } else if (device == DeviceKind::kCuda) {  // slots and blocks; activations come on top
+    figure(MemoryKind::kDevice, static_cast<std::int64_t>(engine.resident_bytes().device));
   }
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "engine/core_plan.hpp"
+#include "engine/device_choice.hpp"
 #include "engine/program.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/file_io.hpp"
@@ -161,8 +162,11 @@ bool look_at_gpus(Findings& found) {
   if (devices.empty()) {
     found.fact("gpu", "none found{}", built_with_cuda() ? "" : " (built without CUDA)");
     found.slow.emplace_back("no GPU: the model computes on the CPU, beside the optimizer");
-  } else if (!built_with_cuda()) {
-    found.slow.emplace_back("there is a GPU, but this build has no CUDA parts: no nvcc was found");
+  }
+  const std::string why = why_no_cuda(DeviceFacts::of_machine());
+  found.fact("--device", "{}", why.empty() ? "auto is cuda" : "auto is cpu: " + why);
+  if (!devices.empty() && !why.empty()) {
+    found.slow.push_back("there is a GPU that cannot be used: " + why);
   }
   return !devices.empty();
 }
