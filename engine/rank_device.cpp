@@ -19,7 +19,8 @@ constexpr std::size_t kBatchBytes = std::size_t{4} << 20;  // of a micro-batch o
 
 /// LibTorch's words for it run over a page; the sizes are in their first sentences.
 std::string first_sentences(std::string_view text) {
-  return std::string(text.substr(0, text.find(" If reserved but unallocated")));
+  text = text.substr(0, text.find(" If reserved but unallocated"));
+  return std::string(text.substr(0, text.find_last_not_of(". \n") + 1));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -186,6 +187,43 @@ TEST(CudaEngine, RefusesWhatDoesNotFitByUnitAndSize) {
       EXPECT_THAT(error.what(), HasSubstr(part));
       EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
     }
+  }
+}
+
+/// Its LibTorch is out of memory from the n-th segment on.
+class FullDevice final : public testing::FakeComputeDevice {
+ public:
+  explicit FullDevice(int segments) : FakeComputeDevice(1us), left_(segments) {}
+  void queue(std::function<void()> work) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, left_-- > 0,
+                     "CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but unallocated "
+                     "memory is large try something");
+    FakeComputeDevice::queue(std::move(work));
+  }
+
+ private:
+  int left_;
+};
+
+TEST(CudaEngine, SaysWhichSegmentFoundNoMemory) {
+  const FakeRun fake(kPaces[0]);
+  Setting setting = FakeRun::on_gpu({.stage = 3}, kPaces[0]);
+  setting.open_gpu = [](int /*local_rank*/) {
+    std::shared_ptr<Gpu> gpu = fake_gpus(1us)(0);
+    gpu->compute = std::make_shared<FullDevice>(2 + 3);  // two parts of a batch, three segments
+    return gpu;
+  };
+  Engine engine(arguments(setting));
+  const Batch batch = toy::batch(0);
+  try {
+    engine.train_step(std::span(&batch, 1));
+    ADD_FAILURE() << "a full device trains nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kRefused);
+    EXPECT_STREQ(error.what(),
+                 "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
+                 "allocate 2.00 GiB; use --activation_checkpointing, a smaller micro-batch, "
+                 "shorter rows or --stage 3");
   }
 }
 

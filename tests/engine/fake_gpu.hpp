@@ -14,7 +14,7 @@
 
 namespace tandem::testing {
 
-class FakeComputeDevice final : public ComputeDevice {
+class FakeComputeDevice : public ComputeDevice {
  public:
   explicit FakeComputeDevice(Duration cost) : cost_(cost) {
     TANDEM_CHECK(FakeCuda::api().make_stream(&stream_, false) == 0, "a fake makes streams");
