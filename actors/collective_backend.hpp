@@ -51,6 +51,11 @@ struct ReduceArguments {
   bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
 };
 
+/// What a reduction is at world 1, for the elements [begin, end) of the shard; `begin` is a multiple of kNormBlock. Any
+/// thread; disjoint ranges may run at the same time, each with a norm of its own.
+void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
+                  GradientNorm& norm);
+
 /// `bytes` of every rank to every rank, in rank order.
 struct ExchangeArguments {
   const std::byte* mine = nullptr;

@@ -8,20 +8,29 @@
 
 #include "actors/kernels/reduce.hpp"
 #include "runtime/event_loop.hpp"
-#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
 
 CpuOptimizer::CpuOptimizer(Options options)
-    : Actor("optimizer"), options_(std::move(options)), jobs_(options_.units.size()) {
-  TANDEM_CHECK(options_.pool != nullptr, "the optimizer works on a pool");
+    : Actor("optimizer"),
+      options_(std::move(options)),
+      pool_(options_.pool, options_.chunk_elements, options_.slice_chunks),
+      lanes_({{.runner = &pool_}}),
+      jobs_(options_.units.size()) {
   TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
                "chunks end at block borders");
-  if (options_.slice_chunks == 0) {
-    options_.slice_chunks = 4 * static_cast<std::size_t>(options_.pool->threads());
+  for (const Unit& unit : options_.units) {
+    UpdateRunner* runner = unit.runner != nullptr ? unit.runner : &pool_;
+    const auto lane = std::ranges::find(lanes_, runner, &Lane::runner);
+    lane_of_.push_back(static_cast<std::size_t>(lane - lanes_.begin()));
+    if (lane == lanes_.end()) {
+      lanes_.push_back({.runner = runner});
+    }
   }
-  queue_.reserve(options_.units.size());
+  for (Lane& lane : lanes_) {
+    lane.queue.reserve(options_.units.size());
+  }
 }
 
 // ---- what is asked for ---------------------------------------------------------------------------
@@ -80,7 +89,7 @@ void CpuOptimizer::handle(UndoUpdates, ReplyTo<UndoUpdates> reply) {
       continue;
     }
     if (job.next_chunk == 0) {
-      std::erase(queue_, unit);
+      std::erase(lane_of(unit).queue, unit);
       job = {};
       --ahead_;
     } else {
@@ -123,7 +132,7 @@ bool CpuOptimizer::same_constants(std::size_t unit, const UpdateStep* steps) con
 
 /// What was under way ahead of the verdict goes on as `pass`, once its slices are through.
 void CpuOptimizer::turn(std::uint32_t unit, UpdatePass pass) {
-  std::erase(queue_, unit);
+  std::erase(lane_of(unit).queue, unit);
   Job& job = jobs_[unit];
   if (job.done == job.next_chunk) {
     begin_pass(unit, pass);
@@ -144,39 +153,38 @@ void CpuOptimizer::begin_pass(std::uint32_t unit, UpdatePass pass) {
 }
 
 void CpuOptimizer::enqueue(std::uint32_t unit) {
-  queue_.push_back(unit);
-  if (workers_ < kSlicesUnderWay) {
-    ++workers_;
-    scope().spawn("optimizer slices", &CpuOptimizer::work, this);
+  Lane& lane = lane_of(unit);
+  lane.queue.push_back(unit);
+  if (lane.workers < lane.runner->slices_under_way()) {
+    ++lane.workers;
+    scope().spawn("optimizer slices", &CpuOptimizer::work, this, lane_of_[unit]);
   }
 }
 
-CpuOptimizer::Job* CpuOptimizer::most_urgent() {
+CpuOptimizer::Job* CpuOptimizer::most_urgent(const Lane& lane) {
   const auto urgency = [this](std::uint32_t unit) {
     const Job& job = jobs_[unit];
     const bool yields = !(job.update.ahead && job.next_chunk > 0);
     return std::tuple(yields, job.update.deadline, job.arrival);
   };
-  const auto best = std::ranges::min_element(queue_, {}, urgency);
-  return best == queue_.end() ? nullptr : &jobs_[*best];
+  const auto best = std::ranges::min_element(lane.queue, {}, urgency);
+  return best == lane.queue.end() ? nullptr : &jobs_[*best];
 }
 
-/// Takes slices until none is left. Two of these tasks run while there is work.
-Task<> CpuOptimizer::work() {
-  while (Job* job = most_urgent()) {
+/// Takes slices of a lane until none is left. As many of these tasks as its runner wants run while there is work.
+Task<> CpuOptimizer::work(std::size_t lane_number) {
+  Lane& lane = lanes_[lane_number];
+  while (Job* job = most_urgent(lane)) {
     const std::uint32_t unit = job->update.unit;
-    const std::size_t first = job->next_chunk;
-    const std::size_t chunks = std::min(options_.slice_chunks, job->chunks - first);
-    const bool starts = first == 0 && job->ahead_chunks == 0;
-    job->next_chunk += chunks;
-    if (job->next_chunk == job->chunks) {
-      std::erase(queue_, unit);
-    }
+    const bool starts = job->next_chunk == 0 && job->ahead_chunks == 0;
+    const std::size_t before = job->next_chunk;
+    const UpdateSlice slice = take_slice(lane, *job);
+    const std::size_t chunks = job->next_chunk - before;
     if (starts) {
       co_await options_.units[unit].shard.send(UpdateStarts{job->update.new_version},
                                                scope().stop_token());
     }
-    co_await run_slice(unit, first, chunks);
+    co_await run_slice(lane.runner, slice);
     job->done += chunks;
     if (job->next && job->done == job->next_chunk) {
       begin_pass(unit, *job->next);
@@ -184,26 +192,33 @@ Task<> CpuOptimizer::work() {
       co_await finish(unit);
     }
   }
-  --workers_;
+  --lane.workers;
 }
 
-Task<> CpuOptimizer::run_slice(std::uint32_t unit, std::size_t first_chunk, std::size_t chunks) {
-  const Job& job = jobs_[unit];
-  const UpdatedUnit& target = options_.units[unit].state;
-  const Name name = options_.units[unit].name;
-  const UpdateStep* steps = job.update.steps;
-  const UpdatePass pass = job.pass;
-  const std::size_t ahead_chunks = job.ahead_chunks;
-  const std::size_t chunk_elements = options_.chunk_elements;
+/// The job's next chunks.
+UpdateSlice CpuOptimizer::take_slice(Lane& lane, Job& job) {
+  const std::uint32_t unit = job.update.unit;
+  const std::size_t first = job.next_chunk;
+  // Where the pass ahead has not been there is nothing to do again: the state is the old one.
+  const bool untouched = job.pass == UpdatePass::kAgain && first >= job.ahead_chunks;
+  const std::size_t limit =
+      job.pass == UpdatePass::kAgain && !untouched ? job.ahead_chunks : job.chunks;
+  job.next_chunk = std::min(first + lane.runner->slice_chunks(), limit);
+  if (job.next_chunk == job.chunks) {
+    std::erase(lane.queue, unit);
+  }
+  const Unit& target = options_.units[unit];
+  return {.name = target.name,
+          .unit = &target.state,
+          .steps = job.update.steps,
+          .pass = untouched ? UpdatePass::kInPlace : job.pass,
+          .begin = first * options_.chunk_elements,
+          .end = std::min(job.next_chunk * options_.chunk_elements, target.state.elements())};
+}
+
+Task<> CpuOptimizer::run_slice(UpdateRunner* runner, UpdateSlice slice) {
   enter_slice();
-  co_await options_.pool->for_chunks(chunks, [=, &target](std::size_t i) {
-    const TraceSpan span(name);
-    const std::size_t chunk = first_chunk + i;
-    // Where the pass ahead has not been there is nothing to do again: the state is the old one.
-    const bool untouched = pass == UpdatePass::kAgain && chunk >= ahead_chunks;
-    run_update_pass(untouched ? UpdatePass::kInPlace : pass, target, steps, chunk * chunk_elements,
-                    (chunk + 1) * chunk_elements);
-  });
+  co_await runner->run(slice);
   leave_slice();
 }
 

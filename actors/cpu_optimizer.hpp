@@ -1,9 +1,10 @@
 // actors/cpu_optimizer.hpp — the optimizer of all units of a rank, on the pool, earliest deadline first.
 //
 // A unit's update is cut into chunks at fixed positions (multiples of kNormBlock; where they lie changes no bit), and
-// chunks are handed to the pool in slices: a few chunks of one unit. Before each slice the queued unit with the earliest
-// deadline is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. Two slices are
-// under way at any time: while one runs out, the pool already has the next, and does not idle between units.
+// chunks are handed to the unit's runner in slices: a few chunks of one unit. A runner is the pool, or a device that has
+// the unit's state or gets it slice by slice (update_runner.hpp). Before each slice the queued unit of that runner with
+// the earliest deadline is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. A few
+// slices are under way at any time: while one runs out, the pool already has the next, and does not idle between units.
 // A unit begun ahead of the verdict is finished first: each gradient is more urgent than those before it, and where the
 // optimizer is the slower one every unit would be left half done by the next, to be finished out of place, which takes
 // longer. What had not begun at the verdict is done in place. The work before each deadline is the same either way.
@@ -27,7 +28,7 @@
 
 #include "actors/parameter_shard.hpp"
 #include "actors/ring_queue.hpp"
-#include "actors/update_pass.hpp"
+#include "actors/update_runner.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -74,6 +75,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
     Name name = "update";  // in traces
     UpdatedUnit state;
     ParameterShardAddress shard;
+    UpdateRunner* runner = nullptr;  // null: the pool; outlives the actor
   };
 
   struct Options {
@@ -99,7 +101,12 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
   }
 
  private:
-  static constexpr int kSlicesUnderWay = 2;
+  /// The units of one runner. Those of different runners are updated side by side.
+  struct Lane {
+    UpdateRunner* runner = nullptr;
+    std::vector<std::uint32_t> queue;  // units with chunks not handed out, unordered
+    std::size_t workers = 0;           // work() tasks that run
+  };
 
   struct Job {
     UpdateUnit update;
@@ -119,18 +126,21 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
   void turn(std::uint32_t unit, UpdatePass pass);
   void begin_pass(std::uint32_t unit, UpdatePass pass);
   void enqueue(std::uint32_t unit);
-  [[nodiscard]] Job* most_urgent();
-  Task<> work();
-  Task<> run_slice(std::uint32_t unit, std::size_t first_chunk, std::size_t chunks);
+  [[nodiscard]] Lane& lane_of(std::uint32_t unit) noexcept { return lanes_[lane_of_[unit]]; }
+  [[nodiscard]] Job* most_urgent(const Lane& lane);
+  Task<> work(std::size_t lane);
+  [[nodiscard]] UpdateSlice take_slice(Lane& lane, Job& job);
+  Task<> run_slice(UpdateRunner* runner, UpdateSlice slice);
   Task<> finish(std::uint32_t unit);
   void answer();
   void enter_slice();
   void leave_slice();
 
   Options options_;
+  PoolUpdates pool_;
+  std::vector<Lane> lanes_;           // of the pool, and of each other runner
+  std::vector<std::size_t> lane_of_;  // [unit]
   std::vector<Job> jobs_;             // by unit; queued or running while chunks > 0
-  std::vector<std::uint32_t> queue_;  // units with chunks not handed out, unordered
-  int workers_ = 0;                   // work() tasks that run
   int slices_ = 0;
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;

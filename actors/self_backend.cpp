@@ -17,9 +17,10 @@ constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
   return (total + chunk - 1) / chunk;
 }
 
-void reduce_chunk(const ReduceArguments& a, std::size_t chunk, GradientNorm& norm) {
-  const std::size_t begin = chunk * kReduceChunk;
-  const std::size_t end = std::min(a.shard_elements, begin + kReduceChunk);
+}  // namespace
+
+void reduce_alone(const ReduceArguments& a, std::size_t begin, std::size_t end,
+                  GradientNorm& norm) {
   if (a.block == a.accumulator) {
     if (a.want_norm) {
       add_norm(a.accumulator, a.accumulator_type, begin, end, norm);
@@ -36,7 +37,6 @@ void reduce_chunk(const ReduceArguments& a, std::size_t chunk, GradientNorm& nor
     accumulate(static_cast<float*>(a.accumulator), a.block, a.block_type, begin, end, a.mode);
   }
 }
-}  // namespace
 
 std::byte* SelfBackend::allocate(std::size_t bytes) {
   return allocated_.emplace_back(bytes).data();
@@ -65,8 +65,10 @@ Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
   const std::size_t chunks = chunks_of(a->shard_elements, kReduceChunk);
   parts_.assign(chunks, GradientNorm());
   GradientNorm* parts = parts_.data();
-  co_await pool_->for_chunks(
-      chunks, [a, parts](std::size_t chunk) { reduce_chunk(*a, chunk, parts[chunk]); });
+  co_await pool_->for_chunks(chunks, [a, parts](std::size_t chunk) {
+    const std::size_t begin = chunk * kReduceChunk;
+    reduce_alone(*a, begin, std::min(a->shard_elements, begin + kReduceChunk), parts[chunk]);
+  });
   GradientNorm norm;
   if (a->want_norm) {
     for (const GradientNorm& part : parts_) {

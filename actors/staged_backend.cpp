@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -142,21 +143,20 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
     co_await inner_->all_gather(a);
     co_return;
   }
-  if (!shard_on_device && (a.is_whole || world() == 1)) {
-    co_await straight(a);
+  const bool in_place = a.shard == a.block + (a.is_whole ? 0 : rank() * a.shard_bytes);
+  if (a.is_whole || world() == 1) {
+    if (!in_place) {
+      co_await straight(a);
+    }
     co_return;
   }
-  const bool in_place = a.shard == a.block + (a.is_whole ? 0 : rank() * a.shard_bytes);
   Transfer transfer{.lane = &gathers_,
                     .part_bytes = a.shard_bytes,
                     .source = shard_on_device ? a.shard : nullptr,
                     .target = a.block,
-                    .target_parts = a.is_whole ? 1U : world()};
+                    .target_parts = world()};
   if (in_place) {
     transfer.part_in_place = rank();
-  }
-  if (in_place && (a.is_whole || world() == 1)) {
-    co_return;
   }
   GatherStep step{*inner_, a, shard_on_device};
   co_await carry_out(transfer, &step);
@@ -167,12 +167,39 @@ Task<> StagedBackend::straight(GatherArguments a) {
   struct Straight {
     Lane& lane;
     GatherArguments a;
+    bool shard_on_device;
     Task<> operator()(Piece /*piece*/) {
-      lane.to_device.to_device(a.block, {a.shard, a.shard_bytes});
+      if (shard_on_device) {
+        lane.to_device.launch(
+            "gather on device", {.bytes = 2.0 * static_cast<double>(a.shard_bytes)},
+            [a = a](void* /*native_stream*/) { std::memcpy(a.block, a.shard, a.shard_bytes); });
+      } else {
+        lane.to_device.to_device(a.block, {a.shard, a.shard_bytes});
+      }
       co_await lane.to_device.record().wait();
     }
-  } straight{gathers_, a};
+  } straight{gathers_, a, is_on_device(a.shard)};
   co_await carry_out({.lane = &gathers_}, &straight);
+}
+
+Task<GradientNorm> StagedBackend::reduce_on_device(ReduceArguments a) {
+  TANDEM_CHECK(world() == 1, "several ranks reduce on the host");
+  struct Reduction {
+    Lane& lane;
+    ReduceArguments a;
+    GradientNorm norm = {};
+    Task<> operator()(Piece /*piece*/) {
+      const std::size_t accumulator = bytes_of(a.accumulator_type);
+      const std::size_t per_element =
+          bytes_of(a.block_type) + accumulator + (a.mode == AccumulateMode::kAdd ? accumulator : 0);
+      lane.to_host.launch(
+          "reduce on device", {.bytes = static_cast<double>(per_element * a.shard_elements)},
+          [this](void* /*native_stream*/) { reduce_alone(a, 0, a.shard_elements, norm); });
+      co_await lane.to_host.record().wait();
+    }
+  } reduction{reductions_, a};
+  co_await carry_out({.lane = &reductions_}, &reduction);
+  co_return reduction.norm;
 }
 
 Task<GradientNorm> StagedBackend::reduce_scatter_add(ReduceArguments a) { return reduce(a, false); }
@@ -180,7 +207,10 @@ Task<GradientNorm> StagedBackend::reduce_scatter_add(ReduceArguments a) { return
 Task<GradientNorm> StagedBackend::all_reduce_add(ReduceArguments a) { return reduce(a, true); }
 
 Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) {
-  TANDEM_CHECK(!is_on_device(a.accumulator), "gradients are accumulated on the host");
+  if (is_on_device(a.accumulator)) {
+    TANDEM_CHECK(is_on_device(a.block), "what is added on the device lies there");
+    co_return co_await reduce_on_device(a);
+  }
   if (!is_on_device(a.block)) {
     co_return is_all_reduce ? co_await inner_->all_reduce_add(a)
                             : co_await inner_->reduce_scatter_add(a);

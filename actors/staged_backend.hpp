@@ -6,6 +6,8 @@
 // way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it, and
 // a gradient to which nothing is added straight into its accumulator. Cutting changes no bit: the additions of an element
 // keep their order, and norms merge exactly.
+// On one rank shard and accumulator may be device memory, too: then nothing crosses the link, and a kernel of the device
+// copies or adds. (Such kernels are plain functions on its memory, as a simulated device runs them.)
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on
@@ -57,7 +59,7 @@ class StagedBackend final : public CollectiveBackend {
 
   /// The block decides: on the device (the shard anywhere) it is staged; on the host the shard has to be there, too.
   Task<> all_gather(GatherArguments arguments) override;
-  /// The accumulator is host memory.
+  /// The accumulator is host memory; on one rank it may be the device's, as the block.
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   /// Both operands on one side.
@@ -122,6 +124,7 @@ class StagedBackend final : public CollectiveBackend {
   DeviceEvent copy_out(const Transfer& transfer, std::size_t piece);
   static Task<> until_idle(Lane* lane);
   Task<> straight(GatherArguments arguments);
+  Task<GradientNorm> reduce_on_device(ReduceArguments arguments);
   Task<GradientNorm> reduce(ReduceArguments arguments, bool is_all_reduce);
 
   Device& device_;

@@ -55,6 +55,56 @@ struct UpdatedUnit {
 
 enum class UpdatePass : std::uint8_t { kInPlace, kAhead, kAgain, kBack };
 
+/// How a pass uses one array of a unit.
+struct ArrayUse {
+  std::size_t entry_bytes = 0;
+  std::size_t entry_elements = 1;  // that share an entry
+  bool read = false;
+  bool written = false;
+
+  /// Up to the entry of that element.
+  [[nodiscard]] std::size_t bytes_of(std::size_t elements) const noexcept {
+    return (elements + entry_elements - 1) / entry_elements * entry_bytes;
+  }
+};
+
+/// Bytes of an element of a moment.
+[[nodiscard]] constexpr std::size_t moment_bytes(StateLayout layout) noexcept {
+  return layout == StateLayout::kInt8 ? 1 : layout == StateLayout::kBf16 ? 2 : sizeof(float);
+}
+
+/// visit(T*& array, ArrayUse) for each array that a unit may have, null or not: for whoever carries a pass out elsewhere.
+template <class Visit>
+void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
+  UpdateBuffers& home = unit.buffers;
+  UpdateTwin& twin = unit.twin;
+  const bool ahead = pass == UpdatePass::kAhead;
+  const bool back = pass == UpdatePass::kBack;
+  const bool again = pass == UpdatePass::kAgain;
+  const bool writes_home = !ahead && !back;  // of what a pass ahead writes to the twin
+  const bool is_master = unit.weight_is_master();
+  const bool is_half = home.weight_is_half();
+  const std::size_t master = is_half ? 2 : sizeof(float);
+  const std::size_t weight = bytes_of(home.weight_type);
+  if (is_master) {  // written in place, the old one kept
+    visit(home.master, ArrayUse{master, 1, !back && !again, true});
+    visit(twin.master, ArrayUse{master, 1, again || back, ahead});
+  } else {
+    visit(home.master, ArrayUse{master, 1, !(back && is_half), writes_home});
+    visit(twin.master, ArrayUse{master, 1, false, ahead});
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::size_t moment = moment_bytes(home.layout);
+    visit(home.state[i], ArrayUse{moment, 1, !back, writes_home});
+    visit(twin.state[i], ArrayUse{moment, 1, false, ahead});
+    visit(home.scale[i], ArrayUse{1, kStateBlock, !back, writes_home});
+    visit(twin.scale[i], ArrayUse{1, kStateBlock, false, ahead});
+  }
+  visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !back, false});
+  visit(home.weight, ArrayUse{weight, 1, is_half && !back && !again, true});
+  visit(twin.weight, ArrayUse{weight, 1, is_half && (again || back), is_half && ahead});
+}
+
 /// One pass over the elements [begin, end); kAgain and kBack where a pass ahead has been. `steps` by group; kBack reads
 /// none. Any thread; disjoint ranges may run at the same time.
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,

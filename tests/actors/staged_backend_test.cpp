@@ -339,5 +339,41 @@ TEST_P(Staged, GathersAndReductionsRunAtTheSameTime) {
   });
 }
 
+/// On one rank the accumulator may lie on the device, too.
+TEST(StagedBackend, AddsOnTheDeviceWhatItsInnerBackEndWouldAdd) {
+  on_device_ranks({1, true}, [](DeviceRank& rank) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const std::size_t shard : kShards) {
+        const auto reduced = [&](bool on_device) {
+          return rank.loop.run(
+              &two_rounds, &rank,
+              ReduceArguments{.block = rank.memory(on_device, shard * bytes_of(type)),
+                              .block_type = type,
+                              .accumulator = rank.memory(on_device, shard * sizeof(float)),
+                              .shard_elements = shard},
+              shard, false);
+        };
+        const Reduced expected = reduced(false);
+        const double link_s = rank.device.busy_s(SimEngines::Engine::kToHost);
+        const Reduced got = reduced(true);
+        EXPECT_TRUE(got.sum == expected.sum) << name_of(type) << " " << shard;
+        EXPECT_EQ(got.norm.sum_of_squares, expected.norm.sum_of_squares);
+        EXPECT_EQ(rank.device.busy_s(SimEngines::Engine::kToHost), link_s);
+        EXPECT_GT(rank.device.busy_s(SimEngines::Engine::kCompute), 0);
+      }
+    }
+  });
+}
+
+TEST(StagedBackend, AShardOnTheDeviceCrossesNoLinkOnOneRank) {
+  on_device_ranks({1, true}, [](DeviceRank& rank) {
+    for (const bool in_place : {false, true}) {
+      gather(rank, 100'003, true, in_place);
+    }
+    EXPECT_EQ(rank.device.busy_s(SimEngines::Engine::kToHost), 0);
+    EXPECT_EQ(rank.device.busy_s(SimEngines::Engine::kToDevice), 0);
+  });
+}
+
 }  // namespace
 }  // namespace tandem
