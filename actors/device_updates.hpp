@@ -8,9 +8,9 @@
 // The ring has a stage for each slice under way, so that one comes in while another is updated and a third goes out.
 // The kernel is run_update_pass(), the host's own, hence the same bits. On a simulated device it takes the time that its
 // bytes take in the device's memory; a real one needs a kernel of its own for this *(to come)*.
-// Buffers: the host's arrays of a slice are the device's from run() to its end; copies of other slices touch other elements.
-// Failure: a DeviceError ends the slice, and the device does nothing any more. Nothing is allocated after the start, but for
-// what the device's queues take. Thread rule: of the loop's thread.
+// Buffers: the host's arrays of a slice are the device's from run() to its end; copies of other slices touch other
+// elements. Failure: a DeviceError ends the slice, and the device does nothing any more. Nothing is allocated after the
+// start, but for what the device's queues take. Thread rule: of the loop's thread.
 #pragma once
 
 #include <cstddef>

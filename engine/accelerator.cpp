@@ -53,6 +53,7 @@ Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
                                    .time = SimDevice::Time::kReal,
                                    .memory_bytes = static_cast<std::uint64_t>(spec.memory_bytes),
                                    .compute_flops_per_s = spec.compute_flops_per_s,
+                                   .memory_bytes_per_s = spec.memory_bytes_per_s,
                                    .to_device_bytes_per_s = spec.to_device_bytes_per_s,
                                    .to_host_bytes_per_s = spec.to_host_bytes_per_s,
                                    .operation_latency = duration_of(spec.latency_s),
@@ -96,10 +97,11 @@ std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
     }
     return memory;
   } catch (const DeviceOutOfMemory&) {
-    throw failure(ExitCode::kRefused, "device",
-                  "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
-                  "--stage 3, a smaller --gather_slots, a smaller model or more memory",
-                  device_->name(), bytes, purpose, device_->free_bytes(), device_->memory_bytes());
+    throw failure(
+        ExitCode::kRefused, "device",
+        "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
+        "--stage 3, a smaller --gather_slots, --placement cpu, a smaller model or more memory",
+        device_->name(), bytes, purpose, device_->free_bytes(), device_->memory_bytes());
   }
 }
 

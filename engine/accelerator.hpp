@@ -72,6 +72,10 @@ class Accelerator {
   /// connect().
   std::byte* allocate(std::size_t bytes, std::string_view purpose);
 
+  [[nodiscard]] Device& device() noexcept { return *device_; }
+  [[nodiscard]] bool holds(const void* memory) const noexcept {
+    return staged_ != nullptr && staged_->is_on_device(memory);
+  }
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
   /// Host memory between the two.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;

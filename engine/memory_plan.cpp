@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/device_updates.hpp"
 #include "engine/residency.hpp"
 #include "engine/update_config.hpp"
 #include "runtime/machine.hpp"
@@ -40,7 +41,9 @@ class Planner {
                               .gather_slots = input.gather_slots,
                               .update = input.update,
                               .layout = state_format(input.state_format).layout,
-                              .twins = input.twins},
+                              .twins = input.twins,
+                              .places = input.placement,
+                              .device_bytes = input.device_bytes},
                              residency_, classes_)) {}
 
   MemoryPlan run() {
@@ -81,8 +84,7 @@ class Planner {
     return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
   }
   [[nodiscard]] bool on_device(std::size_t unit) const {
-    return in_.accelerator && unit < in_.placement.size() &&
-           in_.placement[unit] == StatePlace::kDevice;
+    return in_.accelerator && sizes_.units[unit].place == StatePlace::kDevice;
   }
 
   [[nodiscard]] UnitCost cost_of(std::size_t unit) const {
@@ -108,16 +110,22 @@ class Planner {
     add(MemoryPurpose::kMaster, state, cost.master);
     add(MemoryPurpose::kMoments, state, cost.moments);
     const bool shared = sizes_.accumulators_shared && !in_.accelerator;
-    add(MemoryPurpose::kGradients, shared ? peers_read() : state, cost.accumulator);
+    const bool gradient_there = in_.accelerator && sizes_.units[unit].gradient_on_device;
+    add(MemoryPurpose::kGradients,
+        shared           ? peers_read()
+        : gradient_there ? MemoryKind::kDevice
+                         : host_state(),
+        cost.accumulator);
     plan_.units.push_back(cost);
   }
 
   void add_twins() {
     for (const std::size_t unit : sizes_.twins) {
-      if (!on_device(unit)) {
-        add(MemoryPurpose::kTwins, host_state(), sizes_.units[unit].twin);
-        ++plan_.twins;
-      }
+      const UnitSizes& sizes = sizes_.units[unit];
+      const std::size_t there = in_.accelerator ? sizes.twin_on_device : 0;
+      add(MemoryPurpose::kTwins, host_state(), sizes.twin - there);
+      add(MemoryPurpose::kTwins, MemoryKind::kDevice, there);
+      ++plan_.twins;
     }
   }
 
@@ -245,6 +253,8 @@ void Planner::add_staging() {
   if (in_.accelerator) {
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
         kStagingBuffers * largest_shard * bytes_of(in_.type));
+    add(MemoryPurpose::kStaging, MemoryKind::kDevice,
+        DeviceUpdates::kSlices * (sizes_.stream_stage_bytes + sizes_.resident_stage_bytes));
   }
 }
 

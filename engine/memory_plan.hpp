@@ -54,9 +54,6 @@ struct StateFormat {
 const StateFormat& state_format(std::string_view name);
 const std::vector<StateFormat>& state_formats();
 
-/// Where a unit's master, moments and accumulator lie. On a machine without an accelerator: the host.
-enum class StatePlace : std::uint8_t { kHost, kDevice };
-
 struct PlanInput {
   DType type = DType::kF32;
   ZeroConfig zero;
@@ -74,6 +71,7 @@ struct PlanInput {
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
   std::vector<StatePlace> placement;  // [unit]; empty: all on the host
+  std::size_t device_bytes = 0;       // of one rank's accelerator; 0: not known
   std::int64_t process_bytes =
       0;  // resident before the engine is made; 0: as programs usually have
 

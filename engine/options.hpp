@@ -1,13 +1,17 @@
 // engine/options.hpp — how the engine runs, beside what the DeepSpeed config says.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "actors/kernels/state_layout.hpp"
 #include "engine/sim_spec.hpp"
+#include "engine/state_place.hpp"
 
 namespace tandem {
 
@@ -56,6 +60,11 @@ struct EngineOptions {
       0;  // this share of the steps, drawn from their numbers, is updated twice although the verdict is
           // good: for measuring what that costs, and showing that it changes no bit
   StateLayout state_layout = StateLayout::kFp32;  // of master weights and moments
+  Placement placement = Placement::kAuto;         // on an accelerator; the CPU has its state itself
+  std::optional<double>
+      offload_ratio;  // share of the optimizer's bytes on the host; absent: the config's
+  std::vector<StatePlace>
+      places;  // [unit], chosen already (plan_placement); empty: by the two above
   bool activation_checkpointing = false;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores

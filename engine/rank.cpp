@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "actors/kernels/state_memory.hpp"
+#include "engine/placement.hpp"
 #include "engine/segment_runner.hpp"
 #include "engine/update_config.hpp"
 #include "runtime/util/error.hpp"
@@ -19,6 +20,15 @@ void require_layout(const UpdateConfig& update, StateLayout layout, DType type) 
   if (const std::string_view why = why_unsupported(update.kind, layout, type); !why.empty()) {
     throw user_error("engine", "optimizer_state is {}, and {}; use fp32", name_of(layout), why);
   }
+}
+
+std::vector<StatePlace> places_of(const Model& model, const RankOptions& options) {
+  if (options.device == DeviceKind::kCpu) {
+    require_host_alone(options.placement, options.places);
+    return {};
+  }
+  return options.places.empty() ? forced_places(model, options.placement, options.offload_ratio)
+                                : options.places;
 }
 
 }  // namespace
@@ -35,6 +45,9 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .gather_slots = options.gather_slots,
       .update = update_config(config.optimizer),
       .state_layout = options.state_layout,
+      .placement = options.placement,
+      .offload_ratio = offload_ratio_of(config, options),
+      .places = options.places,
       .recomputes = options.activation_checkpointing};
   rank.compute_threads = cores.compute_threads;
   rank.optimizer_threads = cores.optimizer_threads;
@@ -56,14 +69,19 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
                                static_cast<std::uint32_t>(communicator.world_size()),
                                static_cast<std::uint32_t>(communicator.rank()))),
       classes_(SlotClasses::of(model_, residency_)),
-      sizes_(RankSizes::of(model_,
-                           {.type = options_.type,
-                            .micro_steps = options_.micro_steps,
-                            .gather_slots = options_.gather_slots,
-                            .update = options_.update,
-                            .layout = options_.state_layout,
-                            .twins = options_.twins},
-                           residency_, classes_)),
+      sizes_(
+          RankSizes::of(model_,
+                        {.type = options_.type,
+                         .micro_steps = options_.micro_steps,
+                         .gather_slots = options_.gather_slots,
+                         .update = options_.update,
+                         .layout = options_.state_layout,
+                         .twins = options_.twins,
+                         .places = places_of(model_, options_),
+                         .device_bytes = options_.device == DeviceKind::kSim
+                                             ? static_cast<std::size_t>(options_.sim.memory_bytes)
+                                             : 0},
+                        residency_, classes_)),
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
       lane_(loop_, "compute"),
       optimizer_pool_(loop_, {.threads = options_.optimizer_threads,
@@ -204,7 +222,8 @@ void Rank::make_actors() {
     optimized.push_back(
         {.name = "update " + model_.units[unit].name,
          .state = {.buffers = buffers, .twin = memory.twin, .ranges = update_ranges(unit)},
-         .shard = shards_.back()->address()});
+         .shard = shards_.back()->address(),
+         .runner = runner_of(place_of(unit))});
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
       CpuOptimizer::Options{.pool = &optimizer_pool_, .units = std::move(optimized)});

@@ -20,6 +20,7 @@
 #include "actors/arena.hpp"
 #include "actors/collectives.hpp"
 #include "actors/cpu_optimizer.hpp"
+#include "actors/device_updates.hpp"
 #include "actors/gradient_bucket.hpp"
 #include "actors/parameter_shard.hpp"
 #include "actors/slot_pool.hpp"
@@ -53,6 +54,9 @@ struct RankOptions {
   UpdateConfig update;   // what state the optimizer has, and how it lies:
   StateLayout state_layout = StateLayout::kFp32;
   TwinRoom twins;  // for updates ahead of the verdict
+  Placement placement = Placement::kAuto;
+  std::optional<double> offload_ratio;
+  std::vector<StatePlace> places;  // [unit]; empty: by the two above
   int compute_threads = 1;
   int optimizer_threads = 1;
   int link_threads = 1;
@@ -104,6 +108,10 @@ class Rank {
     return *buckets_[unit];
   }
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
+  [[nodiscard]] StatePlace place_of(std::size_t unit) const noexcept {
+    return sizes_.units[unit].place;
+  }
+  [[nodiscard]] const RankSizes& sizes() const noexcept { return sizes_; }
   /// Whether the unit can be updated ahead of the verdict, and how many can.
   [[nodiscard]] bool has_twin(std::size_t unit) const;
   [[nodiscard]] std::size_t twins() const;
@@ -167,7 +175,7 @@ class Rank {
   /// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
   struct Memory {
     std::byte* block = nullptr;  // of a unit that stays whole; on the device where there is one
-    std::byte* shard = nullptr;  // in compute type; inside the block if that is on the host
+    std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
     UpdateBuffers
         buffers;  // where the optimizer's state begins; its place changes with updates ahead of the verdict
     UpdateTwin twin;
@@ -194,6 +202,11 @@ class Rank {
   std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose);
   std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, Name name,
                              std::size_t bytes);
+  /// Of master and moments, on the side that the unit's place says.
+  std::byte* allocate_state(std::size_t unit);
+  std::byte* allocate_accumulator(std::size_t unit);
+  /// Who updates units of that place; null: the pool.
+  [[nodiscard]] UpdateRunner* runner_of(StatePlace place);
   void make_actors();
   [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
   void load_weights();
@@ -239,6 +252,8 @@ class Rank {
   std::unique_ptr<Collectives> collectives_;
   std::vector<std::unique_ptr<ParameterShard>> shards_;   // [unit]
   std::vector<std::unique_ptr<GradientBucket>> buckets_;  // null: frozen
+  std::unique_ptr<DeviceUpdates> resident_updates_;  // null where no unit needs it, as the next
+  std::unique_ptr<DeviceUpdates> streamed_updates_;
   std::unique_ptr<CpuOptimizer> optimizer_;
   std::vector<ParameterShard*> shard_list_;
 };

@@ -14,6 +14,8 @@ namespace tandem {
 
 namespace {
 
+// Of updates without a copy: short beside a unit, long beside a kernel's latency.
+constexpr std::size_t kResidentSliceChunks = 16;
 constexpr std::size_t kLosses = 1024;                      // read back at a time
 constexpr std::size_t kBatchBytes = std::size_t{4} << 20;  // of a micro-batch on its way to a GPU
 
@@ -160,6 +162,49 @@ std::byte* Rank::slots_on_device(const SlotPools& pools, std::size_t pool, Name 
   }
   return allocate_on_device(bytes,
                             fmt::format("{}, each as large as unit \"{}\"", name.c_str(), largest));
+}
+
+UpdateRunner* Rank::runner_of(StatePlace place) {
+  if (place == StatePlace::kHost) {
+    return nullptr;
+  }
+  const bool streams = place == StatePlace::kStreamed;
+  std::unique_ptr<DeviceUpdates>& runner = streams ? streamed_updates_ : resident_updates_;
+  if (runner != nullptr) {
+    return runner.get();
+  }
+  const std::size_t stage_bytes = streams ? sizes_.stream_stage_bytes : sizes_.resident_stage_bytes;
+  const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
+  runner = std::make_unique<DeviceUpdates>(DeviceUpdates::Options{
+      .device = &accelerator_->device(),
+      .is_on_device = [this](const void* memory) { return accelerator_->holds(memory); },
+      .slice_chunks = stage_bytes > 0 ? kStreamedSliceElements / chunk : kResidentSliceChunks,
+      .stages = stage_bytes > 0 ? allocate_on_device(DeviceUpdates::kSlices * stage_bytes,
+                                                     "the stages of updates")
+                                : nullptr,
+      .stage_bytes = stage_bytes});
+  return runner.get();
+}
+
+std::byte* Rank::allocate_state(std::size_t unit) {
+  const std::size_t bytes = sizes_.units[unit].state.total();
+  if (place_of(unit) != StatePlace::kDevice) {
+    return allocate(bytes, resident_bytes_.optimizer);
+  }
+  return allocate_on_device(
+      bytes, fmt::format("the optimizer state of unit \"{}\"", model_.units[unit].name));
+}
+
+std::byte* Rank::allocate_accumulator(std::size_t unit) {
+  const std::size_t bytes = sizes_.units[unit].accumulator;
+  if (sizes_.units[unit].gradient_on_device) {
+    return allocate_on_device(bytes,
+                              fmt::format("the gradient of unit \"{}\"", model_.units[unit].name));
+  }
+  // A device copies gradients straight into it.
+  return sizes_.accumulators_shared || accelerator_
+             ? allocate_shared(bytes, resident_bytes_.gradients)
+             : allocate(bytes, resident_bytes_.gradients);
 }
 
 SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch,

@@ -35,15 +35,22 @@ void Rank::allocate_weights(std::size_t unit) {
   const std::size_t size = bytes_of(options_.type);
   Memory& memory = memory_[unit];
   const std::size_t block_bytes = layout.padded_elements * size;
+  const bool updated_there = place_of(unit) != StatePlace::kHost;  // on the device
   if (residency_.whole[unit] && accelerator_) {
     memory.block = allocate_on_device(
         block_bytes, fmt::format("the whole weights of unit \"{}\"", model_.units[unit].name));
   } else if (residency_.whole[unit]) {
     memory.block = allocate_shared(block_bytes, resident_bytes_.weights);
-    memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
-    return;
   }
-  memory.shard = allocate_shared(layout.shard_elements * size, resident_bytes_.weights);
+  if (memory.block != nullptr && (updated_there || !accelerator_)) {
+    memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
+  } else if (updated_there) {
+    memory.shard =
+        allocate_on_device(layout.shard_elements * size,
+                           fmt::format("the weights of unit \"{}\"", model_.units[unit].name));
+  } else {
+    memory.shard = allocate_shared(layout.shard_elements * size, resident_bytes_.weights);
+  }
 }
 
 void Rank::allocate_units() {
@@ -65,12 +72,8 @@ void Rank::allocate_units() {
       continue;
     }
     place_state(buffers, options_.state_layout, options_.update, options_.type,
-                layouts_[unit].block.shard_elements,
-                allocate(sizes.state.total(), resident_bytes_.optimizer));
-    // A device copies gradients straight into it.
-    memory.accumulator = sizes_.accumulators_shared || accelerator_
-                             ? allocate_shared(sizes.accumulator, resident_bytes_.gradients)
-                             : allocate(sizes.accumulator, resident_bytes_.gradients);
+                layouts_[unit].block.shard_elements, allocate_state(unit));
+    memory.accumulator = allocate_accumulator(unit);
   }
 }
 
@@ -78,17 +81,26 @@ void Rank::allocate_twins() {
   for (const std::size_t unit : sizes_.twins) {
     const StateSizes& sizes = sizes_.units[unit].state;
     const std::size_t elements = layouts_[unit].block.shard_elements;
-    const auto take = [&](std::size_t bytes) {
-      return bytes == 0 ? nullptr : allocate(bytes, resident_bytes_.twins);
+    const StatePlace place = place_of(unit);
+    const std::string purpose =
+        fmt::format("the second copy of unit \"{}\"", model_.units[unit].name);
+    // Each array on the side of the one that it stands in for.
+    const auto take = [&](std::size_t bytes, bool on_device) {
+      return bytes == 0  ? nullptr
+             : on_device ? allocate_on_device(bytes, purpose)
+                         : allocate(bytes, resident_bytes_.twins);
     };
+    const bool state_there = place == StatePlace::kDevice;
+    const bool weight_there = place != StatePlace::kHost;
     UpdateTwin& twin = memory_[unit].twin;
-    twin.master = take(options_.type == DType::kF32 ? elements * sizeof(float) : sizes.master);
+    twin.master = options_.type == DType::kF32 ? take(elements * sizeof(float), weight_there)
+                                               : take(sizes.master, state_there);
     for (std::size_t array = 0; array < 2; ++array) {
-      twin.state[array] = take(sizes.state[array]);
-      twin.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array]));
+      twin.state[array] = take(sizes.state[array], state_there);
+      twin.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array], state_there));
     }
     if (memory_[unit].buffers.weight_is_half()) {
-      twin.weight = take(elements * bytes_of(options_.type));
+      twin.weight = take(elements * bytes_of(options_.type), weight_there);
     }
   }
 }
@@ -181,7 +193,9 @@ std::span<const float> Rank::slice_of(std::size_t unit, State state) {
   const std::size_t elements = layouts_[unit].block.shard_elements;
   if (state == State::kMaster) {
     const UpdateBuffers& now = optimizer_->state_of(unit).buffers;
-    if (const float* master = now.whole_master()) {
+    // Collectives of the host read it, so it is copied where it lies on the device.
+    const float* master = now.whole_master();
+    if (master != nullptr && !(accelerator_ && accelerator_->holds(master))) {
       return {master, elements};
     }
     slice_in_fp32_.resize(elements);
@@ -192,7 +206,7 @@ std::span<const float> Rank::slice_of(std::size_t unit, State state) {
     slice_in_fp32_.assign(elements, 0.0F);
     return slice_in_fp32_;
   }
-  if (sizes_.accumulator_type == DType::kF32) {
+  if (sizes_.accumulator_type == DType::kF32 && !sizes_.units[unit].gradient_on_device) {
     return {reinterpret_cast<const float*>(memory_[unit].accumulator), elements};
   }
   slice_in_fp32_.resize(elements);

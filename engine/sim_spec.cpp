@@ -38,6 +38,7 @@ struct Key {
 constexpr std::array kKeys = {Key{"compute", &SimSpec::compute_flops_per_s, Kind::kFlops},
                               Key{"h2d", &SimSpec::to_device_bytes_per_s, Kind::kSpeed},
                               Key{"d2h", &SimSpec::to_host_bytes_per_s, Kind::kSpeed},
+                              Key{"hbm", &SimSpec::memory_bytes_per_s, Kind::kSpeed},
                               Key{"memory", &SimSpec::memory_bytes, Kind::kBytes},
                               Key{"latency", &SimSpec::latency_s, Kind::kTime}};
 
@@ -103,8 +104,9 @@ void set(SimSpec& spec, std::string_view part) {
     return;
   }
   throw user_error("sim_spec",
-                   "\"{}\" names nothing of the simulated device; it has compute, h2d, d2h, memory "
-                   "and latency, as in compute=2T,h2d=50GB,d2h=50GB,memory=16GB,latency=10us",
+                   "\"{}\" names nothing of the simulated device; it has compute, h2d, d2h, hbm, "
+                   "memory and latency, as in "
+                   "compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,memory=16GB,latency=10us",
                    part);
 }
 
@@ -121,9 +123,9 @@ SimSpec parse_sim_spec(std::string_view text) {
 }
 
 std::string to_string(const SimSpec& spec) {
-  return fmt::format("compute={},h2d={},d2h={},memory={},latency={}", spec.compute_flops_per_s,
-                     spec.to_device_bytes_per_s, spec.to_host_bytes_per_s, spec.memory_bytes,
-                     spec.latency_s);
+  return fmt::format("compute={},h2d={},d2h={},hbm={},memory={},latency={}",
+                     spec.compute_flops_per_s, spec.to_device_bytes_per_s, spec.to_host_bytes_per_s,
+                     spec.memory_bytes_per_s, spec.memory_bytes, spec.latency_s);
 }
 
 }  // namespace tandem

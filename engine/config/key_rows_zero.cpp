@@ -36,10 +36,7 @@ void append_offload(Rows& rows, ZeroConfig& z) {
   rows.push_back(key(p + "device", &o.device).one_of({"none", "cpu", "nvme"}));
   rows.push_back(key(p + "nvme_path", &o.nvme_path).unused(kNoNvme));
   rows.push_back(key(p + "pin_memory", &o.pin_memory).unused(kHostOnly));
-  rows.push_back(
-      key(p + "ratio", &o.ratio)
-          .range(0, 1)
-          .unused("compute runs on the CPU: all of the optimizer's state is in host memory"));
+  rows.push_back(key(p + "ratio", &o.ratio).range(0, 1));
   rows.push_back(key(p + "super_offload", &o.super_offload));
   rows.push_back(key(p + "cpuadam_cores_perc", &o.cpuadam_cores_perc).range(0, 1).above(0));
   rows.push_back(raw(p + "buffer_count", Kind::kInt, "4").unused(kNoNvme));

@@ -126,7 +126,7 @@ inline const KeyCase kZero[] = {
     {ZERO "offload_optimizer.fast_init", "false", "true", kLeft, "NVMe"},
     {ZERO "offload_optimizer.pipeline_read", "false", "true", kLeft, "NVMe"},
     {ZERO "offload_optimizer.pipeline_write", "false", "true", kLeft, "NVMe"},
-    {ZERO "offload_optimizer.ratio", "1", "0.9", kLeft, "host memory"},
+    {ZERO "offload_optimizer.ratio", "1", "0.9"},
     {ZERO "offload_optimizer.super_offload", "false", "true"},
     {ZERO "offload_optimizer.cpuadam_cores_perc", "0.8", "0.5"},
     {ZERO "offload_param.device", "\"none\"", "\"cpu\"", kLeft, "host memory"},

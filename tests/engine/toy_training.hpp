@@ -40,6 +40,8 @@ struct Setting {
   StateLayout state_layout = StateLayout::kFp32;
   DeviceKind device = DeviceKind::kCpu;
   OpenGpu open_gpu;
+  Placement placement = Placement::kAuto;
+  std::vector<StatePlace> places = {};
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
 };
@@ -66,6 +68,8 @@ inline InitializeArgs arguments(const Setting& setting,
   args.options.device = setting.device;
   args.options.open_gpu = setting.open_gpu;
   args.options.sim = setting.sim;
+  args.options.placement = setting.placement;
+  args.options.places = setting.places;
   args.options.overlap = setting.overlap;
   args.options.speculate = setting.speculate;
   args.options.forced_misses = setting.forced_misses;
