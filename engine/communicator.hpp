@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "actors/collective_backend.hpp"
@@ -25,6 +26,8 @@ class Communicator {
   [[nodiscard]] virtual int cores_shared_by() const { return 1; }
   /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;
+  /// What rank 0 hands in, on every rank: for what ranks measure and must agree on. All ranks call it, in the same order.
+  [[nodiscard]] virtual std::string of_first_rank(std::string value) { return value; }
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which outlive it. Called once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
   /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. A StagedBackend unless said otherwise.

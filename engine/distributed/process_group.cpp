@@ -117,6 +117,16 @@ void ProcessGroup::require_same(std::string_view what, std::string_view value) {
   throw_first_difference(what, values);
 }
 
+std::string ProcessGroup::of_first_rank(std::string value) {
+  if (store_ == nullptr) {
+    return value;
+  }
+  const std::string key = fmt::format("first/{}", questions_++);
+  std::vector<std::string> values = store_->all(key, value);
+  store_->leave_together(key + "/read");
+  return std::move(values.front());
+}
+
 // The same two ranks on every rank, so that all of them print the same line.
 void ProcessGroup::throw_first_difference(std::string_view what,
                                           const std::vector<std::string>& values) const {

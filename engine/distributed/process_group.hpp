@@ -60,6 +60,7 @@ class ProcessGroup final : public Communicator {
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All ranks call it, with the
   /// same `what`.
   void require_same(std::string_view what, std::string_view value) override;
+  [[nodiscard]] std::string of_first_rank(std::string value) override;
 
  private:
   class Store;
@@ -77,7 +78,7 @@ class ProcessGroup final : public Communicator {
   std::unique_ptr<Store> store_;    // none at world 1
   std::vector<std::string> hosts_;  // by rank
   std::string job_;                 // secret, of all ranks
-  int questions_ = 0;               // require_same() so far
+  int questions_ = 0;               // require_same() and of_first_rank() so far
   bool backend_made_ = false;
 };
 
