@@ -139,6 +139,7 @@ int cifar10(CifarFlags flags) {
   metrics.note("data     " + data.description);
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.pin_cores));
+  metrics.note(planned.placement);
 
   finish_on_signals();
   train(flags, engine, metrics, total_steps, epoch_steps);

@@ -87,6 +87,7 @@ int finetune(FinetuneFlags flags) {
     metrics.note(line);
   }
   metrics.note(plan_line(planned.plan));
+  metrics.note(planned.placement);
   if (demo) {
     show_samples(metrics, "before training", pretrained, engine, *dataset);
   }

@@ -20,8 +20,6 @@ struct Later {
   const char* what;
 };
 constexpr std::array kLater = {
-    Later{"--placement", "placement of optimizer state"},
-    Later{"--offload_ratio", "placement of optimizer state"},
     Later{"--bucket_mb", "buckets smaller than a unit"},
     Later{"--io_backend", "the choice of an I/O back end"},
     Later{"--resume", "checkpoints"},
@@ -64,8 +62,17 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
                  "accelerator in real time")
       ->capture_default_str();
   app.add_option("--sim_spec", f.sim_spec,
-                 "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,memory=16GB,"
-                 "latency=10us");
+                 "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,"
+                 "memory=16GB,latency=10us");
+  app.add_option(
+         "--placement", f.placement,
+         "Where optimizer state lies on an accelerator: auto (per unit, so that the step is "
+         "shortest), cpu, gpu, or stream (in host memory, updated on the device)")
+      ->capture_default_str();
+  app.add_option(
+      "--offload_ratio", f.offload_ratio,
+      "Share of the optimizer's bytes (0 to 1) that stays on the host; the rest goes "
+      "where --placement says, by itself to the device; default: the config's, or chosen");
   app.add_option("--overlap", f.overlap,
                  "What may run at the same time: off, comm (gathers and reductions), offload (also "
                  "the optimizer, under the next forward), full (also under its own backward)")
@@ -148,6 +155,32 @@ void require_not_negative(std::string_view flag, double value) {
   }
 }
 
+namespace {
+
+void check_placement(const RunFlags& f) {
+  require_one_of("--placement", f.placement, {"auto", "cpu", "gpu", "stream"});
+  const double ratio = f.offload_ratio.value_or(1);
+  if (!(ratio >= 0 && ratio <= 1)) {
+    throw user_error("flags", "--offload_ratio is {}; it must be between 0 and 1", ratio);
+  }
+  if (f.placement == "cpu" && ratio < 1) {
+    throw user_error("flags",
+                     "--placement is cpu and --offload_ratio {}, which leaves {} of the state for "
+                     "the device; leave one of them out",
+                     ratio, 1 - ratio);
+  }
+  const bool on_cpu = f.device == "auto" || f.device == "cpu";
+  if (on_cpu && (f.placement == "gpu" || f.placement == "stream" || ratio < 1)) {
+    throw user_error(
+        "flags",
+        "{} needs an accelerator, and the CPU computes; leave it out, or use --device "
+        "sim for a simulated one",
+        ratio < 1 ? fmt::format("--offload_ratio {}", ratio) : "--placement " + f.placement);
+  }
+}
+
+}  // namespace
+
 void check_run_flags(const RunFlags& f) {
   require_one_of("--overlap", f.overlap, {"off", "comm", "offload", "full"});
   require_one_of("--speculate", f.speculate, {"auto", "on", "off"});
@@ -161,6 +194,7 @@ void check_run_flags(const RunFlags& f) {
   if (!(f.forced_misses >= 0 && f.forced_misses <= 1)) {
     throw user_error("flags", "--forced_misses is {}; it must be between 0 and 1", f.forced_misses);
   }
+  check_placement(f);
   require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
   require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
   if (f.device == "cuda") {
@@ -223,6 +257,8 @@ EngineOptions engine_options(const RunFlags& flags) {
                       : flags.speculate == "off" ? Speculate::kOff
                                                  : Speculate::kAuto;
   options.state_layout = state_format(flags.optimizer_state).layout;
+  options.placement = placement_of(flags.placement);
+  options.offload_ratio = flags.offload_ratio;
   options.inflight_buckets = flags.inflight_buckets;
   options.forced_misses = flags.forced_misses;
   options.gather_slots = flags.gather_slots;

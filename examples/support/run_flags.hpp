@@ -43,6 +43,8 @@ struct RunFlags {
   std::string overlap = "full";
   std::string speculate = "auto";
   std::string optimizer_state = "fp32";
+  std::string placement = "auto";
+  std::optional<double> offload_ratio;  // absent: the config's, or chosen
   int inflight_buckets = 0;
   double forced_misses = 0;
   int gather_slots = 0;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include <fmt/chrono.h>
@@ -11,6 +12,8 @@
 
 #include "engine/device_choice.hpp"
 #include "engine/memory_check.hpp"
+#include "engine/placement.hpp"
+#include "engine/placement_plan.hpp"
 #include "engine/program.hpp"
 #include "engine/resident_set.hpp"
 #include "models/io/file.hpp"
@@ -81,8 +84,49 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .peak_device_bytes = result.peak_device_bytes};
 }
 
+namespace {
+
+int optimizer_threads_of(const Config& config, const EngineOptions& options,
+                         const Communicator& ranks) {
+  const int sharers = ranks.cores_shared_by();
+  return CorePlan::of(CpuTopology::of_machine(false),
+                      {.ranks = sharers,
+                       .rank = ranks.rank() % sharers,
+                       .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
+                       .compute_threads = options.compute_threads,
+                       .optimizer_threads = options.optimizer_threads})
+      .optimizer_threads;
+}
+
+/// Decides where each unit's state lies, the same on all ranks, and says so in a line.
+std::string place_run(const Model& model, const Config& config, PlanInput& input,
+                      EngineOptions& options, Communicator& ranks) {
+  if (options.device == DeviceKind::kCpu) {
+    return "placement all on the host: the CPU computes";
+  }
+  const std::optional<double> ratio = offload_ratio_of(config, options);
+  const double measured =
+      ranks.rank() == 0 ? host_update_speed(input, optimizer_threads_of(config, options, ranks))
+                        : 0;
+  const double host_speed = std::stod(ranks.of_first_rank(fmt::format("{}", measured)));
+  const PlacementProblem problem = placement_problem(
+      model, input, PlacementHardware::of(options.sim, host_speed), options.overlap);
+  // DeepSpeed keeps state on the device unless the config offloads it; so do we, where there is room.
+  const bool offloads = config.zero.offload_optimizer.device != "none";
+  const bool keeps = options.placement == Placement::kAuto && !ratio && !offloads &&
+                     problem.fits(forced_places(model, Placement::kGpu, std::nullopt));
+  const PlannedPlacement planned =
+      plan_placement(model, problem, keeps ? Placement::kGpu : options.placement, ratio);
+  options.places = planned.places;
+  input.placement = planned.places;
+  input.device_bytes = static_cast<std::size_t>(options.sim.memory_bytes);
+  return "placement " + planned.text(model);
+}
+
+}  // namespace
+
 PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
-                    const Communicator& ranks, const LargestBatch& batch, const RunFlags& flags) {
+                    Communicator& ranks, const LargestBatch& batch, const RunFlags& flags) {
   PlanInput input = PlanInput::of(config, options, ranks.world_size());
   input.rows = std::min(input.rows, batch.records);
   input.length = batch.length;
@@ -93,6 +137,7 @@ PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& opt
     limits.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
                    "by --host_memory_gb"};
   }
+  std::string placement = place_run(model, config, input, options, ranks);
   FitReport report = check_fit(model, input, limits);
   require_fit(report, limits, ranks.rank() == 0);
   if (input.twins_chosen) {
@@ -100,7 +145,8 @@ PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& opt
     options.speculate = report.plan.twins > 0 ? options.speculate : Speculate::kOff;
   }
   std::string json = report.json(limits);
-  return {.plan = std::move(report.plan), .json = std::move(json)};
+  return {
+      .plan = std::move(report.plan), .json = std::move(json), .placement = std::move(placement)};
 }
 
 void write_plan(const PlannedRun& planned, const std::string& output_dir) {

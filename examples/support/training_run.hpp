@@ -35,7 +35,8 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 
 struct PlannedRun {
   MemoryPlan plan;
-  std::string json;  // the whole table, for memory_plan.json
+  std::string json;       // the whole table, for memory_plan.json
+  std::string placement;  // "placement embedding on the device; ..."
 };
 /// The largest micro-batch that a data set makes.
 struct LargestBatch {
@@ -45,7 +46,7 @@ struct LargestBatch {
 /// The memory that a run will need, before anything of it is allocated or written. Throws Error(kRefused) when it does not
 /// fit; the first rank prints the table. What the options leave to choose (how many units have twins) is as planned then.
 PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
-                    const Communicator& ranks, const LargestBatch& batch, const RunFlags& flags);
+                    Communicator& ranks, const LargestBatch& batch, const RunFlags& flags);
 /// output_dir/memory_plan.json.
 void write_plan(const PlannedRun& planned, const std::string& output_dir);
 /// "memory   812.0 MiB in host memory predicted, ...".

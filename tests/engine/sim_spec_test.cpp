@@ -21,6 +21,7 @@ TEST(SimSpec, TakesUnits) {
   EXPECT_DOUBLE_EQ(parse_sim_spec("compute=1.5TFLOP/s").compute_flops_per_s, 1.5e12);
   EXPECT_DOUBLE_EQ(parse_sim_spec("compute=900e12FLOPS").compute_flops_per_s, 9e14);
   EXPECT_DOUBLE_EQ(parse_sim_spec("h2d=25000000000").to_device_bytes_per_s, 25e9);
+  EXPECT_DOUBLE_EQ(parse_sim_spec("hbm=3TB/s").memory_bytes_per_s, 3e12);
   EXPECT_DOUBLE_EQ(parse_sim_spec("memory=512M").memory_bytes, 512e6);
   EXPECT_DOUBLE_EQ(parse_sim_spec("latency=0").latency_s, 0);
   EXPECT_DOUBLE_EQ(parse_sim_spec("latency=2ms").latency_s, 2e-3);

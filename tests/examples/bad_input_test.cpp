@@ -79,6 +79,16 @@ TEST_F(BadInput, FlagsThatMakeNoSense) {
   expect_refused(flags("--sim_spec compute=2T"), {"--sim_spec", "--device sim"});
   expect_refused(flags("--device sim --sim_spec compute=fast"), {"compute=fast", "compute=2T"});
   expect_refused(flags("--device sim --sim_spec speed=2T"), {"speed=2T", "latency"});
+  expect_refused(flags("--device sim --sim_spec hbm=0"), {"hbm=0", "hbm=50GB"});
+  expect_refused(flags("--placement disk"), {"--placement", "disk", "stream"});
+  expect_refused(flags("--placement gpu"), {"--placement gpu", "--device sim"});
+  expect_refused(flags("--placement stream --device cpu"), {"--placement stream", "--device sim"});
+  expect_refused(flags("--device sim --offload_ratio 1.5"), {"--offload_ratio", "1.5", "0 and 1"});
+  expect_refused(flags("--device sim --offload_ratio -0.1"), {"--offload_ratio", "-0.1"});
+  expect_refused(flags("--device sim --offload_ratio nan"), {"--offload_ratio", "nan"});
+  expect_refused(flags("--offload_ratio 0.5"), {"--offload_ratio 0.5", "--device sim"});
+  expect_refused(flags("--device sim --placement cpu --offload_ratio 0.5"),
+                 {"--placement", "--offload_ratio 0.5"});
   expect_refused(flags("--dtype fp8"), {"--dtype", "fp8"});
   expect_refused(flags("--stage 4"), {"stage", "4"});
   expect_refused(flags("--resume auto"), {"--resume"});

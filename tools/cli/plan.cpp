@@ -11,11 +11,14 @@
 
 #include "engine/config/config.hpp"
 #include "engine/memory_check.hpp"
+#include "engine/placement.hpp"
+#include "engine/placement_plan.hpp"
 #include "engine/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/device/gpu_probe.hpp"
+#include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"
 
@@ -40,6 +43,10 @@ struct Flags {
   std::string overlap = "full";
   int inflight_buckets = 0;
   std::string optimizer_state = "fp32";
+  std::string placement = "auto";
+  std::optional<double> offload_ratio;
+  std::string sim_spec;
+  int optimizer_threads = 0;  // 0: the usable cores
   bool json = false;
 };
 
@@ -88,6 +95,22 @@ void add_flags(CLI::App& app, Flags& f) {
   app.add_option("--optimizer_state", f.optimizer_state, "fp32, split, bf16 or int8")
       ->check(CLI::IsMember({"fp32", "split", "bf16", "int8"}))
       ->capture_default_str();
+  app.add_option("--placement", f.placement,
+                 "where optimizer state lies on an accelerator: auto (so that the step is "
+                 "shortest), cpu, gpu or stream")
+      ->check(CLI::IsMember({"auto", "cpu", "gpu", "stream"}))
+      ->capture_default_str();
+  app.add_option("--offload_ratio", f.offload_ratio,
+                 "share of the optimizer's bytes that stays on the host; default: the config's, or "
+                 "chosen")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--sim_spec", f.sim_spec,
+                 "the accelerator's speeds, for the placement, e.g. "
+                 "compute=500T,h2d=50GB,d2h=50GB,hbm=4TB; default: of a PCIe 5 machine like that");
+  app.add_option("--optimizer_threads", f.optimizer_threads,
+                 "threads whose update speed is measured here; 0: all usable cores")
+      ->check(CLI::Range(0, 1 << 12))
+      ->capture_default_str();
   app.add_flag("--json", f.json, "print JSON instead of the table");
 }
 
@@ -130,6 +153,41 @@ MemoryLimits limits_of(const Flags& f, std::int64_t ranks_per_host, bool acceler
   return limits;
 }
 
+// What no --sim_spec says: bf16 products as an H200 makes them at these shapes, PCIe 5 links, its memory.
+constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
+                                       .to_device_bytes_per_s = 50e9,
+                                       .to_host_bytes_per_s = 50e9,
+                                       .memory_bytes_per_s = 4e12};
+
+/// Places the state where there is room for it, into `input`; what came of it in a line.
+std::string place(const Model& model, const Flags& f, const Config& config,
+                  const EngineOptions& options, const MemoryLimits& limits, PlanInput& input) {
+  const MemoryPlan on_host = plan_memory(model, input);
+  const SimSpec spec = f.sim_spec.empty() ? kUsualAccelerator : parse_sim_spec(f.sim_spec);
+  const int threads = f.optimizer_threads > 0 ? f.optimizer_threads : machine::usable_cpus();
+  PlacementProblem problem = placement_problem(
+      model, input, PlacementHardware::of(spec, host_update_speed(input, threads)),
+      options.overlap);
+  if (limits.device) {
+    problem.device_bytes =
+        static_cast<double>(limits.device->bytes - on_host.total(MemoryKind::kDevice));
+    input.device_bytes = static_cast<std::size_t>(limits.device->bytes);
+  }
+  if (limits.host) {
+    const std::vector<StatePlace> host(model.units.size(), StatePlace::kHost);
+    problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
+                             static_cast<double>(on_host.ranks_per_host) +
+                         problem.host_bytes_of(host);
+  }
+  const std::optional<double> ratio = offload_ratio_of(config, options);
+  const PlannedPlacement planned = plan_placement(model, problem, options.placement, ratio);
+  if (!planned.chosen || problem.fits(planned.places)) {
+    input.placement = planned.places;
+    return planned.text(model);
+  }
+  return "none that fits";
+}
+
 HfConfig described(const std::string& name) {
   const HfConfigOptions sizes = {.only_sizes = true};
   return std::filesystem::is_regular_file(name) ? read_hf_config(name, sizes)
@@ -156,24 +214,32 @@ int run_plan(int argc, char** argv) {
   const EngineOptions options = {
       .overlap = flags.overlap == "full" ? Overlap::kFull : Overlap::kOffload,
       .inflight_buckets = flags.inflight_buckets,
+      .placement = placement_of(flags.placement),
+      .offload_ratio = flags.offload_ratio,
       .activation_checkpointing = flags.activation_checkpointing,
       .gather_slots = flags.gather_slots};
+  if (!accelerator) {
+    require_host_alone(options.placement, {});
+  }
   PlanInput input = PlanInput::of(config, options, ranks_per_host);
   input.length = std::min(flags.max_length, shape.max_position_embeddings);
   input.accelerator = accelerator;
   input.state_format = flags.optimizer_state;
   const MemoryLimits limits = limits_of(flags, ranks_per_host, accelerator);
-  const FitReport report = check_fit(describe_causal_lm(shape), input, limits);
+  const Model model = describe_causal_lm(shape);
+  const std::string placement =
+      accelerator ? place(model, flags, config, options, limits, input) : "all on the host";
+  const FitReport report = check_fit(model, input, limits);
   if (flags.json) {
     fmt::print("{}", report.json(limits));
   } else {
     fmt::print(
         "{} ({}): {:.2f} billion parameters, {}, ZeRO stage {}, {} rank{}, {} x {} tokens per "
-        "micro-batch, {}, optimizer state {}\n\n{}",
+        "micro-batch, {}, optimizer state {}\nplacement: {}\n\n{}",
         flags.model_name, shape.model_type, static_cast<double>(report.plan.parameters) / 1e9,
         name_of(config.precision()), config.zero.stage, flags.world_size,
         flags.world_size == 1 ? "" : "s", input.rows, input.length,
-        accelerator ? "on an accelerator" : "on the CPU", flags.optimizer_state,
+        accelerator ? "on an accelerator" : "on the CPU", flags.optimizer_state, placement,
         report.text(limits));
   }
   std::fflush(stdout);
