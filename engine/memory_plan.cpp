@@ -49,6 +49,7 @@ class Planner {
   MemoryPlan run() {
     plan_.gather_slots = sizes_.gather_slots;
     plan_.ranks_per_host = in_.ranks_per_host;
+    plan_.simulated_bytes = static_cast<std::int64_t>(sizes_.device_bytes());
     for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
       add_unit(unit);
     }

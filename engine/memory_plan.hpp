@@ -96,6 +96,8 @@ struct MemoryPlan {
   std::int64_t parameters = 0;
   std::size_t gather_slots = 0;
   std::size_t twins = 0;  // units that can be updated ahead of the verdict
+  /// What a simulated accelerator's memory will hold, which the host has and which is counted there.
+  std::int64_t simulated_bytes = 0;
   std::int64_t ranks_per_host = 1;
 
   [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {

@@ -105,6 +105,11 @@ std::string place_run(const Model& model, const Config& config, PlanInput& input
     return "placement all on the host: the CPU computes";
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
+  if (options.device == DeviceKind::kCuda) {
+    require_host_placement(options.placement, options.offload_ratio);
+    input.placement.assign(model.units.size(), StatePlace::kHost);
+    return "placement all on the host: a GPU has no kernels for updates yet";
+  }
   const double measured =
       ranks.rank() == 0 ? host_update_speed(input, optimizer_threads_of(config, options, ranks))
                         : 0;
@@ -187,8 +192,8 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
     figure(MemoryKind::kShared, held.shared);
   }
   if (is_simulated) {  // its memory is the host's, and counted there, too
-    const auto bytes = static_cast<std::int64_t>(engine.resident_bytes().device);
-    summary.memory["device"] = {.predicted_bytes = bytes, .actual_bytes = bytes};
+    figure(MemoryKind::kDevice, static_cast<std::int64_t>(engine.resident_bytes().device));
+    summary.memory["device"].predicted_bytes = plan.simulated_bytes;
   } else if (device == DeviceKind::kCuda) {  // slots and blocks; activations come on top
     figure(MemoryKind::kDevice, static_cast<std::int64_t>(engine.resident_bytes().device));
   }
