@@ -5,10 +5,6 @@
 // the unit's state or gets it slice by slice (update_runner.hpp). Before each slice the queued unit of that runner with
 // the earliest deadline is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. A few
 // slices are under way at any time: while one runs out, the pool already has the next, and does not idle between units.
-// chunks are handed to the unit's runner in slices: a few chunks of one unit. A runner is the pool, or a device that has
-// the unit's state or gets it slice by slice (update_runner.hpp). Before each slice the queued unit of that runner with
-// the earliest deadline is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. A few
-// slices are under way at any time: while one runs out, the pool already has the next, and does not idle between units.
 // A unit begun ahead of the verdict is finished first: each gradient is more urgent than those before it, and where the
 // optimizer is the slower one every unit would be left half done by the next, to be finished out of place, which takes
 // longer. What had not begun at the verdict is done in place. The work before each deadline is the same either way.
