@@ -96,7 +96,6 @@ class Accelerator {
   [[nodiscard]] ComputeDevice* compute() const noexcept {
     return gpu_ != nullptr ? gpu_->compute.get() : nullptr;
   }
-  [[nodiscard]] Device& device() noexcept { return *device_; }
   /// Behind all that the lane has queued so far. Only on a GPU.
   [[nodiscard]] DeviceEvent queued();
   /// These blocks are in use until `event`: collectives on them wait for it on the device.

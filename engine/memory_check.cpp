@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engine/update_config.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
@@ -95,6 +96,7 @@ std::string Change::text() const { return fmt::format("{}", fmt::join(parts, ", 
 
 FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& limits,
                     const ChangesAllowed& allowed) {
+  require_state_layout(input.update, input.state_layout, input.type);
   const PlanInput asked = input;
   FitReport report{.plan = plan_and_place(model, input, limits)};
   report.lacks = shortfall_of(report.plan, limits);

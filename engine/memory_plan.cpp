@@ -40,7 +40,7 @@ class Planner {
                               .micro_steps = static_cast<int>(input.micro_steps),
                               .gather_slots = input.gather_slots,
                               .update = input.update,
-                              .layout = state_format(input.state_format).layout,
+                              .layout = input.state_layout,
                               .twins = input.twins,
                               .places = input.placement,
                               .device_bytes = input.device_bytes},
@@ -273,31 +273,12 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                   .compute_threads = options.compute_threads > 0 ? options.compute_threads
                                                                  : machine::usable_cpus(),
                   .update = update_config(config.optimizer),
-                  .state_format = std::string(name_of(options.state_layout)),
+                  .state_layout = options.state_layout,
                   .twins = TwinRoom::of(options, config.world_size),
                   .world_size = config.world_size,
                   .ranks_per_host = ranks_per_host};
   input.twins_chosen = input.twins.units == SIZE_MAX;
   return input;
-}
-
-const std::vector<StateFormat>& state_formats() {
-  static const std::vector<StateFormat> kFormats = {
-      {"fp32", StateLayout::kFp32, ""},
-      {"split", StateLayout::kSplit, "the same bits"},
-      {"bf16", StateLayout::kBf16, "moments rounded to 16 bits"},
-      {"int8", StateLayout::kInt8, "moments rounded to 8 bits"}};
-  return kFormats;
-}
-
-const StateFormat& state_format(std::string_view name) {
-  const auto& all = state_formats();
-  const auto found = std::ranges::find(all, name, &StateFormat::name);
-  if (found == all.end()) {
-    throw user_error("plan", "optimizer state \"{}\" is not known; use fp32, split, bf16 or int8",
-                     name);
-  }
-  return *found;
 }
 
 std::int64_t MemoryPlan::total(MemoryKind kind) const {

@@ -44,16 +44,6 @@ enum class MemoryPurpose : std::uint8_t {
 inline constexpr std::size_t kMemoryPurposes = 13;
 std::string_view name_of(MemoryPurpose purpose);
 
-/// A layout of the optimizer's state.
-struct StateFormat {
-  std::string_view name;  // as --optimizer_state says it
-  StateLayout layout = StateLayout::kFp32;
-  std::string_view drawback;  // for advice
-};
-/// Throws user_error for an unknown name, with the known ones.
-const StateFormat& state_format(std::string_view name);
-const std::vector<StateFormat>& state_formats();
-
 struct PlanInput {
   DType type = DType::kF32;
   ZeroConfig zero;
@@ -64,7 +54,7 @@ struct PlanInput {
   int gather_slots = 0;  // 0: chosen
   int compute_threads = 1;
   UpdateConfig update;  // of the optimizer
-  std::string state_format = "fp32";
+  StateLayout state_layout = StateLayout::kFp32;
   TwinRoom twins;             // for updates ahead of the verdict
   bool twins_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;

@@ -1,5 +1,7 @@
 #include "engine/options.hpp"
 
+#include "runtime/util/error.hpp"
+
 namespace tandem {
 
 std::string_view name_of(Overlap overlap) {
@@ -38,6 +40,22 @@ std::string_view name_of(DeviceKind device) {
       return "cuda";
   }
   return "";
+}
+
+StateLayout state_layout_of(std::string_view name) {
+  for (const StateLayout layout :
+       {StateLayout::kFp32, StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
+    if (name == name_of(layout)) {
+      return layout;
+    }
+  }
+  throw user_error("flags", "--optimizer_state is {}; use fp32, split, bf16 or int8", name);
+}
+
+bool may_speculate(const EngineOptions& options) {
+  return options.overlap == Overlap::kFull &&
+         (options.speculate == Speculate::kOn ||
+          (options.speculate == Speculate::kAuto && options.device != DeviceKind::kCpu));
 }
 
 }  // namespace tandem

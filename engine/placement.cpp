@@ -20,13 +20,18 @@ std::optional<double> offload_ratio_of(const Config& config, const EngineOptions
   return given ? std::optional(offload.ratio) : std::nullopt;
 }
 
-void require_host_alone(Placement placement, std::span<const StatePlace> places) {
+void require_possible_places(DeviceKind device, Placement placement,
+                             std::span<const StatePlace> places) {
   const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
-  if (leaves || std::ranges::any_of(places, [](StatePlace p) { return p != StatePlace::kHost; })) {
-    throw user_error("engine",
-                     "placement is {}, and the CPU computes; use --placement cpu, or an "
-                     "accelerator (--device sim simulates one)",
-                     leaves ? name_of(placement) : "given by unit");
+  const bool given =
+      std::ranges::any_of(places, [](StatePlace p) { return p != StatePlace::kHost; });
+  if (device != DeviceKind::kSim && (leaves || given)) {
+    throw user_error(
+        "engine",
+        "placement is {}, and {}; use --placement cpu (--device sim simulates an "
+        "accelerator that updates)",
+        leaves ? name_of(placement) : "given by unit",
+        device == DeviceKind::kCpu ? "the CPU computes" : "updates do not run on a GPU yet");
   }
 }
 

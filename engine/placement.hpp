@@ -24,8 +24,10 @@ namespace tandem {
 [[nodiscard]] std::optional<double> offload_ratio_of(const Config& config,
                                                      const EngineOptions& options);
 
-/// Throws user_error where somebody wants another place than the host, and there is no accelerator.
-void require_host_alone(Placement placement, std::span<const StatePlace> places);
+/// Throws user_error where somebody wants another place than the host, and updates run there alone: on the CPU, and on a
+/// GPU as long as there are no kernels for it.
+void require_possible_places(DeviceKind device, Placement placement,
+                             std::span<const StatePlace> places);
 
 /// By --placement and --offload_ratio alone; empty: all on the host. `ratio` counts bytes: units leave the host from the
 /// first one on as long as at least that share stays; one that is too large for what is left is passed over.

@@ -21,7 +21,7 @@ RankSizes sizes_with(const Model& model, const PlanInput& input, const Residency
                         .micro_steps = static_cast<int>(input.micro_steps),
                         .gather_slots = input.gather_slots,
                         .update = input.update,
-                        .layout = state_format(input.state_format).layout,
+                        .layout = input.state_layout,
                         .twins = input.twins,
                         .places = std::vector<StatePlace>(model.units.size(), place)},
                        residency, classes);
@@ -112,7 +112,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
 double host_update_speed(const PlanInput& input, int optimizer_threads) {
   const bool is_kept = input.micro_steps == 1 && input.world_size == 1;
   return update_speed({.update = input.update,
-                       .layout = state_format(input.state_format).layout,
+                       .layout = input.state_layout,
                        .weight = input.type,
                        .gradient = is_kept ? input.type : DType::kF32,
                        .threads = optimizer_threads});

@@ -16,15 +16,9 @@ namespace tandem {
 
 namespace {
 
-void require_layout(const UpdateConfig& update, StateLayout layout, DType type) {
-  if (const std::string_view why = why_unsupported(update.kind, layout, type); !why.empty()) {
-    throw user_error("engine", "optimizer_state is {}, and {}; use fp32", name_of(layout), why);
-  }
-}
-
 std::vector<StatePlace> places_of(const Model& model, const RankOptions& options) {
-  if (options.device == DeviceKind::kCpu) {
-    require_host_alone(options.placement, options.places);
+  require_possible_places(options.device, options.placement, options.places);
+  if (options.device != DeviceKind::kSim) {
     return {};
   }
   return options.places.empty() ? forced_places(model, options.placement, options.offload_ratio)
@@ -93,7 +87,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
           {.threads = options_.link_threads, .cores = options_.service_cores, .name = "link"}),
       scope_(loop_, "actors") {
   connect(communicator);
-  require_layout(options_.update, options_.state_layout, options_.type);
+  require_state_layout(options_.update, options_.state_layout, options_.type);
   for (const UnitSpec& unit : model_.units) {
     layouts_.push_back(ParameterLayout::of(unit, residency_));
     parameter_count_ += unit.numel();

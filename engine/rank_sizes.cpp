@@ -101,7 +101,7 @@ std::vector<std::size_t> twins_of(const Model& model, const RankShape& shape,
 }  // namespace
 
 TwinRoom TwinRoom::of(const EngineOptions& options, std::int64_t world_size) {
-  if (options.overlap != Overlap::kFull || options.speculate == Speculate::kOff) {
+  if (!may_speculate(options)) {
     return {};
   }
   if (options.inflight_buckets > 0) {

@@ -70,19 +70,26 @@ Knob stage_knob(const PlanInput& now) {
 }
 
 Knob state_knob(const PlanInput& now) {
+  struct Smaller {
+    StateLayout layout;
+    std::string_view drawback;
+  };
+  constexpr Smaller kEverSmaller[] = {{StateLayout::kFp32, ""},
+                                      {StateLayout::kSplit, "the same bits"},
+                                      {StateLayout::kBf16, "moments rounded to 16 bits"},
+                                      {StateLayout::kInt8, "moments rounded to 8 bits"}};
   Knob knob;
   int cost = 4;
   bool behind = false;  // of those that are smaller than what is used now
-  for (const StateFormat& format : state_formats()) {
-    const bool of_halves_only = format.layout == StateLayout::kSplit;
-    if (behind && supports(now.update.kind, format.layout, now.type) &&
+  for (const auto& [layout, drawback] : kEverSmaller) {
+    const bool of_halves_only = layout == StateLayout::kSplit;
+    if (behind && supports(now.update.kind, layout, now.type) &&
         !(of_halves_only && now.accelerator)) {
-      knob.push_back(
-          {cost, fmt::format("--optimizer_state {} ({})", format.name, format.drawback),
-           [name = std::string(format.name)](PlanInput& in) { in.state_format = name; }});
+      knob.push_back({cost, fmt::format("--optimizer_state {} ({})", name_of(layout), drawback),
+                      [layout](PlanInput& in) { in.state_layout = layout; }});
       cost += 2;
     }
-    behind = behind || format.name == now.state_format;
+    behind = behind || layout == now.state_layout;
   }
   return knob;
 }

@@ -21,7 +21,7 @@ TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
     : rank_(rank),
       overlap_(options.overlap),
       forced_misses_(options.forced_misses),
-      speculation_(options.speculate),
+      speculation_(may_speculate(options) ? options.speculate : Speculate::kOff),
       gatherer_(rank.parameter_shards(), rank.classes().weights.pools(), rank.scope(),
                 options.overlap != Overlap::kOff),
       runner_(rank.model(), rank.units(), options.activation_checkpointing),
@@ -101,7 +101,7 @@ Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
 }
 
 Task<> TrainStep::backward(double seed) {
-  if (++backwards_ == micro_steps_ && overlap_ == Overlap::kFull && speculation_.worthwhile()) {
+  if (++backwards_ == micro_steps_ && speculation_.worthwhile()) {
     // Not before: slices of the step before may read its constants until this step's forward had the unit.
     set_constants(ahead_steps_, expected_, 1 / expected_.loss_scale);
     ahead_ = true;

@@ -1,5 +1,8 @@
 #include "engine/update_config.hpp"
 
+#include "actors/kernels/state_memory.hpp"
+#include "runtime/util/error.hpp"
+
 namespace tandem {
 
 UpdateConfig update_config(const OptimizerConfig& optimizer) {
@@ -14,6 +17,12 @@ UpdateConfig update_config(const OptimizerConfig& optimizer) {
           .momentum = optimizer.momentum,
           .dampening = optimizer.dampening,
           .nesterov = optimizer.nesterov};
+}
+
+void require_state_layout(const UpdateConfig& update, StateLayout layout, DType type) {
+  if (const std::string_view why = why_unsupported(update.kind, layout, type); !why.empty()) {
+    throw user_error("engine", "optimizer_state is {}, and {}; use fp32", name_of(layout), why);
+  }
 }
 
 DType compute_type(Precision precision) noexcept {

@@ -38,6 +38,11 @@ std::optional<Pair> that_share_a_gpu(std::span<const RankPlace> places) {
   return std::nullopt;
 }
 
+/// The last word of a host's name is what people call it.
+std::string_view name_of_host(std::string_view host) noexcept {
+  return host.substr(host.find_last_of(' ') + 1);
+}
+
 }  // namespace
 
 std::string_view name_of(BackendKind kind) noexcept {
@@ -54,8 +59,15 @@ std::string_view name_of(BackendKind kind) noexcept {
   return "";
 }
 
-std::string_view name_of_host(std::string_view host) noexcept {
-  return host.substr(host.find_last_of(' ') + 1);
+void require_one_host(std::span<const std::string> hosts) {
+  const auto other =
+      std::ranges::find_if(hosts, [&](const std::string& host) { return host != hosts.front(); });
+  if (other != hosts.end()) {
+    throw user_error("ranks",
+                     "rank 0 is on host {}, rank {} on host {} (or in another container); "
+                     "collectives need all ranks on one host",
+                     name_of_host(hosts.front()), other - hosts.begin(), name_of_host(*other));
+  }
 }
 
 BackendKind choose_backend(std::span<const RankPlace> places) {
@@ -86,13 +98,11 @@ BackendKind choose_backend(std::span<const RankPlace> places) {
     }
     return BackendKind::kStaged;
   }
-  if (elsewhere) {
-    throw user_error("ranks",
-                     "rank 0 is on host {}, rank {} on host {} (or in another container); "
-                     "collectives need all ranks on one host",
-                     name_of_host(places.front().host), *elsewhere,
-                     name_of_host(places[*elsewhere].host));
+  std::vector<std::string> hosts;
+  for (const RankPlace& place : places) {
+    hosts.emplace_back(place.host);
   }
+  require_one_host(hosts);
   return places.size() == 1 ? BackendKind::kSelf : BackendKind::kShm;
 }
 

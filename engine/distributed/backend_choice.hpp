@@ -26,7 +26,7 @@ enum class BackendKind : unsigned char {
 /// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end joins them all.
 [[nodiscard]] BackendKind choose_backend(std::span<const RankPlace> places);
 
-/// The last word of a host's name is what people call it.
-[[nodiscard]] std::string_view name_of_host(std::string_view host) noexcept;
+/// Throws a user error where not all are one host. `hosts` by rank.
+void require_one_host(std::span<const std::string> hosts);
 
 }  // namespace tandem

@@ -205,14 +205,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
   options.connect_timeout = timeout_;
   options.timeout = ShmBackend::default_timeout();
   if (world_size() > 1) {
-    const auto other = std::ranges::find_if(
-        hosts_, [&](const std::string& host) { return host != hosts_.front(); });
-    if (other != hosts_.end()) {
-      throw user_error("ranks",
-                       "rank 0 is on host {}, rank {} on host {} (or in another container); "
-                       "collectives need all ranks on one host",
-                       name_of_host(hosts_.front()), other - hosts_.begin(), name_of_host(*other));
-    }
+    require_one_host(hosts_);
     options.api = &NcclApi::load();
     options.peers = ShmNcclPeers::connect(loop, {.rank = options.rank,
                                                  .world = options.world,

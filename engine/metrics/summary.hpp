@@ -38,7 +38,7 @@ struct RunSummary {
   double tflops = 0;
   double mfu = 0;
   double overlap_efficiency = 0;
-  double optimizer_s = 0;  // of a step, as the next
+  double optimizer_s = 0;          // of a step, as the next
   double exposed_optimizer_s = 0;  // mean per step
   std::int64_t speculation_steps = 0;
   std::int64_t speculation_rollbacks = 0;

@@ -79,7 +79,7 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
       ->capture_default_str();
   app.add_option("--speculate", f.speculate,
                  "With --overlap full, whether updates begin ahead of the verdict on the gradient: "
-                 "auto, on or off")
+                 "auto (beside an accelerator), on or off")
       ->capture_default_str();
   app.add_option("--inflight_buckets", f.inflight_buckets,
                  "Units that may be ahead of the verdict, each with a second copy of its optimizer "
@@ -169,13 +169,13 @@ void check_placement(const RunFlags& f) {
                      "the device; leave one of them out",
                      ratio, 1 - ratio);
   }
-  const bool on_cpu = f.device == "auto" || f.device == "cpu";
-  if (on_cpu && (f.placement == "gpu" || f.placement == "stream" || ratio < 1)) {
+  if (f.device != "sim" && (f.placement == "gpu" || f.placement == "stream" || ratio < 1)) {
     throw user_error(
         "flags",
-        "{} needs an accelerator, and the CPU computes; leave it out, or use --device "
-        "sim for a simulated one",
-        ratio < 1 ? fmt::format("--offload_ratio {}", ratio) : "--placement " + f.placement);
+        "{} needs an accelerator that updates, and --device {} has none; leave it out, or use "
+        "--device sim for a simulated one",
+        ratio < 1 ? fmt::format("--offload_ratio {}", ratio) : "--placement " + f.placement,
+        f.device);
   }
 }
 
@@ -256,7 +256,7 @@ EngineOptions engine_options(const RunFlags& flags) {
   options.speculate = flags.speculate == "on"    ? Speculate::kOn
                       : flags.speculate == "off" ? Speculate::kOff
                                                  : Speculate::kAuto;
-  options.state_layout = state_format(flags.optimizer_state).layout;
+  options.state_layout = state_layout_of(flags.optimizer_state);
   options.placement = placement_of(flags.placement);
   options.offload_ratio = flags.offload_ratio;
   options.inflight_buckets = flags.inflight_buckets;

@@ -101,15 +101,13 @@ int optimizer_threads_of(const Config& config, const EngineOptions& options,
 /// Decides where each unit's state lies, the same on all ranks, and says so in a line.
 std::string place_run(const Model& model, const Config& config, PlanInput& input,
                       EngineOptions& options, Communicator& ranks) {
-  if (options.device == DeviceKind::kCpu) {
-    return "placement all on the host: the CPU computes";
+  if (options.device != DeviceKind::kSim) {
+    input.placement.assign(model.units.size(), StatePlace::kHost);
+    return fmt::format("placement all on the host: {}", options.device == DeviceKind::kCpu
+                                                            ? "the CPU computes"
+                                                            : "updates do not run on a GPU yet");
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
-  if (options.device == DeviceKind::kCuda) {
-    require_host_placement(options.placement, options.offload_ratio);
-    input.placement.assign(model.units.size(), StatePlace::kHost);
-    return "placement all on the host: a GPU has no kernels for updates yet";
-  }
   const double measured =
       ranks.rank() == 0 ? host_update_speed(input, optimizer_threads_of(config, options, ranks))
                         : 0;

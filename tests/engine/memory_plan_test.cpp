@@ -119,17 +119,17 @@ TEST(MemoryPlan, FollowsActivationsToTheirHighestPoint) {
 
 TEST(MemoryPlan, LayoutsOfStateHaveTheirBytes) {
   const Model model = model_with({{}, {}}, 1 << 20);
-  const auto state = [&](const char* format, DType type) {
-    const MemoryPlan plan = plan_memory(model, {.type = type, .state_format = format});
+  const auto state = [&](StateLayout layout, DType type) {
+    const MemoryPlan plan = plan_memory(model, {.type = type, .state_layout = layout});
     return in_all(plan, MemoryPurpose::kMaster) + in_all(plan, MemoryPurpose::kMoments);
   };
   constexpr std::int64_t kElements = 2 << 20;
-  EXPECT_EQ(state("fp32", DType::kBF16), 12 * kElements);
-  EXPECT_EQ(state("fp32", DType::kF32), 8 * kElements);  // the weights are the master
-  EXPECT_EQ(state("split", DType::kBF16), 10 * kElements);
-  EXPECT_EQ(state("bf16", DType::kBF16), 6 * kElements);
-  EXPECT_EQ(state("int8", DType::kBF16), 4 * kElements + kElements / 64);
-  EXPECT_THROW((void)state("fp8", DType::kBF16), Error);
+  EXPECT_EQ(state(StateLayout::kFp32, DType::kBF16), 12 * kElements);
+  EXPECT_EQ(state(StateLayout::kFp32, DType::kF32), 8 * kElements);  // the weights are the master
+  EXPECT_EQ(state(StateLayout::kSplit, DType::kBF16), 10 * kElements);
+  EXPECT_EQ(state(StateLayout::kBf16, DType::kBF16), 6 * kElements);
+  EXPECT_EQ(state(StateLayout::kInt8, DType::kBF16), 4 * kElements + kElements / 64);
+  EXPECT_THROW((void)state_layout_of("fp8"), Error);
 }
 
 TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {

@@ -159,6 +159,10 @@ constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
                                        .to_host_bytes_per_s = 50e9,
                                        .memory_bytes_per_s = 4e12};
 
+constexpr const char* kNotOnGpus =
+    "\n  (a GPU cannot update yet, a simulated accelerator can: for a run on a GPU plan with "
+    "--placement cpu)";
+
 /// Places the state where there is room for it, into `input`; what came of it in a line.
 std::string place(const Model& model, const Flags& f, const Config& config,
                   const EngineOptions& options, const MemoryLimits& limits, PlanInput& input) {
@@ -183,7 +187,9 @@ std::string place(const Model& model, const Flags& f, const Config& config,
   const PlannedPlacement planned = plan_placement(model, problem, options.placement, ratio);
   if (!planned.chosen || problem.fits(planned.places)) {
     input.placement = planned.places;
-    return planned.text(model);
+    const bool leaves =
+        std::ranges::any_of(planned.places, [](StatePlace at) { return at != StatePlace::kHost; });
+    return planned.text(model) + (leaves ? kNotOnGpus : "");
   }
   return "none that fits";
 }
@@ -212,19 +218,18 @@ int run_plan(int argc, char** argv) {
                                           : flags.world_size;
   const Config config = config_of(flags, accelerator ? "bf16" : "fp32");
   const EngineOptions options = {
+      .device = accelerator ? DeviceKind::kSim : DeviceKind::kCpu,  // one that can update
       .overlap = flags.overlap == "full" ? Overlap::kFull : Overlap::kOffload,
       .inflight_buckets = flags.inflight_buckets,
       .placement = placement_of(flags.placement),
       .offload_ratio = flags.offload_ratio,
       .activation_checkpointing = flags.activation_checkpointing,
       .gather_slots = flags.gather_slots};
-  if (!accelerator) {
-    require_host_alone(options.placement, {});
-  }
+  require_possible_places(options.device, options.placement, {});
   PlanInput input = PlanInput::of(config, options, ranks_per_host);
   input.length = std::min(flags.max_length, shape.max_position_embeddings);
   input.accelerator = accelerator;
-  input.state_format = flags.optimizer_state;
+  input.state_layout = state_layout_of(flags.optimizer_state);
   const MemoryLimits limits = limits_of(flags, ranks_per_host, accelerator);
   const Model model = describe_causal_lm(shape);
   const std::string placement =
