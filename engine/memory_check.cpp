@@ -53,9 +53,13 @@ namespace {
 /// no room for.
 void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, PlanInput& input) {
   const OffloadOptimizerConfig& offload = input.zero.offload_optimizer;
+  // What leaves the host with a unit: gradients of several ranks are added there.
+  const auto leaves = [alone = input.world_size == 1](const UnitCost& unit) {
+    return unit.master + unit.moments + (alone ? unit.accumulator : 0);
+  };
   std::size_t all = 0;
   for (const UnitCost& unit : all_on_host.units) {
-    all += unit.state();
+    all += leaves(unit);
   }
   const auto share = offload.device == "none" ? 1.0 : 1.0 - offload.ratio;
   auto wanted = static_cast<std::int64_t>(share * static_cast<double>(all));
@@ -64,7 +68,7 @@ void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, Pla
     wanted = std::max(wanted, over / all_on_host.ranks_per_host + (over > 0 ? 1 : 0));
   }
   for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
-    wanted -= static_cast<std::int64_t>(all_on_host.units[unit].state());
+    wanted -= static_cast<std::int64_t>(leaves(all_on_host.units[unit]));
     input.placement.push_back(StatePlace::kDevice);
   }
 }
@@ -87,6 +91,10 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
         plan.ranks_per_host;
     input.twins = {.units = SIZE_MAX,
                    .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
+    if (limits.device) {
+      const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
+      input.twins.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
+    }
     plan = plan_memory(model, input);
   }
   return plan;

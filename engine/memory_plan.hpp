@@ -76,8 +76,6 @@ struct UnitCost {
   std::size_t accumulator = 0;
   std::size_t master = 0;   // where it lies apart from the weights
   std::size_t moments = 0;  // all arrays
-
-  [[nodiscard]] std::size_t state() const noexcept { return accumulator + master + moments; }
 };
 
 struct MemoryPlan {

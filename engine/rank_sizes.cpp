@@ -170,7 +170,8 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Reside
   const std::size_t room = shape.device_bytes == 0
                                ? SIZE_MAX
                                : std::min(shape.device_bytes / 4, shape.device_bytes - used);
-  sizes.twins = twins_of(model, shape, classes, sizes.units, room);
+  sizes.twins =
+      twins_of(model, shape, classes, sizes.units, std::min(room, shape.twins.device_bytes));
   return sizes;
 }
 

@@ -24,8 +24,9 @@ inline constexpr std::size_t kStreamedSliceElements = 256 * std::size_t{1024};
 
 /// Room for second copies of state, which updates ahead of the verdict write to (--overlap full).
 struct TwinRoom {
-  std::size_t units = 0;  // at most
-  std::size_t bytes = 0;  // at most, of one rank, on the host
+  std::size_t units = 0;                // at most
+  std::size_t bytes = 0;                // at most, of one rank, on the host
+  std::size_t device_bytes = SIZE_MAX;  // at most, on its device
 
   /// As the options say; chosen: all that a quarter of the free memory holds.
   static TwinRoom of(const EngineOptions& options, std::int64_t world_size);

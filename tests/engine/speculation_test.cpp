@@ -78,10 +78,14 @@ TEST(Speculation, SaysWhatBecameOfIt) {
 
 TEST(Speculation, StopsWhileVerdictsKeepFailingAndTriesAgain) {
   int speculated = 0;
-  for (const Verdict& verdict : verdicts({.clip = 0.01, .speculate = Speculate::kAuto}, 40)) {
+  for (const Verdict& verdict :
+       verdicts({.clip = 0.01, .speculate = Speculate::kAuto, .device = DeviceKind::kSim}, 40)) {
     speculated += verdict.speculated ? 1 : 0;
   }
   EXPECT_EQ(speculated, 4) << "the fourth loss within sixteen verdicts ends it";
+  for (const Verdict& verdict : verdicts({.clip = 0, .speculate = Speculate::kAuto}, 4)) {
+    EXPECT_FALSE(verdict.speculated) << "the CPU's cores compute";
+  }
 
   Speculation speculation(Speculate::kAuto);
   for (int i = 0; i < 4; ++i) {

@@ -186,7 +186,7 @@ TEST_F(Descriptions, PlansOfLargeModelsAreSane) {
   four.ranks_per_host = 4;  // 128 GiB for all of them
   const FitReport crowded = on_h200("Llama-3.3-70B.json", four);
   ASSERT_TRUE(crowded.lacks);
-  EXPECT_TRUE(crowded.change) << crowded.advice();
+  EXPECT_FALSE(crowded.change) << "gradients of several ranks are added up on the host: 263 GiB";
 
   const FitReport oss = on_h200("gpt-oss-20b.json", run);
   ASSERT_TRUE(oss.lacks) << "fp32 state of 20 billion parameters";
