@@ -57,7 +57,7 @@ Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
                                    .to_device_bytes_per_s = spec.to_device_bytes_per_s,
                                    .to_host_bytes_per_s = spec.to_host_bytes_per_s,
                                    .operation_latency = duration_of(spec.latency_s),
-                                   .moves_bytes = spec.moves_bytes})),
+                                   .acts = spec.acts})),
       sim_(static_cast<SimDevice*>(device_.get())) {}
 
 Accelerator::Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu)

@@ -26,7 +26,7 @@ std::unique_ptr<Engine> timed_engine(const StepShape& shape,
   EngineOptions options{
       .device = DeviceKind::kSim, .overlap = wanted.overlap, .forced_misses = wanted.forced_misses};
   options.sim.memory_bytes = 1e12;
-  options.sim.moves_bytes = false;
+  options.sim.acts = false;
   options.sim.to_device_bytes_per_s = shape.link_bytes_per_s;
   options.sim.to_host_bytes_per_s = shape.link_bytes_per_s;
   options.compute_threads = 1;

@@ -23,7 +23,7 @@ Policies::Policies(const StepShape& shape)
                       .memory_bytes = kSets * 2 * shape.weights_of_layer,
                       .to_device_bytes_per_s = shape.link_bytes_per_s,
                       .to_host_bytes_per_s = shape.link_bytes_per_s,
-                      .moves_bytes = false}),
+                      .acts = false}),
       to_host_(device_.stream("to host")),
       to_device_(device_.stream("to device")) {
   const std::size_t n = shape.weights_of_layer;

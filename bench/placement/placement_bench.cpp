@@ -7,7 +7,7 @@
 // T(chosen) / T(best of all numbers of units per place, in three orders); time is the solver's.
 // engine/adamX: T measured on a simulated accelerator in real time, for every number of units per place of a model of equal
 // layers whose compute only lasts; X is t_Adam / t_GPU. `quality` as above, of medians; `predicted` is what the model says
-// of the chosen placement over what it took. The device's memory is as slow as a thread that stands for it.
+// of the chosen placement over what it took.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -125,12 +125,12 @@ constexpr std::int64_t kWeights = std::int64_t{3} << 20;  // of a layer
 constexpr std::size_t kRoom = 2;                          // layers on the device
 constexpr int kPasses = 3;                                // over the sweep
 constexpr int kStepsOfPass = 5;
-// Copies take no core, as on hardware; updates on the device are made by a thread, at about the speed of one.
-constexpr SimSpec kSlow = {.to_device_bytes_per_s = 20e9,
-                           .to_host_bytes_per_s = 20e9,
-                           .memory_bytes_per_s = 20e9,
-                           .memory_bytes = 1e12,
-                           .moves_bytes = false};
+// Copies and updates on the device take no core, as on hardware.
+constexpr SimSpec kAccelerator = {.to_device_bytes_per_s = 20e9,
+                                  .to_host_bytes_per_s = 20e9,
+                                  .memory_bytes_per_s = 1e12,
+                                  .memory_bytes = 1e12,
+                                  .acts = false};
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -140,7 +140,7 @@ double median(std::vector<double> values) {
 /// Seconds of some steps with these places.
 std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
                                    const std::vector<StatePlace>& places) {
-  EngineOptions options{.device = DeviceKind::kSim, .sim = kSlow, .places = places};
+  EngineOptions options{.device = DeviceKind::kSim, .sim = kAccelerator, .places = places};
   options.compute_threads = 1;
   options.optimizer_threads = 1;
   Engine engine({.model = timed_layers(kLayers, kWeights, times),
@@ -177,7 +177,7 @@ void run_engine(benchmark::State& state, double ratio) {
     times->backward_s = adam_s / ratio / kLayers * 0.75;
     PlacementProblem problem =
         placement_problem(timed_layers(kLayers, kWeights, times), input,
-                          PlacementHardware::of(kSlow, speed), Overlap::kFull);
+                          PlacementHardware::of(kAccelerator, speed), Overlap::kFull);
     // Room for so many layers, and for the stages of others.
     problem.device_bytes = kRoom * problem.units[0].on_device + problem.device_stage_bytes +
                            kLayers * problem.units[0].when_streamed;

@@ -213,7 +213,7 @@ void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const s
       .engine = in ? SimEngines::Engine::kToDevice : SimEngines::Engine::kToHost,
       .cost = options_.operation_latency + seconds(static_cast<double>(bytes) / speed),
       .work = [] {}};
-  if (options_.moves_bytes) {
+  if (options_.acts) {
     operation.work = [to, from, bytes] { std::memcpy(to, from, bytes); };
   }
   if (copies_++ == fail_copy_) {
@@ -228,7 +228,10 @@ void SimDevice::launch(std::uint32_t stream, Name name, KernelCost cost, Kernel 
   SimEngines::Operation operation{.name = name,
                                   .engine = SimEngines::Engine::kCompute,
                                   .cost = options_.operation_latency + seconds(cost.seconds + work),
-                                  .work = [run = std::move(kernel)] { run(nullptr); }};
+                                  .work = [] {}};
+  if (options_.acts) {
+    operation.work = [run = std::move(kernel)] { run(nullptr); };
+  }
   if (kernels_++ == fail_kernel_) {
     operation.fails = error(fmt::format("kernel \"{}\" failed", name.c_str()));
   }

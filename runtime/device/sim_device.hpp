@@ -29,9 +29,9 @@ class SimDevice final : public Device {
     double to_device_bytes_per_s = 25e9;
     double to_host_bytes_per_s = 25e9;
     Duration operation_latency = std::chrono::microseconds(3);  // of each copy and kernel
-    // False: a copy takes its time, and the bytes stay where they are. For measurements of a schedule whose content does
-    // not matter: a copy engine takes nothing from the host's cores, a thread that copies does.
-    bool moves_bytes = true;
+    // False: copies and kernels take their time, and nothing happens. For measurements of a schedule whose content does
+    // not matter: a device takes nothing from the host's cores, a thread that stands for it does.
+    bool acts = true;
   };
   SimDevice(EventLoop& loop, Options options);
   ~SimDevice() override;
