@@ -18,7 +18,7 @@ struct SimSpec {
   double memory_bytes_per_s = 2e12;  // of the device's own memory, read and written together (hbm)
   double memory_bytes = 16e9;
   double latency_s = 3e-6;  // of each copy and each segment
-  bool acts = true;  // not part of the notation: see SimDevice::Options
+  bool acts = true;         // not part of the notation: see SimDevice::Options
 };
 
 /// Throws user_error, naming the part that is wrong.
