@@ -35,16 +35,7 @@ class Planner {
         residency_(
             Residency::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
         classes_(SlotClasses::of(model, residency_)),
-        sizes_(RankSizes::of(model,
-                             {.type = input.type,
-                              .micro_steps = static_cast<int>(input.micro_steps),
-                              .gather_slots = input.gather_slots,
-                              .update = input.update,
-                              .layout = input.state_layout,
-                              .twins = input.twins,
-                              .places = input.placement,
-                              .device_bytes = input.device_bytes},
-                             residency_, classes_)) {}
+        sizes_(RankSizes::of(model, input.shape(), residency_, classes_)) {}
 
   MemoryPlan run() {
     plan_.gather_slots = sizes_.gather_slots;
@@ -279,6 +270,17 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                   .ranks_per_host = ranks_per_host};
   input.twins_chosen = input.twins.units == SIZE_MAX;
   return input;
+}
+
+RankShape PlanInput::shape() const {
+  return {.type = type,
+          .micro_steps = static_cast<int>(micro_steps),
+          .gather_slots = gather_slots,
+          .update = update,
+          .layout = state_layout,
+          .twins = twins,
+          .places = placement,
+          .device_bytes = device_bytes};
 }
 
 std::int64_t MemoryPlan::total(MemoryKind kind) const {

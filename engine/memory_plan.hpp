@@ -68,6 +68,8 @@ struct PlanInput {
   /// What a config and the engine's options say; rows from the config's micro-batch.
   static PlanInput of(const Config& config, const EngineOptions& options,
                       std::int64_t ranks_per_host);
+  /// What the sizes of a rank depend on.
+  [[nodiscard]] RankShape shape() const;
 };
 
 /// What one unit costs a rank, for whoever decides where its state lies.

@@ -16,15 +16,10 @@ namespace {
 
 RankSizes sizes_with(const Model& model, const PlanInput& input, const Residency& residency,
                      const SlotClasses& classes, StatePlace place) {
-  return RankSizes::of(model,
-                       {.type = input.type,
-                        .micro_steps = static_cast<int>(input.micro_steps),
-                        .gather_slots = input.gather_slots,
-                        .update = input.update,
-                        .layout = input.state_layout,
-                        .twins = input.twins,
-                        .places = std::vector<StatePlace>(model.units.size(), place)},
-                       residency, classes);
+  RankShape shape = input.shape();
+  shape.places.assign(model.units.size(), place);
+  shape.device_bytes = 0;  // second copies as if there were room
+  return RankSizes::of(model, shape, residency, classes);
 }
 
 PlacedSegment placed_segment(const Model& model, const PlanInput& input,

@@ -178,7 +178,6 @@ std::vector<std::unique_ptr<SlotPool>> Rank::make_pools(const SlotPools& pools,
 
 void Rank::make_actors() {
   collectives_ = std::make_unique<Collectives>(Collectives::Options{.backend = backend_.get()});
-  const bool on_gpu = accelerator_ && !accelerator_->is_simulated();
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     const UnitLayout& block = layouts_[unit].block;
@@ -209,7 +208,7 @@ void Rank::make_actors() {
                                     .accumulator_type = sizes_.accumulator_type,
                                     .slots = gradient_pools_[gradient_pool]->address(),
                                     .collectives = collectives_->address(),
-                                    .clears_padding = !on_gpu}));
+                                    .clears_padding = !on_gpu()}));
     UpdateBuffers buffers = memory.buffers;
     buffers.gradient = memory.accumulator;
     buffers.gradient_type = sizes_.accumulator_type;
@@ -350,7 +349,7 @@ void Rank::bind_gradients(std::span<const UnitUse> uses, std::span<std::byte* co
 void Rank::complete_gradients(std::span<const UnitUse> uses) {
   for (const UnitUse& use : uses) {
     if (use.last_gradient) {
-      units_[use.unit]->complete_gradients(accelerator_ && !accelerator_->is_simulated());
+      units_[use.unit]->complete_gradients(on_gpu());
     } else if (use.gradient_pool != kNoPool) {
       units_[use.unit]->unbind_gradients();
     }

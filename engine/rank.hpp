@@ -172,6 +172,11 @@ class Rank {
   void complete_gradients(std::span<const UnitUse> uses);
 
  private:
+  /// Whether ATen computes on a device of its own, behind the host.
+  [[nodiscard]] bool on_gpu() const noexcept {
+    return accelerator_ && !accelerator_->is_simulated();
+  }
+
   /// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own, written by the optimizer.
   struct Memory {
     std::byte* block = nullptr;  // of a unit that stays whole; on the device where there is one

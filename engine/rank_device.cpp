@@ -41,7 +41,7 @@ void Rank::connect(Communicator& communicator) {
     accelerator_.emplace(loop_, open(communicator.local_rank()));
   }
   backend_ = accelerator_->connect(communicator, loop_, link_pool_);
-  if (!accelerator_->is_simulated()) {
+  if (on_gpu()) {
     losses_ = {reinterpret_cast<float*>(accelerator_->pinned(kLosses * sizeof(float))), kLosses};
     for (BatchStage& stage : batch_stages_) {
       stage.memory = {accelerator_->pinned(kBatchBytes), kBatchBytes};
@@ -81,7 +81,7 @@ Task<> Rank::compute(std::string_view what, std::function<void()> work) {
 }
 
 std::optional<DeviceEvent> Rank::in_use(std::span<std::byte* const> blocks) {
-  if (!accelerator_ || accelerator_->is_simulated()) {
+  if (!on_gpu()) {
     return std::nullopt;
   }
   DeviceEvent event = accelerator_->queued();
@@ -110,7 +110,7 @@ at::Device Rank::tensors() const noexcept {
 }
 
 Task<Batch> Rank::on_device(Batch batch) {
-  if (!accelerator_ || accelerator_->is_simulated()) {
+  if (!on_gpu()) {
     co_return batch;
   }
   BatchStage& stage = batch_stages_[next_stage_++ % batch_stages_.size()];
@@ -132,7 +132,7 @@ Task<Batch> Rank::on_device(Batch batch) {
 }
 
 void Rank::read_back(const at::Tensor& scalar, float* to) const {
-  if (accelerator_ && !accelerator_->is_simulated()) {
+  if (on_gpu()) {
     at::from_blob(to, {}, at::TensorOptions().dtype(at::kFloat))
         .copy_(scalar.detach(), /*non_blocking=*/true);
   } else {

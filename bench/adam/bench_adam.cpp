@@ -23,7 +23,7 @@
 #include "actors/kernels/reduce.hpp"
 #include "bench/adam/ceiling.hpp"
 #include "bench/adam/layout_unit.hpp"
-#include "bench/own_flags.hpp"
+#include "bench/program.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/task.hpp"

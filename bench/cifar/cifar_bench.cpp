@@ -9,6 +9,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "bench/program.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
@@ -85,11 +86,5 @@ void register_all() {
 int main(int argc, char** argv) {
   tandem::tune_process(argv);
   tandem::bench::register_all();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

@@ -20,6 +20,7 @@
 #include "actors/kernels/reduce.hpp"
 #include "bench/collectives/gloo.hpp"
 #include "bench/collectives/rank_team.hpp"
+#include "bench/program.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -97,13 +98,7 @@ void register_all(Bench* bench) {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
   tandem::bench::Bench bench;
   tandem::bench::register_all(&bench);
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

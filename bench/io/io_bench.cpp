@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "bench/program.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/file_io.hpp"
 #include "runtime/scope.hpp"
@@ -176,12 +177,6 @@ void add_all() {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
   tandem::add_all();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

@@ -25,6 +25,7 @@
 #include "bench/overlap/engines.hpp"
 #include "bench/overlap/layers.hpp"
 #include "bench/overlap/policies.hpp"
+#include "bench/program.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
 #include "engine/stopwatch.hpp"
@@ -226,13 +227,7 @@ void register_all(Bench* bench) {
 
 int main(int argc, char** argv) {
   tandem::tune_process(argv);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
   tandem::bench::Bench bench;
   tandem::bench::register_all(&bench);
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

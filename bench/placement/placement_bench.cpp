@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "bench/overlap/layers.hpp"
+#include "bench/program.hpp"
 #include "engine/bandwidths.hpp"
 #include "engine/engine.hpp"
 #include "engine/placement_plan.hpp"
@@ -240,12 +241,6 @@ void register_all() {
 
 int main(int argc, char** argv) {
   tandem::tune_process(argv);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
   tandem::bench::register_all();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

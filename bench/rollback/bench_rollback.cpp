@@ -28,7 +28,7 @@
 #include "actors/kernels/optimizer_step.hpp"
 #include "actors/kernels/state_memory.hpp"
 #include "bench/adam/layout_unit.hpp"
-#include "bench/own_flags.hpp"
+#include "bench/program.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -238,12 +238,6 @@ void parse_own_flags(int& argc, char** argv) {
 
 int main(int argc, char** argv) {
   tandem::bench::parse_own_flags(argc, argv);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
   tandem::bench::register_all();
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

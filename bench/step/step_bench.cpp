@@ -14,6 +14,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "bench/program.hpp"
 #include "bench/step/shapes.hpp"
 #include "engine/config/config.hpp"
 #include "engine/device_choice.hpp"
@@ -178,11 +179,5 @@ int main(int argc, char** argv) {
   tandem::bench::register_all();
   tandem::bench::register_ranks();
   tandem::bench::register_gpu();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return tandem::bench::run_benchmarks(argc, argv);
 }

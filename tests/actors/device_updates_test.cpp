@@ -40,21 +40,11 @@ const LayoutCase kCases[] = {
 /// What of a unit is the device's.
 enum class Side { kAll, kWeightAndGradient, kWeight, kNothing };
 
-/// A shard, and another of other numbers as its twin.
-struct Pair {
-  LayoutShard home, spare;
-  UpdatedUnit unit;
-
+struct Pair : testing::ShardPair {
+  // With gaps: frozen parameters between two groups.
   explicit Pair(const LayoutCase& types)
-      : home(kAdamW, types, kElements, 7), spare(kAdamW, types, kElements, 99) {
-    const UpdateBuffers& twin = spare.buffers;
-    unit = {.buffers = home.buffers,
-            .twin = {.master = twin.master,
-                     .state = {twin.state[0], twin.state[1]},
-                     .scale = {twin.scale[0], twin.scale[1]},
-                     .weight = twin.weight},
-            // With gaps: frozen parameters between two groups.
-            .ranges = {{0, 1024, 0}, {1152, 4992, 1}, {5120, kElements, 0}}};
+      : testing::ShardPair(kAdamW, types, kElements,
+                           {{0, 1024, 0}, {1152, 4992, 1}, {5120, kElements, 0}}) {
     unit.buffers.position = 640;
   }
 

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "actors/arena.hpp"
 #include "actors/kernels/optimizer_step.hpp"
 #include "actors/kernels/state_memory.hpp"
+#include "actors/update_pass.hpp"
 
 namespace tandem::testing {
 
@@ -196,6 +198,24 @@ struct LayoutShard {
   friend bool operator==(const LayoutShard& a, const LayoutShard& b) {
     return std::ranges::equal(a.memory.span(), b.memory.span()) &&
            std::ranges::equal(a.weight.span(), b.weight.span());
+  }
+};
+
+/// A shard to update, and another of other numbers as its twin.
+struct ShardPair {
+  LayoutShard home, spare;
+  UpdatedUnit unit;
+
+  ShardPair(const UpdateConfig& config, const LayoutCase& types, std::size_t elements,
+            std::vector<UpdateRange> ranges)
+      : home(config, types, elements, 7), spare(config, types, elements, 99) {
+    const UpdateBuffers& twin = spare.buffers;
+    unit = {.buffers = home.buffers,
+            .twin = {.master = twin.master,
+                     .state = {twin.state[0], twin.state[1]},
+                     .scale = {twin.scale[0], twin.scale[1]},
+                     .weight = twin.weight},
+            .ranges = std::move(ranges)};
   }
 };
 

@@ -34,21 +34,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, UpdatePasses, ::testing::ValuesIn(kCases), [](
   return std::string(name_of(info.param.layout)) + "_" + std::string(name_of(info.param.weight));
 });
 
-/// A shard, and another of other numbers as its twin.
-struct Pair {
-  LayoutShard home, spare;
-  UpdatedUnit unit;
-
+struct Pair : testing::ShardPair {
   explicit Pair(const LayoutCase& types)
-      : home(kAdamW, types, kElements, 7), spare(kAdamW, types, kElements, 99) {
-    const UpdateBuffers& twin = spare.buffers;
-    unit = {.buffers = home.buffers,
-            .twin = {.master = twin.master,
-                     .state = {twin.state[0], twin.state[1]},
-                     .scale = {twin.scale[0], twin.scale[1]},
-                     .weight = twin.weight},
-            .ranges = {{.begin = 0, .end = kElements}}};
-  }
+      : testing::ShardPair(kAdamW, types, kElements, {{.begin = 0, .end = kElements}}) {}
 
   void run(UpdatePass pass, const UpdateStep& step) {
     // Chunks as the optimizer cuts them.
