@@ -64,10 +64,10 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--sim_spec", f.sim_spec,
                  "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,"
                  "memory=16GB,latency=10us");
-  app.add_option(
-         "--placement", f.placement,
-         "Where optimizer state lies on an accelerator: auto (per unit, so that the step is "
-         "shortest), cpu, gpu, or stream (in host memory, updated on the device)")
+  app.add_option("--placement", f.placement,
+                 "Where optimizer state lies with --device sim (elsewhere on the host): auto (per "
+                 "unit, so that the step is "
+                 "shortest), cpu, gpu, or stream (in host memory, updated on the device)")
       ->capture_default_str();
   app.add_option(
       "--offload_ratio", f.offload_ratio,
