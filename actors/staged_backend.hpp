@@ -34,8 +34,11 @@ namespace tandem {
 
 class StagedBackend final : public CollectiveBackend {
  public:
+  static constexpr std::size_t kStages = 8;  // two sequences, two directions, two halves
+  static constexpr std::size_t kUsualStageBytes = std::size_t{4} << 20;
+
   struct Options {
-    std::size_t stage_bytes = std::size_t{4} << 20;  // of each half; at least 4096 for each rank
+    std::size_t stage_bytes = kUsualStageBytes;  // of each half; at least 4096 for each rank
   };
 
   /// `device` outlives the back end. Takes its stage from `inner`: Error(kRefused) when there is no room for it.
@@ -74,8 +77,6 @@ class StagedBackend final : public CollectiveBackend {
   void abandon(std::string_view why) noexcept override { inner_->abandon(why); }
 
  private:
-  static constexpr std::size_t kStages = 8;  // two sequences, two directions, two halves
-
   // One for each sequence, so that the two do not wait for each other.
   struct Lane {
     DeviceStream to_host;

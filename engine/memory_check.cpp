@@ -55,7 +55,7 @@ void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, Pla
   const OffloadOptimizerConfig& offload = input.zero.offload_optimizer;
   // What leaves the host with a unit: gradients of several ranks are added there.
   const auto leaves = [alone = input.world_size == 1](const UnitCost& unit) {
-    return unit.master + unit.moments + (alone ? unit.accumulator : 0);
+    return unit.shard + unit.master + unit.moments + (alone ? unit.accumulator : 0);
   };
   std::size_t all = 0;
   for (const UnitCost& unit : all_on_host.units) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "actors/device_updates.hpp"
+#include "actors/staged_backend.hpp"
 #include "engine/residency.hpp"
 #include "engine/update_config.hpp"
 #include "runtime/machine.hpp"
@@ -24,7 +25,6 @@ constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 // Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after the engine is made.
 constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
 constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
-constexpr std::size_t kStagingBuffers = 2;  // one being copied, one being filled
 
 /// Adds up; knows which memory is which.
 class Planner {
@@ -72,41 +72,53 @@ class Planner {
     }
     return in_.world_size > 1 ? MemoryKind::kShared : MemoryKind::kHost;
   }
-  [[nodiscard]] MemoryKind host_state() const {
+  /// What the accelerator copies from and to.
+  [[nodiscard]] MemoryKind copied() const {
     return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
+  }
+  /// Of what the pool updates, only weights and gradients travel.
+  [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
+    const bool streams = sizes_.units[unit].place == StatePlace::kStreamed;
+    return on_device(unit) ? MemoryKind::kDevice : streams ? copied() : MemoryKind::kHost;
   }
   [[nodiscard]] bool on_device(std::size_t unit) const {
     return in_.accelerator && sizes_.units[unit].place == StatePlace::kDevice;
   }
 
-  [[nodiscard]] UnitCost cost_of(std::size_t unit) const {
+  /// Beside an accelerator a unit that stays whole is a block there, and its shard is the optimizer's, wherever that works.
+  void add_weights(std::size_t unit) {
     const UnitSizes& sizes = sizes_.units[unit];
-    const std::size_t elements = residency_.layout_of(model_.units[unit].numel()).shard_elements;
-    UnitCost cost{.weights = sizes.weights, .accumulator = sizes.accumulator};
-    // Beside weights in another memory the master is whole; beside those in the same it may be a half.
-    const bool apart = in_.accelerator && !on_device(unit);
-    if (sizes.accumulator > 0 || !apart) {
-      cost.master = apart ? elements * sizeof(float) : sizes.state.master;
+    if (!in_.accelerator) {
+      add(MemoryPurpose::kWeights, peers_read(), sizes.weights);
+      return;
     }
-    cost.moments = sizes.moments();
-    return cost;
+    const bool whole = sizes_.weights_whole[unit];
+    const bool updated_there = sizes.place != StatePlace::kHost;
+    if (whole) {
+      add(MemoryPurpose::kWeights, MemoryKind::kDevice, sizes.weights);
+    }
+    if (!whole || !updated_there) {
+      add(MemoryPurpose::kWeights, updated_there ? MemoryKind::kDevice : MemoryKind::kPinned,
+          sizes.shard);
+    }
   }
 
   void add_unit(std::size_t unit) {
-    const UnitCost cost = cost_of(unit);
+    const UnitSizes& sizes = sizes_.units[unit];
+    const UnitCost cost{.shard = sizes.shard,
+                        .accumulator = sizes.accumulator,
+                        .master = sizes.state.master,
+                        .moments = sizes.moments()};
     plan_.parameters += model_.units[unit].numel();
-    const bool weights_in_host = in_.accelerator && in_.zero.offload_param.device == "cpu";
-    add(MemoryPurpose::kWeights, weights_in_host ? MemoryKind::kPinned : peers_read(),
-        cost.weights);
-    const MemoryKind state = on_device(unit) ? MemoryKind::kDevice : host_state();
-    add(MemoryPurpose::kMaster, state, cost.master);
-    add(MemoryPurpose::kMoments, state, cost.moments);
+    add_weights(unit);
+    add(MemoryPurpose::kMaster, state_of(unit), cost.master);
+    add(MemoryPurpose::kMoments, state_of(unit), cost.moments);
     const bool shared = sizes_.accumulators_shared && !in_.accelerator;
-    const bool gradient_there = in_.accelerator && sizes_.units[unit].gradient_on_device;
+    const bool gradient_there = in_.accelerator && sizes.gradient_on_device;
     add(MemoryPurpose::kGradients,
         shared           ? peers_read()
         : gradient_there ? MemoryKind::kDevice
-                         : host_state(),
+                         : copied(),
         cost.accumulator);
     plan_.units.push_back(cost);
   }
@@ -115,7 +127,7 @@ class Planner {
     for (const std::size_t unit : sizes_.twins) {
       const UnitSizes& sizes = sizes_.units[unit];
       const std::size_t there = in_.accelerator ? sizes.twin_on_device : 0;
-      add(MemoryPurpose::kTwins, host_state(), sizes.twin - there);
+      add(MemoryPurpose::kTwins, state_of(unit), sizes.twin - there);
       add(MemoryPurpose::kTwins, MemoryKind::kDevice, there);
       ++plan_.twins;
     }
@@ -228,23 +240,22 @@ void Planner::add_activations() {
 
 void Planner::add_staging() {
   std::size_t largest_block = 0;  // elements
-  std::size_t largest_shard = 0;  // of units whose state is in host memory
-  for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
-    const UnitLayout layout = residency_.layout_of(model_.units[unit].numel());
+  std::size_t largest_shard = 0;
+  for (const UnitSpec& unit : model_.units) {
+    const UnitLayout layout = residency_.layout_of(unit.numel());
     largest_block = std::max(largest_block, layout.padded_elements);
-    if (!on_device(unit)) {
-      largest_shard = std::max(largest_shard, layout.shard_elements);
-    }
+    largest_shard = std::max(largest_shard, layout.shard_elements);
   }
   if (residency_.divided && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
-    add(MemoryPurpose::kStaging, MemoryKind::kHost, largest_block * sizeof(float));
+    const std::size_t own = in_.accelerator ? largest_shard : 0;
+    add(MemoryPurpose::kStaging, MemoryKind::kHost, (largest_block + own) * sizeof(float));
     if (in_.type != DType::kF32 && !in_.accelerator) {  // from private masters, piece by piece
       add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
     }
   }
   if (in_.accelerator) {
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
-        kStagingBuffers * largest_shard * bytes_of(in_.type));
+        StagedBackend::kStages * StagedBackend::kUsualStageBytes);
     add(MemoryPurpose::kStaging, MemoryKind::kDevice,
         DeviceUpdates::kSlices * (sizes_.stream_stage_bytes + sizes_.resident_stage_bytes));
   }

@@ -27,11 +27,11 @@ inline constexpr std::size_t kMemoryKinds = 5;
 std::string_view name_of(MemoryKind kind);
 
 enum class MemoryPurpose : std::uint8_t {
-  kWeights,        // in compute type: whole, or this rank's slice
+  kWeights,        // in compute type: whole, or this rank's slice; beside an accelerator both
   kGatherSlots,    // gathered units
   kGradients,      // accumulators
   kGradientSlots,  // gradients of whole units, until they are reduced
-  kMaster,         // fp32 weights, where the weights are not
+  kMaster,         // what of the fp32 weights the weights are not
   kMoments,        // of the optimizer
   kTwins,          // out-of-place copies of units that are updated ahead of the verdict
   kActivations,
@@ -74,9 +74,9 @@ struct PlanInput {
 
 /// What one unit costs a rank, for whoever decides where its state lies.
 struct UnitCost {
-  std::size_t weights = 0;
+  std::size_t shard = 0;  // of the weights; in host memory beside state that lies there
   std::size_t accumulator = 0;
-  std::size_t master = 0;   // where it lies apart from the weights
+  std::size_t master = 0;   // beside the weights
   std::size_t moments = 0;  // all arrays
 };
 

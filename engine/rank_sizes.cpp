@@ -17,7 +17,9 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
                    const RankShape& shape, DType accumulator_type, StatePlace place, bool alone) {
   const std::size_t elements = layout.shard_elements;
   const std::size_t floats = elements * sizeof(float);
-  UnitSizes sizes{.weights = (whole ? layout.padded_elements : elements) * bytes_of(shape.type)};
+  const std::size_t element = bytes_of(shape.type);
+  UnitSizes sizes{.weights = (whole ? layout.padded_elements : elements) * element,
+                  .shard = elements * element};
   if (unit.frozen()) {
     sizes.state.master = shape.type == DType::kF32 ? 0 : floats;
     return sizes;
@@ -26,9 +28,7 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   sizes.accumulator = elements * bytes_of(accumulator_type);
   // The next master, or the one before where it is the weight; of a split one also the weight's half.
   const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
-  const std::size_t kept = shape.type == DType::kF32 ? floats
-                           : is_half                 ? elements * bytes_of(shape.type)
-                                                     : 0;
+  const std::size_t kept = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
   sizes.twin = sizes.moments() + sizes.state.master + kept;
   sizes.place = place;
   sizes.gradient_on_device = place != StatePlace::kHost && alone;

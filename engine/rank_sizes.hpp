@@ -46,10 +46,12 @@ struct RankShape {
 
 /// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its own.
 struct UnitSizes {
-  std::size_t weights = 0;      // the whole block where it stays whole, else this rank's slice
-  StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
-  std::size_t accumulator = 0;  // 0: frozen
-  std::size_t twin = 0;         // what an update ahead of the verdict needs; 0: frozen
+  std::size_t weights = 0;  // the whole block where it stays whole, else this rank's slice
+  std::size_t shard =
+      0;             // this rank's slice, which has memory of its own beside a block on a device
+  StateSizes state;  // master and moments; frozen: the master of 16-bit weights alone
+  std::size_t accumulator = 0;           // 0: frozen
+  std::size_t twin = 0;                  // what an update ahead of the verdict needs; 0: frozen
   StatePlace place = StatePlace::kHost;  // what is frozen stays there
   bool gradient_on_device = false;       // the accumulator lies there
   std::size_t twin_on_device = 0;        // of `twin`, what lies beside arrays of the device

@@ -82,9 +82,7 @@ Knob state_knob(const PlanInput& now) {
   int cost = 4;
   bool behind = false;  // of those that are smaller than what is used now
   for (const auto& [layout, drawback] : kEverSmaller) {
-    const bool of_halves_only = layout == StateLayout::kSplit;
-    if (behind && supports(now.update.kind, layout, now.type) &&
-        !(of_halves_only && now.accelerator)) {
+    if (behind && supports(now.update.kind, layout, now.type)) {
       knob.push_back({cost, fmt::format("--optimizer_state {} ({})", name_of(layout), drawback),
                       [layout](PlanInput& in) { in.state_layout = layout; }});
       cost += 2;
@@ -133,10 +131,6 @@ std::vector<Knob> knobs_of(const PlanInput& now, const ChangesAllowed& allowed) 
   if (!now.activation_checkpointing) {
     knobs.push_back({{2, "--activation_checkpointing",
                       [](PlanInput& in) { in.activation_checkpointing = true; }}});
-  }
-  if (now.accelerator && now.zero.offload_param.device == "none") {
-    knobs.push_back({{6, "zero_optimization.offload_param.device \"cpu\" in the config",
-                      [](PlanInput& in) { in.zero.offload_param.device = "cpu"; }}});
   }
   if (now.type == DType::kF32) {
     knobs.push_back(

@@ -14,6 +14,7 @@
 #include "models/kernels/embedding.hpp"
 #include "models/kernels/gemm.hpp"
 #include "models/layers/fused_op.hpp"
+#include "models/layers/plain_memory.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -163,19 +164,20 @@ at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
 
 ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
                                       const BatchShape& batch) {
+  if (batch.accelerator) {
+    return plain::loss_memory(hidden, vocabulary, batch);
+  }
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t labelled = std::max<std::int64_t>(0, batch.tokens() - batch.rows);
   const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
-  const bool wide = batch.type == DType::kBF16 && (batch.accelerator || gemm_bf16_available());
+  const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
   ActivationBytes bytes{.kept = vocabulary * hidden * 4 + labelled * (hidden * size + 8),
                         .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
                         .backward = batch.tokens() * hidden * size,
                         .loss = true};
-  if (!batch.accelerator) {
-    bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
-    bytes.spare = kept_by_malloc(vocabulary * hidden * 4) +
-                  kept_by_malloc(labelled * hidden * size) + kept_by_malloc(bytes.forward);
-  }
+  bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
+  bytes.spare = kept_by_malloc(vocabulary * hidden * 4) + kept_by_malloc(labelled * hidden * size) +
+                kept_by_malloc(bytes.forward);
   return bytes;
 }
 

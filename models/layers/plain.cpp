@@ -44,7 +44,7 @@ class ChunkedLoss final : public FusedOp {
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& h = inputs[0];  // [rows, H]
     const at::Tensor w = weight_.value.detach();
-    const std::int64_t most = std::max(kChunkRowsMin, kChunkBytes / (4 * w.size(0)));
+    const std::int64_t most = loss_chunk_rows(w.size(0));
     const at::Tensor count = labels_.ne(kIgnored).sum().to(at::kFloat).clamp_min(1);
     const bool late = h.scalar_type() == at::kHalf;  // fp16: the loss scale has to come first
     const at::Tensor scale = late ? at::full_like(count, 1.0 / 16) : count.reciprocal();
@@ -102,6 +102,10 @@ class ChunkedLoss final : public FusedOp {
 };
 
 }  // namespace
+
+std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept {
+  return std::max(kChunkRowsMin, kChunkBytes / (4 * vocabulary));
+}
 
 bool takes(std::span<Weight* const> weights) {
   return g_always || (!weights.empty() && !weights.front()->value.is_cpu());

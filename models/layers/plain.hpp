@@ -45,6 +45,9 @@ void take_always(bool always) noexcept;
 /// h: [B, T, H] behind the final norm; as loss_head() from there on.
 [[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);
 
+/// Tokens whose logits are held at a time.
+[[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept;
+
 /// Logits fp32 [B, T, V]. No autograd.
 [[nodiscard]] at::Tensor logits(const at::Tensor& h, const Weight& output);
 

@@ -9,6 +9,7 @@
 #include "models/layers/linear.hpp"
 #include "models/layers/norm_linear.hpp"
 #include "models/layers/plain.hpp"
+#include "models/layers/plain_memory.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -127,6 +128,9 @@ std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch)
 }  // namespace
 
 ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+  if (batch.accelerator) {
+    return plain::block_memory(shape, batch);
+  }
   const AttentionShape& a = shape.attention;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
@@ -143,16 +147,14 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   // At its peak forward has the activation beside it, backward the activation's gradient and that of the output.
   bytes.forward = tokens * std::max(copies * shape.intermediate, shape.hidden) * size;
   bytes.backward = tokens * (copies * shape.intermediate + 2 * shape.hidden) * size;
-  if (!batch.accelerator) {
-    for (const std::int64_t width :
-         {qkv, q, shape.hidden, shape.hidden, copies * up, copies * shape.intermediate}) {
-      bytes.spare += kept_by_malloc(tokens * width * size);
-    }
-    const std::int64_t widest = std::max({shape.hidden, q, shape.intermediate});
-    const std::int64_t matrix = shape.hidden * std::max(qkv, up);
-    bytes.scratch =
-        packed_bytes(batch.type, std::max(matrix, tokens * widest)) + attention_scratch(a, batch);
+  for (const std::int64_t width :
+       {qkv, q, shape.hidden, shape.hidden, copies * up, copies * shape.intermediate}) {
+    bytes.spare += kept_by_malloc(tokens * width * size);
   }
+  const std::int64_t widest = std::max({shape.hidden, q, shape.intermediate});
+  const std::int64_t matrix = shape.hidden * std::max(qkv, up);
+  bytes.scratch =
+      packed_bytes(batch.type, std::max(matrix, tokens * widest)) + attention_scratch(a, batch);
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/distributed/thread_ranks.hpp"
 #include "engine/memory_check.hpp"
+#include "engine/placement.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/engine/toy_training.hpp"
 
@@ -132,20 +133,87 @@ TEST(MemoryPlan, LayoutsOfStateHaveTheirBytes) {
   EXPECT_THROW((void)state_layout_of("fp8"), Error);
 }
 
+std::int64_t kept_on(const MemoryPlan& plan, std::initializer_list<MemoryPurpose> purposes,
+                     std::initializer_list<MemoryKind> kinds) {
+  std::int64_t sum = 0;
+  for (const MemoryPurpose purpose : purposes) {
+    for (const MemoryKind kind : kinds) {
+      sum += plan.of(purpose, kind);
+    }
+  }
+  return sum;
+}
+
+TEST(MemoryPlan, CountsWhatARankWithAnAcceleratorAllocates) {
+  using enum MemoryPurpose;
+  using enum MemoryKind;
+  for (const int world : {1, 2}) {
+    for (const std::string type : {"fp32", "bf16"}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        for (const Placement placement : {Placement::kCpu, Placement::kGpu, Placement::kStream}) {
+          Setting setting{.stage = stage,
+                          .overlap = Overlap::kFull,
+                          .type = type,
+                          .persistent_elements = stage == 3 ? 100 : 0,
+                          .inflight_buckets = stage};
+          setting.device = DeviceKind::kSim;
+          const auto arguments = [&](std::shared_ptr<Communicator> ranks) {
+            InitializeArgs args = toy::arguments(setting, std::move(ranks));
+            args.options.places = forced_places(toy::model(), placement, std::nullopt);
+            return args;
+          };
+          PlanInput input =
+              PlanInput::of(toy::config_of(setting, world), arguments(nullptr).options, world);
+          input.accelerator = true;
+          input.placement = forced_places(toy::model(), placement, std::nullopt);
+          const MemoryPlan plan = plan_memory(toy::model(), input);
+          const auto held = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
+            return Engine(arguments(std::move(ranks))).resident_bytes();
+          });
+          SCOPED_TRACE(fmt::format("{} ranks, {}, stage {}, {}", world, type, stage,
+                                   static_cast<int>(placement)));
+          for (const ResidentBytes& of_rank : held) {
+            const auto host = [&](std::initializer_list<MemoryPurpose> purposes) {
+              return static_cast<std::size_t>(kept_on(plan, purposes, {kPinned, kHost, kShared}));
+            };
+            EXPECT_EQ(of_rank.weights, host({kWeights}));
+            EXPECT_EQ(of_rank.gradients, host({kGradients}));
+            EXPECT_EQ(of_rank.optimizer, host({kMaster, kMoments}));
+            EXPECT_EQ(of_rank.twins, host({kTwins}));
+            EXPECT_EQ(of_rank.staging, static_cast<std::size_t>(plan.of(kStaging, kPinned)));
+            EXPECT_EQ(of_rank.device, static_cast<std::size_t>(kept_on(
+                                          plan,
+                                          {kWeights, kGatherSlots, kGradients, kGradientSlots,
+                                           kMaster, kMoments, kTwins, kStaging},
+                                          {kDevice})));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
   const Model model = model_with({{.output = 64}, {.output = 64}}, 1 << 20);
   PlanInput input{.type = DType::kBF16, .accelerator = true};
   input.zero.stage = 3;
   const MemoryPlan on_host = plan_memory(model, input);
-  EXPECT_EQ(on_host.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 * (2 << 20));
-  EXPECT_EQ(on_host.of(MemoryPurpose::kMaster, MemoryKind::kPinned), 4 * (2 << 20));
-  EXPECT_EQ(on_host.of(MemoryPurpose::kMoments, MemoryKind::kPinned), 8 * (2 << 20));
+  EXPECT_EQ(on_host.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 * (2 << 20));
+  EXPECT_EQ(on_host.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 0) << "slots alone";
+  EXPECT_EQ(on_host.of(MemoryPurpose::kMaster, MemoryKind::kHost), 4 * (2 << 20));
+  EXPECT_EQ(on_host.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 * (2 << 20));
   EXPECT_GT(on_host.of(MemoryPurpose::kActivations, MemoryKind::kDevice), 0);
   input.placement = {StatePlace::kDevice};
   const MemoryPlan placed = plan_memory(model, input);
-  EXPECT_EQ(placed.of(MemoryPurpose::kMoments, MemoryKind::kPinned), 8 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 << 20);
   EXPECT_EQ(placed.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 8 << 20);
   EXPECT_EQ(placed.of(MemoryPurpose::kMaster, MemoryKind::kDevice), 4 << 20);
+  input.zero.stage = 2;  // a block there, and its shard here
+  const MemoryPlan whole = plan_memory(model, input);
+  EXPECT_EQ(whole.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 * (2 << 20));
+  EXPECT_EQ(whole.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
 }
 
 // ---- whether it fits ------------------------------------------------------------------------------
@@ -271,16 +339,18 @@ TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
   const FitReport report = check_fit(large_model(), input, limits);
   EXPECT_FALSE(report.lacks) << report.text(limits);
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 0);
-  EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kPinned), 0);
+  EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
   // As the config says: half of it, or all that is not offloaded.
   limits.host->bytes = 100 * kGiB;
   input.zero.offload_optimizer.ratio = 0.5;
   const MemoryPlan half = plan_and_place(large_model(), input, limits);
   EXPECT_EQ(half.of(MemoryPurpose::kMoments, MemoryKind::kDevice),
-            half.of(MemoryPurpose::kMoments, MemoryKind::kPinned));
+            half.of(MemoryPurpose::kMoments, MemoryKind::kHost));
   input.placement.clear();
   input.zero.offload_optimizer.device = "none";
-  EXPECT_EQ(plan_and_place(large_model(), input, limits).total(MemoryKind::kPinned), 0);
+  const MemoryPlan all_there = plan_and_place(large_model(), input, limits);
+  EXPECT_EQ(all_there.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
+  EXPECT_EQ(all_there.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 0);
 }
 
 }  // namespace
