@@ -61,3 +61,12 @@ function(tandem_bench name)
   add_executable(bench_${name} ${sources})
   target_link_libraries(bench_${name} PRIVATE ${arg_LINK} benchmark::benchmark)
 endfunction()
+
+# tandem_reuse_torch_pch(programs...): LibTorch's headers, parsed once for the libraries, serve programs as well. Those are
+# then compiled like the libraries: position independent code, not the executable's kind of it.
+function(tandem_reuse_torch_pch)
+  foreach(program ${ARGN})
+    target_compile_options(${program} PRIVATE -fPIC)
+    target_precompile_headers(${program} REUSE_FROM tandem_engine)
+  endforeach()
+endfunction()
