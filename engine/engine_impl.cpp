@@ -228,6 +228,7 @@ Task<> Engine::Impl::forward(Batch batch) {
   share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
   share_.sequences += rows;
   share_.longest = std::max(share_.longest, length);
+  batch.number = micro_batches++ * communicator->world_size() + communicator->rank();
   co_await step.forward(std::move(batch));
 }
 

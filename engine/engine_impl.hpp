@@ -73,6 +73,7 @@ struct Engine::Impl {
   bool training = true;
   bool stop_asked = false;         // by this rank
   std::int64_t batches_taken = 0;  // of the loader
+  std::int64_t micro_batches = 0;  // of this rank, trained on so far
   std::int64_t global_steps = 0;
   std::int64_t applied_steps = 0;
   std::int64_t skipped_steps = 0;

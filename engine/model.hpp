@@ -26,6 +26,9 @@ struct Batch {
   at::Tensor inputs;
   at::Tensor labels;
   std::int64_t tokens = -1;  // without padding, for the metrics; -1: all of inputs
+  // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from it does not depend on
+  // how many ranks share the work; -1: not in training.
+  std::int64_t number = -1;
 };
 
 struct ParameterSpec {

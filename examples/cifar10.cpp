@@ -1,6 +1,7 @@
 // examples/cifar10.cpp — the DeepSpeed CIFAR-10 example: a small net, any ZeRO stage, fp32, fp16 or bf16.
 //
 //   cifar10 --dtype fp32 --epochs 2 --data_dir cifar-10-batches-bin
+//   cifar10 --moe --num-experts 2 4 --mlp-type residual      PR-MoE, at every stage
 //   cifar10                            the example's defaults, on fetched data or a generated set
 //
 // Read cifar10() downward: flags -> data -> config -> engine -> epochs -> accuracy, pictures, weights and summary.
@@ -28,6 +29,7 @@
 #include "examples/support/cifar_report.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
+#include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
 #include "models/save_weights.hpp"
@@ -48,6 +50,19 @@ std::string describe(const CifarFlags& flags, const Config& config, const Engine
       engine.compute_threads(), engine.optimizer_threads());
 }
 
+/// The example's net, with mixtures of experts if --moe says so.
+Model model_of(const CifarFlags& flags) {
+  const bool is_fresh = flags.init_weights.empty();
+  if (!flags.moe) {
+    return make_cifar_model(is_fresh ? cifar_initial_weights(flags.seed)
+                                     : cifar_weights_of(flags.init_weights));
+  }
+  const CifarMoe moe = cifar_moe_of(flags);
+  return make_cifar_moe_model(
+      moe, is_fresh ? cifar_moe_initial_weights(moe, flags.seed)
+                    : cifar_weights_of(flags.init_weights, cifar_moe_parameters(moe)));
+}
+
 /// Optimizer steps of one epoch on this rank's share of `records`.
 std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
   const std::int64_t batches =
@@ -60,6 +75,9 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
 /// Steps until the end or a signal; the example's line every --log-interval of an epoch's mini-batches.
 void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
            std::int64_t total_steps, std::int64_t epoch_steps) {
+  const double flops_per_image =
+      kCifarFlopsPerImage +
+      (flags.moe ? 6.0 * static_cast<double>(cifar_moe_products(cifar_moe_of(flags))) : 0);
   RunningLoss running(flags.log_interval);
   bool go_on = true;
   for (std::int64_t step = 0; step < total_steps && go_on; ++step) {
@@ -69,7 +87,7 @@ void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
     }
     go_on = !result->stop_asked;
     const double tflops =
-        1e-12 * kCifarFlopsPerImage * static_cast<double>(result->sequences) / result->step_time_s;
+        1e-12 * flops_per_image * static_cast<double>(result->sequences) / result->step_time_s;
     metrics.write(metrics_of(
         *result, static_cast<double>(step + 1) / static_cast<double>(epoch_steps), tflops));
     const std::int64_t epoch = step / epoch_steps;
@@ -108,8 +126,7 @@ int cifar10(CifarFlags flags) {
   const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
   const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
 
-  Model model = make_cifar_model(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
-                                                            : cifar_weights_of(flags.init_weights));
+  Model model = model_of(flags);
   EngineOptions options = engine_options(flags);
   const PlannedRun planned =
       plan_run(model, config, options, *ranks, {.records = train_images->size()}, flags);
@@ -121,6 +138,7 @@ int cifar10(CifarFlags flags) {
        .epochs = 0,
        .seed = flags.seed,
        .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers},
+       .parameter_groups = std::vector<ParameterGroup>(flags.moe_param_group ? 2 : 1),
        .communicator = ranks});
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");

@@ -13,16 +13,19 @@ void add_example_flags(CLI::App& app, CifarFlags& f) {
   app.add_option("-e,--epochs", f.epochs, "Epochs")->capture_default_str();
   app.add_option("--log-interval,--log_interval", f.log_interval, "Mini-batches between loss lines")
       ->capture_default_str();
-  app.add_flag("--moe", f.moe, "Mixture of experts (comes with a later version)");
+  app.add_flag("--moe", f.moe, "Mixtures of experts before the last layer");
   app.add_option("--ep-world-size", f.ep_world_size, "Ranks that share the experts")
       ->capture_default_str();
   app.add_option("--num-experts", f.num_experts, "Experts of each mixture, one number or more")
       ->expected(1, -1);
   app.add_option("--mlp-type", f.mlp_type, "standard or residual")->capture_default_str();
-  app.add_option("--top-k", f.top_k, "Experts per picture, 1 or 2")->capture_default_str();
+  app.add_option("--top-k", f.top_k, "Experts per picture")->capture_default_str();
   app.add_option("--min-capacity", f.min_capacity, "Least places of an expert")
       ->capture_default_str();
   app.add_option("--noisy-gate-policy", f.noisy_gate_policy, "None, RSample or Jitter");
+  app.add_option("--moe-aux-loss-coef", f.moe_aux_loss_coef,
+                 "Share of the gates' loss, which is 1 where all experts are chosen alike")
+      ->capture_default_str();
   app.add_flag("--moe-param-group", f.moe_param_group, "Parameter groups of their own for experts");
 }
 
@@ -55,14 +58,18 @@ void check(const CifarFlags& f) {
   require_one_of("--mlp-type", f.mlp_type, {"standard", "residual"});
   require_one_of("--noisy-gate-policy", f.noisy_gate_policy.empty() ? "None" : f.noisy_gate_policy,
                  {"None", "RSample", "Jitter"});
-  if (f.top_k != 1 && f.top_k != 2) {
-    throw user_error("flags", "--top-k is {}; use 1 or 2", f.top_k);
-  }
   require_not_negative("--min-capacity", static_cast<double>(f.min_capacity));
-  if (f.moe || f.moe_param_group) {
-    throw user_error("flags",
-                     "{} is not in this version: it has no mixture of experts; leave it out",
-                     f.moe ? "--moe" : "--moe-param-group");
+  require_not_negative("--moe-aux-loss-coef", f.moe_aux_loss_coef);
+  if (f.moe_param_group && !f.moe) {
+    throw user_error("flags", "--moe-param-group is about experts, and there are none; add --moe");
+  }
+  if (f.moe) {
+    (void)cifar_moe_parameters(cifar_moe_of(f));
+    if (f.ep_world_size > 1) {
+      throw user_error(
+          "flags", "--ep-world-size is {}, and this version has all experts on every rank; use 1",
+          f.ep_world_size);
+    }
   }
 }
 
@@ -120,6 +127,18 @@ std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv) {
   }
   check(flags);
   return flags;
+}
+
+CifarMoe cifar_moe_of(const CifarFlags& flags) {
+  const auto noise = flags.noisy_gate_policy == "RSample"  ? GateNoisePolicy::kRSample
+                     : flags.noisy_gate_policy == "Jitter" ? GateNoisePolicy::kJitter
+                                                           : GateNoisePolicy::kNone;
+  return {.experts = flags.num_experts,
+          .residual = flags.mlp_type == "residual",
+          .gate = {.k = flags.top_k, .min_capacity = flags.min_capacity, .noise = noise},
+          .aux_loss_coefficient = flags.moe_aux_loss_coef,
+          .seed = static_cast<std::uint64_t>(flags.seed),
+          .expert_group = flags.moe_param_group ? std::size_t{1} : 0};
 }
 
 Config cifar_config(const CifarFlags& flags, int world_size) {

@@ -8,6 +8,7 @@
 
 #include "engine/config/config.hpp"
 #include "examples/support/run_flags.hpp"
+#include "models/cifar/moe_net.hpp"
 
 namespace tandem {
 
@@ -33,11 +34,15 @@ struct CifarFlags : RunFlags {
   std::int64_t top_k = 1;
   std::int64_t min_capacity = 0;
   std::string noisy_gate_policy;
+  double moe_aux_loss_coef = 0;
   bool moe_param_group = false;
 };
 
 /// Parses and checks the command line; nothing when the program is done (--help, --version). Throws user_error.
 std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv);
+
+/// What --moe and its flags ask for.
+CifarMoe cifar_moe_of(const CifarFlags& flags);
 
 /// The example's config for --dtype and --stage, or the file of --deepspeed_config, with the typed flags that stand for its
 /// keys. Throws user_error when they contradict each other, or when the batch does not suit so many ranks.

@@ -31,16 +31,6 @@ enum Index : std::size_t {
   kFc3Bias,
 };
 
-/// Inputs of one output of the layer that a parameter belongs to.
-std::int64_t fan_in_of(const ParameterSpec& parameter) {
-  const std::string layer = parameter.name.substr(0, parameter.name.find('.'));
-  const auto& all = cifar_parameters();
-  const auto weight =
-      std::ranges::find(all, layer + ".weight", [](const ParameterSpec& p) { return p.name; });
-  TANDEM_CHECK(weight != all.end(), "a parameter of this net");
-  return weight->numel() / weight->shape.front();
-}
-
 class NetSegment : public Segment {
  public:
   at::Tensor forward(const SegmentContext& context, const at::Tensor& /*input*/) const override {
@@ -81,8 +71,8 @@ const std::vector<ParameterSpec>& cifar_parameters() {
   return all;
 }
 
-at::Tensor cifar_logits(const at::Tensor& images, std::span<const at::Tensor> parameters) {
-  TANDEM_CHECK(parameters.size() == cifar_parameters().size(), "this net's parameters");
+at::Tensor cifar_trunk(const at::Tensor& images, std::span<const at::Tensor> parameters) {
+  TANDEM_CHECK(parameters.size() >= kCifarTrunkParameters, "this net's parameters");
   const auto& p = parameters;
   const auto convolved = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
     return at::max_pool2d(at::relu(at::conv2d(x, weight, bias)), {2, 2});
@@ -90,20 +80,35 @@ at::Tensor cifar_logits(const at::Tensor& images, std::span<const at::Tensor> pa
   at::Tensor x = convolved(images, p[kConv1Weight], p[kConv1Bias]);
   x = convolved(x, p[kConv2Weight], p[kConv2Bias]).flatten(1);
   x = at::relu(at::linear(x, p[kFc1Weight], p[kFc1Bias]));
-  x = at::relu(at::linear(x, p[kFc2Weight], p[kFc2Bias]));
-  return at::linear(x, p[kFc3Weight], p[kFc3Bias]);
+  return at::relu(at::linear(x, p[kFc2Weight], p[kFc2Bias]));
+}
+
+at::Tensor cifar_logits(const at::Tensor& images, std::span<const at::Tensor> parameters) {
+  TANDEM_CHECK(parameters.size() == cifar_parameters().size(), "this net's parameters");
+  return at::linear(cifar_trunk(images, parameters), parameters[kFc3Weight], parameters[kFc3Bias]);
+}
+
+void fill_layer(std::span<const ParameterSpec> all, const ParameterSpec& parameter,
+                std::string_view name, std::uint64_t seed, std::int64_t begin, std::int64_t end,
+                float* out) {
+  const std::string layer = parameter.name.substr(0, parameter.name.rfind('.'));
+  const auto weight =
+      std::ranges::find(all, layer + ".weight", [](const ParameterSpec& p) { return p.name; });
+  TANDEM_CHECK(weight != all.end(), "a parameter of this net");
+  const std::int64_t fan_in = weight->numel() / weight->shape.front();  // inputs of one output
+  fill_uniform(name, seed, 1.0 / std::sqrt(static_cast<double>(fan_in)), begin, end, out);
 }
 
 ParameterSource cifar_initial_weights(std::uint64_t seed) {
   return [seed](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end, float* out) {
-    const double bound = 1.0 / std::sqrt(static_cast<double>(fan_in_of(parameter)));
-    fill_uniform(parameter.name, seed, bound, begin, end, out);
+    fill_layer(cifar_parameters(), parameter, parameter.name, seed, begin, end, out);
   };
 }
 
-ParameterSource cifar_weights_of(const std::filesystem::path& file) {
+ParameterSource cifar_weights_of(const std::filesystem::path& file,
+                                 std::span<const ParameterSpec> parameters) {
   const auto weights = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(file));
-  for (const ParameterSpec& parameter : cifar_parameters()) {
+  for (const ParameterSpec& parameter : parameters) {
     const TensorInfo& found = weights->at(parameter.name);
     if (found.shape != parameter.shape || !is_float(found.type)) {
       throw user_error("weights", "{} in {} is {} {}, expected floats {}; use weights of this net",
