@@ -62,7 +62,8 @@ class Play {
     bool current = true;   // its weights are those that the next visit needs
     bool reduced = false;  // its gradient is, in this step
     bool queued = false;   // its update
-    bool updated = false;  // ahead of the verdict
+    bool ahead = false;    // its update began before the verdict
+    bool updated = false;  // and ended before it
     std::size_t first_visit = SIZE_MAX;
     std::size_t last_visit = 0;  // its gradient is complete after it, in each micro-step's sweep
   };
@@ -116,6 +117,7 @@ class Play {
     reductions_.clear();
     next_reduction_ = 0;
     compute_left_ = -1;
+    verdict_given_ = false;
     for (Unit& unit : units_) {
       unit.reduced = false;
       unit.updated = false;
@@ -138,6 +140,7 @@ class Play {
 
   /// From here on the next forward needs new weights.
   void give_verdict() {
+    verdict_given_ = true;
     for (std::size_t i = 0; i < units_.size(); ++i) {
       Unit& unit = units_[i];
       if (!unit.reduced || unit.updated) {
@@ -152,6 +155,7 @@ class Play {
 
   void queue_update(std::size_t unit) {
     units_[unit].queued = true;
+    units_[unit].ahead = false;
     ++updates_;
     const StatePlace place = places_[unit];
     const Lane lane = place == StatePlace::kHost     ? kHostUpdates
@@ -230,10 +234,19 @@ class Play {
     reduction = {.demand = demand, .left = 1, .unit = unit, .runs = true};
   }
 
-  /// The queued unit that is needed first; another one's progress is kept.
+  /// What works on this step's gradient before its verdict.
+  [[nodiscard]] bool is_ahead(std::size_t unit) const {
+    return units_[unit].reduced && !verdict_given_;
+  }
+
+  /// The queued unit that is needed first; another one's progress is kept. What began ahead of the verdict goes on until
+  /// that, as CpuOptimizer has it.
   void choose_update(Lane lane) {
     Activity& update = lanes_[lane];
     if (update.runs) {
+      if (units_[update.unit].ahead && is_ahead(update.unit)) {
+        return;
+      }
       progress_[update.unit] = update.left;
     }
     update.runs = false;
@@ -247,9 +260,11 @@ class Play {
       return;
     }
     const PlacedUnit& sizes = p_.units[best];
+    units_[best].ahead = units_[best].ahead || is_ahead(best);
     Demand demand{};
     if (lane == kHostUpdates) {
-      demand[kPool] = sizes.update / p_.speeds.host_update;
+      const bool slower = units_[best].ahead && p_.speeds.host_update_ahead > 0;
+      demand[kPool] = sizes.update / (slower ? p_.speeds.host_update_ahead : p_.speeds.host_update);
     } else {
       demand[kMemory] = sizes.update / p_.speeds.device_memory;
       const double gradient = p_.is_alone ? 0 : sizes.accumulator;
@@ -361,6 +376,7 @@ class Play {
 
   double now_ = 0;
   std::size_t visit_ = 0;
+  bool verdict_given_ = false;
   double compute_left_ = -1;  // of the visit that runs; below 0: none
   std::size_t next_gather_ = 0;
   std::size_t gathered_ = 0;

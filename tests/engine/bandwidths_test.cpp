@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "actors/kernels/state_memory.hpp"
+
 namespace tandem {
 namespace {
 
@@ -113,6 +115,18 @@ TEST(UpdateSpeed, IsMeasuredWithTheRealKernel) {
   kernel.weight = kernel.gradient = DType::kBF16;
   EXPECT_GT(measure_update_speed(kernel), 1e7);
   EXPECT_NE(cache_key(kernel), cache_key({.threads = 2}));
+  UpdateKernel ahead = kernel;
+  ahead.ahead = true;
+  EXPECT_NE(cache_key(kernel), cache_key(ahead));
+  for (const DType weight : {DType::kF32, DType::kBF16}) {
+    for (const StateLayout layout : {StateLayout::kFp32, StateLayout::kSplit, StateLayout::kInt8}) {
+      ahead.weight = ahead.gradient = weight;
+      ahead.layout = layout;
+      if (supports(ahead.update.kind, layout, weight)) {
+        EXPECT_GT(measure_update_speed(ahead), 1e7);
+      }
+    }
+  }
 }
 
 }  // namespace
