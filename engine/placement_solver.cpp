@@ -11,10 +11,12 @@ namespace tandem {
 namespace {
 
 constexpr double kAsGood = 1.005;       // of the best: device memory decides
-constexpr std::size_t kFewUnits = 6;    // of which every placement is looked at: 729
+constexpr std::size_t kFewUnits = 8;    // of which every placement is looked at: 6561
 constexpr std::size_t kGrid = 8;        // of the first look, each way
 constexpr std::size_t kMostMoved = 64;  // units up to which each is looked at by itself
 constexpr int kMostRounds = 3;
+constexpr std::size_t kFromStarts = 2000;  // predictions of a round, of all starts together
+constexpr std::size_t kMostStarts = 24;
 constexpr double kWorthAnotherRound = 0.998;
 constexpr std::size_t kWindowless = 2;  // segments
 constexpr double kForEver = std::numeric_limits<double>::infinity();
@@ -171,26 +173,49 @@ class Solver {
     }
   }
 
-  /// Another place for one unit, or two units' places exchanged, as long as that helps.
+  /// The best of what was seen, and from each of them on: units do not divide, so that there is more than one hollow.
   void improve() {
+    const std::size_t units = order_.size();
+    const std::size_t of_a_round = units * (units + 4) / 2;
+    const std::size_t count =
+        std::clamp<std::size_t>(kFromStarts / std::max<std::size_t>(1, of_a_round), 1, kMostStarts);
+    std::vector<std::pair<double, Places>> starts;
+    for (const auto& [places, seen] : seen_) {
+      starts.emplace_back(seen.step_s, places);
+    }
+    std::ranges::sort(starts);
+    starts.resize(std::min(starts.size(), count));
+    for (const auto& [step_s, places] : starts) {
+      improve(places, step_s);
+    }
+  }
+
+  /// Another place for one unit, or two units' places exchanged, as long as that helps.
+  void improve(Places best, double best_s) {
+    const auto try_places = [&](Places places) {
+      if (const double step_s = look(places); step_s < best_s) {
+        best_s = step_s;
+        best = std::move(places);
+      }
+    };
     for (int round = 0; round < kMostRounds && order_.size() <= kMostMoved; ++round) {
-      const double before = best_s_;
-      for (std::size_t i = 0; i < order_.size() && !best_.empty(); ++i) {
+      const double before = best_s;
+      for (std::size_t i = 0; i < order_.size(); ++i) {
         for (const StatePlace place :
              {StatePlace::kHost, StatePlace::kDevice, StatePlace::kStreamed}) {
-          Places places = best_;
+          Places places = best;
           places[order_[i]] = place;
-          look(std::move(places));
+          try_places(std::move(places));
         }
         for (std::size_t j = 0; j < i; ++j) {
-          if (best_[order_[i]] != best_[order_[j]]) {
-            Places places = best_;
+          if (best[order_[i]] != best[order_[j]]) {
+            Places places = best;
             std::swap(places[order_[i]], places[order_[j]]);
-            look(std::move(places));
+            try_places(std::move(places));
           }
         }
       }
-      if (best_s_ >= before * kWorthAnotherRound) {
+      if (best_s >= before * kWorthAnotherRound) {
         return;
       }
     }
