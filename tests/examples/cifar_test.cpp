@@ -160,13 +160,39 @@ TEST_F(Cifar, TheSixteenBitTypesTheConfigFileAndAccumulation) {
   EXPECT_EQ(column("file", "tokens"), (std::vector<std::string>{"12", "12", "12"}));
 }
 
+TEST_F(Cifar, MixturesOfExpertsTrainTheSameAtEveryStage) {
+  const std::string moe =
+      "--moe --num-experts 2 4 --mlp-type residual --noisy-gate-policy RSample --moe-param-group "
+      "--moe-aux-loss-coef 0.01 --dtype fp32 --steps 8 --no-tensorboard";
+  const auto losses = [&](const std::string& output, const std::string& flags) {
+    const Finished done = cifar(fmt::format("{} {} --output_dir '{}'", moe, flags, path(output)));
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr("Accuracy of the network"));
+    return column(output, "loss");
+  };
+  const std::vector<std::string> expected = losses("0", "--stage 0 --overlap off");
+  EXPECT_EQ(expected.size(), 8U);
+  EXPECT_EQ(losses("3", "--stage 3"), expected);
+  // What was saved is what training goes on from.
+  const std::string weights = path("3") + "/model.safetensors";
+  const SafetensorsFile saved = SafetensorsFile::open(weights);
+  for (const char* name : {"moe_layer_list.1.deepspeed_moe.gate.wg.weight",
+                           "moe_layer_list.1.deepspeed_moe.experts.deepspeed_experts.3.bias",
+                           "moe_layer_list.0.mlp.weight", "moe_layer_list.1.coefficient.bias"}) {
+    EXPECT_NE(saved.find(name), nullptr) << name;
+  }
+  EXPECT_EQ(losses("from", "--stage 2 --init_weights '" + weights + "'").size(), 8U);
+}
+
 TEST_F(Cifar, FlagsThatCannotBe) {
   const auto refused = [&](const std::string& flags, const std::vector<std::string>& parts) {
     expect_refused(cifar(fmt::format("--output_dir '{}' {}", path("out"), flags)), parts);
   };
-  refused("--moe --num-experts 2 4 --mlp-type residual", {"--moe", "mixture of experts"});
+  refused("--moe --num-experts 2 --ep-world-size 2", {"--ep-world-size", "use 1"});
+  refused("--moe --num-experts 4 2 --top-k 3", {"top-k is 3", "2 experts", "use 1 to 2"});
+  refused("--moe-param-group", {"--moe-param-group", "--moe"});
   refused("--mlp-type square", {"--mlp-type", "square", "residual"});
-  refused("--top-k 3", {"--top-k", "3"});
+  refused("--moe --top-k 0", {"top-k is 0", "use 1"});
   refused("--noisy-gate-policy Loud", {"Loud", "RSample"});
   refused("--epochs 0", {"--epochs"});
   refused("--epoch 3", {"--epoch", "--epochs"});

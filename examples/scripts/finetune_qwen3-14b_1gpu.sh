@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Qwen3 14B on one GPU.
+MODEL=Qwen/Qwen3-14B GPUS=1 RATIO=0.90 LENGTH=4096 BUCKET=400000000 LEAF_MODULE=
+source "$(dirname -- "$(readlink -f -- "$0")")/finetune.sh"
