@@ -20,13 +20,10 @@ constexpr std::size_t aligned(std::size_t bytes) {
 void clip_ranges(const std::vector<UpdateRange>& ranges, const UpdateSlice& slice,
                  std::vector<UpdateRange>& clipped) {
   clipped.clear();
-  for (const UpdateRange& range : ranges) {
-    const std::size_t first = std::max(range.begin, slice.begin);
-    const std::size_t last = std::min(range.end, slice.end);
-    if (first < last) {
-      clipped.push_back({first - slice.begin, last - slice.begin, range.group});
-    }
-  }
+  visit_ranges(ranges, slice.begin, slice.end,
+               [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+                 clipped.push_back({first - slice.begin, last - slice.begin, range.group});
+               });
 }
 
 }  // namespace
