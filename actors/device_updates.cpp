@@ -109,10 +109,15 @@ Task<> DeviceUpdates::run(UpdateSlice slice) {
     copy(*stage, true);
     kernels_.wait(in_.record());
   }
-  kernels_.launch(
-      slice.name, {.bytes = static_cast<double>(bytes)},
-      [stage, pass = slice.pass, steps = slice.steps, elements = slice.end - slice.begin](
-          void* /*native_stream*/) { run_update_pass(pass, stage->view, steps, 0, elements); });
+  kernels_.launch(slice.name, {.bytes = static_cast<double>(bytes)},
+                  [stage, kernels = options_.kernels, pass = slice.pass, steps = slice.steps,
+                   elements = slice.end - slice.begin](void* native_stream) {
+                    if (kernels != nullptr) {
+                      kernels->run_pass(pass, stage->view, steps, 0, elements, native_stream);
+                    } else {
+                      run_update_pass(pass, stage->view, steps, 0, elements);
+                    }
+                  });
   DeviceEvent done = kernels_.record();
   if (is_staged) {
     out_.wait(done);

@@ -1,5 +1,7 @@
-// What a GPU's thread does with an element has the bits of the CPU's vectors: every optimizer, layout, type and pass, any range,
-// and every kind of number. (Of a NaN only that it is one.)
+// tests/actors/update_cases.hpp — every optimizer, layout, type, pass and extent, with every kind of number, as whoever updates
+// otherwise than the CPU's vectors is held to them. (Of a NaN only that it is one.)
+#pragma once
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,18 +13,11 @@
 #include <gtest/gtest.h>
 
 #include "actors/kernels/state_memory.hpp"
-#include "tests/actors/fake_update_kernels.hpp"
 #include "tests/actors/packed_reference.hpp"
 
-namespace tandem {
-namespace {
+namespace tandem::testing {
 
-using testing::LayoutCase;
-using testing::LayoutShard;
-using testing::run_pass_on_threads;
-using testing::ShardPair;
-
-constexpr std::uint32_t kSpecials[] = {
+inline constexpr std::uint32_t kSpecials[] = {
     0x00000000, 0x80000000, 0x00000001, 0x80000001,  // zeros, the least denormals
     0x007fffff, 0x00800000, 0x80800000,              // the greatest denormal, the least normal
     0x7f7fffff, 0xff7fffff, 0x7f7f0000,              // the greatest of fp32 and of bf16
@@ -31,24 +26,28 @@ constexpr std::uint32_t kSpecials[] = {
     0x477fe000, 0x477ff000, 0x33800000, 0x33000000,  // ends of fp16
     0x5f000000, 0x1f000000};                         // whose squares are too large, too small
 
-struct Case {
+struct UpdateCase {
   const char* name;
   UpdateConfig config;
   std::int64_t step = 3;
 };
-const Case kCases[] = {
+inline const UpdateCase kUpdateCases[] = {
     {"AdamW", {.lr = 1e-2, .weight_decay = 0.1, .seed = 5}},
     {"AdamL2", {.lr = 1e-2, .weight_decay = 0.1, .adamw = false, .seed = 5}, 1},
     {"SGD", {.kind = OptimizerKind::kSgd, .lr = 1e-2, .weight_decay = 0.1}},
     {"Momentum",
-     {.kind = OptimizerKind::kSgd, .lr = 1e-2, .weight_decay = 0.1, .momentum = .9, .dampening = .1}},
+     {.kind = OptimizerKind::kSgd,
+      .lr = 1e-2,
+      .weight_decay = 0.1,
+      .momentum = .9,
+      .dampening = .1}},
     {"FirstMomentum", {.kind = OptimizerKind::kSgd, .lr = 1e-2, .momentum = .9}, 1},
     {"Nesterov", {.kind = OptimizerKind::kSgd, .lr = 1e-2, .momentum = .9, .nesterov = true}},
     {"Lion", {.kind = OptimizerKind::kLion, .lr = 1e-2, .weight_decay = 0.1, .seed = 6}},
     {"Adagrad", {.kind = OptimizerKind::kAdagrad, .lr = 1e-2, .weight_decay = 0.1}},
 };
 
-std::vector<LayoutCase> layouts_of(OptimizerKind kind) {
+inline std::vector<LayoutCase> layouts_of(OptimizerKind kind) {
   std::vector<LayoutCase> all;
   for (const StateLayout layout :
        {StateLayout::kFp32, StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
@@ -65,7 +64,7 @@ std::vector<LayoutCase> layouts_of(OptimizerKind kind) {
 }
 
 /// Every third number of a shard is a special one; the same for shards of the same seed.
-void put_specials(LayoutShard& shard, std::size_t turn) {
+inline void put_specials(LayoutShard& shard, std::size_t turn) {
   const auto special = [&](std::size_t i) {
     return kSpecials[(i / 3 + turn) % std::size(kSpecials)];
   };
@@ -102,7 +101,7 @@ void put_specials(LayoutShard& shard, std::size_t turn) {
   }
 }
 
-bool is_nan16(std::uint16_t bits, DType type) {
+inline bool is_nan16(std::uint16_t bits, DType type) {
   return type == DType::kBF16 ? (bits & 0x7fff) > 0x7f80 : (bits & 0x7fff) > 0x7c00;
 }
 
@@ -117,13 +116,14 @@ std::ptrdiff_t first_difference(const void* a, const void* b, std::size_t count,
   return -1;
 }
 
-std::ptrdiff_t floats_differ(const void* a, const void* b, std::size_t count) {
+[[nodiscard]] inline std::ptrdiff_t floats_differ(const void* a, const void* b, std::size_t count) {
   return first_difference<std::uint32_t>(
       a, b, count, [](std::uint32_t x, std::uint32_t y, std::size_t) {
         return x == y || ((x & 0x7fffffff) > 0x7f800000 && (y & 0x7fffffff) > 0x7f800000);
       });
 }
-std::ptrdiff_t words_differ(const void* a, const void* b, std::size_t count, DType type) {
+[[nodiscard]] inline std::ptrdiff_t words_differ(const void* a, const void* b, std::size_t count,
+                                                 DType type) {
   return first_difference<std::uint16_t>(
       a, b, count, [type](std::uint16_t x, std::uint16_t y, std::size_t) {
         return x == y || (type != DType::kF32 && is_nan16(x, type) && is_nan16(y, type));
@@ -131,8 +131,8 @@ std::ptrdiff_t words_differ(const void* a, const void* b, std::size_t count, DTy
 }
 
 /// All arrays of both, whatever lies in ranges and beside them.
-void expect_same(const LayoutShard& a, const LayoutShard& b, std::size_t elements,
-                 const std::string& what) {
+inline void expect_same(const LayoutShard& a, const LayoutShard& b, std::size_t elements,
+                        const std::string& what) {
   const UpdateBuffers& x = a.buffers;
   const UpdateBuffers& y = b.buffers;
   if (x.weight_is_half()) {
@@ -178,10 +178,12 @@ struct Two {
     }
   }
 
+  /// run_threads(pass, pair, steps, begin, end) is what is put to the test.
+  template <class Run>
   void run(UpdatePass pass, const UpdateStep* steps, std::size_t begin, std::size_t end,
-           const char* what) {
+           const char* what, Run run_threads) {
     run_update_pass(pass, vectors.unit, steps, begin, end);
-    run_pass_on_threads(pass, threads.unit, steps, begin, end);
+    run_threads(pass, threads, steps, begin, end);
     expect_same(threads.home, vectors.home, elements, what);
     expect_same(threads.spare, vectors.spare, elements, std::string(what) + ", twin");
   }
@@ -198,7 +200,7 @@ struct Extent {
   std::vector<UpdateRange> ranges;
   std::uint64_t position;
 };
-const Extent kExtents[] = {
+inline const Extent kExtents[] = {
     {1, 0, 1, {{0, 1, 0}}, 0},
     {127, 0, 127, {{0, 127, 0}}, 128},
     {1000, 0, 1000, {{0, 1000, 1}}, (std::uint64_t{1} << 32) - 512},  // over a key's end
@@ -206,12 +208,10 @@ const Extent kExtents[] = {
     {5003, 0, 5003, {{128, 131, 0}, {512, 4097, 1}, {4224, 5003, 0}}, std::uint64_t{3} << 33},
 };
 
-class ThreadsOfAGpu : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Optimizers, ThreadsOfAGpu, ::testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-TEST_P(ThreadsOfAGpu, HaveTheBitsOfTheCpusVectors) {
-  const auto& [name, config, step] = GetParam();
+/// All passes of an optimizer, over every layout and extent.
+template <class Run>
+void expect_bits_of_the_vectors(const UpdateCase& optimizer, Run run_threads) {
+  const auto& [name, config, step] = optimizer;
   const UpdateStep likely[] = {UpdateStep::make(config, step, 1.0),
                                UpdateStep::make(config, step, 1.0 / 1024)};
   const UpdateStep clipped[] = {UpdateStep::make(config, step, 0.1),
@@ -224,7 +224,7 @@ TEST_P(ThreadsOfAGpu, HaveTheBitsOfTheCpusVectors) {
                    std::to_string(&extent - kExtents));
       Two both(config, types, extent.elements, extent.ranges, extent.position, extent.elements);
       const auto run = [&](UpdatePass pass, const UpdateStep* steps, const char* what) {
-        both.run(pass, steps, extent.begin, extent.end, what);
+        both.run(pass, steps, extent.begin, extent.end, what, run_threads);
       };
       run(UpdatePass::kInPlace, likely, "in place");
       run(UpdatePass::kAhead, clipped, "ahead");
@@ -238,14 +238,4 @@ TEST_P(ThreadsOfAGpu, HaveTheBitsOfTheCpusVectors) {
   }
 }
 
-/// The comparison sees one bit.
-TEST(ThreadsOfAGpu, ADifferenceIsSeen) {
-  const LayoutCase types{StateLayout::kFp32, DType::kBF16, DType::kF32};
-  Two both({.lr = 1e-2}, types, 300, {{0, 300, 0}}, 0, 1);
-  auto* master = static_cast<std::uint32_t*>(both.threads.home.buffers.master);
-  master[299] ^= 1;
-  EXPECT_EQ(floats_differ(master, both.vectors.home.buffers.master, 300), 299);
-}
-
-}  // namespace
-}  // namespace tandem
+}  // namespace tandem::testing
