@@ -20,13 +20,10 @@ constexpr std::size_t aligned(std::size_t bytes) {
 void clip_ranges(const std::vector<UpdateRange>& ranges, const UpdateSlice& slice,
                  std::vector<UpdateRange>& clipped) {
   clipped.clear();
-  for (const UpdateRange& range : ranges) {
-    const std::size_t first = std::max(range.begin, slice.begin);
-    const std::size_t last = std::min(range.end, slice.end);
-    if (first < last) {
-      clipped.push_back({first - slice.begin, last - slice.begin, range.group});
-    }
-  }
+  visit_ranges(ranges, slice.begin, slice.end,
+               [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+                 clipped.push_back({first - slice.begin, last - slice.begin, range.group});
+               });
 }
 
 }  // namespace
@@ -112,10 +109,15 @@ Task<> DeviceUpdates::run(UpdateSlice slice) {
     copy(*stage, true);
     kernels_.wait(in_.record());
   }
-  kernels_.launch(
-      slice.name, {.bytes = static_cast<double>(bytes)},
-      [stage, pass = slice.pass, steps = slice.steps, elements = slice.end - slice.begin](
-          void* /*native_stream*/) { run_update_pass(pass, stage->view, steps, 0, elements); });
+  kernels_.launch(slice.name, {.bytes = static_cast<double>(bytes)},
+                  [stage, kernels = options_.kernels, pass = slice.pass, steps = slice.steps,
+                   elements = slice.end - slice.begin](void* native_stream) {
+                    if (kernels != nullptr) {
+                      kernels->run_pass(pass, stage->view, steps, 0, elements, native_stream);
+                    } else {
+                      run_update_pass(pass, stage->view, steps, 0, elements);
+                    }
+                  });
   DeviceEvent done = kernels_.record();
   if (is_staged) {
     out_.wait(done);

@@ -6,8 +6,8 @@
 // master and moments on the host a gradient that lies on the device never leaves it.
 //   resident   kernel                                      streamed   copy in | kernel | copy out, slices overlapping
 // The ring has a stage for each slice under way, so that one comes in while another is updated and a third goes out.
-// The kernel is run_update_pass(), the host's own, hence the same bits. On a simulated device it takes the time that its
-// bytes take in the device's memory; a real one needs a kernel of its own for this *(to come)*.
+// The kernel is that of a GPU, which has the host's bits (update_kernels.hpp). On a simulated device, whose memory is the
+// host's, it is the host's own run_update_pass(), and takes the time that its bytes take in the device's memory.
 // Buffers: the host's arrays of a slice are the device's from run() to its end; copies of other slices touch other
 // elements. Failure: a DeviceError ends the slice, and the device does nothing any more. Nothing is allocated after the
 // start, but for what the device's queues take. Thread rule: of the loop's thread.
@@ -17,6 +17,7 @@
 #include <functional>
 #include <vector>
 
+#include "actors/gpu/update_kernels.hpp"
 #include "actors/update_runner.hpp"
 #include "runtime/device/device.hpp"
 
@@ -27,7 +28,8 @@ class DeviceUpdates final : public UpdateRunner {
   static constexpr std::size_t kSlices = 3;  // coming in, being updated, going out
 
   struct Options {
-    Device* device = nullptr;  // outlives the runner
+    Device* device = nullptr;                // outlives the runner
+    const UpdateKernels* kernels = nullptr;  // of a GPU; null: a simulated device
     std::function<bool(const void*)> is_on_device;
     std::size_t slice_chunks = 1;
     std::byte* stages =

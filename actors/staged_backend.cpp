@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "actors/nccl/norm_digits.hpp"
+#include "actors/norm_words.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -170,9 +171,7 @@ Task<> StagedBackend::straight(GatherArguments a) {
     bool shard_on_device;
     Task<> operator()(Piece /*piece*/) {
       if (shard_on_device) {
-        lane.to_device.launch(
-            "gather on device", {.bytes = 2.0 * static_cast<double>(a.shard_bytes)},
-            [a = a](void* /*native_stream*/) { std::memcpy(a.block, a.shard, a.shard_bytes); });
+        lane.to_device.within_device(a.block, a.shard, a.shard_bytes);
       } else {
         lane.to_device.to_device(a.block, {a.shard, a.shard_bytes});
       }
@@ -182,22 +181,63 @@ Task<> StagedBackend::straight(GatherArguments a) {
   co_await carry_out({.lane = &gathers_}, &straight);
 }
 
+void StagedBackend::use_kernels(const NcclKernels& kernels) {
+  static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
+  kernels_ = &kernels;
+  norm_ = device_.allocate(sizeof(NormWords));
+  norm_here_ = allocate(sizeof(NormWords));
+}
+
+void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) {
+  const std::size_t accumulator = bytes_of(a.accumulator_type);
+  const std::size_t per_element =
+      bytes_of(a.block_type) + accumulator + (a.mode == AccumulateMode::kAdd ? accumulator : 0);
+  reductions_.to_host.launch(
+      "reduce on device", {.bytes = static_cast<double>(per_element * a.shard_elements)},
+      [a, norm](void* /*native_stream*/) { reduce_alone(a, 0, a.shard_elements, *norm); });
+}
+
+// A launch that failed is the device's last error as well, which ends the stream's events.
+void StagedBackend::add_by_kernels(const ReduceArguments& a) {
+  const bool is_wide = a.accumulator_type == DType::kF32;
+  auto* const words = a.want_norm ? reinterpret_cast<std::uint64_t*>(norm_.data()) : nullptr;
+  const RankOrderSum sum{.own = a.block,
+                         .block_type = static_cast<int>(a.block_type),
+                         .add = a.mode == AccumulateMode::kAdd,
+                         .accumulator = is_wide ? static_cast<float*>(a.accumulator) : nullptr,
+                         .copy = is_wide ? nullptr : a.accumulator,
+                         .elements = a.shard_elements,
+                         .norm = words};
+  reductions_.to_host.launch("reduce on device", {}, [this, sum](void* stream) {
+    if (sum.norm != nullptr) {
+      (void)kernels_->clear_norm(sum.norm, stream);
+    }
+    (void)kernels_->add_in_rank_order(sum, stream);
+  });
+  if (a.want_norm) {
+    reductions_.to_host.to_host({norm_here_, sizeof(NormWords)}, norm_.data());
+  }
+}
+
 Task<GradientNorm> StagedBackend::reduce_on_device(ReduceArguments a) {
   TANDEM_CHECK(world() == 1, "several ranks reduce on the host");
+  fences_.wait(reductions_.to_host, a.block);
   struct Reduction {
-    Lane& lane;
+    StagedBackend& backend;
     ReduceArguments a;
     GradientNorm norm = {};
     Task<> operator()(Piece /*piece*/) {
-      const std::size_t accumulator = bytes_of(a.accumulator_type);
-      const std::size_t per_element =
-          bytes_of(a.block_type) + accumulator + (a.mode == AccumulateMode::kAdd ? accumulator : 0);
-      lane.to_host.launch(
-          "reduce on device", {.bytes = static_cast<double>(per_element * a.shard_elements)},
-          [this](void* /*native_stream*/) { reduce_alone(a, 0, a.shard_elements, norm); });
-      co_await lane.to_host.record().wait();
+      if (backend.kernels_ != nullptr) {
+        backend.add_by_kernels(a);
+      } else {
+        backend.add_on_device(a, &norm);
+      }
+      co_await backend.reductions_.to_host.record().wait();
+      if (backend.kernels_ != nullptr && a.want_norm) {
+        norm = merge_norms({reinterpret_cast<const NormWords*>(backend.norm_here_), 1});
+      }
     }
-  } reduction{reductions_, a};
+  } reduction{*this, a};
   co_await carry_out({.lane = &reductions_}, &reduction);
   co_return reduction.norm;
 }

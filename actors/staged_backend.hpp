@@ -6,8 +6,8 @@
 // way to the device (piece i + 1 to the host). A shard that is the whole block goes straight to it, and
 // a gradient to which nothing is added straight into its accumulator. Cutting changes no bit: the additions of an element
 // keep their order, and norms merge exactly.
-// On one rank shard and accumulator may be device memory, too: then nothing crosses the link, and a kernel of the device
-// copies or adds. (Such kernels are plain functions on its memory, as a simulated device runs them.)
+// On one rank shard and accumulator may be device memory, too: then nothing crosses the link but the norm, and the device
+// copies or adds: a GPU by the kernels of use_kernels(), a simulated one, whose memory is the host's, by the host's function.
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on
@@ -28,6 +28,7 @@
 
 #include "actors/block_fences.hpp"
 #include "actors/collective_backend.hpp"
+#include "actors/nccl/nccl_kernels.hpp"
 #include "runtime/device/device.hpp"
 
 namespace tandem {
@@ -51,6 +52,8 @@ class StagedBackend final : public CollectiveBackend {
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_->rank(); }
   [[nodiscard]] Device& device() noexcept { return device_; }
+  /// What adds on a GPU; `kernels` outlives the back end. Before the first operation.
+  void use_kernels(const NcclKernels& kernels);
 
   /// Host memory of the inner back end, pinned for the device where the system lets us: else that is said once.
   std::byte* allocate(std::size_t bytes) override;
@@ -126,6 +129,8 @@ class StagedBackend final : public CollectiveBackend {
   static Task<> until_idle(Lane* lane);
   Task<> straight(GatherArguments arguments);
   Task<GradientNorm> reduce_on_device(ReduceArguments arguments);
+  void add_on_device(const ReduceArguments& arguments, GradientNorm* norm);
+  void add_by_kernels(const ReduceArguments& arguments);
   Task<GradientNorm> reduce(ReduceArguments arguments, bool is_all_reduce);
 
   Device& device_;
@@ -135,6 +140,9 @@ class StagedBackend final : public CollectiveBackend {
   std::vector<std::span<std::byte>> pinned_;
   bool said_unpinned_ = false;
   BlockFences fences_;
+  const NcclKernels* kernels_ = nullptr;
+  DeviceBuffer norm_;               // of the reduction under way
+  std::byte* norm_here_ = nullptr;  // where it comes to the host
   Lane gathers_;
   Lane reductions_;
 };

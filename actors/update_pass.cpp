@@ -16,52 +16,31 @@ constexpr std::size_t kKeptBlock = 4096;
 
 /// Copies elements [begin, end) of what is sent out and is part of the master. What is kept is seldom looked at again.
 void copy_kept(const UpdatedUnit& unit, bool to_twin, std::size_t begin, std::size_t end) {
-  const bool half = unit.buffers.weight_is_half();
-  const std::size_t size = half ? bytes_of(unit.buffers.weight_type) : sizeof(float);
-  auto* home = static_cast<std::byte*>(half ? unit.buffers.weight : unit.buffers.master);
-  auto* twin = static_cast<std::byte*>(half ? unit.twin.weight : unit.twin.master);
+  const std::size_t size =
+      unit.weight_is_master() ? sizeof(float) : bytes_of(unit.buffers.weight_type);
+  auto* home = static_cast<std::byte*>(unit.sent_out()) + begin * size;
+  auto* twin = static_cast<std::byte*>(unit.kept()) + begin * size;
   const std::size_t bytes = (end - begin) * size;
   if (to_twin) {
-    copy_past_caches(twin + begin * size, home + begin * size, bytes);
+    copy_past_caches(twin, home, bytes);
   } else {
-    std::memcpy(home + begin * size, twin + begin * size, bytes);
+    std::memcpy(home, twin, bytes);
   }
 }
 
 void update_ahead(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
                   std::size_t end) {
-  UpdateBuffers out = unit.buffers;
-  for (std::size_t i = 0; i < 2; ++i) {
-    out.from.state[i] = unit.buffers.state[i];
-    out.state[i] = unit.twin.state[i];
-    out.from.scale[i] = unit.buffers.scale[i];
-    out.scale[i] = unit.twin.scale[i];
-  }
-  if (!unit.weight_is_master()) {
-    out.from.master = unit.buffers.master;
-    out.master = unit.twin.master;
-  }
+  const PassBuffers pass(UpdatePass::kAhead, unit);
   if (!unit.keeps_weight()) {
-    apply_update(step, out, begin, end);
+    apply_update(step, pass.buffers, begin, end);
     return;
   }
   // Block by block, so that what is kept comes from memory once and the update finds it in the cache.
   for (std::size_t first = begin; first < end; first += kKeptBlock) {
     const std::size_t last = std::min(first + kKeptBlock, end);
     copy_kept(unit, true, first, last);
-    apply_update(step, out, first, last);
+    apply_update(step, pass.buffers, first, last);
   }
-}
-
-void update_again(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
-                  std::size_t end) {
-  UpdateBuffers in_place = unit.buffers;
-  if (unit.weight_is_master()) {
-    in_place.from.master = unit.twin.master;
-  } else if (unit.keeps_weight()) {
-    in_place.from.weight = unit.twin.weight;
-  }
-  apply_update(step, in_place, begin, end);
 }
 
 void go_back(const UpdatedUnit& unit, std::size_t begin, std::size_t end) {
@@ -77,27 +56,19 @@ void go_back(const UpdatedUnit& unit, std::size_t begin, std::size_t end) {
 
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end) {
-  for (const UpdateRange& range : unit.ranges) {
-    const std::size_t first = std::max(range.begin, begin);
-    const std::size_t last = std::min(range.end, end);
-    if (first >= last) {
-      continue;
-    }
-    switch (pass) {
-      case UpdatePass::kInPlace:
-        apply_update(steps[range.group], unit.buffers, first, last);
-        break;
-      case UpdatePass::kAhead:
-        update_ahead(unit, steps[range.group], first, last);
-        break;
-      case UpdatePass::kAgain:
-        update_again(unit, steps[range.group], first, last);
-        break;
-      case UpdatePass::kBack:
-        go_back(unit, first, last);
-        break;
-    }
-  }
+  visit_ranges(unit.ranges, begin, end,
+               [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+                 switch (pass) {
+                   case UpdatePass::kInPlace:
+                   case UpdatePass::kAgain:
+                     return apply_update(steps[range.group], PassBuffers(pass, unit).buffers, first,
+                                         last);
+                   case UpdatePass::kAhead:
+                     return update_ahead(unit, steps[range.group], first, last);
+                   case UpdatePass::kBack:
+                     return go_back(unit, first, last);
+                 }
+               });
 }
 
 void commit_pass_ahead(UpdatedUnit& unit) noexcept {

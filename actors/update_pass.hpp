@@ -9,8 +9,10 @@
 //   again    the same update with other constants, from the old state, in place
 //   back     the old weight, bit for bit: the kept one, or cast from the master, which never changed
 // Invariant: each pass writes the elements of its range alone, and gives the bits of an update in place.
+// C++17, for nvcc as well.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -46,6 +48,13 @@ struct UpdatedUnit {
   /// What is sent out is part of the state, so the old one is kept.
   [[nodiscard]] bool keeps_weight() const noexcept {
     return weight_is_master() || buffers.weight_is_half();
+  }
+  /// Where what is sent out lies, and where the old one is kept; only where it is.
+  [[nodiscard]] void* sent_out() const noexcept {
+    return weight_is_master() ? buffers.master : buffers.weight;
+  }
+  [[nodiscard]] void* kept() const noexcept {
+    return weight_is_master() ? twin.master : twin.weight;
   }
   /// How far the passes reach.
   [[nodiscard]] std::size_t elements() const noexcept {
@@ -103,6 +112,43 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !back, false});
   visit(home.weight, ArrayUse{weight, 1, is_half && !back && !again, true});
   visit(twin.weight, ArrayUse{weight, 1, is_half && (again || back), is_half && ahead});
+}
+
+/// What an update of a pass reads and writes; not of kBack, which updates nothing.
+struct PassBuffers {
+  UpdateBuffers buffers;
+  void* kept = nullptr;  // takes what is sent out before it is overwritten; null: nobody wants it
+
+  PassBuffers(UpdatePass pass, const UpdatedUnit& unit) : buffers(unit.buffers) {
+    if (pass == UpdatePass::kAhead) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        buffers.from.state[i] = unit.buffers.state[i];
+        buffers.state[i] = unit.twin.state[i];
+        buffers.from.scale[i] = unit.buffers.scale[i];
+        buffers.scale[i] = unit.twin.scale[i];
+      }
+      if (!unit.weight_is_master()) {
+        buffers.from.master = unit.buffers.master;
+        buffers.master = unit.twin.master;
+      }
+      kept = unit.keeps_weight() ? unit.kept() : nullptr;
+    } else if (pass == UpdatePass::kAgain && unit.keeps_weight()) {
+      (unit.weight_is_master() ? buffers.from.master : buffers.from.weight) = unit.kept();
+    }
+  }
+};
+
+/// visit(range, first, last) for what of each range lies in [begin, end).
+template <class Visit>
+void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std::size_t end,
+                  Visit visit) {
+  for (const UpdateRange& range : ranges) {
+    const std::size_t first = std::max(range.begin, begin);
+    const std::size_t last = std::min(range.end, end);
+    if (first < last) {
+      visit(range, first, last);
+    }
+  }
 }
 
 /// One pass over the elements [begin, end); kAgain and kBack where a pass ahead has been. `steps` by group; kBack reads

@@ -105,6 +105,20 @@ std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
   }
 }
 
+void Accelerator::reduce_there() {
+  if (staged_ != nullptr && gpu_ != nullptr) {
+    staged_->use_kernels(*gpu_->sums);
+  }
+}
+
+bool Accelerator::holds(const void* memory) const noexcept {
+  const auto* at = static_cast<const std::byte*>(memory);
+  return (staged_ != nullptr && staged_->is_on_device(memory)) ||
+         std::ranges::any_of(buffers_, [at](const DeviceBuffer& buffer) {
+           return at >= buffer.data() && at < buffer.data() + buffer.size_bytes();
+         });
+}
+
 double Accelerator::to_device_busy_s() const {
   return sim_ != nullptr ? sim_->busy_s(SimEngines::Engine::kToDevice) : 0;
 }

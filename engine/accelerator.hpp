@@ -68,14 +68,16 @@ class Accelerator {
   std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop& loop,
                                              CpuPool& pool);
 
+  /// What reductions of gradients that stay on a GPU need. Before the first one.
+  void reduce_there();
+
   /// Device memory; its content is undefined. Throws Error(kRefused) that says for what it was and what to change. After
   /// connect().
   std::byte* allocate(std::size_t bytes, std::string_view purpose);
 
   [[nodiscard]] Device& device() noexcept { return *device_; }
-  [[nodiscard]] bool holds(const void* memory) const noexcept {
-    return staged_ != nullptr && staged_->is_on_device(memory);
-  }
+  /// Whether allocate() gave it.
+  [[nodiscard]] bool holds(const void* memory) const noexcept;
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
   /// Host memory between the two.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;
@@ -95,6 +97,10 @@ class Accelerator {
   /// Null on a simulated device, where ATen computes in host memory.
   [[nodiscard]] ComputeDevice* compute() const noexcept {
     return gpu_ != nullptr ? gpu_->compute.get() : nullptr;
+  }
+  /// The optimizer's passes there; null on a simulated device, whose memory is the host's.
+  [[nodiscard]] const UpdateKernels* update_kernels() const noexcept {
+    return gpu_ != nullptr ? gpu_->updates : nullptr;
   }
   /// Behind all that the lane has queued so far. Only on a GPU.
   [[nodiscard]] DeviceEvent queued();

@@ -55,7 +55,9 @@ std::shared_ptr<Gpu> open_gpu(int local_rank) {
                                    .index = index,
                                    .name = fmt::format("gpu {} ({})", index, info.name),
                                    .uuid = info.uuid,
-                                   .compute = torch_cuda_device(index)});
+                                   .compute = torch_cuda_device(index),
+                                   .updates = &UpdateKernels::load(),
+                                   .sums = &NcclKernels::load()});
 }
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
 // engine/gpu.hpp — a rank's GPU: the driver's calls, and ATen on the same device and stream.
 //
-// ATen's kernels go to one stream, which the rank's CudaDevice takes over as its own: so the loop orders copies and
+// Our own kernels are tables of functions, as the driver's calls are. ATen's kernels go to one stream, which the rank's CudaDevice takes over as its own: so the loop orders copies and
 // collectives against them by events, and nobody waits for the device. Nothing here needs CUDA's or LibTorch's CUDA
 // headers: LibTorch's CUDA part is opened when a run asks for a GPU, and reached through c10's generic interfaces.
 #pragma once
@@ -11,6 +11,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "actors/gpu/update_kernels.hpp"
+#include "actors/nccl/nccl_kernels.hpp"
 #include "runtime/device/cuda_api.hpp"
 
 namespace tandem {
@@ -36,6 +38,8 @@ struct Gpu {
   std::string name;  // "gpu 0 (NVIDIA H200)"
   std::string uuid;  // the same in every process that sees it
   std::shared_ptr<ComputeDevice> compute;
+  const UpdateKernels* updates = nullptr;  // of optimizers
+  const NcclKernels* sums = nullptr;       // of gradients
 };
 
 /// Opens a rank's GPU by its number among the ranks of its host.

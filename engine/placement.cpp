@@ -25,13 +25,11 @@ void require_possible_places(DeviceKind device, Placement placement,
   const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
   const bool given =
       std::ranges::any_of(places, [](StatePlace p) { return p != StatePlace::kHost; });
-  if (device != DeviceKind::kSim && (leaves || given)) {
-    throw user_error(
-        "engine",
-        "placement is {}, and {}; use --placement cpu (--device sim simulates an "
-        "accelerator that updates)",
-        leaves ? name_of(placement) : "given by unit",
-        device == DeviceKind::kCpu ? "the CPU computes" : "updates do not run on a GPU yet");
+  if (device == DeviceKind::kCpu && (leaves || given)) {
+    throw user_error("engine",
+                     "placement is {}, and the CPU computes; use --placement cpu, or --device cuda "
+                     "(sim simulates an accelerator)",
+                     leaves ? name_of(placement) : "given by unit");
   }
 }
 

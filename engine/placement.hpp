@@ -24,8 +24,7 @@ namespace tandem {
 [[nodiscard]] std::optional<double> offload_ratio_of(const Config& config,
                                                      const EngineOptions& options);
 
-/// Throws user_error where somebody wants another place than the host, and updates run there alone: on the CPU, and on a
-/// GPU as long as there are no kernels for it.
+/// Throws user_error where somebody wants another place than the host and the CPU computes.
 void require_possible_places(DeviceKind device, Placement placement,
                              std::span<const StatePlace> places);
 

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "actors/device_updates.hpp"
-#include "engine/bandwidths.hpp"
 #include "engine/metrics/flops.hpp"
 #include "engine/placement.hpp"
 #include "engine/segment_runner.hpp"
@@ -104,13 +103,33 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
   return problem;
 }
 
-double host_update_speed(const PlanInput& input, int optimizer_threads) {
+void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput& input,
+                  const MemoryLimits& limits) {
+  PlanInput all_here = input;
+  all_here.placement.assign(model.units.size(), StatePlace::kHost);
+  const MemoryPlan on_host = plan_memory(model, all_here);
+  if (limits.device) {
+    problem.device_bytes =
+        static_cast<double>(limits.device->bytes - on_host.total(MemoryKind::kDevice));
+  }
+  if (limits.host) {
+    problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
+                             static_cast<double>(on_host.ranks_per_host) +
+                         problem.host_bytes_of(all_here.placement);
+  }
+}
+
+UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads) {
   const bool is_kept = input.micro_steps == 1 && input.world_size == 1;
-  return update_speed({.update = input.update,
-                       .layout = input.state_layout,
-                       .weight = input.type,
-                       .gradient = is_kept ? input.type : DType::kF32,
-                       .threads = optimizer_threads});
+  return {.update = input.update,
+          .layout = input.state_layout,
+          .weight = input.type,
+          .gradient = is_kept ? input.type : DType::kF32,
+          .threads = optimizer_threads};
+}
+
+double host_update_speed(const PlanInput& input, int optimizer_threads) {
+  return update_speed(update_kernel_of(input, optimizer_threads));
 }
 
 PlannedPlacement plan_placement(const Model& model, const PlacementProblem& problem,

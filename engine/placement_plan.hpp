@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/bandwidths.hpp"
+#include "engine/memory_check.hpp"
 #include "engine/memory_plan.hpp"
 #include "engine/placement_solver.hpp"
 #include "engine/sim_spec.hpp"
@@ -30,7 +32,12 @@ struct PlacementHardware {
                                                  const PlacementHardware& hardware,
                                                  Overlap overlap);
 
-/// How the pool updates in a run of that plan.
+/// What else of the memory there is free: beside all that a run of this plan has there with its state on the host.
+void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput& input,
+                  const MemoryLimits& limits);
+
+/// What updates in a run of that plan, and how fast it does so on the pool.
+[[nodiscard]] UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads);
 [[nodiscard]] double host_update_speed(const PlanInput& input, int optimizer_threads);
 
 /// What became of --placement, --offload_ratio and the config.

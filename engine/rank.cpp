@@ -18,7 +18,7 @@ namespace {
 
 std::vector<StatePlace> places_of(const Model& model, const RankOptions& options) {
   require_possible_places(options.device, options.placement, options.places);
-  if (options.device != DeviceKind::kSim) {
+  if (options.device == DeviceKind::kCpu) {
     return {};
   }
   return options.places.empty() ? forced_places(model, options.placement, options.offload_ratio)
@@ -63,19 +63,6 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
                                static_cast<std::uint32_t>(communicator.world_size()),
                                static_cast<std::uint32_t>(communicator.rank()))),
       classes_(SlotClasses::of(model_, residency_)),
-      sizes_(
-          RankSizes::of(model_,
-                        {.type = options_.type,
-                         .micro_steps = options_.micro_steps,
-                         .gather_slots = options_.gather_slots,
-                         .update = options_.update,
-                         .layout = options_.state_layout,
-                         .twins = options_.twins,
-                         .places = places_of(model_, options_),
-                         .device_bytes = options_.device == DeviceKind::kSim
-                                             ? static_cast<std::size_t>(options_.sim.memory_bytes)
-                                             : 0},
-                        residency_, classes_)),
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
       lane_(loop_, "compute"),
       optimizer_pool_(loop_, {.threads = options_.optimizer_threads,
@@ -86,6 +73,18 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
           loop_,
           {.threads = options_.link_threads, .cores = options_.service_cores, .name = "link"}),
       scope_(loop_, "actors") {
+  open_device(communicator);
+  sizes_ = RankSizes::of(
+      model_,
+      {.type = options_.type,
+       .micro_steps = options_.micro_steps,
+       .gather_slots = options_.gather_slots,
+       .update = options_.update,
+       .layout = options_.state_layout,
+       .twins = options_.twins,
+       .places = places_of(model_, options_),
+       .device_bytes = accelerator_ ? accelerator_->device().memory_bytes() : std::size_t{0}},
+      residency_, classes_);
   connect(communicator);
   require_state_layout(options_.update, options_.state_layout, options_.type);
   for (const UnitSpec& unit : model_.units) {
@@ -112,6 +111,11 @@ std::byte* Rank::allocate(std::size_t bytes, std::size_t& counted) {
 std::byte* Rank::allocate_shared(std::size_t bytes, std::size_t& counted) {
   counted += bytes;
   return backend_->allocate(bytes);
+}
+
+std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlace place) {
+  return on_gpu() && place == StatePlace::kStreamed ? allocate_shared(bytes, counted)
+                                                    : allocate(bytes, counted);
 }
 
 std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {

@@ -28,6 +28,7 @@
 #include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
 #include "engine/core_plan.hpp"
+#include "engine/device_copies.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
 #include "engine/rank_sizes.hpp"
@@ -158,7 +159,7 @@ class Rank {
   enum class State : std::uint8_t { kMaster, kGradient };
   /// This rank's slice of a unit's state in fp32: of the master weights (no update may be running), or of the accumulated
   /// gradient of the step in flight (after its reductions). Valid until the next call.
-  [[nodiscard]] std::span<const float> slice_of(std::size_t unit, State state);
+  [[nodiscard]] Task<std::span<const float>> slice_of(std::size_t unit, State state);
   /// Hands out the parameters of a unit, given the fp32 values of its whole block.
   void visit_parameters(
       std::size_t unit, std::span<const float> block,
@@ -191,11 +192,14 @@ class Rank {
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
   /// Memory that the peers' collectives read in place; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
+  /// State in host memory; what is streamed lies where a GPU's copies are fast.
+  std::byte* allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlace place);
   void allocate_weights(std::size_t unit);
   void allocate_units();
   void allocate_twins();
   /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
+  void open_device(const Communicator& communicator);
   void connect(Communicator& communicator);
   static Task<> account(Rank* self, DeviceEvent event, TimePoint queued);
   void make_slot_pools();
@@ -214,8 +218,41 @@ class Rank {
   [[nodiscard]] UpdateRunner* runner_of(StatePlace place);
   void make_actors();
   [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
+
+  // ---- loading and reading back --------------------------------------------------------------------
+  /// Of a parameter, in this rank's slice of its unit.
+  struct Piece {
+    const ParameterSpec* parameter;
+    std::int64_t begin;  // in the parameter
+    std::int64_t end;
+    std::size_t unit;
+    std::size_t at;  // in the unit's slice
+  };
+  /// A unit's master, its weight and what else the master is made of, as the host reaches them.
+  struct HostView {
+    struct Array {
+      std::byte* device;
+      HostBuffer host;  // in its stead
+    };
+    UpdateBuffers buffers;
+    std::vector<Array> arrays;  // what lies on the device
+  };
+  struct TwinArray {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
   void load_weights();
-  void complete_state(std::size_t unit);
+  [[nodiscard]] std::vector<Piece> pieces_of(std::size_t unit) const;
+  void load_piece(const Piece& piece, const UpdateBuffers& buffers) const;
+  void cast_weights(std::size_t unit, const UpdateBuffers& buffers) const;
+  [[nodiscard]] std::vector<TwinArray> twin_arrays(std::size_t unit) const;
+  [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
+  /// What of it is host memory.
+  void copy_to_twin(std::size_t unit) const;
+  [[nodiscard]] bool is_on_device(const void* memory) const noexcept;
+  [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers) const;
+  Task<> load_on_device(std::size_t unit);
 
   RankOptions options_;
   Model model_;
@@ -238,6 +275,7 @@ class Rank {
   CpuPool link_pool_;
   std::optional<Accelerator> accelerator_;
   DeviceTime device_time_;
+  std::optional<DeviceCopies> copies_;  // where something of a unit's state lies on the device
   // On a GPU: two halves, so that one can be filled while the other is copied.
   struct BatchStage {
     std::span<std::byte> memory;

@@ -27,18 +27,21 @@ std::string first_sentences(std::string_view text) {
 
 }  // namespace
 
+void Rank::open_device(const Communicator& communicator) {
+  if (options_.device == DeviceKind::kSim) {
+    accelerator_.emplace(loop_, communicator.rank(), options_.sim);
+  } else if (options_.device == DeviceKind::kCuda) {
+    const OpenGpu open = options_.open_gpu ? options_.open_gpu : OpenGpu(&open_gpu);
+    accelerator_.emplace(loop_, open(communicator.local_rank()));
+  }
+}
+
 void Rank::connect(Communicator& communicator) {
   host_losses_.resize(kLosses);
   losses_ = host_losses_;
-  if (options_.device == DeviceKind::kCpu) {
+  if (!accelerator_) {
     backend_ = communicator.make_backend(loop_, link_pool_);
     return;
-  }
-  if (options_.device == DeviceKind::kSim) {
-    accelerator_.emplace(loop_, communicator.rank(), options_.sim);
-  } else {
-    const OpenGpu open = options_.open_gpu ? options_.open_gpu : OpenGpu(&open_gpu);
-    accelerator_.emplace(loop_, open(communicator.local_rank()));
   }
   backend_ = accelerator_->connect(communicator, loop_, link_pool_);
   if (on_gpu()) {
@@ -57,6 +60,14 @@ void Rank::connect(Communicator& communicator) {
     };
     slice_buffer_ = floats(largest);
     whole_buffer_ = floats(largest * residency_.world);
+  }
+  if (std::ranges::any_of(sizes_.units,
+                          [](const UnitSizes& unit) { return unit.place != StatePlace::kHost; })) {
+    accelerator_->reduce_there();
+    copies_.emplace(accelerator_->device(),
+                    on_gpu() ? std::span(accelerator_->pinned(DeviceCopies::kStageBytes),
+                                         DeviceCopies::kStageBytes)
+                             : std::span<std::byte>());
   }
   resident_bytes_.staging = accelerator_->staging_bytes();
 }
@@ -177,6 +188,7 @@ UpdateRunner* Rank::runner_of(StatePlace place) {
   const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
   runner = std::make_unique<DeviceUpdates>(DeviceUpdates::Options{
       .device = &accelerator_->device(),
+      .kernels = accelerator_->update_kernels(),
       .is_on_device = [this](const void* memory) { return accelerator_->holds(memory); },
       .slice_chunks = stage_bytes > 0 ? kStreamedSliceElements / chunk : kResidentSliceChunks,
       .stages = stage_bytes > 0 ? allocate_on_device(DeviceUpdates::kSlices * stage_bytes,
@@ -189,7 +201,7 @@ UpdateRunner* Rank::runner_of(StatePlace place) {
 std::byte* Rank::allocate_state(std::size_t unit) {
   const std::size_t bytes = sizes_.units[unit].state.total();
   if (place_of(unit) != StatePlace::kDevice) {
-    return allocate(bytes, resident_bytes_.optimizer);
+    return allocate_streamed(bytes, resident_bytes_.optimizer, place_of(unit));
   }
   return allocate_on_device(
       bytes, fmt::format("the optimizer state of unit \"{}\"", model_.units[unit].name));

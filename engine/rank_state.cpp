@@ -1,23 +1,11 @@
-// engine/rank_state.cpp — what a rank's units hold: allocated by the plan's sizes, loaded, and read back; see rank.hpp.
-#include <algorithm>
-#include <cstring>
-#include <utility>
+// engine/rank_state.cpp — what a rank's units hold: allocated by the plan's sizes; see rank.hpp.
 
 #include <fmt/format.h>
 
-#include "actors/kernels/reduce.hpp"
 #include "actors/kernels/state_memory.hpp"
 #include "engine/rank.hpp"
-#include "engine/segment_runner.hpp"
-#include "runtime/util/error.hpp"
 
 namespace tandem {
-
-namespace {
-
-constexpr std::int64_t kLoadChunkElements = 1 << 22;
-
-}  // namespace
 
 /// Where this rank's slice of a unit begins when the units are laid end to end, each from a state block's border on:
 /// random rounding counts from there, whatever the number of ranks.
@@ -88,7 +76,7 @@ void Rank::allocate_twins() {
     const auto take = [&](std::size_t bytes, bool on_device) {
       return bytes == 0  ? nullptr
              : on_device ? allocate_on_device(bytes, purpose)
-                         : allocate(bytes, resident_bytes_.twins);
+                         : allocate_streamed(bytes, resident_bytes_.twins, place);
     };
     const bool state_there = place == StatePlace::kDevice;
     const bool weight_there = place != StatePlace::kHost;
@@ -103,116 +91,6 @@ void Rank::allocate_twins() {
       twin.weight = take(elements * bytes_of(options_.type), weight_there);
     }
   }
-}
-
-void Rank::load_weights() {
-  struct Piece {
-    const ParameterSpec* parameter;
-    std::int64_t begin;  // in the parameter
-    std::int64_t end;
-    std::size_t unit;
-    std::size_t at;  // in the unit's slice
-  };
-  std::vector<Piece> pieces;
-  for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
-    const UnitLayout& layout = layouts_[unit].block;
-    const auto slice_begin = static_cast<std::int64_t>(layout.shard_begin(residency_.slice()));
-    const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
-    for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
-      const ParameterSpec& parameter = model_.units[unit].parameters[i];
-      const std::int64_t offset = layouts_[unit].offsets[i];
-      const std::int64_t last = std::min(parameter.numel(), slice_end - offset);
-      for (std::int64_t begin = std::max<std::int64_t>(0, slice_begin - offset); begin < last;
-           begin += kLoadChunkElements) {
-        pieces.push_back({&parameter, begin, std::min(begin + kLoadChunkElements, last), unit,
-                          static_cast<std::size_t>(offset + begin - slice_begin)});
-      }
-    }
-  }
-  const auto load = [&](std::size_t i) {
-    const Piece& piece = pieces[i];
-    const UpdateBuffers& buffers = memory_[piece.unit].buffers;
-    if (float* master = buffers.whole_master()) {
-      model_.source(*piece.parameter, piece.begin, piece.end, master + piece.at);
-      return;
-    }
-    std::vector<float> values(static_cast<std::size_t>(piece.end - piece.begin));
-    model_.source(*piece.parameter, piece.begin, piece.end, values.data());
-    write_master(buffers, values.data(), piece.at, piece.at + values.size());
-  };
-  const auto complete = [&](std::size_t unit) { complete_state(unit); };
-  // Here and not in the first steps, by the threads that will work on it: near them, and no page is missing later.
-  const auto touch = [&](std::size_t i) { owned_[i].touch(); };
-  const auto prepare = [&] {
-    if (!options_.compute_cores.empty()) {
-      bind_thread(options_.compute_cores);  // the team that ATen makes later inherits it
-    }
-    prepare_compute_thread(options_.compute_threads);
-    if (accelerator_ && accelerator_->compute() != nullptr) {
-      accelerator_->compute()->prepare_thread();
-    }
-  };
-  loop_.run(
-      [](Rank* self, std::size_t count, const decltype(load)* load_piece,
-         const decltype(complete)* complete_unit, const decltype(prepare)* prepare_lane,
-         const decltype(touch)* touch_buffer) -> Task<> {
-        co_await self->lane_.run(*prepare_lane);
-        co_await self->optimizer_pool_.for_chunks(self->owned_.size(), *touch_buffer);
-        co_await self->link_pool_.for_chunks(count, *load_piece);
-        co_await self->link_pool_.for_chunks(self->model_.units.size(), *complete_unit);
-      },
-      this, pieces.size(), &load, &complete, &prepare, &touch);
-}
-
-/// Once a unit's masters are loaded: the weights that are cast from them, and the twin.
-void Rank::complete_state(std::size_t unit) {
-  const UpdateBuffers& buffers = memory_[unit].buffers;
-  const UpdateTwin& twin = memory_[unit].twin;
-  const StateSizes& sizes = sizes_.units[unit].state;
-  const std::size_t elements = layouts_[unit].block.shard_elements;
-  if (options_.type != DType::kF32 && buffers.whole_master() != nullptr) {
-    cast(buffers.master, DType::kF32, buffers.weight, options_.type, 0, elements);
-  }
-  if (twin.master == nullptr) {
-    return;
-  }
-  // Frozen parameters and padding are in no update, and must be there when the two are swapped.
-  std::memcpy(twin.master, buffers.master,
-              options_.type == DType::kF32 ? elements * sizeof(float) : sizes.master);
-  for (std::size_t array = 0; array < 2; ++array) {
-    if (sizes.state[array] > 0) {
-      std::memcpy(twin.state[array], buffers.state[array], sizes.state[array]);
-    }
-    if (sizes.scale[array] > 0) {
-      std::memcpy(twin.scale[array], buffers.scale[array], sizes.scale[array]);
-    }
-  }
-}
-
-std::span<const float> Rank::slice_of(std::size_t unit, State state) {
-  const std::size_t elements = layouts_[unit].block.shard_elements;
-  if (state == State::kMaster) {
-    const UpdateBuffers& now = optimizer_->state_of(unit).buffers;
-    // Collectives of the host read it, so it is copied where it lies on the device.
-    const float* master = now.whole_master();
-    if (master != nullptr && !(accelerator_ && accelerator_->holds(master))) {
-      return {master, elements};
-    }
-    slice_in_fp32_.resize(elements);
-    read_master(now, slice_in_fp32_.data(), 0, elements);
-    return slice_in_fp32_;
-  }
-  if (model_.units[unit].frozen()) {
-    slice_in_fp32_.assign(elements, 0.0F);
-    return slice_in_fp32_;
-  }
-  if (sizes_.accumulator_type == DType::kF32 && !sizes_.units[unit].gradient_on_device) {
-    return {reinterpret_cast<const float*>(memory_[unit].accumulator), elements};
-  }
-  slice_in_fp32_.resize(elements);
-  cast(memory_[unit].accumulator, sizes_.accumulator_type, slice_in_fp32_.data(), DType::kF32, 0,
-       elements);
-  return slice_in_fp32_;
 }
 
 }  // namespace tandem

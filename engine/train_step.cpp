@@ -304,7 +304,7 @@ Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
 }
 
 Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
-  std::span<const float> slice = rank_.slice_of(unit, state);
+  std::span<const float> slice = co_await rank_.slice_of(unit, state);
   if (!rank_.residency().divided || rank_.world_size() == 1) {
     co_return slice;
   }

@@ -53,7 +53,12 @@ struct AdamStep {
   /// `step` counts from 1; `gradient_scale` is unscale x clip.
   static AdamStep make(const AdamConfig& config, std::int64_t step, double gradient_scale);
 
-  bool operator==(const AdamStep&) const = default;
+  bool operator==(const AdamStep& o) const {
+    return gradient_scale == o.gradient_scale && beta1 == o.beta1 &&
+           one_minus_beta1 == o.one_minus_beta1 && beta2 == o.beta2 &&
+           one_minus_beta2 == o.one_minus_beta2 && eps == o.eps && step_size == o.step_size &&
+           inverse_root_bias == o.inverse_root_bias && decay == o.decay && adamw == o.adamw;
+  }
 };
 
 /// Arrays of one unit's shard; the kernel touches only the elements of the range it is given. None

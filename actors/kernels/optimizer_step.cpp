@@ -1,8 +1,7 @@
 // actors/kernels/optimizer_step.cpp — see optimizer_step.hpp.
 #include "actors/kernels/optimizer_step.hpp"
 
-#include <algorithm>
-
+#include "actors/kernels/noise_key.hpp"
 #include "actors/kernels/state_memory.hpp"
 #include "actors/kernels/update_rules.hpp"
 #include "runtime/util/check.hpp"
@@ -54,14 +53,6 @@ std::size_t arrays_of(const SgdStep& step) { return step.momentum == 0.0F ? 0 : 
 std::size_t arrays_of(const LionStep&) { return 1; }
 std::size_t arrays_of(const AdagradStep&) { return 1; }
 
-/// A bijection of 64 bits that leaves no pattern standing (splitmix64's).
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebU;
-  return x ^ x >> 31;
-}
-
 struct UpdateFp32 {
   const UpdateBuffers& buffers;
   std::size_t begin;
@@ -108,15 +99,10 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
   TANDEM_CHECK(supports(step.kind(), b.layout, weight), "the layout fits optimizer and weights");
   TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kStateBlock == 0,
                "8-bit state is updated in whole blocks");
-  // Random bits are made of the position's lower half; the upper one is in the key.
-  while (begin < end) {
-    const std::uint64_t first = b.position + begin;
-    const std::uint64_t room = (std::uint64_t{1} << 32) - (first & 0xffffffffU);
-    const std::size_t count = std::min<std::uint64_t>(end - begin, room);
-    const auto key = static_cast<std::uint32_t>(mixed(step.noise ^ mixed(first >> 32)));
-    std::visit(UpdatePacked{b, key, begin, count}, step.rule);
-    begin += count;
-  }
+  for_noise_keys(step.noise, b.position, begin, end,
+                 [&](std::uint32_t key, std::size_t first, std::size_t count) {
+                   std::visit(UpdatePacked{b, key, first, count}, step.rule);
+                 });
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 //
 // Invariant: same bits for every SIMD target, thread count, chunking and alignment: each element takes the same IEEE
 // operations wherever it stands, each rounded once, none fused. Denormals are kept, and NaN stays NaN.
+// C++17, for nvcc as well, as what it includes and what lies above it up to update_pass.hpp.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +61,11 @@ struct SgdStep {
   bool first = false;  // the buffer is written, not read
   bool nesterov = false;
 
-  bool operator==(const SgdStep&) const = default;
+  bool operator==(const SgdStep& o) const {
+    return gradient_scale == o.gradient_scale && lr == o.lr && momentum == o.momentum &&
+           one_minus_dampening == o.one_minus_dampening && decay == o.decay && first == o.first &&
+           nesterov == o.nesterov;
+  }
 };
 
 struct LionStep {
@@ -72,7 +77,11 @@ struct LionStep {
   float one_minus_beta2 = 0.0F;
   float decay = 0.0F;  // lr * weight_decay
 
-  bool operator==(const LionStep&) const = default;
+  bool operator==(const LionStep& o) const {
+    return gradient_scale == o.gradient_scale && lr == o.lr && beta1 == o.beta1 &&
+           one_minus_beta1 == o.one_minus_beta1 && beta2 == o.beta2 &&
+           one_minus_beta2 == o.one_minus_beta2 && decay == o.decay;
+  }
 };
 
 struct AdagradStep {
@@ -81,7 +90,9 @@ struct AdagradStep {
   float eps = 0.0F;
   float decay = 0.0F;
 
-  bool operator==(const AdagradStep&) const = default;
+  bool operator==(const AdagradStep& o) const {
+    return gradient_scale == o.gradient_scale && lr == o.lr && eps == o.eps && decay == o.decay;
+  }
 };
 
 struct UpdateStep {
@@ -95,7 +106,7 @@ struct UpdateStep {
     return static_cast<OptimizerKind>(rule.index());
   }
 
-  bool operator==(const UpdateStep&) const = default;
+  bool operator==(const UpdateStep& o) const { return rule == o.rule && noise == o.noise; }
 };
 
 /// Where an update reads when that is not where it writes; a null array is updated in place. None overlaps an array of

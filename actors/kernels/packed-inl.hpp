@@ -1,5 +1,5 @@
 // actors/kernels/packed-inl.hpp — vectors of split masters, of bf16 moments and of 8-bit codes, and the random bits of
-// their rounding; what the bits mean stands in state_layout.hpp. Compiled once per SIMD target.
+// their rounding; what the bits mean stands in state_layout.hpp. Compiled once per SIMD target, and for one lane.
 // Invariant: integer operations and exact floating-point ones only, lane by lane, so no result depends on the width.
 #if defined(TANDEM_ACTORS_KERNELS_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PACKED_INL
@@ -35,82 +35,6 @@ HWY_INLINE hn::Mask<U32> above(VU32 magnitude, std::uint32_t limit) {
       U32(), hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(limit))));
 }
 
-// --- pairs of vectors: two fill one of 16-bit numbers, which saves most of the shifts and shuffles of one at a time
-
-template <bool kStream, class D16>
-HWY_INLINE void store_words(hn::Vec<D16> words, D16 d16, std::uint16_t* to) {
-  if constexpr (kStream) {
-    hn::Stream(words, d16, to);
-  } else {
-    hn::StoreU(words, d16, to);
-  }
-}
-
-/// The upper halves of the lanes of `a`, then of `b`.
-template <bool kStream>
-HWY_INLINE void store_upper(VU32 a, VU32 b, std::uint16_t* to) {
-  const hn::Repartition<std::uint16_t, U32> d;
-  store_words<kStream>(hn::ConcatOdd(d, hn::BitCast(d, b), hn::BitCast(d, a)), d, to);
-}
-
-template <bool kStream>
-HWY_INLINE void store_lower(VU32 a, VU32 b, std::uint16_t* to) {
-  const hn::Repartition<std::uint16_t, U32> d;
-  store_words<kStream>(hn::ConcatEven(d, hn::BitCast(d, b), hn::BitCast(d, a)), d, to);
-}
-
-HWY_INLINE void load_pair(const float* from, VF32& a, VF32& b) {
-  const F32 d;
-  a = hn::LoadU(d, from);
-  b = hn::LoadU(d, from + hn::Lanes(d));
-}
-
-#if HWY_TARGET == HWY_AVX3
-
-/// Words of two vectors, the second one's from 32 on: `low` and `high` in turns.
-alignas(64) inline constexpr std::uint16_t kFirstHalf[32] = {
-    0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-    8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-alignas(64) inline constexpr std::uint16_t kSecondHalf[32] = {
-    16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-    24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
-
-HWY_INLINE void interleave(__m512i low, __m512i high, VU32& a, VU32& b) {
-  a = VU32{_mm512_permutex2var_epi16(low, _mm512_load_si512(kFirstHalf), high)};
-  b = VU32{_mm512_permutex2var_epi16(low, _mm512_load_si512(kSecondHalf), high)};
-}
-
-HWY_INLINE void load_pair(const Bf16Bits* from, VF32& a, VF32& b) {
-  VU32 x, y;
-  interleave(_mm512_setzero_si512(), _mm512_loadu_si512(from), x, y);
-  a = hn::BitCast(F32(), x);
-  b = hn::BitCast(F32(), y);
-}
-
-HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32& a, VU32& b) {
-  interleave(_mm512_loadu_si512(low), _mm512_loadu_si512(high), a, b);
-}
-
-#else
-
-HWY_INLINE void load_pair(const Bf16Bits* from, VF32& a, VF32& b) {
-  const F32 d;
-  a = load_f32(d, from);
-  b = load_f32(d, from + hn::Lanes(d));
-}
-
-/// Each lane a weight above its remainder.
-HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32& a, VU32& b) {
-  const U32 d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto words = [d](const std::uint16_t* from)
-                         HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(U16<F32>(), from)); };
-  a = hn::Or(hn::ShiftLeft<16>(words(&high->bits)), words(low));
-  b = hn::Or(hn::ShiftLeft<16>(words(&high[lanes].bits)), words(low + lanes));
-}
-
-#endif
-
 // --- split masters
 
 /// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `low` the remainder. Returns where
@@ -141,6 +65,20 @@ HWY_INLINE VF32 join_master(VU32 halves, VU32 rounded_down) {
   return hn::BitCast(F32(), hn::Add(hn::Sub(halves, up), rounded_down));
 }
 
+/// Ties of a split master on their way: out of the sign of the moment that has them, and back into it.
+HWY_INLINE VU32 take_ties(VF32& moment) {
+  const U32 d;
+  const auto ties = hn::And(hn::ShiftRight<15>(hn::BitCast(d, moment)), hn::Set(d, 0x10000));
+  moment = hn::Abs(moment);
+  return ties;
+}
+
+HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
+  const U32 d;
+  const auto magnitude = hn::And(hn::BitCast(d, moment), hn::Set(d, kMagnitude));
+  return hn::BitCast(F32(), hn::Or(magnitude, hn::IfThenElseZero(tie, hn::Set(d, kSignBit))));
+}
+
 // --- random bits
 
 /// 32 random bits per element: a Weyl sequence over positions, then a bijective mixer.
@@ -148,9 +86,15 @@ struct Noise {
   static constexpr std::uint32_t kStep = 0x9e3779b1;
   std::uint32_t first;
 
-  Noise(std::uint32_t key, std::uint64_t position)
+  HWY_INLINE Noise(std::uint32_t key, std::uint64_t position)
       : first(key + static_cast<std::uint32_t>(position) * kStep) {}
 
+  /// As if the position were `elements` further on.
+  [[nodiscard]] HWY_INLINE Noise from(std::size_t elements) const {
+    Noise moved = *this;
+    moved.first += static_cast<std::uint32_t>(elements) * kStep;
+    return moved;
+  }
   /// Of the elements from `i` on, counted from the position.
   [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const {
     const U32 d;

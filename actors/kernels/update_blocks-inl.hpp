@@ -16,7 +16,7 @@
 #include <type_traits>
 
 #include "actors/kernels/optimizer_step.hpp"
-#include "actors/kernels/packed-inl.hpp"
+#include "actors/kernels/pairs-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {

@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "actors/kernels/optimizer_step.hpp"
-#include "actors/kernels/packed-inl.hpp"
+#include "actors/kernels/pairs-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
@@ -41,20 +41,6 @@ struct PackedArrays {
   typename P::Master* master;
   typename P::Moment* state[2];
 };
-
-/// Ties of a split master on their way: out of the sign of the moment that has them, and back into it.
-HWY_INLINE VU32 take_ties(VF32& moment) {
-  const U32 d;
-  const auto ties = hn::And(hn::ShiftRight<15>(hn::BitCast(d, moment)), hn::Set(d, 0x10000));
-  moment = hn::Abs(moment);
-  return ties;
-}
-
-HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
-  const U32 d;
-  const auto magnitude = hn::And(hn::BitCast(d, moment), hn::Set(d, kMagnitude));
-  return hn::BitCast(F32(), hn::Or(magnitude, hn::IfThenElseZero(tie, hn::Set(d, kSignBit))));
-}
 
 template <std::size_t kArray, bool kStream>
 HWY_INLINE void store_moments(VF32 a, VF32 b, VU32, VU32, float* to) {

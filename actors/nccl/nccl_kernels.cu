@@ -1,10 +1,9 @@
 // actors/nccl/nccl_kernels.cu — see nccl_kernels.hpp. C++17; no header of the runtime.
-#include "actors/nccl/nccl_kernels.hpp"
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
+#include "actors/nccl/nccl_kernels.hpp"
 #include "actors/nccl/norm_digits.hpp"
 
 namespace tandem {
@@ -126,7 +125,7 @@ int launch(const RankOrderSum& s, cudaStream_t stream) {
   } else {
     add_alone<Value><<<blocks, kThreads, 0, stream>>>(s);
   }
-  return cudaGetLastError();
+  return cudaPeekAtLastError();  // left for the device to take
 }
 
 int add_in_rank_order(const RankOrderSum& sum, void* stream) {
@@ -145,7 +144,7 @@ int add_in_rank_order(const RankOrderSum& sum, void* stream) {
 
 int clear_norm(std::uint64_t* words, void* stream) {
   clear_words<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(words);
-  return cudaGetLastError();
+  return cudaPeekAtLastError();  // left for the device to take
 }
 
 }  // namespace

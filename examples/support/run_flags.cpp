@@ -64,10 +64,10 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--sim_spec", f.sim_spec,
                  "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,"
                  "memory=16GB,latency=10us");
-  app.add_option("--placement", f.placement,
-                 "Where optimizer state lies with --device sim (elsewhere on the host): auto (per "
-                 "unit, so that the step is "
-                 "shortest), cpu, gpu, or stream (in host memory, updated on the device)")
+  app.add_option(
+         "--placement", f.placement,
+         "Where optimizer state lies beside an accelerator: auto (per unit, so that the step "
+         "is shortest), cpu, gpu, or stream (in host memory, updated on the device)")
       ->capture_default_str();
   app.add_option(
       "--offload_ratio", f.offload_ratio,
@@ -169,11 +169,12 @@ void check_placement(const RunFlags& f) {
                      "the device; leave one of them out",
                      ratio, 1 - ratio);
   }
-  if (f.device != "sim" && (f.placement == "gpu" || f.placement == "stream" || ratio < 1)) {
+  const bool leaves = f.placement == "gpu" || f.placement == "stream" || ratio < 1;
+  if (leaves && choose_device(f.device) == DeviceKind::kCpu) {
     throw user_error(
         "flags",
-        "{} needs an accelerator that updates, and --device {} has none; leave it out, or use "
-        "--device sim for a simulated one",
+        "{} needs an accelerator, and --device {} has none here; leave it out, or use --device sim "
+        "for a simulated one",
         ratio < 1 ? fmt::format("--offload_ratio {}", ratio) : "--placement " + f.placement,
         f.device);
   }
@@ -194,12 +195,12 @@ void check_run_flags(const RunFlags& f) {
   if (!(f.forced_misses >= 0 && f.forced_misses <= 1)) {
     throw user_error("flags", "--forced_misses is {}; it must be between 0 and 1", f.forced_misses);
   }
-  check_placement(f);
   require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
   require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
   if (f.device == "cuda") {
     (void)choose_device(f.device);  // before anything is read or made
   }
+  check_placement(f);
   if (!f.sim_spec.empty() && f.device != "sim") {
     throw user_error("flags", "--sim_spec is \"{}\" and --device {}; use it with --device sim",
                      f.sim_spec, f.device);

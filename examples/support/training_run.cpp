@@ -10,7 +10,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "engine/bandwidths.hpp"
 #include "engine/device_choice.hpp"
+#include "engine/gpu_bandwidths.hpp"
 #include "engine/memory_check.hpp"
 #include "engine/placement.hpp"
 #include "engine/placement_plan.hpp"
@@ -98,22 +100,40 @@ int optimizer_threads_of(const Config& config, const EngineOptions& options,
       .optimizer_threads;
 }
 
+/// The device and its host as rank 0 finds them; every rank has to reckon with the same.
+PlacementHardware hardware_of(const Config& config, const PlanInput& input,
+                              const EngineOptions& options, Communicator& ranks) {
+  constexpr char kBetween = ' ';
+  std::string measured;
+  if (ranks.rank() == 0) {
+    const int threads = optimizer_threads_of(config, options, ranks);
+    SimSpec spec = options.sim;
+    if (options.device == DeviceKind::kCuda) {
+      const OpenGpu open = options.open_gpu ? options.open_gpu : OpenGpu(&open_gpu);
+      spec = gpu_spec(*open(ranks.local_rank()), update_kernel_of(input, threads),
+                      BandwidthCache::of_user());
+    }
+    measured = fmt::format("{}{}{}", host_update_speed(input, threads), kBetween, to_string(spec));
+  }
+  measured = ranks.of_first_rank(measured);
+  const std::size_t between = measured.find(kBetween);
+  return PlacementHardware::of(parse_sim_spec(std::string_view(measured).substr(between + 1)),
+                               std::stod(measured.substr(0, between)));
+}
+
 /// Decides where each unit's state lies, the same on all ranks, and says so in a line.
-std::string place_run(const Model& model, const Config& config, PlanInput& input,
-                      EngineOptions& options, Communicator& ranks) {
-  if (options.device != DeviceKind::kSim) {
+std::string place_run(const Model& model, const Config& config, const MemoryLimits& limits,
+                      PlanInput& input, EngineOptions& options, Communicator& ranks) {
+  if (options.device == DeviceKind::kCpu) {
     input.placement.assign(model.units.size(), StatePlace::kHost);
-    return fmt::format("placement all on the host: {}", options.device == DeviceKind::kCpu
-                                                            ? "the CPU computes"
-                                                            : "updates do not run on a GPU yet");
+    return "placement all on the host: the CPU computes";
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
-  const double measured =
-      ranks.rank() == 0 ? host_update_speed(input, optimizer_threads_of(config, options, ranks))
-                        : 0;
-  const double host_speed = std::stod(ranks.of_first_rank(fmt::format("{}", measured)));
-  const PlacementProblem problem = placement_problem(
-      model, input, PlacementHardware::of(options.sim, host_speed), options.overlap);
+  const PlacementHardware hardware = hardware_of(config, input, options, ranks);
+  PlacementProblem problem = placement_problem(model, input, hardware, options.overlap);
+  if (options.device == DeviceKind::kCuda) {
+    bound_memory(problem, model, input, limits);
+  }
   // DeepSpeed keeps state on the device unless the config offloads it; so do we, where there is room.
   const bool offloads = config.zero.offload_optimizer.device != "none";
   const bool keeps = options.placement == Placement::kAuto && !ratio && !offloads &&
@@ -122,7 +142,7 @@ std::string place_run(const Model& model, const Config& config, PlanInput& input
       plan_placement(model, problem, keeps ? Placement::kGpu : options.placement, ratio);
   options.places = planned.places;
   input.placement = planned.places;
-  input.device_bytes = static_cast<std::size_t>(options.sim.memory_bytes);
+  input.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
   return "placement " + planned.text(model);
 }
 
@@ -140,7 +160,7 @@ PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& opt
     limits.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
                    "by --host_memory_gb"};
   }
-  std::string placement = place_run(model, config, input, options, ranks);
+  std::string placement = place_run(model, config, limits, input, options, ranks);
   FitReport report = check_fit(model, input, limits);
   require_fit(report, limits, ranks.rank() == 0);
   if (input.twins_chosen) {

@@ -181,9 +181,9 @@ void CudaDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const 
   }
   const CudaApi::Status status = api_.copy(to, from, bytes, streams_[stream].native);
   if (status != CudaApi::kSuccess) {
-    fail(status, fmt::format("a copy of {} bytes to the {} on stream \"{}\" failed", bytes,
-                             kind == CopyKind::kToDevice ? "device" : "host",
-                             streams_[stream].name.c_str()));
+    fail(status,
+         fmt::format("a copy of {} bytes to the {} on stream \"{}\" failed", bytes,
+                     kind == CopyKind::kToHost ? "host" : "device", streams_[stream].name.c_str()));
   }
 }
 

@@ -152,6 +152,8 @@ class DeviceStream {
 
   void to_device(std::byte* device_memory, std::span<const std::byte> host);
   void to_host(std::span<std::byte> host, const std::byte* device_memory);
+  /// Both in the device's memory.
+  void within_device(std::byte* to, const std::byte* from, std::size_t bytes);
   void launch(Name name, KernelCost cost, Kernel kernel);
   /// What is given to this stream from now on runs after `event`, whatever stream that is of.
   void wait(const DeviceEvent& event);
@@ -187,7 +189,7 @@ class Device {
  protected:
   friend class DeviceBuffer;
   friend class DeviceStream;
-  enum class CopyKind : unsigned char { kToDevice, kToHost };
+  enum class CopyKind : unsigned char { kToDevice, kToHost, kWithinDevice };
 
   virtual std::byte* take_memory(std::size_t bytes) = 0;
   virtual void give_memory_back(std::byte* data, std::size_t bytes) noexcept = 0;
@@ -210,6 +212,9 @@ inline void DeviceStream::to_device(std::byte* device_memory, std::span<const st
 }
 inline void DeviceStream::to_host(std::span<std::byte> host, const std::byte* device_memory) {
   device_->copy(number_, Device::CopyKind::kToHost, host.data(), device_memory, host.size());
+}
+inline void DeviceStream::within_device(std::byte* to, const std::byte* from, std::size_t bytes) {
+  device_->copy(number_, Device::CopyKind::kWithinDevice, to, from, bytes);
 }
 inline void DeviceStream::launch(Name name, KernelCost cost, Kernel kernel) {
   device_->launch(number_, name, cost, std::move(kernel));

@@ -206,12 +206,23 @@ std::uint32_t SimDevice::add_stream(Name name) { return driver_->add_stream(name
 
 void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
                      std::size_t bytes) {
-  const bool in = kind == CopyKind::kToDevice;
-  const double speed = in ? options_.to_device_bytes_per_s : options_.to_host_bytes_per_s;
+  struct Way {
+    Name name;
+    SimEngines::Engine engine;
+    double seconds_per_byte;
+  };
+  const Way way =
+      kind == CopyKind::kToDevice
+          ? Way{"copy to device", SimEngines::Engine::kToDevice, 1 / options_.to_device_bytes_per_s}
+      : kind == CopyKind::kToHost
+          ? Way{"copy to host", SimEngines::Engine::kToHost, 1 / options_.to_host_bytes_per_s}
+          : Way{"copy on device", SimEngines::Engine::kCompute,  // read and written
+                2 / options_.memory_bytes_per_s};
   SimEngines::Operation operation{
-      .name = in ? Name("copy to device") : Name("copy to host"),
-      .engine = in ? SimEngines::Engine::kToDevice : SimEngines::Engine::kToHost,
-      .cost = options_.operation_latency + seconds(static_cast<double>(bytes) / speed),
+      .name = way.name,
+      .engine = way.engine,
+      .cost =
+          options_.operation_latency + seconds(static_cast<double>(bytes) * way.seconds_per_byte),
       .work = [] {}};
   if (options_.acts) {
     operation.work = [to, from, bytes] { std::memcpy(to, from, bytes); };

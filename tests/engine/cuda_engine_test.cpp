@@ -12,7 +12,7 @@
 #include "engine/device_choice.hpp"
 #include "engine/distributed/thread_ranks.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/engine/fake_gpu.hpp"
+#include "tests/engine/fake_run.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -20,42 +20,14 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::fake_gpus;
-using testing::FakeCuda;
+using testing::FakeRun;
 using ::testing::HasSubstr;
+using testing::kPaces;
+using testing::Pace;
 using toy::arguments;
 using toy::Setting;
 using toy::train;
 using toy::TrainingRun;
-
-/// What takes long on the device: then what must wait for it is put to the test.
-struct Pace {
-  const char* name;
-  Duration segment;
-  Duration copy;
-};
-constexpr Pace kPaces[] = {{"slow segments", 300us, 1us}, {"slow copies", 1us, 200us}};
-
-/// The fake, and a setting that runs on it.
-struct FakeRun {
-  FakeCuda cuda{Clock::real()};
-
-  explicit FakeRun(const Pace& pace) {
-    cuda.copy_cost = pace.copy;
-    cuda.pageable_is_wrong = true;
-  }
-  static Setting on_gpu(Setting setting, const Pace& pace) {
-    setting.device = DeviceKind::kCuda;
-    setting.open_gpu = fake_gpus(pace.segment);
-    return setting;
-  }
-  void expect_orderly() const {
-    EXPECT_EQ(cuda.pageable_copies(), 0);
-    EXPECT_EQ(cuda.frees_in_use(), 0);
-    EXPECT_EQ(cuda.used_bytes(), 0U);
-    EXPECT_EQ(cuda.pinned_pieces(), 0U);
-    EXPECT_EQ(cuda.live_events(), 0);
-  }
-};
 
 TEST(CudaEngine, GivesTheBitsOfTheCpuOnOneRank) {
   for (const std::string type : {"fp32", "bf16", "fp16"}) {

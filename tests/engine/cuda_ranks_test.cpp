@@ -90,5 +90,26 @@ TEST(CudaRanks, OverNcclGiveTheBitsOfRanksOnTheCpu) {
   }
 }
 
+/// Gradients are reduced into the host's memory, and come up with the update.
+TEST(CudaRanks, OverNcclTakeStateOntoTheirGpus) {
+  for (const std::string type : {"fp32", "bf16"}) {
+    Setting setting{.accumulation = 2, .type = type};
+    const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
+    setting.device = DeviceKind::kCuda;
+    setting.open_gpu = testing::fake_gpus(100us);
+    for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
+      for (const int stage : {0, 1, 3}) {
+        setting.placement = placement;
+        setting.stage = stage;
+        const FakeCuda cuda(Clock::real());
+        const FakeNccl nccl;
+        EXPECT_TRUE(train_over_nccl(setting, 2, 3) == expected)
+            << type << " stage " << stage << " " << name_of(placement);
+        EXPECT_EQ(cuda.frees_in_use(), 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "engine/gpu.hpp"
+#include "tests/actors/fake_update_kernels.hpp"
+#include "tests/actors/nccl_world.hpp"
 #include "tests/runtime/fake_cuda.hpp"
 
 namespace tandem::testing {
@@ -38,7 +40,9 @@ inline OpenGpu fake_gpus(Duration cost) {
                                      .index = 0,
                                      .name = "gpu 0 (fake)",
                                      .uuid = "f",
-                                     .compute = std::make_shared<FakeComputeDevice>(cost)});
+                                     .compute = std::make_shared<FakeComputeDevice>(cost),
+                                     .updates = &fake_update_kernels(),
+                                     .sums = &fake_kernels()});
   };
 }
 

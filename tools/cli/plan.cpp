@@ -159,37 +159,23 @@ constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
                                        .to_host_bytes_per_s = 50e9,
                                        .memory_bytes_per_s = 4e12};
 
-constexpr const char* kNotOnGpus =
-    "\n  (a GPU cannot update yet, a simulated accelerator can: for a run on a GPU plan with "
-    "--placement cpu)";
-
 /// Places the state where there is room for it, into `input`; what came of it in a line.
 std::string place(const Model& model, const Flags& f, const Config& config,
                   const EngineOptions& options, const MemoryLimits& limits, PlanInput& input) {
-  const MemoryPlan on_host = plan_memory(model, input);
   const SimSpec spec = f.sim_spec.empty() ? kUsualAccelerator : parse_sim_spec(f.sim_spec);
   const int threads = f.optimizer_threads > 0 ? f.optimizer_threads : machine::usable_cpus();
   PlacementProblem problem = placement_problem(
       model, input, PlacementHardware::of(spec, host_update_speed(input, threads)),
       options.overlap);
+  bound_memory(problem, model, input, limits);
   if (limits.device) {
-    problem.device_bytes =
-        static_cast<double>(limits.device->bytes - on_host.total(MemoryKind::kDevice));
     input.device_bytes = static_cast<std::size_t>(limits.device->bytes);
-  }
-  if (limits.host) {
-    const std::vector<StatePlace> host(model.units.size(), StatePlace::kHost);
-    problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
-                             static_cast<double>(on_host.ranks_per_host) +
-                         problem.host_bytes_of(host);
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
   const PlannedPlacement planned = plan_placement(model, problem, options.placement, ratio);
   if (!planned.chosen || problem.fits(planned.places)) {
     input.placement = planned.places;
-    const bool leaves =
-        std::ranges::any_of(planned.places, [](StatePlace at) { return at != StatePlace::kHost; });
-    return planned.text(model) + (leaves ? kNotOnGpus : "");
+    return planned.text(model);
   }
   return "none that fits";
 }
