@@ -162,6 +162,12 @@ at::Tensor activation(Activation kind, const at::Tensor& x) {
     return at::gelu(x, "tanh");
   }
   const std::int64_t width = x.size(-1) / 2;
+  if (kind == Activation::kClampedSwiGlu) {
+    const at::Tensor pairs = x.reshape({-1, width, 2});
+    const at::Tensor gate = pairs.select(2, 0).clamp_max(kGateLimit);
+    const at::Tensor up = pairs.select(2, 1).clamp(-kGateLimit, kGateLimit);
+    return (up + 1) * (gate * at::sigmoid(gate * kGateSlope));
+  }
   return at::silu(x.narrow(-1, 0, width)) * x.narrow(-1, width, width);
 }
 

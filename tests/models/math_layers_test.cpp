@@ -84,7 +84,8 @@ TEST_P(Layers, LinearWithResidualAndBias) {
 }
 
 TEST_P(Layers, ActivatedLinear) {
-  for (const Activation kind : {Activation::kSwiGlu, Activation::kGeluTanh}) {
+  for (const Activation kind :
+       {Activation::kSwiGlu, Activation::kGeluTanh, Activation::kClampedSwiGlu}) {
     const std::int64_t width = 35;
     Parameters p({random({12, width}, 1)}, type());
     // Large values too: the exponential must neither overflow nor lose its sign.
@@ -92,11 +93,16 @@ TEST_P(Layers, ActivatedLinear) {
     const double large = type() == at::kHalf ? 40.0 : 200.0;  // its square still fits into fp16
     x.value.detach()[0].fill_(-large);
     x.value.detach()[1].fill_(large);
+    x.value.detach()[2].fill_(7.0);  // where gpt-oss's are cut
     x.reference.detach().copy_(x.value.detach());
     Input residual(random({21, 12}, 3), type());
     at::Tensor a;
     if (kind == Activation::kSwiGlu) {
       a = at::silu(x.reference.narrow(1, 0, width)) * x.reference.narrow(1, width, width);
+    } else if (kind == Activation::kClampedSwiGlu) {
+      const at::Tensor pairs = x.reference.view({21, width, 2});
+      const at::Tensor gate = pairs.select(2, 0).clamp_max(7);
+      a = (pairs.select(2, 1).clamp(-7, 7) + 1) * gate * at::sigmoid(1.702 * gate);
     } else {
       a = at::gelu(x.reference, "tanh");
     }
