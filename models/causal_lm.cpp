@@ -18,18 +18,17 @@ struct Family {
   std::string_view architecture;
   std::string_view model_type;
   DecoderSpec (*describe)(const HfConfig&);
-  std::array<std::string_view, 2> activations;  // names it may have in config.json
-  bool built = true;                            // false: described, for plans
+  bool built = true;  // false: described, for plans
 };
 
 constexpr std::array kFamilies = {
-    Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3, {"silu", "swish"}},
-    Family{"GPT2LMHeadModel", "gpt2", describe_gpt2, {"gelu_new", "gelu_pytorch_tanh"}},
-    Family{"LlamaForCausalLM", "llama", describe_llama, {"silu", "swish"}, false},
-    Family{"Phi3ForCausalLM", "phi3", describe_phi3, {"silu", "swish"}, false},
-    Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss, {"silu", "swish"}, false},
-    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe, {"silu", "swish"}, false},
-    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, {"silu", "swish"}, false},
+    Family{"GPT2LMHeadModel", "gpt2", describe_gpt2},
+    Family{"LlamaForCausalLM", "llama", describe_llama},
+    Family{"Phi3ForCausalLM", "phi3", describe_phi3},
+    Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3},
+    Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss},
+    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe, false},
+    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, false},
 };
 
 const Family* family_of(const HfConfig& config) {
@@ -55,11 +54,6 @@ Model make_causal_lm(const HfConfig& config) {
   if (family == nullptr || !family->built) {
     throw user_error("model", "model_type \"{}\" is not built; known architectures: {}",
                      config.model_type, fmt::join(known_architectures(), ", "));
-  }
-  if (std::ranges::find(family->activations, std::string_view(config.activation)) ==
-      family->activations.end()) {
-    throw user_error("model", "activation \"{}\" is not built for {}; use {}", config.activation,
-                     family->architecture, fmt::join(family->activations, " or "));
   }
   return make_decoder(family->describe(config));
 }

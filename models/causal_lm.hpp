@@ -10,11 +10,11 @@
 namespace tandem {
 
 /// Units and segments with the parameter names of the Hugging Face checkpoint; the source is left to the caller.
-/// Throws user_error for an activation or architecture that is not built, with the list of those that are.
+/// Throws user_error for an architecture that is not built, with the list of those that are.
 Model make_causal_lm(const HfConfig& config);
 
-/// The same units and segments for every family that can be read for sizes (HfConfigOptions::only_sizes); what cannot be
-/// trained has no segments to run. Nothing is allocated but the description.
+/// The same units and segments for every family that can be read; what cannot be trained has no segments to run. Nothing
+/// is allocated but the description.
 Model describe_causal_lm(const HfConfig& config);
 
 /// Architectures as config.json names them, e.g. "Qwen3ForCausalLM".

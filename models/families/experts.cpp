@@ -53,7 +53,7 @@ DecoderSpec decoder_with_experts(const HfConfig& c) {
 DecoderSpec describe_qwen3_moe(const HfConfig& c) {
   DecoderSpec spec = decoder_with_experts(c);
   spec.block_names = [c](std::int64_t layer) {
-    BlockNames n = llama_attention_names(layer, c.attention_bias, c.attention_out_bias);
+    BlockNames n = llama_attention_names(layer, c);
     const std::string attention = fmt::format("model.layers.{}.self_attn.", layer);
     n.qk_norm = {attention + "q_norm.weight", attention + "k_norm.weight"};
     return n;
@@ -64,9 +64,7 @@ DecoderSpec describe_qwen3_moe(const HfConfig& c) {
 
 DecoderSpec describe_gpt_oss(const HfConfig& c) {
   DecoderSpec spec = decoder_with_experts(c);
-  spec.block_names = [c](std::int64_t layer) {
-    return llama_attention_names(layer, c.attention_bias, c.attention_out_bias);
-  };
+  spec.block_names = [c](std::int64_t layer) { return llama_attention_names(layer, c); };
   spec.more_parameters = [c](std::int64_t layer) { return gpt_oss_more(layer, c); };
   return spec;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "models/causal_lm.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -13,81 +14,15 @@ namespace {
 constexpr std::string_view kWhere = "checkpoint";
 constexpr std::string_view kGpt2Prefix = "transformer.";
 
-class TensorList {
- public:
-  void add(std::string name, std::vector<std::int64_t> shape, TensorInit init) {
-    tensors.push_back({std::move(name), std::move(shape), init});
+/// Norms begin as one, biases as zero, everything else is drawn.
+TensorInit init_of(const std::string& name) {
+  if (name.ends_with(".bias") || name.ends_with("_bias")) {
+    return TensorInit::kZeros;
   }
-  std::vector<CheckpointTensor> tensors;
-};
-
-void add_qwen3_block(TensorList& list, const HfConfig& c, std::int64_t layer) {
-  const std::string block = fmt::format("model.layers.{}.", layer);
-  const auto linear = [&](std::string_view name, std::int64_t out, std::int64_t in, bool bias) {
-    list.add(fmt::format("{}{}.weight", block, name), {out, in}, TensorInit::kNormal);
-    if (bias) {
-      list.add(fmt::format("{}{}.bias", block, name), {out}, TensorInit::kZeros);
-    }
-  };
-  const std::int64_t hidden = c.hidden_size;
-  list.add(block + "input_layernorm.weight", {hidden}, TensorInit::kOnes);
-  linear("self_attn.q_proj", c.attention_size(), hidden, c.attention_bias);
-  linear("self_attn.k_proj", c.key_value_size(), hidden, c.attention_bias);
-  linear("self_attn.v_proj", c.key_value_size(), hidden, c.attention_bias);
-  linear("self_attn.o_proj", hidden, c.attention_size(), c.attention_bias);
-  list.add(block + "self_attn.q_norm.weight", {c.head_dim}, TensorInit::kOnes);
-  list.add(block + "self_attn.k_norm.weight", {c.head_dim}, TensorInit::kOnes);
-  list.add(block + "post_attention_layernorm.weight", {hidden}, TensorInit::kOnes);
-  linear("mlp.gate_proj", c.intermediate_size, hidden, false);
-  linear("mlp.up_proj", c.intermediate_size, hidden, false);
-  linear("mlp.down_proj", hidden, c.intermediate_size, false);
-}
-
-std::vector<CheckpointTensor> qwen3_tensors(const HfConfig& c) {
-  TensorList list;
-  list.add("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  for (std::int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
-    add_qwen3_block(list, c, layer);
-  }
-  list.add("model.norm.weight", {c.hidden_size}, TensorInit::kOnes);
-  if (!c.tie_word_embeddings) {
-    list.add("lm_head.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  }
-  return std::move(list.tensors);
-}
-
-void add_gpt2_block(TensorList& list, const HfConfig& c, std::int64_t layer) {
-  const std::string block = fmt::format("transformer.h.{}.", layer);
-  const auto norm = [&](std::string_view name) {
-    list.add(fmt::format("{}{}.weight", block, name), {c.hidden_size}, TensorInit::kOnes);
-    list.add(fmt::format("{}{}.bias", block, name), {c.hidden_size}, TensorInit::kZeros);
-  };
-  const auto linear = [&](std::string_view name, std::int64_t in, std::int64_t out) {
-    list.add(fmt::format("{}{}.weight", block, name), {in, out}, TensorInit::kNormal);
-    list.add(fmt::format("{}{}.bias", block, name), {out}, TensorInit::kZeros);
-  };
-  norm("ln_1");
-  linear("attn.c_attn", c.hidden_size, 3 * c.hidden_size);
-  linear("attn.c_proj", c.hidden_size, c.hidden_size);
-  norm("ln_2");
-  linear("mlp.c_fc", c.hidden_size, c.intermediate_size);
-  linear("mlp.c_proj", c.intermediate_size, c.hidden_size);
-}
-
-std::vector<CheckpointTensor> gpt2_tensors(const HfConfig& c) {
-  TensorList list;
-  list.add("transformer.wte.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  list.add("transformer.wpe.weight", {c.max_position_embeddings, c.hidden_size},
-           TensorInit::kNormal);
-  for (std::int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
-    add_gpt2_block(list, c, layer);
-  }
-  list.add("transformer.ln_f.weight", {c.hidden_size}, TensorInit::kOnes);
-  list.add("transformer.ln_f.bias", {c.hidden_size}, TensorInit::kZeros);
-  if (!c.tie_word_embeddings) {
-    list.add("lm_head.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  }
-  return std::move(list.tensors);
+  const std::string_view owner = std::string_view(name).substr(0, name.rfind('.'));
+  const std::string_view last = owner.substr(owner.rfind('.') + 1);
+  const bool is_norm = last.ends_with("norm") || last.starts_with("ln_");
+  return is_norm ? TensorInit::kOnes : TensorInit::kNormal;
 }
 
 /// The name under which the checkpoint holds a parameter; empty if it does not.
@@ -96,7 +31,7 @@ std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
   if (checkpoint.find(name) != nullptr) {
     return name;
   }
-  if (config.family == ModelFamily::kGpt2 && name.starts_with(kGpt2Prefix)) {
+  if (config.model_type == "gpt2" && name.starts_with(kGpt2Prefix)) {
     std::string bare = name.substr(kGpt2Prefix.size());
     if (checkpoint.find(bare) != nullptr) {
       return bare;
@@ -110,7 +45,7 @@ bool is_extra(const HfConfig& config, std::string_view name) {
   if (config.tie_word_embeddings && name == "lm_head.weight") {
     return true;
   }
-  if (config.family == ModelFamily::kGpt2) {
+  if (config.model_type == "gpt2") {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   }
   return name.ends_with(".rotary_emb.inv_freq");
@@ -127,8 +62,13 @@ std::int64_t CheckpointTensor::numel() const noexcept {
 }
 
 std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config) {
-  TANDEM_CHECK(config.family != ModelFamily::kDescribed, "weights are of families that are built");
-  return config.family == ModelFamily::kQwen3 ? qwen3_tensors(config) : gpt2_tensors(config);
+  std::vector<CheckpointTensor> tensors;
+  for (const UnitSpec& unit : describe_causal_lm(config).units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      tensors.push_back({parameter.name, parameter.shape, init_of(parameter.name)});
+    }
+  }
+  return tensors;
 }
 
 std::int64_t parameter_count(const HfConfig& config) {

@@ -44,7 +44,7 @@ class CausalAttention final : public FusedOp {
     float* dk_norm = dnorms.data() + shape_.head_dim;
     attention_backward(problem(qkv_), context_.const_data_ptr(),
                        static_cast<const float*>(log_sums_.const_data_ptr()),
-                       dcontext.const_data_ptr(), dqkv.data_ptr(), dnorms.data(), dk_norm);
+                       dcontext.const_data_ptr(), {dqkv.data_ptr(), dnorms.data(), dk_norm});
     if (!q_norm_.empty()) {
       q_norm_.write_gradient(dnorms.data());
       k_norm_.write_gradient(dk_norm);

@@ -123,6 +123,11 @@ struct AttentionCase {
   bool norms, rotary;
 };
 
+std::shared_ptr<RotaryTable> usual_rotary(std::int64_t dim) {
+  return std::make_shared<RotaryTable>(
+      RotaryScaling{.kind = RotaryKind::kDefault, .theta = 1e4, .dim = dim});
+}
+
 at::Tensor rotated(const at::Tensor& x_BHTD, double theta) {
   const std::int64_t dim = x_BHTD.size(-1);
   const auto options = at::TensorOptions().dtype(at::kDouble);
@@ -149,7 +154,7 @@ TEST_P(Layers, Attention) {
     }
     Parameters p(initial, type());
     AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 1e-6,
-                         c.rotary ? std::make_shared<RotaryTable>(1e4, c.head_dim) : nullptr};
+                         c.rotary ? usual_rotary(c.head_dim) : nullptr};
     const at::Tensor got =
         causal_attention(qkv.value, c.length, shape, c.norms ? join(p, 0) : JoinedWeights(),
                          c.norms ? join(p, 1) : JoinedWeights());

@@ -195,7 +195,7 @@ std::string place(const Model& model, const Flags& f, const Config& config,
 }
 
 HfConfig described(const std::string& name) {
-  const HfConfigOptions sizes = {.only_sizes = true};
+  const HfConfigOptions sizes = {.accept_dropout = true};
   return std::filesystem::is_regular_file(name) ? read_hf_config(name, sizes)
                                                 : read_hf_config(resolve_model_folder(name), sizes);
 }
