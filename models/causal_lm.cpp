@@ -27,7 +27,7 @@ constexpr std::array kFamilies = {
     Family{"Phi3ForCausalLM", "phi3", describe_phi3},
     Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3},
     Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss},
-    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe, false},
+    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe},
     Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, false},
 };
 

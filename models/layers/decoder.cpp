@@ -89,7 +89,8 @@ Model make_decoder(const DecoderSpec& spec) {
                             {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
-    UnitSpec block = block_unit(fmt::format("block {}", layer), spec.block, names);
+    const BlockShape shape = shape_of_layer(spec.block, names);
+    UnitSpec block = block_unit(fmt::format("block {}", layer), shape, names);
     if (spec.more_parameters) {
       std::ranges::move(spec.more_parameters(layer), std::back_inserter(block.parameters));
     }
@@ -97,9 +98,9 @@ Model make_decoder(const DecoderSpec& spec) {
     model.segments.push_back(
         {model.units.back().name,
          all_of(model, model.units.size() - 1),
-         block_segment(spec.block, names),
-         [shape = spec.block](const BatchShape& batch) { return block_activations(shape, batch); },
-         {.attention_width = spec.block.attention.heads * spec.block.attention.head_dim}});
+         block_segment(shape, names),
+         [shape](const BatchShape& batch) { return block_activations(shape, batch); },
+         {.attention_width = shape.attention.heads * shape.attention.head_dim}});
   }
   UnitSpec head{"head", {}};
   for (const std::string& name : spec.final_norm) {

@@ -1,7 +1,7 @@
 // models/layers/transformer_block.hpp — the one pre-norm decoder block, configured; families only describe it.
 //
 //   x = x + Out(Attention(In(Norm(x))))
-//   x = x + Down(Activation(Up(Norm(x))))
+//   x = x + Down(Activation(Up(Norm(x))))     or     x = x + sum of w_e Expert_e(Norm(x)) (models/layers/experts.hpp)
 // Weights come in one fixed order, so that what is used together lies together: BlockNames lists it.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
+#include "models/layers/experts.hpp"
 
 namespace tandem {
 
@@ -25,9 +26,8 @@ struct BlockShape {
   AttentionShape attention;
   Activation activation = Activation::kSwiGlu;
   bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
-  std::int64_t experts =
-      0;  // described only: the MLP is so many, each token takes experts_per_token
-  std::int64_t experts_per_token = 0;
+  ExpertShape
+      experts;  // of the layers that have some; `intermediate` and `activation` are the dense ones'
 };
 
 /// Names of a block's parameters in the order of its unit. A group is empty where the family has no such parameter; where
@@ -40,7 +40,13 @@ struct BlockNames {
   std::vector<std::string> mlp_norm;  // weight[, bias]
   std::vector<std::string> up, up_bias;
   std::vector<std::string> down, down_bias;
+  std::vector<std::string>
+      router;  // weight[, bias]; empty: a dense layer, and then those above are not
+  std::vector<std::string> experts;  // as ExpertShape::parameters() has them
 };
+
+/// Of one layer of a model: without experts where the names have none.
+BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 
 /// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
 ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);

@@ -78,7 +78,7 @@ TEST_F(Descriptions, HaveThePublishedNumbersOfParameters) {
 
 TEST_F(Descriptions, OfBuiltFamiliesAreTheUnitsOfTheRun) {
   for (const char* file : {"Qwen3-0.6B.json", "gpt2.json", "Llama-3.1-8B.json", "Phi-4.json",
-                           "Seed-OSS-36B.assembled.json"}) {
+                           "Seed-OSS-36B.assembled.json", "Qwen3-30B-A3B.json"}) {
     const HfConfig config = sizes_of(file);
     const Model described = describe_causal_lm(config);
     const Model built = make_causal_lm(config);
@@ -94,12 +94,12 @@ TEST_F(Descriptions, OfBuiltFamiliesAreTheUnitsOfTheRun) {
 }
 
 TEST_F(Descriptions, OfOtherFamiliesCannotBeRun) {
-  const HfConfig qwen = sizes_of("Qwen3-30B-A3B.json");
-  for (const SegmentSpec& segment : describe_causal_lm(qwen).segments) {
+  const HfConfig gpt_oss = sizes_of("gpt-oss-20b.json");
+  for (const SegmentSpec& segment : describe_causal_lm(gpt_oss).segments) {
     EXPECT_EQ(segment.run, nullptr) << segment.name;
     EXPECT_TRUE(segment.activations) << segment.name;
   }
-  EXPECT_THROW((void)make_causal_lm(qwen), Error);
+  EXPECT_THROW((void)make_causal_lm(gpt_oss), Error);
 }
 
 /// Transformers' own parameters on the meta device; joined experts are left to the count.

@@ -9,6 +9,8 @@
 
 #include "models/kernels/experts.hpp"
 #include "models/layers/experts.hpp"
+#include "models/layers/plain.hpp"
+#include "models/layers/plain_experts.hpp"
 #include "tests/models/math_support.hpp"
 
 namespace tandem {
@@ -177,6 +179,28 @@ TEST_P(Experts, AgreeWithDoublePrecision) {
     for (std::size_t i = p.size() - 3; i < p.size(); ++i) {
       EXPECT_TRUE((p[i].grad == 0).all().item<bool>()) << "an expert that nobody chose";
     }
+  }
+}
+
+TEST_P(Experts, AreTheSameByPlainOperations) {
+  Parameters p(initial(), type());
+  test::Input x(clear_tokens(p, 61), type());
+  const at::Tensor h = plain::norm(NormKind::kRms, 1e-6, x.value, p[0].value, {});
+  const std::vector<Weight*> bias = p.pointers(2, stacked() ? 1 : 0);
+  const at::Tensor logits = plain::linear(h, p.pointers(1, 1), bias, false);
+  const at::Tensor got =
+      x.value +
+      plain::experts(h, logits, p.pointers(first_expert(), p.size() - first_expert()), shape());
+  const at::Tensor expected = reference(p, x.reference);
+  EXPECT_LE(relative_error(got, expected), tolerance(type()));
+  backward_both(got, expected, 8);
+  EXPECT_LE(relative_error(x.value.grad(), x.reference.grad()), 2 * tolerance(type()));
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    EXPECT_EQ(p[i].grad_written, i >= first_expert()) << "the others' come by autograd";
+    EXPECT_LE(
+        relative_error(i >= first_expert() ? p[i].grad : p[i].value.grad(), p.reference(i).grad()),
+        2 * tolerance(type()))
+        << "parameter " << i;
   }
 }
 
