@@ -31,6 +31,39 @@ constexpr std::array kFamilies = {
     Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, false},
 };
 
+struct Leaf {
+  std::string_view model_type;
+  std::string_view module;
+  LeafModule leaf;
+};
+
+constexpr std::array kLeaves = {
+    Leaf{"qwen3_moe", "Qwen3MoeDecoderLayer", LeafModule::kBlock},
+    Leaf{"qwen3_moe", "Qwen3MoeSparseMoeBlock", LeafModule::kMixture},
+    Leaf{"qwen3_moe", "Qwen3MoeMLP", LeafModule::kExpert},
+    Leaf{"gpt_oss", "GptOssDecoderLayer", LeafModule::kBlock},
+    Leaf{"gpt_oss", "GptOssMLP", LeafModule::kMixture},
+    Leaf{"gpt_oss", "GptOssExperts", LeafModule::kMixture},
+};
+
+LeafModule leaf_of(const HfConfig& config, std::string_view module) {
+  std::vector<std::string_view> known;
+  for (const Leaf& leaf : kLeaves) {
+    if (leaf.model_type == config.model_type) {
+      if (leaf.module == module) {
+        return leaf.leaf;
+      }
+      known.push_back(leaf.module);
+    }
+  }
+  if (known.empty()) {
+    throw user_error("model", "leaf module \"{}\": a {} model has no experts; leave it out", module,
+                     config.model_type);
+  }
+  throw user_error("model", "leaf module \"{}\" is none of a {} model; use {}", module,
+                   config.model_type, fmt::join(known, ", "));
+}
+
 const Family* family_of(const HfConfig& config) {
   const auto* family =
       std::ranges::find(kFamilies, std::string_view(config.model_type), &Family::model_type);
@@ -49,13 +82,17 @@ std::vector<std::string> known_architectures() {
   return names;
 }
 
-Model make_causal_lm(const HfConfig& config) {
+Model make_causal_lm(const HfConfig& config, std::string_view leaf_module) {
   const Family* family = family_of(config);
   if (family == nullptr || !family->built) {
     throw user_error("model", "model_type \"{}\" is not built; known architectures: {}",
                      config.model_type, fmt::join(known_architectures(), ", "));
   }
-  return make_decoder(family->describe(config));
+  DecoderSpec spec = family->describe(config);
+  if (!leaf_module.empty()) {
+    spec.leaf = leaf_of(config, leaf_module);
+  }
+  return make_decoder(spec);
 }
 
 Model describe_causal_lm(const HfConfig& config) {

@@ -1,8 +1,8 @@
 // models/kernels/activation.hpp — the non-linear part of an MLP, forward and backward in one pass each.
 //
 // SwiGLU (Shazeer, 2020): a = silu(g) u from rows [g | u]. GELU in its tanh form (Hendrycks and Gimpel, 2016), written as
-// x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3), which is the same function. gpt-oss's SwiGLU: from rows with gate and up
-// in turn, a = (u + 1) g sigmoid(1.702 g), where g is cut at 7 and u at -7 and 7.
+// x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3), which is the same function. gpt-oss's SwiGLU: from rows with gate and
+// up in turn, a = (u + 1) g sigmoid(1.702 g), where g is cut at 7 and u at -7 and 7.
 #pragma once
 
 #include <cstdint>

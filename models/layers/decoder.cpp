@@ -60,10 +60,13 @@ class HeadSegment final : public Segment {
   double eps_;
 };
 
-std::vector<WeightRef> all_of(const Model& model, std::size_t unit) {
+/// All parameters of the units from `first` on.
+std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
   std::vector<WeightRef> refs;
-  for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
-    refs.push_back({unit, i});
+  for (std::size_t unit = first; unit < model.units.size(); ++unit) {
+    for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      refs.push_back({unit, i});
+    }
   }
   return refs;
 }
@@ -83,21 +86,23 @@ Model make_decoder(const DecoderSpec& spec) {
                                      static_cast<std::int64_t>(bytes_of(batch.type))};
   };
   model.segments.push_back({"embedding",
-                            all_of(model, 0),
+                            all_from(model, 0),
                             std::make_shared<EmbeddingSegment>(spec.padding),
                             border,
                             {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
     const BlockShape shape = shape_of_layer(spec.block, names);
-    UnitSpec block = block_unit(fmt::format("block {}", layer), shape, names);
+    const std::size_t first = model.units.size();
+    std::ranges::move(block_units(fmt::format("block {}", layer), shape, names, spec.leaf),
+                      std::back_inserter(model.units));
     if (spec.more_parameters) {
-      std::ranges::move(spec.more_parameters(layer), std::back_inserter(block.parameters));
+      std::ranges::move(spec.more_parameters(layer),
+                        std::back_inserter(model.units[first].parameters));
     }
-    model.units.push_back(std::move(block));
     model.segments.push_back(
-        {model.units.back().name,
-         all_of(model, model.units.size() - 1),
+        {model.units[first].name,
+         all_from(model, first),
          block_segment(shape, names),
          [shape](const BatchShape& batch) { return block_activations(shape, batch); },
          {.attention_width = shape.attention.heads * shape.attention.head_dim}});
@@ -110,7 +115,7 @@ Model make_decoder(const DecoderSpec& spec) {
     head.parameters.push_back({spec.output, {spec.vocabulary, hidden}});
   }
   model.units.push_back(std::move(head));
-  std::vector<WeightRef> refs = all_of(model, model.units.size() - 1);
+  std::vector<WeightRef> refs = all_from(model, model.units.size() - 1);
   if (spec.output.empty()) {
     refs.push_back({0, 0});
   }

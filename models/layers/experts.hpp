@@ -1,5 +1,6 @@
-// models/layers/experts.hpp — the MLP half of a block with experts: x + sum of w_e Expert_e(Norm(x)) over a token's experts.
+// models/layers/experts.hpp — the MLP half of a block with experts.
 //
+//   x + sum of w_e Expert_e(Norm(x)) over the experts of a token
 // One operation from the block's middle to its end: norm, router, the tokens' rows by expert, two grouped products with
 // the activation between them, and back into the tokens' order. Kept for the backward: x, the rows before the activation,
 // and the routes. Experts without tokens get a gradient of zero.

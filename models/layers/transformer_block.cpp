@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <span>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "models/gemm.hpp"
 #include "models/kernels/gemm_blocks.hpp"
@@ -180,6 +181,29 @@ HalfElements expert_half(const BlockShape& shape, const BatchShape& batch) {
       .packed = batch.threads * shape.hidden * std::max(up, share)};
 }
 
+/// Behind the units of the block's rest: into the last one, or as units of their own.
+void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafModule leaf,
+                         std::vector<UnitSpec>& units) {
+  const ExpertShape& e = shape.experts;
+  const std::string block = units.back().name;
+  if (leaf != LeafModule::kBlock) {
+    units.push_back({block + " experts", {}});
+  }
+  units.back().parameters.push_back({names.router[0], {e.count, shape.hidden}});
+  if (names.router.size() > 1) {
+    units.back().parameters.push_back({names.router[1], {e.count}});
+  }
+  const std::vector<ParameterSpec> all = e.parameters(names.experts, shape.hidden);
+  const std::size_t each = all.size() / static_cast<std::size_t>(e.count);
+  const bool apart = leaf == LeafModule::kExpert && e.layout == ExpertLayout::kApart;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (apart && i % each == 0) {
+      units.push_back({fmt::format("{} expert {}", block, i / each), {}});
+    }
+    units.back().parameters.push_back(all[i]);
+  }
+}
+
 }  // namespace
 
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
@@ -216,8 +240,9 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   return bytes;
 }
 
-UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names) {
-  UnitSpec unit{std::move(name), {}};
+std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
+                                  const BlockNames& names, LeafModule leaf) {
+  UnitSpec unit{name, {}};
   const AttentionShape& a = shape.attention;
   const std::int64_t q = a.heads * a.head_dim;
   const std::int64_t kv = a.kv_heads * a.head_dim;
@@ -253,16 +278,11 @@ UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames&
   vectors(names.up_bias, up_rows);
   matrices(names.down, {shape.hidden}, shape.intermediate);
   vectors(names.down_bias, {shape.hidden});
+  std::vector<UnitSpec> units = {std::move(unit)};
   if (!names.router.empty()) {
-    const ExpertShape& e = shape.experts;
-    unit.parameters.push_back({names.router[0], {e.count, shape.hidden}});
-    if (names.router.size() > 1) {
-      unit.parameters.push_back({names.router[1], {e.count}});
-    }
-    std::ranges::move(e.parameters(names.experts, shape.hidden),
-                      std::back_inserter(unit.parameters));
+    append_expert_units(shape, names, leaf, units);
   }
-  return unit;
+  return units;
 }
 
 std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names) {

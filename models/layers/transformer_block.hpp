@@ -51,10 +51,19 @@ BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 /// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
 ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);
 
-/// The block's parameters with their shapes, in order.
-UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names);
+/// What is gathered, reduced and updated as one. A segment needs all of its units whatever the routes, so the order of
+/// collectives is the plan's with each of them.
+enum class LeafModule : std::uint8_t {
+  kBlock,    // a block with all of its experts
+  kMixture,  // its router and experts apart from the rest
+  kExpert,   // each expert by itself where its parameters are its own; else as kMixture
+};
 
-/// The segment; its weights are those of block_unit(), in that order. `names` says which groups there are.
+/// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for.
+std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
+                                  const BlockNames& names, LeafModule leaf);
+
+/// The segment; its weights are those of block_units(), in that order. `names` says which groups there are.
 std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names);
 
 }  // namespace tandem
