@@ -31,8 +31,7 @@ std::vector<ParameterSpec> gpt_oss_more(std::int64_t layer, const HfConfig& c) {
   const std::string block = fmt::format("model.layers.{}.", layer);
   const std::string experts = block + "mlp.experts.";
   const std::int64_t up = 2 * c.expert_size;
-  return {{block + "self_attn.sinks", {c.num_attention_heads}},
-          {block + "mlp.router.weight", {c.experts, c.hidden_size}},
+  return {{block + "mlp.router.weight", {c.experts, c.hidden_size}},
           {block + "mlp.router.bias", {c.experts}},
           {experts + "gate_up_proj", {c.experts, c.hidden_size, up}},
           {experts + "gate_up_proj_bias", {c.experts, up}},

@@ -19,6 +19,7 @@ struct DecoderSpec {
   std::int64_t vocabulary = 0;
   std::int64_t layers = 0;
   BlockShape block;
+  std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
   std::function<BlockNames(std::int64_t layer)> block_names;
   /// Parameters of a layer after those of its names (experts); empty: none.
   std::function<std::vector<ParameterSpec>(std::int64_t layer)> more_parameters;
