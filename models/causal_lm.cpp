@@ -18,7 +18,6 @@ struct Family {
   std::string_view architecture;
   std::string_view model_type;
   DecoderSpec (*describe)(const HfConfig&);
-  bool built = true;  // false: described, for plans
 };
 
 constexpr std::array kFamilies = {
@@ -28,7 +27,7 @@ constexpr std::array kFamilies = {
     Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3},
     Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss},
     Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe},
-    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, false},
+    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss},
 };
 
 struct Leaf {
@@ -75,36 +74,19 @@ const Family* family_of(const HfConfig& config) {
 std::vector<std::string> known_architectures() {
   std::vector<std::string> names;
   for (const Family& family : kFamilies) {
-    if (family.built) {
-      names.emplace_back(family.architecture);
-    }
+    names.emplace_back(family.architecture);
   }
   return names;
 }
 
 Model make_causal_lm(const HfConfig& config, std::string_view leaf_module) {
   const Family* family = family_of(config);
-  if (family == nullptr || !family->built) {
-    throw user_error("model", "model_type \"{}\" is not built; known architectures: {}",
-                     config.model_type, fmt::join(known_architectures(), ", "));
-  }
+  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is known");
   DecoderSpec spec = family->describe(config);
   if (!leaf_module.empty()) {
     spec.leaf = leaf_of(config, leaf_module);
   }
   return make_decoder(spec);
-}
-
-Model describe_causal_lm(const HfConfig& config) {
-  const Family* family = family_of(config);
-  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is described");
-  Model model = make_decoder(family->describe(config));
-  if (!family->built) {
-    for (SegmentSpec& segment : model.segments) {
-      segment.run = nullptr;  // its layers differ from what the shapes alone say
-    }
-  }
-  return model;
 }
 
 }  // namespace tandem

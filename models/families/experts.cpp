@@ -68,9 +68,6 @@ DecoderSpec describe_gpt_oss(const HfConfig& c) {
     name_gpt_oss_mlp(layer, n);
     return n;
   };
-  spec.more_parameters = [c](std::int64_t layer) -> std::vector<ParameterSpec> {
-    return {{fmt::format("model.layers.{}.self_attn.sinks", layer), {c.num_attention_heads}}};
-  };
   return spec;
 }
 

@@ -11,8 +11,6 @@ DecoderSpec describe_gpt2(const HfConfig& config);
 DecoderSpec describe_llama(const HfConfig& config);
 DecoderSpec describe_phi3(const HfConfig& config);
 DecoderSpec describe_seed_oss(const HfConfig& config);
-
-// Described, not built: their units and sizes for plans, with the names of their checkpoints.
 DecoderSpec describe_qwen3_moe(const HfConfig& config);
 DecoderSpec describe_gpt_oss(const HfConfig& config);
 

@@ -34,6 +34,9 @@ BlockNames llama_attention_names(std::int64_t layer, const HfConfig& c) {
   if (c.attention_out_bias) {
     n.attention_out_bias = {attention + "o_proj.bias"};
   }
+  if (c.attention_sinks) {
+    n.sinks = {attention + "sinks"};
+  }
   n.mlp_norm = {block + "post_attention_layernorm.weight"};
   return n;
 }
@@ -64,6 +67,7 @@ DecoderSpec llama_decoder(const HfConfig& c) {
                               .norm_eps = c.norm_eps,
                               .rotary = std::make_shared<RotaryTable>(c.rope)},
                 .activation = Activation::kSwiGlu};
+  spec.windows = c.windows;
   spec.embedding = "model.embed_tokens.weight";
   spec.final_norm = {"model.norm.weight"};
   spec.output = c.tie_word_embeddings ? "" : "lm_head.weight";

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "models/causal_lm.hpp"
+#include "models/io/mxfp4.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -13,6 +14,9 @@ namespace {
 
 constexpr std::string_view kWhere = "checkpoint";
 constexpr std::string_view kGpt2Prefix = "transformer.";
+// Behind the name of a parameter that is packed in four bits.
+constexpr std::string_view kBlocks = "_blocks";
+constexpr std::string_view kScales = "_scales";
 
 /// Norms begin as one, biases as zero, everything else is drawn.
 TensorInit init_of(const std::string& name) {
@@ -51,6 +55,17 @@ bool is_extra(const HfConfig& config, std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq");
 }
 
+void expect_shape(const Checkpoint& checkpoint, const TensorInfo& found,
+                  const std::vector<std::int64_t>& shape) {
+  if (found.shape != shape) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has shape {}, config.json asks for {}; config.json and "
+                     "weights do not belong together",
+                     checkpoint.folder().string(), found.name, shape_text(found.shape),
+                     shape_text(shape));
+  }
+}
+
 }  // namespace
 
 std::int64_t CheckpointTensor::numel() const noexcept {
@@ -63,7 +78,7 @@ std::int64_t CheckpointTensor::numel() const noexcept {
 
 std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config) {
   std::vector<CheckpointTensor> tensors;
-  for (const UnitSpec& unit : describe_causal_lm(config).units) {
+  for (const UnitSpec& unit : make_causal_lm(config).units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       tensors.push_back({parameter.name, parameter.shape, init_of(parameter.name)});
     }
@@ -79,35 +94,76 @@ std::int64_t parameter_count(const HfConfig& config) {
   return count;
 }
 
+CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
+                                                       const CheckpointTensor& tensor,
+                                                       std::set<std::string>& used) const {
+  const std::string stored = stored_name(checkpoint_, config, tensor.name);
+  if (stored.empty()) {
+    throw user_error(kWhere,
+                     "{} has no tensor \"{}\" (expected shape {}); config.json and weights do not "
+                     "belong together",
+                     checkpoint_.folder().string(), tensor.name, shape_text(tensor.shape));
+  }
+  const TensorInfo& found = checkpoint_.at(stored);
+  expect_shape(checkpoint_, found, tensor.shape);
+  if (!is_float(found.type)) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; take "
+                     "the full-size weights",
+                     checkpoint_.folder().string(), stored, name_of(found.type));
+  }
+  used.insert(stored);
+  return {.name = stored};
+}
+
+CheckpointReader::Stored CheckpointReader::match_packed(const CheckpointTensor& tensor,
+                                                        std::set<std::string>& used) const {
+  TANDEM_CHECK(tensor.shape.size() == 3, "only experts' matrices are packed");
+  const std::int64_t in = tensor.shape[1];
+  const std::int64_t out = tensor.shape[2];
+  if (in % kMxfp4Group != 0) {
+    throw user_error(kWhere,
+                     "{}: \"{}{}\" cannot be, its matrices have {} rows, not a multiple of {}; "
+                     "config.json and weights do not belong together",
+                     checkpoint_.folder().string(), tensor.name, kBlocks, in, kMxfp4Group);
+  }
+  const std::int64_t groups = in / kMxfp4Group;
+  for (const std::string_view ending : {kBlocks, kScales}) {
+    const std::string name = tensor.name + std::string(ending);
+    const TensorInfo* found = checkpoint_.find(name);
+    if (found == nullptr) {
+      throw user_error(kWhere, "{} has \"{}{}\" but no \"{}\"; download the checkpoint again",
+                       checkpoint_.folder().string(), tensor.name,
+                       ending == kBlocks ? kScales : kBlocks, name);
+    }
+    std::vector<std::int64_t> shape = {tensor.shape[0], out, groups};
+    if (ending == kBlocks) {
+      shape.push_back(kMxfp4Group / 2);
+    }
+    expect_shape(checkpoint_, *found, shape);
+    if (found->type != TensorType::kU8) {
+      throw user_error(kWhere,
+                       "{}: tensor \"{}\" has type {}, packed weights are U8; download the "
+                       "checkpoint again",
+                       checkpoint_.folder().string(), name, name_of(found->type));
+    }
+    used.insert(name);
+  }
+  return {.name = tensor.name, .packed = true, .in = in, .out = out};
+}
+
 CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                                         const HfConfig& config) {
   CheckpointReader out(Checkpoint::open(folder));
   std::set<std::string> used;
   std::map<TensorType, std::int64_t> elements_of;
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    const std::string stored = stored_name(out.checkpoint_, config, tensor.name);
-    if (stored.empty()) {
-      throw user_error(kWhere,
-                       "{} has no tensor \"{}\" (expected shape {}); config.json and weights do "
-                       "not belong together",
-                       folder.string(), tensor.name, shape_text(tensor.shape));
-    }
-    const TensorInfo& found = out.checkpoint_.at(stored);
-    if (found.shape != tensor.shape) {
-      throw user_error(kWhere,
-                       "{}: tensor \"{}\" has shape {}, config.json asks for {}; config.json and "
-                       "weights do not belong together",
-                       folder.string(), stored, shape_text(found.shape), shape_text(tensor.shape));
-    }
-    if (!is_float(found.type)) {
-      throw user_error(kWhere,
-                       "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; take "
-                       "the full-size weights",
-                       folder.string(), stored, name_of(found.type));
-    }
-    elements_of[found.type] += tensor.numel();
-    used.insert(stored);
-    out.stored_name_.emplace(tensor.name, stored);
+    const bool packed = out.checkpoint_.find(tensor.name + std::string(kBlocks)) != nullptr ||
+                        out.checkpoint_.find(tensor.name + std::string(kScales)) != nullptr;
+    Stored stored = packed ? out.match_packed(tensor, used) : out.match_whole(config, tensor, used);
+    elements_of[packed ? TensorType::kBF16 : out.checkpoint_.at(stored.name).type] +=
+        tensor.numel();
+    out.stored_.emplace(tensor.name, std::move(stored));
   }
   for (const std::string& name : out.checkpoint_.names()) {
     if (!used.contains(name) && !is_extra(config, name)) {
@@ -130,9 +186,18 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
 
 void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::int64_t end,
                                 float* out) const {
-  const auto stored = stored_name_.find(std::string(name));
-  TANDEM_CHECK(stored != stored_name_.end(), "only parameters of checkpoint_tensors are read");
-  checkpoint_.read_f32(stored->second, begin, end, out);
+  const auto found = stored_.find(std::string(name));
+  TANDEM_CHECK(found != stored_.end(), "only parameters of checkpoint_tensors are read");
+  const Stored& stored = found->second;
+  if (stored.packed) {
+    unpack_mxfp4({.blocks = checkpoint_.bytes(stored.name + std::string(kBlocks)),
+                  .scales = checkpoint_.bytes(stored.name + std::string(kScales)),
+                  .in = stored.in,
+                  .out = stored.out},
+                 begin, end, out);
+    return;
+  }
+  checkpoint_.read_f32(stored.name, begin, end, out);
 }
 
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type) {

@@ -5,6 +5,8 @@
 
 #include <fmt/ranges.h>
 
+#include "models/kernels/activation.hpp"
+
 namespace tandem {
 namespace {
 
@@ -206,6 +208,10 @@ void read_experts(const JsonValue& root, HfConfig& config) {
     throw loss->wrong("a number of at least 0");
   }
   config.output_router_logits = bool_or(root, "output_router_logits", false);
+  if (config.output_router_logits && config.router_aux_loss_coef > 0) {
+    throw root.at("output_router_logits")
+        .wrong("false (the routers' own loss is not supported beside the model's)");
+  }
   const std::int64_t every = size_or(root, "decoder_sparse_step", kMostLayers, 1);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if ((layer + 1) % every != 0) {
@@ -222,7 +228,10 @@ void read_experts(const JsonValue& root, HfConfig& config) {
 /// gpt-oss: sinks, clamped experts, and weights of four bits, which are the only quantized ones that are known.
 void read_gpt_oss(const JsonValue& root, HfConfig& config) {
   config.attention_sinks = true;
-  config.swiglu_limit = positive_number_or(root, "swiglu_limit", 7.0);
+  config.swiglu_limit = positive_number_or(root, "swiglu_limit", kGateLimit);
+  if (config.swiglu_limit != kGateLimit) {
+    throw root.at("swiglu_limit").wrong("7 (other limits are not supported)");
+  }
   config.norm_topk_prob = true;  // a softmax over the chosen ones
   if (const auto packed = root.find("quantization_config")) {
     const JsonValue method = packed->at("quant_method");

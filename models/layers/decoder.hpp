@@ -20,9 +20,8 @@ struct DecoderSpec {
   std::int64_t layers = 0;
   BlockShape block;
   LeafModule leaf = LeafModule::kBlock;
+  std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
   std::function<BlockNames(std::int64_t layer)> block_names;
-  /// Parameters of a layer after those of its names (experts); empty: none.
-  std::function<std::vector<ParameterSpec>(std::int64_t layer)> more_parameters;
   std::string embedding;
   std::string positions;  // learnt positions; empty: none
   std::int64_t max_positions = 0;

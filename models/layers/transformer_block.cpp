@@ -23,6 +23,7 @@ enum Group : std::uint8_t {
   kQkv,
   kQkvBias,
   kQkNorm,
+  kSinks,
   kOut,
   kOutBias,
   kMlpNorm,
@@ -36,9 +37,20 @@ enum Group : std::uint8_t {
 };
 
 std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames& n) {
-  return {&n.attention_norm,     &n.qkv,      &n.qkv_bias, &n.qk_norm, &n.attention_out,
-          &n.attention_out_bias, &n.mlp_norm, &n.up,       &n.up_bias, &n.down,
-          &n.down_bias,          &n.router,   &n.experts};
+  return {&n.attention_norm,
+          &n.qkv,
+          &n.qkv_bias,
+          &n.qk_norm,
+          &n.sinks,
+          &n.attention_out,
+          &n.attention_out_bias,
+          &n.mlp_norm,
+          &n.up,
+          &n.up_bias,
+          &n.down,
+          &n.down_bias,
+          &n.router,
+          &n.experts};
 }
 
 class TransformerBlock final : public Segment {
@@ -56,14 +68,16 @@ class TransformerBlock final : public Segment {
     TANDEM_CHECK(context.weights.size() == begins_[kGroups], "a block gets its unit's weights");
     const std::span<Weight* const> w = context.weights;
     if (plain::takes(w)) {
-      return by_plain_operations(w, input);
+      return by_plain_operations(context, input);
     }
     const std::int64_t length = input.size(1);
     const at::Tensor x = input.reshape({-1, input.size(2)});
 
     const auto [qkv, x1] = norm_linear(x, norm(w, kAttentionNorm), matrix(w, kQkv, kQkvBias));
     const at::Tensor attended =
-        causal_attention(qkv, length, shape_.attention, part(w, kQkNorm, 0), part(w, kQkNorm, 1));
+        causal_attention(qkv, length, shape_.attention,
+                         {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
+                         {context.begin, context.memory});
     const at::Tensor middle = linear(attended, x1, matrix(w, kOut, kOutBias));
 
     if (sparse()) {
@@ -77,8 +91,9 @@ class TransformerBlock final : public Segment {
   }
 
  private:
-  [[nodiscard]] at::Tensor by_plain_operations(std::span<Weight* const> w,
+  [[nodiscard]] at::Tensor by_plain_operations(const SegmentContext& context,
                                                const at::Tensor& input) const {
+    const std::span<Weight* const> w = context.weights;
     const at::Tensor x = input.reshape({-1, input.size(2)});
     const auto linear = [&](const at::Tensor& from, Group weight, Group bias) {
       return plain::linear(from, group(w, weight), group(w, bias), shape_.input_major);
@@ -87,8 +102,10 @@ class TransformerBlock final : public Segment {
       return plain::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
     };
     const at::Tensor qkv = linear(normed(x, kAttentionNorm), kQkv, kQkvBias);
-    const at::Tensor attended = plain::attention(qkv, input.size(1), shape_.attention,
-                                                 value(w, kQkNorm, 0), value(w, kQkNorm, 1));
+    const at::Tensor attended =
+        plain::attention(qkv, input.size(1), shape_.attention,
+                         {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
+                         {context.begin, context.memory});
     const at::Tensor middle = x + linear(attended, kOut, kOutBias);
     const at::Tensor h = normed(middle, kMlpNorm);
     if (sparse()) {
@@ -138,8 +155,10 @@ std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch)
   constexpr std::int64_t kQueryRows = 64;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t block = a.heads / a.kv_heads * kQueryRows;
-  const std::int64_t scores = block * batch.length * 4;
-  const std::int64_t weights = size == 2 ? block * batch.length * size : 0;
+  const std::int64_t keys =
+      a.window > 0 ? std::min(batch.length, a.window + kQueryRows - 1) : batch.length;
+  const std::int64_t scores = block * keys * 4;
+  const std::int64_t weights = size == 2 ? block * keys * size : 0;
   const std::int64_t rows = (batch.length + 2 * block) * a.head_dim * size;
   const std::int64_t gradients =
       scores + 2 * batch.length * a.head_dim * 4 + block * a.head_dim * 4;
@@ -271,6 +290,7 @@ std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& sha
   matrices(names.qkv, qkv_rows, shape.hidden);
   vectors(names.qkv_bias, qkv_rows);
   vectors(names.qk_norm, {a.head_dim});
+  vectors(names.sinks, {a.heads});
   matrices(names.attention_out, {shape.hidden}, q);
   vectors(names.attention_out_bias, {shape.hidden});
   vectors(names.mlp_norm, {shape.hidden});

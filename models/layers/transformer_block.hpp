@@ -36,6 +36,7 @@ struct BlockNames {
   std::vector<std::string> attention_norm;  // weight[, bias]
   std::vector<std::string> qkv, qkv_bias;
   std::vector<std::string> qk_norm;  // q, k
+  std::vector<std::string> sinks;    // one per head
   std::vector<std::string> attention_out, attention_out_bias;
   std::vector<std::string> mlp_norm;  // weight[, bias]
   std::vector<std::string> up, up_bias;

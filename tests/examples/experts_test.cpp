@@ -15,11 +15,28 @@ constexpr const char* kQwen3Moe = R"({
   "mlp_only_layers": [1], "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false,
   "eos_token_id": 767, "initializer_range": 0.05, "torch_dtype": "float32"})";
 
-class ExpertTraining : public TrainerTest {
+constexpr const char* kGptOss = R"({
+  "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 768,
+  "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "hidden_act": "silu",
+  "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24, "attention_bias": true,
+  "layer_types": ["sliding_attention", "full_attention"], "rms_norm_eps": 1e-5,
+  "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+                   "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false},
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "eos_token_id": 767,
+  "initializer_range": 0.05, "torch_dtype": "float32"})";
+
+struct Case {
+  const char* name;
+  const char* config;
+  std::vector<const char*> leaves;
+};
+
+class ExpertTraining : public TrainerTest, public testing::WithParamInterface<Case> {
  protected:
   void SetUp() override {
     TrainerTest::SetUp();
-    const std::string config = write("config.json", kQwen3Moe);
+    const std::string config = write("config.json", GetParam().config);
     const Finished made =
         shell(fmt::format("'{}/make_model' --config '{}' --tokenizer '{}' --seed 3 --output '{}'",
                           TANDEM_BIN_DIR, config, kDemo, path("model")));
@@ -41,7 +58,7 @@ class ExpertTraining : public TrainerTest {
   }
 };
 
-TEST_F(ExpertTraining, NothingThatOnlySchedulesChangesOneDigit) {
+TEST_P(ExpertTraining, NothingThatOnlySchedulesChangesOneDigit) {
   const std::pair<int, const char*> settings[] = {
       {1, "--stage 3 --overlap off"},
       {1, "--stage 0 --overlap full"},
@@ -71,11 +88,11 @@ TEST_F(ExpertTraining, NothingThatOnlySchedulesChangesOneDigit) {
   }
 }
 
-TEST_F(ExpertTraining, LeafModulesChangeUnitsAndNoDigit) {
+TEST_P(ExpertTraining, LeafModulesChangeUnitsAndNoDigit) {
   std::vector<std::string> expected;
   std::string weights;
   for (const int ranks : {1, 2}) {
-    for (const char* leaf : {"", "Qwen3MoeDecoderLayer", "Qwen3MoeSparseMoeBlock", "Qwen3MoeMLP"}) {
+    for (const char* leaf : GetParam().leaves) {
       const std::string output = fmt::format("leaf{}{}", leaf, ranks);
       const Finished done = run(
           ranks, output, fmt::format("--stage 3 {}{}", *leaf == 0 ? "" : "--leaf_module ", leaf));
@@ -90,7 +107,7 @@ TEST_F(ExpertTraining, LeafModulesChangeUnitsAndNoDigit) {
   }
 }
 
-TEST_F(ExpertTraining, HalfPrecisionLearns) {
+TEST_P(ExpertTraining, HalfPrecisionLearns) {
   for (const char* dtype : {"bf16", "fp16"}) {
     const Finished done = run(1, dtype, fmt::format("--dtype {} --steps 12", dtype));
     ASSERT_EQ(done.code, 0) << done.err;
@@ -99,17 +116,17 @@ TEST_F(ExpertTraining, HalfPrecisionLearns) {
   }
 }
 
-TEST_F(ExpertTraining, UnknownLeafModulesAreRefused) {
+TEST_P(ExpertTraining, UnknownLeafModulesAreRefused) {
   const Finished none = run(1, "run", "--leaf_module MixtralSparseMoeBlock");
   EXPECT_EQ(none.code, 2);
-  EXPECT_THAT(none.err, HasSubstr("Qwen3MoeSparseMoeBlock"));
+  EXPECT_THAT(none.err, HasSubstr(GetParam().leaves.back()));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
   const Finished dense = demo("run", "--leaf_module Qwen3MoeMLP");
   EXPECT_EQ(dense.code, 2);
   EXPECT_THAT(dense.err, HasSubstr("no experts"));
 }
 
-TEST_F(ExpertTraining, TransformersLoadsTheModelAndAgreesOnLogits) {
+TEST_P(ExpertTraining, TransformersLoadsTheModelAndAgreesOnLogits) {
   if (shell(fmt::format("'{}' -c 'import transformers'", kPython)).code != 0) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
@@ -131,6 +148,14 @@ sys.exit(0 if torch.allclose(ours, theirs, rtol=0, atol=1e-5) else 1)
                                           path("run/model"), TANDEM_BIN_DIR));
   EXPECT_EQ(done.code, 0) << done.out << done.err;
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, ExpertTraining,
+    testing::Values(Case{"Qwen3Moe",
+                         kQwen3Moe,
+                         {"", "Qwen3MoeDecoderLayer", "Qwen3MoeSparseMoeBlock", "Qwen3MoeMLP"}},
+                    Case{"GptOss", kGptOss, {"", "GptOssMLP", "GptOssExperts"}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tandem

@@ -231,7 +231,7 @@ int run_plan(int argc, char** argv) {
   input.accelerator = accelerator;
   input.state_layout = state_layout_of(flags.optimizer_state);
   const MemoryLimits limits = limits_of(flags, ranks_per_host, accelerator);
-  const Model model = describe_causal_lm(shape);
+  const Model model = make_causal_lm(shape);
   const std::string placement =
       accelerator ? place(model, flags, config, options, limits, input) : "all on the host";
   const FitReport report = check_fit(model, input, limits);
