@@ -107,7 +107,13 @@ at::Tensor Engine::logits(Batch batch) {
   impl_->check_no_step_in_flight();
   return impl_->run(
       [](Impl* self, Batch input) -> Task<at::Tensor> {
-        co_return co_await self->step.infer(std::move(input), HeadOutput::kLogits);
+        const std::shared_ptr<TextMemory> memory = input.memory;
+        const std::int64_t length = input.inputs.size(1);
+        at::Tensor logits = co_await self->step.infer(std::move(input), HeadOutput::kLogits);
+        if (memory != nullptr) {
+          memory->position += length;
+        }
+        co_return logits;
       },
       impl_.get(), std::move(batch));
 }

@@ -20,6 +20,13 @@
 
 namespace tandem {
 
+/// What segments keep of texts, so that they can be continued without running them again: one tensor for each segment,
+/// its own, undefined at the start. Engine::logits() moves `position` on.
+struct TextMemory {
+  std::int64_t position = 0;  // tokens of each row that were there before
+  std::vector<at::Tensor> segments;
+};
+
 /// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels int64 [B, T] with
 /// -100 where nothing is to be learnt (not shifted: position t's label is token t; the loss head shifts).
 struct Batch {
@@ -29,6 +36,8 @@ struct Batch {
   // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from it does not depend on
   // how many ranks share the work; -1: not in training.
   std::int64_t number = -1;
+  /// Only for logits: inputs continue the rows that are in it, and those of the last position are the answer.
+  std::shared_ptr<TextMemory> memory = nullptr;
 };
 
 struct ParameterSpec {
@@ -70,6 +79,8 @@ struct SegmentContext {
   const Batch& batch;
   std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
   HeadOutput head_output = HeadOutput::kLoss;
+  std::int64_t begin = 0;        // positions before the batch's, of Batch::memory
+  at::Tensor* memory = nullptr;  // the segment's part of it; null: there is none
 };
 
 class Segment {
@@ -77,7 +88,7 @@ class Segment {
   virtual ~Segment() = default;
   /// Forward of the segment under the caller's grad mode. The first segment gets an undefined `input` and reads
   /// context.batch.inputs; the last one returns the mean loss over the labels that are not -100 (scalar, fp32), or with
-  /// HeadOutput::kLogits the logits fp32 [B, T, V]. Must not keep references to weights or context past its backward.
+  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. Must not keep references to weights or context past its backward.
   virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
 };
 
@@ -88,8 +99,9 @@ struct WeightRef {
 
 /// What a segment's forward costs a device: for simulated devices, whose time follows from it; no result does.
 struct SegmentCost {
-  bool looks_up = false;             // it reads rows of its weights and multiplies with none
-  std::int64_t attention_width = 0;  // heads times their size; 0: no attention
+  bool looks_up = false;              // it reads rows of its weights and multiplies with none
+  std::int64_t attention_width = 0;   // heads times their size; 0: no attention
+  std::int64_t attention_window = 0;  // keys that a position sees; 0: all
   /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
   std::function<double(bool is_backward)> seconds = {};
 };

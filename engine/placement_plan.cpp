@@ -30,7 +30,8 @@ PlacedSegment placed_segment(const Model& model, const PlanInput& input,
     segment.backward_s = spec.cost.seconds(true);
     return segment;
   }
-  SegmentShape shape{.attention_width = spec.cost.attention_width};
+  SegmentShape shape{.attention_width = spec.cost.attention_width,
+                     .attention_window = spec.cost.attention_window};
   for (const WeightRef& ref : spec.weights) {
     shape.weights +=
         spec.cost.looks_up ? 0 : model.units[ref.unit].parameters[ref.parameter].numel();

@@ -229,7 +229,8 @@ SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch,
   if (spec.cost.seconds) {
     return {spec.cost.seconds(is_backward), inputs_there, device_time_};
   }
-  SegmentShape shape{.attention_width = spec.cost.attention_width};
+  SegmentShape shape{.attention_width = spec.cost.attention_width,
+                     .attention_window = spec.cost.attention_window};
   for (const WeightRef& ref : spec.weights) {
     shape.weights +=
         spec.cost.looks_up ? 0 : model_.units[ref.unit].parameters[ref.parameter].numel();

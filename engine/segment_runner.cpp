@@ -49,8 +49,13 @@ SegmentRunner::Activations SegmentRunner::start() const {
 
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
                               HeadOutput head_output) const {
-  return model_.segments[s].run->forward(
-      {.batch = batch, .weights = weights_[s], .head_output = head_output}, input);
+  SegmentContext context = {.batch = batch, .weights = weights_[s], .head_output = head_output};
+  if (batch.memory != nullptr) {
+    batch.memory->segments.resize(model_.segments.size());
+    context.begin = batch.memory->position;
+    context.memory = &batch.memory->segments[s];
+  }
+  return model_.segments[s].run->forward(context, input);
 }
 
 void SegmentRunner::forward(std::size_t s, const Batch& batch, Activations& activations) const {

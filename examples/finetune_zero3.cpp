@@ -60,13 +60,13 @@ int finetune(FinetuneFlags flags) {
   options.activation_checkpointing = flags.activation_checkpointing;
 
   // Does it fit? Up to here nothing was allocated or written.
-  const PlannedRun planned = plan_run(pretrained.model(), config, options, *ranks,
+  const PlannedRun planned = plan_run(pretrained.model(flags.leaf_module), config, options, *ranks,
                                       {dataset->size(), dataset->longest()}, flags);
   if (ranks->rank() == 0) {
     make_output_dir(flags.output_dir);
     write_plan(planned, flags.output_dir);
   }
-  Engine engine({.model = pretrained.model(),
+  Engine engine({.model = pretrained.model(flags.leaf_module),
                  .config = config,
                  .options = options,
                  .dataset = dataset,

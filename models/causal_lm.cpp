@@ -18,19 +18,50 @@ struct Family {
   std::string_view architecture;
   std::string_view model_type;
   DecoderSpec (*describe)(const HfConfig&);
-  std::array<std::string_view, 2> activations;  // names it may have in config.json
-  bool built = true;                            // false: described, for plans
 };
 
 constexpr std::array kFamilies = {
-    Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3, {"silu", "swish"}},
-    Family{"GPT2LMHeadModel", "gpt2", describe_gpt2, {"gelu_new", "gelu_pytorch_tanh"}},
-    Family{"LlamaForCausalLM", "llama", describe_llama, {"silu", "swish"}, false},
-    Family{"Phi3ForCausalLM", "phi3", describe_phi3, {"silu", "swish"}, false},
-    Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss, {"silu", "swish"}, false},
-    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe, {"silu", "swish"}, false},
-    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss, {"silu", "swish"}, false},
+    Family{"GPT2LMHeadModel", "gpt2", describe_gpt2},
+    Family{"LlamaForCausalLM", "llama", describe_llama},
+    Family{"Phi3ForCausalLM", "phi3", describe_phi3},
+    Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3},
+    Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss},
+    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe},
+    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss},
 };
+
+struct Leaf {
+  std::string_view model_type;
+  std::string_view module;
+  LeafModule leaf;
+};
+
+constexpr std::array kLeaves = {
+    Leaf{"qwen3_moe", "Qwen3MoeDecoderLayer", LeafModule::kBlock},
+    Leaf{"qwen3_moe", "Qwen3MoeSparseMoeBlock", LeafModule::kMixture},
+    Leaf{"qwen3_moe", "Qwen3MoeMLP", LeafModule::kExpert},
+    Leaf{"gpt_oss", "GptOssDecoderLayer", LeafModule::kBlock},
+    Leaf{"gpt_oss", "GptOssMLP", LeafModule::kMixture},
+    Leaf{"gpt_oss", "GptOssExperts", LeafModule::kMixture},
+};
+
+LeafModule leaf_of(const HfConfig& config, std::string_view module) {
+  std::vector<std::string_view> known;
+  for (const Leaf& leaf : kLeaves) {
+    if (leaf.model_type == config.model_type) {
+      if (leaf.module == module) {
+        return leaf.leaf;
+      }
+      known.push_back(leaf.module);
+    }
+  }
+  if (known.empty()) {
+    throw user_error("model", "leaf module \"{}\": a {} model has no experts; leave it out", module,
+                     config.model_type);
+  }
+  throw user_error("model", "leaf module \"{}\" is none of a {} model; use {}", module,
+                   config.model_type, fmt::join(known, ", "));
+}
 
 const Family* family_of(const HfConfig& config) {
   const auto* family =
@@ -43,37 +74,19 @@ const Family* family_of(const HfConfig& config) {
 std::vector<std::string> known_architectures() {
   std::vector<std::string> names;
   for (const Family& family : kFamilies) {
-    if (family.built) {
-      names.emplace_back(family.architecture);
-    }
+    names.emplace_back(family.architecture);
   }
   return names;
 }
 
-Model make_causal_lm(const HfConfig& config) {
+Model make_causal_lm(const HfConfig& config, std::string_view leaf_module) {
   const Family* family = family_of(config);
-  if (family == nullptr || !family->built) {
-    throw user_error("model", "model_type \"{}\" is not built; known architectures: {}",
-                     config.model_type, fmt::join(known_architectures(), ", "));
+  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is known");
+  DecoderSpec spec = family->describe(config);
+  if (!leaf_module.empty()) {
+    spec.leaf = leaf_of(config, leaf_module);
   }
-  if (std::ranges::find(family->activations, std::string_view(config.activation)) ==
-      family->activations.end()) {
-    throw user_error("model", "activation \"{}\" is not built for {}; use {}", config.activation,
-                     family->architecture, fmt::join(family->activations, " or "));
-  }
-  return make_decoder(family->describe(config));
-}
-
-Model describe_causal_lm(const HfConfig& config) {
-  const Family* family = family_of(config);
-  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is described");
-  Model model = make_decoder(family->describe(config));
-  if (!family->built) {
-    for (SegmentSpec& segment : model.segments) {
-      segment.run = nullptr;  // its layers differ from what the shapes alone say
-    }
-  }
-  return model;
+  return make_decoder(spec);
 }
 
 }  // namespace tandem

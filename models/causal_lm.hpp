@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model.hpp"
@@ -10,12 +11,10 @@
 namespace tandem {
 
 /// Units and segments with the parameter names of the Hugging Face checkpoint; the source is left to the caller.
-/// Throws user_error for an activation or architecture that is not built, with the list of those that are.
-Model make_causal_lm(const HfConfig& config);
-
-/// The same units and segments for every family that can be read for sizes (HfConfigOptions::only_sizes); what cannot be
-/// trained has no segments to run. Nothing is allocated but the description.
-Model describe_causal_lm(const HfConfig& config);
+/// Nothing is allocated but the description. `leaf_module`: the class, as
+/// Transformers names it, whose modules are gathered as one unit each (DeepSpeed's leaf modules); empty: a block with all
+/// in it. Throws user_error if the family has no such one.
+Model make_causal_lm(const HfConfig& config, std::string_view leaf_module = {});
 
 /// Architectures as config.json names them, e.g. "Qwen3ForCausalLM".
 std::vector<std::string> known_architectures();

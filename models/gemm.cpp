@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
@@ -32,8 +33,8 @@ GemmOperand operand(const at::Tensor& t) {
   return {t.const_data_ptr(), t.stride(0), t.stride(1), dtype_of(t)};
 }
 
-void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
-                  const at::Tensor& from) {
+GemmProblem problem_of(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                       ProductStart start, const at::Tensor& from) {
   GemmTarget target{c.data_ptr(), c.stride(0), dtype_of(c)};
   if (start == ProductStart::kAccumulate) {
     target.start = GemmStart::kResidual;
@@ -44,12 +45,16 @@ void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
     target.initial = from.const_data_ptr();
     target.initial_ld = from.stride(0);
   }
-  const GemmProblem problem{a.size(0), b.size(1), a.size(1), operand(a), operand(b), target};
-  if (dtype_of(a) == DType::kBF16 && gemm_bf16_available()) {
-    gemm_bf16(problem);
-  } else {
-    gemm_f32(problem);
-  }
+  return {a.size(0), b.size(1), a.size(1), operand(a), operand(b), target};
+}
+
+auto own_kernel(const at::Tensor& a) {
+  return dtype_of(a) == DType::kBF16 && gemm_bf16_available() ? gemm_bf16 : gemm_f32;
+}
+
+void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
+                  const at::Tensor& from) {
+  own_kernel(a)(problem_of(c, a, b, start, from));
 }
 
 void multiply_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
@@ -121,6 +126,16 @@ const Choice& choice() {
   return *chosen;
 }
 
+GemmProvider provider_of(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  TANDEM_CHECK(a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
+               "extents of a product fit");
+  if (c.scalar_type() != a.scalar_type() || a.scalar_type() == at::kHalf) {
+    return GemmProvider::kOwn;
+  }
+  const auto kind = static_cast<std::size_t>(kind_of(a, b));
+  return choice().provider[a.scalar_type() == at::kBFloat16 ? 1 : 0][kind];
+}
+
 }  // namespace
 
 DType dtype_of(const at::Tensor& tensor) {
@@ -174,14 +189,25 @@ std::string describe_gemm() {
 
 void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
               const at::Tensor& from) {
-  TANDEM_CHECK(a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
-               "extents of a product fit");
-  if (c.scalar_type() != a.scalar_type() || a.scalar_type() == at::kHalf) {
-    return multiply_own(c, a, b, start, from);
+  multiply_by(provider_of(c, a, b), c, a, b, start, from);
+}
+
+void multiply_grouped(std::span<const Product> products) {
+  std::vector<GemmProblem> own;
+  for (const Product& p : products) {
+    if (p.c.numel() == 0) {
+      continue;
+    }
+    const GemmProvider provider = provider_of(p.c, p.a, p.b);
+    if (provider == GemmProvider::kOwn || p.a.size(1) == 0) {
+      own.push_back(problem_of(p.c, p.a, p.b, p.start, p.from));
+    } else {
+      multiply_by(provider, p.c, p.a, p.b, p.start, p.from);
+    }
   }
-  const auto kind = static_cast<std::size_t>(kind_of(a, b));
-  multiply_by(choice().provider[a.scalar_type() == at::kBFloat16 ? 1 : 0][kind], c, a, b, start,
-              from);
+  if (!own.empty()) {
+    gemm_grouped(own, own_kernel(products.front().a));
+  }
 }
 
 }  // namespace tandem

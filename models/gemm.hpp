@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -37,5 +38,16 @@ enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };
 /// fp32 with 16-bit operands. One stride of a and of b is 1, rows of c and `from` are contiguous. No autograd.
 void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
               ProductStart start = ProductStart::kZero, const at::Tensor& from = {});
+
+/// The operands of one multiply().
+struct Product {
+  at::Tensor c, a, b;
+  ProductStart start = ProductStart::kZero;
+  at::Tensor from = {};
+};
+
+/// multiply() of each, in one call, so that threads share over small products, too. All are of one type; none reads what
+/// another one writes; extents may be zero (without elements along K, c becomes its start).
+void multiply_grouped(std::span<const Product> products);
 
 }  // namespace tandem

@@ -137,8 +137,8 @@ Pretrained Pretrained::open(const std::string& name, bool may_lack_weights, std:
   return {folder, std::move(config), std::move(tokenizer), std::move(source)};
 }
 
-Model Pretrained::model() const {
-  Model model = make_causal_lm(config_);
+Model Pretrained::model(std::string_view leaf_module) const {
+  Model model = make_causal_lm(config_, leaf_module);
   model.source = source_;
   return model;
 }

@@ -35,8 +35,8 @@ class Pretrained {
 
   [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
-  /// The model with its weights' source.
-  [[nodiscard]] Model model() const;
+  /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
+  [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
 
   /// Writes the engine's weights as a folder that Transformers loads: safetensors in the compute type, config, tokenizer
   /// files. All ranks call it; the first one writes.

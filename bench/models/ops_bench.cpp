@@ -66,7 +66,7 @@ void attention(benchmark::State& state, bool backward, bool bf16) {
   for (auto _ : state) {
     if (backward) {
       attention_backward(p, context.data_ptr(), log_sums.data_ptr<float>(), dcontext.data_ptr(),
-                         dqkv.data_ptr(), nullptr, nullptr);
+                         {.dqkv = dqkv.data_ptr()});
     } else {
       attention_forward(p, context.data_ptr(), log_sums.data_ptr<float>());
     }
@@ -85,7 +85,7 @@ void forward_backward(benchmark::State& state, bool bf16) {
   config.head_dim = 64;
   config.intermediate_size = 1408;
   config.norm_eps = 1e-6;
-  config.rope_theta = 1e4;
+  config.rope = {.kind = RotaryKind::kDefault, .theta = 1e4, .dim = 64};
   config.tie_word_embeddings = true;
   test::MathHarness model(
       make_causal_lm(config), bf16 ? at::kBFloat16 : at::kFloat,

@@ -1,5 +1,7 @@
 #include "engine/metrics/flops.hpp"
 
+#include <algorithm>
+
 namespace tandem {
 namespace {
 
@@ -36,8 +38,10 @@ double forward_flops(const SegmentShape& shape, std::int64_t sequences,
                      std::int64_t length) noexcept {
   const double tokens = static_cast<double>(sequences) * static_cast<double>(length);
   const double dense = 2 * static_cast<double>(shape.weights) * tokens;
+  const std::int64_t keys =
+      shape.attention_window > 0 ? std::min(shape.attention_window, length) : length;
   const double attention =
-      4 * static_cast<double>(shape.attention_width) * static_cast<double>(length) * tokens;
+      4 * static_cast<double>(shape.attention_width) * static_cast<double>(keys) * tokens;
   return dense + attention;
 }
 

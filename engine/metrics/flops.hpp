@@ -28,12 +28,14 @@ struct FlopShape {
                                              double step_time_s, double peak_tflops) noexcept;
 
 struct SegmentShape {
-  std::int64_t weights = 0;          // elements it multiplies with
-  std::int64_t attention_width = 0;  // heads times their size; 0: no attention
+  std::int64_t weights = 0;           // elements it multiplies with
+  std::int64_t attention_width = 0;   // heads times their size; 0: no attention
+  std::int64_t attention_window = 0;  // keys that a position sees; 0: all
 };
 
 /// One segment's forward over `sequences` of `length` tokens: 2 per weight and token, and for attention 4 x width x
-/// length per token (scores and their sums, not halved for causal masks, as in example_tflops).
+/// length (the window, where that is less) per token (scores and their sums, not halved for causal masks, as in
+/// example_tflops).
 [[nodiscard]] double forward_flops(const SegmentShape& shape, std::int64_t sequences,
                                    std::int64_t length) noexcept;
 /// Its backward: twice the forward, and the forward once more when activations are recomputed.

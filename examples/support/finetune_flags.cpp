@@ -18,7 +18,10 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--attn_implementation", f.attn_implementation,
                  "eager, sdpa or flash_attention_2: accepted; there is one attention here")
       ->capture_default_str();
-  app.add_option("--leaf_module", f.leaf_module, "Module class gathered as one unit (MoE models)");
+  app.add_option(
+      "--leaf_module", f.leaf_module,
+      "Module class gathered as one unit, of a model with experts (Qwen3MoeSparseMoeBlock, "
+      "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
   app.add_flag("--activation_checkpointing", f.activation_checkpointing,
                "Keep only segment borders; recompute in backward");
   app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs")->capture_default_str();

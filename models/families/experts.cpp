@@ -1,4 +1,7 @@
 // models/families/experts.cpp — mixtures of experts: Qwen3-MoE (each expert's matrices apart) and gpt-oss (all in one).
+#include <memory>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "models/families/families.hpp"
@@ -7,44 +10,37 @@ namespace tandem {
 namespace {
 
 /// A router, and each expert's gated MLP; where a layer is dense, one MLP.
-std::vector<ParameterSpec> qwen3_mlp(std::int64_t layer, const HfConfig& c) {
+void name_qwen3_mlp(std::int64_t layer, const HfConfig& c, BlockNames& n) {
   const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
-  std::vector<ParameterSpec> parameters;
-  const auto gated = [&](const std::string& prefix, std::int64_t width) {
-    parameters.push_back({prefix + "gate_proj.weight", {width, c.hidden_size}});
-    parameters.push_back({prefix + "up_proj.weight", {width, c.hidden_size}});
-    parameters.push_back({prefix + "down_proj.weight", {c.hidden_size, width}});
-  };
   if (!c.sparse(layer)) {
-    gated(mlp, c.intermediate_size);
-    return parameters;
+    n.up = {mlp + "gate_proj.weight", mlp + "up_proj.weight"};
+    n.down = {mlp + "down_proj.weight"};
+    return;
   }
-  parameters.push_back({mlp + "gate.weight", {c.experts, c.hidden_size}});
+  n.router = {mlp + "gate.weight"};
   for (std::int64_t expert = 0; expert < c.experts; ++expert) {
-    gated(fmt::format("{}experts.{}.", mlp, expert), c.expert_size);
+    for (const std::string_view projection : {"gate_proj", "up_proj", "down_proj"}) {
+      n.experts.push_back(fmt::format("{}experts.{}.{}.weight", mlp, expert, projection));
+    }
   }
-  return parameters;
 }
 
 /// The experts' matrices are [experts, in, out]; the checkpoint packs them in 4 bits, training widens them.
-std::vector<ParameterSpec> gpt_oss_more(std::int64_t layer, const HfConfig& c) {
-  const std::string block = fmt::format("model.layers.{}.", layer);
-  const std::string experts = block + "mlp.experts.";
-  const std::int64_t up = 2 * c.expert_size;
-  return {{block + "self_attn.sinks", {c.num_attention_heads}},
-          {block + "mlp.router.weight", {c.experts, c.hidden_size}},
-          {block + "mlp.router.bias", {c.experts}},
-          {experts + "gate_up_proj", {c.experts, c.hidden_size, up}},
-          {experts + "gate_up_proj_bias", {c.experts, up}},
-          {experts + "down_proj", {c.experts, c.expert_size, c.hidden_size}},
-          {experts + "down_proj_bias", {c.experts, c.hidden_size}}};
+void name_gpt_oss_mlp(std::int64_t layer, BlockNames& n) {
+  const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
+  n.router = {mlp + "router.weight", mlp + "router.bias"};
+  for (const std::string_view part :
+       {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"}) {
+    n.experts.push_back(fmt::format("{}experts.{}", mlp, part));
+  }
 }
 
 DecoderSpec decoder_with_experts(const HfConfig& c) {
   DecoderSpec spec = llama_decoder(c);
-  spec.block.intermediate = c.expert_size;
-  spec.block.experts = c.experts;
-  spec.block.experts_per_token = c.experts_per_token;
+  spec.block.experts = {.count = c.experts,
+                        .per_token = c.experts_per_token,
+                        .width = c.expert_size,
+                        .normalised = c.norm_topk_prob};
   return spec;
 }
 
@@ -53,21 +49,25 @@ DecoderSpec decoder_with_experts(const HfConfig& c) {
 DecoderSpec describe_qwen3_moe(const HfConfig& c) {
   DecoderSpec spec = decoder_with_experts(c);
   spec.block_names = [c](std::int64_t layer) {
-    BlockNames n = llama_attention_names(layer, c.attention_bias, c.attention_out_bias);
+    BlockNames n = llama_attention_names(layer, c);
     const std::string attention = fmt::format("model.layers.{}.self_attn.", layer);
     n.qk_norm = {attention + "q_norm.weight", attention + "k_norm.weight"};
+    name_qwen3_mlp(layer, c, n);
     return n;
   };
-  spec.more_parameters = [c](std::int64_t layer) { return qwen3_mlp(layer, c); };
   return spec;
 }
 
 DecoderSpec describe_gpt_oss(const HfConfig& c) {
   DecoderSpec spec = decoder_with_experts(c);
+  spec.block.experts.normalised = true;
+  spec.block.experts.layout = ExpertLayout::kStacked;
+  spec.block.experts.activation = Activation::kClampedSwiGlu;
   spec.block_names = [c](std::int64_t layer) {
-    return llama_attention_names(layer, c.attention_bias, c.attention_out_bias);
+    BlockNames n = llama_attention_names(layer, c);
+    name_gpt_oss_mlp(layer, n);
+    return n;
   };
-  spec.more_parameters = [c](std::int64_t layer) { return gpt_oss_more(layer, c); };
   return spec;
 }
 

@@ -8,8 +8,6 @@ namespace tandem {
 
 DecoderSpec describe_qwen3(const HfConfig& config);
 DecoderSpec describe_gpt2(const HfConfig& config);
-
-// Described, not built: their units and sizes for plans, with the names of their checkpoints.
 DecoderSpec describe_llama(const HfConfig& config);
 DecoderSpec describe_phi3(const HfConfig& config);
 DecoderSpec describe_seed_oss(const HfConfig& config);
@@ -17,8 +15,10 @@ DecoderSpec describe_qwen3_moe(const HfConfig& config);
 DecoderSpec describe_gpt_oss(const HfConfig& config);
 
 /// What the families named like Llama share: names of a layer without norms of q and k, without its MLP.
-BlockNames llama_attention_names(std::int64_t layer, bool bias, bool out_bias);
-/// The decoder around such layers, with a gated MLP.
+BlockNames llama_attention_names(std::int64_t layer, const HfConfig& config);
+/// The same with a gated MLP.
+BlockNames llama_names(std::int64_t layer, const HfConfig& config);
+/// The decoder around such layers.
 DecoderSpec llama_decoder(const HfConfig& config);
 
 }  // namespace tandem

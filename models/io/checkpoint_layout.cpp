@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "models/causal_lm.hpp"
+#include "models/io/mxfp4.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -12,82 +14,19 @@ namespace {
 
 constexpr std::string_view kWhere = "checkpoint";
 constexpr std::string_view kGpt2Prefix = "transformer.";
+// Behind the name of a parameter that is packed in four bits.
+constexpr std::string_view kBlocks = "_blocks";
+constexpr std::string_view kScales = "_scales";
 
-class TensorList {
- public:
-  void add(std::string name, std::vector<std::int64_t> shape, TensorInit init) {
-    tensors.push_back({std::move(name), std::move(shape), init});
+/// Norms begin as one, biases as zero, everything else is drawn.
+TensorInit init_of(const std::string& name) {
+  if (name.ends_with(".bias") || name.ends_with("_bias")) {
+    return TensorInit::kZeros;
   }
-  std::vector<CheckpointTensor> tensors;
-};
-
-void add_qwen3_block(TensorList& list, const HfConfig& c, std::int64_t layer) {
-  const std::string block = fmt::format("model.layers.{}.", layer);
-  const auto linear = [&](std::string_view name, std::int64_t out, std::int64_t in, bool bias) {
-    list.add(fmt::format("{}{}.weight", block, name), {out, in}, TensorInit::kNormal);
-    if (bias) {
-      list.add(fmt::format("{}{}.bias", block, name), {out}, TensorInit::kZeros);
-    }
-  };
-  const std::int64_t hidden = c.hidden_size;
-  list.add(block + "input_layernorm.weight", {hidden}, TensorInit::kOnes);
-  linear("self_attn.q_proj", c.attention_size(), hidden, c.attention_bias);
-  linear("self_attn.k_proj", c.key_value_size(), hidden, c.attention_bias);
-  linear("self_attn.v_proj", c.key_value_size(), hidden, c.attention_bias);
-  linear("self_attn.o_proj", hidden, c.attention_size(), c.attention_bias);
-  list.add(block + "self_attn.q_norm.weight", {c.head_dim}, TensorInit::kOnes);
-  list.add(block + "self_attn.k_norm.weight", {c.head_dim}, TensorInit::kOnes);
-  list.add(block + "post_attention_layernorm.weight", {hidden}, TensorInit::kOnes);
-  linear("mlp.gate_proj", c.intermediate_size, hidden, false);
-  linear("mlp.up_proj", c.intermediate_size, hidden, false);
-  linear("mlp.down_proj", hidden, c.intermediate_size, false);
-}
-
-std::vector<CheckpointTensor> qwen3_tensors(const HfConfig& c) {
-  TensorList list;
-  list.add("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  for (std::int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
-    add_qwen3_block(list, c, layer);
-  }
-  list.add("model.norm.weight", {c.hidden_size}, TensorInit::kOnes);
-  if (!c.tie_word_embeddings) {
-    list.add("lm_head.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  }
-  return std::move(list.tensors);
-}
-
-void add_gpt2_block(TensorList& list, const HfConfig& c, std::int64_t layer) {
-  const std::string block = fmt::format("transformer.h.{}.", layer);
-  const auto norm = [&](std::string_view name) {
-    list.add(fmt::format("{}{}.weight", block, name), {c.hidden_size}, TensorInit::kOnes);
-    list.add(fmt::format("{}{}.bias", block, name), {c.hidden_size}, TensorInit::kZeros);
-  };
-  const auto linear = [&](std::string_view name, std::int64_t in, std::int64_t out) {
-    list.add(fmt::format("{}{}.weight", block, name), {in, out}, TensorInit::kNormal);
-    list.add(fmt::format("{}{}.bias", block, name), {out}, TensorInit::kZeros);
-  };
-  norm("ln_1");
-  linear("attn.c_attn", c.hidden_size, 3 * c.hidden_size);
-  linear("attn.c_proj", c.hidden_size, c.hidden_size);
-  norm("ln_2");
-  linear("mlp.c_fc", c.hidden_size, c.intermediate_size);
-  linear("mlp.c_proj", c.intermediate_size, c.hidden_size);
-}
-
-std::vector<CheckpointTensor> gpt2_tensors(const HfConfig& c) {
-  TensorList list;
-  list.add("transformer.wte.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  list.add("transformer.wpe.weight", {c.max_position_embeddings, c.hidden_size},
-           TensorInit::kNormal);
-  for (std::int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
-    add_gpt2_block(list, c, layer);
-  }
-  list.add("transformer.ln_f.weight", {c.hidden_size}, TensorInit::kOnes);
-  list.add("transformer.ln_f.bias", {c.hidden_size}, TensorInit::kZeros);
-  if (!c.tie_word_embeddings) {
-    list.add("lm_head.weight", {c.vocab_size, c.hidden_size}, TensorInit::kNormal);
-  }
-  return std::move(list.tensors);
+  const std::string_view owner = std::string_view(name).substr(0, name.rfind('.'));
+  const std::string_view last = owner.substr(owner.rfind('.') + 1);
+  const bool is_norm = last.ends_with("norm") || last.starts_with("ln_");
+  return is_norm ? TensorInit::kOnes : TensorInit::kNormal;
 }
 
 /// The name under which the checkpoint holds a parameter; empty if it does not.
@@ -96,7 +35,7 @@ std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
   if (checkpoint.find(name) != nullptr) {
     return name;
   }
-  if (config.family == ModelFamily::kGpt2 && name.starts_with(kGpt2Prefix)) {
+  if (config.model_type == "gpt2" && name.starts_with(kGpt2Prefix)) {
     std::string bare = name.substr(kGpt2Prefix.size());
     if (checkpoint.find(bare) != nullptr) {
       return bare;
@@ -110,10 +49,21 @@ bool is_extra(const HfConfig& config, std::string_view name) {
   if (config.tie_word_embeddings && name == "lm_head.weight") {
     return true;
   }
-  if (config.family == ModelFamily::kGpt2) {
+  if (config.model_type == "gpt2") {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   }
   return name.ends_with(".rotary_emb.inv_freq");
+}
+
+void expect_shape(const Checkpoint& checkpoint, const TensorInfo& found,
+                  const std::vector<std::int64_t>& shape) {
+  if (found.shape != shape) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has shape {}, config.json asks for {}; config.json and "
+                     "weights do not belong together",
+                     checkpoint.folder().string(), found.name, shape_text(found.shape),
+                     shape_text(shape));
+  }
 }
 
 }  // namespace
@@ -127,8 +77,13 @@ std::int64_t CheckpointTensor::numel() const noexcept {
 }
 
 std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config) {
-  TANDEM_CHECK(config.family != ModelFamily::kDescribed, "weights are of families that are built");
-  return config.family == ModelFamily::kQwen3 ? qwen3_tensors(config) : gpt2_tensors(config);
+  std::vector<CheckpointTensor> tensors;
+  for (const UnitSpec& unit : make_causal_lm(config).units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      tensors.push_back({parameter.name, parameter.shape, init_of(parameter.name)});
+    }
+  }
+  return tensors;
 }
 
 std::int64_t parameter_count(const HfConfig& config) {
@@ -139,35 +94,76 @@ std::int64_t parameter_count(const HfConfig& config) {
   return count;
 }
 
+CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
+                                                       const CheckpointTensor& tensor,
+                                                       std::set<std::string>& used) const {
+  const std::string stored = stored_name(checkpoint_, config, tensor.name);
+  if (stored.empty()) {
+    throw user_error(kWhere,
+                     "{} has no tensor \"{}\" (expected shape {}); config.json and weights do not "
+                     "belong together",
+                     checkpoint_.folder().string(), tensor.name, shape_text(tensor.shape));
+  }
+  const TensorInfo& found = checkpoint_.at(stored);
+  expect_shape(checkpoint_, found, tensor.shape);
+  if (!is_float(found.type)) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; take "
+                     "the full-size weights",
+                     checkpoint_.folder().string(), stored, name_of(found.type));
+  }
+  used.insert(stored);
+  return {.name = stored};
+}
+
+CheckpointReader::Stored CheckpointReader::match_packed(const CheckpointTensor& tensor,
+                                                        std::set<std::string>& used) const {
+  TANDEM_CHECK(tensor.shape.size() == 3, "only experts' matrices are packed");
+  const std::int64_t in = tensor.shape[1];
+  const std::int64_t out = tensor.shape[2];
+  if (in % kMxfp4Group != 0) {
+    throw user_error(kWhere,
+                     "{}: \"{}{}\" cannot be, its matrices have {} rows, not a multiple of {}; "
+                     "config.json and weights do not belong together",
+                     checkpoint_.folder().string(), tensor.name, kBlocks, in, kMxfp4Group);
+  }
+  const std::int64_t groups = in / kMxfp4Group;
+  for (const std::string_view ending : {kBlocks, kScales}) {
+    const std::string name = tensor.name + std::string(ending);
+    const TensorInfo* found = checkpoint_.find(name);
+    if (found == nullptr) {
+      throw user_error(kWhere, "{} has \"{}{}\" but no \"{}\"; download the checkpoint again",
+                       checkpoint_.folder().string(), tensor.name,
+                       ending == kBlocks ? kScales : kBlocks, name);
+    }
+    std::vector<std::int64_t> shape = {tensor.shape[0], out, groups};
+    if (ending == kBlocks) {
+      shape.push_back(kMxfp4Group / 2);
+    }
+    expect_shape(checkpoint_, *found, shape);
+    if (found->type != TensorType::kU8) {
+      throw user_error(kWhere,
+                       "{}: tensor \"{}\" has type {}, packed weights are U8; download the "
+                       "checkpoint again",
+                       checkpoint_.folder().string(), name, name_of(found->type));
+    }
+    used.insert(name);
+  }
+  return {.name = tensor.name, .packed = true, .in = in, .out = out};
+}
+
 CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                                         const HfConfig& config) {
   CheckpointReader out(Checkpoint::open(folder));
   std::set<std::string> used;
   std::map<TensorType, std::int64_t> elements_of;
   for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    const std::string stored = stored_name(out.checkpoint_, config, tensor.name);
-    if (stored.empty()) {
-      throw user_error(kWhere,
-                       "{} has no tensor \"{}\" (expected shape {}); config.json and weights do "
-                       "not belong together",
-                       folder.string(), tensor.name, shape_text(tensor.shape));
-    }
-    const TensorInfo& found = out.checkpoint_.at(stored);
-    if (found.shape != tensor.shape) {
-      throw user_error(kWhere,
-                       "{}: tensor \"{}\" has shape {}, config.json asks for {}; config.json and "
-                       "weights do not belong together",
-                       folder.string(), stored, shape_text(found.shape), shape_text(tensor.shape));
-    }
-    if (!is_float(found.type)) {
-      throw user_error(kWhere,
-                       "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; take "
-                       "the full-size weights",
-                       folder.string(), stored, name_of(found.type));
-    }
-    elements_of[found.type] += tensor.numel();
-    used.insert(stored);
-    out.stored_name_.emplace(tensor.name, stored);
+    const bool packed = out.checkpoint_.find(tensor.name + std::string(kBlocks)) != nullptr ||
+                        out.checkpoint_.find(tensor.name + std::string(kScales)) != nullptr;
+    Stored stored = packed ? out.match_packed(tensor, used) : out.match_whole(config, tensor, used);
+    elements_of[packed ? TensorType::kBF16 : out.checkpoint_.at(stored.name).type] +=
+        tensor.numel();
+    out.stored_.emplace(tensor.name, std::move(stored));
   }
   for (const std::string& name : out.checkpoint_.names()) {
     if (!used.contains(name) && !is_extra(config, name)) {
@@ -190,9 +186,18 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
 
 void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::int64_t end,
                                 float* out) const {
-  const auto stored = stored_name_.find(std::string(name));
-  TANDEM_CHECK(stored != stored_name_.end(), "only parameters of checkpoint_tensors are read");
-  checkpoint_.read_f32(stored->second, begin, end, out);
+  const auto found = stored_.find(std::string(name));
+  TANDEM_CHECK(found != stored_.end(), "only parameters of checkpoint_tensors are read");
+  const Stored& stored = found->second;
+  if (stored.packed) {
+    unpack_mxfp4({.blocks = checkpoint_.bytes(stored.name + std::string(kBlocks)),
+                  .scales = checkpoint_.bytes(stored.name + std::string(kScales)),
+                  .in = stored.in,
+                  .out = stored.out},
+                 begin, end, out);
+    return;
+  }
+  checkpoint_.read_f32(stored.name, begin, end, out);
 }
 
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,7 +39,7 @@ std::int64_t parameter_count(const HfConfig& config);
 class CheckpointReader {
  public:
   /// Opens the folder's weights and matches them. GPT-2's published layout (no "transformer." prefix, causal masks
-  /// h.N.attn.bias) is understood. Error: a parameter is missing or has another shape (names it, expected and found), or a
+  /// h.N.attn.bias) is understood, and so are gpt-oss's experts of four bits (NAME_blocks, NAME_scales). Error: a parameter is missing or has another shape (names it, expected and found), or a
   /// tensor is there that the model does not have.
   static CheckpointReader open(const std::filesystem::path& folder, const HfConfig& config);
 
@@ -49,10 +50,22 @@ class CheckpointReader {
   [[nodiscard]] TensorType stored_type() const noexcept { return stored_type_; }
 
  private:
+  /// How a parameter lies in the files.
+  struct Stored {
+    std::string name;     // packed: without _blocks and _scales
+    bool packed = false;  // MXFP4
+    std::int64_t in = 0;  // of a packed one's matrices
+    std::int64_t out = 0;
+  };
+
   explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  /// Both throw user_error where the tensors are not those of the parameter; names of what is used go to `used`.
+  Stored match_whole(const HfConfig& config, const CheckpointTensor& tensor,
+                     std::set<std::string>& used) const;
+  Stored match_packed(const CheckpointTensor& tensor, std::set<std::string>& used) const;
 
   Checkpoint checkpoint_;
-  std::unordered_map<std::string, std::string> stored_name_;
+  std::unordered_map<std::string, Stored> stored_;
   TensorType stored_type_ = TensorType::kF32;
 };
 

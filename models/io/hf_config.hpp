@@ -13,17 +13,12 @@
 #include <string_view>
 #include <vector>
 
+#include "models/layers/rotary_scaling.hpp"
+
 namespace tandem {
 
-enum class ModelFamily : std::uint8_t {
-  kQwen3,
-  kGpt2,
-  kDescribed,  // read with HfConfigOptions::only_sizes alone; model_type says which
-};
-
 struct HfConfig {
-  ModelFamily family = ModelFamily::kQwen3;
-  std::string model_type;                  // "qwen3", "gpt2"
+  std::string model_type;                  // one of known_model_types()
   std::vector<std::string> architectures;  // may be empty
 
   std::int64_t vocab_size = 0;
@@ -31,22 +26,29 @@ struct HfConfig {
   std::int64_t num_hidden_layers = 0;
   std::int64_t num_attention_heads = 0;
   std::int64_t num_key_value_heads = 0;  // GPT-2: num_attention_heads
-  std::int64_t head_dim = 0;             // GPT-2: hidden_size / num_attention_heads
-  std::int64_t intermediate_size = 0;    // GPT-2: n_inner, or 4 * n_embd where that is null
+  std::int64_t head_dim = 0;  // hidden_size / num_attention_heads where nothing else is said
+  std::int64_t intermediate_size = 0;  // GPT-2: n_inner, or 4 * n_embd where that is null
   std::int64_t max_position_embeddings = 0;
 
-  double norm_eps = 0;  // rms_norm_eps, layer_norm_epsilon
-  double rope_theta = 0;
-  std::string rope_type;   // "default"; empty without rotary embedding
+  double norm_eps = 0;     // rms_norm_eps, layer_norm_epsilon
+  RotaryScaling rope;      // kNone: GPT-2
   std::string activation;  // hidden_act, activation_function
   bool tie_word_embeddings = false;
-  bool attention_bias = false;
-  bool attention_out_bias = false;  // of the described families
+  bool attention_bias = false;      // of q, k, v
+  bool attention_out_bias = false;  // of the projection behind them
   bool mlp_bias = false;
-  std::int64_t experts = 0;  // 0: none; the next three only with them
+  bool attention_sinks = false;  // a learnt logit per head
+  std::vector<std::int64_t>
+      windows;               // of each layer: keys seen, itself included; 0: all. Empty: all of all
+  std::int64_t experts = 0;  // 0: none; the following only with them
   std::int64_t experts_per_token = 0;
   std::int64_t expert_size = 0;            // width of one expert's MLP
   std::vector<std::int64_t> dense_layers;  // that have one MLP instead
+  bool norm_topk_prob = false;             // the chosen experts' weights add up to 1
+  double router_aux_loss_coef = 0;
+  bool output_router_logits = false;  // Transformers adds the router's loss only with it
+  double swiglu_limit = 0;            // gate and up are clamped to it; 0: not
+  bool packed_experts = false;        // MXFP4: quantization_config of gpt-oss
   double initializer_range = 0.02;
   double dropout = 0;  // the largest of the config's dropout rates
 
@@ -59,6 +61,9 @@ struct HfConfig {
       dtype;  // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
   std::string json;  // the file's bytes, for hf_config_json
 
+  [[nodiscard]] std::int64_t window(std::int64_t layer) const noexcept {
+    return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+  }
   [[nodiscard]] bool sparse(std::int64_t layer) const noexcept {
     return experts > 0 &&
            std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
@@ -72,11 +77,8 @@ struct HfConfig {
 };
 
 struct HfConfigOptions {
-  /// Dropout is not built: a rate above 0 is refused, unless the caller only counts (memory plan, tokenizer).
+  /// Dropout is not built: a rate above 0 is refused, unless the caller does not train (memory plan, generation).
   bool accept_dropout = false;
-  /// For plans: families and features that cannot be trained (scaled rotary embeddings, sliding windows, quantized
-  /// weights, dropout) are read as well; the sizes are those of the full-size weights.
-  bool only_sizes = false;
 };
 
 /// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON, unknown model_type (names
@@ -86,7 +88,8 @@ HfConfig read_hf_config(const std::filesystem::path& path, HfConfigOptions optio
 HfConfig parse_hf_config(std::string_view json, std::string_view file,
                          HfConfigOptions options = {});
 
-/// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16"), every other byte kept.
+/// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16") and without
+/// quantization_config (what is saved is full-size), every other byte kept.
 std::string hf_config_json(const HfConfig& config, std::string_view dtype);
 void write_hf_config(const HfConfig& config, const std::filesystem::path& folder,
                      std::string_view dtype);
@@ -95,7 +98,10 @@ void write_hf_config(const HfConfig& config, const std::filesystem::path& folder
 /// `json` must be a valid JSON object.
 std::string with_json_member(std::string_view json, std::string_view key, std::string_view value);
 
-/// model_type values this build can train.
+/// JSON text without the member `key` of the top-level object.
+std::string without_json_member(std::string_view json, std::string_view key);
+
+/// model_type values that can be read.
 const std::vector<std::string>& known_model_types();
 
 }  // namespace tandem

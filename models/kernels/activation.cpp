@@ -22,6 +22,41 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, hn::Exp(d, exponent)));
 }
 
+/// What a backward does with the activation's gradient beside its rule: nothing, or a weight of the row comes between.
+struct Unweighted {
+  template <class D>
+  HWY_INLINE hn::Vec<D> gradient(D, hn::Vec<D> da) const {
+    return da;
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> output(D, hn::Vec<D> a, hn::Vec<D>) {
+    return a;
+  }
+};
+
+struct Weighted {
+  float weight;
+  hn::Vec<Lanes> slopes;
+  float rest;  // of the tail
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> gradient(D d, hn::Vec<D> da) const {
+    return hn::Mul(da, hn::Set(d, weight));
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> output(D d, hn::Vec<D> a, hn::Vec<D> da) {
+    if constexpr (std::is_same_v<D, Lanes>) {
+      slopes = hn::MulAdd(a, da, slopes);
+    } else {
+      rest += hn::GetLane(hn::Mul(a, da));
+    }
+    return hn::Mul(a, hn::Set(d, weight));
+  }
+  [[nodiscard]] HWY_INLINE float slope() const {
+    return hn::GetLane(hn::SumOfLanes(Lanes(), slopes)) + rest;
+  }
+};
+
 struct SwiGlu {
   template <class T>
   static void forward(std::int64_t width, const T* x, T* a) {
@@ -32,20 +67,95 @@ struct SwiGlu {
     });
   }
 
-  template <class T>
-  static void backward(std::int64_t width, T* x, T* da) {
+  template <class T, class Scale>
+  static void backward(std::int64_t width, T* x, T* da, Scale& scale) {
     for_lanes(width, [&](auto d, auto i) HWY_ATTR {
       const auto g = load_f32(d, x + i);
       const auto u = load_f32(d, x + width + i);
-      const auto gradient = load_f32(d, da + i);
+      const auto given = load_f32(d, da + i);
+      const auto gradient = scale.gradient(d, given);
       const auto s = sigmoid(d, g);
       const auto silu = hn::Mul(g, s);
       // silu'(g) = s (1 + g (1 - s)) = s + silu (1 - s)
       const auto slope = hn::MulAdd(silu, hn::Sub(hn::Set(d, 1.0F), s), s);
       store_f32(d, hn::Mul(hn::Mul(gradient, u), slope), x + i);
       store_f32(d, hn::Mul(gradient, silu), x + width + i);
-      store_f32(d, hn::Mul(silu, u), da + i);
+      store_f32(d, scale.output(d, hn::Mul(silu, u), given), da + i);
     });
+  }
+};
+
+struct ClampedSwiGlu {
+  template <class T>
+  static void forward(std::int64_t width, const T* x, T* a) {
+    for_lanes(width, [&](auto d, auto i) HWY_ATTR {
+      const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+      const auto low = load_f32(d, x + 2 * i);
+      const auto high = load_f32(d, x + 2 * i + lanes);
+      const auto g = hn::Min(even(d, low, high), hn::Set(d, kGateLimit));
+      const auto u = clamped(d, odd(d, low, high));
+      const auto glu = hn::Mul(g, sigmoid(d, hn::Mul(g, hn::Set(d, kGateSlope))));
+      store_f32(d, hn::Mul(hn::Add(u, hn::Set(d, 1.0F)), glu), a + i);
+    });
+  }
+
+  template <class T, class Scale>
+  static void backward(std::int64_t width, T* x, T* da, Scale& scale) {
+    for_lanes(width, [&](auto d, auto i) HWY_ATTR {
+      const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+      const auto one = hn::Set(d, 1.0F);
+      const auto alpha = hn::Set(d, kGateSlope);
+      const auto low = load_f32(d, x + 2 * i);
+      const auto high = load_f32(d, x + 2 * i + lanes);
+      const auto gate = even(d, low, high);
+      const auto up = odd(d, low, high);
+      const auto g = hn::Min(gate, hn::Set(d, kGateLimit));
+      const auto u = clamped(d, up);
+      const auto given = load_f32(d, da + i);
+      const auto gradient = scale.gradient(d, given);
+      const auto s = sigmoid(d, hn::Mul(g, alpha));
+      const auto glu = hn::Mul(g, s);
+      // (g s(alpha g))' = s + alpha g s (1 - s)
+      const auto slope = hn::MulAdd(hn::Mul(alpha, glu), hn::Sub(one, s), s);
+      const auto dg = hn::Mul(hn::Mul(gradient, hn::Add(u, one)), slope);
+      const auto du = hn::Mul(gradient, glu);
+      // Cut values move nothing; those at the limit itself do, as PyTorch's clamp has it.
+      const auto dgate = hn::IfThenElseZero(hn::Eq(g, gate), dg);
+      const auto dup = hn::IfThenElseZero(hn::Eq(u, up), du);
+      store_pairs(d, dgate, dup, x + 2 * i);
+      store_f32(d, scale.output(d, hn::Mul(hn::Add(u, one), glu), given), da + i);
+    });
+  }
+
+ private:
+  template <class D>
+  static HWY_INLINE hn::Vec<D> clamped(D d, hn::Vec<D> u) {
+    return hn::Min(hn::Max(u, hn::Set(d, -kGateLimit)), hn::Set(d, kGateLimit));
+  }
+  // Two vectors of pairs <-> one of first elements and one of second ones.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> even(D d, hn::Vec<D> low, hn::Vec<D> high) {
+    if constexpr (hn::MaxLanes(D()) == 1) {
+      return low;
+    } else {
+      return hn::ConcatEven(d, high, low);
+    }
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> odd(D d, hn::Vec<D> low, hn::Vec<D> high) {
+    if constexpr (hn::MaxLanes(D()) == 1) {
+      return high;
+    } else {
+      return hn::ConcatOdd(d, high, low);
+    }
+  }
+  template <class D, class T>
+  static HWY_INLINE void store_pairs(D d, hn::Vec<D> first, hn::Vec<D> second, T* to) {
+    HWY_ALIGN float pairs[2 * hn::MaxLanes(D())];
+    hn::StoreInterleaved2(first, second, d, pairs);
+    const std::size_t lanes = hn::Lanes(d);
+    store_f32(d, hn::LoadU(d, pairs), to);
+    store_f32(d, hn::LoadU(d, pairs + lanes), to + lanes);
   }
 };
 
@@ -61,11 +171,12 @@ struct GeluTanh {
     });
   }
 
-  template <class T>
-  static void backward(std::int64_t width, T* x, T* da) {
+  template <class T, class Scale>
+  static void backward(std::int64_t width, T* x, T* da, Scale& scale) {
     for_lanes(width, [&](auto d, auto i) HWY_ATTR {
       const auto v = load_f32(d, x + i);
-      const auto gradient = load_f32(d, da + i);
+      const auto given = load_f32(d, da + i);
+      const auto gradient = scale.gradient(d, given);
       const auto s = sigmoid(d, twice_z(d, v));
       const auto a = hn::Mul(v, s);
       // (x s)' = s + x s (1 - s) (2 z)'
@@ -73,7 +184,7 @@ struct GeluTanh {
                                                                hn::Mul(v, v), hn::Set(d, 1.0F)));
       const auto slope = hn::MulAdd(hn::Mul(a, hn::Sub(hn::Set(d, 1.0F), s)), inner, s);
       store_f32(d, hn::Mul(gradient, slope), x + i);
-      store_f32(d, a, da + i);
+      store_f32(d, scale.output(d, a, given), da + i);
     });
   }
 
@@ -94,11 +205,20 @@ void forward_rows(std::int64_t rows, std::int64_t width, std::int64_t inputs, co
   });
 }
 
+/// weights: null for none; then `slopes` is left alone.
 template <class Kind, class T>
-void backward_rows(std::int64_t rows, std::int64_t width, std::int64_t inputs, T* x, T* da) {
+void backward_rows(std::int64_t rows, std::int64_t width, std::int64_t inputs, T* x, T* da,
+                   const float* weights, float* slopes) {
   parallel_blocks(rows, 32, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
     for (std::int64_t r = begin; r < end; ++r) {
-      Kind::backward(width, x + r * width * inputs, da + r * width);
+      if (weights == nullptr) {
+        Unweighted scale;
+        Kind::backward(width, x + r * width * inputs, da + r * width, scale);
+      } else {
+        Weighted scale{weights[r], hn::Zero(Lanes()), 0.0F};
+        Kind::backward(width, x + r * width * inputs, da + r * width, scale);
+        slopes[r] = scale.slope();
+      }
     }
   });
 }
@@ -106,7 +226,14 @@ void backward_rows(std::int64_t rows, std::int64_t width, std::int64_t inputs, T
 template <class Call>
 void choose_kind(Activation kind, DType type, Call call) {
   with_element(type, [&](auto element) HWY_ATTR {
-    kind == Activation::kSwiGlu ? call(SwiGlu(), element) : call(GeluTanh(), element);
+    switch (kind) {
+      case Activation::kSwiGlu:
+        return call(SwiGlu(), element);
+      case Activation::kGeluTanh:
+        return call(GeluTanh(), element);
+      case Activation::kClampedSwiGlu:
+        return call(ClampedSwiGlu(), element);
+    }
   });
 }
 
@@ -120,11 +247,11 @@ void ActivationForward(Activation kind, DType type, std::int64_t rows, std::int6
 }
 
 void ActivationBackward(Activation kind, DType type, std::int64_t rows, std::int64_t width, void* x,
-                        void* da) {
+                        void* da, const float* weights, float* slopes) {
   choose_kind(kind, type, [&](auto k, auto element) HWY_ATTR {
     using T = decltype(element);
     backward_rows<decltype(k)>(rows, width, inputs_per_output(kind), static_cast<T*>(x),
-                               static_cast<T*>(da));
+                               static_cast<T*>(da), weights, slopes);
   });
 }
 
@@ -143,7 +270,13 @@ void activation_forward(Activation kind, DType type, std::int64_t rows, std::int
 
 void activation_backward(Activation kind, DType type, std::int64_t rows, std::int64_t width,
                          void* x, void* da) {
-  HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, type, rows, width, x, da);
+  HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, type, rows, width, x, da, nullptr, nullptr);
+}
+
+void weighted_activation_backward(Activation kind, DType type, std::int64_t rows,
+                                  std::int64_t width, void* x, void* da, const float* weights,
+                                  float* slopes) {
+  HWY_DYNAMIC_DISPATCH(ActivationBackward)(kind, type, rows, width, x, da, weights, slopes);
 }
 }  // namespace tandem
 #endif

@@ -25,7 +25,7 @@ namespace tandem {
 namespace {
 constexpr std::int64_t kQueryRows = 64;  // of a block at most; part of the result
 thread_local Scratch keys_scratch, queries_scratch, scores_scratch, weights_scratch, rows_scratch,
-    dscores_scratch, dcontext_scratch, dkeys_scratch, norms_scratch;
+    dscores_scratch, dcontext_scratch, dkeys_scratch, sums_scratch;
 }  // namespace
 }  // namespace tandem
 #endif
@@ -42,35 +42,46 @@ class HeadTask {
         group_(p.heads / p.kv_heads),
         sequence_(task / p.kv_heads),
         kv_head_(task % p.kv_heads),
-        qkv_(static_cast<const T*>(p.qkv) + sequence_ * p.length * p.width()) {
+        most_keys_(p.window > 0 ? std::min(p.length, p.window + kQueryRows - 1) : p.length),
+        qkv_(static_cast<const T*>(p.qkv) + sequence_ * (p.length - p.begin) * p.width()) {
+    if (p.memory == nullptr) {
+      k_ = qkv_ + k_column();
+      v_ = qkv_ + v_column();
+      kv_stride_ = p.width();
+    } else {
+      kv_stride_ = 2 * p.kv_heads * p.head_dim;
+      k_ = static_cast<const T*>(p.memory) + sequence_ * p.memory_length * kv_stride_ +
+           kv_head_ * p.head_dim;
+      v_ = k_ + p.kv_heads * p.head_dim;
+    }
     keys_ = keys_scratch.get<T>(size(p.length * p.head_dim));
     queries_ = queries_scratch.get<T>(size(group_ * kQueryRows * p.head_dim));
-    scores_ = scores_scratch.get<float>(size(group_ * kQueryRows * p.length));
+    scores_ = scores_scratch.get<float>(size(group_ * kQueryRows * most_keys_));
     if constexpr (sizeof(T) == 2) {
-      weights_ = weights_scratch.get<T>(size(group_ * kQueryRows * p.length));
+      weights_ = weights_scratch.get<T>(size(group_ * kQueryRows * most_keys_));
     } else {
       weights_ = scores_;
     }
-    for (std::int64_t t = 0; t < p.length; ++t) {
+    for (std::int64_t t = first_key(p.begin); t < p.length; ++t) {
       transform(p.k_norm).forward(k_row(t), t, keys_ + t * p.head_dim);
     }
   }
 
   void forward(T* context, float* log_sums) {
     float* rows = rows_scratch.get<float>(size(group_ * kQueryRows * p_.head_dim));
-    for (std::int64_t begin = 0; begin < p_.length; begin += kQueryRows) {
+    for (std::int64_t begin = p_.begin; begin < p_.length; begin += kQueryRows) {
       const Block block = make_block(begin);
       score(block);
       for (std::int64_t g = 0; g < group_; ++g) {
         for (std::int64_t i = 0; i < block.rows; ++i) {
           const std::int64_t r = g * block.rows + i;
-          const float log_sum = softmax_row(r, begin + i + 1, block.keys);
+          const float log_sum = softmax_row(r, seen_by(block, begin + i), block.keys, sink_of(g));
           if (log_sums != nullptr) {
             log_sums[log_sum_at(g, begin + i)] = log_sum;
           }
         }
       }
-      const GemmOperand values{v_row(0), p_.width(), 1, kType};
+      const GemmOperand values{v_row(block.first), kv_stride_, 1, kType};
       product(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kType}, values,
               {rows, p_.head_dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
@@ -82,17 +93,16 @@ class HeadTask {
     }
   }
 
-  /// dnorms: [2][head_dim], gradients of the q and k norms of this task.
-  void backward(const T* context, const float* log_sums, const T* dcontext, T* dqkv,
-                float* dnorms) {
+  /// sums: gradients of this task, [2][head_dim] of the norms of q and k, [group] of the sinks.
+  void backward(const T* context, const float* log_sums, const T* dcontext, T* dqkv, float* sums) {
     const std::int64_t dim = p_.head_dim;
     float* dq = rows_scratch.get<float>(size(group_ * kQueryRows * dim));
     T* dout = dcontext_scratch.get<T>(size(group_ * kQueryRows * dim));
-    float* dscores = dscores_scratch.get<float>(size(group_ * kQueryRows * p_.length));
+    float* dscores = dscores_scratch.get<float>(size(group_ * kQueryRows * most_keys_));
     float* dkeys = dkeys_scratch.get<float>(size(2 * p_.length * dim));
     float* dvalues = dkeys + p_.length * dim;
     std::fill_n(dkeys, 2 * p_.length * dim, 0.0F);
-    std::fill_n(dnorms, 2 * dim, 0.0F);
+    std::fill_n(sums, 2 * dim + group_, 0.0F);
     T* dsequence = dqkv + sequence_ * p_.length * p_.width();
     for (std::int64_t begin = 0; begin < p_.length; begin += kQueryRows) {
       const Block block = make_block(begin);
@@ -101,35 +111,41 @@ class HeadTask {
         const T* from = dcontext + context_at(r / block.rows, begin + r % block.rows);
         std::copy_n(from, dim, dout + r * dim);
       }
-      const GemmOperand values_across{v_row(0), 1, p_.width(), kType};
+      const GemmOperand values_across{v_row(block.first), 1, kv_stride_, kType};
       product(block.all, block.keys, dim, {dout, dim, 1, kType}, values_across,
               {dscores, block.keys});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t g = r / block.rows;
         const std::int64_t t = begin + r % block.rows;
-        backward_row(r, t + 1, block.keys, log_sums[log_sum_at(g, t)],
-                     delta(dout + r * dim, context + context_at(g, t)), dscores);
+        const float log_sum = log_sums[log_sum_at(g, t)];
+        const float towards = delta(dout + r * dim, context + context_at(g, t));
+        backward_row(r, seen_by(block, t), block.keys, log_sum, towards, dscores);
+        if (p_.sinks != nullptr) {
+          sums[2 * dim + g] -= std::exp(sink_of(g) - log_sum) * towards;
+        }
       }
       // `weights_` holds P, and dS now lies where the type allows: fp32 in dscores, bf16 over the scores' memory.
       const T* ds = narrow_dscores(dscores);
       const GemmOperand ds_t{ds, 1, block.keys, kType};
       const GemmOperand p_t{weights_, 1, block.keys, kType};
       product(block.keys, dim, block.all, p_t, {dout, dim, 1, kType},
-              {dvalues, dim, DType::kF32, GemmStart::kResidual, dvalues, dim});
+              {dvalues + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
+               dvalues + block.first * dim, dim});
       product(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
-              {dkeys, dim, DType::kF32, GemmStart::kResidual, dkeys, dim});
-      product(block.all, dim, block.keys, {ds, block.keys, 1, kType}, {keys_, dim, 1, kType},
-              {dq, dim});
+              {dkeys + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
+               dkeys + block.first * dim, dim});
+      product(block.all, dim, block.keys, {ds, block.keys, 1, kType},
+              {keys_ + block.first * dim, dim, 1, kType}, {dq, dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t head = kv_head_ * group_ + r / block.rows;
         const std::int64_t t = begin + r % block.rows;
         transform(p_.q_norm).backward(q_row(head, t), t, dq + r * dim,
-                                      dsequence + t * p_.width() + head * dim, dnorms);
+                                      dsequence + t * p_.width() + head * dim, sums);
       }
     }
     for (std::int64_t t = 0; t < p_.length; ++t) {
       T* row = dsequence + t * p_.width();
-      transform(p_.k_norm).backward(k_row(t), t, dkeys + t * dim, row + k_column(), dnorms + dim);
+      transform(p_.k_norm).backward(k_row(t), t, dkeys + t * dim, row + k_column(), sums + dim);
       for_lanes(dim, [&](auto d, auto c) HWY_ATTR {
         store_f32(d, hn::LoadU(d, dvalues + t * dim + c), row + v_column() + c);
       });
@@ -140,9 +156,14 @@ class HeadTask {
   static constexpr DType kType = kTypeOf<T>;
 
   struct Block {
-    std::int64_t rows;  // of one head
-    std::int64_t all;   // of the group
-    std::int64_t keys;  // [0, keys) are seen by some row
+    std::int64_t rows;   // of one head
+    std::int64_t all;    // of the group
+    std::int64_t first;  // [first, first + keys) are seen by some row
+    std::int64_t keys;
+  };
+  /// Of a row, in its block's keys.
+  struct Seen {
+    std::int64_t begin, end;
   };
 
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -151,12 +172,23 @@ class HeadTask {
     return (p_.heads + p_.kv_heads + kv_head_) * p_.head_dim;
   }
   [[nodiscard]] const T* q_row(std::int64_t head, std::int64_t t) const {
-    return qkv_ + t * p_.width() + head * p_.head_dim;
+    return qkv_ + (t - p_.begin) * p_.width() + head * p_.head_dim;
   }
-  [[nodiscard]] const T* k_row(std::int64_t t) const { return qkv_ + t * p_.width() + k_column(); }
-  [[nodiscard]] const T* v_row(std::int64_t t) const { return qkv_ + t * p_.width() + v_column(); }
+  [[nodiscard]] const T* k_row(std::int64_t t) const { return k_ + t * kv_stride_; }
+  [[nodiscard]] const T* v_row(std::int64_t t) const { return v_ + t * kv_stride_; }
+  [[nodiscard]] std::int64_t first_key(std::int64_t t) const {
+    return p_.window > 0 ? std::max<std::int64_t>(0, t - p_.window + 1) : 0;
+  }
+  [[nodiscard]] Seen seen_by(const Block& block, std::int64_t t) const {
+    return {first_key(t) - block.first, t + 1 - block.first};
+  }
+  [[nodiscard]] float sink_of(std::int64_t g) const {
+    return p_.sinks == nullptr ? 0.0F
+                               : load_one(static_cast<const T*>(p_.sinks) + kv_head_ * group_ + g);
+  }
   [[nodiscard]] std::int64_t context_at(std::int64_t g, std::int64_t t) const {
-    return ((sequence_ * p_.length + t) * p_.heads + kv_head_ * group_ + g) * p_.head_dim;
+    const std::int64_t row = sequence_ * (p_.length - p_.begin) + t - p_.begin;
+    return (row * p_.heads + kv_head_ * group_ + g) * p_.head_dim;
   }
   [[nodiscard]] std::int64_t log_sum_at(std::int64_t g, std::int64_t t) const {
     return (sequence_ * p_.heads + kv_head_ * group_ + g) * p_.length + t;
@@ -188,31 +220,44 @@ class HeadTask {
       transform(p_.q_norm).forward(q_row(kv_head_ * group_ + r / rows, t), t,
                                    queries_ + r * p_.head_dim);
     }
-    return {rows, group_ * rows, begin + rows};
+    const std::int64_t first = first_key(begin);
+    return {rows, group_ * rows, first, begin + rows - first};
   }
 
   void score(const Block& block) {
     product(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
-            {keys_, 1, p_.head_dim, kType}, {scores_, block.keys});
+            {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
   }
 
-  /// weights_ = softmax of the first `seen` scores of row r, zero up to `keys`; returns the log of the denominator.
-  HWY_INLINE float softmax_row(std::int64_t r, std::int64_t seen, std::int64_t keys) {
-    float* scores = scores_ + r * keys;
-    T* weights = weights_ + r * keys;
-    const float largest = max_lanes(scores, seen);
-    const float sum = sum_lanes(seen, [&](auto d, auto j) HWY_ATTR {
+  /// weights_ = softmax of the scores that row r sees, zero elsewhere; returns the log of the denominator, with the sink.
+  HWY_INLINE float softmax_row(std::int64_t r, Seen seen, std::int64_t keys, float sink) {
+    float* scores = scores_ + r * keys + seen.begin;
+    T* weights = weights_ + r * keys + seen.begin;
+    const std::int64_t count = seen.end - seen.begin;
+    float largest = max_lanes(scores, count);
+    if (p_.sinks != nullptr) {
+      largest = std::max(largest, sink / p_.scale);
+    }
+    float sum = sum_lanes(count, [&](auto d, auto j) HWY_ATTR {
       const auto x = hn::Sub(hn::LoadU(d, scores + j), hn::Set(d, largest));
       const auto e = hn::Exp(d, hn::Mul(x, hn::Set(d, p_.scale)));
       hn::StoreU(e, d, scores + j);
       return e;
     });
+    if (p_.sinks != nullptr) {
+      sum += std::exp(sink - largest * p_.scale);
+    }
     const float inverse = 1.0F / sum;
-    for_lanes(seen, [&](auto d, auto j) HWY_ATTR {
+    for_lanes(count, [&](auto d, auto j) HWY_ATTR {
       store_f32(d, hn::Mul(hn::LoadU(d, scores + j), hn::Set(d, inverse)), weights + j);
     });
-    std::fill(weights + seen, weights + keys, T(0));
+    clear_unseen(weights_ + r * keys, seen, keys);
     return largest * p_.scale + std::log(sum);
+  }
+
+  static void clear_unseen(T* row, Seen seen, std::int64_t keys) {
+    std::fill(row, row + seen.begin, T(0));
+    std::fill(row + seen.end, row + keys, T(0));
   }
 
   [[nodiscard]] HWY_INLINE float delta(const T* dout, const T* out) const {
@@ -222,13 +267,14 @@ class HeadTask {
   }
 
   /// P = exp(scale s - log_sum) into weights_, dS = scale P (dP - delta) over dP.
-  HWY_INLINE void backward_row(std::int64_t r, std::int64_t seen, std::int64_t keys, float log_sum,
+  HWY_INLINE void backward_row(std::int64_t r, Seen seen, std::int64_t keys, float log_sum,
                                float delta, float* dscores) {
-    float* scores = scores_ + r * keys;
-    T* weights = weights_ + r * keys;
-    float* ds = dscores + r * keys;
-    T* ds_out = dscores_row(ds, r, keys);
-    for_lanes(seen, [&](auto d, auto j) HWY_ATTR {
+    const float* scores = scores_ + r * keys + seen.begin;
+    T* weights = weights_ + r * keys + seen.begin;
+    const float* ds = dscores + r * keys + seen.begin;
+    T* ds_row = dscores_row(dscores + r * keys, r, keys);
+    T* ds_out = ds_row + seen.begin;
+    for_lanes(seen.end - seen.begin, [&](auto d, auto j) HWY_ATTR {
       const auto s = hn::LoadU(d, scores + j);
       const auto scale = hn::Set(d, p_.scale);
       const auto weight = hn::Exp(d, hn::MulSub(s, scale, hn::Set(d, log_sum)));
@@ -237,8 +283,8 @@ class HeadTask {
       store_f32(d, weight, weights + j);
       store_f32(d, value, ds_out + j);
     });
-    std::fill(weights + seen, weights + keys, T(0));
-    std::fill(ds_out + seen, ds_out + keys, T(0));
+    clear_unseen(weights_ + r * keys, seen, keys);
+    clear_unseen(ds_row, seen, keys);
   }
 
   /// Row r of dS: over dP in fp32; in bf16 packed into the memory of the scores, whose rows up to r are used up.
@@ -259,7 +305,11 @@ class HeadTask {
 
   const AttentionProblem& p_;
   std::int64_t group_, sequence_, kv_head_;
+  std::int64_t most_keys_;  // of a block
   const T* qkv_;
+  const T* k_;  // the head's first key and value
+  const T* v_;
+  std::int64_t kv_stride_;
   T* keys_;
   T* queries_;
   float* scores_;
@@ -268,23 +318,34 @@ class HeadTask {
 
 template <class T>
 void backward_typed(const AttentionProblem& p, const T* context, const float* log_sums,
-                    const T* dcontext, T* dqkv, float* dq_norm, float* dk_norm) {
+                    const T* dcontext, const AttentionGradients& gradients) {
   const std::int64_t tasks = p.batch * p.kv_heads;
-  float* dnorms = norms_scratch.get<float>(static_cast<std::size_t>(tasks * 2 * p.head_dim));
+  const std::int64_t group = p.heads / p.kv_heads;
+  const std::int64_t each = 2 * p.head_dim + group;
+  float* sums = sums_scratch.get<float>(static_cast<std::size_t>(tasks * each));
   parallel_tasks(tasks, [&](std::int64_t task) HWY_ATTR {
-    HeadTask<T>(p, task).backward(context, log_sums, dcontext, dqkv,
-                                  dnorms + task * 2 * p.head_dim);
+    HeadTask<T>(p, task).backward(context, log_sums, dcontext, static_cast<T*>(gradients.dqkv),
+                                  sums + task * each);
   });
-  if (p.q_norm == nullptr) {
-    return;
-  }
-  std::fill_n(dq_norm, p.head_dim, 0.0F);
-  std::fill_n(dk_norm, p.head_dim, 0.0F);
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    for (std::int64_t i = 0; i < p.head_dim; ++i) {
-      dq_norm[i] += dnorms[task * 2 * p.head_dim + i];
-      dk_norm[i] += dnorms[(task * 2 + 1) * p.head_dim + i];
+  // Task by task, so that the bits don't depend on threads.
+  const auto add_up = [&](float* to, std::int64_t count, std::int64_t from, bool by_head) {
+    if (to == nullptr) {
+      return;
     }
+    std::fill_n(to, by_head ? p.heads : count, 0.0F);
+    for (std::int64_t task = 0; task < tasks; ++task) {
+      float* row = to + (by_head ? task % p.kv_heads * group : 0);
+      for (std::int64_t i = 0; i < count; ++i) {
+        row[i] += sums[task * each + from + i];
+      }
+    }
+  };
+  if (p.q_norm != nullptr) {
+    add_up(gradients.dq_norm, p.head_dim, 0, false);
+    add_up(gradients.dk_norm, p.head_dim, p.head_dim, false);
+  }
+  if (p.sinks != nullptr) {
+    add_up(gradients.dsinks, group, 2 * p.head_dim, true);
   }
 }
 
@@ -303,11 +364,12 @@ void AttentionForward(const AttentionProblem& p, void* context, float* log_sums)
 }
 
 void AttentionBackward(const AttentionProblem& p, const void* context, const float* log_sums,
-                       const void* dcontext, void* dqkv, float* dq_norm, float* dk_norm) {
+                       const void* dcontext, const AttentionGradients& gradients) {
+  TANDEM_CHECK(p.begin == 0 && p.memory == nullptr, "only whole texts are trained on");
   with_element(p.type, [&](auto element) HWY_ATTR {
     using T = decltype(element);
     backward_typed(p, static_cast<const T*>(context), log_sums, static_cast<const T*>(dcontext),
-                   static_cast<T*>(dqkv), dq_norm, dk_norm);
+                   gradients);
   });
 }
 
@@ -324,9 +386,8 @@ void attention_forward(const AttentionProblem& problem, void* context, float* lo
 }
 
 void attention_backward(const AttentionProblem& problem, const void* context, const float* log_sums,
-                        const void* dcontext, void* dqkv, float* dq_norm, float* dk_norm) {
-  HWY_DYNAMIC_DISPATCH(AttentionBackward)
-  (problem, context, log_sums, dcontext, dqkv, dq_norm, dk_norm);
+                        const void* dcontext, const AttentionGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(AttentionBackward)(problem, context, log_sums, dcontext, gradients);
 }
 }  // namespace tandem
 #endif

@@ -1,9 +1,11 @@
 // models/kernels/attention.hpp — causal self-attention from the joined q, k, v projection to the context, in one pass.
 //
 // Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023), rotary positions in the
-// half-split form (Su et al., 2021) and an RMSNorm per head of q and k (Qwen3), the last two optional. A task works on one
+// half-split form (Su et al., 2021) and an RMSNorm per head of q and k (Qwen3), the last two optional; so are a window of
+// keys (Beltagy et al., 2020) and sinks, a learnt logit per head beside the scores (gpt-oss). A task works on one
 // key/value head of one sequence: it normalises and rotates that head's keys and its group's queries on the fly, and takes
-// the queries in blocks of rows whose scores over all earlier keys fit into its cache. Nothing of size T x T and no
+// the queries in blocks of rows whose scores over all keys that they see fit into its cache; keys outside the window of
+// all rows of a block cost nothing. Nothing of size T x T and no
 // rotated copy of q and k is ever written to memory; the backward computes the scores again from the saved row sums
 // (as in FlashAttention, Dao et al., 2022).
 // Invariant: one task per (sequence, key/value head) sums in an order of its own, so bits don't depend on threads.
@@ -33,14 +35,30 @@ struct AttentionProblem {
   const float* sine = nullptr;
   std::int64_t rotary = 0;  // leading elements of a head that are rotated; even
 
+  std::int64_t window = 0;      // keys that a query sees, its own included; 0: all earlier ones
+  const void* sinks = nullptr;  // [heads], null: none
+
+  // Continuing a text (forward only): qkv has the positions [begin, T), keys and values of all T lie in `memory`,
+  // [batch, memory_length, 2 kv_heads * head_dim] (k heads, v heads, as they come out of the projection).
+  std::int64_t begin = 0;
+  const void* memory = nullptr;
+  std::int64_t memory_length = 0;
+
   [[nodiscard]] std::int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// context: [batch * T, heads * head_dim]; log_sums: fp32 [batch, heads, T], log of the softmax denominator (may be null).
+/// context: [batch * (T - begin), heads * head_dim]; log_sums: fp32 [batch, heads, T], log of the softmax denominator (may
+/// be null).
 void attention_forward(const AttentionProblem& problem, void* context, float* log_sums);
 
-/// dqkv: as qkv; dq_norm, dk_norm: fp32 [head_dim], overwritten (with norms only).
+/// Of a problem that begins at 0. dqkv: as qkv.
+struct AttentionGradients {
+  void* dqkv = nullptr;
+  float* dq_norm = nullptr;  // [head_dim], overwritten (with norms only)
+  float* dk_norm = nullptr;
+  float* dsinks = nullptr;  // [heads], overwritten (with sinks only)
+};
 void attention_backward(const AttentionProblem& problem, const void* context, const float* log_sums,
-                        const void* dcontext, void* dqkv, float* dq_norm, float* dk_norm);
+                        const void* dcontext, const AttentionGradients& gradients);
 
 }  // namespace tandem

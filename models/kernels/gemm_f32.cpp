@@ -222,7 +222,8 @@ struct Product {
     const std::int64_t rows = part.row_end - part.row_begin;
     auto* packed_a =
         packed_a_scratch.get<float>(static_cast<std::size_t>(rows * kTileRows * k_block));
-    for (std::int64_t k0 = 0; k0 < p.k; k0 += k_block) {
+    std::int64_t k0 = 0;
+    do {  // once where K is empty: C then becomes its start
       const std::int64_t kc = std::min(k_block, p.k - k0);
       pack_rows(part.row_begin, rows, k0, kc, packed_a);
       for (std::int64_t c = part.column_begin; c < part.column_end; ++c) {
@@ -234,7 +235,8 @@ struct Product {
                   target(part.row_begin + r, c, k0 == 0));
         }
       }
-    }
+      k0 += k_block;
+    } while (k0 < p.k);
   }
 
   /// Slivers of A from tile `first`. Where they lie across K, a few rows of K at a time for all of them: what is left of

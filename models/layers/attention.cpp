@@ -9,18 +9,19 @@
 
 #include "models/kernels/attention.hpp"
 #include "models/layers/fused_op.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
 
 class CausalAttention final : public FusedOp {
  public:
-  CausalAttention(std::int64_t length, AttentionShape shape, JoinedWeights q_norm,
-                  JoinedWeights k_norm)
+  CausalAttention(std::int64_t length, AttentionShape shape, AttentionWeights weights,
+                  EarlierText earlier)
       : length_(length),
         shape_(std::move(shape)),
-        q_norm_(std::move(q_norm)),
-        k_norm_(std::move(k_norm)) {}
+        weights_(std::move(weights)),
+        earlier_(earlier) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& qkv = inputs[0];
@@ -40,14 +41,20 @@ class CausalAttention final : public FusedOp {
   Tensors backward(const Tensors& gradients) override {
     const at::Tensor dcontext = gradients[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv_);
-    std::vector<float> dnorms(static_cast<std::size_t>(2 * shape_.head_dim));
-    float* dk_norm = dnorms.data() + shape_.head_dim;
+    std::vector<float> sums(static_cast<std::size_t>(2 * shape_.head_dim + shape_.heads));
+    const AttentionGradients to{.dqkv = dqkv.data_ptr(),
+                                .dq_norm = sums.data(),
+                                .dk_norm = sums.data() + shape_.head_dim,
+                                .dsinks = sums.data() + 2 * shape_.head_dim};
     attention_backward(problem(qkv_), context_.const_data_ptr(),
                        static_cast<const float*>(log_sums_.const_data_ptr()),
-                       dcontext.const_data_ptr(), dqkv.data_ptr(), dnorms.data(), dk_norm);
-    if (!q_norm_.empty()) {
-      q_norm_.write_gradient(dnorms.data());
-      k_norm_.write_gradient(dk_norm);
+                       dcontext.const_data_ptr(), to);
+    if (!weights_.q_norm.empty()) {
+      weights_.q_norm.write_gradient(to.dq_norm);
+      weights_.k_norm.write_gradient(to.dk_norm);
+    }
+    if (!weights_.sinks.empty()) {
+      weights_.sinks.write_gradient(to.dsinks);
     }
     return {dqkv};
   }
@@ -56,19 +63,28 @@ class CausalAttention final : public FusedOp {
   [[nodiscard]] AttentionProblem problem(const at::Tensor& qkv) const {
     AttentionProblem p{.type = dtype_of(qkv),
                        .batch = qkv.size(0) / length_,
-                       .length = length_,
+                       .length = earlier_.begin + length_,
                        .heads = shape_.heads,
                        .kv_heads = shape_.kv_heads,
                        .head_dim = shape_.head_dim,
                        .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
                        .qkv = qkv.const_data_ptr(),
-                       .norm_eps = shape_.norm_eps};
-    if (!q_norm_.empty()) {
-      p.q_norm = q_norm_.value().const_data_ptr();
-      p.k_norm = k_norm_.value().const_data_ptr();
+                       .norm_eps = shape_.norm_eps,
+                       .window = shape_.window,
+                       .begin = earlier_.begin};
+    if (!weights_.q_norm.empty()) {
+      p.q_norm = weights_.q_norm.value().const_data_ptr();
+      p.k_norm = weights_.k_norm.value().const_data_ptr();
+    }
+    if (!weights_.sinks.empty()) {
+      p.sinks = weights_.sinks.value().const_data_ptr();
+    }
+    if (earlier_.memory != nullptr) {
+      p.memory = earlier_.memory->const_data_ptr();
+      p.memory_length = earlier_.memory->size(1);
     }
     if (shape_.rotary != nullptr) {
-      const RotaryTable::View table = shape_.rotary->for_length(length_);
+      const RotaryTable::View table = shape_.rotary->for_length(p.length);
       p.cosine = table.cosine;
       p.sine = table.sine;
       p.rotary = shape_.rotary->dim();
@@ -76,20 +92,42 @@ class CausalAttention final : public FusedOp {
     return p;
   }
 
-  std::int64_t length_;
+  std::int64_t length_;  // of the rows at hand
   AttentionShape shape_;
-  JoinedWeights q_norm_, k_norm_;
+  AttentionWeights weights_;
+  EarlierText earlier_;
   at::Tensor qkv_, context_, log_sums_;
 };
 
 }  // namespace
 
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                            JoinedWeights q_norm, JoinedWeights k_norm) {
-  return run_fused(c10::make_intrusive<CausalAttention>(length, shape, std::move(q_norm),
-                                                        std::move(k_norm)),
+                            AttentionWeights weights, EarlierText earlier) {
+  if (earlier.memory != nullptr) {
+    remember(earlier, qkv, length, shape);
+  }
+  return run_fused(c10::make_intrusive<CausalAttention>(length, shape, std::move(weights), earlier),
                    {qkv})
       .front();
+}
+
+void remember(const EarlierText& earlier, const at::Tensor& qkv, std::int64_t length,
+              const AttentionShape& shape) {
+  const std::int64_t batch = qkv.size(0) / length;
+  const std::int64_t width = 2 * shape.kv_heads * shape.head_dim;
+  const std::int64_t needed = earlier.begin + length;
+  at::Tensor& memory = *earlier.memory;
+  if (!memory.defined() || memory.size(1) < needed) {
+    const std::int64_t room = (needed + needed / 2 + 63) / 64 * 64;
+    at::Tensor larger = at::empty({batch, room, width}, qkv.options().requires_grad(false));
+    if (earlier.begin > 0) {
+      TANDEM_CHECK(memory.defined() && memory.size(0) == batch, "the memory of these texts");
+      larger.narrow(1, 0, earlier.begin).copy_(memory.narrow(1, 0, earlier.begin));
+    }
+    memory = larger;
+  }
+  const at::Tensor rows = qkv.view({batch, length, qkv.size(1)});
+  memory.narrow(1, earlier.begin, length).copy_(rows.narrow(2, qkv.size(1) - width, width));
 }
 
 }  // namespace tandem

@@ -17,11 +17,29 @@ struct AttentionShape {
   std::int64_t head_dim = 0;
   double norm_eps = 1e-6;               // of the norms of q and k
   std::shared_ptr<RotaryTable> rotary;  // null: positions come from elsewhere
+  std::int64_t window = 0;  // keys that a position sees, its own included; 0: all earlier ones
+  bool sinks = false;       // there are some (AttentionWeights)
 };
 
-/// qkv: [batch * length, (heads + 2 kv_heads) * head_dim] -> context [batch * length, heads * head_dim]. The norms may be
-/// empty. Kept for the backward: qkv, the context and one number per row and head.
+/// Each may be empty. The sinks are a logit per head, beside the scores in the softmax, with a value of zero.
+struct AttentionWeights {
+  JoinedWeights q_norm, k_norm, sinks;
+};
+
+/// The text before the rows at hand: `begin` positions, whose keys and values lie in `memory`, the rows' own are added
+/// (see Batch::memory). Without autograd.
+struct EarlierText {
+  std::int64_t begin = 0;
+  at::Tensor* memory = nullptr;  // null: there is none
+};
+
+/// qkv: [batch * length, (heads + 2 kv_heads) * head_dim] -> context [batch * length, heads * head_dim]. Kept for the
+/// backward: qkv, the context and one number per row and head.
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                            JoinedWeights q_norm, JoinedWeights k_norm);
+                            AttentionWeights weights, EarlierText earlier = {});
+
+/// Puts the keys and values of `qkv` behind those in the memory, [batch, capacity, 2 kv_heads * head_dim], which grows.
+void remember(const EarlierText& earlier, const at::Tensor& qkv, std::int64_t length,
+              const AttentionShape& shape);
 
 }  // namespace tandem

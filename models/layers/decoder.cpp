@@ -21,9 +21,10 @@ class EmbeddingSegment final : public Segment {
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
     if (plain::takes(context.weights)) {
-      return plain::embedding(context.batch.inputs, *context.weights[0], positions, padding_);
+      return plain::embedding(context.batch.inputs, *context.weights[0], positions, padding_,
+                              context.begin);
     }
-    return embedding(context.batch.inputs, *context.weights[0], positions, padding_);
+    return embedding(context.batch.inputs, *context.weights[0], positions, padding_, context.begin);
   }
 
  private:
@@ -35,8 +36,10 @@ class HeadSegment final : public Segment {
  public:
   HeadSegment(NormKind norm, double eps) : norm_(norm), eps_(eps) {}
 
-  at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
+  at::Tensor forward(const SegmentContext& context, const at::Tensor& all) const override {
     const auto weights = context.weights;
+    // Who continues a text asks for what follows its last position.
+    const at::Tensor input = context.memory != nullptr ? all.narrow(1, all.size(1) - 1, 1) : all;
     if (plain::takes(weights)) {
       const at::Tensor bias = norm_ == NormKind::kLayer ? weights[1]->value : at::Tensor();
       const at::Tensor h = plain::norm(norm_, eps_, input, weights[0]->value, bias);
@@ -60,10 +63,13 @@ class HeadSegment final : public Segment {
   double eps_;
 };
 
-std::vector<WeightRef> all_of(const Model& model, std::size_t unit) {
+/// All parameters of the units from `first` on.
+std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
   std::vector<WeightRef> refs;
-  for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
-    refs.push_back({unit, i});
+  for (std::size_t unit = first; unit < model.units.size(); ++unit) {
+    for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      refs.push_back({unit, i});
+    }
   }
   return refs;
 }
@@ -83,23 +89,25 @@ Model make_decoder(const DecoderSpec& spec) {
                                      static_cast<std::int64_t>(bytes_of(batch.type))};
   };
   model.segments.push_back({"embedding",
-                            all_of(model, 0),
+                            all_from(model, 0),
                             std::make_shared<EmbeddingSegment>(spec.padding),
                             border,
                             {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
-    UnitSpec block = block_unit(fmt::format("block {}", layer), spec.block, names);
-    if (spec.more_parameters) {
-      std::ranges::move(spec.more_parameters(layer), std::back_inserter(block.parameters));
-    }
-    model.units.push_back(std::move(block));
+    BlockShape shape = shape_of_layer(spec.block, names);
+    shape.attention.window =
+        spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
+    const std::size_t first = model.units.size();
+    std::ranges::move(block_units(fmt::format("block {}", layer), shape, names, spec.leaf),
+                      std::back_inserter(model.units));
     model.segments.push_back(
-        {model.units.back().name,
-         all_of(model, model.units.size() - 1),
-         block_segment(spec.block, names),
-         [shape = spec.block](const BatchShape& batch) { return block_activations(shape, batch); },
-         {.attention_width = spec.block.attention.heads * spec.block.attention.head_dim}});
+        {model.units[first].name,
+         all_from(model, first),
+         block_segment(shape, names),
+         [shape](const BatchShape& batch) { return block_activations(shape, batch); },
+         {.attention_width = shape.attention.heads * shape.attention.head_dim,
+          .attention_window = shape.attention.window}});
   }
   UnitSpec head{"head", {}};
   for (const std::string& name : spec.final_norm) {
@@ -109,7 +117,7 @@ Model make_decoder(const DecoderSpec& spec) {
     head.parameters.push_back({spec.output, {spec.vocabulary, hidden}});
   }
   model.units.push_back(std::move(head));
-  std::vector<WeightRef> refs = all_of(model, model.units.size() - 1);
+  std::vector<WeightRef> refs = all_from(model, model.units.size() - 1);
   if (spec.output.empty()) {
     refs.push_back({0, 0});
   }

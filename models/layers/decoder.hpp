@@ -1,6 +1,6 @@
 // models/layers/decoder.hpp — a decoder-only language model put together from its description.
 //
-// Units: embedding, one per block, final norm (with the output matrix where it is its own). Segments: the same; with tied
+// Units: embedding, one per block (or more: LeafModule), final norm (with the output matrix where it is its own). Segments: the same; with tied
 // embeddings the head uses the embedding's unit as well.
 #pragma once
 
@@ -19,9 +19,9 @@ struct DecoderSpec {
   std::int64_t vocabulary = 0;
   std::int64_t layers = 0;
   BlockShape block;
+  LeafModule leaf = LeafModule::kBlock;
+  std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
   std::function<BlockNames(std::int64_t layer)> block_names;
-  /// Parameters of a layer after those of its names (experts); empty: none.
-  std::function<std::vector<ParameterSpec>(std::int64_t layer)> more_parameters;
   std::string embedding;
   std::string positions;  // learnt positions; empty: none
   std::int64_t max_positions = 0;

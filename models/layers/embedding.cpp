@@ -15,8 +15,13 @@ namespace {
 
 class Embedding final : public FusedOp {
  public:
-  Embedding(at::Tensor tokens, Weight& table, Weight* positions, std::int64_t padding)
-      : tokens_(std::move(tokens)), table_(table), positions_(positions), padding_(padding) {}
+  Embedding(at::Tensor tokens, Weight& table, Weight* positions, std::int64_t padding,
+            std::int64_t begin)
+      : tokens_(std::move(tokens)),
+        table_(table),
+        positions_(positions),
+        padding_(padding),
+        begin_(begin) {}
 
   /// The table is an input only so that the output requires a gradient.
   Tensors forward(const Tensors&, bool) override {
@@ -24,7 +29,7 @@ class Embedding final : public FusedOp {
     at::Tensor out = at::empty({tokens_.size(0), tokens_.size(1), table.size(1)},
                                table.options().requires_grad(false));
     embedding_forward(rows(table), table.const_data_ptr(),
-                      positions_ == nullptr ? nullptr : positions_->value.const_data_ptr(),
+                      positions_ == nullptr ? nullptr : positions_->value[begin_].const_data_ptr(),
                       tokens_.size(1), out.data_ptr());
     return {out};
   }
@@ -55,7 +60,7 @@ class Embedding final : public FusedOp {
   at::Tensor tokens_;
   Weight& table_;
   Weight* positions_;
-  std::int64_t padding_;
+  std::int64_t padding_, begin_;
 };
 
 void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
@@ -73,19 +78,20 @@ void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
-                     std::optional<std::int64_t> padding) {
+                     std::optional<std::int64_t> padding, std::int64_t begin) {
   TANDEM_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
                "token ids are int64 [B, T]");
   const at::Tensor ids = tokens.contiguous();
   check_tokens(ids, table.value.size(0));
-  if (positions != nullptr && ids.size(1) > positions->value.size(0)) {
+  if (positions != nullptr && begin + ids.size(1) > positions->value.size(0)) {
     throw user_error("model",
                      "a sequence of {} tokens, the model has {} positions; lower "
                      "--max_length",
-                     ids.size(1), positions->value.size(0));
+                     begin + ids.size(1), positions->value.size(0));
   }
-  return run_fused(c10::make_intrusive<Embedding>(ids, table, positions, padding.value_or(-1)),
-                   {table.value})
+  return run_fused(
+             c10::make_intrusive<Embedding>(ids, table, positions, padding.value_or(-1), begin),
+             {table.value})
       .front();
 }
 

@@ -35,6 +35,49 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cosine, const at::Tens
              : at::cat({turned, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
 }
 
+constexpr std::int64_t kQueryRows = 1024;  // whose scores are taken at a time
+
+/// Attention row block by row block, for what scaled_dot_product_attention cannot say: windows, sinks, and queries that
+/// begin later than the keys. q: [B, heads, rows, D], of the last positions; k, v: [B, kv_heads, T, D].
+at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               std::int64_t window, const at::Tensor& sinks) {
+  const std::int64_t rows = q.size(2);
+  const std::int64_t begin = k.size(2) - rows;
+  const std::int64_t group = q.size(1) / k.size(1);
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  const auto positions = q.options().dtype(at::kLong);
+  std::vector<at::Tensor> blocks;
+  for (std::int64_t from = 0; from < rows; from += kQueryRows) {
+    const std::int64_t count = std::min(kQueryRows, rows - from);
+    const std::int64_t first =
+        window > 0 ? std::max<std::int64_t>(0, begin + from - window + 1) : 0;
+    const std::int64_t keys = begin + from + count - first;
+    // [B, kv_heads, group * count, D]: a group's queries are rows of one product.
+    const at::Tensor queries =
+        q.narrow(2, from, count).reshape({q.size(0), k.size(1), group * count, q.size(3)});
+    at::Tensor scores = at::matmul(queries, k.narrow(2, first, keys).transpose(2, 3))
+                            .reshape({q.size(0), q.size(1), count, keys})
+                            .to(at::kFloat) *
+                        scale;
+    const at::Tensor ahead = at::arange(first, first + keys, positions) -
+                             at::arange(begin + from, begin + from + count, positions).unsqueeze(1);
+    at::Tensor hidden = ahead.gt(0);
+    if (window > 0) {
+      hidden = hidden.logical_or(ahead.le(-window));
+    }
+    scores = scores.masked_fill(hidden, -INFINITY);
+    if (sinks.defined()) {
+      scores = at::cat(
+          {scores, sinks.to(at::kFloat).view({1, -1, 1, 1}).expand({q.size(0), -1, count, 1})}, -1);
+    }
+    const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, keys).to(v.scalar_type());
+    blocks.push_back(at::matmul(weights.reshape({q.size(0), k.size(1), group * count, keys}),
+                                v.narrow(2, first, keys))
+                         .reshape({q.size(0), q.size(1), count, q.size(3)}));
+  }
+  return blocks.size() == 1 ? blocks.front() : at::cat(blocks, 2);
+}
+
 /// From the rows behind the norm to the mean loss. A chunk's logits become their gradient, and from it at once the chunk's
 /// share of dh and dW; so the backward only scales. How many rows have a label is known on the device alone.
 class ChunkedLoss final : public FusedOp {
@@ -103,6 +146,8 @@ class ChunkedLoss final : public FusedOp {
 
 }  // namespace
 
+std::int64_t attention_block_rows() noexcept { return kQueryRows; }
+
 std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept {
   return std::max(kChunkRowsMin, kChunkBytes / (4 * vocabulary));
 }
@@ -133,31 +178,38 @@ at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
 }
 
 at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                     const at::Tensor& q_norm, const at::Tensor& k_norm) {
+                     const PlainAttentionWeights& weights, const EarlierText& earlier) {
   const std::int64_t batch = qkv.size(0) / length;
   const std::int64_t q_width = shape.heads * shape.head_dim;
-  const std::int64_t kv_width = shape.kv_heads * shape.head_dim;
-  const auto heads = [&](std::int64_t begin, std::int64_t count) {
-    return qkv.narrow(1, begin, count * shape.head_dim)
-        .reshape({batch, length, count, shape.head_dim});
-  };
-  at::Tensor q = heads(0, shape.heads);
-  at::Tensor k = heads(q_width, shape.kv_heads);
-  const at::Tensor v = heads(q_width + kv_width, shape.kv_heads).transpose(1, 2);
-  if (q_norm.defined()) {
-    q = norm(NormKind::kRms, shape.norm_eps, q, q_norm, {});
-    k = norm(NormKind::kRms, shape.norm_eps, k, k_norm, {});
+  const std::int64_t total = earlier.begin + length;
+  at::Tensor keys_values = qkv.narrow(1, q_width, 2 * shape.kv_heads * shape.head_dim)
+                               .reshape({batch, length, 2 * shape.kv_heads, shape.head_dim});
+  if (earlier.memory != nullptr) {
+    remember(earlier, qkv, length, shape);
+    keys_values = earlier.memory->narrow(1, 0, total)
+                      .reshape({batch, total, 2 * shape.kv_heads, shape.head_dim});
+  }
+  at::Tensor q = qkv.narrow(1, 0, q_width).reshape({batch, length, shape.heads, shape.head_dim});
+  at::Tensor k = keys_values.narrow(2, 0, shape.kv_heads);
+  const at::Tensor v = keys_values.narrow(2, shape.kv_heads, shape.kv_heads).transpose(1, 2);
+  if (weights.q_norm.defined()) {
+    q = norm(NormKind::kRms, shape.norm_eps, q, weights.q_norm, {});
+    k = norm(NormKind::kRms, shape.norm_eps, k, weights.k_norm, {});
   }
   q = q.transpose(1, 2);
   k = k.transpose(1, 2);
   if (shape.rotary != nullptr) {
-    const auto [cosine, sine] = shape.rotary->tensors(length, qkv.device());
-    q = rotated(q, cosine, sine);
+    const auto [cosine, sine] = shape.rotary->tensors(total, qkv.device());
+    q = rotated(q, cosine.narrow(0, earlier.begin, length), sine.narrow(0, earlier.begin, length));
     k = rotated(k, cosine, sine);
   }
+  const bool limited = shape.window > 0 && shape.window < total;
   const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-  const at::Tensor context = at::scaled_dot_product_attention(
-      q, k, v, std::nullopt, 0.0, /*is_causal=*/true, scale, shape.heads != shape.kv_heads);
+  const at::Tensor context =
+      limited || weights.sinks.defined() || earlier.begin > 0
+          ? attention_in_blocks(q, k, v, shape.window, weights.sinks)
+          : at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, scale,
+                                             shape.heads != shape.kv_heads);
   return context.transpose(1, 2).reshape({batch * length, q_width});
 }
 
@@ -166,13 +218,19 @@ at::Tensor activation(Activation kind, const at::Tensor& x) {
     return at::gelu(x, "tanh");
   }
   const std::int64_t width = x.size(-1) / 2;
+  if (kind == Activation::kClampedSwiGlu) {
+    const at::Tensor pairs = x.reshape({-1, width, 2});
+    const at::Tensor gate = pairs.select(2, 0).clamp_max(kGateLimit);
+    const at::Tensor up = pairs.select(2, 1).clamp(-kGateLimit, kGateLimit);
+    return (up + 1) * (gate * at::sigmoid(gate * kGateSlope));
+  }
   return at::silu(x.narrow(-1, 0, width)) * x.narrow(-1, width, width);
 }
 
 at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight* positions,
-                     std::optional<std::int64_t> padding) {
+                     std::optional<std::int64_t> padding, std::int64_t begin) {
   const at::Tensor rows = at::embedding(table.value, tokens, padding.value_or(-1));
-  return positions == nullptr ? rows : rows + positions->value.narrow(0, 0, tokens.size(1));
+  return positions == nullptr ? rows : rows + positions->value.narrow(0, begin, tokens.size(1));
 }
 
 at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output) {

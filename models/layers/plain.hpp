@@ -31,19 +31,27 @@ void take_always(bool always) noexcept;
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
                                 std::span<Weight* const> biases, bool input_major);
 
-/// As causal_attention(): qkv [B * length, (heads + 2 kv_heads) * head_dim]. The norms may be undefined.
+/// As causal_attention(). Each of the weights may be undefined.
+struct PlainAttentionWeights {
+  at::Tensor q_norm, k_norm, sinks;
+};
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t length,
-                                   const AttentionShape& shape, const at::Tensor& q_norm,
-                                   const at::Tensor& k_norm);
+                                   const AttentionShape& shape,
+                                   const PlainAttentionWeights& weights,
+                                   const EarlierText& earlier = {});
 
 [[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
 
 /// As embedding(). A token outside the table is not found here: the device faults.
 [[nodiscard]] at::Tensor embedding(const at::Tensor& tokens, const Weight& table,
-                                   const Weight* positions, std::optional<std::int64_t> padding);
+                                   const Weight* positions, std::optional<std::int64_t> padding,
+                                   std::int64_t begin = 0);
 
 /// h: [B, T, H] behind the final norm; as loss_head() from there on.
 [[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);
+
+/// Queries whose scores are held at a time where windows or sinks ask for that.
+[[nodiscard]] std::int64_t attention_block_rows() noexcept;
 
 /// Tokens whose logits are held at a time.
 [[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/layers/plain.hpp"
+#include "models/layers/plain_experts.hpp"
 
 namespace tandem::plain {
 namespace {
@@ -17,8 +18,9 @@ struct TokenBytes {
   std::int64_t backward = 0;
 };
 
-TokenBytes attention_memory(const BlockShape& shape, std::int64_t size) {
+TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   const AttentionShape& a = shape.attention;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t q = a.heads * a.head_dim;
   const std::int64_t kv = a.kv_heads * a.head_dim;
   const std::int64_t turned = a.rotary != nullptr ? q + kv : 0;
@@ -31,21 +33,50 @@ TokenBytes attention_memory(const BlockShape& shape, std::int64_t size) {
   bytes.forward = turned * 2 * kFloat;
   // Gradients of q, k and v as attention gives them, and of what they were made from.
   bytes.backward = 2 * (q + 2 * kv) * size + turned * 2 * kFloat;
+  const bool limited = a.window > 0 && a.window < batch.length;
+  if (limited || a.sinks) {  // row blocks by plain operations, which keep a block's weights
+    const std::int64_t block = std::min(batch.length, attention_block_rows());
+    const std::int64_t keys =
+        limited ? std::min(batch.length, a.window + block) : (batch.length + block) / 2;
+    const std::int64_t scores = a.heads * keys;
+    bytes.kept += scores * (kFloat + size);
+    const std::int64_t at_once =
+        scores * block / batch.length;  // of a token, as if all had a share
+    bytes.forward += 3 * at_once * kFloat;
+    bytes.backward += 3 * at_once * kFloat;
+  }
   return bytes;
 }
 
 TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
   const std::int64_t parts = inputs_per_output(shape.activation);
-  const std::int64_t copies = std::max<std::int64_t>(1, shape.experts_per_token);
-  const std::int64_t wide = copies * shape.intermediate;
+  const std::int64_t wide = shape.intermediate;
   // The middle of the block, behind the norm, the MLP's input to its activation, what that gives; gated: also the gate.
   TokenBytes bytes{.kept = (2 * shape.hidden + 2 * parts * wide) * size + kNormFloats * kFloat};
-  if (shape.experts >
-      0) {  // tokens in the experts' order and what those gave; the router's probabilities
-    bytes.kept += 2 * copies * shape.hidden * size + 2 * shape.experts * kFloat;
-  }
   // The gradients of the activation, of its inputs, and of the slices that those are.
   bytes.backward = (parts * wide + parts * wide + wide + shape.hidden) * size;
+  return bytes;
+}
+
+/// In all, not for a token: rows are padded to whole blocks of an expert.
+ActivationBytes expert_memory(const BlockShape& shape, const BatchShape& batch) {
+  const ExpertShape& e = shape.experts;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  const std::int64_t up = e.width * inputs_per_output(e.activation);
+  const std::int64_t rows = padded_expert_rows(tokens * e.per_token, e.count);
+  // One of the two layers' matrices side by side, where they are not so in the unit.
+  const std::int64_t matrices = e.count * shape.hidden * up;
+  const std::int64_t copies = e.layout == ExpertLayout::kApart ? 2 * matrices * size : 0;
+  ActivationBytes bytes;
+  // The middle of the block, behind the norm, rows before the activation, logits and shares.
+  bytes.kept =
+      tokens * (2 * shape.hidden * size + (2 * e.count + 2 * e.per_token + kNormFloats) * kFloat) +
+      rows * (up * size + 2 * sizeof(std::int64_t));
+  bytes.forward = rows * (2 * shape.hidden + e.width) * size + copies;
+  // Rows of both widths and their gradients; the matrices' gradient in fp32.
+  bytes.backward =
+      rows * (3 * shape.hidden + 2 * up + 2 * e.width) * size + copies + matrices * kFloat;
   return bytes;
 }
 
@@ -54,14 +85,20 @@ TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
 ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch) {
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
-  const TokenBytes attention = attention_memory(shape, size);
-  const TokenBytes mlp = mlp_memory(shape, size);
-  ActivationBytes bytes{.output = tokens * shape.hidden * size,
-                        .kept = tokens * (attention.kept + mlp.kept)};
+  const TokenBytes attention = attention_memory(shape, batch);
+  ActivationBytes mlp;
+  if (shape.experts.count > 0) {
+    mlp = expert_memory(shape, batch);
+  } else {
+    const TokenBytes each = mlp_memory(shape, size);
+    mlp = {.kept = tokens * each.kept, .backward = tokens * each.backward};
+  }
+  const std::int64_t border = tokens * shape.hidden * size;
   // What attention makes beside it is gone before the MLP begins.
-  bytes.forward = tokens * std::max(shape.hidden * size, attention.forward - mlp.kept);
-  bytes.backward = tokens * (std::max(attention.backward, mlp.backward) + 2 * shape.hidden * size);
-  return bytes;
+  return {.output = border,
+          .kept = tokens * attention.kept + mlp.kept,
+          .forward = std::max({border, mlp.forward, tokens * attention.forward - mlp.kept}),
+          .backward = std::max(tokens * attention.backward, mlp.backward) + 2 * border};
 }
 
 ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const BatchShape& batch) {

@@ -1,21 +1,23 @@
 // models/layers/rotary.hpp — cosines and sines of rotary positions, fp32, for as many positions as were ever asked for.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "models/layers/rotary_scaling.hpp"
+
 namespace tandem {
 
-/// Angles p * theta^(-2i/dim) (Su et al., 2021), multiplied in fp32 as Transformers does. Compute lane only.
+/// Angles position * frequency, multiplied in fp32 as Transformers does. Compute lane only.
 class RotaryTable {
  public:
-  /// `dim`: elements of a head that are rotated, even.
-  RotaryTable(double theta, std::int64_t dim);
+  explicit RotaryTable(RotaryScaling scaling);
 
-  [[nodiscard]] std::int64_t dim() const { return dim_; }
+  [[nodiscard]] std::int64_t dim() const { return scaling_.dim; }
   /// [length][dim / 2] each; pointers stay valid until a longer table is asked for.
   struct View {
     const float* cosine;
@@ -26,10 +28,13 @@ class RotaryTable {
   std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device);
 
  private:
-  std::int64_t dim_;
-  std::vector<float> frequencies_;
-  std::vector<float> cosine_, sine_;
-  at::Tensor cosine_there_, sine_there_;
+  struct Table {
+    std::vector<float> frequencies, cosine, sine;
+    at::Tensor cosine_there, sine_there;
+  };
+
+  RotaryScaling scaling_;
+  std::array<Table, 2> tables_;  // the second for long texts
 };
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
 // models/layers/transformer_block.hpp — the one pre-norm decoder block, configured; families only describe it.
 //
 //   x = x + Out(Attention(In(Norm(x))))
-//   x = x + Down(Activation(Up(Norm(x))))
+//   x = x + Down(Activation(Up(Norm(x))))     or     x = x + sum of w_e Expert_e(Norm(x)) (models/layers/experts.hpp)
 // Weights come in one fixed order, so that what is used together lies together: BlockNames lists it.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
+#include "models/layers/experts.hpp"
 
 namespace tandem {
 
@@ -25,9 +26,8 @@ struct BlockShape {
   AttentionShape attention;
   Activation activation = Activation::kSwiGlu;
   bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
-  std::int64_t experts =
-      0;  // described only: the MLP is so many, each token takes experts_per_token
-  std::int64_t experts_per_token = 0;
+  ExpertShape
+      experts;  // of the layers that have some; `intermediate` and `activation` are the dense ones'
 };
 
 /// Names of a block's parameters in the order of its unit. A group is empty where the family has no such parameter; where
@@ -36,19 +36,35 @@ struct BlockNames {
   std::vector<std::string> attention_norm;  // weight[, bias]
   std::vector<std::string> qkv, qkv_bias;
   std::vector<std::string> qk_norm;  // q, k
+  std::vector<std::string> sinks;    // one per head
   std::vector<std::string> attention_out, attention_out_bias;
   std::vector<std::string> mlp_norm;  // weight[, bias]
   std::vector<std::string> up, up_bias;
   std::vector<std::string> down, down_bias;
+  std::vector<std::string>
+      router;  // weight[, bias]; empty: a dense layer, and then those above are not
+  std::vector<std::string> experts;  // as ExpertShape::parameters() has them
 };
+
+/// Of one layer of a model: without experts where the names have none.
+BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 
 /// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
 ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);
 
-/// The block's parameters with their shapes, in order.
-UnitSpec block_unit(std::string name, const BlockShape& shape, const BlockNames& names);
+/// What is gathered, reduced and updated as one. A segment needs all of its units whatever the routes, so the order of
+/// collectives is the plan's with each of them.
+enum class LeafModule : std::uint8_t {
+  kBlock,    // a block with all of its experts
+  kMixture,  // its router and experts apart from the rest
+  kExpert,   // each expert by itself where its parameters are its own; else as kMixture
+};
 
-/// The segment; its weights are those of block_unit(), in that order. `names` says which groups there are.
+/// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for.
+std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
+                                  const BlockNames& names, LeafModule leaf);
+
+/// The segment; its weights are those of block_units(), in that order. `names` says which groups there are.
 std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names);
 
 }  // namespace tandem

@@ -46,6 +46,15 @@ void JoinedWeights::write_gradient(const float* sums, float scale) const {
 }
 
 void JoinedWeights::write_gradient_product(const at::Tensor& a, const at::Tensor& b) const {
+  std::vector<Product> products;
+  append_gradient_products(a, b, products);
+  for (const Product& p : products) {
+    multiply(p.c, p.a, p.b, p.start);
+  }
+}
+
+void JoinedWeights::append_gradient_products(const at::Tensor& a, const at::Tensor& b,
+                                             std::vector<Product>& products) const {
   if (!parts_.front()->wants_grad) {
     return;  // parts are of one unit: none does
   }
@@ -57,12 +66,13 @@ void JoinedWeights::write_gradient_product(const at::Tensor& a, const at::Tensor
     return written ? ProductStart::kAccumulate : ProductStart::kZero;
   };
   if (alike) {
-    multiply(joined(parts_, &Weight::grad), a, b, start(parts_.front()->grad_written));
+    products.push_back({joined(parts_, &Weight::grad), a, b, start(parts_.front()->grad_written)});
   }
   std::int64_t row = 0;
   for (Weight* part : parts_) {
     if (!alike) {
-      multiply(part->grad, a.narrow(0, row, part->grad.size(0)), b, start(part->grad_written));
+      products.push_back(
+          {part->grad, a.narrow(0, row, part->grad.size(0)), b, start(part->grad_written)});
     }
     row += part->grad.size(0);
     part->grad_written = true;
@@ -99,6 +109,10 @@ at::Tensor LinearWeights::forward(const at::Tensor& x, const at::Tensor& residua
 
 void LinearWeights::backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
   multiply(dx, dy, input_major ? weight.value().t() : weight.value());
+}
+
+void LinearWeights::add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
+  multiply(dx, dy, input_major ? weight.value().t() : weight.value(), ProductStart::kAccumulate);
 }
 
 void LinearWeights::backward_weight(const at::Tensor& dy, const at::Tensor& x) const {

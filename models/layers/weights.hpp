@@ -29,6 +29,9 @@ class JoinedWeights {
   void write_gradient(const float* sums, float scale = 1.0F) const;
   /// gradient = or += a b, by the weights' contract; a: [rows of all parts, K].
   void write_gradient_product(const at::Tensor& a, const at::Tensor& b) const;
+  /// The products that write_gradient_product() would make, for a call that makes many: they must be made.
+  void append_gradient_products(const at::Tensor& a, const at::Tensor& b,
+                                std::vector<Product>& products) const;
   /// Nothing contributes: the gradient is zero unless it was written before.
   void write_zero_gradient() const;
   /// For a kernel that writes or adds by itself: call(gradient, add) for each part.
@@ -57,6 +60,8 @@ struct LinearWeights {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}) const;
   /// dx into `dx` [rows, in].
   void backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
+  /// `dx` plus dx, in its place.
+  void add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
   void backward_weight(const at::Tensor& dy, const at::Tensor& x) const;
 };
 

@@ -48,7 +48,7 @@ std::int64_t count_of(const Model& model) {
 }
 
 HfConfig sizes_of(const std::string& file) {
-  return read_hf_config(kConfigs / file, {.only_sizes = true});
+  return read_hf_config(kConfigs / file, {.accept_dropout = true});
 }
 
 class Descriptions : public testing::Test {
@@ -72,34 +72,41 @@ TEST_F(Descriptions, HaveThePublishedNumbersOfParameters) {
       {"gpt-oss-20b.json", 20'914'757'184},
       {"gpt2.json", 124'439'808}};
   for (const auto& [file, parameters] : published) {
-    EXPECT_EQ(count_of(describe_causal_lm(sizes_of(file))), parameters) << file;
+    EXPECT_EQ(count_of(make_causal_lm(sizes_of(file))), parameters) << file;
   }
 }
 
-TEST_F(Descriptions, OfBuiltFamiliesAreTheUnitsOfTheRun) {
-  for (const char* file : {"Qwen3-0.6B.json", "gpt2.json"}) {
+TEST_F(Descriptions, ListTheTensorsOfTheCheckpointOnce) {
+  for (const char* file :
+       {"Qwen3-0.6B.json", "gpt2.json", "Llama-3.1-8B.json", "Phi-4.json",
+        "Seed-OSS-36B.assembled.json", "Qwen3-30B-A3B.json", "gpt-oss-20b.json"}) {
     const HfConfig config = sizes_of(file);
-    const Model described = describe_causal_lm(config);
-    const Model built = make_causal_lm(config);
-    ASSERT_EQ(described.units.size(), built.units.size());
-    EXPECT_EQ(shapes_of(described), shapes_of(built));
-    EXPECT_NE(described.segments.front().run, nullptr);
+    const Model model = make_causal_lm(config);
+    EXPECT_NE(model.segments.front().run, nullptr);
     Shapes checkpoint;
     for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
       checkpoint.emplace(tensor.name, tensor.shape);
     }
-    EXPECT_EQ(shapes_of(described), checkpoint) << file;
+    EXPECT_EQ(shapes_of(model), checkpoint) << file;
   }
 }
 
-TEST_F(Descriptions, OfOtherFamiliesCannotBeRun) {
-  const HfConfig llama = sizes_of("Llama-3.1-8B.json");
-  for (const SegmentSpec& segment : describe_causal_lm(llama).segments) {
-    EXPECT_EQ(segment.run, nullptr) << segment.name;
-    EXPECT_TRUE(segment.activations) << segment.name;
-  }
-  EXPECT_THROW((void)make_causal_lm(llama), Error);
-  EXPECT_THROW((void)read_hf_config(kConfigs / "Llama-3.1-8B.json"), Error);
+TEST_F(Descriptions, LeafModulesCutUnitsAndKeepTheOrder) {
+  const HfConfig config = sizes_of("Qwen3-30B-A3B.json");
+  const auto names_of = [&](std::string_view leaf, std::size_t units) {
+    const Model model = make_causal_lm(config, leaf);
+    EXPECT_EQ(model.units.size(), units) << leaf;
+    std::vector<std::string> names;
+    for (const WeightRef& ref : model.segments[1].weights) {
+      names.push_back(model.units[ref.unit].parameters[ref.parameter].name);
+    }
+    return names;
+  };
+  const auto whole = names_of("", 50);
+  EXPECT_EQ(whole.size(), 9U + 3 * 128);
+  EXPECT_EQ(names_of("Qwen3MoeDecoderLayer", 50), whole);
+  EXPECT_EQ(names_of("Qwen3MoeSparseMoeBlock", 50 + 48), whole);
+  EXPECT_EQ(names_of("Qwen3MoeMLP", 50 + 48 * 129), whole);
 }
 
 /// Transformers' own parameters on the meta device; joined experts are left to the count.
@@ -138,7 +145,7 @@ TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
       "gpt2.json"};
   for (const std::string& file : files) {
     std::string json = "{";
-    for (const auto& [name, shape] : shapes_of(describe_causal_lm(sizes_of(file)))) {
+    for (const auto& [name, shape] : shapes_of(make_causal_lm(sizes_of(file)))) {
       json +=
           fmt::format("{}\"{}\": [{}]", json.size() > 1 ? ", " : "", name, fmt::join(shape, ", "));
     }
@@ -166,7 +173,7 @@ FitReport on_h200(const std::string& file, PlanInput input) {
   input.activation_checkpointing = true;
   const MemoryLimits limits = {.device = MemoryLimit{139 * kGiB, "of an H200"},
                                .host = MemoryLimit{128 * kGiB, "of the host"}};
-  return check_fit(describe_causal_lm(sizes_of(file)), input, limits);
+  return check_fit(make_causal_lm(sizes_of(file)), input, limits);
 }
 
 TEST_F(Descriptions, PlansOfLargeModelsAreSane) {

@@ -1,6 +1,8 @@
 // config.json: both spellings are understood, what cannot be computed is refused.
+#include <cmath>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "models/io/hf_config.hpp"
@@ -35,7 +37,7 @@ std::string changed(std::string_view json, std::string_view key, std::string_vie
 
 TEST(IoHfConfig, ReadsQwen3) {
   const HfConfig config = parse(kQwen3);
-  EXPECT_EQ(config.family, ModelFamily::kQwen3);
+  EXPECT_EQ(config.model_type, "qwen3");
   EXPECT_EQ(config.architectures, std::vector<std::string>{"Qwen3ForCausalLM"});
   EXPECT_EQ(config.vocab_size, 331);
   EXPECT_EQ(config.hidden_size, 64);
@@ -44,7 +46,7 @@ TEST(IoHfConfig, ReadsQwen3) {
   EXPECT_EQ(config.key_value_size(), 64);
   EXPECT_EQ(config.intermediate_size, 160);
   EXPECT_EQ(config.norm_eps, 1e-5);
-  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.rope.theta, 1e6);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.initializer_range, 0.03);
   EXPECT_EQ(config.pad_token_id, 94);
@@ -55,7 +57,8 @@ TEST(IoHfConfig, ReadsQwen3) {
 
 TEST(IoHfConfig, ReadsGpt2WithItsDefaults) {
   const HfConfig config = parse(kGpt2);
-  EXPECT_EQ(config.family, ModelFamily::kGpt2);
+  EXPECT_EQ(config.model_type, "gpt2");
+  EXPECT_EQ(config.rope.kind, RotaryKind::kNone);
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_EQ(config.num_key_value_heads, 4);
   EXPECT_EQ(config.intermediate_size, 256);
@@ -71,7 +74,7 @@ TEST(IoHfConfig, ReadsTheSpellingOfTransformers5) {
   json = changed(changed(json, "dtype", "\"float32\""), "layer_types",
                  R"(["full_attention", "full_attention", "full_attention"])");
   const HfConfig config = parse(json);
-  EXPECT_EQ(config.rope_theta, 500000);
+  EXPECT_EQ(config.rope.theta, 500000);
   EXPECT_EQ(config.dtype, "float32");
 }
 
@@ -83,7 +86,7 @@ TEST(IoHfConfig, ReadsBothSpellingsOfTheReferenceModelsAlike) {
     const HfConfig b = read_hf_config(folder / "config.transformers5.json");
     EXPECT_EQ(a.vocab_size, b.vocab_size);
     EXPECT_EQ(a.hidden_size, b.hidden_size);
-    EXPECT_EQ(a.rope_theta, b.rope_theta);
+    EXPECT_EQ(a.rope, b.rope);
     EXPECT_EQ(a.norm_eps, b.norm_eps);
     EXPECT_EQ(a.intermediate_size, b.intermediate_size);
     EXPECT_EQ(a.tie_word_embeddings, b.tie_word_embeddings);
@@ -100,13 +103,41 @@ TEST(IoHfConfig, ReadsPublishedConfigs) {
   const HfConfig gpt2 = read_hf_config(folder / "gpt2.json", {.accept_dropout = true});
   EXPECT_EQ(gpt2.dropout, 0.1);
   expect_error([&] { (void)read_hf_config(folder / "gpt2.json"); }, {"dropout is not supported"});
-  expect_error([&] { (void)read_hf_config(folder / "Llama-3.1-8B.json"); },
-               {"unknown architecture \"llama\"", "gpt2, qwen3"});
+  EXPECT_EQ(read_hf_config(folder / "Llama-3.1-8B.json").rope,
+            (RotaryScaling{.kind = RotaryKind::kLlama3,
+                           .theta = 500000,
+                           .dim = 128,
+                           .factor = 8,
+                           .original_positions = 8192}));
+  const HfConfig phi = read_hf_config(folder / "Phi-4.json");
+  EXPECT_EQ(phi.rope.kind, RotaryKind::kDefault);
+  EXPECT_TRUE(phi.windows.empty());
+  EXPECT_FALSE(phi.attention_bias);
+  expect_error([&] { (void)read_hf_config(folder / "Seed-OSS-36B.assembled.json"); },
+               {"attention_dropout is 0.1"});
+  const HfConfig seed =
+      read_hf_config(folder / "Seed-OSS-36B.assembled.json", {.accept_dropout = true});
+  EXPECT_TRUE(seed.attention_bias);
+  EXPECT_FALSE(seed.attention_out_bias);
+  const HfConfig moe = read_hf_config(folder / "Qwen3-30B-A3B.json");
+  EXPECT_EQ(moe.experts, 128);
+  EXPECT_TRUE(moe.norm_topk_prob);
+  EXPECT_TRUE(moe.windows.empty());
+  const HfConfig oss = read_hf_config(folder / "gpt-oss-20b.json");
+  EXPECT_TRUE(oss.attention_sinks);
+  EXPECT_TRUE(oss.packed_experts);
+  EXPECT_EQ(oss.window(0), 128);
+  EXPECT_EQ(oss.window(1), 0);
+  EXPECT_EQ(oss.rope.kind, RotaryKind::kYarn);
+  EXPECT_FALSE(oss.rope.truncate);
+  EXPECT_NEAR(oss.rope.attention_factor, 0.1 * std::log(32.0) + 1, 1e-15);
+  EXPECT_EQ(oss.swiglu_limit, 7);
 }
 
 TEST(IoHfConfig, NamesKnownArchitectures) {
   expect_error([] { (void)parse(changed(kQwen3, "model_type", "\"mamba\"")); },
-               {"[model config]", "config.json", "$.model_type", "\"mamba\"", "gpt2, qwen3"});
+               {"[model config]", "config.json", "$.model_type", "\"mamba\"",
+                "gpt2, gpt_oss, llama, phi3, qwen3, qwen3_moe, seed_oss"});
   expect_error([] { (void)parse("{}"); }, {"\"model_type\" is missing"});
 }
 
@@ -128,10 +159,22 @@ TEST(IoHfConfig, RefusesBadQwen3Values) {
            {"rms_norm_eps", "0", "a number above 0"},
            {"rope_theta", "-1", "a number above 0"},
            {"hidden_act", "\"relu\"", "one of silu"},
-           {"rope_scaling", R"({"rope_type": "yarn", "factor": 4})", "scaled rotary"},
-           {"rope_scaling", R"({"type": "linear", "factor": 4})", "scaled rotary"},
-           {"rope_parameters", R"({"rope_type": "llama3"})", "scaled rotary"},
-           {"use_sliding_window", "true", "$.use_sliding_window is true"},
+           {"rope_scaling", R"({"rope_type": "dynamic", "factor": 4})",
+            "one of default, linear, llama3, longrope, yarn"},
+           {"rope_scaling", R"({"type": "linear"})", "\"factor\" is missing"},
+           {"rope_scaling", R"({"type": "linear", "factor": 0})", "a number above 0"},
+           {"rope_parameters", R"({"rope_type": "llama3", "factor": 8})", "\"low_freq_factor\""},
+           {"rope_parameters",
+            R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})",
+            "not above low_freq_factor"},
+           {"rope_scaling",
+            R"({"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [1, 2]})",
+            "has 2 numbers, 16 are needed"},
+           {"rope_parameters", R"({"full_attention": {"rope_type": "default"}})",
+            "for some layers"},
+           {"partial_rotary_factor", "0.5", "rotates whole heads"},
+           {"sliding_window", "0", "$.sliding_window is 0"},
+           {"head_dim", "514", "from 1 to 512"},
            {"layer_types", R"(["full_attention"])", "has 1 entries"},
            {"layer_types", R"(["full_attention", "sliding_attention", "full_attention"])",
             "$.layer_types[1]"},
@@ -163,6 +206,71 @@ TEST(IoHfConfig, RefusesBadGpt2Values) {
   }
 }
 
+/// A small config of another family, out of Qwen3's.
+std::string of_family(std::string_view type) {
+  return changed(changed(kQwen3, "model_type", fmt::format("\"{}\"", type)), "vocab_size", "40000");
+}
+
+TEST(IoHfConfig, ReadsSlidingWindows) {
+  using Windows = std::vector<std::int64_t>;
+  EXPECT_TRUE(parse(changed(kQwen3, "sliding_window", "9")).windows.empty()) << "not switched on";
+  std::string qwen = changed(kQwen3, "use_sliding_window", "true");
+  EXPECT_TRUE(parse(qwen).windows.empty()) << "from layer 28 on";
+  qwen = changed(changed(qwen, "max_window_layers", "1"), "sliding_window", "9");
+  EXPECT_EQ(parse(qwen).windows, (Windows{0, 9, 9}));
+  qwen =
+      changed(qwen, "layer_types", R"(["sliding_attention", "full_attention", "full_attention"])");
+  EXPECT_EQ(parse(qwen).windows, (Windows{9, 0, 0}));
+  EXPECT_EQ(parse(changed(of_family("phi3"), "sliding_window", "7")).windows, (Windows{7, 7, 7}));
+  EXPECT_TRUE(parse(of_family("phi3")).windows.empty());
+  EXPECT_TRUE(parse(changed(of_family("llama"), "sliding_window", "7")).windows.empty());
+  std::string oss =
+      changed(changed(of_family("gpt_oss"), "num_local_experts", "4"), "num_experts_per_tok", "2");
+  expect_error([&] { (void)parse(oss); }, {"rope_scaling is missing"});
+  oss = changed(oss, "rope_scaling", R"({"rope_type": "yarn", "factor": 32.0})");
+  EXPECT_EQ(parse(oss).windows, (Windows{128, 0, 128}));
+  expect_error([&] { (void)parse(changed(oss, "sliding_window", "null")); }, {"needs a width"});
+  expect_error([&] { (void)parse(changed(oss, "num_experts_per_tok", "5")); }, {"from 1 to 4"});
+  expect_error(
+      [&] { (void)parse(changed(oss, "quantization_config", R"({"quant_method": "awq"})")); },
+      {"\"mxfp4\""});
+}
+
+TEST(IoHfConfig, ReadsPhi3sOwnNames) {
+  std::string phi = changed(of_family("phi3"), "head_dim", "null");
+  EXPECT_EQ(parse(phi).head_dim, 16);
+  EXPECT_EQ(parse(phi).pad_token_id, 94);
+  phi = changed(phi, "partial_rotary_factor", "0.75");
+  EXPECT_EQ(parse(phi).rope.dim, 12);
+  phi = changed(changed(phi, "partial_rotary_factor", "0.25"), "original_max_position_embeddings",
+                "128");
+  phi = changed(phi, "rope_scaling",
+                R"({"type": "su", "short_factor": [1, 1.5], "long_factor": [1, 4]})");
+  const RotaryScaling rope = parse(phi).rope;
+  EXPECT_EQ(rope.kind, RotaryKind::kLongRope);
+  EXPECT_EQ(rope.original_positions, 128);
+  EXPECT_EQ(rope.factor, 4) << "512 / 128";
+  EXPECT_NEAR(rope.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(128.0)), 1e-15);
+  EXPECT_TRUE(rope.is_long(129));
+  expect_error(
+      [&] {
+        (void)parse(
+            changed(of_family("phi3"), "rope_scaling", R"({"type": "llama3", "factor": 8})"));
+      },
+      {"one of default, longrope"});
+  expect_error([&] { (void)parse(changed(phi, "attention_bias", "true")); },
+               {"$.attention_bias is true"});
+}
+
+TEST(IoHfConfig, KnowsTheFamiliesDefaultPadding) {
+  std::string json(of_family("phi3"));
+  const std::size_t at = json.find(", \"pad_token_id\": 94");
+  ASSERT_NE(at, std::string::npos);
+  json.erase(at, 20);
+  EXPECT_EQ(parse(json).pad_token_id, 32000);
+  EXPECT_EQ(parse(changed(json, "pad_token_id", "null")).pad_token_id, std::nullopt);
+}
+
 TEST(IoHfConfig, RefusesMissingFiles) {
   const test::TempDir dir;
   expect_error([&] { (void)read_hf_config(dir.path()); }, {"config.json", "No such file"});
@@ -185,6 +293,14 @@ TEST(IoHfConfig, WritesTheOriginalWithAnotherType) {
   EXPECT_EQ(parse(json).dtype, "bfloat16");
   EXPECT_EQ(json.find("torch_dtype"), std::string::npos);
   EXPECT_NE(json.find("{\"dtype\": 1}"), std::string::npos);
+}
+
+TEST(IoHfConfig, LeavesOutAMember) {
+  EXPECT_EQ(without_json_member(R"({"a": 1, "b": [2, {"c": 3}], "d": 4})", "b"),
+            R"({"a": 1, "d": 4})");
+  EXPECT_EQ(without_json_member(R"({"a": 1})", "a"), "{}");
+  EXPECT_EQ(without_json_member("{\n  \"a\": 1,\n  \"b\": 2\n}", "b"), "{\n  \"a\": 1\n}");
+  EXPECT_EQ(without_json_member(R"({"a": 1})", "c"), R"({"a": 1})");
 }
 
 }  // namespace

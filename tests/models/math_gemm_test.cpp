@@ -71,6 +71,37 @@ TEST_P(Products, WriteOnlyInsideTheirRows) {
   EXPECT_TRUE((whole.narrow(0, 38, 2) == 7).all().item<bool>());
 }
 
+TEST_P(Products, OfAGroupAreThoseOfEach) {
+  const at::ScalarType type = std::get<1>(GetParam());
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 2, 5}) {
+    at::set_num_threads(count);
+    std::vector<Product> group;
+    std::vector<at::Tensor> expected;
+    std::uint64_t seed = 0;
+    for (const Extents& e : {Extents{300, 600, 40}, Extents{1, 45, 7}, Extents{20, 33, 0},
+                             Extents{0, 33, 9}, Extents{3, 700, 300}}) {
+      for (const ProductStart start : {ProductStart::kZero, ProductStart::kAccumulate}) {
+        const at::Tensor a = operand(e.m, e.k, seed % 3 == 0, type, seed + 1);
+        const at::Tensor b = operand(e.k, e.n, seed % 2 == 0, type, seed + 2);
+        group.push_back({random({e.m, e.n}, seed + 3).to(type), a, b, start});
+        expected.push_back(group.back().c.clone());
+        if (e.m > 0 && e.k > 0) {
+          multiply(expected.back(), a, b, start);
+        } else if (start == ProductStart::kZero) {
+          expected.back().zero_();
+        }
+        seed += 5;
+      }
+    }
+    multiply_grouped(group);
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      EXPECT_TRUE(at::equal(group[i].c, expected[i])) << i << ", " << count << " threads";
+    }
+  }
+  at::set_num_threads(threads);
+}
+
 INSTANTIATE_TEST_SUITE_P(Providers, Products,
                          testing::Combine(testing::Values("own", "aten", "onednn", "auto"),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),

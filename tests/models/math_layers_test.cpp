@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "models/layers/attention.hpp"
@@ -9,6 +10,7 @@
 #include "models/layers/linear.hpp"
 #include "models/layers/loss_head.hpp"
 #include "models/layers/norm_linear.hpp"
+#include "models/layers/plain.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/models/math_support.hpp"
 
@@ -84,7 +86,8 @@ TEST_P(Layers, LinearWithResidualAndBias) {
 }
 
 TEST_P(Layers, ActivatedLinear) {
-  for (const Activation kind : {Activation::kSwiGlu, Activation::kGeluTanh}) {
+  for (const Activation kind :
+       {Activation::kSwiGlu, Activation::kGeluTanh, Activation::kClampedSwiGlu}) {
     const std::int64_t width = 35;
     Parameters p({random({12, width}, 1)}, type());
     // Large values too: the exponential must neither overflow nor lose its sign.
@@ -92,11 +95,16 @@ TEST_P(Layers, ActivatedLinear) {
     const double large = type() == at::kHalf ? 40.0 : 200.0;  // its square still fits into fp16
     x.value.detach()[0].fill_(-large);
     x.value.detach()[1].fill_(large);
+    x.value.detach()[2].fill_(7.0);  // where gpt-oss's are cut
     x.reference.detach().copy_(x.value.detach());
     Input residual(random({21, 12}, 3), type());
     at::Tensor a;
     if (kind == Activation::kSwiGlu) {
       a = at::silu(x.reference.narrow(1, 0, width)) * x.reference.narrow(1, width, width);
+    } else if (kind == Activation::kClampedSwiGlu) {
+      const at::Tensor pairs = x.reference.view({21, width, 2});
+      const at::Tensor gate = pairs.select(2, 0).clamp_max(7);
+      a = (pairs.select(2, 1).clamp(-7, 7) + 1) * gate * at::sigmoid(1.702 * gate);
     } else {
       a = at::gelu(x.reference, "tanh");
     }
@@ -115,7 +123,14 @@ TEST_P(Layers, ActivatedLinear) {
 struct AttentionCase {
   std::int64_t batch, length, heads, kv_heads, head_dim;
   bool norms, rotary;
+  std::int64_t window = 0;
+  bool sinks = false;
 };
+
+std::shared_ptr<RotaryTable> usual_rotary(std::int64_t dim) {
+  return std::make_shared<RotaryTable>(
+      RotaryScaling{.kind = RotaryKind::kDefault, .theta = 1e4, .dim = dim});
+}
 
 at::Tensor rotated(const at::Tensor& x_BHTD, double theta) {
   const std::int64_t dim = x_BHTD.size(-1);
@@ -129,58 +144,156 @@ at::Tensor rotated(const at::Tensor& x_BHTD, double theta) {
   return x_BHTD * cosine + halves * sine;
 }
 
+/// Attention by the book, in double. sinks: [heads] or undefined.
+at::Tensor attention_of(const AttentionCase& c, const at::Tensor& qkv, const at::Tensor& q_norm,
+                        const at::Tensor& k_norm, const at::Tensor& sinks) {
+  const auto heads_of = [&](std::int64_t first, std::int64_t count) {
+    return qkv.narrow(1, first * c.head_dim, count * c.head_dim)
+        .view({c.batch, c.length, count, c.head_dim})
+        .transpose(1, 2);
+  };
+  at::Tensor q = heads_of(0, c.heads);
+  at::Tensor k = heads_of(c.heads, c.kv_heads);
+  const at::Tensor v = heads_of(c.heads + c.kv_heads, c.kv_heads);
+  if (c.norms) {
+    q = rms(q, q_norm, 1e-6);
+    k = rms(k, k_norm, 1e-6);
+  }
+  if (c.rotary) {
+    q = rotated(q, 1e4);
+    k = rotated(k, 1e4);
+  }
+  const std::int64_t group = c.heads / c.kv_heads;
+  at::Tensor scores =
+      at::matmul(q, k.repeat_interleave(group, 1).transpose(2, 3)) / std::sqrt(c.head_dim);
+  at::Tensor hidden = at::ones({c.length, c.length}, at::kBool).triu(1);
+  if (c.window > 0) {
+    hidden = hidden.logical_or(at::ones({c.length, c.length}, at::kBool).tril(-c.window));
+  }
+  scores = scores.masked_fill(hidden, -INFINITY);
+  if (c.sinks) {
+    scores = at::cat({scores, sinks.view({1, -1, 1, 1}).expand({c.batch, -1, c.length, 1})}, -1);
+  }
+  const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, c.length);
+  return at::matmul(weights, v.repeat_interleave(group, 1))
+      .transpose(1, 2)
+      .reshape({c.batch * c.length, c.heads * c.head_dim});
+}
+
+struct AttentionRun {
+  explicit AttentionRun(const AttentionCase& c, at::ScalarType type)
+      : qkv(random({c.batch * c.length, (c.heads + 2 * c.kv_heads) * c.head_dim}, 1), type),
+        weights({random({c.head_dim}, 2, 0.2) + 1, random({c.head_dim}, 3, 0.2) + 1,
+                 random({c.heads}, 7)},
+                type),
+        shape{c.heads, c.kv_heads, c.head_dim, 1e-6, c.rotary ? usual_rotary(c.head_dim) : nullptr,
+              c.window},
+        reference(attention_of(c, qkv.reference, weights.reference(0), weights.reference(1),
+                               weights.reference(2))) {}
+  AttentionWeights fused(const AttentionCase& c) {
+    return {c.norms ? join(weights, 0) : JoinedWeights(),
+            c.norms ? join(weights, 1) : JoinedWeights(),
+            c.sinks ? join(weights, 2) : JoinedWeights()};
+  }
+  plain::PlainAttentionWeights plain_ones(const AttentionCase& c) {
+    return {c.norms ? weights[0].value : at::Tensor(), c.norms ? weights[1].value : at::Tensor(),
+            c.sinks ? weights[2].value : at::Tensor()};
+  }
+
+  Input qkv;
+  Parameters weights;
+  AttentionShape shape;
+  at::Tensor reference;
+};
+
+const AttentionCase kAttentionCases[] = {{2, 1, 2, 1, 8, true, true},
+                                         {1, 7, 3, 3, 16, false, false},
+                                         {2, 65, 4, 2, 32, true, true},
+                                         {1, 130, 6, 2, 20, true, true},
+                                         {1, 64, 2, 2, 64, false, true},
+                                         {2, 33, 4, 1, 10, true, false},
+                                         {2, 70, 4, 2, 16, false, true, 5},
+                                         {1, 200, 4, 2, 16, true, true, 64},
+                                         {1, 9, 2, 1, 8, false, true, 9},
+                                         {2, 40, 4, 2, 16, false, true, 1, true},
+                                         {2, 130, 6, 3, 16, false, true, 33, true},
+                                         {1, 66, 4, 1, 8, true, true, 0, true}};
+
 TEST_P(Layers, Attention) {
-  const AttentionCase cases[] = {{2, 1, 2, 1, 8, true, true},    {1, 7, 3, 3, 16, false, false},
-                                 {2, 65, 4, 2, 32, true, true},  {1, 130, 6, 2, 20, true, true},
-                                 {1, 64, 2, 2, 64, false, true}, {2, 33, 4, 1, 10, true, false}};
-  for (const AttentionCase& c : cases) {
+  for (const AttentionCase& c : kAttentionCases) {
     SCOPED_TRACE(testing::Message() << "length " << c.length << " head_dim " << c.head_dim);
-    const std::int64_t width = (c.heads + 2 * c.kv_heads) * c.head_dim;
-    Input qkv(random({c.batch * c.length, width}, 1), type());
-    std::vector<at::Tensor> initial;
-    if (c.norms) {
-      initial = {random({c.head_dim}, 2, 0.2) + 1, random({c.head_dim}, 3, 0.2) + 1};
-    }
-    Parameters p(initial, type());
-    AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 1e-6,
-                         c.rotary ? std::make_shared<RotaryTable>(1e4, c.head_dim) : nullptr};
-    const at::Tensor got =
-        causal_attention(qkv.value, c.length, shape, c.norms ? join(p, 0) : JoinedWeights(),
-                         c.norms ? join(p, 1) : JoinedWeights());
-    const auto heads_of = [&](std::int64_t first, std::int64_t count) {
-      return qkv.reference.narrow(1, first * c.head_dim, count * c.head_dim)
-          .view({c.batch, c.length, count, c.head_dim})
-          .transpose(1, 2);
-    };
-    at::Tensor q = heads_of(0, c.heads);
-    at::Tensor k = heads_of(c.heads, c.kv_heads);
-    const at::Tensor v = heads_of(c.heads + c.kv_heads, c.kv_heads);
-    if (c.norms) {
-      q = rms(q, p.reference(0), 1e-6);
-      k = rms(k, p.reference(1), 1e-6);
-    }
-    if (c.rotary) {
-      q = rotated(q, 1e4);
-      k = rotated(k, 1e4);
-    }
-    const std::int64_t group = c.heads / c.kv_heads;
-    const at::Tensor scores =
-        at::matmul(q, k.repeat_interleave(group, 1).transpose(2, 3)) / std::sqrt(c.head_dim);
-    const at::Tensor later = at::ones({c.length, c.length}, at::kBool).triu(1);
-    const at::Tensor weights = at::softmax(scores.masked_fill(later, -INFINITY), -1);
-    const at::Tensor expected = at::matmul(weights, v.repeat_interleave(group, 1))
-                                    .transpose(1, 2)
-                                    .reshape({c.batch * c.length, c.heads * c.head_dim});
-    expect_near(got, expected, "context");
-    backward_both(got, expected, 4);
+    AttentionRun run(c, type());
+    const at::Tensor got = causal_attention(run.qkv.value, c.length, run.shape, run.fused(c));
+    expect_near(got, run.reference, "context");
+    backward_both(got, run.reference, 4);
     // With one key the scores don't matter: what is left of their gradient is rounding.
     if (c.length > 1) {
-      EXPECT_LE(relative_error(qkv.value.grad(), qkv.reference.grad()),
+      EXPECT_LE(relative_error(run.qkv.value.grad(), run.qkv.reference.grad()),
                 type() == at::kFloat ? 1e-5 : 3e-2);
-      for (std::size_t i = 0; i < p.size(); ++i) {
-        EXPECT_LE(relative_error(p[i].grad, p.reference(i).grad()),
-                  type() == at::kFloat ? 1e-5 : 4e-2);
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (i < 2 ? c.norms : c.sinks) {
+          EXPECT_LE(relative_error(run.weights[i].grad, run.weights.reference(i).grad()),
+                    type() == at::kFloat ? 1e-5 : 4e-2)
+              << i;
+        }
       }
+    }
+  }
+}
+
+TEST_P(Layers, PlainAttention) {
+  for (const AttentionCase& c : kAttentionCases) {
+    SCOPED_TRACE(testing::Message() << "length " << c.length << " head_dim " << c.head_dim);
+    AttentionRun run(c, type());
+    const at::Tensor got = plain::attention(run.qkv.value, c.length, run.shape, run.plain_ones(c));
+    EXPECT_LE(relative_error(got, run.reference), type() == at::kFloat ? 5e-6 : 3e-2);
+    backward_both(got, run.reference, 4);
+    if (c.length > 1) {
+      EXPECT_LE(relative_error(run.qkv.value.grad(), run.qkv.reference.grad()),
+                type() == at::kFloat ? 2e-5 : 4e-2);
+    }
+    if (c.sinks) {
+      EXPECT_LE(relative_error(run.weights[2].value.grad(), run.weights.reference(2).grad()),
+                type() == at::kFloat ? 2e-5 : 5e-2);
+    }
+  }
+}
+
+/// The rows of positions [from, to) of every sequence.
+at::Tensor rows_of(const AttentionCase& c, const at::Tensor& all, std::int64_t from,
+                   std::int64_t to) {
+  return all.detach()
+      .view({c.batch, c.length, -1})
+      .narrow(1, from, to - from)
+      .reshape({c.batch * (to - from), -1})
+      .contiguous();
+}
+
+TEST_P(Layers, AttentionContinuesATextInPieces) {
+  const c10::AutoGradMode no_grad(false);
+  for (const AttentionCase& c : kAttentionCases) {
+    SCOPED_TRACE(testing::Message() << "length " << c.length << " head_dim " << c.head_dim);
+    AttentionRun run(c, type());
+    at::Tensor memory;
+    at::Tensor plain_memory;
+    for (std::int64_t from = 0; from < c.length;) {
+      const std::int64_t to = std::min(c.length, from + (from == 0       ? 1 + c.length / 2
+                                                         : from % 2 == 0 ? 1
+                                                                         : 11));
+      const at::Tensor qkv = rows_of(c, run.qkv.value, from, to);
+      const at::Tensor expected = rows_of(c, run.reference, from, to);
+      const at::Tensor got =
+          causal_attention(qkv, to - from, run.shape, run.fused(c), {from, &memory});
+      const double scale = run.reference.abs().max().item<double>();
+      const auto error = [&](const at::Tensor& some) {
+        return (some.to(at::kDouble) - expected).abs().max().item<double>() / scale;
+      };
+      EXPECT_LE(error(got), tolerance(type())) << from;
+      EXPECT_LE(error(plain::attention(qkv, to - from, run.shape, run.plain_ones(c),
+                                       {from, &plain_memory})),
+                type() == at::kFloat ? 5e-6 : 3e-2)
+          << from;
+      from = to;
     }
   }
 }

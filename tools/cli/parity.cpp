@@ -193,7 +193,7 @@ class Parity {
     const HfConfig b = read_hf_config(other);
     const HfConfig& a = config_;
     const bool same = a.vocab_size == b.vocab_size && a.hidden_size == b.hidden_size &&
-                      a.rope_theta == b.rope_theta && a.norm_eps == b.norm_eps &&
+                      a.rope == b.rope && a.windows == b.windows && a.norm_eps == b.norm_eps &&
                       a.num_hidden_layers == b.num_hidden_layers && a.head_dim == b.head_dim &&
                       a.intermediate_size == b.intermediate_size &&
                       a.tie_word_embeddings == b.tie_word_embeddings &&
@@ -315,7 +315,7 @@ class Parity {
   /// fused attention bias (softmax does not see a shift common to all keys).
   [[nodiscard]] std::pair<std::size_t, std::size_t> without_gradient(
       const ParameterSpec& parameter) const {
-    if (config_.family == ModelFamily::kGpt2 && parameter.name.ends_with("attn.c_attn.bias")) {
+    if (config_.model_type == "gpt2" && parameter.name.ends_with("attn.c_attn.bias")) {
       const auto third = static_cast<std::size_t>(parameter.numel() / 3);
       return {third, 2 * third};
     }

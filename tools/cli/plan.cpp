@@ -181,7 +181,7 @@ std::string place(const Model& model, const Flags& f, const Config& config,
 }
 
 HfConfig described(const std::string& name) {
-  const HfConfigOptions sizes = {.only_sizes = true};
+  const HfConfigOptions sizes = {.accept_dropout = true};
   return std::filesystem::is_regular_file(name) ? read_hf_config(name, sizes)
                                                 : read_hf_config(resolve_model_folder(name), sizes);
 }
@@ -217,7 +217,7 @@ int run_plan(int argc, char** argv) {
   input.accelerator = accelerator;
   input.state_layout = state_layout_of(flags.optimizer_state);
   const MemoryLimits limits = limits_of(flags, ranks_per_host, accelerator);
-  const Model model = describe_causal_lm(shape);
+  const Model model = make_causal_lm(shape);
   const std::string placement =
       accelerator ? place(model, flags, config, options, limits, input) : "all on the host";
   const FitReport report = check_fit(model, input, limits);

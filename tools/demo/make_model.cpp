@@ -31,10 +31,10 @@ struct Flags {
   std::map<std::string, std::int64_t> sizes;  // flag -> value, where given
 };
 
-// flag, name in Qwen3's config.json, name in GPT-2's (empty: has none)
+// flag, name in config.json, name in GPT-2's (empty: has none)
 struct SizeFlag {
   std::string_view flag;
-  std::string_view qwen3;
+  std::string_view others;
   std::string_view gpt2;
 };
 constexpr SizeFlag kSizeFlags[] = {
@@ -49,13 +49,13 @@ constexpr SizeFlag kSizeFlags[] = {
 };
 
 /// The config file with the overrides put in; layer_types would contradict another number of layers, so it goes.
-std::string overridden_config(const Flags& flags, std::string json, ModelFamily family) {
+std::string overridden_config(const Flags& flags, std::string json, bool is_gpt2) {
   for (const SizeFlag& size : kSizeFlags) {
     const auto given = flags.sizes.find(std::string(size.flag));
     if (given == flags.sizes.end()) {
       continue;
     }
-    const std::string_view key = family == ModelFamily::kQwen3 ? size.qwen3 : size.gpt2;
+    const std::string_view key = is_gpt2 ? size.gpt2 : size.others;
     if (key.empty()) {
       throw user_error("make_model", "--{} means nothing for this model_type; leave it out",
                        size.flag);
@@ -95,7 +95,7 @@ int run(int argc, char** argv) {
   std::map<std::string, std::int64_t> sizes;
   for (const SizeFlag& size : kSizeFlags) {
     app.add_option(fmt::format("--{}", size.flag), sizes[std::string(size.flag)],
-                   fmt::format("instead of {} (0: as in the file)", size.qwen3));
+                   fmt::format("instead of {} (0: as in the file)", size.others));
   }
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
@@ -106,10 +106,10 @@ int run(int argc, char** argv) {
     }
   }
   const HfConfigOptions accept{.accept_dropout = true};
-  const ModelFamily family = read_hf_config(flags.config, accept).family;
+  const bool is_gpt2 = read_hf_config(flags.config, accept).model_type == "gpt2";
   const std::string original = read_file(flags.config, "make_model", kMostConfigBytes);
   const HfConfig config =
-      parse_hf_config(overridden_config(flags, original, family), flags.config, accept);
+      parse_hf_config(overridden_config(flags, original, is_gpt2), flags.config, accept);
   if (!flags.tokenizer.empty()) {
     check_tokenizer_fits(Tokenizer::load(flags.tokenizer), config);
   }
