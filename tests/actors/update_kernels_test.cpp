@@ -76,11 +76,13 @@ TEST(UpdateKernels, AWarpHasTheBitsOfTheCpusVectors) {
   for (const UpdateCase& optimizer : testing::kUpdateCases) {
     if (supports(optimizer.config.kind, StateLayout::kInt8, DType::kBF16)) {
       expect_bits_of_the_vectors(
-          optimizer, [](UpdatePass pass, ShardPair& pair, const UpdateStep* steps,
-                        std::size_t begin, std::size_t end) {
+          optimizer,
+          [](UpdatePass pass, ShardPair& pair, const UpdateStep* steps, std::size_t begin,
+             std::size_t end) {
             WarpLaunch launch;
             N_ONE_LANE::carry_out_pass(pass, pair.unit, steps, begin, end, launch);
-          });
+          },
+          std::size(testing::kExtents) - 1);
     }
   }
 }
