@@ -126,14 +126,11 @@ std::byte* StagedBackend::allocate(std::size_t bytes) {
 }
 
 std::byte* StagedBackend::allocate_on_device(std::size_t bytes) {
-  return allocated_.emplace_back(device_.allocate(bytes)).data();
+  return allocated_.allocate(device_, bytes);
 }
 
 bool StagedBackend::is_on_device(const void* memory) const noexcept {
-  const auto* at = static_cast<const std::byte*>(memory);
-  return std::ranges::any_of(allocated_, [at](const DeviceBuffer& buffer) {
-    return at >= buffer.data() && at < buffer.data() + buffer.size_bytes();
-  });
+  return allocated_.holds(memory);
 }
 
 // ---- the operations ----

@@ -7,7 +7,8 @@
 // a gradient to which nothing is added straight into its accumulator. Cutting changes no bit: the additions of an element
 // keep their order, and norms merge exactly.
 // On one rank shard and accumulator may be device memory, too: then nothing crosses the link but the norm, and the device
-// copies or adds: a GPU by the kernels of use_kernels(), a simulated one, whose memory is the host's, by the host's function.
+// copies or adds: a GPU by the kernels of use_kernels(), a simulated one, whose memory is the host's, by the host's own
+// function.
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on
@@ -28,6 +29,7 @@
 
 #include "actors/block_fences.hpp"
 #include "actors/collective_backend.hpp"
+#include "actors/device_buffers.hpp"
 #include "actors/nccl/nccl_kernels.hpp"
 #include "runtime/device/device.hpp"
 
@@ -136,7 +138,7 @@ class StagedBackend final : public CollectiveBackend {
   Device& device_;
   std::unique_ptr<CollectiveBackend> inner_;
   std::size_t stage_bytes_;
-  std::vector<DeviceBuffer> allocated_;
+  DeviceBuffers allocated_;
   std::vector<std::span<std::byte>> pinned_;
   bool said_unpinned_ = false;
   BlockFences fences_;

@@ -88,9 +88,8 @@ std::size_t Accelerator::staging_bytes() const noexcept {
 
 std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
   try {
-    std::byte* const memory = staged_ != nullptr
-                                  ? staged_->allocate_on_device(bytes)
-                                  : buffers_.emplace_back(device_->allocate(bytes)).data();
+    std::byte* const memory = staged_ != nullptr ? staged_->allocate_on_device(bytes)
+                                                 : buffers_.allocate(*device_, bytes);
     used_bytes_ += bytes;
     if (sim_ != nullptr) {
       std::memset(memory, 0, bytes);  // the pages are there before they are needed
@@ -112,11 +111,7 @@ void Accelerator::reduce_there() {
 }
 
 bool Accelerator::holds(const void* memory) const noexcept {
-  const auto* at = static_cast<const std::byte*>(memory);
-  return (staged_ != nullptr && staged_->is_on_device(memory)) ||
-         std::ranges::any_of(buffers_, [at](const DeviceBuffer& buffer) {
-           return at >= buffer.data() && at < buffer.data() + buffer.size_bytes();
-         });
+  return buffers_.holds(memory) || (staged_ != nullptr && staged_->is_on_device(memory));
 }
 
 double Accelerator::to_device_busy_s() const {

@@ -121,7 +121,7 @@ class Accelerator {
   std::optional<DeviceStream> compute_stream_;
   std::optional<PinnedSlab> slab_;
   std::size_t used_bytes_ = 0;
-  std::vector<DeviceBuffer> buffers_;     // where the back end has no memory of the device
+  DeviceBuffers buffers_;                 // where the back end has no memory of the device
   CollectiveBackend* backend_ = nullptr;  // the rank owns it
   StagedBackend* staged_ = nullptr;       // the same, or null
 };

@@ -1,8 +1,8 @@
-// engine/gpu_bandwidths.hpp — how fast a GPU computes, updates and is reached: measured at a run's start, kept in the file of
-// bandwidths.hpp.
+// engine/gpu_bandwidths.hpp — how fast a GPU computes, updates and is reached: measured at a run's start, kept in the
+// file of bandwidths.hpp.
 //
-// As the run will do it: copies between pinned memory and the device's, updates by the run's kernel, products in the weights'
-// type; each alone on the device, the best of a few. Tenths of a second, once for each machine and kernel.
+// As the run will do it: copies between pinned memory and the device's, updates by the run's kernel, products in the type
+// of the weights; each alone on the device, the best of a few. Tenths of a second, once for each machine and kernel.
 // Thread rule: no loop may run on the calling thread. Errors: DeviceError.
 #pragma once
 

@@ -1,4 +1,4 @@
-// actors/kernels/noise_key.hpp — which random bits belong to which position: the keys of the noise. C++17, for nvcc as well.
+// actors/kernels/noise_key.hpp — which random bits belong to which position: the noise's keys. C++17, for nvcc as well.
 //
 // An element's 32 random bits are made of a key and the lower half of its position in the model (packed-inl.hpp); the
 // upper half is in the key, with seed and step. Invariant: chunks, ranks and processors change no bit.

@@ -3,8 +3,8 @@
 //
 // So adam_rule-inl.hpp and its kin are written once: included behind hwy/highway.h they are vectors of the CPU, included
 // behind this they are a thread of a GPU. A source has the one or the other.
-// Invariant: each operation is the IEEE one, rounded once; none is fused with the next, and denormals are kept. (What a NaN's
-// digits are is the processor's affair.)
+// Invariant: each operation is the IEEE one, rounded once; none is fused with the next, and denormals are kept.
+// (What a NaN's digits are is the processor's affair.)
 #pragma once
 
 #ifdef HWY_TARGET

@@ -1,6 +1,6 @@
-// actors/kernels/update_element-inl.hpp — an update's pass as threads of a GPU carry it out: an element at a time, or a block
-// of 8-bit state by a team. With the rules and the layouts of the SIMD frames, hence their
-// bits (update-inl.hpp, update_packed-inl.hpp, update_blocks-inl.hpp).
+// actors/kernels/update_element-inl.hpp — an update's pass as threads of a GPU carry it out: an element at a time,
+// or a block of 8-bit state by a team. With the rules and the layouts of the SIMD frames (update-inl.hpp and its kin),
+// hence with their bits.
 //
 // The host side chooses what is compiled (carry_out_pass) and leaves to a Launch how elements are shared among threads. So
 // what a test runs on the CPU is all of a GPU's pass but the indices.
@@ -213,8 +213,8 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise no
   }
 }
 
-/// What is sent out, as it was before a pass ahead (UpdatePass::kBack): the one that was kept, bit for bit, or cast from the
-/// master.
+/// What is sent out, as it was before a pass ahead (UpdatePass::kBack): the one that was kept, bit for bit, or one cast
+/// from the master.
 struct Restored {
   void* to = nullptr;
   const void* from = nullptr;
@@ -322,16 +322,15 @@ void carry_out_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* 
                     std::size_t begin, std::size_t end, Launch& launch) {
   PassBuffers work(pass, unit);
   fill_sources(work.buffers);
-  visit_ranges(unit.ranges, begin, end,
-               [&](const UpdateRange& range, std::size_t first, std::size_t last) {
-                 if (pass == UpdatePass::kBack) {
-                   launch.restore(Restored(unit), first, last - first);
-                 } else {
-                   const UpdateStep& step = steps[range.group];
-                   std::visit(RangeOfPass<Launch>{work, step.noise, first, last, launch},
-                              step.rule);
-                 }
-               });
+  visit_ranges(
+      unit.ranges, begin, end, [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+        if (pass == UpdatePass::kBack) {
+          launch.restore(Restored(unit), first, last - first);
+        } else {
+          const UpdateStep& step = steps[range.group];
+          std::visit(RangeOfPass<Launch>{work, step.noise, first, last, launch}, step.rule);
+        }
+      });
 }
 
 }  // namespace tandem::HWY_NAMESPACE

@@ -2,7 +2,11 @@
 // is. Both have the bits of the CPU's vectors.
 #include "actors/gpu/update_kernels.hpp"
 
+#include <algorithm>
+#include <array>
+#include <barrier>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -30,6 +34,57 @@ TEST_P(UpdateKernelsOf, ThreadsHaveTheBitsOfTheCpusVectors) {
       GetParam(),
       [](UpdatePass pass, ShardPair& pair, const UpdateStep* steps, std::size_t begin,
          std::size_t end) { testing::run_pass_on_threads(pass, pair.unit, steps, begin, end); });
+}
+
+/// A warp as 32 threads of the host: what its members leave for each other, they do here, too.
+struct WarpLaunch : testing::HostLaunch {
+  struct Shared {
+    std::array<std::uint32_t, 32> own{};
+    std::barrier<> all{32};
+  };
+  struct Member {
+    static constexpr unsigned kMembers = 32;
+    unsigned number;
+    Shared* shared;
+
+    [[nodiscard]] unsigned first() const { return number; }
+    [[nodiscard]] std::uint32_t greatest(std::uint32_t own) const {
+      shared->own[number] = own;
+      shared->all.arrive_and_wait();
+      const std::uint32_t greatest = std::ranges::max(shared->own);
+      shared->all.arrive_and_wait();
+      return greatest;
+    }
+  };
+  template <class Rule, bool kSplit>
+  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::Noise noise, std::size_t first,
+              std::size_t count) {
+    Shared shared;
+    std::vector<std::jthread> members;
+    for (unsigned number = 0; number < Member::kMembers; ++number) {
+      members.emplace_back([&, number] {
+        for (std::size_t at = 0; at < count; at += kStateBlock) {
+          N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, noise.from(at), first + at, count - at,
+                                                 Member{number, &shared});
+        }
+      });
+    }
+  }
+};
+
+TEST(UpdateKernels, AWarpHasTheBitsOfTheCpusVectors) {
+  for (const UpdateCase& optimizer : testing::kUpdateCases) {
+    if (supports(optimizer.config.kind, StateLayout::kInt8, DType::kBF16)) {
+      expect_bits_of_the_vectors(
+          optimizer,
+          [](UpdatePass pass, ShardPair& pair, const UpdateStep* steps, std::size_t begin,
+             std::size_t end) {
+            WarpLaunch launch;
+            N_ONE_LANE::carry_out_pass(pass, pair.unit, steps, begin, end, launch);
+          },
+          std::size(testing::kExtents) - 1);
+    }
+  }
 }
 
 /// The comparison sees one bit.

@@ -89,6 +89,28 @@ TEST(SimDevice, EnginesWorkSideBySideButOneKernelAtATime) {
       &w);
 }
 
+/// Read and written there, it crosses no link.
+TEST(SimDevice, ACopyWithinItTakesItsMemorysTime) {
+  ManualClock clock;
+  EventLoop loop({.name = "virtual", .clock = &clock});
+  SimDevice device(loop, {.memory_bytes_per_s = 1e9, .operation_latency = Duration(0)});
+  loop.run(
+      [](SimDevice* on, const ManualClock* time) -> Task<> {
+        DeviceBuffer buffer = on->allocate(8192);
+        std::memset(buffer.data(), 1, 8192);
+        DeviceStream stream = on->stream("copies");
+        const TimePoint began = time->now();
+        stream.launch("fill", {}, [data = buffer.data()](void*) { std::memset(data, 5, 4096); });
+        stream.within_device(buffer.data() + 4096, buffer.data(), 4096);
+        co_await stream.record().wait();
+        EXPECT_EQ(time->now() - began, 8192ns);
+        EXPECT_EQ(buffer.data()[8191], std::byte{5});
+        EXPECT_EQ(on->busy_s(SimEngines::Engine::kToDevice), 0);
+        EXPECT_EQ(on->busy_s(SimEngines::Engine::kToHost), 0);
+      },
+      &device, &clock);
+}
+
 TEST(SimDevice, AStreamWaitsForAnotherOnesEvent) {
   DeviceWorld w;
   w.loop.run(

@@ -204,7 +204,7 @@ int run_plan(int argc, char** argv) {
                                           : flags.world_size;
   const Config config = config_of(flags, accelerator ? "bf16" : "fp32");
   const EngineOptions options = {
-      .device = accelerator ? DeviceKind::kSim : DeviceKind::kCpu,  // one that can update
+      .device = accelerator ? DeviceKind::kCuda : DeviceKind::kCpu,
       .overlap = flags.overlap == "full" ? Overlap::kFull : Overlap::kOffload,
       .inflight_buckets = flags.inflight_buckets,
       .placement = placement_of(flags.placement),

@@ -1,12 +1,19 @@
 #include "actors/gpu/update_kernels.hpp"
+#include "actors/nccl/nccl_kernels.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
+namespace {
 
-const UpdateKernels& UpdateKernels::load() {
+[[noreturn]] void refuse() {
   throw failure(ExitCode::kRefused, "device",
                 "this build has no CUDA kernels: nvcc was not there; install a CUDA toolkit and "
                 "build again");
 }
+
+}  // namespace
+
+const UpdateKernels& UpdateKernels::load() { refuse(); }
+const NcclKernels& NcclKernels::load() { refuse(); }
 
 }  // namespace tandem
