@@ -103,8 +103,8 @@ void expert_products(benchmark::State& state, bool grouped, bool bf16) {
       benchmark::Counter(2.0 * kRows * kIn * kOut, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// The half of a block with eight experts, two for each of 2048 tokens: forward and backward, or of that only the routes and
-/// the ways of rows there and back.
+/// The half of a block with eight experts, two for each of 2048 tokens: forward and backward, or of that only the routes
+/// and the ways of rows there and back.
 void expert_half(benchmark::State& state, bool ways_only, bool bf16) {
   constexpr std::int64_t kTokens = 2048, kHidden = 512;
   const ExpertShape shape{.count = 8, .per_token = 2, .width = 704};
