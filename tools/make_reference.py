@@ -250,7 +250,7 @@ def as_in_checkpoint(model, values, torch):
 
 def write_checkpoint(model, config_json, shards, folder):
     size = sum(p.numel() * 4 for p in model.parameters())
-    model.save_pretrained(folder, max_shard_size=size if shards == 1 else f"{size // shards + 1}B")
+    model.save_pretrained(folder, max_shard_size=f"{size // shards // 1000 + 2}KB")
     (folder / "config.json").rename(folder / "config.transformers5.json")
     (folder / "config.json").write_text(json.dumps(config_json, indent=2) + "\n")
 
@@ -298,15 +298,16 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    implementations = {"attn_implementation": "eager", "experts_implementation": "eager"}
     if arguments.family:
         config_json, config = published_config(arguments, transformers)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **implementations)
         draw_weights(model, arguments.seed, torch)
     else:
         config_json = json.loads((arguments.checkpoint / "config.json").read_text())
         config_json.pop("quantization_config", None)
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            arguments.checkpoint, dtype=torch.float32, attn_implementation="eager")  # fmt: skip
+            arguments.checkpoint, dtype=torch.float32, **implementations)  # fmt: skip
     model.eval()  # all dropouts are zero then
     vocabulary = model.config.vocab_size
     tokens, _, _ = draw_batches(vocabulary, 1, 2, arguments.seed + 1, torch)

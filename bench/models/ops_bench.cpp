@@ -1,17 +1,22 @@
 // bench/models/ops_bench.cpp — products, attention and whole forward-backward passes of a 20M-parameter Qwen3, without the
 // engine. Counters: FLOPS of products; tokens/s of passes. Threads as ATen is told (OMP_NUM_THREADS).
 #include <array>
+#include <deque>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "engine/process.hpp"
 #include "models/causal_lm.hpp"
 #include "models/gemm.hpp"
 #include "models/kernels/attention.hpp"
+#include "models/kernels/experts.hpp"
 #include "models/kernels/parallel.hpp"
+#include "models/layers/experts.hpp"
 #include "models/layers/weights.hpp"
 #include "tests/models/math_harness.hpp"
 
@@ -73,6 +78,84 @@ void attention(benchmark::State& state, bool backward, bool bf16) {
   }
 }
 
+/// 2048 tokens, two of eight experts each: the products into the experts, as one group or expert after expert.
+void expert_products(benchmark::State& state, bool grouped, bool bf16) {
+  constexpr std::int64_t kExperts = 8, kRows = 4096, kIn = 512, kOut = 1408;
+  const at::Tensor x = at::randn({kRows, kIn}).to(options(bf16));
+  const at::Tensor w = at::randn({kExperts, kOut, kIn}).to(options(bf16));
+  const at::Tensor y = at::empty({kRows, kOut}, options(bf16));
+  std::vector<Product> products;
+  for (std::int64_t e = 0, begin = 0; e < kExperts; ++e) {
+    const std::int64_t rows = e + 1 == kExperts ? kRows - begin : kRows * (e + 1) / 36;  // uneven
+    products.push_back({y.narrow(0, begin, rows), x.narrow(0, begin, rows), w.select(0, e).t()});
+    begin += rows;
+  }
+  for (auto _ : state) {
+    if (grouped) {
+      multiply_grouped(products);
+    } else {
+      for (const Product& p : products) {
+        multiply(p.c, p.a, p.b);
+      }
+    }
+  }
+  state.counters["FLOPS"] =
+      benchmark::Counter(2.0 * kRows * kIn * kOut, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// The half of a block with eight experts, two for each of 2048 tokens: forward and backward, or of that only the routes
+/// and the ways of rows there and back.
+void expert_half(benchmark::State& state, bool ways_only, bool bf16) {
+  constexpr std::int64_t kTokens = 2048, kHidden = 512;
+  const ExpertShape shape{.count = 8, .per_token = 2, .width = 704};
+  std::deque<Weight> weights;
+  std::vector<Weight*> pointers;
+  const auto add = [&](std::vector<std::int64_t> sizes, double scale) {
+    Weight& w = weights.emplace_back();
+    w.value = (at::randn(sizes) * scale).to(options(bf16));
+    w.grad = at::empty_like(w.value);
+    pointers.push_back(&w);
+  };
+  add({kHidden}, 1);
+  add({shape.count, kHidden}, 0.1);
+  const std::int64_t each = 3 * shape.width * kHidden;
+  const at::Tensor values = (at::randn({shape.count * each}) * 0.05).to(options(bf16));
+  const at::Tensor gradients = at::empty_like(values);
+  for (std::int64_t i = 0; i < 3 * shape.count; ++i) {
+    const bool down = i % 3 == 2;
+    const std::vector<std::int64_t> sizes = {down ? kHidden : shape.width,
+                                             down ? shape.width : kHidden};
+    Weight& w = weights.emplace_back();
+    w.value = values.narrow(0, i * each / 3, each / 3).view(sizes);
+    w.grad = gradients.narrow(0, i * each / 3, each / 3).view(sizes);
+    pointers.push_back(&w);
+  }
+  const std::span<Weight* const> all = pointers;
+  const at::Tensor x = at::randn({kTokens, kHidden}).to(options(bf16));
+  const DType type = dtype_of(x);
+  const at::Tensor logits = at::randn({kTokens, shape.count}).to(options(bf16));
+  const at::Tensor rows = at::empty({kTokens * shape.per_token, kHidden}, options(bf16));
+  const at::Tensor out = at::empty_like(x);
+  for (auto _ : state) {
+    if (!ways_only) {
+      const at::Tensor leaf = x.detach().requires_grad_(true);
+      const at::Tensor y =
+          expert_mixture(leaf, {NormKind::kRms, 1e-6, JoinedWeights(all.first(1)), {}},
+                         {JoinedWeights(all.subspan(1, 1)), {}, false}, all.subspan(2), shape);
+      torch::autograd::backward({y}, {x});
+      continue;
+    }
+    const Routes routes = route_tokens(shape.rule(), type, kTokens, logits.data_ptr());
+    // There and back, forward and backward; the tokens' rows are made anew for the gradients of the weights.
+    for (int pass = 0; pass < 2; ++pass) {
+      rows_of_tokens(routes, type, kHidden, x.data_ptr(), rows.data_ptr());
+      tokens_of_rows(routes, type, kHidden, rows.data_ptr(), pass == 0, x.data_ptr(),
+                     out.data_ptr());
+    }
+    rows_of_tokens(routes, type, kHidden, x.data_ptr(), rows.data_ptr());
+  }
+}
+
 void forward_backward(benchmark::State& state, bool bf16) {
   HfConfig config;
   config.model_type = "qwen3";
@@ -113,6 +196,12 @@ void register_all() {
     add("forward_backward/" + type, [=](auto& s) { forward_backward(s, bf16); });
     add("attention/" + type + "/forward", [=](auto& s) { attention(s, false, bf16); });
     add("attention/" + type + "/backward", [=](auto& s) { attention(s, true, bf16); });
+    for (const bool one : {true, false}) {
+      add("experts/" + type + "/products/" + (one ? "grouped" : "one_by_one"),
+          [=](auto& s) { expert_products(s, one, bf16); });
+      add("experts/" + type + (one ? "/ways" : "/half"),
+          [=](auto& s) { expert_half(s, one, bf16); });
+    }
     for (const Shape& shape : kShapes) {
       for (const std::string kind : {"forward", "dx", "dw"}) {
         for (const std::string provider : {"own", "aten"}) {

@@ -39,8 +39,8 @@ std::int64_t parameter_count(const HfConfig& config);
 class CheckpointReader {
  public:
   /// Opens the folder's weights and matches them. GPT-2's published layout (no "transformer." prefix, causal masks
-  /// h.N.attn.bias) is understood, and so are gpt-oss's experts of four bits (NAME_blocks, NAME_scales). Error: a parameter is missing or has another shape (names it, expected and found), or a
-  /// tensor is there that the model does not have.
+  /// h.N.attn.bias) is understood, and so are gpt-oss's experts of four bits (NAME_blocks, NAME_scales). Error: a parameter
+  /// is missing or has another shape (names it, expected and found), or a tensor is there that the model does not have.
   static CheckpointReader open(const std::filesystem::path& folder, const HfConfig& config);
 
   /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.

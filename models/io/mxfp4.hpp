@@ -1,8 +1,8 @@
 // models/io/mxfp4.hpp — matrices of four bits with a scale for each 32 values (OCP Microscaling, MXFP4), widened to fp32.
 //
-// A value is E2M1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives) times 2^(scale - 127). A byte holds two values, the first
-// in its lower half. gpt-oss packs along a matrix's input: `blocks` is uint8 [matrices, out, in / 32, 16], `scales` uint8
-// [matrices, out, in / 32], for a parameter that is [matrices, in, out].
+// A value is E2M1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives) times 2^(scale - 127). A byte holds two values, the
+// first in its lower half. gpt-oss packs along a matrix's input: `blocks` is uint8 [matrices, out, in / 32, 16], and
+// `scales` uint8 [matrices, out, in / 32], for a parameter that is [matrices, in, out].
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,6 @@
 #include "models/io/tokenizer.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-
-#include <utf8proc.h>
 
 #include "models/io/byte_level.hpp"
 #include "models/io/file.hpp"
@@ -25,40 +22,7 @@ bool is_ascii(std::string_view text) noexcept {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// U+11A7 joins with nothing before it, but utf8proc 2.8 lets it vanish behind a Hangul syllable (it counts the trailing
-// consonants from there). At the beginning of a text it stands firm, so texts are cut before it.
-constexpr std::string_view kHangulTBase = "\u11A7";
-
-void append_normalized(std::string& out, std::string_view text, UnicodeForm form) {
-  int options = UTF8PROC_STABLE;
-  const bool compose = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
-  options |= compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd) {
-    options |= UTF8PROC_COMPAT;
-  }
-  utf8proc_uint8_t* normal = nullptr;
-  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                             static_cast<utf8proc_ssize_t>(text.size()), &normal,
-                                             static_cast<utf8proc_option_t>(options));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(normal, &std::free);
-  if (size < 0) {
-    throw user_error(kWhere, "a text of {} bytes cannot be normalized: {}; shorten it", text.size(),
-                     utf8proc_errmsg(size));
-  }
-  out.append(reinterpret_cast<const char*>(normal), static_cast<std::size_t>(size));
-}
-
 }  // namespace
-
-std::string normalize(std::string_view text, UnicodeForm form) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t cut = std::min(text.find(kHangulTBase, 1), text.size());
-    append_normalized(out, text.substr(0, cut), form);
-    text.remove_prefix(cut);
-  }
-  return out;
-}
 
 std::unique_ptr<Tokenizer::Impl::Scratch> Tokenizer::Impl::take_scratch() {
   {
@@ -77,32 +41,33 @@ void Tokenizer::Impl::give_back(std::unique_ptr<Scratch> scratch) {
   free_scratch.push_back(std::move(scratch));
 }
 
-std::string Tokenizer::Impl::normalized(std::string_view text) const {
-  std::string out(text);
-  for (const UnicodeForm form : normalizer) {
-    out = normalize(out, form);
-  }
-  return out;
-}
-
 void Tokenizer::Impl::merge_word(std::string_view word, Scratch& scratch) const {
   scratch.symbols.clear();
+  if (byte_level) {
+    bytes_of_word(word, scratch.symbols);
+  } else {
+    characters_of_word(word, scratch.symbols);
+  }
+  scratch.merger.merge(merges, scratch.symbols);
+}
+
+void Tokenizer::Impl::bytes_of_word(std::string_view word,
+                                    std::vector<std::int32_t>& symbols) const {
   bool after_unknown = false;
   for (const char c : word) {
     const std::int32_t id = byte_ids[static_cast<unsigned char>(c)];
     if (id >= 0) {
-      scratch.symbols.push_back(id);
+      symbols.push_back(id);
     } else if (!unknown_id) {
       throw user_error(kWhere,
                        "{}: the vocabulary has no token for the byte 0x{:02X} and no unk_token; "
                        "use a complete byte-level vocabulary",
                        file, static_cast<unsigned>(static_cast<unsigned char>(c)));
     } else if (!(after_unknown && fuse_unknown)) {
-      scratch.symbols.push_back(*unknown_id);
+      symbols.push_back(*unknown_id);
     }
     after_unknown = id < 0;
   }
-  scratch.merger.merge(merges, scratch.symbols);
 }
 
 void Tokenizer::Impl::encode_word(std::string_view word, Scratch& scratch,
@@ -128,13 +93,17 @@ void Tokenizer::Impl::encode_word(std::string_view word, Scratch& scratch,
   }
 }
 
-void Tokenizer::Impl::encode_text(std::string_view text, Scratch& scratch,
+void Tokenizer::Impl::encode_text(std::string_view text, bool first, Scratch& scratch,
                                   std::vector<std::int32_t>& ids) const {
   scratch.strings.clear();
   scratch.pieces.assign(1, text);
   for (const PreTokenizerStep& step : steps) {
     if (const auto* cut = std::get_if<SplitStep>(&step)) {
       split(*cut, scratch.matcher, scratch.pieces, scratch.spare_pieces);
+      continue;
+    }
+    if (const auto* marks = std::get_if<MetaspaceStep>(&step)) {
+      apply(*marks, first, scratch);
       continue;
     }
     for (std::string_view& piece : scratch.pieces) {
@@ -166,16 +135,18 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       continue;
     }
     // ASCII is its own normal form.
-    const bool plain = impl_->normalizer.empty() || is_ascii(part.text);
+    const bool plain = impl_->normalizer.empty() || (impl_->keeps_ascii && is_ascii(part.text));
+    const bool at_start = part.text.data() == text.data();
     const std::string normal = plain ? std::string{} : impl_->normalized(part.text);
     scratch->inner_parts.clear();
-    impl_->normalized_tokens.split(plain ? part.text : std::string_view(normal),
-                                   scratch->inner_parts);
+    const std::string_view given = plain ? part.text : std::string_view(normal);
+    impl_->normalized_tokens.split(given, scratch->inner_parts);
     for (const AddedTokenMatcher::Part& inner : scratch->inner_parts) {
       if (inner.id >= 0) {
         ids.push_back(inner.id);
       } else {
-        impl_->encode_text(inner.text, *scratch, ids);
+        const bool first = at_start && inner.text.data() == given.data();
+        impl_->encode_text(inner.text, first, *scratch, ids);
       }
     }
   }
@@ -187,6 +158,9 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
+  if (!impl_->byte_level) {
+    return impl_->decoded(ids, skip_special_tokens);
+  }
   std::string bytes;
   for (const std::int32_t id : ids) {
     if (id < 0 || static_cast<std::size_t>(id) >= impl_->tokens.size()) {

@@ -12,9 +12,6 @@ namespace {
 
 // Far above any published vocabulary; keeps one absurd id from asking for gigabytes.
 constexpr std::int64_t kMostId = (1 << 24) - 1;
-constexpr std::size_t kMostSteps = 64;
-
-std::string_view type_of(const JsonValue& part) { return part.at("type").string(); }
 
 bool flag(const JsonValue& part, std::string_view key, bool otherwise) {
   const auto value = part.find(key);
@@ -30,6 +27,7 @@ TokenizerLoader::TokenizerLoader(std::string_view file) : impl_(std::make_unique
 Tokenizer TokenizerLoader::finish() { return Tokenizer(std::move(impl_)); }
 
 void TokenizerLoader::read(const JsonValue& root) {
+  find_spelling(root);
   read_model(root.at("model"));
   if (const auto normalizer = root.find("normalizer")) {
     read_normalizer(*normalizer);
@@ -43,12 +41,7 @@ void TokenizerLoader::read(const JsonValue& root) {
   if (pre_tokenizer) {
     read_pre_tokenizer(*pre_tokenizer);
   }
-  if (!byte_level_) {
-    throw root.error("pre_tokenizer has no ByteLevel step, only byte-level BPE is supported");
-  }
-  if (const auto decoder = root.find("decoder"); decoder && type_of(*decoder) != "ByteLevel") {
-    throw decoder->at("type").wrong("\"ByteLevel\"");
-  }
+  read_decoder(root);
   if (const auto processor = root.find("post_processor")) {
     read_post_processor(*processor);
   }
@@ -67,7 +60,8 @@ void TokenizerLoader::read_model(const JsonValue& model) {
       throw affix->wrong("null or empty (byte-level BPE has no affixes)");
     }
   }
-  if (flag(model, "byte_fallback", false)) {
+  impl_->byte_fallback = flag(model, "byte_fallback", false);
+  if (impl_->byte_fallback && impl_->byte_level) {
     throw model.at("byte_fallback").wrong("false (byte-level BPE needs no fallback)");
   }
   impl_->ignore_merges = flag(model, "ignore_merges", false);
@@ -108,12 +102,15 @@ void TokenizerLoader::read_vocabulary(const JsonValue& vocabulary) {
     set_token(id, token, false);
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
-    const auto found = impl_->id_of.find(byte_level_char(static_cast<std::uint8_t>(byte)));
+    const std::string spelled = impl_->byte_level ? byte_level_char(static_cast<std::uint8_t>(byte))
+                                                  : fmt::format("<0x{:02X}>", byte);
+    const auto found = impl_->id_of.find(spelled);
     impl_->byte_ids[byte] = found == impl_->id_of.end() ? -1 : found->second;
   }
   if (impl_->ignore_merges) {
     for (const auto& [token, id] : impl_->id_of) {
-      if (auto bytes = bytes_of_byte_level(token)) {
+      auto bytes = impl_->byte_level ? bytes_of_byte_level(token) : std::string(token);
+      if (bytes) {
         impl_->id_of_bytes.emplace(std::move(*bytes), id);
       }
     }
@@ -123,7 +120,8 @@ void TokenizerLoader::read_vocabulary(const JsonValue& vocabulary) {
 void TokenizerLoader::set_token(std::int32_t id, std::string_view spelled, bool special) {
   Impl::Token& token = impl_->tokens[static_cast<std::size_t>(id)];
   token.spelled = std::string(spelled);
-  token.bytes = bytes_of_byte_level(spelled).value_or(token.spelled);
+  token.bytes = impl_->byte_level ? bytes_of_byte_level(spelled).value_or(token.spelled)
+                                  : bytes_of_characters(spelled, token.is_byte);
   token.known = true;
   token.special = special;
   impl_->id_of.emplace(token.spelled, id);
@@ -179,28 +177,6 @@ void TokenizerLoader::read_merges(const JsonValue& merges) {
   }
 }
 
-void TokenizerLoader::read_normalizer(const JsonValue& part) {
-  const std::string_view type = type_of(part);
-  if (type == "Sequence") {
-    for (const JsonValue& inner : part.at("normalizers").items()) {
-      read_normalizer(inner);
-    }
-  } else if (type == "NFC") {
-    impl_->normalizer.push_back(UnicodeForm::kNfc);
-  } else if (type == "NFD") {
-    impl_->normalizer.push_back(UnicodeForm::kNfd);
-  } else if (type == "NFKC") {
-    impl_->normalizer.push_back(UnicodeForm::kNfkc);
-  } else if (type == "NFKD") {
-    impl_->normalizer.push_back(UnicodeForm::kNfkd);
-  } else {
-    throw part.at("type").wrong("one of NFC, NFD, NFKC, NFKD, Sequence");
-  }
-  if (impl_->normalizer.size() > kMostSteps) {
-    throw part.error(fmt::format("more than {} normalizers", kMostSteps));
-  }
-}
-
 void TokenizerLoader::add_token(const JsonValue& token, std::int64_t id) {
   if (id < 0 || id > kMostId) {
     throw token.error(fmt::format("the id {} is not from 0 to {}", id, kMostId));
@@ -241,54 +217,6 @@ void TokenizerLoader::add_token(const JsonValue& token, std::int64_t id) {
   if (!added.content.empty()) {
     (added.normalized ? impl_->normalized_tokens : impl_->raw_tokens).add(added);
   }
-}
-
-void TokenizerLoader::read_pre_tokenizer(const JsonValue& part) {
-  const std::string_view type = type_of(part);
-  if (type == "Sequence") {
-    for (const JsonValue& inner : part.at("pretokenizers").items()) {
-      read_pre_tokenizer(inner);
-    }
-  } else if (type == "Split") {
-    read_split(part);
-  } else if (type == "Digits") {
-    const bool each = flag(part, "individual_digits", false);
-    add_split(each ? "\\p{N}" : "\\p{N}+", SplitStep::Keep::kIsolated, false);
-  } else if (type == "ByteLevel") {
-    if (flag(part, "add_prefix_space", true)) {
-      impl_->steps.emplace_back(PrefixSpace{});
-    }
-    if (flag(part, "use_regex", true)) {
-      add_split(std::string(gpt2_pattern()), SplitStep::Keep::kIsolated, false);
-    }
-    byte_level_ = true;
-  } else {
-    throw part.at("type").wrong("one of ByteLevel, Split, Digits, Sequence");
-  }
-  if (impl_->steps.size() > kMostSteps) {
-    throw part.error(fmt::format("more than {} steps", kMostSteps));
-  }
-}
-
-void TokenizerLoader::read_split(const JsonValue& part) {
-  if (byte_level_) {
-    throw part.error("a Split behind ByteLevel is not supported");
-  }
-  const JsonValue pattern = part.at("pattern");
-  const auto regex = pattern.find("Regex");
-  const std::string text =
-      regex ? std::string(regex->string()) : escape_pattern(pattern.at("String").string());
-  const JsonValue behavior = part.at("behavior");
-  const bool removed = behavior.string() == "Removed";
-  if (!removed && behavior.string() != "Isolated") {
-    throw behavior.wrong("\"Isolated\" or \"Removed\"");
-  }
-  add_split(text, removed ? SplitStep::Keep::kRemoved : SplitStep::Keep::kIsolated,
-            flag(part, "invert", false));
-}
-
-void TokenizerLoader::add_split(std::string pattern, SplitStep::Keep keep, bool invert) {
-  impl_->steps.emplace_back(SplitStep{SplitPattern(std::move(pattern), impl_->file), keep, invert});
 }
 
 }  // namespace tandem

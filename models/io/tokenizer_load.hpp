@@ -30,6 +30,8 @@ class TokenizerLoader {
  private:
   using Impl = Tokenizer::Impl;
 
+  /// Whether the vocabulary spells bytes (ByteLevel) or characters (sentencepiece's, with byte_fallback).
+  void find_spelling(const JsonValue& root);
   void read_model(const JsonValue& model);
   void read_vocabulary(const JsonValue& vocabulary);
   void read_merges(const JsonValue& merges);
@@ -38,6 +40,9 @@ class TokenizerLoader {
   void add_token(const JsonValue& token, std::int64_t id);
   void read_normalizer(const JsonValue& part);
   void read_pre_tokenizer(const JsonValue& part);
+  void read_metaspace(const JsonValue& part);
+  void read_decoder(const JsonValue& root);
+  static std::string bytes_of_characters(std::string_view spelled, bool& is_byte);
   void read_split(const JsonValue& part);
   void add_split(std::string pattern, SplitStep::Keep keep, bool invert);
   void read_post_processor(const JsonValue& part);
@@ -48,7 +53,7 @@ class TokenizerLoader {
   std::optional<std::int32_t> named_token(const JsonValue& root, std::string_view key) const;
 
   std::unique_ptr<Impl> impl_;
-  bool byte_level_ = false;
+  bool byte_level_seen_ = false;  // the pre-tokenizer's step
 };
 
 }  // namespace tandem

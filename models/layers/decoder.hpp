@@ -1,7 +1,7 @@
 // models/layers/decoder.hpp — a decoder-only language model put together from its description.
 //
-// Units: embedding, one per block (or more: LeafModule), final norm (with the output matrix where it is its own). Segments: the same; with tied
-// embeddings the head uses the embedding's unit as well.
+// Units: embedding, one per block (or more: LeafModule), final norm (with the output matrix where it is its own). Segments:
+// the same; with tied embeddings the head uses the embedding's unit as well.
 #pragma once
 
 #include <cstdint>
