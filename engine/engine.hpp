@@ -109,8 +109,8 @@ class Engine {
 
   /// Loss of a batch with the newest weights; no gradient, no side effect.
   float evaluate(Batch batch);
-  /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes]. With Batch::memory the texts in it
-  /// are continued: [B, 1, V], and the memory has these tokens afterwards.
+  /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes]. With Batch::memory the texts in
+  /// it are continued: [B, 1, V], and the memory has these tokens afterwards.
   at::Tensor logits(Batch batch);
 
   /// Waits until no update is running.

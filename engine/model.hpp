@@ -85,7 +85,8 @@ class Segment {
   virtual ~Segment() = default;
   /// Forward of the segment under the caller's grad mode. The first segment gets an undefined `input` and reads
   /// context.batch.inputs; the last one returns the mean loss over the labels that are not -100 (scalar, fp32), or with
-  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. Must not keep references to weights or context past its backward.
+  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. Must not keep references to weights or
+  /// context past its backward.
   virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
 };
 
@@ -96,8 +97,9 @@ struct WeightRef {
 
 /// What a segment's forward costs a device: for simulated devices, whose time follows from it; no result does.
 struct SegmentCost {
-  bool looks_up = false;              // it reads rows of its weights and multiplies with none
-  std::int64_t attention_width = 0;   // heads times their size; 0: no attention
+  bool looks_up = false;             // it reads rows of its weights and multiplies with none
+  std::int64_t idle_weights = 0;     // elements that a token is not multiplied with (other experts)
+  std::int64_t attention_width = 0;  // heads times their size; 0: no attention
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
   /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
   std::function<double(bool is_backward)> seconds = {};

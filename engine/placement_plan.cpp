@@ -31,12 +31,7 @@ PlacedSegment placed_segment(const Model& model, const PlanInput& input,
     segment.backward_s = spec.cost.seconds(true);
     return segment;
   }
-  SegmentShape shape{.attention_width = spec.cost.attention_width,
-                     .attention_window = spec.cost.attention_window};
-  for (const WeightRef& ref : spec.weights) {
-    shape.weights +=
-        spec.cost.looks_up ? 0 : model.units[ref.unit].parameters[ref.parameter].numel();
-  }
+  const SegmentShape shape = segment_shape(model, s);
   const bool recomputes = input.activation_checkpointing && s + 1 < model.segments.size();
   const auto seconds = [&](double flops) {
     return hardware.latency_s + flops / hardware.compute_flops_per_s;

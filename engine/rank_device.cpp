@@ -217,12 +217,7 @@ SegmentTime Rank::time_of(std::size_t segment, Phase phase, const Batch& batch,
   if (spec.cost.seconds) {
     return {spec.cost.seconds(is_backward), inputs_there, device_time_};
   }
-  SegmentShape shape{.attention_width = spec.cost.attention_width,
-                     .attention_window = spec.cost.attention_window};
-  for (const WeightRef& ref : spec.weights) {
-    shape.weights +=
-        spec.cost.looks_up ? 0 : model_.units[ref.unit].parameters[ref.parameter].numel();
-  }
+  const SegmentShape shape = segment_shape(model_, segment);
   const std::int64_t rows = batch.inputs.size(0);
   const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
   // The last segment's graph is kept: nothing of it is computed twice.

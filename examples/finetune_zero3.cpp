@@ -48,7 +48,8 @@ int finetune(FinetuneFlags flags) {
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
 
   // Model and data.
-  const Pretrained pretrained = Pretrained::open(flags.model_name, demo, flags.seed);
+  const Pretrained pretrained =
+      Pretrained::open(flags.model_name, {.may_lack_weights = demo, .seed = flags.seed});
   const auto dataset = std::make_shared<AlpacaDataset>(
       resolve_dataset_file(flags.dataset_name), pretrained.tokenizer(),
       AlpacaOptions{.max_length = flags.max_length, .percentage = flags.dataset_percentage});
@@ -113,9 +114,9 @@ int finetune(FinetuneFlags flags) {
   pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model");
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
-    // Model FLOPs: 6 per parameter and token.
+    const Model model = make_causal_lm(pretrained.config());
     const double model_tflops =
-        6e-12 * static_cast<double>(engine.parameter_count()) * summary.tokens_per_s;
+        1e-12 * model_flops_per_token(model, flags.max_length) * summary.tokens_per_s;
     complete_summary(summary, flags, config, engine, model_tflops, planned.plan);
     metrics.finish(summary);
     std::string text = summary_text(summary);

@@ -120,26 +120,32 @@ ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
 }
 
 Pretrained::Pretrained(fs::path folder, HfConfig config, Tokenizer tokenizer,
-                       ParameterSource source)
+                       ParameterSource source, bool trains)
     : folder_(std::move(folder)),
       config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
-      source_(std::move(source)) {}
+      source_(std::move(source)),
+      trains_(trains) {}
 
-Pretrained Pretrained::open(const std::string& name, bool may_lack_weights, std::uint64_t seed) {
+Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& options) {
   const fs::path folder = resolve_model_folder(name);
-  HfConfig config = read_hf_config(folder);
+  HfConfig config = read_hf_config(folder, {.accept_dropout = !options.trains});
   Tokenizer tokenizer = Tokenizer::load(folder);
   check_tokenizer_fits(tokenizer, config);
-  ParameterSource source = may_lack_weights && !has_weights(folder)
-                               ? random_weights(config, seed)
+  ParameterSource source = options.may_lack_weights && !has_weights(folder)
+                               ? random_weights(config, options.seed)
                                : from_checkpoint(folder, config);
-  return {folder, std::move(config), std::move(tokenizer), std::move(source)};
+  return {folder, std::move(config), std::move(tokenizer), std::move(source), options.trains};
 }
 
 Model Pretrained::model(std::string_view leaf_module) const {
   Model model = make_causal_lm(config_, leaf_module);
   model.source = source_;
+  for (UnitSpec& unit : model.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      parameter.frozen = !trains_;  // no gradients and no optimizer state then
+    }
+  }
   return model;
 }
 

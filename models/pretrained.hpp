@@ -26,13 +26,18 @@ std::filesystem::path resolve_dataset_file(const std::string& name);
 /// Fresh weights: every element is a function of seed, parameter name and position alone (models/io/random_init.hpp).
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
 
+struct PretrainedOptions {
+  bool trains = true;  // else dropout in the config is no matter, and nothing of the model learns
+  bool may_lack_weights = false;  // then they are drawn from `seed`
+  std::uint64_t seed = 0;
+};
+
 class Pretrained {
  public:
-  /// Opens folder or hub id. Weights are matched with the config here; nothing is read yet. With `may_lack_weights`
-  /// the folder may come without any: they are drawn from `seed`.
-  static Pretrained open(const std::string& name, bool may_lack_weights = false,
-                         std::uint64_t seed = 0);
+  /// Opens folder or hub id. Weights are matched with the config here; nothing is read yet.
+  static Pretrained open(const std::string& name, const PretrainedOptions& options = {});
 
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
   /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
@@ -44,12 +49,13 @@ class Pretrained {
 
  private:
   Pretrained(std::filesystem::path folder, HfConfig config, Tokenizer tokenizer,
-             ParameterSource source);
+             ParameterSource source, bool trains);
 
   std::filesystem::path folder_;
   HfConfig config_;
   Tokenizer tokenizer_;
   ParameterSource source_;
+  bool trains_;
 };
 
 }  // namespace tandem

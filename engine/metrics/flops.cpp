@@ -22,18 +22,6 @@ double example_tflops(const FlopShape& shape, std::int64_t sequences, std::int64
   return (dense + attention) / kTera * static_cast<double>(sequences) / step_time_s;
 }
 
-double model_tflops(std::int64_t parameters, std::int64_t tokens, double step_time_s) noexcept {
-  if (!(step_time_s > 0)) {
-    return 0;
-  }
-  return 6 * static_cast<double>(parameters) * static_cast<double>(tokens) / kTera / step_time_s;
-}
-
-double model_flops_utilisation(std::int64_t parameters, std::int64_t tokens, double step_time_s,
-                               double peak_tflops) noexcept {
-  return peak_tflops > 0 ? model_tflops(parameters, tokens, step_time_s) / peak_tflops : 0;
-}
-
 double forward_flops(const SegmentShape& shape, std::int64_t sequences,
                      std::int64_t length) noexcept {
   const double tokens = static_cast<double>(sequences) * static_cast<double>(length);
@@ -48,6 +36,27 @@ double forward_flops(const SegmentShape& shape, std::int64_t sequences,
 double backward_flops(const SegmentShape& shape, std::int64_t sequences, std::int64_t length,
                       bool recomputes) noexcept {
   return (recomputes ? 3 : 2) * forward_flops(shape, sequences, length);
+}
+
+SegmentShape segment_shape(const Model& model, std::size_t segment) {
+  const SegmentSpec& spec = model.segments[segment];
+  SegmentShape shape{.weights = -spec.cost.idle_weights,
+                     .attention_width = spec.cost.attention_width,
+                     .attention_window = spec.cost.attention_window};
+  for (const WeightRef& ref : spec.weights) {
+    shape.weights +=
+        spec.cost.looks_up ? 0 : model.units[ref.unit].parameters[ref.parameter].numel();
+  }
+  return shape;
+}
+
+double model_flops_per_token(const Model& model, std::int64_t length) {
+  double flops = 0;
+  for (std::size_t s = 0; s < model.segments.size(); ++s) {
+    const SegmentShape shape = segment_shape(model, s);
+    flops += forward_flops(shape, 1, length) + backward_flops(shape, 1, length, false);
+  }
+  return flops / static_cast<double>(length);
 }
 
 }  // namespace tandem

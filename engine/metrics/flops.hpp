@@ -2,7 +2,10 @@
 // customs, and what a segment asks of a device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "engine/model.hpp"
 
 namespace tandem {
 
@@ -19,16 +22,8 @@ struct FlopShape {
 [[nodiscard]] double example_tflops(const FlopShape& shape, std::int64_t sequences,
                                     std::int64_t sequence_length, double step_time_s) noexcept;
 
-/// Model FLOPs: 6 N per token (forward 2 N, backward 4 N), recomputation not counted. TFLOP/s.
-[[nodiscard]] double model_tflops(std::int64_t parameters, std::int64_t tokens,
-                                  double step_time_s) noexcept;
-
-/// Model FLOPs utilisation: model_tflops over the device's peak; 0 when the peak is unknown (<= 0).
-[[nodiscard]] double model_flops_utilisation(std::int64_t parameters, std::int64_t tokens,
-                                             double step_time_s, double peak_tflops) noexcept;
-
 struct SegmentShape {
-  std::int64_t weights = 0;           // elements it multiplies with
+  std::int64_t weights = 0;           // elements that a token is multiplied with
   std::int64_t attention_width = 0;   // heads times their size; 0: no attention
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
 };
@@ -41,5 +36,12 @@ struct SegmentShape {
 /// Its backward: twice the forward, and the forward once more when activations are recomputed.
 [[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
                                     std::int64_t length, bool recomputes) noexcept;
+
+/// By its weights and costs (engine/model.hpp).
+[[nodiscard]] SegmentShape segment_shape(const Model& model, std::size_t segment);
+
+/// What a token of a sequence is worth in training: forward and backward of all segments, recomputation not counted.
+/// Looking up an embedding is no work, a tied one counts as the head's matrix; of experts those that the token takes.
+[[nodiscard]] double model_flops_per_token(const Model& model, std::int64_t length);
 
 }  // namespace tandem

@@ -57,16 +57,14 @@ void apply_demo_defaults(FinetuneFlags& flags) {
 void show_samples(MetricsWriter& metrics, std::string_view when, const Pretrained& pretrained,
                   Engine& engine, const AlpacaDataset& dataset) {
   const Tokenizer& tokenizer = pretrained.tokenizer();
-  const LogitsFunction logits = [&](const at::Tensor& ids) {
-    return engine.logits({.inputs = ids});
-  };
+  GenerateOptions options = generate_options(pretrained);
+  options.max_new_tokens = 24;
   metrics.note(fmt::format("samples {}:", when));
   for (std::int64_t i = 0; i < kSamples; ++i) {
     const AlpacaRecord& record = dataset.record(i * dataset.size() / kSamples);
     const std::vector<std::int32_t> prompt = tokenizer.encode(alpaca_question(record));
     const std::vector<std::int64_t> answer =
-        generate_greedy(logits, std::vector<std::int64_t>(prompt.begin(), prompt.end()),
-                        {.max_new_tokens = 24, .end_token = tokenizer.eos_id().value_or(-1)});
+        generate(engine, std::vector<std::int64_t>(prompt.begin(), prompt.end()), options);
     const std::vector<std::int32_t> ids(answer.begin(), answer.end());
     metrics.note(fmt::format("  {}{}{}", one_line(record.instruction),
                              record.input.empty() ? "" : " | ", one_line(record.input)));

@@ -84,10 +84,18 @@ TEST(Flops, ExampleFormula) {
   EXPECT_EQ(example_tflops(shape, 4, 128, 0), 0);
 }
 
-TEST(Flops, ModelFormula) {
-  EXPECT_DOUBLE_EQ(model_tflops(1'000'000, 512, 0.5), 6e6 * 512 / 1e12 / 0.5);
-  EXPECT_DOUBLE_EQ(model_flops_utilisation(1'000'000, 512, 0.5, 0.1), 6e6 * 512 / 1e12 / 0.5 / 0.1);
-  EXPECT_EQ(model_flops_utilisation(1'000'000, 512, 0.5, 0), 0) << "an unknown peak";
+TEST(Flops, ModelFormulaCountsWhatATokenMeets) {
+  // An embedding of 7000, a layer of 5000 of which 1500 are other experts', attention 64 wide over 16 keys, a tied head.
+  Model model;
+  model.units = {{"embedding", {{"e", {1000, 7}}}}, {"layer", {{"w", {50, 100}}}}};
+  model.segments = {{.name = "embedding", .weights = {{0, 0}}, .cost = {.looks_up = true}},
+                    {.name = "layer",
+                     .weights = {{1, 0}},
+                     .cost = {.idle_weights = 1500, .attention_width = 64, .attention_window = 16}},
+                    {.name = "head", .weights = {{0, 0}}}};
+  const double weights = 5000 - 1500 + 7000;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(model, 128), 3 * (2 * weights + 4 * 64 * 16));
+  EXPECT_DOUBLE_EQ(model_flops_per_token(model, 8), 3 * (2 * weights + 4 * 64 * 8));
 }
 
 TEST(Summary, QuantilesInterpolateAsNumpyDoes) {

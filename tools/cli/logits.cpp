@@ -45,7 +45,7 @@ int run_logits(int argc, char** argv) {
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
   }
-  const Pretrained pretrained = Pretrained::open(folder);
+  const Pretrained pretrained = Pretrained::open(folder, {.trains = false});
   std::vector<std::int64_t> ids = read_ids(pretrained.config().vocab_size);
   const std::string config = fmt::format(
       R"({{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": {}}},
