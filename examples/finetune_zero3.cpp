@@ -114,7 +114,7 @@ int finetune(FinetuneFlags flags) {
   pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model");
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
-    const Model model = describe_causal_lm(pretrained.config());
+    const Model model = make_causal_lm(pretrained.config());
     const double model_tflops =
         1e-12 * model_flops_per_token(model, flags.max_length) * summary.tokens_per_s;
     complete_summary(summary, flags, config, engine, model_tflops, planned.plan);

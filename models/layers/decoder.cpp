@@ -106,7 +106,8 @@ Model make_decoder(const DecoderSpec& spec) {
          all_from(model, first),
          block_segment(shape, names),
          [shape](const BatchShape& batch) { return block_activations(shape, batch); },
-         {.attention_width = shape.attention.heads * shape.attention.head_dim,
+         {.idle_weights = shape.experts.idle_elements(shape.hidden),
+          .attention_width = shape.attention.heads * shape.attention.head_dim,
           .attention_window = shape.attention.window}});
   }
   UnitSpec head{"head", {}};

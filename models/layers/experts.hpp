@@ -36,6 +36,10 @@ struct ExpertShape {
   Activation activation = Activation::kSwiGlu;
 
   [[nodiscard]] RouterRule rule() const { return {count, per_token, normalised}; }
+  /// Elements of the experts' matrices that a token is not multiplied with.
+  [[nodiscard]] std::int64_t idle_elements(std::int64_t hidden) const {
+    return (count - per_token) * (inputs_per_output(activation) + 1) * width * hidden;
+  }
   /// Parameters of a layer's experts, in order, for experts named `names`: three for each expert, or four in all.
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const std::string> names,
                                                       std::int64_t hidden) const;

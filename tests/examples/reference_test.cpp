@@ -100,6 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
         Reference{"qwen3_window_yarn",
                   "--family qwen3 --set 'rope_scaling={\"rope_type\": \"yarn\", \"factor\": 4.0, "
                   "\"original_max_position_embeddings\": 16}'"},
+        Reference{"qwen3_moe", "--family qwen3_moe"}, Reference{"gpt_oss", "--family gpt_oss"},
         Reference{"gpt2", "--family gpt2"}),
     [](const auto& info) { return std::string(info.param.name); });
 
