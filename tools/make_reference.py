@@ -44,10 +44,12 @@ FAMILIES = {
                  "residual_dropout": 0.0, "pad_token_id": 3},
     "qwen3": {"head_dim": 32, "attention_bias": False, "use_sliding_window": True, "sliding_window": 9,
               "max_window_layers": 1},
-    "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 96, "vocab_size": 300, "activation_function": "gelu_new",
+    "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 96, "vocab_size": 300, "bos_token_id": 1,
+             "eos_token_id": 2, "activation_function": "gelu_new",
              "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "layer_norm_epsilon": 1e-5},
     "qwen3_moe": {"head_dim": 32, "attention_bias": False, "use_sliding_window": False, "num_experts": 8,
-                  "moe_intermediate_size": 48, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1], **EXPERTS},
+                  "moe_intermediate_size": 48, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1],
+                  **EXPERTS},
     "gpt_oss": {"head_dim": 32, "attention_bias": True, "sliding_window": 8, "num_local_experts": 4, "rms_norm_eps": 1e-5,
                 "swiglu_limit": 7.0, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -190,7 +192,8 @@ def differences(model, base, other, mask, torch):
         return (a.double() - b.double()).abs().max().item() if a is not None else 0.0
 
     start = dict(model.named_parameters())
-    relative = [far(g, other["grads"][n]) / max(g.abs().max().item(), 1e-30) for n, g in base["grads"].items() if g is not None]
+    gradients = {name: g for name, g in base["grads"].items() if g is not None}
+    relative = [far(g, other["grads"][n]) / max(g.abs().max().item(), 1e-30) for n, g in gradients.items()]
     out = {
         "logits max abs": far(base["logits"][mask == 1], other["logits"][mask == 1]),
         "loss abs": far(base["loss"], other["loss"]),
@@ -259,14 +262,18 @@ def write_outputs(model, base, data, out, torch):
     from safetensors.torch import save_file
 
     tokens, mask = data["logits"]
-    save_file({"input_ids": tokens, "attention_mask": mask, "logits": base["logits"].contiguous()}, out / "logits.safetensors")
+    logits = base["logits"].contiguous()
+    save_file({"input_ids": tokens, "attention_mask": mask, "logits": logits}, out / "logits.safetensors")
     names = ("input_ids", "labels", "attention_mask")
     gradients = {f"grad.{n}": g for n, g in as_in_checkpoint(model, base["grads"], torch).items()}
     save_file({**dict(zip(names, data["grads"])), "loss": base["loss"].reshape(1), **gradients}, out / "grads.safetensors")
     shape = (-1, ACCUMULATION, ROWS, LENGTH)
     batches = {name: t.reshape(shape) for name, t in zip(("tokens", "labels", "attention_mask"), data["batches"])}
     save_file(batches, out / "batches.safetensors")
-    traces = {t: {"gradient_clipping": limit, "loss": base[t]["loss"], "grad_norm": base[t]["grad_norm"]} for t, limit in CLIP.items()}
+    traces = {
+        name: {"gradient_clipping": limit, "loss": base[name]["loss"], "grad_norm": base[name]["grad_norm"]}
+        for name, limit in CLIP.items()
+    }
     (out / "losses.json").write_text(json.dumps({"gradient_accumulation": ACCUMULATION, "traces": traces}, indent=1) + "\n")
     for trace in CLIP:
         save_file(as_in_checkpoint(model, base[trace]["final"], torch), out / f"final_{trace}.safetensors")
@@ -318,7 +325,11 @@ def main():
         "grads": tuple(t[0] for t in draw_batches(vocabulary, 1, ROWS, arguments.seed + 2, torch)),
         "batches": draw_batches(vocabulary, arguments.steps * ACCUMULATION, ROWS, arguments.seed + 3, torch),
     }
-    ways = {"two threads": Way(torch, threads=2), "rows permuted": Way(torch, reverse=True), "float64": Way(torch, double=True)}
+    ways = {
+        "two threads": Way(torch, threads=2),
+        "rows permuted": Way(torch, reverse=True),
+        "float64": Way(torch, double=True),
+    }
     if getattr(model, "_supports_sdpa", False):
         ways["sdpa"] = Way(torch, attention="sdpa")
     base = compute(model, data, Way(torch), torch)
