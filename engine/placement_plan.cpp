@@ -42,8 +42,18 @@ PlacedSegment placed_segment(const Model& model, const PlanInput& input,
 
 }  // namespace
 
-PlacementHardware PlacementHardware::of(const SimSpec& spec, double host_update_bytes_per_s) {
-  return {.speeds = {.host_update = host_update_bytes_per_s,
+HostUpdateSpeeds HostUpdateSpeeds::of(UpdateKernel kernel, bool speculates) {
+  HostUpdateSpeeds speeds{.in_place = update_speed(kernel)};
+  if (speculates) {
+    kernel.ahead = true;
+    speeds.ahead = update_speed(kernel);
+  }
+  return speeds;
+}
+
+PlacementHardware PlacementHardware::of(const SimSpec& spec, const HostUpdateSpeeds& host) {
+  return {.speeds = {.host_update = host.in_place,
+                     .host_update_ahead = host.ahead,
                      .to_device = spec.to_device_bytes_per_s,
                      .to_host = spec.to_host_bytes_per_s,
                      .device_memory = spec.memory_bytes_per_s},
@@ -124,8 +134,8 @@ UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads) {
           .threads = optimizer_threads};
 }
 
-double host_update_speed(const PlanInput& input, int optimizer_threads) {
-  return update_speed(update_kernel_of(input, optimizer_threads));
+HostUpdateSpeeds host_update_speeds(const PlanInput& input, int optimizer_threads) {
+  return HostUpdateSpeeds::of(update_kernel_of(input, optimizer_threads), input.twins.units > 0);
 }
 
 PlannedPlacement plan_placement(const Model& model, const PlacementProblem& problem,

@@ -16,6 +16,15 @@
 
 namespace tandem {
 
+/// Bytes that updates on the pool read and write per second.
+struct HostUpdateSpeeds {
+  double in_place = 50e9;
+  double ahead = 0;  // of those that begin before the verdict; 0: there are none
+
+  /// Measured, or from the user's file.
+  [[nodiscard]] static HostUpdateSpeeds of(UpdateKernel kernel, bool speculates);
+};
+
 /// A device and its host, as far as a placement depends on them.
 struct PlacementHardware {
   PlacementSpeeds speeds;
@@ -23,7 +32,7 @@ struct PlacementHardware {
   double latency_s = 3e-6;     // of a segment
   double memory_bytes = 16e9;  // of the device
 
-  [[nodiscard]] static PlacementHardware of(const SimSpec& spec, double host_update_bytes_per_s);
+  [[nodiscard]] static PlacementHardware of(const SimSpec& spec, const HostUpdateSpeeds& host);
 };
 
 /// A step of the model as the solver sees it. Of the device's memory everything is free that slots and whole blocks do not
@@ -38,7 +47,7 @@ void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput
 
 /// What updates in a run of that plan, and how fast it does so on the pool.
 [[nodiscard]] UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads);
-[[nodiscard]] double host_update_speed(const PlanInput& input, int optimizer_threads);
+[[nodiscard]] HostUpdateSpeeds host_update_speeds(const PlanInput& input, int optimizer_threads);
 
 /// What became of --placement, --offload_ratio and the config.
 struct PlannedPlacement {

@@ -93,8 +93,8 @@ void run_model(benchmark::State& state, const Shape& shape, double adam, double 
                         .to_host_bytes_per_s = 50e9,
                         .memory_bytes_per_s = 4e12,
                         .memory_bytes = 1e15};
-  PlacementProblem problem =
-      placement_problem(model, input, PlacementHardware::of(spec, adam), Overlap::kFull);
+  PlacementProblem problem = placement_problem(
+      model, input, PlacementHardware::of(spec, {.in_place = adam}), Overlap::kFull);
   problem.device_bytes = 0;
   for (const PlacedUnit& unit : problem.units) {
     problem.device_bytes += free * unit.on_device;
@@ -172,13 +172,16 @@ void run_engine(benchmark::State& state, double ratio) {
   UpdateKernel kernel{.threads = 1};
   kernel.weight = kernel.gradient = DType::kBF16;
   for (auto _ : state) {
-    const double speed = measure_update_speed(kernel);
-    const double adam_s = update_bytes_per_element(kernel) * kLayers * kWeights / speed;
+    UpdateKernel ahead = kernel;
+    ahead.ahead = true;
+    const HostUpdateSpeeds speeds = {.in_place = measure_update_speed(kernel),
+                                     .ahead = measure_update_speed(ahead)};
+    const double adam_s = update_bytes_per_element(kernel) * kLayers * kWeights / speeds.in_place;
     times->forward_s = adam_s / ratio / kLayers * 0.25;
     times->backward_s = adam_s / ratio / kLayers * 0.75;
     PlacementProblem problem =
         placement_problem(timed_layers(kLayers, kWeights, times), input,
-                          PlacementHardware::of(kAccelerator, speed), Overlap::kFull);
+                          PlacementHardware::of(kAccelerator, speeds), Overlap::kFull);
     // Room for so many layers, and for the stages of others.
     problem.device_bytes = kRoom * problem.units[0].on_device + problem.device_stage_bytes +
                            kLayers * problem.units[0].when_streamed;

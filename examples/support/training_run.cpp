@@ -5,6 +5,7 @@
 #include <ctime>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include <fmt/chrono.h>
@@ -103,7 +104,6 @@ int optimizer_threads_of(const Config& config, const EngineOptions& options,
 /// The device and its host as rank 0 finds them; every rank has to reckon with the same.
 PlacementHardware hardware_of(const Config& config, const PlanInput& input,
                               const EngineOptions& options, Communicator& ranks) {
-  constexpr char kBetween = ' ';
   std::string measured;
   if (ranks.rank() == 0) {
     const int threads = optimizer_threads_of(config, options, ranks);
@@ -113,12 +113,14 @@ PlacementHardware hardware_of(const Config& config, const PlanInput& input,
       spec = gpu_spec(*open(ranks.local_rank()), update_kernel_of(input, threads),
                       BandwidthCache::of_user());
     }
-    measured = fmt::format("{}{}{}", host_update_speed(input, threads), kBetween, to_string(spec));
+    const HostUpdateSpeeds host = host_update_speeds(input, threads);
+    measured = fmt::format("{} {} {}", host.in_place, host.ahead, to_string(spec));
   }
-  measured = ranks.of_first_rank(measured);
-  const std::size_t between = measured.find(kBetween);
-  return PlacementHardware::of(parse_sim_spec(std::string_view(measured).substr(between + 1)),
-                               std::stod(measured.substr(0, between)));
+  std::istringstream words(ranks.of_first_rank(measured));
+  HostUpdateSpeeds host;
+  std::string spec;
+  words >> host.in_place >> host.ahead >> spec;
+  return PlacementHardware::of(parse_sim_spec(spec), host);
 }
 
 /// Decides where each unit's state lies, the same on all ranks, and says so in a line.

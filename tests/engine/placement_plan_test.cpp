@@ -25,7 +25,7 @@ PlanInput input_of(const Setting& setting, int world) {
 
 PlacementProblem problem_of(const Setting& setting, int world = 1) {
   return placement_problem(toy::model(), input_of(setting, world),
-                           PlacementHardware::of(setting.sim, 10e9), setting.overlap);
+                           PlacementHardware::of(setting.sim, {.in_place = 10e9}), setting.overlap);
 }
 
 /// Of a device whose memory no twin may have.

@@ -165,7 +165,7 @@ std::string place(const Model& model, const Flags& f, const Config& config,
   const SimSpec spec = f.sim_spec.empty() ? kUsualAccelerator : parse_sim_spec(f.sim_spec);
   const int threads = f.optimizer_threads > 0 ? f.optimizer_threads : machine::usable_cpus();
   PlacementProblem problem = placement_problem(
-      model, input, PlacementHardware::of(spec, host_update_speed(input, threads)),
+      model, input, PlacementHardware::of(spec, host_update_speeds(input, threads)),
       options.overlap);
   bound_memory(problem, model, input, limits);
   if (limits.device) {
