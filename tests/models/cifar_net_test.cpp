@@ -22,25 +22,19 @@
 #include "models/io/safetensors.hpp"
 #include "tests/models/io_support.hpp"
 #include "tests/models/math_harness.hpp"
+#include "tests/models/tensor_file.hpp"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read;
 using test::shared;
 
 constexpr double kLossLimit = 2e-6;  // oracles/README.md: losses, norms (relative), weights
 constexpr double kNormLimit = 1e-6;
 constexpr double kWeightLimit = 3e-5;
 constexpr std::int64_t kBatch = 16;
-
-at::Tensor read(const SafetensorsFile& file, const std::string& name) {
-  const TensorInfo& info = file.at(name);
-  at::Tensor tensor = at::empty(info.shape, info.type == TensorType::kI64 ? at::kLong : at::kFloat);
-  const auto bytes = file.bytes(info);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
 
 Batch batch_of(const CifarImages& images, std::int64_t first, std::int64_t count) {
   Batch batch{.inputs = at::empty({count, kCifarChannels, kCifarSide, kCifarSide}),

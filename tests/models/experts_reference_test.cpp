@@ -17,11 +17,13 @@
 #include "models/io/safetensors.hpp"
 #include "models/layers/plain.hpp"
 #include "tests/models/math_harness.hpp"
+#include "tests/models/tensor_file.hpp"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read;
 
 /// In double precision; what the same costs in fp32 is its noise, of which the limits allow five times as much (gradients
 /// that cancel out, as those of keys' biases, are noise for the most part).
@@ -92,15 +94,6 @@ const Case kCases[] = {
          R"(, "norm_topk_prob": true, "decoder_sparse_step": 2, "mlp_only_layers": [0]})"},
     {"GptOss", kGptOss},
 };
-
-at::Tensor read(const SafetensorsFile& file, const std::string& name) {
-  const TensorInfo& info = file.at(name);
-  const at::ScalarType type = info.type == TensorType::kI64 ? at::kLong : at::kFloat;
-  at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(type));
-  const auto bytes = file.bytes(info);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
 
 class ExpertsReference : public testing::TestWithParam<Case> {
  protected:

@@ -13,26 +13,15 @@
 #include "models/io/safetensors.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/models/math_support.hpp"
+#include "tests/models/tensor_file.hpp"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read;
 
 const fs::path kFolder = fs::path(TANDEM_SOURCE_DIR) / "../shared/oracles/gating";
-
-at::Tensor read(const SafetensorsFile& file, const std::string& name) {
-  const TensorInfo* info = file.find(name);
-  if (info == nullptr) {
-    return {};
-  }
-  const std::map<TensorType, at::ScalarType> types = {
-      {TensorType::kF32, at::kFloat}, {TensorType::kI64, at::kLong}, {TensorType::kI32, at::kInt}};
-  at::Tensor tensor = at::empty(info->shape, at::TensorOptions().dtype(types.at(info->type)));
-  const auto bytes = file.bytes(*info);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
 
 GateOptions options_of(const JsonValue& c) {
   return {.k = c.at("k").integer(),
@@ -81,9 +70,10 @@ TEST(Gating, RoutesAsDeepSpeedDoes) {
     const auto file =
         SafetensorsFile::open(kFolder / (std::string(c.at("name").string()) + ".safetensors"));
     at::Tensor logits = read(file, "logits").requires_grad_(true);
-    const at::Tensor used = read(file, "used_token");
+    const at::Tensor used = test::find_tensor(file, "used_token");
     const Routes routes =
-        route(logits, options_of(c), {read(file, "uniform"), read(file, "gumbel")}, true,
+        route(logits, options_of(c),
+              {test::find_tensor(file, "uniform"), test::find_tensor(file, "gumbel")}, true,
               used.defined() ? used.to(at::kFloat) : used);
     EXPECT_NEAR(routes.aux_loss.item<double>(), read(file, "l_aux").item<double>(), 1e-6);
     EXPECT_TRUE(at::equal(routes.counts, read(file, "exp_counts")));

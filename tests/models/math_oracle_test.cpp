@@ -10,20 +10,13 @@
 #include "models/io/safetensors.hpp"
 #include "models/layers/plain.hpp"
 #include "tests/models/math_harness.hpp"
+#include "tests/models/tensor_file.hpp"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-at::Tensor read(const SafetensorsFile& file, const std::string& name) {
-  const TensorInfo& info = file.at(name);
-  const at::ScalarType type = info.type == TensorType::kI64 ? at::kLong : at::kFloat;
-  at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(type));
-  const auto bytes = file.bytes(info);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor;
-}
+using test::read;
 
 struct Limits {
   double logits_abs, loss_abs, gradients_rel;
