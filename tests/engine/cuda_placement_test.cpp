@@ -10,6 +10,7 @@
 #include "engine/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/engine/fake_run.hpp"
+#include "tests/engine/toy_places.hpp"
 
 namespace tandem {
 namespace {
@@ -20,19 +21,13 @@ using ::testing::HasSubstr;
 using testing::kPaces;
 using testing::Pace;
 using toy::arguments;
+using toy::kAllPlaces;
+using toy::kDevice;
+using toy::kHost;
+using toy::kStreamed;
 using toy::Setting;
 using toy::train_on_ranks;
 using toy::TrainingRun;
-
-constexpr StatePlace kHost = StatePlace::kHost;
-constexpr StatePlace kDevice = StatePlace::kDevice;
-constexpr StatePlace kStreamed = StatePlace::kStreamed;
-
-const std::vector<StatePlace> kAll[] = {
-    {kDevice, kDevice, kDevice, kDevice, kDevice},
-    {kStreamed, kStreamed, kStreamed, kStreamed, kStreamed},
-    {kDevice, kStreamed, kHost, kStreamed, kDevice},
-};
 
 class CudaPlaces : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
@@ -41,7 +36,7 @@ TEST_P(CudaPlaces, ChangeNoBit) {
   Setting setting{.overlap = Overlap::kOff, .accumulation = type == "fp16" ? 2 : 1, .type = type};
   const TrainingRun expected = train_on_ranks(setting, world_size, 4);
   int turn = 0;
-  for (const auto& places : kAll) {
+  for (const auto& places : kAllPlaces) {
     setting.places = places;
     for (const int stage : {0, 1, 2, 3}) {
       for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
@@ -52,8 +47,8 @@ TEST_P(CudaPlaces, ChangeNoBit) {
         setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
         const FakeRun fake(pace);
         EXPECT_TRUE(train_on_ranks(FakeRun::on_gpu(setting, pace), world_size, 4) == expected)
-            << "stage " << stage << " " << name_of(overlap) << " places " << &places - kAll << ", "
-            << pace.name;
+            << "stage " << stage << " " << name_of(overlap) << " places " << &places - kAllPlaces
+            << ", " << pace.name;
         fake.expect_orderly();
       }
     }
@@ -76,13 +71,13 @@ TEST(CudaPlaces, ChangeNoBitInAnyLayout) {
         continue;  // there is nothing to split
       }
       const TrainingRun expected = toy::train(setting, 4);
-      for (const auto& places : kAll) {
+      for (const auto& places : kAllPlaces) {
         for (const Pace& pace : kPaces) {
           setting.places = places;
           setting.stage = layout == StateLayout::kSplit ? 3 : 2;
           const FakeRun fake(pace);
           EXPECT_TRUE(toy::train(FakeRun::on_gpu(setting, pace), 4) == expected)
-              << name_of(layout) << " " << type << " places " << &places - kAll << ", "
+              << name_of(layout) << " " << type << " places " << &places - kAllPlaces << ", "
               << pace.name;
           fake.expect_orderly();
         }
@@ -105,7 +100,7 @@ TEST(CudaPlaces, AreThoseOfThePlacementFlag) {
 
 /// Updated ahead on the device, and begun again there when the verdict differs.
 TEST(CudaPlaces, AreSpeculatedOn) {
-  for (const auto& places : kAll) {
+  for (const auto& places : kAllPlaces) {
     for (const double clip : {0.0, 0.01}) {
       const FakeRun fake(kPaces[0]);
       Setting setting{.type = "bf16", .clip = clip, .places = places};
@@ -121,7 +116,7 @@ TEST(CudaPlaces, AreSpeculatedOn) {
 }
 
 TEST(CudaPlaces, AStepTakesNothingThatMayWaitForTheDevice) {
-  for (const auto& places : kAll) {
+  for (const auto& places : kAllPlaces) {
     for (const int stage : {0, 3}) {
       const Setting setting =
           FakeRun::on_gpu({.stage = stage, .accumulation = 2, .places = places}, kPaces[0]);
@@ -167,11 +162,11 @@ TEST(CudaPlaces, GradientsAndEvaluationAreThoseOfTheCpu) {
     for (const int accumulation : {1, 2}) {
       Setting setting{.accumulation = accumulation, .type = type};
       const Seen expected = look(setting);
-      for (const auto& places : kAll) {
+      for (const auto& places : kAllPlaces) {
         setting.places = places;
         const FakeRun fake(kPaces[1]);
         EXPECT_TRUE(look(FakeRun::on_gpu(setting, kPaces[1])) == expected)
-            << type << " accumulation " << accumulation << " places " << &places - kAll;
+            << type << " accumulation " << accumulation << " places " << &places - kAllPlaces;
         fake.expect_orderly();
       }
     }
@@ -204,13 +199,13 @@ TEST(CudaPlaces, RealUpdatesHaveTheBitsOfTheHosts) {
       Setting setting{.accumulation = accumulation, .type = "bf16", .state_layout = layout};
       setting.device = DeviceKind::kCuda;
       const TrainingRun expected = toy::train(setting);
-      for (const auto& places : kAll) {
+      for (const auto& places : kAllPlaces) {
         for (const int stage : {0, 3}) {
           setting.places = places;
           setting.stage = stage;
           EXPECT_TRUE(toy::train(setting) == expected)
-              << name_of(layout) << " accumulation " << accumulation << " places " << &places - kAll
-              << " stage " << stage;
+              << name_of(layout) << " accumulation " << accumulation << " places "
+              << &places - kAllPlaces << " stage " << stage;
         }
       }
     }

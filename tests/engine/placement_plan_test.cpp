@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/engine/toy_places.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -15,9 +16,9 @@ using ::testing::HasSubstr;
 using toy::arguments;
 using toy::Setting;
 
-constexpr StatePlace kHost = StatePlace::kHost;
-constexpr StatePlace kDevice = StatePlace::kDevice;
-constexpr StatePlace kStreamed = StatePlace::kStreamed;
+using toy::kDevice;
+using toy::kHost;
+using toy::kStreamed;
 
 PlanInput input_of(const Setting& setting, int world) {
   return PlanInput::of(toy::config_of(setting, world), arguments(setting).options, world);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/engine/toy_places.hpp"
 #include "tests/engine/toy_training.hpp"
 
 namespace tandem {
@@ -16,20 +17,13 @@ namespace {
 
 using ::testing::HasSubstr;
 using toy::arguments;
+using toy::kAllPlaces;
+using toy::kDevice;
+using toy::kHost;
+using toy::kStreamed;
 using toy::Setting;
 using toy::train_on_ranks;
 using toy::TrainingRun;
-
-constexpr StatePlace kHost = StatePlace::kHost;
-constexpr StatePlace kDevice = StatePlace::kDevice;
-constexpr StatePlace kStreamed = StatePlace::kStreamed;
-
-const std::vector<StatePlace> kAll[] = {
-    {kDevice, kDevice, kDevice, kDevice, kDevice},
-    {kStreamed, kStreamed, kStreamed, kStreamed, kStreamed},
-    {kDevice, kStreamed, kHost, kStreamed, kHost},
-    {kHost, kDevice, kStreamed, kHost, kDevice},
-};
 
 class PlacesOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
@@ -43,7 +37,7 @@ TEST_P(PlacesOnRanks, ChangeNoBit) {
         .overlap = Overlap::kOff, .accumulation = accumulation, .type = type, .clip = clip};
     const TrainingRun expected = train_on_ranks(setting, world_size, 6);
     setting.device = DeviceKind::kSim;
-    for (const auto& places : kAll) {
+    for (const auto& places : kAllPlaces) {
       setting.places = places;
       for (const int stage : {0, 1, 2, 3}) {
         for (const Overlap overlap :
@@ -57,7 +51,7 @@ TEST_P(PlacesOnRanks, ChangeNoBit) {
           setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
           EXPECT_TRUE(train_on_ranks(setting, world_size, 6) == expected)
               << "clip " << clip << " stage " << stage << " " << name_of(overlap) << " places "
-              << &places - kAll;
+              << &places - kAllPlaces;
         }
       }
     }
@@ -77,7 +71,7 @@ TEST(Places, ChangeNoBitInAnyLayout) {
     Setting setting{.type = "bf16", .clip = 0.01, .state_layout = layout};
     const TrainingRun expected = toy::train(setting);
     setting.device = DeviceKind::kSim;
-    for (const auto& places : kAll) {
+    for (const auto& places : kAllPlaces) {
       for (const int stage : {2, 3}) {
         setting.places = places;
         setting.stage = stage;
@@ -89,7 +83,7 @@ TEST(Places, ChangeNoBitInAnyLayout) {
 
 /// Updated ahead on the device, and begun again there when the verdict differs.
 TEST(Places, AreSpeculatedOn) {
-  for (const auto& places : kAll) {
+  for (const auto& places : kAllPlaces) {
     for (const double clip : {0.0, 0.01}) {
       Setting setting{.type = "bf16", .clip = clip, .device = DeviceKind::kSim, .places = places};
       Engine engine(arguments(setting));
