@@ -140,6 +140,8 @@ Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Com
   InitializeArgs args{.model = make_cifar_moe_model(shape, cifar_moe_initial_weights(shape, 1)),
                       .config = parse_config(config, "the test", world),
                       .communicator = std::move(ranks)};
+  args.options.compute_threads = 1;
+  args.options.optimizer_threads = 1;
   args.options.overlap = setting.overlap;
   args.options.activation_checkpointing = setting.checkpointing;
   Engine engine(std::move(args));
