@@ -23,10 +23,18 @@
 namespace tandem {
 namespace {
 
-constexpr std::size_t kMeasuredBytes = std::size_t{96} << 20;  // more than the caches keep
+constexpr std::size_t kLeastBytes = std::size_t{96} << 20;  // moved in a pass
+constexpr std::size_t kMostOfFree = 8;                      // parts of the free memory
 constexpr std::size_t kChunkElements = std::size_t{128} << 10;
 constexpr int kRounds = 5;
 constexpr std::string_view kHeader = "tandem bandwidths 1";
+
+/// That a pass has to move so that the caches cannot keep what it moves: it reads and writes, so memory is half of it.
+std::size_t measured_bytes() {
+  const std::size_t beyond_caches = 4 * machine::cache_bytes();
+  return std::max(kLeastBytes,
+                  std::min(beyond_caches, machine::memory_available_bytes() / kMostOfFree));
+}
 
 /// The lines of the file behind its header; none where it is not ours.
 std::vector<std::string> lines_of(const std::string& path) {
@@ -103,7 +111,8 @@ double measure_update_speed(const UpdateKernel& kernel) {
   const double per_element = update_bytes_per_element(kernel);
   const std::size_t chunks = std::max<std::size_t>(
       static_cast<std::size_t>(kernel.threads),
-      static_cast<std::size_t>(kMeasuredBytes / per_element) / kChunkElements);
+      static_cast<std::size_t>(static_cast<double>(measured_bytes()) / per_element) /
+          kChunkElements);
   const MeasuredUnit unit(kernel, chunks * kChunkElements);
   const UpdateStep step = UpdateStep::make(kernel.update, 1, 1.0);
   const UpdatePass pass = kernel.ahead ? UpdatePass::kAhead : UpdatePass::kInPlace;

@@ -185,6 +185,14 @@ int usable_cpus() {
   return std::max(count, 1);
 }
 
+std::uint64_t cache_bytes() {
+  long largest = 0;
+  for (const int level : {_SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL4_CACHE_SIZE}) {
+    largest = std::max(largest, sysconf(level));
+  }
+  return static_cast<std::uint64_t>(largest);
+}
+
 std::uint64_t memory_available_bytes() {
   return std::min(proc_kib_field("/proc/meminfo", "MemAvailable:"), cgroup_memory_left());
 }

@@ -47,6 +47,10 @@ TEST(Machine, MemoryFiguresAreOfOneWorld) {
   EXPECT_GE(machine::peak_rss_bytes(), machine::rss_bytes() / 2);
 }
 
+TEST(Machine, CachesAreSmallerThanMemory) {
+  EXPECT_LT(machine::cache_bytes(), machine::memory_total_bytes());
+}
+
 TEST(Machine, ResidentMemoryGrowsByWhatIsTouched) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   const std::uint64_t before = machine::rss_bytes();
