@@ -56,19 +56,18 @@ void go_back(const UpdatedUnit& unit, std::size_t begin, std::size_t end) {
 
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end) {
-  visit_ranges(unit.ranges, begin, end,
-               [&](const UpdateRange& range, std::size_t first, std::size_t last) {
-                 switch (pass) {
-                   case UpdatePass::kInPlace:
-                   case UpdatePass::kAgain:
-                     return apply_update(steps[range.group], PassBuffers(pass, unit).buffers, first,
-                                         last);
-                   case UpdatePass::kAhead:
-                     return update_ahead(unit, steps[range.group], first, last);
-                   case UpdatePass::kBack:
-                     return go_back(unit, first, last);
-                 }
-               });
+  visit_ranges(
+      unit.ranges, begin, end, [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+        switch (pass) {
+          case UpdatePass::kInPlace:
+          case UpdatePass::kAgain:
+            return apply_update(steps[range.group], PassBuffers(pass, unit).buffers, first, last);
+          case UpdatePass::kAhead:
+            return update_ahead(unit, steps[range.group], first, last);
+          case UpdatePass::kBack:
+            return go_back(unit, first, last);
+        }
+      });
 }
 
 void commit_pass_ahead(UpdatedUnit& unit) noexcept {

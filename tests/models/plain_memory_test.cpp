@@ -84,7 +84,8 @@ TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
                        .attention = {.heads = 6, .kv_heads = 6, .head_dim = 32},
                        .activation = activation};
       if (turns) {
-        shape.attention.rotary = std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
+        shape.attention.rotary =
+            std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
       }
       BlockNames names{.attention_norm = {"a", "ab"},
                        .qkv = {"qkv"},
@@ -99,7 +100,8 @@ TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
                        .down_bias = {}};
       const BatchShape batch{.rows = 2, .length = 256, .accelerator = true};
       const ActivationBytes planned = block_activations(shape, batch);
-      std::vector<Weight> weights = weights_of(block_units("block", shape, names, LeafModule::kBlock)[0]);
+      std::vector<Weight> weights =
+          weights_of(block_units("block", shape, names, LeafModule::kBlock)[0]);
       std::vector<Weight*> bound;
       for (Weight& weight : weights) {
         bound.push_back(&weight);
