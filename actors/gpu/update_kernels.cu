@@ -84,8 +84,8 @@ struct Launch {
   }
 };
 
-void launch_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps, std::size_t begin,
-              std::size_t end, void* stream) {
+void launch_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
+                 std::size_t begin, std::size_t end, void* stream) {
   Launch launch{static_cast<cudaStream_t>(stream)};
   carry_out_pass(pass, unit, steps, begin, end, launch);
 }

@@ -162,16 +162,17 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise no
   const std::size_t block = begin / kStateBlock;
   const std::uint8_t scale0 = b.from.scale[0][block];
   const std::uint8_t scale1 = kTwo ? b.from.scale[1][block] : std::uint8_t{0};
-  const auto* codes0 = static_cast<const std::uint8_t*>(b.from.state[0]) + begin;
-  const auto* codes1 = static_cast<const std::uint8_t*>(b.from.state[1]) + begin;
+  const auto* codes0 = static_cast<const std::uint8_t*>(b.from.state[0]);
+  const auto* codes1 =
+      static_cast<const std::uint8_t*>(b.from.state[1]);  // null: there is one moment
   for (unsigned k = 0; k < kElements; ++k) {
     const std::size_t at = team.first() + k * Team::kMembers;
     const bool there = at < count;
     const std::uint8_t missing = 0;
-    auto s0 = Code<true>::load(there ? codes0 + at : &missing, scale0);
+    auto s0 = Code<true>::load(there ? codes0 + begin + at : &missing, scale0);
     auto s1 = hn::Zero(d);
     if constexpr (kTwo) {
-      s1 = Code<false>::load(there ? codes1 + at : &missing, scale1);
+      s1 = Code<false>::load(there ? codes1 + begin + at : &missing, scale1);
     }
     const auto scale = hn::Set(d, rule.gradient_scale());
     if (there) {
