@@ -1,21 +1,32 @@
 // Training steps of the CIFAR-10 net: the engine's, loader included, as cifar10 runs it. images_per_s is the figure to
 // quote, and only beside something measured in the same run: tools/bench/cifar_peers.py holds it against PyTorch's loop.
 // compute_us, wait_us: per step, how long the compute lane worked and how long it waited for gathers, reductions and the
-// optimizer; what is left is the loop's.
+// optimizer; what is left is the loop's. moe/...: the net with mixtures of experts. ways/...: one mixture's tokens to its
+// experts and back, forward and backward, without its gate and its experts: the time of a mixture whose experts do nothing,
+// less that of its routes.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "bench/program.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
+#include "engine/stopwatch.hpp"
 #include "models/cifar/dataset.hpp"
+#include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
+#include "models/moe/layer.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -23,17 +34,23 @@ namespace {
 constexpr std::int64_t kPictures = 2000;
 constexpr int kWarmupSteps = 50;
 
-void run_steps(benchmark::State& state, std::int64_t batch, int threads, int stage,
-               Overlap overlap) {
+struct Case {
+  std::int64_t batch = 16;
+  int threads = 1;
+  int stage = 0;
+  Overlap overlap = Overlap::kOff;
+};
+
+void run_steps(benchmark::State& state, Model model, const Case& c) {
   const std::string config = fmt::format(
       R"({{"train_batch_size": {}, "gradient_clipping": 1.0, "zero_optimization": {{"stage": {}}},
            "optimizer": {{"type": "Adam", "params": {{"lr": 0.001, "betas": [0.8, 0.999]}}}}}})",
-      batch, stage);
+      c.batch, c.stage);
   static const auto images =
       std::make_shared<const CifarImages>(generated_cifar(kPictures, 1).train);
-  Engine engine({.model = make_cifar_model(cifar_initial_weights(0)),
+  Engine engine({.model = std::move(model),
                  .config = parse_config(config, "bench_cifar", 1),
-                 .options = {.overlap = overlap, .compute_threads = threads},
+                 .options = {.overlap = c.overlap, .compute_threads = c.threads},
                  .dataset = std::make_shared<CifarDataset>(images),
                  .epochs = 0,
                  .prefetch = {.depth = 4}});
@@ -51,21 +68,67 @@ void run_steps(benchmark::State& state, std::int64_t batch, int threads, int sta
   engine.drain();
   const auto steps = static_cast<double>(state.iterations());
   state.counters["images_per_s"] =
-      benchmark::Counter(static_cast<double>(batch) * steps, benchmark::Counter::kIsRate);
+      benchmark::Counter(static_cast<double>(c.batch) * steps, benchmark::Counter::kIsRate);
   state.counters["compute_us"] = 1e6 * total.compute_busy_s / steps;
   state.counters["wait_us"] = 1e6 * total.gather_s / steps;
   state.counters["data_us"] = 1e6 * total.data_s / steps;
 }
 
-void add(std::int64_t batch, int threads, int stage, Overlap overlap) {
-  const std::string name =
-      fmt::format("cifar/batch_{}/threads_{}/stage_{}/{}", batch, threads, stage, name_of(overlap));
-  benchmark::RegisterBenchmark(
-      name.c_str(),
-      [=](benchmark::State& state) { run_steps(state, batch, threads, stage, overlap); })
+CifarMoe mixtures(bool residual) {
+  return {.experts = residual ? std::vector<std::int64_t>{2, 4} : std::vector<std::int64_t>{2},
+          .residual = residual,
+          .gate = {.min_capacity = 0, .noise = GateNoisePolicy::kRSample}};
+}
+
+/// Seconds of a forward and backward of `run`, which gives a tensor.
+template <class Run>
+double seconds_of(Run run, const at::Tensor& gate) {
+  const Stopwatch watch;
+  torch::autograd::backward({run().sum()}, {});
+  gate.mutable_grad().reset();
+  return watch.elapsed_s();
+}
+
+void run_ways(benchmark::State& state, std::int64_t tokens, std::int64_t width,
+              std::int64_t experts, std::int64_t k) {
+  const GateOptions options{.k = k, .min_capacity = 0, .noise = GateNoisePolicy::kRSample};
+  const at::Tensor x = at::randn({tokens, width});
+  const at::Tensor gate = at::randn({experts, width}).mul_(0.1).requires_grad_(true);
+  const GateDraw draw{.micro_batch = 1};
+  const auto mixture = [&] {
+    return mixture_of_experts(x, gate, options, draw, [](const at::Tensor& t) { return t; }).y;
+  };
+  const auto routes = [&] {
+    return route(at::linear(x, gate), options, gate_noise(options, draw, tokens, experts, at::kCPU),
+                 true)
+        .weight;
+  };
+  double all_s = 0;
+  double routes_s = 0;
+  for (auto _ : state) {
+    const double one_s = seconds_of(mixture, gate);
+    const double other_s = seconds_of(routes, gate);
+    all_s += one_s;
+    routes_s += other_s;
+    state.SetIterationTime(std::max(1e-9, one_s - other_s));
+  }
+  const auto rounds = static_cast<double>(state.iterations());
+  state.counters["mixture_us"] = 1e6 * all_s / rounds;
+  state.counters["routes_us"] = 1e6 * routes_s / rounds;
+}
+
+void add(const std::string& name, Model (*model)(), const Case& c) {
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [=](benchmark::State& state) { run_steps(state, model(), c); })
       ->Unit(benchmark::kMicrosecond)
       ->UseRealTime()
       ->MinTime(1.5);
+}
+
+template <bool kResidual>
+Model with_mixtures() {
+  const CifarMoe shape = mixtures(kResidual);
+  return make_cifar_moe_model(shape, cifar_moe_initial_weights(shape, 0));
 }
 
 void register_all() {
@@ -73,10 +136,23 @@ void register_all() {
     for (const int threads : {1, 2}) {
       for (const int stage : {0, 3}) {
         for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload}) {
-          add(batch, threads, stage, overlap);
+          const Case c = {batch, threads, stage, overlap};
+          const std::string where = fmt::format("batch_{}/threads_{}/stage_{}/{}", batch, threads,
+                                                stage, name_of(overlap));
+          add("cifar/" + where, [] { return make_cifar_model(cifar_initial_weights(0)); }, c);
+          add("moe/standard/" + where, with_mixtures<false>, c);
+          add("moe/residual/" + where, with_mixtures<true>, c);
         }
       }
     }
+  }
+  for (const auto& [name, tokens, width, experts, k] :
+       {std::tuple("cifar", 16, 84, 2, 1), std::tuple("8_experts_top_2", 2048, 512, 8, 2)}) {
+    benchmark::RegisterBenchmark(
+        fmt::format("ways/{}", name).c_str(),
+        [=](benchmark::State& state) { run_ways(state, tokens, width, experts, k); })
+        ->Unit(benchmark::kMicrosecond)
+        ->UseManualTime();
   }
 }
 

@@ -2,7 +2,8 @@
 // of the real engine; tokens_per_s is the figure to quote, and only as a ratio to something measured in the same run
 // (tools/bench/step_peers.py holds it against PyTorch). loss_1 .. loss_3 are the first three losses: equal for every
 // overlap setting to the last bit. ranks/...: two ranks as threads, with what each holds in memory (MiB).
-// cuda/...: the same on a GPU, where one can be used.
+// cuda/...: the same on a GPU, where one can be used. --config=FILE: of the model that a config.json describes (random
+// weights), step/... alone.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -21,12 +22,14 @@
 #include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
+#include "engine/program.hpp"
 #include "engine/stopwatch.hpp"
 
 namespace tandem::bench {
 namespace {
 
 struct Case {
+  HfConfig shape;
   std::int64_t rows;
   std::int64_t length;
   std::string dtype;
@@ -36,18 +39,17 @@ struct Case {
 };
 
 void run_steps(benchmark::State& state, const Case& c) {
-  const HfConfig shape = qwen3_20m();
   const std::string config =
       R"({"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 1.0,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}}, "bf16": {"enabled": )" +
       std::string(c.dtype == "bf16" ? "true" : "false") +
       R"(}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})";
   Engine engine(
-      {.model = random_model(shape, 0),
+      {.model = random_model(c.shape, 0),
        .config = parse_config(config, "bench_step", 1),
        .options = {
            .device = c.device, .overlap = c.overlap, .activation_checkpointing = c.checkpointing}});
-  const Batch batch = random_tokens(c.rows, c.length, shape.vocab_size);
+  const Batch batch = random_tokens(c.rows, c.length, c.shape.vocab_size);
   for (const char* name : {"loss_1", "loss_2", "loss_3"}) {  // also the warm-up
     state.counters[name] = engine.train_step(std::span(&batch, 1)).loss;
   }
@@ -142,15 +144,14 @@ void register_ranks() {
 
 /// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of the step, which is where
 /// overlap has something to hide.
-void register_all() {
+void register_steps(const std::string& name, const HfConfig& shape) {
   for (const auto& [rows, length] : {std::pair{8, 256}, std::pair{1, 64}}) {
     for (const char* dtype : {"fp32", "bf16"}) {
-      const std::string prefix = "step/qwen3_20m/" + std::to_string(rows) + "x" +
-                                 std::to_string(length) + "/" + dtype + "/";
+      const std::string prefix = fmt::format("step/{}/{}x{}/{}/", name, rows, length, dtype);
       for (const Overlap overlap : kOverlaps) {
-        add(prefix + std::string(name_of(overlap)), {rows, length, dtype, overlap, false});
+        add(prefix + std::string(name_of(overlap)), {shape, rows, length, dtype, overlap, false});
       }
-      add(prefix + "full/checkpointing", {rows, length, dtype, Overlap::kFull, true});
+      add(prefix + "full/checkpointing", {shape, rows, length, dtype, Overlap::kFull, true});
     }
   }
 }
@@ -165,7 +166,7 @@ void register_gpu() {
       for (const Overlap overlap :
            {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
         add(fmt::format("cuda/qwen3_20m/{}x{}/{}/{}", rows, length, dtype, name_of(overlap)),
-            {rows, length, dtype, overlap, false, DeviceKind::kCuda});
+            {qwen3_20m(), rows, length, dtype, overlap, false, DeviceKind::kCuda});
       }
     }
   }
@@ -175,9 +176,17 @@ void register_gpu() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
-  tandem::bench::register_all();
-  tandem::bench::register_ranks();
-  tandem::bench::register_gpu();
-  return tandem::bench::run_benchmarks(argc, argv);
+  using namespace tandem;
+  tune_process(argv);
+  return guarded_main([&] {
+    if (const char* config = bench::take_flag(argc, argv, "--config=")) {
+      const HfConfig shape = read_hf_config(config);
+      bench::register_steps(shape.model_type, shape);
+    } else {
+      bench::register_steps("qwen3_20m", bench::qwen3_20m());
+      bench::register_ranks();
+      bench::register_gpu();
+    }
+    return bench::run_benchmarks(argc, argv);
+  });
 }
