@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "actors/nccl/norm_digits.hpp"
+#include "actors/gpu/norm_digits.hpp"
 #include "actors/norm_words.hpp"
 #include "runtime/util/check.hpp"
 
@@ -178,7 +178,7 @@ Task<> StagedBackend::straight(GatherArguments a) {
   co_await carry_out({.lane = &gathers_}, &straight);
 }
 
-void StagedBackend::use_kernels(const NcclKernels& kernels) {
+void StagedBackend::use_kernels(const SumKernels& kernels) {
   static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
   kernels_ = &kernels;
   norm_ = device_.allocate(sizeof(NormWords));

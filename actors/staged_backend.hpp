@@ -30,7 +30,7 @@
 #include "actors/block_fences.hpp"
 #include "actors/collective_backend.hpp"
 #include "actors/device_buffers.hpp"
-#include "actors/nccl/nccl_kernels.hpp"
+#include "actors/gpu/sum_kernels.hpp"
 #include "runtime/device/device.hpp"
 
 namespace tandem {
@@ -55,7 +55,7 @@ class StagedBackend final : public CollectiveBackend {
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_->rank(); }
   [[nodiscard]] Device& device() noexcept { return device_; }
   /// What adds on a GPU; `kernels` outlives the back end. Before the first operation.
-  void use_kernels(const NcclKernels& kernels);
+  void use_kernels(const SumKernels& kernels);
 
   /// Host memory of the inner back end, pinned for the device where the system lets us: else that is said once.
   std::byte* allocate(std::size_t bytes) override;
@@ -142,7 +142,7 @@ class StagedBackend final : public CollectiveBackend {
   std::vector<std::span<std::byte>> pinned_;
   bool said_unpinned_ = false;
   BlockFences fences_;
-  const NcclKernels* kernels_ = nullptr;
+  const SumKernels* kernels_ = nullptr;
   DeviceBuffer norm_;               // of the reduction under way
   std::byte* norm_here_ = nullptr;  // where it comes to the host
   Lane gathers_;

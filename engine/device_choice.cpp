@@ -57,7 +57,7 @@ std::shared_ptr<Gpu> open_gpu(int local_rank) {
                                    .uuid = info.uuid,
                                    .compute = torch_cuda_device(index),
                                    .updates = &UpdateKernels::load(),
-                                   .sums = &NcclKernels::load()});
+                                   .sums = &SumKernels::load()});
 }
 
 }  // namespace tandem

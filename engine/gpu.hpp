@@ -12,8 +12,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "actors/gpu/sum_kernels.hpp"
 #include "actors/gpu/update_kernels.hpp"
-#include "actors/nccl/nccl_kernels.hpp"
 #include "runtime/device/cuda_api.hpp"
 
 namespace tandem {
@@ -40,7 +40,7 @@ struct Gpu {
   std::string uuid;  // the same in every process that sees it
   std::shared_ptr<ComputeDevice> compute;
   const UpdateKernels* updates = nullptr;  // of optimizers
-  const NcclKernels* sums = nullptr;       // of gradients
+  const SumKernels* sums = nullptr;        // of gradients
 };
 
 /// Opens a rank's GPU by its number among the ranks of its host.

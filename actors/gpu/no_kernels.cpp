@@ -1,5 +1,5 @@
+#include "actors/gpu/sum_kernels.hpp"
 #include "actors/gpu/update_kernels.hpp"
-#include "actors/nccl/nccl_kernels.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -14,6 +14,6 @@ namespace {
 }  // namespace
 
 const UpdateKernels& UpdateKernels::load() { refuse(); }
-const NcclKernels& NcclKernels::load() { refuse(); }
+const SumKernels& SumKernels::load() { refuse(); }
 
 }  // namespace tandem

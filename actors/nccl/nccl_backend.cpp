@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "actors/nccl/norm_digits.hpp"
+#include "actors/gpu/norm_digits.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

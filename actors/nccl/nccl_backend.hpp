@@ -28,8 +28,8 @@
 
 #include "actors/block_fences.hpp"
 #include "actors/collective_backend.hpp"
+#include "actors/gpu/sum_kernels.hpp"
 #include "actors/nccl/nccl_api.hpp"
-#include "actors/nccl/nccl_kernels.hpp"
 #include "actors/nccl/nccl_peers.hpp"
 #include "actors/nccl/nccl_watchdog.hpp"
 #include "actors/norm_words.hpp"
@@ -48,7 +48,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
     const NcclApi* api = nullptr;  // null at world 1 only
-    const NcclKernels* kernels = nullptr;
+    const SumKernels* kernels = nullptr;
     std::shared_ptr<NcclPeers> peers;  // null at world 1
     /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;

@@ -201,7 +201,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
   NcclBackend::Options options;
   options.rank = static_cast<std::uint32_t>(rank());
   options.world = static_cast<std::uint32_t>(world_size());
-  options.kernels = &NcclKernels::load();
+  options.kernels = &SumKernels::load();
   options.connect_timeout = timeout_;
   options.timeout = ShmBackend::default_timeout();
   if (world_size() > 1) {

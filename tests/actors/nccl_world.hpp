@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "actors/gpu/norm_digits.hpp"
 #include "actors/nccl/nccl_backend.hpp"
-#include "actors/nccl/norm_digits.hpp"
 #include "runtime/scope.hpp"
 #include "tests/actors/fake_nccl.hpp"
 
@@ -79,7 +79,7 @@ class FakePeers {
 };
 
 /// The kernels as the CPU's.
-inline const NcclKernels& fake_kernels() {
+inline const SumKernels& fake_kernels() {
   static constexpr auto kAddNorm = [](const RankOrderSum& s) {
     GradientNorm norm;
     const bool wide = s.accumulator != nullptr;
@@ -113,7 +113,7 @@ inline const NcclKernels& fake_kernels() {
       kAddNorm(s);
     }
   };
-  static constexpr NcclKernels kFake{
+  static constexpr SumKernels kFake{
       .add_in_rank_order =
           [](const RankOrderSum& sum, void* stream) {
             const Uncounted uncounted;

@@ -36,32 +36,21 @@ TEST_P(CudaPlaces, ChangeNoBit) {
   Setting setting{.overlap = Overlap::kOff, .accumulation = type == "fp16" ? 2 : 1, .type = type};
   const TrainingRun expected = train_on_ranks(setting, world_size, 4);
   int turn = 0;
-  for (const auto& places : kAllPlaces) {
-    setting.places = places;
-    for (const int stage : {0, 1, 2, 3}) {
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
+  toy::in_every_place(
+      setting, {Overlap::kOff, Overlap::kOffload, Overlap::kFull},
+      [&](const Setting& there, const std::string& what) {
         const Pace& pace = kPaces[++turn % std::size(kPaces)];
-        setting.stage = stage;
-        setting.overlap = overlap;
-        setting.forced_misses = overlap == Overlap::kFull && stage % 2 == 1 ? 0.5 : 0;
-        setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
         const FakeRun fake(pace);
-        EXPECT_TRUE(train_on_ranks(FakeRun::on_gpu(setting, pace), world_size, 4) == expected)
-            << "stage " << stage << " " << name_of(overlap) << " places " << &places - kAllPlaces
-            << ", " << pace.name;
+        EXPECT_TRUE(train_on_ranks(FakeRun::on_gpu(there, pace), world_size, 4) == expected)
+            << what << ", " << pace.name;
         fake.expect_orderly();
-      }
-    }
-  }
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, CudaPlaces,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
                                             ::testing::Values(1, 2)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}ranks", std::get<0>(info.param),
-                                              std::get<1>(info.param));
-                         });
+                         toy::type_and_ranks);
 
 TEST(CudaPlaces, ChangeNoBitInAnyLayout) {
   for (const StateLayout layout : {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
@@ -132,7 +121,6 @@ TEST(CudaPlaces, AStepTakesNothingThatMayWaitForTheDevice) {
   }
 }
 
-/// A bad gradient on the device is found there, named, and its step skipped.
 TEST(CudaPlaces, GradientsAndEvaluationAreThoseOfTheCpu) {
   struct Seen {
     std::vector<float> losses;

@@ -37,34 +37,23 @@ TEST_P(PlacesOnRanks, ChangeNoBit) {
         .overlap = Overlap::kOff, .accumulation = accumulation, .type = type, .clip = clip};
     const TrainingRun expected = train_on_ranks(setting, world_size, 6);
     setting.device = DeviceKind::kSim;
-    for (const auto& places : kAllPlaces) {
-      setting.places = places;
-      for (const int stage : {0, 1, 2, 3}) {
-        for (const Overlap overlap :
-             {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
-          if (world_size > 1 && overlap == Overlap::kComm) {
-            continue;  // for several ranks the same as the next one, and they take long
-          }
-          setting.stage = stage;
-          setting.overlap = overlap;
-          setting.forced_misses = overlap == Overlap::kFull && stage % 2 == 1 ? 0.5 : 0;
-          setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
-          EXPECT_TRUE(train_on_ranks(setting, world_size, 6) == expected)
-              << "clip " << clip << " stage " << stage << " " << name_of(overlap) << " places "
-              << &places - kAllPlaces;
-        }
-      }
-    }
+    // For several ranks comm is the same as offload, and they take long.
+    const auto overlaps =
+        world_size > 1
+            ? std::initializer_list<Overlap>{Overlap::kOff, Overlap::kOffload, Overlap::kFull}
+            : std::initializer_list<Overlap>{Overlap::kOff, Overlap::kComm, Overlap::kOffload,
+                                             Overlap::kFull};
+    toy::in_every_place(setting, overlaps, [&](const Setting& there, const std::string& what) {
+      EXPECT_TRUE(train_on_ranks(there, world_size, 6) == expected)
+          << "clip " << clip << " " << what;
+    });
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, PlacesOnRanks,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
                                             ::testing::Values(1, 2)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}ranks", std::get<0>(info.param),
-                                              std::get<1>(info.param));
-                         });
+                         toy::type_and_ranks);
 
 TEST(Places, ChangeNoBitInAnyLayout) {
   for (const StateLayout layout : {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {

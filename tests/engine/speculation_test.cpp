@@ -40,13 +40,10 @@ TEST_P(SpeculationOnRanks, ChangesNoBit) {
   }
 }
 
-std::string name_of_case(const ::testing::TestParamInfo<std::tuple<std::string, int>>& info) {
-  return fmt::format("{}_{}ranks", std::get<0>(info.param), std::get<1>(info.param));
-}
 INSTANTIATE_TEST_SUITE_P(Matrix, SpeculationOnRanks,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
                                             ::testing::Values(1, 2)),
-                         name_of_case);
+                         toy::type_and_ranks);
 
 /// The verdicts of `steps` steps.
 std::vector<Verdict> verdicts(const Setting& setting, int steps) {

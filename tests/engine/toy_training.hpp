@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -123,6 +124,12 @@ inline double middle_norm(Setting setting, int steps) {
   std::vector<double> norms = train(setting, steps).norms;
   std::ranges::sort(norms);
   return norms[norms.size() / 2];
+}
+
+/// Names of cases of (type, ranks).
+inline std::string type_and_ranks(
+    const ::testing::TestParamInfo<std::tuple<std::string, int>>& info) {
+  return fmt::format("{}_{}ranks", std::get<0>(info.param), std::get<1>(info.param));
 }
 
 }  // namespace tandem::toy

@@ -13,12 +13,7 @@ class BadInput : public TrainerTest {
  protected:
   void SetUp() override {
     TrainerTest::SetUp();
-    // A checkpoint of our own: the demo's shape and tokenizer with random weights.
-    model_ = path("model");
-    const Finished made = shell(fmt::format(
-        "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}'",
-        TANDEM_BIN_DIR, kDemo, kDemo, model_));
-    ASSERT_EQ(made.code, 0) << made.err;
+    model_ = random_model();
     data_ = write("data.json", R"([{"instruction": "Say a.", "input": "", "output": "a"},
                                    {"instruction": "Say b.", "input": "", "output": "b"}])");
   }

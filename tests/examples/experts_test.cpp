@@ -127,26 +127,11 @@ TEST_P(ExpertTraining, UnknownLeafModulesAreRefused) {
 }
 
 TEST_P(ExpertTraining, TransformersLoadsTheModelAndAgreesOnLogits) {
-  if (shell(fmt::format("'{}' -c 'import transformers'", kPython)).code != 0) {
+  if (!has_transformers()) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
   ASSERT_EQ(run(1, "run", "").code, 0);
-  const std::string script = write("compare.py", R"(
-import json, subprocess, sys, torch
-from transformers import AutoModelForCausalLM
-folder, program = sys.argv[1:]
-model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-assert not info["missing_keys"] and not info["unexpected_keys"], info
-ids = list(range(5, 40))
-theirs = model(input_ids=torch.tensor([ids])).logits[0].detach()
-ours = subprocess.run([program, "logits", "--model_name", folder], input=json.dumps(ids), text=True, capture_output=True, check=True)
-ours = torch.tensor(json.loads(ours.stdout))
-print("max difference", (ours - theirs).abs().max().item())
-sys.exit(0 if torch.allclose(ours, theirs, rtol=0, atol=1e-5) else 1)
-)");
-  const Finished done = shell(fmt::format("'{}' '{}' '{}' '{}/tandem'", kPython, script,
-                                          path("run/model"), TANDEM_BIN_DIR));
-  EXPECT_EQ(done.code, 0) << done.out << done.err;
+  expect_transformers_agrees(path("run/model"));
 }
 
 INSTANTIATE_TEST_SUITE_P(

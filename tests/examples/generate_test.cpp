@@ -10,11 +10,7 @@ class GenerateCommand : public TrainerTest {
  protected:
   void SetUp() override {
     TrainerTest::SetUp();
-    model_ = path("model");
-    const Finished made = shell(fmt::format(
-        "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}'",
-        TANDEM_BIN_DIR, kDemo, kDemo, model_));
-    ASSERT_EQ(made.code, 0) << made.err;
+    model_ = random_model();
   }
   [[nodiscard]] Finished generate(const std::string& flags) const {
     return shell(

@@ -12,35 +12,11 @@ struct Reference {
   const char* flags;  // of make_reference.py
 };
 
-/// Logits of every position, and the greedy continuation of a prompt, by both.
-constexpr std::string_view kCompare = R"(
-import json, subprocess, sys, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, program = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-def ours(*arguments, given=""):
-    done = subprocess.run([program, *arguments, "--model_name", folder], input=given, text=True, capture_output=True, check=True)
-    return json.loads(done.stdout)
-prompt = "Which day comes after Monday? Say it, and then name the one before it, please."
-ids = tokenizer(prompt)["input_ids"]
-theirs = model(input_ids=torch.tensor([ids])).logits[0].detach()
-difference = (torch.tensor(ours("logits", given=json.dumps(ids))) - theirs).abs().max().item()
-new = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), max_new_tokens=40, do_sample=False)
-new = new[0, len(ids):].tolist()
-ends = model.generation_config.eos_token_id
-ends = ends if isinstance(ends, list) else [ends]
-new = new[:-1] if new and new[-1] in ends else new
-made = ours("generate", "--prompt", prompt, "--max_new_tokens", "40", "--ids")
-print("tokens", len(ids), "difference", difference, "theirs", new, "ours", made)
-sys.exit(0 if len(ids) > 12 and difference <= 1e-5 and new == made else 1)
-)";
-
 class References : public TrainerTest, public testing::WithParamInterface<Reference> {
  protected:
   void SetUp() override {
     TrainerTest::SetUp();
-    if (shell(fmt::format("'{}' -c 'import transformers'", kPython)).code != 0) {
+    if (!has_transformers()) {
       GTEST_SKIP() << "no Python with transformers in .venv";
     }
     // Few steps: the traces of 20 are the same code. The vocabulary is that of the demo's tokenizer.
@@ -83,10 +59,7 @@ TEST_P(References, ParityPassesAndTransformersLoadsWhatWasTrained) {
       << "stage, overlap and recomputation change no bit";
   const auto losses = column("run", "loss");
   EXPECT_LT(std::stod(losses.back()), std::stod(losses.front()) - 0.1);
-  const Finished compared =
-      shell(fmt::format("'{}' '{}' '{}' '{}/tandem'", kPython, write("compare.py", kCompare),
-                        path("run/model"), TANDEM_BIN_DIR));
-  EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
+  expect_transformers_agrees(path("run/model"));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -28,6 +29,32 @@ inline std::string content_of(const std::filesystem::path& path) {
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
+
+/// Logits of every position, and the greedy continuation of a prompt, by Transformers and by us.
+inline constexpr std::string_view kCompare = R"(
+import json, subprocess, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, program = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model, info = AutoModelForCausalLM.from_pretrained(
+    folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+assert not info["missing_keys"] and not info["unexpected_keys"], info
+def ours(*arguments, given=""):
+    done = subprocess.run([program, *arguments, "--model_name", folder], input=given, text=True, capture_output=True, check=True)
+    return json.loads(done.stdout)
+prompt = "Which day comes after Monday? Say it, and then name the one before it, please."
+ids = tokenizer(prompt)["input_ids"]
+theirs = model(input_ids=torch.tensor([ids])).logits[0].detach()
+difference = (torch.tensor(ours("logits", given=json.dumps(ids))) - theirs).abs().max().item()
+new = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long), max_new_tokens=40, do_sample=False)
+new = new[0, len(ids):].tolist()
+ends = model.generation_config.eos_token_id
+ends = ends if isinstance(ends, list) else [ends]
+new = new[:-1] if new and new[-1] in ends else new
+made = ours("generate", "--prompt", prompt, "--max_new_tokens", "40", "--ids")
+print("tokens", len(ids), "difference", difference, "theirs", new, "ours", made)
+sys.exit(0 if len(ids) > 12 and difference <= 1e-5 and new == made else 1)
+)";
 
 class TrainerTest : public testing::Test {
  protected:
@@ -81,6 +108,26 @@ class TrainerTest : public testing::Test {
       values.push_back(line.substr(begin, line.find_first_of(",}", begin) - begin));
     }
     return values;
+  }
+
+  [[nodiscard]] bool has_transformers() const {
+    return shell(fmt::format("'{}' -c 'import transformers'", kPython)).code == 0;
+  }
+  /// Transformers loads `model`, all of it, and computes what we do.
+  void expect_transformers_agrees(const std::string& model) const {
+    const Finished compared =
+        shell(fmt::format("'{}' '{}' '{}' '{}/tandem'", kPython, write("compare.py", kCompare),
+                          model, TANDEM_BIN_DIR));
+    EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
+  }
+  /// A checkpoint of our own: the demo's shape and tokenizer with random weights.
+  [[nodiscard]] std::string random_model() const {
+    const std::string model = path("model");
+    const Finished made = shell(fmt::format(
+        "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}'",
+        TANDEM_BIN_DIR, kDemo, kDemo, model));
+    EXPECT_EQ(made.code, 0) << made.err;
+    return model;
   }
 
   static constexpr const char* kTrainer = TANDEM_BIN_DIR "/finetune_zero3";

@@ -1,6 +1,6 @@
-// The kernels behind NCCL: the arithmetic that they share with the CPU, here; the kernels themselves, where a GPU is. And the
+// Sums of gradients on a GPU: the arithmetic that they share with the CPU, here; the kernels themselves, where a GPU is. And the
 // real library, where it is installed.
-#include "actors/nccl/nccl_kernels.hpp"
+#include "actors/gpu/sum_kernels.hpp"
 
 #include <cmath>
 #include <cstdlib>
@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "actors/gpu/norm_digits.hpp"
 #include "actors/nccl/nccl_api.hpp"
-#include "actors/nccl/norm_digits.hpp"
 #include "actors/norm_words.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/gpu_probe.hpp"
@@ -147,8 +147,8 @@ void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
                                .elements = n,
                                .norm = reinterpret_cast<std::uint64_t*>(words.data())};
   gpu.stream.launch("add", {}, [&](void* native) {
-    EXPECT_EQ(NcclKernels::load().clear_norm(arguments.norm, native), 0);
-    EXPECT_EQ(NcclKernels::load().add_in_rank_order(arguments, native), 0);
+    EXPECT_EQ(SumKernels::load().clear_norm(arguments.norm, native), 0);
+    EXPECT_EQ(SumKernels::load().add_in_rank_order(arguments, native), 0);
   });
   std::vector<float> got(n);
   NormWords norm;
@@ -166,7 +166,7 @@ void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
   EXPECT_EQ(norm.first_bad_element, expected_norm.first_bad_element);
 }
 
-TEST(NcclKernels, MakeTheBitsOfTheCpu) {
+TEST(SumKernels, MakeTheBitsOfTheCpu) {
   if (gpus().empty()) {
     GTEST_SKIP() << "no GPU here";
   }

@@ -1,4 +1,4 @@
-// actors/nccl/norm_digits.hpp — the arithmetic of an exact norm that the CPU and the GPU share: C++17, for nvcc as well.
+// actors/gpu/norm_digits.hpp — the arithmetic of an exact norm that the CPU and the GPU share: C++17, for nvcc as well.
 //
 // The sum of squares of a block of 512 elements is 32 lanes in double, element i in lane i mod 32, added as a tree: just
 // one warp's work. A block's sum is then added to the digits of an ExactSum, which are integers: so atomics in any order

@@ -1,10 +1,10 @@
-// actors/nccl/nccl_kernels.cu — see nccl_kernels.hpp. C++17; no header of the runtime.
+// actors/gpu/sum_kernels.cu — see sum_kernels.hpp. C++17; no header of the runtime.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
-#include "actors/nccl/nccl_kernels.hpp"
-#include "actors/nccl/norm_digits.hpp"
+#include "actors/gpu/sum_kernels.hpp"
+#include "actors/gpu/norm_digits.hpp"
 
 namespace tandem {
 namespace {
@@ -149,8 +149,8 @@ int clear_norm(std::uint64_t* words, void* stream) {
 
 }  // namespace
 
-const NcclKernels& NcclKernels::load() {
-  static const NcclKernels kReal{&tandem::add_in_rank_order, &tandem::clear_norm};
+const SumKernels& SumKernels::load() {
+  static const SumKernels kReal{&tandem::add_in_rank_order, &tandem::clear_norm};
   return kReal;
 }
 

@@ -1,6 +1,7 @@
-// actors/nccl/nccl_kernels.hpp — the kernels behind NCCL's transfers, as a table of functions: C++17, for nvcc as well.
+// actors/gpu/sum_kernels.hpp — sums of gradients on a GPU, with their exact norm, as a table of functions: C++17, for nvcc as
+// well. Behind NCCL's transfers several ranks' parts are added, on one rank a gradient to what is there.
 //
-// nccl_kernels.cu fills it where CUDA is found, tests with functions of the CPU.
+// sum_kernels.cu fills it where CUDA is found, tests with functions of the CPU.
 // Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that thread.
 #pragma once
 
@@ -30,14 +31,14 @@ struct RankOrderSum {
   std::int64_t first_element = 0;
 };
 
-struct NcclKernels {
+struct SumKernels {
   /// Returns a CudaApi::Status of the launch.
   int (*add_in_rank_order)(const RankOrderSum& sum, void* stream);
   /// The norm of nothing.
   int (*clear_norm)(std::uint64_t* norm, void* stream);
 
   /// The real ones. Throws Error(kRefused) where the build has none.
-  [[nodiscard]] static const NcclKernels& load();
+  [[nodiscard]] static const SumKernels& load();
 };
 
 }  // namespace tandem
