@@ -37,8 +37,11 @@ Task<std::byte*> GradientBucket::handle(AcquireGradient request) {
   // Less than one alignment per rank: too little to be worth a trip to a worker.
   if (options_.clears_padding) {
     const std::size_t size = bytes_of(options_.block_type);
-    std::memset(slot_ + options_.layout.elements * size, 0,
-                (options_.layout.padded_elements - options_.layout.elements) * size);
+    for (std::uint32_t block = 0; block < options_.blocks; ++block) {
+      std::memset(
+          slot_ + (block * options_.layout.padded_elements + options_.layout.elements) * size, 0,
+          (options_.layout.padded_elements - options_.layout.elements) * size);
+    }
   }
   co_return slot_;
 }
@@ -49,34 +52,40 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
       options_.accumulator_type == DType::kF32 || (ready.first_micro_step && ready.last_micro_step),
       "nothing is added in 16 bits");
   const TimePoint start = EventLoop::current().now();
-  const ReduceArguments arguments = {
+  ReduceArguments arguments = {
       .block = slot_,
       .block_type = options_.block_type,
       .accumulator = options_.accumulator,
       .accumulator_type = options_.accumulator_type,
       .shard_elements = options_.layout.shard_elements,
-      .mode = ready.first_micro_step ? AccumulateMode::kOverwrite : AccumulateMode::kAdd,
-      .want_norm = ready.last_micro_step};
+      .mode = ready.first_micro_step ? AccumulateMode::kOverwrite : AccumulateMode::kAdd};
   if (planted(Bug::kSlotReleasedTwice)) {
     co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
   }
   GradientNorm norm;
-  if (options_.reduce_whole) {
-    norm = co_await options_.collectives.ask(AllReduceAdd{ready.order, arguments},
-                                             scope().stop_token());
-  } else {
-    norm = co_await options_.collectives.ask(ReduceScatterAdd{ready.order, arguments},
-                                             scope().stop_token());
+  for (std::uint32_t block = 0; block < options_.blocks; ++block) {
+    arguments.want_norm = ready.last_micro_step && block + 1 == options_.blocks;
+    norm = co_await reduce(ready.order + block, arguments);
+    arguments.block += options_.layout.padded_elements * bytes_of(options_.block_type);
+    arguments.mode = AccumulateMode::kAdd;
   }
   co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
   slot_ = nullptr;
   ++counters_.reductions;
   counters_.reduce_waiting_s += seconds_since(start);
   if (norm.first_bad_element >= 0) {
-    norm.first_bad_element +=
-        static_cast<std::int64_t>(options_.layout.shard_begin(options_.slice));
+    norm.first_bad_element += static_cast<std::int64_t>(options_.first_element);
   }
   co_return norm;
+}
+
+Task<GradientNorm> GradientBucket::reduce(std::uint64_t order, ReduceArguments arguments) {
+  if (options_.reduce_whole) {
+    co_return co_await options_.collectives.ask(AllReduceAdd{order, arguments},
+                                                scope().stop_token());
+  }
+  co_return co_await options_.collectives.ask(ReduceScatterAdd{order, arguments},
+                                              scope().stop_token());
 }
 
 }  // namespace tandem

@@ -27,14 +27,15 @@ namespace tandem {
 
 using ReducedGradient = GradientNorm;
 
-/// The reply: padded_elements of the bucket's block type, lent until GradientReady. `ticket`: of the gradients' slot pool.
+/// The reply: padded_elements of the bucket's block type for each block, lent until GradientReady. `ticket`: of the gradients' slot pool.
 struct AcquireGradient {
   using Reply = std::byte*;
   std::uint64_t ticket = 0;
 };
 
-/// The lent slot is full. `order`: this reduction's number in Collectives. The reply comes when the accumulator holds the
-/// result and the slot is free; it is meaningful after the last micro-step. Bad elements are indices into the unit.
+/// The lent slot is full. `order`: this reduction's number in Collectives, the first of as many as there are blocks. The
+/// reply comes when the accumulator holds the result and the slot is free; it is meaningful after the last micro-step. Bad
+/// elements are indices into the unit.
 struct GradientReady {
   using Reply = ReducedGradient;
   bool first_micro_step = true;
@@ -48,9 +49,11 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
  public:
   struct Options {
     Name name = "bucket";
-    UnitLayout layout;
-    std::uint32_t slice = 0;    // of the block, that this rank keeps
-    bool reduce_whole = false;  // every rank keeps the whole gradient (then there is one slice)
+    UnitLayout layout;  // of the block that is reduced, among the ranks that reduce it
+    // The slot holds so many such blocks, one after another, which are added in this order.
+    std::uint32_t blocks = 1;
+    std::size_t first_element = 0;  // of the accumulator, as bad elements are counted
+    bool reduce_whole = false;      // every rank keeps the whole gradient (then there is one slice)
     DType block_type = DType::kF32;  // of the slot
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
     // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever added: the same values,
@@ -76,6 +79,8 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
 
  private:
+  Task<GradientNorm> reduce(std::uint64_t order, ReduceArguments arguments);
+
   Options options_;
   std::byte* slot_ = nullptr;  // while lent
   std::uint64_t ticket_ = 0;

@@ -15,6 +15,13 @@ class CpuPool;
 class CudaDevice;
 class EventLoop;
 
+/// Some of the ranks of a run.
+struct RankGroup {
+  std::string name;    // of this group among all that the run has
+  int rank = 0;        // this rank's, among them
+  int world_size = 1;  // theirs
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -30,6 +37,9 @@ class Communicator {
   [[nodiscard]] virtual std::string of_first_rank(std::string value) { return value; }
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which outlive it. Called once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
+  /// One more, of the group's ranks alone and for host memory. They all call it, in the same order, after make_backend().
+  virtual std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                                const RankGroup& group) = 0;
   /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. A StagedBackend unless said otherwise.
   virtual std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                               CudaDevice& gpu,
@@ -43,6 +53,10 @@ class Alone final : public Communicator {
   [[nodiscard]] int world_size() const override { return 1; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& /*loop*/, CpuPool& pool) override {
+    return std::make_unique<SelfBackend>(pool);
+  }
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& /*loop*/, CpuPool& pool,
+                                                        const RankGroup& /*group*/) override {
     return std::make_unique<SelfBackend>(pool);
   }
 };

@@ -35,15 +35,15 @@ class Gatherer {
   /// Gives back what visit `v` held.
   void release(std::size_t v);
 
-  /// The number of a gather that belongs to no pass; it comes after those of all passes begun so far.
-  [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_++; }
+  /// The number of a gather of all ranks that belongs to no pass; it comes after those of all passes begun so far.
+  [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_[kAllRanks]++; }
 
  private:
   struct Pass {
     const StepPlan* plan = nullptr;
     std::uint64_t version = 0;
     std::vector<std::uint64_t> first_ticket;  // [pool]
-    std::uint64_t first_gather = 0;
+    LineOrders first_gather = {};
     std::vector<std::vector<std::byte*>> slots;    // [visit][use]
     std::vector<std::unique_ptr<Event>> complete;  // [visit]
     std::vector<TimePoint> there_since;            // [visit]
@@ -57,7 +57,7 @@ class Gatherer {
   Scope& scope_;
   bool run_ahead_;
   std::vector<std::uint64_t> next_ticket_;  // [pool]
-  std::uint64_t next_gather_ = 0;
+  LineOrders next_gather_ = {};
   std::shared_ptr<Pass> pass_;
 };
 

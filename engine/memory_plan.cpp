@@ -242,7 +242,7 @@ void Planner::add_staging() {
   std::size_t largest_block = 0;  // elements
   std::size_t largest_shard = 0;
   for (const UnitSpec& unit : model_.units) {
-    const UnitLayout layout = residency_.layout_of(unit.numel());
+    const UnitLayout layout = residency_.layout_of(unit);
     largest_block = std::max(largest_block, layout.padded_elements);
     largest_shard = std::max(largest_shard, layout.shard_elements);
   }

@@ -7,6 +7,7 @@
 // Invariant: the last segment returns the scalar loss; every other one returns an activation.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,6 +53,13 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
+  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a border of the optimizer's blocks.
+  std::int64_t experts = 1;
+  /// Parts above 1: the ranks hold different experts. The first `world / parts` ranks hold the first part of the runs,
+  /// and so on; ranks at the same place of their parts form an exchange group. A segment then sees the runs of its own part,
+  /// as often as there are parts: run j * (experts / parts) + e is the part's expert e, with the gradient of what was
+  /// exchanged with the group's rank j. Gradients of all ranks are added in rank order, as if every rank had all experts.
+  std::int64_t parts = 1;
 
   [[nodiscard]] std::int64_t numel() const noexcept;
   /// All of its parameters are: then nothing of it is reduced or updated.
@@ -72,6 +80,17 @@ struct Weight {
   bool wants_grad = true;  // false: write nothing, `grad` has no memory
 };
 
+/// How segments reach the other ranks of their exchange group (UnitSpec::parts). Compute lane.
+class RankExchange {
+ public:
+  virtual ~RankExchange() = default;
+  [[nodiscard]] virtual std::int64_t ranks() const noexcept = 0;
+  /// Piece i of `from` goes to the group's rank i, and what that one has for this rank becomes piece i of `into`; both are
+  /// ranks() pieces of host memory, apart. Blocks until then. All ranks of the group call it at the same place of their
+  /// segments, with pieces of the same size. Throws Error(kPeer) when one of them is lost.
+  virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) = 0;
+};
+
 /// What the last segment is asked for.
 enum class HeadOutput : std::uint8_t { kLoss, kLogits };
 
@@ -79,8 +98,9 @@ struct SegmentContext {
   const Batch& batch;
   std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
   HeadOutput head_output = HeadOutput::kLoss;
-  std::int64_t begin = 0;        // positions before the batch's, of Batch::memory
-  at::Tensor* memory = nullptr;  // the segment's part of it; null: there is none
+  RankExchange* exchange = nullptr;  // null: the model has no unit of several parts
+  std::int64_t begin = 0;            // positions before the batch's, of Batch::memory
+  at::Tensor* memory = nullptr;      // the segment's part of it; null: there is none
 };
 
 class Segment {

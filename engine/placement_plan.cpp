@@ -82,7 +82,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
       .device_stage_bytes =
           static_cast<double>(DeviceUpdates::kSlices * streamed.stream_stage_bytes)};
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    const UnitLayout layout = residency.layout_of(model.units[unit].numel());
+    const UnitLayout layout = residency.layout_of(model.units[unit]);
     const UnitSizes& sizes = host.units[unit];
     const auto shard = static_cast<double>(layout.shard_elements);
     const auto whole = static_cast<double>(layout.padded_elements * bytes_of(input.type));

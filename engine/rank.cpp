@@ -103,6 +103,13 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
 
 Rank::~Rank() { stop(); }
 
+void Rank::abandon(std::string_view why) noexcept {
+  backend_->abandon(why);
+  if (part_ranks_) {
+    part_ranks_->abandon(why);
+  }
+}
+
 std::byte* Rank::allocate(std::size_t bytes, std::size_t& counted) {
   counted += bytes;
   return owned_.emplace_back(bytes).data();
@@ -120,7 +127,8 @@ std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted, Stat
 
 std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
   const UnitLayout& layout = layouts_[unit].block;
-  const auto slice_begin = static_cast<std::int64_t>(layout.shard_begin(residency_.slice()));
+  const auto slice_begin =
+      static_cast<std::int64_t>(layout.shard_begin(residency_.slice(model_.units[unit])));
   const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
   std::vector<CpuOptimizer::Range> ranges;
   for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
@@ -184,7 +192,9 @@ void Rank::make_actors() {
   collectives_ = std::make_unique<Collectives>(Collectives::Options{.backend = backend_.get()});
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
-    const UnitLayout& block = layouts_[unit].block;
+    const UnitSpec& spec = model_.units[unit];
+    const CollectivesAddress collectives =
+        spec.parts > 1 ? part_ranks_->collectives() : collectives_->address();
     const Memory& memory = memory_[unit];
     const std::size_t pool = classes_.weights.pool_of[unit];
     const std::size_t gradient_pool = classes_.gradients.pool_of[unit];
@@ -193,26 +203,28 @@ void Rank::make_actors() {
     shards_.push_back(std::make_unique<ParameterShard>(ParameterShard::Options{
         .name = "shard " + model_.units[unit].name,
         .unit = static_cast<std::uint32_t>(unit),
-        .layout = block,
+        .layout = layouts_[unit].gathered,
         .type = options_.type,
         .shard = memory.shard,
         .block = memory.block,
         .slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address(),
-        .collectives = collectives_->address()}));
+        .collectives = collectives}));
     shard_list_.push_back(shards_.back().get());
     const bool frozen = model_.units[unit].frozen();
-    buckets_.push_back(frozen ? nullptr
-                              : std::make_unique<GradientBucket>(GradientBucket::Options{
-                                    .name = "bucket " + model_.units[unit].name,
-                                    .layout = block,
-                                    .slice = residency_.slice(),
-                                    .reduce_whole = !residency_.divided,
-                                    .block_type = options_.type,
-                                    .accumulator = memory.accumulator,
-                                    .accumulator_type = sizes_.accumulator_type,
-                                    .slots = gradient_pools_[gradient_pool]->address(),
-                                    .collectives = collectives_->address(),
-                                    .clears_padding = !on_gpu()}));
+    buckets_.push_back(
+        frozen ? nullptr
+               : std::make_unique<GradientBucket>(GradientBucket::Options{
+                     .name = "bucket " + model_.units[unit].name,
+                     .layout = layouts_[unit].gathered,
+                     .blocks = static_cast<std::uint32_t>(spec.parts),
+                     .first_element = layouts_[unit].block.shard_begin(residency_.slice(spec)),
+                     .reduce_whole = !residency_.divides(spec),
+                     .block_type = options_.type,
+                     .accumulator = memory.accumulator,
+                     .accumulator_type = sizes_.accumulator_type,
+                     .slots = gradient_pools_[gradient_pool]->address(),
+                     .collectives = collectives,
+                     .clears_padding = !on_gpu()}));
     UpdateBuffers buffers = memory.buffers;
     buffers.gradient = memory.accumulator;
     buffers.gradient_type = sizes_.accumulator_type;
@@ -233,6 +245,9 @@ void Rank::make_actors() {
     }
   }
   collectives_->start(scope_);
+  if (part_ranks_) {
+    part_ranks_->start(scope_);
+  }
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     shards_[unit]->start(scope_);
     if (buckets_[unit] != nullptr) {
@@ -262,6 +277,9 @@ void Rank::stop() {
           }
         }
         self->collectives_->close();
+        if (self->part_ranks_) {
+          self->part_ranks_->close();
+        }
         for (auto* pools : {&self->weight_pools_, &self->gradient_pools_}) {
           for (const auto& pool : *pools) {
             if (pool != nullptr) {

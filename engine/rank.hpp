@@ -31,6 +31,7 @@
 #include "engine/device_copies.hpp"
 #include "engine/model.hpp"
 #include "engine/options.hpp"
+#include "engine/part_ranks.hpp"
 #include "engine/rank_sizes.hpp"
 #include "engine/residency.hpp"
 #include "engine/resident_bytes.hpp"
@@ -93,7 +94,7 @@ class Rank {
   void stop();
 
   /// This rank cannot go on: operations under way end here, and the peers learn whose fault it is and why.
-  void abandon(std::string_view why) noexcept { backend_->abandon(why); }
+  void abandon(std::string_view why) noexcept;
 
   [[nodiscard]] EventLoop& loop() noexcept { return loop_; }
   [[nodiscard]] Scope& scope() noexcept { return scope_; }
@@ -117,6 +118,8 @@ class Rank {
   [[nodiscard]] bool has_twin(std::size_t unit) const;
   [[nodiscard]] std::size_t twins() const;
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
+  /// For segments; null where no unit has several parts.
+  [[nodiscard]] RankExchange* exchange() noexcept { return part_ranks_ ? &*part_ranks_ : nullptr; }
 
   [[nodiscard]] int rank() const noexcept { return static_cast<int>(residency_.rank); }
   [[nodiscard]] int world_size() const noexcept { return static_cast<int>(residency_.world); }
@@ -288,6 +291,7 @@ class Rank {
   std::span<float> slice_buffer_;
   std::span<float> whole_buffer_;
   std::unique_ptr<CollectiveBackend> backend_;
+  std::optional<PartRanks> part_ranks_;
   Scope scope_;
 
   std::vector<std::unique_ptr<SlotPool>> weight_pools_;    // [pool]; null where no unit uses it

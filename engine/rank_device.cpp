@@ -39,9 +39,20 @@ void Rank::open_device(const Communicator& communicator) {
 void Rank::connect(Communicator& communicator) {
   host_losses_.resize(kLosses);
   losses_ = host_losses_;
+  const std::int64_t parts = require_parts(model_, communicator.world_size());
   if (!accelerator_) {
     backend_ = communicator.make_backend(loop_, link_pool_);
+    if (parts > 1) {
+      part_ranks_.emplace(communicator, loop_, link_pool_, parts);
+    }
     return;
+  }
+  if (parts > 1) {
+    throw user_error(
+        "engine",
+        "experts are spread over {} ranks, which this version does on the host alone; use "
+        "--device cpu, or let every rank have all experts",
+        parts);
   }
   backend_ = accelerator_->connect(communicator, loop_, link_pool_);
   if (on_gpu()) {
@@ -53,7 +64,7 @@ void Rank::connect(Communicator& communicator) {
   if (residency_.divided && dynamic_cast<StagedBackend*>(backend_.get()) == nullptr) {
     std::size_t largest = 0;
     for (const UnitSpec& unit : model_.units) {
-      largest = std::max(largest, residency_.layout_of(unit.numel()).shard_elements);
+      largest = std::max(largest, residency_.layout_of(unit).shard_elements);
     }
     const auto floats = [&](std::size_t count) {
       return std::span(reinterpret_cast<float*>(backend_->allocate(count * sizeof(float))), count);

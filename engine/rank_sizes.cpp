@@ -141,7 +141,7 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Reside
   sizes.accumulators_shared = !residency.divided;
   sizes.weights_whole = residency.whole;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    const UnitLayout layout = residency.layout_of(model.units[unit].numel());
+    const UnitLayout layout = residency.layout_of(model.units[unit]);
     const StatePlace place = unit < shape.places.size() ? shape.places[unit] : StatePlace::kHost;
     sizes.units.push_back(sizes_of(model.units[unit], layout, residency.whole[unit], shape,
                                    sizes.accumulator_type, place, residency.world == 1));

@@ -10,9 +10,13 @@ namespace tandem {
 /// Where this rank's slice of a unit begins when the units are laid end to end, each from a state block's border on:
 /// random rounding counts from there, whatever the number of ranks.
 std::uint64_t Rank::first_element(std::size_t unit) const {
-  std::uint64_t begin = layouts_[unit].block.shard_begin(residency_.slice());
+  const ParameterLayout& own = layouts_[unit];
+  auto begin = static_cast<std::uint64_t>(own.position_of(
+      static_cast<std::int64_t>(own.block.shard_begin(residency_.slice(model_.units[unit])))));
   for (std::size_t before = 0; before < unit; ++before) {
-    const auto elements = static_cast<std::uint64_t>(model_.units[before].numel());
+    const ParameterLayout& layout = layouts_[before];
+    const auto elements = static_cast<std::uint64_t>(
+        layout.position_of(static_cast<std::int64_t>(layout.block.padded_elements)));
     begin += (elements + kStateBlock - 1) / kStateBlock * kStateBlock;
   }
   return begin;
@@ -31,7 +35,7 @@ void Rank::allocate_weights(std::size_t unit) {
     memory.block = allocate_shared(block_bytes, resident_bytes_.weights);
   }
   if (memory.block != nullptr && (updated_there || !accelerator_)) {
-    memory.shard = memory.block + layout.shard_begin(residency_.slice()) * size;
+    memory.shard = memory.block + layout.shard_begin(residency_.slice(model_.units[unit])) * size;
   } else if (updated_there) {
     memory.shard =
         allocate_on_device(layout.shard_elements * size,

@@ -1,11 +1,13 @@
 #include "engine/residency.hpp"
 
 #include "engine/config/config.hpp"
+#include "engine/part_ranks.hpp"
 
 namespace tandem {
 
 Residency Residency::of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
                         std::uint32_t rank) {
+  (void)require_parts(model, world);
   Residency residency{.divided = zero.stage > 0,
                       .gradient_slot_of_own = zero.stage < 2,
                       .world = world,
@@ -16,13 +18,37 @@ Residency Residency::of(const Model& model, const ZeroConfig& zero, std::uint32_
     const bool small = elements <= zero.param_persistence_threshold &&
                        persistent + elements <= zero.model_persistence_threshold;
     persistent += small ? elements : 0;
-    residency.whole.push_back(zero.stage < 3 || small);
+    residency.whole.push_back((zero.stage < 3 || small) && unit.parts == 1);
   }
   return residency;
 }
 
-UnitLayout Residency::layout_of(std::int64_t elements) const {
-  return UnitLayout::make(static_cast<std::size_t>(elements), divided ? world : 1);
+namespace {
+std::size_t round_up(std::size_t value, std::size_t step) {
+  return (value + step - 1) / step * step;
+}
+}  // namespace
+
+std::int64_t expert_stride(const UnitSpec& unit) {
+  const auto run = static_cast<std::size_t>(unit.numel() / unit.experts);
+  return static_cast<std::int64_t>(unit.experts == 1 ? run : round_up(run, kUnitAlignment));
+}
+
+UnitLayout Residency::layout_of(const UnitSpec& unit) const {
+  const UnitLayout part = gathered_layout_of(unit);
+  const auto parts = static_cast<std::size_t>(unit.parts);
+  return {.elements = part.padded_elements * (parts - 1) + part.elements,
+          .padded_elements = part.padded_elements * parts,
+          .shard_elements = part.shard_elements,
+          .world = part.world * static_cast<std::uint32_t>(parts)};
+}
+
+UnitLayout Residency::gathered_layout_of(const UnitSpec& unit) const {
+  const std::int64_t runs = unit.experts / unit.parts;
+  const std::int64_t stride = expert_stride(unit);
+  const std::int64_t last = unit.numel() / unit.experts;
+  return UnitLayout::make(static_cast<std::size_t>((runs - 1) * stride + last),
+                          divides(unit) ? world / static_cast<std::uint32_t>(unit.parts) : 1);
 }
 
 }  // namespace tandem

@@ -9,6 +9,8 @@
 // Everything else is one mechanism: a unit is gathered when a visit needs it in a newer version than the one that lies
 // there, its gradient is reduced after each micro-step, and each rank updates what it keeps. At stage 3 small units stay
 // whole too (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many.
+// Units of several parts (experts spread over ranks) lie as at stage 3 at every stage: a rank's slice is a slice of its
+// part, and a gather brings that part.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +25,7 @@ namespace tandem {
 struct ZeroConfig;
 
 struct Residency {
-  bool divided = true;                // gradients and optimizer state: this rank's slice only
+  bool divided = true;  // by the stage: gradients and optimizer state are this rank's slice only
   bool gradient_slot_of_own = false;  // for each unit, so that backward never waits for one
   std::vector<bool> whole;            // [unit] its weights stay gathered
   std::uint32_t world = 1;
@@ -32,10 +34,21 @@ struct Residency {
   static Residency of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
                       std::uint32_t rank);
 
-  /// How a unit of so many elements is divided.
-  [[nodiscard]] UnitLayout layout_of(std::int64_t elements) const;
+  /// Whether the unit is, by the stage or by its parts.
+  [[nodiscard]] bool divides(const UnitSpec& unit) const noexcept {
+    return divided || unit.parts > 1;
+  }
+  /// How the unit is divided: the slices of all ranks.
+  [[nodiscard]] UnitLayout layout_of(const UnitSpec& unit) const;
   /// Which slice of it is this rank's.
-  [[nodiscard]] std::uint32_t slice() const noexcept { return divided ? rank : 0; }
+  [[nodiscard]] std::uint32_t slice(const UnitSpec& unit) const noexcept {
+    return divides(unit) ? rank : 0;
+  }
+  /// What a gather brings: the whole unit, or the part of it that this rank computes with.
+  [[nodiscard]] UnitLayout gathered_layout_of(const UnitSpec& unit) const;
 };
+
+/// From one expert's run to the next, in elements.
+[[nodiscard]] std::int64_t expert_stride(const UnitSpec& unit);
 
 }  // namespace tandem

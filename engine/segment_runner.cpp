@@ -28,8 +28,8 @@ std::vector<std::size_t> units_of(const SegmentSpec& segment) {
 }
 
 SegmentRunner::SegmentRunner(const Model& model, std::vector<Unit*> units,
-                             bool activation_checkpointing)
-    : model_(model), activation_checkpointing_(activation_checkpointing) {
+                             bool activation_checkpointing, RankExchange* exchange)
+    : model_(model), activation_checkpointing_(activation_checkpointing), exchange_(exchange) {
   for (const SegmentSpec& segment : model.segments) {
     auto& weights = weights_.emplace_back();
     for (const WeightRef& ref : segment.weights) {
@@ -49,7 +49,8 @@ SegmentRunner::Activations SegmentRunner::start() const {
 
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
                               HeadOutput head_output) const {
-  SegmentContext context = {.batch = batch, .weights = weights_[s], .head_output = head_output};
+  SegmentContext context = {
+      .batch = batch, .weights = weights_[s], .head_output = head_output, .exchange = exchange_};
   if (batch.memory != nullptr) {
     batch.memory->segments.resize(model_.segments.size());
     context.begin = batch.memory->position;

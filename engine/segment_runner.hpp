@@ -21,8 +21,9 @@ void prepare_compute_thread(int threads);
 
 class SegmentRunner {
  public:
-  /// `units` outlive the runner.
-  SegmentRunner(const Model& model, std::vector<Unit*> units, bool activation_checkpointing);
+  /// `units` and `exchange` (null: there is none) outlive the runner.
+  SegmentRunner(const Model& model, std::vector<Unit*> units, bool activation_checkpointing,
+                RankExchange* exchange = nullptr);
 
   /// What one micro-batch keeps between its forward and its backward: [segment] -> input and, unless checkpointing,
   /// output with its graph.
@@ -54,6 +55,7 @@ class SegmentRunner {
   std::vector<std::vector<Weight*>> weights_;      // [segment]
   std::vector<std::vector<Unit*>> segment_units_;  // [segment], each once
   bool activation_checkpointing_;
+  RankExchange* exchange_;
 };
 
 /// The units a segment uses, each once, ascending.

@@ -75,15 +75,17 @@ std::size_t SlotPools::shared_units() const {
 }
 
 SlotClasses SlotClasses::of(const Model& model, const Residency& residency) {
+  std::vector<std::size_t> blocks;
   std::vector<std::size_t> sizes;
   std::vector<bool> gathered;
   std::vector<bool> learning;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    sizes.push_back(residency.layout_of(model.units[unit].numel()).padded_elements);
+    blocks.push_back(residency.gathered_layout_of(model.units[unit]).padded_elements);
+    sizes.push_back(residency.layout_of(model.units[unit]).padded_elements);
     gathered.push_back(!residency.whole[unit]);
     learning.push_back(!model.units[unit].frozen());
   }
-  return {.weights = share_slots(model, sizes, gathered),
+  return {.weights = share_slots(model, blocks, gathered),
           .gradients = residency.gradient_slot_of_own ? one_slot_each(sizes, learning)
                                                       : share_slots(model, sizes, learning)};
 }

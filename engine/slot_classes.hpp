@@ -20,7 +20,7 @@ inline constexpr std::size_t kNoPool = SIZE_MAX;
 
 struct SlotPools {
   std::vector<std::size_t> pool_of;        // [unit], kNoPool: needs no slot
-  std::vector<std::size_t> slot_elements;  // [pool], padded elements of the largest unit in it
+  std::vector<std::size_t> slot_elements;  // [pool], padded elements of the largest block in it
   std::size_t min_shared_slots = 1;  // the most units of pool 0 that one segment holds at a time
 
   [[nodiscard]] std::size_t pools() const noexcept { return slot_elements.size(); }

@@ -15,9 +15,12 @@ Visit make_visit(const Model& model, const SlotClasses& classes, Phase phase, st
                  std::size_t micro_step) {
   Visit visit{.phase = phase, .segment = segment, .micro_step = micro_step};
   for (const std::size_t unit : units_of(model.segments[segment])) {
+    const std::int64_t parts = model.units[unit].parts;
     visit.uses.push_back({.unit = unit,
                           .pool = classes.weights.pool_of[unit],
-                          .gradient_pool = classes.gradients.pool_of[unit]});
+                          .gradient_pool = classes.gradients.pool_of[unit],
+                          .line = parts > 1 ? kPartRanks : kAllRanks,
+                          .blocks = static_cast<std::uint64_t>(parts)});
   }
   return visit;
 }
@@ -27,7 +30,7 @@ void number_uses(StepPlan& plan, std::size_t pools) {
   plan.tickets.assign(pools, 0);
   for (Visit& visit : plan.visits) {
     for (UnitUse& use : visit.uses) {
-      use.order = plan.gathers++;
+      use.order = plan.gathers[use.line]++;
       if (use.pool != kNoPool) {
         use.ticket = plan.tickets[use.pool]++;
       }

@@ -24,7 +24,7 @@ TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
       speculation_(may_speculate(options) ? options.speculate : Speculate::kOff),
       gatherer_(rank.parameter_shards(), rank.classes().weights.pools(), rank.scope(),
                 options.overlap != Overlap::kOff),
-      runner_(rank.model(), rank.units(), options.activation_checkpointing),
+      runner_(rank.model(), rank.units(), options.activation_checkpointing, rank.exchange()),
       inference_plan_(StepPlan::inference(rank.model(), rank.classes())),
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
@@ -137,7 +137,8 @@ Task<> TrainStep::backward(double seed) {
       ++reductions_open_;
       no_reduction_open_.reset();
       rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, here.micro_step,
-                          reduction_order_++);
+                          reduction_order_[use.line]);
+      reduction_order_[use.line] += use.blocks;
       if (overlap_ == Overlap::kOff) {
         co_await reductions_done();
       }
@@ -281,15 +282,22 @@ Task<> TrainStep::reductions_done() {
 
 Task<GlobalNorm> TrainStep::global_norm() {
   GradientNorm norm;  // bad elements by their position in the units laid end to end
+  const std::vector<UnitSpec>& units = rank_.model().units;
+  const auto is_divided = [this](const UnitSpec& unit) { return rank_.residency().divides(unit); };
+  const bool is_shared = std::ranges::any_of(units, is_divided);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+    if (is_shared && !is_divided(units[unit]) && rank_.rank() != 0) {
+      continue;  // the same on all ranks, and counted once
+    }
     GradientNorm of_unit = reduced_[unit];
     if (of_unit.first_bad_element >= 0) {
       of_unit.first_bad_element += rank_.flat_begin(unit);
     }
     norm.merge(of_unit);
   }
-  if (rank_.residency().divided) {
-    norm = co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_++, norm});
+  if (is_shared) {
+    norm = co_await rank_.collectives().address().ask(
+        AllReduceNorm{reduction_order_[kAllRanks]++, norm});
   }
   GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
   if (norm.first_bad_element >= 0) {
@@ -299,13 +307,13 @@ Task<GlobalNorm> TrainStep::global_norm() {
 }
 
 Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
-  co_await rank_.collectives().address().ask(
-      Exchange{reduction_order_++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
+  co_await rank_.collectives().address().ask(Exchange{
+      reduction_order_[kAllRanks]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
 }
 
 Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
   std::span<const float> slice = co_await rank_.slice_of(unit, state);
-  if (!rank_.residency().divided || rank_.world_size() == 1) {
+  if (!rank_.residency().divides(rank_.model().units[unit]) || rank_.world_size() == 1) {
     co_return slice;
   }
   std::span<float> whole = rank_.whole_buffer();

@@ -30,14 +30,28 @@ bool UnitSpec::frozen() const noexcept {
 }
 
 ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Residency& residency) {
-  ParameterLayout layout;
-  std::int64_t numel = 0;
-  for (const ParameterSpec& parameter : unit.parameters) {
-    layout.offsets.push_back(numel);
-    numel += parameter.numel();
+  ParameterLayout layout{.block = residency.layout_of(unit),
+                         .gathered = residency.gathered_layout_of(unit),
+                         .expert_stride = tandem::expert_stride(unit)};
+  const std::int64_t runs = unit.experts / unit.parts;  // of a part
+  layout.part_elements = unit.experts == 1 ? unit.numel() : runs * layout.expert_stride;
+  const auto part_stride = static_cast<std::int64_t>(layout.gathered.padded_elements);
+  const std::size_t of_run = unit.parameters.size() / static_cast<std::size_t>(unit.experts);
+  std::int64_t next = 0;
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    if (i % of_run == 0) {
+      const auto run = static_cast<std::int64_t>(i / of_run);
+      next = run / runs * part_stride + run % runs * layout.expert_stride;
+    }
+    layout.offsets.push_back(next);
+    next += unit.parameters[i].numel();
   }
-  layout.block = residency.layout_of(numel);
   return layout;
+}
+
+std::int64_t ParameterLayout::position_of(std::int64_t element) const noexcept {
+  const auto part_stride = static_cast<std::int64_t>(gathered.padded_elements);
+  return part_stride == 0 ? 0 : element / part_stride * part_elements + element % part_stride;
 }
 
 at::ScalarType scalar_type_of(DType type) {
@@ -91,19 +105,26 @@ void FlatBlock::unbind() {
 }
 
 Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type, at::Device device)
-    : values_(static_cast<std::int64_t>(layout.block.padded_elements), type, device),
+    : values_(static_cast<std::int64_t>(layout.gathered.padded_elements), type, device),
       gradients_(static_cast<std::int64_t>(layout.block.padded_elements), type, device) {
-  const auto elements = static_cast<std::int64_t>(layout.block.elements);
-  padding_ = gradients_.view(elements,
-                             {static_cast<std::int64_t>(layout.block.padded_elements) - elements});
+  const auto part_stride = static_cast<std::int64_t>(layout.gathered.padded_elements);
   weights_.resize(spec.parameters.size());
+  std::int64_t end = 0;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    weights_[i].value = values_.view(layout.offsets[i], spec.parameters[i].shape);
-    weights_[i].value.requires_grad_(!spec.parameters[i].frozen);
+    const ParameterSpec& parameter = spec.parameters[i];
+    const std::int64_t begin = layout.offsets[i];
+    // Runs of every part are the own part's, seen once more.
+    weights_[i].value = values_.view(part_stride == 0 ? 0 : begin % part_stride, parameter.shape);
+    weights_[i].value.requires_grad_(!parameter.frozen);
     weights_[i].wants_grad = !spec.frozen();
-    frozen_.push_back(spec.parameters[i].frozen);
-    weights_[i].grad = gradients_.view(layout.offsets[i], spec.parameters[i].shape);
+    frozen_.push_back(parameter.frozen);
+    weights_[i].grad = gradients_.view(begin, parameter.shape);
+    if (begin > end) {
+      gaps_.push_back(gradients_.view(end, {begin - end}));
+    }
+    end = begin + parameter.numel();
   }
+  padding_ = gradients_.view(end, {static_cast<std::int64_t>(layout.block.padded_elements) - end});
   values_.unbind();
   gradients_.unbind();
 }
@@ -138,6 +159,9 @@ void Unit::complete_gradients(bool padding) {
     if (!weights_[i].grad_written || frozen_[i]) {
       weights_[i].grad.zero_();
     }
+  }
+  for (const at::Tensor& gap : gaps_) {
+    gap.zero_();
   }
   if (padding && padding_.numel() > 0) {
     padding_.zero_();

@@ -19,12 +19,18 @@
 
 namespace tandem {
 
-/// Where a unit's parameters lie in its flat block: adjacent, in the order of the UnitSpec, padding behind the last.
+/// Where a unit's parameters lie in its flat block: adjacent, in the order of the UnitSpec, padding behind the last; and
+/// behind every expert's run up to a border of blocks.
 struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
+  UnitLayout gathered;                // the block of a gather: of one part, if there are several
+  std::int64_t part_elements = 0;     // of a part, without its padding: what would follow next
+  std::int64_t expert_stride = 0;
 
   static ParameterLayout of(const UnitSpec& unit, const Residency& residency);
+  /// Where an element would be if parts lay together without padding: the same for every number of parts and ranks.
+  [[nodiscard]] std::int64_t position_of(std::int64_t element) const noexcept;
 };
 
 at::ScalarType scalar_type_of(DType type);
@@ -66,8 +72,8 @@ class Unit {
   void bind_gradients(std::byte* slot, bool fresh);
   /// Moves what plain autograd accumulated into the block; after a segment's backward.
   void collect_autograd_gradients();
-  /// Zero-fills what no segment wrote (parameters left without a gradient) or is frozen, and unbinds: the slot is complete.
-  /// `padding`: that, too, since the host does not reach it.
+  /// Zero-fills what no segment wrote (parameters left without a gradient, gaps) or is frozen, and unbinds: the slot is
+  /// complete. `padding`: what lies behind the last parameter, too, since the host does not reach it.
   void complete_gradients(bool padding);
   void unbind_gradients();
 
@@ -75,8 +81,9 @@ class Unit {
   FlatBlock values_;
   FlatBlock gradients_;
   std::vector<Weight> weights_;
-  std::vector<bool> frozen_;  // [parameter]
-  at::Tensor padding_;        // of the gradients
+  std::vector<bool> frozen_;      // [parameter]
+  std::vector<at::Tensor> gaps_;  // of the gradients, between parameters
+  at::Tensor padding_;            // likewise, behind the last
 };
 
 }  // namespace tandem

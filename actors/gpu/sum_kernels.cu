@@ -3,8 +3,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
-#include "actors/gpu/sum_kernels.hpp"
 #include "actors/gpu/norm_digits.hpp"
+#include "actors/gpu/sum_kernels.hpp"
 
 namespace tandem {
 namespace {

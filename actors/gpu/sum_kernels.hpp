@@ -1,5 +1,5 @@
-// actors/gpu/sum_kernels.hpp — sums of gradients on a GPU, with their exact norm, as a table of functions: C++17, for nvcc as
-// well. Behind NCCL's transfers several ranks' parts are added, on one rank a gradient to what is there.
+// actors/gpu/sum_kernels.hpp — sums of gradients on a GPU, with their exact norm, as a table of functions: C++17, for nvcc
+// as well. Behind NCCL's transfers several ranks' parts are added, on one rank a gradient to what is there.
 //
 // sum_kernels.cu fills it where CUDA is found, tests with functions of the CPU.
 // Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that thread.

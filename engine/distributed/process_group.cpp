@@ -171,7 +171,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, C
   if (choose_backend(places("")) == BackendKind::kSelf) {
     return std::make_unique<SelfBackend>(pool);
   }
-  return make_shm(loop, pool);
+  return make_shm(loop, pool, everybody());
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loop, CpuPool& pool,
@@ -185,14 +185,28 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loo
   if (world_size() == 1) {
     return std::make_unique<StagedBackend>(gpu, std::make_unique<SelfBackend>(pool));
   }
-  return std::make_unique<StagedBackend>(gpu, make_shm(loop, pool));
+  return std::make_unique<StagedBackend>(gpu, make_shm(loop, pool, everybody()));
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_shm(EventLoop& loop, CpuPool& pool) const {
+RankGroup ProcessGroup::everybody() const {
+  return {.name = "", .rank = rank(), .world_size = world_size()};
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                                    const RankGroup& group) {
+  if (group.world_size == 1) {
+    return std::make_unique<SelfBackend>(pool);
+  }
+  require_one_host(hosts_);
+  return make_shm(loop, pool, group);
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_shm(EventLoop& loop, CpuPool& pool,
+                                                          const RankGroup& group) const {
   return ShmBackend::connect(loop, pool,
-                             {.rank = static_cast<std::uint32_t>(rank()),
-                              .world = static_cast<std::uint32_t>(world_size()),
-                              .job = job_,
+                             {.rank = static_cast<std::uint32_t>(group.rank),
+                              .world = static_cast<std::uint32_t>(group.world_size),
+                              .job = group.name.empty() ? job_ : job_ + "-" + group.name,
                               .connect_timeout = timeout_});
 }
 

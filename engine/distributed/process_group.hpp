@@ -49,6 +49,9 @@ class ProcessGroup final : public Communicator {
   /// Throws a user error when the ranks are on several hosts.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
+  /// A group of one host's ranks: `self` or shared memory.
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_group_backend(
+      EventLoop& loop, CpuPool& pool, const RankGroup& group) override;
   /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp). NCCL where each of
   /// several ranks has a GPU of its own, else through host memory (backend_choice.hpp). Runs the loop, which is idle;
   /// blocks until all ranks are connected. Throws a user error when their places do not fit together, Error(kRefused) when
@@ -67,9 +70,11 @@ class ProcessGroup final : public Communicator {
   ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout);
 
   void meet();
+  [[nodiscard]] RankGroup everybody() const;
   void check_world(int other, std::string_view host) const;
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
-  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_shm(EventLoop& loop, CpuPool& pool) const;
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_shm(EventLoop& loop, CpuPool& pool,
+                                                            const RankGroup& group) const;
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
 

@@ -31,17 +31,28 @@ class ThreadRank final : public Communicator {
   [[nodiscard]] int world_size() const override { return world_size_; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
-    if (world_size_ == 1) {
-      return std::make_unique<SelfBackend>(pool);
-    }
-    return ShmBackend::connect(loop, pool,
-                               {.rank = static_cast<std::uint32_t>(rank_),
-                                .world = static_cast<std::uint32_t>(world_size_),
-                                .job = job_,
-                                .timeout = std::chrono::seconds(60)});
+    return connect(loop, pool, {.name = job_, .rank = rank_, .world_size = world_size_});
+  }
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                        const RankGroup& group) override {
+    RankGroup of_job = group;
+    of_job.name = job_ + "-" + group.name;
+    return connect(loop, pool, of_job);
   }
 
  private:
+  static std::unique_ptr<CollectiveBackend> connect(EventLoop& loop, CpuPool& pool,
+                                                    const RankGroup& group) {
+    if (group.world_size == 1) {
+      return std::make_unique<SelfBackend>(pool);
+    }
+    return ShmBackend::connect(loop, pool,
+                               {.rank = static_cast<std::uint32_t>(group.rank),
+                                .world = static_cast<std::uint32_t>(group.world_size),
+                                .job = group.name,
+                                .timeout = std::chrono::seconds(60)});
+  }
+
   int rank_;
   int world_size_;
   std::string job_;

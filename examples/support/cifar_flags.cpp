@@ -65,11 +65,6 @@ void check(const CifarFlags& f) {
   }
   if (f.moe) {
     (void)cifar_moe_parameters(cifar_moe_of(f));
-    if (f.ep_world_size > 1) {
-      throw user_error(
-          "flags", "--ep-world-size is {}, and this version has all experts on every rank; use 1",
-          f.ep_world_size);
-    }
   }
 }
 
@@ -138,7 +133,8 @@ CifarMoe cifar_moe_of(const CifarFlags& flags) {
           .gate = {.k = flags.top_k, .min_capacity = flags.min_capacity, .noise = noise},
           .aux_loss_coefficient = flags.moe_aux_loss_coef,
           .seed = static_cast<std::uint64_t>(flags.seed),
-          .expert_group = flags.moe_param_group ? std::size_t{1} : 0};
+          .expert_group = flags.moe_param_group ? std::size_t{1} : 0,
+          .expert_ranks = flags.ep_world_size};
 }
 
 Config cifar_config(const CifarFlags& flags, int world_size) {

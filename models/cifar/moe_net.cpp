@@ -9,7 +9,7 @@
 
 #include "models/cifar/net.hpp"
 #include "models/moe/layer.hpp"
-#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -83,9 +83,12 @@ class MoeNetSegment final : public Segment {
     at::Tensor x = cifar_trunk(context.batch.inputs.to(last.scalar_type()), trunk);
     at::Tensor aux_loss;
     for (std::size_t m = 0; m < shape_.experts.size(); ++m) {
-      const auto experts = [&](const at::Tensor& tokens) {
+      Experts experts = [&](const at::Tensor& tokens) {
         return expert_layers(take, shape_.experts[m], tokens);
       };
+      if (shape_.expert_ranks > 1) {
+        experts = spread_over_ranks(*context.exchange, std::move(experts));
+      }
       const GateDraw draw = {.seed = shape_.seed, .gate = m, .micro_batch = context.batch.number};
       const MoeOutput mixed = mixture_of_experts(x, gates[m], shape_.gate, draw, experts);
       aux_loss = aux_loss.defined() ? aux_loss + mixed.aux_loss : mixed.aux_loss;
@@ -124,6 +127,12 @@ std::vector<ParameterSpec> cifar_moe_parameters(const CifarMoe& shape) {
   std::vector<ParameterSpec> all = shared_parameters(shape);
   for (std::size_t m = 0; m < shape.experts.size(); ++m) {
     require_gate(shape.gate, shape.experts[m], "moe");
+    if (shape.experts[m] % shape.expert_ranks != 0) {
+      throw user_error("moe",
+                       "the {} experts of mixture {} cannot be spread over {} ranks alike; use a "
+                       "divisor of {}",
+                       shape.experts[m], m, shape.expert_ranks, shape.experts[m]);
+    }
     const std::vector<ParameterSpec> experts = expert_parameters(shape, m);
     all.insert(all.end(), experts.begin(), experts.end());
   }
@@ -146,7 +155,10 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
   Model model;
   model.units.push_back({"net", shared_parameters(shape)});
   for (std::size_t m = 0; m < shape.experts.size(); ++m) {
-    model.units.push_back({fmt::format("experts {}", m), expert_parameters(shape, m)});
+    model.units.push_back({.name = fmt::format("experts {}", m),
+                           .parameters = expert_parameters(shape, m),
+                           .experts = shape.experts[m],
+                           .parts = shape.expert_ranks});
   }
   SegmentSpec segment{.name = "net", .run = std::make_shared<MoeNetSegment>(shape)};
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {

@@ -21,9 +21,11 @@ struct CifarMoe {
   double aux_loss_coefficient = 0;  // the example leaves that loss out
   std::uint64_t seed = 0;           // of the gates' noise
   std::size_t expert_group = 0;     // of InitializeArgs::parameter_groups
+  std::int64_t expert_ranks =
+      1;  // that a mixture's experts are spread over; divides each of `experts`
 };
 
-/// All parameters, mixture by mixture. Throws user_error for a gate that cannot be.
+/// All parameters, mixture by mixture. Throws user_error for a gate that cannot be, and for experts that cannot be spread.
 std::vector<ParameterSpec> cifar_moe_parameters(const CifarMoe& shape);
 
 /// Fresh weights with torch's default bounds; each expert and the residual layer are the same.

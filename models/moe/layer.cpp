@@ -1,12 +1,16 @@
 #include "models/moe/layer.hpp"
 
 #include <cmath>
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
 #include "models/io/random_init.hpp"
+#include "models/layers/fused_op.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
@@ -28,6 +32,30 @@ at::Tensor uniform(const GateDraw& draw, Purpose purpose, at::IntArrayRef shape,
 }
 
 at::Tensor gumbel(const at::Tensor& u) { return -(-u.log()).log(); }
+
+/// Runs of the first dimension to the group's ranks, and theirs in the same order. Its backward is the same exchange, since a
+/// run's gradient belongs where the run came from.
+class ExchangeOp final : public FusedOp {
+ public:
+  explicit ExchangeOp(RankExchange& exchange) : exchange_(exchange) {}
+
+  Tensors forward(const Tensors& inputs, bool /*keep*/) override { return {exchanged(inputs[0])}; }
+  Tensors backward(const Tensors& gradients) override {
+    return {gradients[0].defined() ? exchanged(gradients[0]) : at::Tensor()};
+  }
+
+ private:
+  at::Tensor exchanged(const at::Tensor& runs) {
+    const at::Tensor from = runs.to(at::kCPU).contiguous();
+    const at::Tensor into = at::empty_like(from);
+    exchange_.all_to_all(static_cast<const std::byte*>(from.const_data_ptr()),
+                         static_cast<std::byte*>(into.data_ptr()),
+                         from.nbytes() / static_cast<std::size_t>(exchange_.ranks()));
+    return into.to(runs.device());
+  }
+
+  RankExchange& exchange_;
+};
 
 /// Row of each choice in [E * C]; E * C where it was dropped.
 at::Tensor rows_of(const Routes& routes, std::int64_t experts) {
@@ -54,6 +82,16 @@ GateNoise gate_noise(const GateOptions& options, const GateDraw& draw, std::int6
     noise.gumbel = gumbel(uniform(draw, Purpose::kChoice, {tokens, experts}, device));
   }
   return noise;
+}
+
+Experts spread_over_ranks(RankExchange& exchange, Experts part) {
+  const auto exchanged = [&exchange](const at::Tensor& runs) {
+    return run_fused(c10::make_intrusive<ExchangeOp>(exchange), {runs})[0];
+  };
+  return [exchanged, part = std::move(part)](const at::Tensor& tokens) {
+    TANDEM_CHECK(tokens.dim() == 3, "experts see [E, C, H]");
+    return exchanged(part(exchanged(tokens)));
+  };
 }
 
 MoeOutput mixture_of_experts(const at::Tensor& x, const at::Tensor& gate,

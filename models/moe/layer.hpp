@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/model.hpp"
 #include "models/moe/gating.hpp"
 
 namespace tandem {
@@ -31,6 +32,11 @@ struct GateDraw {
 
 /// [E, C, H] -> [E, C, O]: expert e on its C places, some of which may be empty (zeros).
 using Experts = std::function<at::Tensor(const at::Tensor& tokens)>;
+
+/// The same for experts that are spread over the ranks of `exchange`: rank p's part of the E experts answers there. `part`:
+/// [E, C, H] -> [E, C, O], where run j of E / ranks entries is what rank j sent, for this rank's experts. All ranks of the
+/// group call it with the same shape. `exchange` lives until the backward is done.
+[[nodiscard]] Experts spread_over_ranks(RankExchange& exchange, Experts part);
 
 struct MoeOutput {
   at::Tensor y;         // [S, O]

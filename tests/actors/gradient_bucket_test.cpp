@@ -38,7 +38,7 @@ struct BucketWorld : World {
                .plan = {.slots = 1, .max_in_flight = 1, .max_ahead = 16}}),
         accumulator(layout.shard_elements, -1.0F),
         bucket({.layout = layout,
-                .slice = backend.rank(),
+                .first_element = layout.shard_begin(backend.rank()),
                 .accumulator = accumulator.data(),
                 .slots = slots.address(),
                 .collectives = collectives.address()}) {

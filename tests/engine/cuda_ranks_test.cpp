@@ -34,6 +34,10 @@ class NcclThreadRank final : public Communicator {
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
     return thread_->make_backend(loop, pool);
   }
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                        const RankGroup& group) override {
+    return thread_->make_group_backend(loop, pool, group);
+  }
   std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& /*pool*/,
                                                       CudaDevice& gpu,
                                                       std::string_view /*uuid*/) override {

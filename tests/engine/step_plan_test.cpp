@@ -82,7 +82,7 @@ TEST(StepPlan, TicketsAndGathersCountUpWithoutGaps) {
       }
     }
   }
-  EXPECT_EQ(plan.gathers, next_gather);
+  EXPECT_EQ(plan.gathers, (LineOrders{next_gather, 0}));
   for (std::size_t pool = 0; pool < plan.tickets.size(); ++pool) {
     EXPECT_EQ(plan.tickets[pool], next_ticket[pool]);
     EXPECT_EQ(plan.gradient_tickets[pool], next_gradient[pool]);

@@ -118,6 +118,7 @@ struct Setting {
   int accumulation = 2;
   std::string type = "fp32";
   bool checkpointing = false;
+  StateLayout state = StateLayout::kFp32;
 };
 
 Batch random_batch(std::uint64_t seed) {
@@ -127,7 +128,7 @@ Batch random_batch(std::uint64_t seed) {
 
 using Outcome = std::pair<std::vector<double>, std::vector<float>>;  // losses, weights
 
-/// Four steps of two micro-batches, whoever computes them.
+/// Four steps of so many micro-batches as ranks and accumulation make, whoever computes them.
 Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Communicator> ranks) {
   const int world = ranks != nullptr ? ranks->world_size() : 1;
   const int rank = ranks != nullptr ? ranks->rank() : 0;
@@ -144,12 +145,14 @@ Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Com
   args.options.optimizer_threads = 1;
   args.options.overlap = setting.overlap;
   args.options.activation_checkpointing = setting.checkpointing;
+  args.options.state_layout = setting.state;
   Engine engine(std::move(args));
   Outcome run;
   for (std::uint64_t step = 0; step < 4; ++step) {
     std::vector<Batch> micro;
     for (int a = 0; a < setting.accumulation; ++a) {
-      micro.push_back(random_batch(2 * step + static_cast<std::uint64_t>(a * world + rank)));
+      micro.push_back(random_batch(step * static_cast<std::uint64_t>(setting.accumulation * world) +
+                                   static_cast<std::uint64_t>(a * world + rank)));
     }
     run.first.push_back(engine.train_step(micro).loss);
   }
@@ -160,14 +163,26 @@ Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Com
   return run;
 }
 
+const CifarMoe kStandard{
+    .experts = {2}, .gate = {.min_capacity = 0, .noise = GateNoisePolicy::kRSample}, .seed = 5};
+const CifarMoe kResidual{.experts = {2, 4},
+                         .residual = true,
+                         .gate = {.k = 2, .min_capacity = 0, .noise = GateNoisePolicy::kJitter},
+                         .aux_loss_coefficient = 0.01};
+
+/// What ranks get, all of them the same.
+Outcome train_on_ranks(const CifarMoe& shape, const Setting& setting, int world) {
+  const std::vector<Outcome> runs = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
+    return train(shape, setting, std::move(ranks));
+  });
+  for (const Outcome& run : runs) {
+    EXPECT_TRUE(run == runs.front()) << "the ranks of one run agree";
+  }
+  return runs.front();
+}
+
 TEST(CifarMoe, BitsDependOnBatchesAndSeedAlone) {
-  const CifarMoe standard{
-      .experts = {2}, .gate = {.min_capacity = 0, .noise = GateNoisePolicy::kRSample}, .seed = 5};
-  const CifarMoe residual{.experts = {2, 4},
-                          .residual = true,
-                          .gate = {.k = 2, .min_capacity = 0, .noise = GateNoisePolicy::kJitter},
-                          .aux_loss_coefficient = 0.01};
-  for (const CifarMoe& shape : {standard, residual}) {
+  for (const CifarMoe& shape : {kStandard, kResidual}) {
     for (const std::string type : {"fp32", "bf16"}) {
       const Outcome expected = train(shape, {.type = type}, nullptr);
       EXPECT_NE(expected.first.back(), expected.first.front());
@@ -183,15 +198,42 @@ TEST(CifarMoe, BitsDependOnBatchesAndSeedAlone) {
           EXPECT_TRUE(train(shape, alone, nullptr) == expected);
           Setting on_two = alone;
           on_two.accumulation = 1;
-          for (const Outcome& run : on_ranks(2, [&](std::shared_ptr<Communicator> ranks) {
-                 return train(shape, on_two, std::move(ranks));
-               })) {
-            EXPECT_TRUE(run == expected) << "two ranks";
-          }
+          EXPECT_TRUE(train_on_ranks(shape, on_two, 2) == expected) << "two ranks";
+          CifarMoe spread = shape;
+          spread.expert_ranks = 2;
+          EXPECT_TRUE(train_on_ranks(spread, on_two, 2) == expected) << "experts over two ranks";
         }
       }
     }
   }
+}
+
+/// Parts of several ranks, more experts than parts, several micro-steps, state in blocks and with random rounding.
+TEST(CifarMoe, ExpertsOverRanksChangeNoBit) {
+  for (const StateLayout state : {StateLayout::kFp32, StateLayout::kBf16, StateLayout::kInt8}) {
+    CifarMoe shape = kResidual;
+    shape.experts = {4, 8};
+    const Setting setting{.stage = 1, .overlap = Overlap::kFull, .accumulation = 8, .state = state};
+    const Outcome expected = train(shape, setting, nullptr);
+    Setting on_four = setting;
+    on_four.accumulation = 2;
+    for (const int stage : {0, 3}) {
+      for (const std::int64_t parts : {1, 2, 4}) {
+        SCOPED_TRACE(fmt::format("{}, stage {}, {} parts", name_of(state), stage, parts));
+        shape.expert_ranks = parts;
+        on_four.stage = stage;
+        EXPECT_TRUE(train_on_ranks(shape, on_four, 4) == expected);
+      }
+    }
+  }
+}
+
+TEST(CifarMoe, RefusesRanksThatCannotShareTheExperts) {
+  CifarMoe shape = kResidual;
+  shape.expert_ranks = 4;
+  EXPECT_THROW((void)make_cifar_moe_model(shape, {}), Error);
+  shape.expert_ranks = 2;
+  EXPECT_THROW((void)train(shape, {}, nullptr), Error) << "one rank";
 }
 
 }  // namespace

@@ -150,7 +150,7 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
                               .collectives = collectives.address()}));
   buckets.push_back(std::make_unique<GradientBucket>(
       GradientBucket::Options{.layout = layout,
-                              .slice = rank,
+                              .first_element = layout.shard_begin(rank),
                               .accumulator = accumulators[u].data(),
                               .slots = gradient_slots->address(),
                               .collectives = collectives.address()}));
