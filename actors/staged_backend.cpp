@@ -89,6 +89,7 @@ StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> 
     : device_(device),
       inner_(std::move(inner)),
       stage_bytes_(options.stage_bytes),
+      is_elsewhere_on_device_(std::move(options.is_on_device)),
       gathers_(make_lane("gathered from device", "gathers to device")),
       reductions_(make_lane("gradients to host", "exchanges to device")) {
   TANDEM_CHECK(stage_bytes_ / inner_->world() >= kGrain, "a stage has room for all ranks");
@@ -130,7 +131,7 @@ std::byte* StagedBackend::allocate_on_device(std::size_t bytes) {
 }
 
 bool StagedBackend::is_on_device(const void* memory) const noexcept {
-  return allocated_.holds(memory);
+  return allocated_.holds(memory) || (is_elsewhere_on_device_ && is_elsewhere_on_device_(memory));
 }
 
 // ---- the operations ----

@@ -11,8 +11,8 @@
 // function.
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
-// What is device memory: what allocate_on_device() of this back end gave; everything else is the host's. An operand lies on
-// the same side on all ranks. An operation without device memory is the inner back end's, untouched.
+// What is device memory: what allocate_on_device() of this back end gave, and what its options say; everything else is the
+// host's. An operand lies on the same side on all ranks. An operation without device memory is the inner back end's, untouched.
 // What the compute stream still does with a block (begin_behind) is waited for on the device, by the streams of the copies.
 // Buffers: operands are lent until the task ends, by whatever end: copies under way are waited for first.
 // Nothing is allocated per operation after the start, but for what the device's own queues take.
@@ -22,6 +22,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,6 +43,8 @@ class StagedBackend final : public CollectiveBackend {
 
   struct Options {
     std::size_t stage_bytes = kUsualStageBytes;  // of each half; at least 4096 for each rank
+    /// Device memory that is not of this back end; empty: there is none.
+    std::function<bool(const void* memory)> is_on_device;
   };
 
   /// `device` outlives the back end. Takes its stage from `inner`: Error(kRefused) when there is no room for it.
@@ -138,6 +141,7 @@ class StagedBackend final : public CollectiveBackend {
   Device& device_;
   std::unique_ptr<CollectiveBackend> inner_;
   std::size_t stage_bytes_;
+  std::function<bool(const void* memory)> is_elsewhere_on_device_;
   DeviceBuffers allocated_;
   std::vector<std::span<std::byte>> pinned_;
   bool said_unpinned_ = false;

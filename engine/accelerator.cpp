@@ -82,8 +82,19 @@ std::unique_ptr<CollectiveBackend> Accelerator::connect(Communicator& communicat
   return made;
 }
 
+std::unique_ptr<CollectiveBackend> Accelerator::connect_group(
+    std::unique_ptr<CollectiveBackend> group) {
+  TANDEM_CHECK(group_ == nullptr, "a device is connected to one group");
+  auto made = std::make_unique<StagedBackend>(
+      *device_, std::move(group),
+      StagedBackend::Options{.is_on_device = [this](const void* memory) { return holds(memory); }});
+  group_ = made.get();
+  return made;
+}
+
 std::size_t Accelerator::staging_bytes() const noexcept {
-  return (staged_ != nullptr ? staged_->staging_bytes() : 0) + (slab_ ? slab_->taken_bytes() : 0);
+  return (group_ != nullptr ? group_->staging_bytes() : 0) +
+         (staged_ != nullptr ? staged_->staging_bytes() : 0) + (slab_ ? slab_->taken_bytes() : 0);
 }
 
 std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
@@ -127,6 +138,9 @@ void Accelerator::in_use(std::span<std::byte* const> blocks, const DeviceEvent& 
   for (const std::byte* block : blocks) {
     if (block != nullptr) {
       backend_->begin_behind(block, event);
+      if (group_ != nullptr) {
+        group_->begin_behind(block, event);
+      }
     }
   }
 }

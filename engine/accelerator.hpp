@@ -68,6 +68,9 @@ class Accelerator {
   std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop& loop,
                                              CpuPool& pool);
 
+  /// The same for some of the ranks, over their back end for host memory, which may reach what the other one reaches.
+  std::unique_ptr<CollectiveBackend> connect_group(std::unique_ptr<CollectiveBackend> group);
+
   /// What reductions of gradients that stay on a GPU need. Before the first one.
   void reduce_there();
 
@@ -124,6 +127,7 @@ class Accelerator {
   DeviceBuffers buffers_;                 // where the back end has no memory of the device
   CollectiveBackend* backend_ = nullptr;  // the rank owns it
   StagedBackend* staged_ = nullptr;       // the same, or null
+  StagedBackend* group_ = nullptr;        // of connect_group(); the rank owns it
 };
 
 }  // namespace tandem

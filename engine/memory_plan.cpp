@@ -6,6 +6,7 @@
 
 #include "actors/device_updates.hpp"
 #include "actors/staged_backend.hpp"
+#include "engine/part_ranks.hpp"
 #include "engine/residency.hpp"
 #include "engine/update_config.hpp"
 #include "runtime/machine.hpp"
@@ -242,11 +243,13 @@ void Planner::add_staging() {
   std::size_t largest_block = 0;  // elements
   std::size_t largest_shard = 0;
   for (const UnitSpec& unit : model_.units) {
-    const UnitLayout layout = residency_.layout_of(unit);
-    largest_block = std::max(largest_block, layout.padded_elements);
-    largest_shard = std::max(largest_shard, layout.shard_elements);
+    if (residency_.divides(unit)) {
+      const UnitLayout layout = residency_.layout_of(unit);
+      largest_block = std::max(largest_block, layout.padded_elements);
+      largest_shard = std::max(largest_shard, layout.shard_elements);
+    }
   }
-  if (residency_.divided && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
+  if (largest_block > 0 && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
     const std::size_t own = in_.accelerator ? largest_shard : 0;
     add(MemoryPurpose::kStaging, MemoryKind::kHost, (largest_block + own) * sizeof(float));
     if (in_.type != DType::kF32 && !in_.accelerator) {  // from private masters, piece by piece
@@ -254,8 +257,9 @@ void Planner::add_staging() {
     }
   }
   if (in_.accelerator) {
+    const std::size_t backends = require_parts(model_, in_.world_size) > 1 ? 2 : 1;
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
-        StagedBackend::kStages * StagedBackend::kUsualStageBytes);
+        backends * StagedBackend::kStages * StagedBackend::kUsualStageBytes);
     add(MemoryPurpose::kStaging, MemoryKind::kDevice,
         DeviceUpdates::kSlices * (sizes_.stream_stage_bytes + sizes_.resident_stage_bytes));
   }

@@ -53,12 +53,13 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
-  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a border of the optimizer's blocks.
+  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a border of the optimizer's
+  /// blocks.
   std::int64_t experts = 1;
-  /// Parts above 1: the ranks hold different experts. The first `world / parts` ranks hold the first part of the runs,
-  /// and so on; ranks at the same place of their parts form an exchange group. A segment then sees the runs of its own part,
-  /// as often as there are parts: run j * (experts / parts) + e is the part's expert e, with the gradient of what was
-  /// exchanged with the group's rank j. Gradients of all ranks are added in rank order, as if every rank had all experts.
+  /// Above 1: ranks hold different experts. The first `world / parts` ranks hold the first part of the runs, and so on;
+  /// ranks at the same place of their parts form an exchange group. A segment then sees the runs of its own part, as often
+  /// as there are parts: run j * (experts / parts) + e is the part's expert e, with the gradient of what was exchanged with
+  /// the group's rank j. Gradients of all ranks are added in rank order, as if every rank had all experts.
   std::int64_t parts = 1;
 
   [[nodiscard]] std::int64_t numel() const noexcept;

@@ -21,6 +21,11 @@ RankGroup ranks_of_part(const Communicator& communicator, std::int64_t parts) {
           .world_size = of_part};
 }
 
+std::unique_ptr<CollectiveBackend> staged(std::unique_ptr<CollectiveBackend> part,
+                                          const PartRanks::Stage& stage) {
+  return stage ? stage(std::move(part)) : std::move(part);
+}
+
 RankGroup exchange_group(const Communicator& communicator, std::int64_t parts) {
   const int of_part = communicator.world_size() / static_cast<int>(parts);
   return {.name = fmt::format("exchange-{}", communicator.rank() % of_part),
@@ -94,9 +99,11 @@ void PartRanks::all_to_all(const std::byte* from, std::byte* into, std::size_t p
 
 // ---- the groups --------------------------------------------------------------------------------------
 
-PartRanks::PartRanks(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t parts)
+PartRanks::PartRanks(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t parts,
+                     const Stage& stage)
     : parts_(parts),
-      part_(communicator.make_group_backend(loop, pool, ranks_of_part(communicator, parts))),
+      part_(staged(communicator.make_group_backend(loop, pool, ranks_of_part(communicator, parts)),
+                   stage)),
       exchange_(communicator.make_group_backend(loop, pool, exchange_group(communicator, parts))),
       collectives_({.backend = part_.get()}),
       exchanger_(*exchange_) {}

@@ -1,12 +1,12 @@
 // engine/part_ranks.hpp — the collectives of a rank whose model has units of several parts (UnitSpec::parts): experts that
 // are spread over ranks.
 //
-// Of W ranks and P parts, D = W / P ranks hold a part: rank r part r / D, as the r % D-th of them. They gather it from each
-// other and reduce its gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one part each; within this exchange
-// group the compute lane sends what other ranks' parts are to compute, and gets it back.
-// Both groups have back ends of their own, so that neither waits for what all ranks do. Since the exchange group's rank j is
-// rank j * D + d, the blocks of a gradient, added one after another and each in its ranks' order, are added in the order of
-// all ranks: the bits of experts that every rank has.
+// Of W ranks and P parts, D = W / P ranks hold a part: rank r part r / D, as the r % D-th of them. They gather it from
+// each other and reduce its gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one part each; within this
+// exchange group the compute lane sends what other ranks' parts are to compute, and gets it back.
+// Both groups have back ends of their own, so that neither waits for what all ranks do. The exchange group's rank j is
+// rank j * D + d. So the blocks of a gradient, added one after another and each in its ranks' order, are added in the
+// order of all ranks: the bits of experts that every rank has.
 // Thread rule: of the loop's thread, but all_to_all(), which is the compute lane's. Failure: that of the back ends (PeerLost);
 // abandon() ends a lane's wait, too.
 #pragma once
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <semaphore>
 #include <string_view>
@@ -26,8 +27,8 @@
 
 namespace tandem {
 
-/// The parts of the model's units; 1: there are none. Throws user_error when they do not suit each other, the experts or the
-/// number of ranks.
+/// The parts of the model's units; 1: there are none. Throws user_error when they do not suit each other, the experts or
+/// the number of ranks.
 [[nodiscard]] std::int64_t require_parts(const Model& model, std::int64_t world_size);
 
 /// From the compute lane. `done` is released when the arguments' memory is the sender's again, or the message was dropped.
@@ -54,8 +55,12 @@ class LaneExchange {
 
 class PartRanks final : public RankExchange {
  public:
+  /// Puts a back end that knows the units' blocks around one that knows host memory.
+  using Stage =
+      std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> part)>;
   /// Blocks until all ranks are connected; they all make one, after their common back end. The arguments outlive it.
-  PartRanks(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t parts);
+  PartRanks(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t parts,
+            const Stage& stage = {});
 
   void start(Scope& scope);
   void close();

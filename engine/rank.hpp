@@ -204,6 +204,7 @@ class Rank {
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void open_device(const Communicator& communicator);
   void connect(Communicator& communicator);
+  void connect_parts(Communicator& communicator, const PartRanks::Stage& stage);
   static Task<> account(Rank* self, DeviceEvent event, TimePoint queued);
   void make_slot_pools();
   using Allocate = std::byte* (Rank::*)(std::size_t bytes, std::size_t& counted);

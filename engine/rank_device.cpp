@@ -39,33 +39,27 @@ void Rank::open_device(const Communicator& communicator) {
 void Rank::connect(Communicator& communicator) {
   host_losses_.resize(kLosses);
   losses_ = host_losses_;
-  const std::int64_t parts = require_parts(model_, communicator.world_size());
   if (!accelerator_) {
     backend_ = communicator.make_backend(loop_, link_pool_);
-    if (parts > 1) {
-      part_ranks_.emplace(communicator, loop_, link_pool_, parts);
-    }
+    connect_parts(communicator, {});
     return;
   }
-  if (parts > 1) {
-    throw user_error(
-        "engine",
-        "experts are spread over {} ranks, which this version does on the host alone; use "
-        "--device cpu, or let every rank have all experts",
-        parts);
-  }
   backend_ = accelerator_->connect(communicator, loop_, link_pool_);
+  connect_parts(communicator, [this](std::unique_ptr<CollectiveBackend> part) {
+    return accelerator_->connect_group(std::move(part));
+  });
   if (on_gpu()) {
     losses_ = {reinterpret_cast<float*>(accelerator_->pinned(kLosses * sizeof(float))), kLosses};
     for (BatchStage& stage : batch_stages_) {
       stage.memory = {accelerator_->pinned(kBatchBytes), kBatchBytes};
     }
   }
-  if (residency_.divided && dynamic_cast<StagedBackend*>(backend_.get()) == nullptr) {
-    std::size_t largest = 0;
-    for (const UnitSpec& unit : model_.units) {
-      largest = std::max(largest, residency_.layout_of(unit).shard_elements);
-    }
+  std::size_t largest = 0;  // slice that is gathered to be saved
+  for (const UnitSpec& unit : model_.units) {
+    const std::size_t slice = residency_.layout_of(unit).shard_elements;
+    largest = std::max(largest, residency_.divides(unit) ? slice : 0);
+  }
+  if (largest > 0 && dynamic_cast<StagedBackend*>(backend_.get()) == nullptr) {
     const auto floats = [&](std::size_t count) {
       return std::span(reinterpret_cast<float*>(backend_->allocate(count * sizeof(float))), count);
     };
@@ -81,6 +75,13 @@ void Rank::connect(Communicator& communicator) {
                              : std::span<std::byte>());
   }
   resident_bytes_.staging = accelerator_->staging_bytes();
+}
+
+void Rank::connect_parts(Communicator& communicator, const PartRanks::Stage& stage) {
+  const std::int64_t parts = require_parts(model_, communicator.world_size());
+  if (parts > 1) {
+    part_ranks_.emplace(communicator, loop_, link_pool_, parts, stage);
+  }
 }
 
 Task<> Rank::compute(std::string_view what, std::function<void()> work) {

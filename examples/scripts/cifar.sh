@@ -1,4 +1,5 @@
 # examples/scripts/cifar.sh — what the CIFAR-10 scripts share: cifar10_X.sh [RANKS] [flags of cifar10].
+# Two ranks share the experts, as in the DeepSpeed example; an odd number of ranks has all experts on each.
 # Set before: RANKS (by default), EXPERTS (of each mixture; empty: none), MLP_TYPE (standard or residual).
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/common.sh"
 ranks=$RANKS
@@ -16,6 +17,7 @@ if [[ -n $EXPERTS ]]; then
   setting --top-k 1
   setting --noisy-gate-policy RSample
   setting --moe-param-group
+  setting --ep-world-size $((ranks % 2 == 0 ? 2 : 1))
 fi
 find_programs
 exec "$bin/tandem" launch -n "$ranks" -- "$bin/cifar10" "${settings[@]}" "${flags[@]}"

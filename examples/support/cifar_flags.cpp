@@ -14,7 +14,8 @@ void add_example_flags(CLI::App& app, CifarFlags& f) {
   app.add_option("--log-interval,--log_interval", f.log_interval, "Mini-batches between loss lines")
       ->capture_default_str();
   app.add_flag("--moe", f.moe, "Mixtures of experts before the last layer");
-  app.add_option("--ep-world-size", f.ep_world_size, "Ranks that share the experts")
+  app.add_option("--ep-world-size", f.ep_world_size,
+                 "Ranks that share the experts, each with a part of them")
       ->capture_default_str();
   app.add_option("--num-experts", f.num_experts, "Experts of each mixture, one number or more")
       ->expected(1, -1);
@@ -62,6 +63,9 @@ void check(const CifarFlags& f) {
   require_not_negative("--moe-aux-loss-coef", f.moe_aux_loss_coef);
   if (f.moe_param_group && !f.moe) {
     throw user_error("flags", "--moe-param-group is about experts, and there are none; add --moe");
+  }
+  if (f.ep_world_size > 1 && !f.moe) {
+    throw user_error("flags", "--ep-world-size is about experts, and there are none; add --moe");
   }
   if (f.moe) {
     (void)cifar_moe_parameters(cifar_moe_of(f));
@@ -138,6 +142,13 @@ CifarMoe cifar_moe_of(const CifarFlags& flags) {
 }
 
 Config cifar_config(const CifarFlags& flags, int world_size) {
+  if (world_size % flags.ep_world_size != 0) {
+    throw user_error(
+        "flags",
+        "--ep-world-size is {}, and the run's world size is {}; use a divisor of that, "
+        "or start more ranks",
+        flags.ep_world_size, world_size);
+  }
   const ParseOptions options = {.world_size = world_size, .overrides = config_overrides(flags)};
   return flags.deepspeed_config.empty()
              ? parse_config(example_config(flags), "the built-in config", options)

@@ -33,6 +33,26 @@ class Cifar : public TrainerTest {
     return shell(fmt::format("TANDEM_CACHE='{}' '{}/cifar10_tutorial' {}", path("no cache"),
                              TANDEM_BIN_DIR, flags));
   }
+  /// Eight fp32 steps whose four micro-batches so many ranks share.
+  void run_on_ranks(int count, const std::string& output, const std::string& flags) const {
+    const Finished done = shell(fmt::format(
+        "TANDEM_CACHE='{}' '{}/tandem' launch -n {} -- '{}/cifar10' --dtype fp32 --steps 8 "
+        "--gradient_accumulation_steps {} --no-tensorboard --output_dir '{}' {}",
+        path("no cache"), TANDEM_BIN_DIR, count, TANDEM_BIN_DIR, 4 / count, path(output), flags));
+    EXPECT_EQ(done.code, 0) << done.out << done.err;
+    EXPECT_THAT(done.out, HasSubstr("Accuracy of the network on the 2000 test images"));
+  }
+  void expect_same_digits(const std::string& output, const std::string& expected) const {
+    SCOPED_TRACE(output);
+    EXPECT_EQ(column(output, "loss").size(), 8U);
+    for (const char* name : {"loss", "grad_norm", "tokens"}) {
+      EXPECT_EQ(column(output, name), column(expected, name)) << name;
+    }
+    for (const char* name : {"model.safetensors", "predictions.png"}) {
+      EXPECT_TRUE(content_of(folder_ / output / name) == content_of(folder_ / expected / name))
+          << name;
+    }
+  }
   void expect_refused(const Finished& done, const std::vector<std::string>& parts) const {
     EXPECT_EQ(done.code, 2) << done.err;
     EXPECT_TRUE(done.err.starts_with("error: [")) << done.err;
@@ -105,30 +125,23 @@ TEST_F(Cifar, StagesDoNotChangeOneDigit) {
 
 // The same micro-batches of 4, dealt to one, two and four ranks.
 TEST_F(Cifar, RanksDoNotChangeOneDigit) {
-  const auto ranks = [&](int count, int stage) {
-    const std::string output = fmt::format("ranks{}stage{}", count, stage);
-    const Finished done = shell(fmt::format(
-        "TANDEM_CACHE='{}' '{}/tandem' launch -n {} -- '{}/cifar10' --dtype fp32 --stage {} "
-        "--steps 8 "
-        "--gradient_accumulation_steps {} --no-tensorboard --output_dir '{}'",
-        path("no cache"), TANDEM_BIN_DIR, count, TANDEM_BIN_DIR, stage, 4 / count, path(output)));
-    EXPECT_EQ(done.code, 0) << done.out << done.err;
-    EXPECT_THAT(done.out, HasSubstr("Accuracy of the network on the 2000 test images"));
-    return output;
-  };
-  const std::string alone = ranks(1, 0);
-  ASSERT_EQ(column(alone, "loss").size(), 8U);
+  run_on_ranks(1, "alone", "--stage 0");
   for (const auto& [count, stage] : {std::pair{2, 0}, std::pair{2, 3}, std::pair{4, 2}}) {
-    const std::string output = ranks(count, stage);
-    EXPECT_EQ(column(output, "loss"), column(alone, "loss")) << count << " ranks, stage " << stage;
-    EXPECT_EQ(column(output, "grad_norm"), column(alone, "grad_norm")) << count;
-    EXPECT_EQ(column(output, "tokens"), column(alone, "tokens")) << count;
-    EXPECT_TRUE(content_of(folder_ / output / "model.safetensors") ==
-                content_of(folder_ / alone / "model.safetensors"))
-        << count << " ranks, stage " << stage;
-    EXPECT_TRUE(content_of(folder_ / output / "predictions.png") ==
-                content_of(folder_ / alone / "predictions.png"))
-        << count << " ranks, stage " << stage;
+    const std::string output = fmt::format("{} ranks, stage {}", count, stage);
+    run_on_ranks(count, output, fmt::format("--stage {}", stage));
+    expect_same_digits(output, "alone");
+  }
+}
+
+TEST_F(Cifar, ExpertsOverRanksDoNotChangeOneDigit) {
+  const std::string moe =
+      "--moe --num-experts 2 4 --mlp-type residual --noisy-gate-policy RSample --moe-param-group "
+      "--moe-aux-loss-coef 0.01 ";
+  run_on_ranks(1, "alone", moe + "--stage 0 --overlap off");
+  for (const int stage : {0, 2, 3}) {
+    const std::string output = fmt::format("stage {}", stage);
+    run_on_ranks(2, output, fmt::format("{} --stage {} --ep-world-size 2", moe, stage));
+    expect_same_digits(output, "alone");
   }
 }
 
@@ -188,7 +201,11 @@ TEST_F(Cifar, FlagsThatCannotBe) {
   const auto refused = [&](const std::string& flags, const std::vector<std::string>& parts) {
     expect_refused(cifar(fmt::format("--output_dir '{}' {}", path("out"), flags)), parts);
   };
-  refused("--moe --num-experts 2 --ep-world-size 2", {"--ep-world-size", "use 1"});
+  refused("--moe --num-experts 2 --ep-world-size 2",
+          {"--ep-world-size is 2", "world size is 1", "divisor"});
+  refused("--moe --num-experts 4 3 --ep-world-size 2", {"3 experts", "mixture 1", "2 ranks"});
+  refused("--ep-world-size 2", {"--ep-world-size", "--moe"});
+  refused("--moe --ep-world-size 0", {"--ep-world-size"});
   refused("--moe --num-experts 4 2 --top-k 3", {"top-k is 3", "2 experts", "use 1 to 2"});
   refused("--moe-param-group", {"--moe-param-group", "--moe"});
   refused("--mlp-type square", {"--mlp-type", "square", "residual"});

@@ -119,6 +119,7 @@ struct Setting {
   std::string type = "fp32";
   bool checkpointing = false;
   StateLayout state = StateLayout::kFp32;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 Batch random_batch(std::uint64_t seed) {
@@ -146,6 +147,8 @@ Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Com
   args.options.overlap = setting.overlap;
   args.options.activation_checkpointing = setting.checkpointing;
   args.options.state_layout = setting.state;
+  args.options.device = setting.device;
+  args.options.sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
   Engine engine(std::move(args));
   Outcome run;
   for (std::uint64_t step = 0; step < 4; ++step) {
@@ -224,6 +227,24 @@ TEST(CifarMoe, ExpertsOverRanksChangeNoBit) {
         on_four.stage = stage;
         EXPECT_TRUE(train_on_ranks(shape, on_four, 4) == expected);
       }
+    }
+  }
+}
+
+/// Blocks on a device, shards and accumulators on the host.
+TEST(CifarMoe, ExpertsOverRanksBesideADeviceChangeNoBit) {
+  CifarMoe shape = kResidual;
+  const Setting setting{.overlap = Overlap::kFull, .accumulation = 4, .type = "bf16"};
+  const Outcome expected = train(shape, setting, nullptr);
+  shape.expert_ranks = 2;
+  for (const int stage : {0, 3}) {
+    for (const int world : {2, 4}) {
+      Setting on_devices = setting;
+      on_devices.stage = stage;
+      on_devices.accumulation = 4 / world;
+      on_devices.device = DeviceKind::kSim;
+      EXPECT_TRUE(train_on_ranks(shape, on_devices, world) == expected)
+          << "stage " << stage << ", " << world << " ranks";
     }
   }
 }
