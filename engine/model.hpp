@@ -164,6 +164,9 @@ struct SegmentSpec {
       run;  // null in a description (models/causal_lm.hpp): for plans alone
   std::function<ActivationBytes(const BatchShape&)> activations;  // empty: not known
   SegmentCost cost;
+  /// Its operations are too small to be shared: the lane computes it alone, which also keeps the bits of operations whose
+  /// sums depend on the number of threads.
+  bool one_thread = false;
 };
 
 /// Fills out[0, end-begin) with the elements [begin, end) (row-major, fp32) of a parameter's initial value.

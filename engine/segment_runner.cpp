@@ -11,6 +11,30 @@
 
 namespace tandem {
 
+namespace {
+
+/// While it lives ATen computes on this thread alone, if that is wanted.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted) : before_(wanted ? at::get_num_threads() : 1) {
+    if (before_ > 1) {
+      at::set_num_threads(1);
+    }
+  }
+  ~OneThread() {
+    if (before_ > 1) {
+      at::set_num_threads(before_);
+    }
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
 void prepare_compute_thread(int threads) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   at::set_num_threads(threads);
@@ -49,6 +73,7 @@ SegmentRunner::Activations SegmentRunner::start() const {
 
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
                               HeadOutput head_output) const {
+  const OneThread alone(model_.segments[s].one_thread);
   SegmentContext context = {
       .batch = batch, .weights = weights_[s], .head_output = head_output, .exchange = exchange_};
   if (batch.memory != nullptr) {
@@ -92,6 +117,7 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
   const at::Tensor gradient = last ? at::full({}, seed, output.options().requires_grad(false))
                                    : std::move(activations.gradient);
   if (output.requires_grad()) {  // not a first segment that is frozen
+    const OneThread alone(model_.segments[s].one_thread);
     torch::autograd::backward({output}, {gradient});
   }
   for (Unit* unit : segment_units_[s]) {

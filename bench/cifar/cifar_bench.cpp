@@ -3,7 +3,8 @@
 // compute_us, wait_us: per step, how long the compute lane worked and how long it waited for gathers, reductions and the
 // optimizer; what is left is the loop's. moe/...: the net with mixtures of experts. ways/...: one mixture's tokens to its
 // experts and back, forward and backward, without its gate and its experts: the time of a mixture whose experts do nothing,
-// less that of its routes.
+// less that of its routes. spread/...: a step of two ranks (threads, one compute thread each) whose experts are on each of
+// them, or over both; the difference is what the exchange of tokens costs.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 
 #include "bench/program.hpp"
 #include "engine/config/config.hpp"
+#include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
 #include "engine/process.hpp"
 #include "engine/stopwatch.hpp"
@@ -125,6 +127,35 @@ void add(const std::string& name, Model (*model)(), const Case& c) {
       ->MinTime(1.5);
 }
 
+/// Steps of two ranks, 8 pictures each; the time of one on rank 0, once all have begun.
+void run_spread(benchmark::State& state, bool residual, std::int64_t parts) {
+  constexpr int kSteps = 100;
+  const std::string config =
+      R"({"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 1.0,
+          "optimizer": {"type": "Adam", "params": {"lr": 0.001}}, "zero_optimization": {"stage": 2}})";
+  const auto seconds_per_step = [&](std::shared_ptr<Communicator> ranks) {
+    CifarMoe shape = mixtures(residual);
+    shape.expert_ranks = parts;
+    Engine engine({.model = make_cifar_moe_model(shape, cifar_moe_initial_weights(shape, 0)),
+                   .config = parse_config(config, "bench_cifar", 2),
+                   .options = {.compute_threads = 1},
+                   .communicator = ranks});
+    const std::vector<Batch> batch = {
+        {.inputs = at::randn({8, 3, 32, 32}), .labels = at::arange(8, at::kLong)}};
+    for (int i = 0; i < kWarmupSteps; ++i) {
+      engine.train_step(batch);
+    }
+    const Stopwatch watch;
+    for (int i = 0; i < kSteps; ++i) {
+      engine.train_step(batch);
+    }
+    return watch.elapsed_s() / kSteps;
+  };
+  for (auto _ : state) {
+    state.SetIterationTime(on_ranks(2, seconds_per_step).front());
+  }
+}
+
 template <bool kResidual>
 Model with_mixtures() {
   const CifarMoe shape = mixtures(kResidual);
@@ -144,6 +175,16 @@ void register_all() {
           add("moe/residual/" + where, with_mixtures<true>, c);
         }
       }
+    }
+  }
+  for (const bool residual : {false, true}) {
+    for (const std::int64_t parts : {1, 2}) {
+      benchmark::RegisterBenchmark(
+          fmt::format("spread/{}/over_{}", residual ? "residual" : "standard", parts).c_str(),
+          [=](benchmark::State& state) { run_spread(state, residual, parts); })
+          ->Unit(benchmark::kMicrosecond)
+          ->UseManualTime()
+          ->Iterations(5);
     }
   }
   for (const auto& [name, tokens, width, experts, k] :

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include "models/cifar/net.hpp"
 #include "models/kernels/cifar_net.hpp"
 #include "models/kernels/parallel.hpp"
 #include "models/layers/fused_op.hpp"
@@ -20,7 +21,7 @@ namespace {
 
 using cifar_net::Row;
 
-/// fp32 tensors that stand for the weights' values or gradients, and the pointers into them.
+/// fp32 tensors that stand for the weights' values or gradients, and the pointers into them; null behind the last.
 template <class Float>
 class Block {
  public:
@@ -28,7 +29,9 @@ class Block {
 
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
   [[nodiscard]] cifar_net::Parameters<Float> pointers() const {
-    const auto at = [&](std::size_t i) -> Float* { return tensors_[i].data_ptr<float>(); };
+    const auto at = [&](std::size_t i) -> Float* {
+      return i < tensors_.size() ? tensors_[i].data_ptr<float>() : nullptr;
+    };
     return {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9)};
   }
 
@@ -58,6 +61,31 @@ void check_images(const at::Tensor& images) {
   TANDEM_CHECK(images.dim() == 4 && images.is_contiguous() &&
                    images.numel() == images.size(0) * cifar_net::kImage,
                "images are [B, 3, 32, 32]");
+}
+
+/// The sums over pictures that are the weights' gradients, `parts` of them, times `scale`; written or added, in their type.
+void write_gradients(std::span<Weight* const> weights, const Row* rows, std::int64_t count,
+                     std::int64_t parts, float scale) {
+  const bool is_wide = weights.front()->grad.scalar_type() == at::kFloat;
+  const bool add = weights.front()->grad_written;
+  std::vector<at::Tensor> slots;
+  for (const Weight* weight : weights) {
+    slots.push_back(is_wide ? weight->grad : at::empty(weight->grad.sizes(), at::kFloat));
+  }
+  const Block<float> sums(std::move(slots));
+  const auto into = sums.pointers();
+  parallel_tasks(parts, [&](std::int64_t part) {
+    cifar_net::weight_gradients(rows, count, scale, is_wide && add, into, part);
+  });
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    Weight& weight = *weights[i];
+    if (!is_wide && add) {
+      weight.grad.add_(sums.tensors()[i]);
+    } else if (!is_wide) {
+      weight.grad.copy_(sums.tensors()[i]);
+    }
+    weight.grad_written = true;
+  }
 }
 
 class NetLoss final : public FusedOp {
@@ -91,55 +119,54 @@ class NetLoss final : public FusedOp {
   }
 
   Tensors backward(const Tensors& gradients) override {
-    const auto scale = gradients[0].item<float>();
-    if (weights_.front()->grad.scalar_type() == at::kFloat) {
-      write_gradients(weights_.front()->grad_written, scale);
-    } else {
-      write_rounded_gradients(scale);
-    }
-    for (Weight* weight : weights_) {
-      weight->grad_written = true;
-    }
+    write_gradients(weights_, rows_.get(), images_.size(0), cifar_net::kGradientParts,
+                    gradients[0].item<float>());
     rows_.reset();
     return {at::Tensor()};
   }
 
  private:
-  void sum_into(const Block<float>& gradients, float scale, bool add) const {
-    const auto into = gradients.pointers();
-    parallel_tasks(cifar_net::kGradientParts, [&](std::int64_t part) {
-      cifar_net::weight_gradients(rows_.get(), images_.size(0), scale, add, into, part);
-    });
-  }
-
-  void write_gradients(bool add, float scale) const {
-    std::vector<at::Tensor> slots;
-    for (const Weight* weight : weights_) {
-      slots.push_back(weight->grad);
-    }
-    sum_into(Block<float>(std::move(slots)), scale, add);
-  }
-
-  void write_rounded_gradients(float scale) const {
-    std::vector<at::Tensor> wide;
-    for (const Weight* weight : weights_) {
-      wide.push_back(at::empty(weight->grad.sizes(), at::kFloat));
-    }
-    const Block<float> gradients(std::move(wide));
-    sum_into(gradients, scale, false);
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      Weight& weight = *weights_[i];
-      if (weight.grad_written) {
-        weight.grad.add_(gradients.tensors()[i]);
-      } else {
-        weight.grad.copy_(gradients.tensors()[i]);
-      }
-    }
-  }
-
   at::Tensor images_, labels_;
   std::vector<Weight*> weights_;
   std::unique_ptr<Row[]> rows_;
+  cifar_net::Packed packed_;
+};
+
+class Trunk final : public FusedOp {
+ public:
+  Trunk(std::span<Weight* const> weights, const at::Tensor& images)
+      : images_(images), weights_(weights.begin(), weights.end()) {}
+
+  Tensors forward(const Tensors& /*inputs*/, bool /*keep*/) override {
+    const Block<const float> block = values_of(weights_);
+    const auto values = block.pointers();
+    cifar_net::pack(values, packed_);
+    const at::Tensor out = at::empty({images_.size(0), cifar_net::kHidden2}, images_.options());
+    auto* const hidden = out.data_ptr<float>();
+    parallel_tasks(images_.size(0), [&](std::int64_t i) {
+      cifar_net::run_trunk(values, packed_, image_at(images_, i), hidden + i * cifar_net::kHidden2);
+    });
+    return {out.to(weights_.front()->value.scalar_type())};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    const at::Tensor d_out = gradients[0].to(at::kFloat).contiguous();
+    const auto* const d_hidden = d_out.data_ptr<float>();
+    const std::int64_t count = images_.size(0);
+    const auto rows = std::make_unique_for_overwrite<Row[]>(static_cast<std::size_t>(count));
+    const Block<const float> block = values_of(weights_);
+    const auto values = block.pointers();
+    parallel_tasks(count, [&](std::int64_t i) {
+      cifar_net::run_trunk_backward(values, packed_, image_at(images_, i),
+                                    d_hidden + i * cifar_net::kHidden2, rows[i]);
+    });
+    write_gradients(weights_, rows.get(), count, cifar_net::kTrunkGradientParts, 1.0F);
+    return {at::Tensor()};
+  }
+
+ private:
+  at::Tensor images_;
+  std::vector<Weight*> weights_;
   cifar_net::Packed packed_;
 };
 
@@ -168,6 +195,15 @@ at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
   return run_fused(
              c10::make_intrusive<NetLoss>(labels, weights, rounded_to(first.scalar_type(), images)),
              {first})
+      .front();
+}
+
+at::Tensor fused_cifar_trunk(const at::Tensor& images, std::span<Weight* const> weights) {
+  check_images(images);
+  TANDEM_CHECK(weights.size() == kCifarTrunkParameters, "the trunk's parameters");
+  const at::Tensor& first = weights.front()->value;
+  return run_fused(c10::make_intrusive<Trunk>(weights, rounded_to(first.scalar_type(), images)),
+                   {first})
       .front();
 }
 

@@ -20,6 +20,10 @@ bool fused_cifar_takes(const at::Tensor& weight);
 at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
                             std::span<Weight* const> weights);
 
+/// cifar_trunk() of images fp32 [B, 3, 32, 32], in the weights' type; its backward writes the weights' gradients. The
+/// weights are the first kCifarTrunkParameters of cifar_parameters(). Compute lane.
+at::Tensor fused_cifar_trunk(const at::Tensor& images, std::span<Weight* const> weights);
+
 /// Logits fp32 [B, 10], without a graph. Compute lane.
 at::Tensor fused_cifar_logits(const at::Tensor& images, std::span<Weight* const> weights);
 

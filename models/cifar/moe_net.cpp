@@ -7,6 +7,7 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
+#include "models/cifar/fused_net.hpp"
 #include "models/cifar/net.hpp"
 #include "models/moe/layer.hpp"
 #include "runtime/util/error.hpp"
@@ -80,7 +81,10 @@ class MoeNetSegment final : public Segment {
     const at::Tensor last = take();
     const at::Tensor last_bias = take();
 
-    at::Tensor x = cifar_trunk(context.batch.inputs.to(last.scalar_type()), trunk);
+    at::Tensor x =
+        fused_cifar_takes(last)
+            ? fused_cifar_trunk(context.batch.inputs, context.weights.first(kCifarTrunkParameters))
+            : cifar_trunk(context.batch.inputs.to(last.scalar_type()), trunk);
     at::Tensor aux_loss;
     for (std::size_t m = 0; m < shape_.experts.size(); ++m) {
       Experts experts = [&](const at::Tensor& tokens) {
@@ -160,7 +164,8 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
                            .experts = shape.experts[m],
                            .parts = shape.expert_ranks});
   }
-  SegmentSpec segment{.name = "net", .run = std::make_shared<MoeNetSegment>(shape)};
+  SegmentSpec segment{
+      .name = "net", .run = std::make_shared<MoeNetSegment>(shape), .one_thread = true};
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
       segment.weights.push_back({.unit = unit, .parameter = i});

@@ -31,7 +31,8 @@ std::vector<ParameterSpec> cifar_moe_parameters(const CifarMoe& shape);
 /// Fresh weights with torch's default bounds; each expert and the residual layer are the same.
 ParameterSource cifar_moe_initial_weights(const CifarMoe& shape, std::uint64_t seed);
 
-/// For the engine; batches as make_cifar_model() takes them. Plain ATen, any device.
+/// For the engine; batches as make_cifar_model() takes them. On the CPU the trunk is one fused operation, and one thread
+/// computes all of it; elsewhere plain ATen.
 Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source);
 
 /// Multiply-adds of a picture's forward that the mixtures add: what its k experts, gate and residual layer do.

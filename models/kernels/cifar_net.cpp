@@ -242,10 +242,9 @@ HWY_AFTER_NAMESPACE();
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-double RunImage(const Weights& w, const Packed& packed, const float* image, float* logits, Row* row,
-                std::int64_t label, float share) {
-  Work& work = *work_scratch.get<Work>(1);
-  Row& kept = row != nullptr ? *row : work.unused;
+/// Up to fc2, whose activations are kept.hidden2.
+HWY_INLINE void trunk_forward(const Weights& w, const Packed& packed, const float* image,
+                              Work& work, Row& kept) {
   std::memcpy(work.image, image, sizeof(float) * kImage);
   for (int y = 0; y < kPool1; ++y) {
     conv1_rows(w, work.image, 2 * y, work);
@@ -258,17 +257,45 @@ double RunImage(const Weights& w, const Packed& packed, const float* image, floa
   }
   linear(w.fc1_weight, w.fc1_bias, kept.flat, kFlat, kHidden1, true, kept.hidden1);
   linear(w.fc2_weight, w.fc2_bias, kept.hidden1, kHidden1, kHidden2, true, kept.hidden2);
+}
+
+/// From kept.d_hidden2 on, which is 0 where fc2's ReLU was.
+HWY_INLINE void trunk_backward(const Weights& w, const Packed& packed, Work& work, Row& kept) {
+  linear_backward(w.fc2_weight, kept.d_hidden2, kept.hidden1, kHidden1, kHidden2, kept.d_hidden1);
+  linear_backward(w.fc1_weight, kept.d_hidden1, kept.flat, kFlat, kHidden1, work.d_flat);
+  conv2_backward(packed, work, kept);
+  conv1_backward(work.image, work, kept);
+}
+
+double RunImage(const Weights& w, const Packed& packed, const float* image, float* logits, Row* row,
+                std::int64_t label, float share) {
+  Work& work = *work_scratch.get<Work>(1);
+  Row& kept = row != nullptr ? *row : work.unused;
+  trunk_forward(w, packed, image, work, kept);
   linear(w.fc3_weight, w.fc3_bias, kept.hidden2, kHidden2, kClasses, false, logits);
   if (row == nullptr) {
     return 0;
   }
   const double loss = softmax_loss(logits, label, share, kept.d_logits);
   linear_backward(w.fc3_weight, kept.d_logits, kept.hidden2, kHidden2, kClasses, kept.d_hidden2);
-  linear_backward(w.fc2_weight, kept.d_hidden2, kept.hidden1, kHidden1, kHidden2, kept.d_hidden1);
-  linear_backward(w.fc1_weight, kept.d_hidden1, kept.flat, kFlat, kHidden1, work.d_flat);
-  conv2_backward(packed, work, kept);
-  conv1_backward(work.image, work, kept);
+  trunk_backward(w, packed, work, kept);
   return loss;
+}
+
+void RunTrunk(const Weights& w, const Packed& packed, const float* image, float* hidden2) {
+  Work& work = *work_scratch.get<Work>(1);
+  trunk_forward(w, packed, image, work, work.unused);
+  std::memcpy(hidden2, work.unused.hidden2, sizeof(float) * kHidden2);
+}
+
+void RunTrunkBackward(const Weights& w, const Packed& packed, const float* image,
+                      const float* d_hidden2, Row& row) {
+  Work& work = *work_scratch.get<Work>(1);
+  trunk_forward(w, packed, image, work, row);
+  for (int i = 0; i < kHidden2; ++i) {
+    row.d_hidden2[i] = row.hidden2[i] > 0.0F ? d_hidden2[i] : 0.0F;
+  }
+  trunk_backward(w, packed, work, row);
 }
 
 void WeightGradients(const Row* rows, std::int64_t count, float scale, bool add,
@@ -308,12 +335,24 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tandem {
 HWY_EXPORT(RunImage);
+HWY_EXPORT(RunTrunk);
+HWY_EXPORT(RunTrunkBackward);
 HWY_EXPORT(WeightGradients);
 
 double cifar_net::run_image(const Parameters<const float>& weights, const Packed& packed,
                             const float* image, float* logits, Row* row, std::int64_t label,
                             float share) {
   return HWY_DYNAMIC_DISPATCH(RunImage)(weights, packed, image, logits, row, label, share);
+}
+
+void cifar_net::run_trunk(const Parameters<const float>& weights, const Packed& packed,
+                          const float* image, float* hidden2) {
+  HWY_DYNAMIC_DISPATCH(RunTrunk)(weights, packed, image, hidden2);
+}
+
+void cifar_net::run_trunk_backward(const Parameters<const float>& weights, const Packed& packed,
+                                   const float* image, const float* d_hidden2, Row& row) {
+  HWY_DYNAMIC_DISPATCH(RunTrunkBackward)(weights, packed, image, d_hidden2, row);
 }
 
 void cifar_net::weight_gradients(const Row* rows, std::int64_t count, float scale, bool add,

@@ -62,8 +62,16 @@ struct Row {
 double run_image(const Parameters<const float>& weights, const Packed& packed, const float* image,
                  float* logits, Row* row = nullptr, std::int64_t label = 0, float share = 0);
 
-/// Parts that the second pass is cut into; each writes gradients of its own.
+/// The net up to fc2 alone, for what comes behind it instead of fc3: its activations [84] of one picture. Any thread.
+void run_trunk(const Parameters<const float>& weights, const Packed& packed, const float* image,
+               float* hidden2);
+/// Their backward, by running the forward once more: in `row` what `d_hidden2` [84] leaves for the second pass. Any thread.
+void run_trunk_backward(const Parameters<const float>& weights, const Packed& packed,
+                        const float* image, const float* d_hidden2, Row& row);
+
+/// Parts that the second pass is cut into; each writes gradients of its own. The last one is fc3's.
 inline constexpr std::int64_t kGradientParts = 30;
+inline constexpr std::int64_t kTrunkGradientParts = kGradientParts - 1;
 /// gradients = scale * sum over rows, or added to what is there. Part `part`; any thread.
 void weight_gradients(const Row* rows, std::int64_t count, float scale, bool add,
                       const Parameters<float>& gradients, std::int64_t part);

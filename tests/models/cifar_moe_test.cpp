@@ -8,6 +8,7 @@
 
 #include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
+#include "models/cifar/fused_net.hpp"
 #include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
 #include "models/moe/layer.hpp"
@@ -88,6 +89,11 @@ TEST(MoeLayer, NoiseIsOfTheMicroBatchAlone) {
 
 // ---- the net -------------------------------------------------------------------------------------
 
+Batch random_batch(std::uint64_t seed) {
+  return {.inputs = test::random({8, 3, 32, 32}, seed).to(at::kFloat),
+          .labels = at::arange(8, at::kLong).add_(static_cast<std::int64_t>(seed)).remainder_(10)};
+}
+
 TEST(CifarMoe, ExpertsStartAsCopies) {
   const CifarMoe shape{.experts = {2, 3}, .residual = true};
   const ParameterSource source = cifar_moe_initial_weights(shape, 11);
@@ -108,6 +114,33 @@ TEST(CifarMoe, ExpertsStartAsCopies) {
   EXPECT_EQ(elements, 62006 + 5 * kWidth + 2 * 2 * (kWidth + 1) + 6 * kWidth * (kWidth + 1));
 }
 
+TEST(CifarMoe, TheFusedTrunkIsThePlainOne) {
+  const Batch batch = random_batch(3);
+  const at::Tensor cotangent = test::random({8, kWidth}, 4).to(at::kFloat);
+  std::vector<at::Tensor> plain;
+  std::vector<Weight> weights(kCifarTrunkParameters);
+  std::vector<Weight*> pointers;
+  for (std::size_t i = 0; i < kCifarTrunkParameters; ++i) {
+    const ParameterSpec& spec = cifar_parameters()[i];
+    const at::Tensor values = at::empty(spec.shape, at::kFloat);
+    cifar_initial_weights(7)(spec, 0, spec.numel(), values.data_ptr<float>());
+    plain.push_back(values.clone().requires_grad_(true));
+    weights[i] = {.value = values.requires_grad_(true), .grad = at::ones(spec.shape, at::kFloat)};
+    pointers.push_back(&weights[i]);
+  }
+  const at::Tensor expected = cifar_trunk(batch.inputs, plain);
+  const at::Tensor fused = fused_cifar_trunk(batch.inputs, pointers);
+  EXPECT_LE((fused - expected).abs().max().item<double>(), 1e-6);
+  torch::autograd::backward({(expected * cotangent).sum(), (fused * cotangent).sum()}, {});
+  for (std::size_t i = 0; i < kCifarTrunkParameters; ++i) {
+    const at::Tensor& gradient = plain[i].grad();
+    EXPECT_TRUE(weights[i].grad_written);
+    EXPECT_LE((weights[i].grad - gradient).abs().max().item<double>(),
+              4e-6 * gradient.abs().max().item<double>())
+        << cifar_parameters()[i].name;
+  }
+}
+
 TEST(CifarMoe, RefusesMoreChoicesThanExperts) {
   EXPECT_THROW((void)make_cifar_moe_model({.experts = {4, 1}, .gate = {.k = 2}}, {}), Error);
 }
@@ -116,16 +149,12 @@ struct Setting {
   int stage = 0;
   Overlap overlap = Overlap::kOff;
   int accumulation = 2;
+  int threads = 1;
   std::string type = "fp32";
   bool checkpointing = false;
   StateLayout state = StateLayout::kFp32;
   DeviceKind device = DeviceKind::kCpu;
 };
-
-Batch random_batch(std::uint64_t seed) {
-  return {.inputs = test::random({8, 3, 32, 32}, seed).to(at::kFloat),
-          .labels = at::arange(8, at::kLong).add_(static_cast<std::int64_t>(seed)).remainder_(10)};
-}
 
 using Outcome = std::pair<std::vector<double>, std::vector<float>>;  // losses, weights
 
@@ -142,7 +171,7 @@ Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Com
   InitializeArgs args{.model = make_cifar_moe_model(shape, cifar_moe_initial_weights(shape, 1)),
                       .config = parse_config(config, "the test", world),
                       .communicator = std::move(ranks)};
-  args.options.compute_threads = 1;
+  args.options.compute_threads = setting.threads;
   args.options.optimizer_threads = 1;
   args.options.overlap = setting.overlap;
   args.options.activation_checkpointing = setting.checkpointing;
@@ -196,11 +225,15 @@ TEST(CifarMoe, BitsDependOnBatchesAndSeedAlone) {
         for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
           SCOPED_TRACE(fmt::format("{} mixtures, {}, stage {}, {}", shape.experts.size(), type,
                                    stage, name_of(overlap)));
-          const Setting alone{
-              .stage = stage, .overlap = overlap, .type = type, .checkpointing = stage == 2};
+          const Setting alone{.stage = stage,
+                              .overlap = overlap,
+                              .threads = 2,
+                              .type = type,
+                              .checkpointing = stage == 2};
           EXPECT_TRUE(train(shape, alone, nullptr) == expected);
           Setting on_two = alone;
           on_two.accumulation = 1;
+          on_two.threads = 1;
           EXPECT_TRUE(train_on_ranks(shape, on_two, 2) == expected) << "two ranks";
           CifarMoe spread = shape;
           spread.expert_ranks = 2;
