@@ -79,10 +79,11 @@ std::vector<std::string> known_architectures() {
   return names;
 }
 
-Model make_causal_lm(const HfConfig& config, std::string_view leaf_module) {
+Model make_causal_lm(const HfConfig& config, std::string_view leaf_module, std::uint64_t seed) {
   const Family* family = family_of(config);
   TANDEM_CHECK(family != nullptr, "a config is read only of a family that is known");
   DecoderSpec spec = family->describe(config);
+  spec.block.dropout.seed = seed;
   if (!leaf_module.empty()) {
     spec.leaf = leaf_of(config, leaf_module);
   }

@@ -120,30 +120,30 @@ ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
 }
 
 Pretrained::Pretrained(fs::path folder, HfConfig config, Tokenizer tokenizer,
-                       ParameterSource source, bool trains)
+                       ParameterSource source, const PretrainedOptions& options)
     : folder_(std::move(folder)),
       config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       source_(std::move(source)),
-      trains_(trains) {}
+      options_(options) {}
 
 Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& options) {
   const fs::path folder = resolve_model_folder(name);
-  HfConfig config = read_hf_config(folder, {.accept_dropout = !options.trains});
+  HfConfig config = read_hf_config(folder);
   Tokenizer tokenizer = Tokenizer::load(folder);
   check_tokenizer_fits(tokenizer, config);
   ParameterSource source = options.may_lack_weights && !has_weights(folder)
                                ? random_weights(config, options.seed)
                                : from_checkpoint(folder, config);
-  return {folder, std::move(config), std::move(tokenizer), std::move(source), options.trains};
+  return {folder, std::move(config), std::move(tokenizer), std::move(source), options};
 }
 
 Model Pretrained::model(std::string_view leaf_module) const {
-  Model model = make_causal_lm(config_, leaf_module);
+  Model model = make_causal_lm(config_, leaf_module, options_.seed);
   model.source = source_;
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) {
-      parameter.frozen = !trains_;  // no gradients and no optimizer state then
+      parameter.frozen = !options_.trains;  // no gradients and no optimizer state then
     }
   }
   return model;

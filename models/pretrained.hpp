@@ -27,9 +27,9 @@ std::filesystem::path resolve_dataset_file(const std::string& name);
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
 
 struct PretrainedOptions {
-  bool trains = true;  // else dropout in the config is no matter, and nothing of the model learns
+  bool trains = true;             // else nothing of the model learns
   bool may_lack_weights = false;  // then they are drawn from `seed`
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;         // of such weights and of dropout
 };
 
 class Pretrained {
@@ -49,13 +49,13 @@ class Pretrained {
 
  private:
   Pretrained(std::filesystem::path folder, HfConfig config, Tokenizer tokenizer,
-             ParameterSource source, bool trains);
+             ParameterSource source, const PretrainedOptions& options);
 
   std::filesystem::path folder_;
   HfConfig config_;
   Tokenizer tokenizer_;
   ParameterSource source_;
-  bool trains_;
+  PretrainedOptions options_;
 };
 
 }  // namespace tandem

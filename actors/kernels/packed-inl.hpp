@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "actors/kernels/noise-inl.hpp"
 #include "actors/kernels/state_layout.hpp"
 #include "actors/kernels/vector-inl.hpp"
 
@@ -83,7 +84,7 @@ HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
 
 /// 32 random bits per element: a Weyl sequence over positions, then a bijective mixer.
 struct Noise {
-  static constexpr std::uint32_t kStep = 0x9e3779b1;
+  static constexpr std::uint32_t kStep = kNoiseStep;
   std::uint32_t first;
 
   HWY_INLINE Noise(std::uint32_t key, std::uint64_t position)
@@ -99,10 +100,7 @@ struct Noise {
   [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const {
     const U32 d;
     const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
-    auto x = hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep)));
-    x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(d, 0x7feb352d));
-    x = hn::Mul(hn::Xor(x, hn::ShiftRight<15>(x)), hn::Set(d, 0x846ca68b));
-    return hn::Xor(x, hn::ShiftRight<16>(x));
+    return mixed_bits(d, hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep))));
   }
 };
 

@@ -40,7 +40,8 @@ DecoderSpec describe_gpt2(const HfConfig& c) {
                               .kv_heads = c.num_attention_heads,
                               .head_dim = c.head_dim},
                 .activation = Activation::kGeluTanh,
-                .input_major = true};
+                .input_major = true,
+                .dropout = {.rates = c.dropout}};
   spec.block_names = names;
   spec.embedding = "transformer.wte.weight";
   spec.positions = "transformer.wpe.weight";

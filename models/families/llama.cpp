@@ -66,7 +66,8 @@ DecoderSpec llama_decoder(const HfConfig& c) {
                               .head_dim = c.head_dim,
                               .norm_eps = c.norm_eps,
                               .rotary = std::make_shared<RotaryTable>(c.rope)},
-                .activation = Activation::kSwiGlu};
+                .activation = Activation::kSwiGlu,
+                .dropout = {.rates = c.dropout}};
   spec.windows = c.windows;
   spec.embedding = "model.embed_tokens.weight";
   spec.final_norm = {"model.norm.weight"};

@@ -102,13 +102,13 @@ std::optional<Member> find_member(std::string_view json, std::string_view key) {
 
 }  // namespace
 
-HfConfig parse_hf_config(std::string_view json, std::string_view file, HfConfigOptions options) {
+HfConfig parse_hf_config(std::string_view json, std::string_view file) {
   const JsonDocument document = JsonDocument::parse(
       json, {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
   const JsonValue root = document.root();
   HfConfig config;
   config.json = std::string(json);
-  read_family(root, options, config);
+  read_family(root, config);
   if (const auto names = root.find("architectures")) {
     for (const JsonValue& name : names->items()) {
       config.architectures.emplace_back(name.string());
@@ -124,10 +124,10 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file, HfConfigO
   return config;
 }
 
-HfConfig read_hf_config(const std::filesystem::path& path, HfConfigOptions options) {
+HfConfig read_hf_config(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "config.json" : path;
-  return parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string(), options);
+  return parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string());
 }
 
 std::string with_json_member(std::string_view json, std::string_view key, std::string_view value) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/kernels/dropout.hpp"
 #include "models/layers/rotary_scaling.hpp"
 
 namespace tandem {
@@ -50,7 +51,7 @@ struct HfConfig {
   double swiglu_limit = 0;            // gate and up are clamped to it; 0: not
   bool packed_experts = false;        // MXFP4: quantization_config of gpt-oss
   double initializer_range = 0.02;
-  double dropout = 0;  // the largest of the config's dropout rates
+  DropoutRates dropout;  // in training alone
 
   /// Embedding row that gets no gradient from the input side (Transformers' padding_idx).
   std::optional<std::int64_t> pad_token_id;
@@ -76,17 +77,11 @@ struct HfConfig {
   }
 };
 
-struct HfConfigOptions {
-  /// Dropout is not built: a rate above 0 is refused, unless the caller does not train (memory plan, generation).
-  bool accept_dropout = false;
-};
-
 /// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON, unknown model_type (names
 /// the known ones), a size that makes no sense, a feature the models do not have.
-HfConfig read_hf_config(const std::filesystem::path& path, HfConfigOptions options = {});
+HfConfig read_hf_config(const std::filesystem::path& path);
 /// The same from text; `file` is what errors call it.
-HfConfig parse_hf_config(std::string_view json, std::string_view file,
-                         HfConfigOptions options = {});
+HfConfig parse_hf_config(std::string_view json, std::string_view file);
 
 /// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16") and without
 /// quantization_config (what is saved is full-size), every other byte kept.

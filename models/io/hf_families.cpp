@@ -89,18 +89,13 @@ void refuse(const JsonValue& root, std::string_view key, bool unsupported_value)
   }
 }
 
-void read_dropout(const JsonValue& root, std::string_view key, double otherwise,
-                  HfConfigOptions options, HfConfig& config) {
+double rate_or(const JsonValue& root, std::string_view key, double otherwise) {
   const auto value = root.find(key);
   const double rate = value ? value->number() : otherwise;
-  if (rate < 0 || rate > 1) {
-    throw value->wrong("a rate from 0 to 1");
+  if (!(rate >= 0 && rate < 1)) {
+    throw value->wrong("a rate from 0 to below 1");
   }
-  if (rate > 0 && !options.accept_dropout) {
-    throw root.error(fmt::format("{} is {}{}, dropout is not supported: set it to 0.0 in the file",
-                                 key, rate, value ? "" : " (the default where it is missing)"));
-  }
-  config.dropout = std::max(config.dropout, rate);
+  return rate;
 }
 
 void need_activation(const JsonValue& root, std::string_view key,
@@ -245,8 +240,7 @@ void read_gpt_oss(const JsonValue& root, HfConfig& config) {
   }
 }
 
-void read_llama_like(const JsonValue& root, const LlamaLike& family, HfConfigOptions options,
-                     HfConfig& config) {
+void read_llama_like(const JsonValue& root, const LlamaLike& family, HfConfig& config) {
   const std::string_view type = family.model_type;
   const bool is_phi3 = type == "phi3";
   read_sizes(root, family, config);
@@ -269,16 +263,16 @@ void read_llama_like(const JsonValue& root, const LlamaLike& family, HfConfigOpt
     read_gpt_oss(root, config);
   }
   const double usual = type == "seed_oss" ? 0.1 : 0.0;
-  read_dropout(root, "attention_dropout", usual, options, config);
+  config.dropout.attention = rate_or(root, "attention_dropout", usual);
   if (type == "seed_oss") {
-    read_dropout(root, "residual_dropout", usual, options, config);
+    config.dropout.residual = rate_or(root, "residual_dropout", usual);
   } else if (is_phi3) {
-    read_dropout(root, "resid_pdrop", 0.0, options, config);
-    read_dropout(root, "embd_pdrop", 0.0, options, config);
+    config.dropout.residual = rate_or(root, "resid_pdrop", 0.0);
+    (void)rate_or(root, "embd_pdrop", 0.0);  // Transformers reads it and drops nothing by it
   }
 }
 
-void read_gpt2(const JsonValue& root, HfConfigOptions options, HfConfig& config) {
+void read_gpt2(const JsonValue& root, HfConfig& config) {
   config.vocab_size = size_at(root, "vocab_size", kMostTokens);
   config.hidden_size = size_at(root, "n_embd", kMostWidth);
   config.num_hidden_layers = size_at(root, "n_layer", kMostLayers);
@@ -299,9 +293,10 @@ void read_gpt2(const JsonValue& root, HfConfigOptions options, HfConfig& config)
   refuse(root, "scale_attn_by_inverse_layer_idx", true);
   refuse(root, "reorder_and_upcast_attn", true);
   refuse(root, "add_cross_attention", true);
-  for (const std::string_view key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
-    read_dropout(root, key, 0.1, options, config);  // the family's default
-  }
+  constexpr double kUsual = 0.1;
+  config.dropout = {.embedding = rate_or(root, "embd_pdrop", kUsual),
+                    .attention = rate_or(root, "attn_pdrop", kUsual),
+                    .residual = rate_or(root, "resid_pdrop", kUsual)};
 }
 
 }  // namespace
@@ -318,7 +313,7 @@ const std::vector<std::string>& known_model_types() {
   return kTypes;
 }
 
-void read_family(const JsonValue& root, HfConfigOptions options, HfConfig& config) {
+void read_family(const JsonValue& root, HfConfig& config) {
   const JsonValue model_type = root.at("model_type");
   config.model_type = std::string(model_type.string());
   const auto* family =
@@ -332,9 +327,9 @@ void read_family(const JsonValue& root, HfConfigOptions options, HfConfig& confi
     throw quantized->error("quantized checkpoints are not supported: take the full-size weights");
   }
   if (family == kLlamaLike.end()) {
-    read_gpt2(root, options, config);
+    read_gpt2(root, config);
   } else {
-    read_llama_like(root, *family, options, config);
+    read_llama_like(root, *family, config);
   }
 }
 

@@ -9,7 +9,7 @@ namespace tandem {
 
 /// Reads model_type, the sizes and the features into `config`; pad_token_id gets the family's default. Error: see
 /// read_hf_config().
-void read_family(const JsonValue& root, HfConfigOptions options, HfConfig& config);
+void read_family(const JsonValue& root, HfConfig& config);
 
 /// The config's rotary positions in either spelling. `theta`: where the file has none; `is_phi3`: Phi-3's own names.
 struct RopeDefaults {

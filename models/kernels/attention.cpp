@@ -16,7 +16,8 @@
 
 #include "actors/kernels/vector-inl.hpp"
 #include "models/kernels/lanes-inl.hpp"
-// Needs lanes-inl.hpp.
+// Need lanes-inl.hpp.
+#include "models/kernels/dropout-inl.hpp"
 #include "models/kernels/heads-inl.hpp"
 
 #ifndef TANDEM_ATTENTION_SHARED
@@ -75,7 +76,10 @@ class HeadTask {
       for (std::int64_t g = 0; g < group_; ++g) {
         for (std::int64_t i = 0; i < block.rows; ++i) {
           const std::int64_t r = g * block.rows + i;
-          const float log_sum = softmax_row(r, seen_by(block, begin + i), block.keys, sink_of(g));
+          const Seen seen = seen_by(block, begin + i);
+          const float log_sum = with_drops(block, seen, g, begin + i, [&](auto drop) HWY_ATTR {
+            return softmax_row(r, seen, block.keys, sink_of(g), drop);
+          });
           if (log_sums != nullptr) {
             log_sums[log_sum_at(g, begin + i)] = log_sum;
           }
@@ -119,12 +123,16 @@ class HeadTask {
         const std::int64_t t = begin + r % block.rows;
         const float log_sum = log_sums[log_sum_at(g, t)];
         const float towards = delta(dout + r * dim, context + context_at(g, t));
-        backward_row(r, seen_by(block, t), block.keys, log_sum, towards, dscores);
+        const Seen seen = seen_by(block, t);
+        with_drops(block, seen, g, t, [&](auto drop) HWY_ATTR {
+          backward_row(r, seen, block.keys, log_sum, towards, dscores, drop);
+        });
         if (p_.sinks != nullptr) {
           sums[2 * dim + g] -= std::exp(sink_of(g) - log_sum) * towards;
         }
       }
-      // `weights_` holds P, and dS now lies where the type allows: fp32 in dscores, bf16 over the scores' memory.
+      // `weights_` holds P as it was dropped, and dS now lies where the type allows: fp32 in dscores, bf16 over the scores'
+      // memory.
       const T* ds = narrow_dscores(dscores);
       const GemmOperand ds_t{ds, 1, block.keys, kType};
       const GemmOperand p_t{weights_, 1, block.keys, kType};
@@ -182,6 +190,16 @@ class HeadTask {
   [[nodiscard]] Seen seen_by(const Block& block, std::int64_t t) const {
     return {first_key(t) - block.first, t + 1 - block.first};
   }
+  /// call(what a row's elements go through, those that query `t` sees).
+  template <class Call>
+  HWY_INLINE auto with_drops(const Block& block, Seen seen, std::int64_t g, std::int64_t t,
+                             Call call) const {
+    if (p_.drop.empty()) {
+      return call(KeepRow());
+    }
+    const std::int64_t head = sequence_ * p_.heads + kv_head_ * group_ + g;
+    return call(DropRow(p_.drop, head * p_.length + t, block.first + seen.begin));
+  }
   [[nodiscard]] float sink_of(std::int64_t g) const {
     return p_.sinks == nullptr ? 0.0F
                                : load_one(static_cast<const T*>(p_.sinks) + kv_head_ * group_ + g);
@@ -229,8 +247,11 @@ class HeadTask {
             {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
   }
 
-  /// weights_ = softmax of the scores that row r sees, zero elsewhere; returns the log of the denominator, with the sink.
-  HWY_INLINE float softmax_row(std::int64_t r, Seen seen, std::int64_t keys, float sink) {
+  /// weights_ = softmax of the scores that row r sees, dropped, zero elsewhere; returns the log of the denominator, with
+  /// the sink.
+  template <class Drop>
+  HWY_INLINE float softmax_row(std::int64_t r, Seen seen, std::int64_t keys, float sink,
+                               Drop drop) {
     float* scores = scores_ + r * keys + seen.begin;
     T* weights = weights_ + r * keys + seen.begin;
     const std::int64_t count = seen.end - seen.begin;
@@ -249,7 +270,8 @@ class HeadTask {
     }
     const float inverse = 1.0F / sum;
     for_lanes(count, [&](auto d, auto j) HWY_ATTR {
-      store_f32(d, hn::Mul(hn::LoadU(d, scores + j), hn::Set(d, inverse)), weights + j);
+      const auto weight = hn::Mul(hn::LoadU(d, scores + j), hn::Set(d, inverse));
+      store_f32(d, drop(d, j, weight), weights + j);
     });
     clear_unseen(weights_ + r * keys, seen, keys);
     return largest * p_.scale + std::log(sum);
@@ -266,9 +288,11 @@ class HeadTask {
     });
   }
 
-  /// P = exp(scale s - log_sum) into weights_, dS = scale P (dP - delta) over dP.
+  /// P = exp(scale s - log_sum), dropped, into weights_, dS = scale P (dP - delta) over the gradient of the dropped P. The
+  /// sum over P dP, `delta`, is the same before and behind the dropping.
+  template <class Drop>
   HWY_INLINE void backward_row(std::int64_t r, Seen seen, std::int64_t keys, float log_sum,
-                               float delta, float* dscores) {
+                               float delta, float* dscores, Drop drop) {
     const float* scores = scores_ + r * keys + seen.begin;
     T* weights = weights_ + r * keys + seen.begin;
     const float* ds = dscores + r * keys + seen.begin;
@@ -278,9 +302,9 @@ class HeadTask {
       const auto s = hn::LoadU(d, scores + j);
       const auto scale = hn::Set(d, p_.scale);
       const auto weight = hn::Exp(d, hn::MulSub(s, scale, hn::Set(d, log_sum)));
-      const auto dp = hn::Sub(hn::LoadU(d, ds + j), hn::Set(d, delta));
+      const auto dp = hn::Sub(drop(d, j, hn::LoadU(d, ds + j)), hn::Set(d, delta));
       const auto value = hn::Mul(hn::Mul(weight, scale), dp);
-      store_f32(d, weight, weights + j);
+      store_f32(d, drop(d, j, weight), weights + j);
       store_f32(d, value, ds_out + j);
     });
     clear_unseen(weights_ + r * keys, seen, keys);

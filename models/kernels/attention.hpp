@@ -8,12 +8,14 @@
 // all rows of a block cost nothing. Nothing of size T x T and no
 // rotated copy of q and k is ever written to memory; the backward computes the scores again from the saved row sums
 // (as in FlashAttention, Dao et al., 2022).
+// Dropout of the probabilities draws its mask again in the backward; a row of it is (sequence * heads + head) * T + query.
 // Invariant: one task per (sequence, key/value head) sums in an order of its own, so bits don't depend on threads.
 #pragma once
 
 #include <cstdint>
 
 #include "actors/dtype.hpp"
+#include "models/kernels/dropout.hpp"
 
 namespace tandem {
 
@@ -37,6 +39,7 @@ struct AttentionProblem {
 
   std::int64_t window = 0;      // keys that a query sees, its own included; 0: all earlier ones
   const void* sinks = nullptr;  // [heads], null: none
+  DropMask drop = {};           // of the probabilities [batch * heads * T, T]; whole texts only
 
   // Continuing a text (forward only): qkv has the positions [begin, T), keys and values of all T lie in `memory`,
   // [batch, memory_length, 2 kv_heads * head_dim] (k heads, v heads, as they come out of the projection).

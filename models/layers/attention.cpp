@@ -17,11 +17,12 @@ namespace {
 class CausalAttention final : public FusedOp {
  public:
   CausalAttention(std::int64_t length, AttentionShape shape, AttentionWeights weights,
-                  EarlierText earlier)
+                  EarlierText earlier, const DropMask& drop)
       : length_(length),
         shape_(std::move(shape)),
         weights_(std::move(weights)),
-        earlier_(earlier) {}
+        earlier_(earlier),
+        drop_(drop) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& qkv = inputs[0];
@@ -71,6 +72,7 @@ class CausalAttention final : public FusedOp {
                        .qkv = qkv.const_data_ptr(),
                        .norm_eps = shape_.norm_eps,
                        .window = shape_.window,
+                       .drop = drop_,
                        .begin = earlier_.begin};
     if (!weights_.q_norm.empty()) {
       p.q_norm = weights_.q_norm.value().const_data_ptr();
@@ -96,18 +98,21 @@ class CausalAttention final : public FusedOp {
   AttentionShape shape_;
   AttentionWeights weights_;
   EarlierText earlier_;
+  DropMask drop_;
   at::Tensor qkv_, context_, log_sums_;
 };
 
 }  // namespace
 
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                            AttentionWeights weights, EarlierText earlier) {
+                            AttentionWeights weights, EarlierText earlier, const DropMask& drop) {
+  TANDEM_CHECK(drop.empty() || earlier.begin == 0, "a text is continued outside of training");
   if (earlier.memory != nullptr) {
     remember(earlier, qkv, length, shape);
   }
-  return run_fused(c10::make_intrusive<CausalAttention>(length, shape, std::move(weights), earlier),
-                   {qkv})
+  return run_fused(
+             c10::make_intrusive<CausalAttention>(length, shape, std::move(weights), earlier, drop),
+             {qkv})
       .front();
 }
 

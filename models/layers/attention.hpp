@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "models/kernels/dropout.hpp"
 #include "models/layers/rotary.hpp"
 #include "models/layers/weights.hpp"
 
@@ -34,9 +35,10 @@ struct EarlierText {
 };
 
 /// qkv: [batch * length, (heads + 2 kv_heads) * head_dim] -> context [batch * length, heads * head_dim]. Kept for the
-/// backward: qkv, the context and one number per row and head.
+/// backward: qkv, the context and one number per row and head. `drop`: of the probabilities (AttentionProblem).
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                            AttentionWeights weights, EarlierText earlier = {});
+                            AttentionWeights weights, EarlierText earlier = {},
+                            const DropMask& drop = {});
 
 /// Puts the keys and values of `qkv` behind those in the memory, [batch, capacity, 2 kv_heads * head_dim], which grows.
 void remember(const EarlierText& earlier, const at::Tensor& qkv, std::int64_t length,

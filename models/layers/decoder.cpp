@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "models/layers/dropout.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/loss_head.hpp"
 #include "models/layers/plain.hpp"
@@ -16,19 +17,25 @@ namespace {
 
 class EmbeddingSegment final : public Segment {
  public:
-  explicit EmbeddingSegment(std::optional<std::int64_t> padding) : padding_(padding) {}
+  EmbeddingSegment(std::optional<std::int64_t> padding, LayerDropout dropout)
+      : padding_(padding), dropout_(dropout) {}
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
+    const DropMask mask = dropout_.mask(DropPlace::kEmbedding, context.batch.number);
     if (plain::takes(context.weights)) {
-      return plain::embedding(context.batch.inputs, *context.weights[0], positions, padding_,
-                              context.begin);
+      return plain::dropped(plain::embedding(context.batch.inputs, *context.weights[0], positions,
+                                             padding_, context.begin),
+                            mask);
     }
-    return embedding(context.batch.inputs, *context.weights[0], positions, padding_, context.begin);
+    return dropped(
+        embedding(context.batch.inputs, *context.weights[0], positions, padding_, context.begin),
+        {}, mask);
   }
 
  private:
   std::optional<std::int64_t> padding_;
+  LayerDropout dropout_;
 };
 
 /// Weights: the final norm's, then the output matrix.
@@ -84,18 +91,22 @@ Model make_decoder(const DecoderSpec& spec) {
     embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
   }
   model.units.push_back(std::move(embedding));
-  const auto border = [hidden](const BatchShape& batch) {
-    return ActivationBytes{.output = batch.tokens() * hidden *
-                                     static_cast<std::int64_t>(bytes_of(batch.type))};
+  // Dropout's gradient is a border's, beside the one that it comes from.
+  const auto border = [hidden,
+                       drops = spec.block.dropout.rates.embedding > 0](const BatchShape& batch) {
+    const std::int64_t bytes =
+        batch.tokens() * hidden * static_cast<std::int64_t>(bytes_of(batch.type));
+    return ActivationBytes{.output = bytes, .backward = drops ? 2 * bytes : 0};
   };
   model.segments.push_back({"embedding",
                             all_from(model, 0),
-                            std::make_shared<EmbeddingSegment>(spec.padding),
+                            std::make_shared<EmbeddingSegment>(spec.padding, spec.block.dropout),
                             border,
                             {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
     BlockShape shape = shape_of_layer(spec.block, names);
+    shape.dropout.layer = layer;
     shape.attention.window =
         spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
     const std::size_t first = model.units.size();

@@ -9,6 +9,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/grad_mode.h>
 
+#include "models/layers/dropout.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 
@@ -37,10 +38,23 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cosine, const at::Tens
 
 constexpr std::int64_t kQueryRows = 1024;  // whose scores are taken at a time
 
-/// Attention row block by row block, for what scaled_dot_product_attention cannot say: windows, sinks, and queries that
-/// begin later than the keys. q: [B, heads, rows, D], of the last positions; k, v: [B, kv_heads, T, D].
+/// weights: [B, heads, count, keys], of the queries and keys from these on, of texts of `length`.
+at::Tensor dropped_weights(const at::Tensor& weights, const DropMask& drop, std::int64_t length,
+                           std::int64_t from, std::int64_t first) {
+  if (drop.empty()) {
+    return weights;
+  }
+  const auto numbers = weights.options().dtype(at::kLong).requires_grad(false);
+  const at::Tensor heads = at::arange(weights.size(0) * weights.size(1), numbers) * length;
+  const at::Tensor queries = at::arange(from, from + weights.size(2), numbers);
+  return dropped(weights, drop, heads.unsqueeze(1) + queries, first);
+}
+
+/// Attention row block by row block, for what scaled_dot_product_attention cannot say: windows, sinks, dropout by our
+/// masks, and queries that begin later than the keys. q: [B, heads, rows, D], of the last positions; k, v: [B, kv_heads,
+/// T, D].
 at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               std::int64_t window, const at::Tensor& sinks) {
+                               std::int64_t window, const at::Tensor& sinks, const DropMask& drop) {
   const std::int64_t rows = q.size(2);
   const std::int64_t begin = k.size(2) - rows;
   const std::int64_t group = q.size(1) / k.size(1);
@@ -70,7 +84,8 @@ at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const a
       scores = at::cat(
           {scores, sinks.to(at::kFloat).view({1, -1, 1, 1}).expand({q.size(0), -1, count, 1})}, -1);
     }
-    const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, keys).to(v.scalar_type());
+    const at::Tensor weights = dropped_weights(
+        at::softmax(scores, -1).narrow(-1, 0, keys).to(v.scalar_type()), drop, rows, from, first);
     blocks.push_back(at::matmul(weights.reshape({q.size(0), k.size(1), group * count, keys}),
                                 v.narrow(2, first, keys))
                          .reshape({q.size(0), q.size(1), count, q.size(3)}));
@@ -178,7 +193,8 @@ at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
 }
 
 at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                     const PlainAttentionWeights& weights, const EarlierText& earlier) {
+                     const PlainAttentionWeights& weights, const EarlierText& earlier,
+                     const DropMask& drop) {
   const std::int64_t batch = qkv.size(0) / length;
   const std::int64_t q_width = shape.heads * shape.head_dim;
   const std::int64_t total = earlier.begin + length;
@@ -206,8 +222,8 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
   const bool limited = shape.window > 0 && shape.window < total;
   const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   const at::Tensor context =
-      limited || weights.sinks.defined() || earlier.begin > 0
-          ? attention_in_blocks(q, k, v, shape.window, weights.sinks)
+      limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()
+          ? attention_in_blocks(q, k, v, shape.window, weights.sinks, drop)
           : at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, scale,
                                              shape.heads != shape.kv_heads);
   return context.transpose(1, 2).reshape({batch * length, q_width});

@@ -38,7 +38,7 @@ struct PlainAttentionWeights {
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t length,
                                    const AttentionShape& shape,
                                    const PlainAttentionWeights& weights,
-                                   const EarlierText& earlier = {});
+                                   const EarlierText& earlier = {}, const DropMask& drop = {});
 
 [[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
 
@@ -50,7 +50,7 @@ struct PlainAttentionWeights {
 /// h: [B, T, H] behind the final norm; as loss_head() from there on.
 [[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);
 
-/// Queries whose scores are held at a time where windows or sinks ask for that.
+/// Queries whose scores are held at a time where windows, sinks or dropout ask for that.
 [[nodiscard]] std::int64_t attention_block_rows() noexcept;
 
 /// Tokens whose logits are held at a time.

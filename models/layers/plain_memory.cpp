@@ -34,7 +34,9 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   // Gradients of q, k and v as attention gives them, and of what they were made from.
   bytes.backward = 2 * (q + 2 * kv) * size + turned * 2 * kFloat;
   const bool limited = a.window > 0 && a.window < batch.length;
-  if (limited || a.sinks) {  // row blocks by plain operations, which keep a block's weights
+  const bool drops = shape.dropout.rates.attention > 0;
+  if (limited || a.sinks ||
+      drops) {  // row blocks by plain operations, which keep a block's weights
     const std::int64_t block = std::min(batch.length, attention_block_rows());
     const std::int64_t keys =
         limited ? std::min(batch.length, a.window + block) : (batch.length + block) / 2;
@@ -44,6 +46,12 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
         scores * block / batch.length;  // of a token, as if all had a share
     bytes.forward += 3 * at_once * kFloat;
     bytes.backward += 3 * at_once * kFloat;
+    if (drops) {
+      bytes.kept += a.heads * static_cast<std::int64_t>(sizeof(std::int64_t));  // a row's number
+      const std::int64_t drawn = drawing_bytes(batch.tokens() * at_once) / batch.tokens();
+      bytes.forward += drawn;
+      bytes.backward += drawn + at_once * size;
+    }
   }
   return bytes;
 }
@@ -94,11 +102,15 @@ ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch) {
     mlp = {.kept = tokens * each.kept, .backward = tokens * each.backward};
   }
   const std::int64_t border = tokens * shape.hidden * size;
+  // Beside what was dropped lies what it is made of, and in backward the gradient that goes past it.
+  const std::int64_t dropped =
+      shape.dropout.rates.residual > 0 ? border + drawing_bytes(tokens * shape.hidden) : 0;
   // What attention makes beside it is gone before the MLP begins.
-  return {.output = border,
-          .kept = tokens * attention.kept + mlp.kept,
-          .forward = std::max({border, mlp.forward, tokens * attention.forward - mlp.kept}),
-          .backward = std::max(tokens * attention.backward, mlp.backward) + 2 * border};
+  return {
+      .output = border,
+      .kept = tokens * attention.kept + mlp.kept,
+      .forward = std::max({border + dropped, mlp.forward, tokens * attention.forward - mlp.kept}),
+      .backward = std::max(tokens * attention.backward, mlp.backward + dropped) + 2 * border};
 }
 
 ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const BatchShape& batch) {

@@ -63,6 +63,7 @@ class TransformerBlock final : public Segment {
       begin += group->size();
     }
     begins_[kGroups] = begin;
+    TANDEM_CHECK(!sparse() || shape_.dropout.rates.residual == 0, "experts add all they give");
   }
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
@@ -78,8 +79,11 @@ class TransformerBlock final : public Segment {
     const at::Tensor attended =
         causal_attention(qkv, length, shape_.attention,
                          {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
-                         {context.begin, context.memory});
-    const at::Tensor middle = linear(attended, x1, matrix(w, kOut, kOutBias));
+                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+    const at::Tensor middle =
+        added(mask(context, DropPlace::kAttentionOut), x1, [&](const at::Tensor& residual) {
+          return linear(attended, residual, matrix(w, kOut, kOutBias));
+        });
 
     if (sparse()) {
       return expert_mixture(middle, norm(w, kMlpNorm), router(w), group(w, kExperts),
@@ -87,8 +91,11 @@ class TransformerBlock final : public Segment {
           .view(input.sizes());
     }
     const auto [up, x2] = norm_linear(middle, norm(w, kMlpNorm), matrix(w, kUp, kUpBias));
-    return activated_linear(shape_.activation, up, x2, matrix(w, kDown, kDownBias))
-        .view(input.sizes());
+    const at::Tensor out =
+        added(mask(context, DropPlace::kMlpOut), x2, [&](const at::Tensor& residual) {
+          return activated_linear(shape_.activation, up, residual, matrix(w, kDown, kDownBias));
+        });
+    return out.view(input.sizes());
   }
 
  private:
@@ -106,8 +113,9 @@ class TransformerBlock final : public Segment {
     const at::Tensor attended =
         plain::attention(qkv, input.size(1), shape_.attention,
                          {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
-                         {context.begin, context.memory});
-    const at::Tensor middle = x + linear(attended, kOut, kOutBias);
+                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+    const at::Tensor middle = x + plain::dropped(linear(attended, kOut, kOutBias),
+                                                 mask(context, DropPlace::kAttentionOut));
     const at::Tensor h = normed(middle, kMlpNorm);
     if (sparse()) {
       const at::Tensor logits =
@@ -116,8 +124,17 @@ class TransformerBlock final : public Segment {
           .view(input.sizes());
     }
     const at::Tensor up = linear(h, kUp, kUpBias);
-    return (middle + linear(plain::activation(shape_.activation, up), kDown, kDownBias))
-        .view(input.sizes());
+    const at::Tensor down = linear(plain::activation(shape_.activation, up), kDown, kDownBias);
+    return (middle + plain::dropped(down, mask(context, DropPlace::kMlpOut))).view(input.sizes());
+  }
+  /// What is dropped there of this micro-batch.
+  [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
+    return shape_.dropout.mask(place, context.batch.number);
+  }
+  /// residual + y, of what the mask leaves of y; `layer` computes y, and adds it by itself to what it is given.
+  template <class Layer>
+  static at::Tensor added(const DropMask& mask, const at::Tensor& residual, Layer layer) {
+    return mask.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, mask);
   }
   [[nodiscard]] bool sparse() const { return begins_[kRouter] != begins_[kExperts]; }
   [[nodiscard]] LinearWeights router(std::span<Weight* const> w) const {
@@ -250,7 +267,9 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   ActivationBytes bytes{.output = tokens * shape.hidden * size,
                         .kept = tokens * (kept * size + a.heads * 4)};
   bytes.forward = tokens * half.forward * size;
-  bytes.backward = tokens * half.backward * size;
+  // Dropout's gradient lies beside the residual path's.
+  const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
+  bytes.backward = tokens * (half.backward + dropped) * size;
   std::vector<std::int64_t> widths = {qkv, q, shape.hidden, shape.hidden};
   widths.insert(widths.end(), half.blocks.begin(), half.blocks.end());
   for (const std::int64_t width : widths) {

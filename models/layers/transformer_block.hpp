@@ -2,6 +2,7 @@
 //
 //   x = x + Out(Attention(In(Norm(x))))
 //   x = x + Down(Activation(Up(Norm(x))))     or     x = x + sum of w_e Expert_e(Norm(x)) (models/layers/experts.hpp)
+// In training with dropout of attention's probabilities, and of what is added to x (not of what experts add).
 // Weights come in one fixed order, so that what is used together lies together: BlockNames lists it.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
+#include "models/layers/dropout.hpp"
 #include "models/layers/experts.hpp"
 
 namespace tandem {
@@ -26,6 +28,7 @@ struct BlockShape {
   AttentionShape attention;
   Activation activation = Activation::kSwiGlu;
   bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
+  LayerDropout dropout;
   ExpertShape
       experts;  // of the layers that have some; `intermediate` and `activation` are the dense ones'
 };

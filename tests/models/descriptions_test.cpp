@@ -47,9 +47,7 @@ std::int64_t count_of(const Model& model) {
   return count;
 }
 
-HfConfig sizes_of(const std::string& file) {
-  return read_hf_config(kConfigs / file, {.accept_dropout = true});
-}
+HfConfig sizes_of(const std::string& file) { return read_hf_config(kConfigs / file); }
 
 class Descriptions : public testing::Test {
  protected:

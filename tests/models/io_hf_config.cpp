@@ -27,9 +27,7 @@ constexpr std::string_view kGpt2 = R"({
   "layer_norm_epsilon": 1e-05, "bos_token_id": 299, "eos_token_id": 299
 })";
 
-HfConfig parse(std::string_view json, HfConfigOptions options = {}) {
-  return parse_hf_config(json, "config.json", options);
-}
+HfConfig parse(std::string_view json) { return parse_hf_config(json, "config.json"); }
 
 std::string changed(std::string_view json, std::string_view key, std::string_view value) {
   return with_json_member(json, key, value);
@@ -100,9 +98,10 @@ TEST(IoHfConfig, ReadsPublishedConfigs) {
   const auto folder = test::shared("data/model_configs");
   EXPECT_EQ(read_hf_config(folder / "Qwen3-0.6B.json").hidden_size, 1024);
   EXPECT_EQ(read_hf_config(folder / "Qwen3-14B.json").num_hidden_layers, 40);
-  const HfConfig gpt2 = read_hf_config(folder / "gpt2.json", {.accept_dropout = true});
-  EXPECT_EQ(gpt2.dropout, 0.1);
-  expect_error([&] { (void)read_hf_config(folder / "gpt2.json"); }, {"dropout is not supported"});
+  const DropoutRates gpt2 = read_hf_config(folder / "gpt2.json").dropout;
+  EXPECT_EQ(gpt2.embedding, 0.1);
+  EXPECT_EQ(gpt2.attention, 0.1);
+  EXPECT_EQ(gpt2.residual, 0.1);
   EXPECT_EQ(read_hf_config(folder / "Llama-3.1-8B.json").rope,
             (RotaryScaling{.kind = RotaryKind::kLlama3,
                            .theta = 500000,
@@ -113,10 +112,11 @@ TEST(IoHfConfig, ReadsPublishedConfigs) {
   EXPECT_EQ(phi.rope.kind, RotaryKind::kDefault);
   EXPECT_TRUE(phi.windows.empty());
   EXPECT_FALSE(phi.attention_bias);
-  expect_error([&] { (void)read_hf_config(folder / "Seed-OSS-36B.assembled.json"); },
-               {"attention_dropout is 0.1"});
-  const HfConfig seed =
-      read_hf_config(folder / "Seed-OSS-36B.assembled.json", {.accept_dropout = true});
+  EXPECT_FALSE(phi.dropout.any());
+  const HfConfig seed = read_hf_config(folder / "Seed-OSS-36B.assembled.json");
+  EXPECT_EQ(seed.dropout.embedding, 0);
+  EXPECT_EQ(seed.dropout.attention, 0.1);
+  EXPECT_EQ(seed.dropout.residual, 0.1);
   EXPECT_TRUE(seed.attention_bias);
   EXPECT_FALSE(seed.attention_out_bias);
   const HfConfig moe = read_hf_config(folder / "Qwen3-30B-A3B.json");
@@ -178,8 +178,8 @@ TEST(IoHfConfig, RefusesBadQwen3Values) {
            {"layer_types", R"(["full_attention"])", "has 1 entries"},
            {"layer_types", R"(["full_attention", "sliding_attention", "full_attention"])",
             "$.layer_types[1]"},
-           {"attention_dropout", "0.1", "dropout is not supported"},
-           {"attention_dropout", "7", "a rate from 0 to 1"},
+           {"attention_dropout", "1", "a rate from 0 to below 1"},
+           {"attention_dropout", "-0.1", "a rate from 0 to below 1"},
            {"pad_token_id", "331", "from 0 to 330"},
            {"eos_token_id", "[1, -1]", "$.eos_token_id[1]"},
            {"torch_dtype", "\"int8\"", "\"float32\", \"bfloat16\" or \"float16\""},
@@ -199,8 +199,7 @@ TEST(IoHfConfig, RefusesBadGpt2Values) {
            {"scale_attn_weights", "false", "$.scale_attn_weights is false"},
            {"reorder_and_upcast_attn", "true", "not supported"},
            {"add_cross_attention", "true", "not supported"},
-           {"resid_pdrop", "0.1", "set it to 0.0"},
-           {"resid_pdrop", "null", "the default where it is missing"}}) {
+           {"resid_pdrop", "1.5", "a rate from 0 to below 1"}}) {
     SCOPED_TRACE(bad.key);
     expect_error([&] { (void)parse(changed(kGpt2, bad.key, bad.value)); }, {bad.expected});
   }

@@ -105,7 +105,8 @@ class Parity {
   /// An engine over the checkpoint with the reference's optimizer: AdamW, lr 1e-3, weight decay 0.01 on everything.
   std::unique_ptr<Engine> engine(const fs::path& checkpoint, std::int64_t accumulation, double clip,
                                  const std::string& dtype) const {
-    const HfConfig config = read_hf_config(checkpoint);
+    HfConfig config = read_hf_config(checkpoint);
+    config.dropout = {};  // a reference's is off, as in Transformers' eval()
     const auto reader =
         std::make_shared<CheckpointReader>(CheckpointReader::open(checkpoint, config));
     const std::string json = fmt::format(

@@ -181,9 +181,8 @@ std::string place(const Model& model, const Flags& f, const Config& config,
 }
 
 HfConfig described(const std::string& name) {
-  const HfConfigOptions sizes = {.accept_dropout = true};
-  return std::filesystem::is_regular_file(name) ? read_hf_config(name, sizes)
-                                                : read_hf_config(resolve_model_folder(name), sizes);
+  return read_hf_config(std::filesystem::is_regular_file(name) ? std::filesystem::path(name)
+                                                               : resolve_model_folder(name));
 }
 
 }  // namespace

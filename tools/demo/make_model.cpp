@@ -105,11 +105,10 @@ int run(int argc, char** argv) {
       flags.sizes.emplace(flag, value);
     }
   }
-  const HfConfigOptions accept{.accept_dropout = true};
-  const bool is_gpt2 = read_hf_config(flags.config, accept).model_type == "gpt2";
+  const bool is_gpt2 = read_hf_config(flags.config).model_type == "gpt2";
   const std::string original = read_file(flags.config, "make_model", kMostConfigBytes);
   const HfConfig config =
-      parse_hf_config(overridden_config(flags, original, is_gpt2), flags.config, accept);
+      parse_hf_config(overridden_config(flags, original, is_gpt2), flags.config);
   if (!flags.tokenizer.empty()) {
     check_tokenizer_fits(Tokenizer::load(flags.tokenizer), config);
   }
