@@ -6,7 +6,8 @@
 
 DIR gets checkpoint/ (weights as F32), logits, gradients, batches, the losses and final weights of two training traces (with
 and without clipping), and tolerances.json: five times the worst difference among correct ways to compute the same.
-Everything on the CPU, one thread, deterministic; the same seed gives the same bytes.
+Everything on the CPU, one thread, deterministic; the same seed gives the same bytes. The config's dropout is off throughout,
+here and in `tandem parity`: each library draws masks of its own.
 """
 
 import argparse
@@ -36,17 +37,17 @@ EXPERTS = {"num_experts_per_tok": 2, "output_router_logits": False, "router_aux_
 FAMILIES = {
     "llama": {"rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
               "high_freq_factor": 4.0, "original_max_position_embeddings": 24}},
-    "phi3": {"rms_norm_eps": 1e-5, "pad_token_id": 94, "sliding_window": 11, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+    "phi3": {"rms_norm_eps": 1e-5, "pad_token_id": 94, "sliding_window": 11, "embd_pdrop": 0.0, "resid_pdrop": 0.1,
              "partial_rotary_factor": 0.75, "original_max_position_embeddings": 16,
              "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
                               "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 5.0]}},
     "seed_oss": {"head_dim": 32, "attention_bias": True, "attention_out_bias": False, "mlp_bias": False,
-                 "residual_dropout": 0.0, "pad_token_id": 3},
+                 "attention_dropout": 0.1, "residual_dropout": 0.1, "pad_token_id": 3},
     "qwen3": {"head_dim": 32, "attention_bias": False, "use_sliding_window": True, "sliding_window": 9,
               "max_window_layers": 1},
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 96, "vocab_size": 300, "bos_token_id": 1,
              "eos_token_id": 2, "activation_function": "gelu_new",
-             "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "layer_norm_epsilon": 1e-5},
+             "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5},
     "qwen3_moe": {"head_dim": 32, "attention_bias": False, "use_sliding_window": False, "num_experts": 8,
                   "moe_intermediate_size": 48, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1],
                   **EXPERTS},
@@ -315,7 +316,7 @@ def main():
         config_json.pop("quantization_config", None)
         model = transformers.AutoModelForCausalLM.from_pretrained(
             arguments.checkpoint, dtype=torch.float32, **implementations)  # fmt: skip
-    model.eval()  # all dropouts are zero then
+    model.eval()  # nothing is dropped then
     vocabulary = model.config.vocab_size
     tokens, _, _ = draw_batches(vocabulary, 1, 2, arguments.seed + 1, torch)
     mask = torch.ones_like(tokens[0])

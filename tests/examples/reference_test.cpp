@@ -45,18 +45,22 @@ TEST_P(References, ParityPassesAndTransformersLoadsWhatWasTrained) {
   }
   const fs::path alpaca = fs::path(kShared) / "data/alpaca/alpaca_small.json";
   const fs::path demo = fs::path(kDemo) / "instructions.json";
-  const auto trained_to = [&](const std::string& output, const std::string& flags) {
-    const Finished done = train(fmt::format(
-        "--model_name '{}' --dataset_name '{}' --lr 3e-3 --batch_size 4 --max_length 64 --steps 12 "
-        "--output_dir '{}' --progress lines {}",
-        path("reference/checkpoint"), (fs::exists(alpaca) ? alpaca : demo).string(), path(output),
-        flags));
+  const auto trained = [&](int ranks, const std::string& output, const std::string& flags) {
+    const Finished done = shell(fmt::format(
+        "'{}/tandem' launch -n {} -- '{}' --model_name '{}' --dataset_name '{}' --lr 3e-3 "
+        "--batch_size 2 --gradient_accumulation_steps {} --max_length 64 --steps 12 "
+        "--output_dir '{}' --progress off --no-tensorboard {}",
+        TANDEM_BIN_DIR, ranks, kTrainer, path("reference/checkpoint"),
+        (fs::exists(alpaca) ? alpaca : demo).string(), 2 / ranks, path(output), flags));
     EXPECT_EQ(done.code, 0) << done.err;
     return content_of(folder_ / output / "model/model.safetensors");
   };
-  const std::string weights = trained_to("run", "");
-  EXPECT_TRUE(trained_to("other", "--stage 1 --overlap off --activation_checkpointing") == weights)
+  // With the dropout that the family's config asks for.
+  const std::string weights = trained(1, "run", "");
+  EXPECT_TRUE(trained(1, "other", "--stage 1 --overlap off --activation_checkpointing") == weights)
       << "stage, overlap and recomputation change no bit";
+  EXPECT_TRUE(trained(2, "ranks", "--stage 3 --overlap offload") == weights) << "ranks, sharded";
+  EXPECT_TRUE(trained(2, "replicas", "--stage 0 --overlap full") == weights) << "ranks, replicated";
   const auto losses = column("run", "loss");
   EXPECT_LT(std::stod(losses.back()), std::stod(losses.front()) - 0.1);
   expect_transformers_agrees(path("run/model"));

@@ -106,7 +106,7 @@ class Parity {
   std::unique_ptr<Engine> engine(const fs::path& checkpoint, std::int64_t accumulation, double clip,
                                  const std::string& dtype) const {
     HfConfig config = read_hf_config(checkpoint);
-    config.dropout = {};  // a reference's is off, as in Transformers' eval()
+    config.dropout = {};  // references are made without: each library draws masks of its own
     const auto reader =
         std::make_shared<CheckpointReader>(CheckpointReader::open(checkpoint, config));
     const std::string json = fmt::format(
@@ -335,7 +335,9 @@ class Parity {
 int run_parity(int argc, char** argv) {
   std::string folder;
   std::string dtype = "fp32";
-  CLI::App app("Runs a checkpoint against the reference outputs beside it.", "tandem parity");
+  CLI::App app(
+      "Runs a checkpoint against the reference outputs beside it, without the config's dropout.",
+      "tandem parity");
   app.add_option("DIR", folder, "Folder with checkpoint/ and reference outputs")->required();
   app.add_option("--dtype", dtype, "Compute type of logits and gradients: fp32 or bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}));
