@@ -53,7 +53,7 @@ void products(benchmark::State& state, const Shape& shape, const std::string& ki
   select_gemm("auto");
 }
 
-void attention(benchmark::State& state, bool backward, bool bf16) {
+void attention(benchmark::State& state, bool backward, bool bf16, double dropout) {
   const at::Tensor qkv = at::randn({2048, 1024}).to(options(bf16));
   const at::Tensor context = at::empty({2048, 512}, options(bf16));
   const at::Tensor dcontext = at::randn({2048, 512}).to(options(bf16));
@@ -66,7 +66,8 @@ void attention(benchmark::State& state, bool backward, bool bf16) {
                      .kv_heads = 4,
                      .head_dim = 64,
                      .scale = 0.125F,
-                     .qkv = qkv.data_ptr()};
+                     .qkv = qkv.data_ptr(),
+                     .drop = drop_mask(dropout, 1, 0, 0, DropPlace::kAttention)};
   attention_forward(p, context.data_ptr(), log_sums.data_ptr<float>());
   for (auto _ : state) {
     if (backward) {
@@ -194,8 +195,11 @@ void register_all() {
       benchmark::RegisterBenchmark(name.c_str(), run)->UseRealTime()->Unit(benchmark::kMillisecond);
     };
     add("forward_backward/" + type, [=](auto& s) { forward_backward(s, bf16); });
-    add("attention/" + type + "/forward", [=](auto& s) { attention(s, false, bf16); });
-    add("attention/" + type + "/backward", [=](auto& s) { attention(s, true, bf16); });
+    for (const double dropout : {0.0, 0.1}) {
+      const std::string name = "attention/" + type + (dropout > 0 ? "/dropout" : "");
+      add(name + "/forward", [=](auto& s) { attention(s, false, bf16, dropout); });
+      add(name + "/backward", [=](auto& s) { attention(s, true, bf16, dropout); });
+    }
     for (const bool one : {true, false}) {
       add("experts/" + type + "/products/" + (one ? "grouped" : "one_by_one"),
           [=](auto& s) { expert_products(s, one, bf16); });

@@ -30,7 +30,7 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--weight_decay", f.weight_decay, "Decoupled weight decay")->capture_default_str();
   app.add_option("--warmup", f.warmup, "Share of the steps with a linearly rising learning rate")
       ->capture_default_str();
-  app.add_option("--seed", f.seed, "Seed of weights and shuffle")->capture_default_str();
+  app.add_option("--seed", f.seed, "Seed of weights, shuffle and dropout")->capture_default_str();
   app.add_flag("--deterministic", f.deterministic, "Accepted: every run is deterministic");
   app.add_option("--log_interval", f.log_interval, "Steps between console lines")
       ->capture_default_str();

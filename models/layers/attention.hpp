@@ -20,6 +20,7 @@ struct AttentionShape {
   std::shared_ptr<RotaryTable> rotary;  // null: positions come from elsewhere
   std::int64_t window = 0;  // keys that a position sees, its own included; 0: all earlier ones
   bool sinks = false;       // there are some (AttentionWeights)
+  bool norms = false;       // likewise
 };
 
 /// Each may be empty. The sinks are a logit per head, beside the scores in the softmax, with a value of zero.

@@ -18,40 +18,49 @@ struct TokenBytes {
   std::int64_t backward = 0;
 };
 
+/// By row blocks of plain operations, which keep each block's weights and which keys it hides. Of q, k and v matrix
+/// products keep copies of their own; qkv itself only the norms keep.
+void add_row_blocks(const BlockShape& shape, const BatchShape& batch, std::int64_t length_of_window,
+                    TokenBytes& bytes) {
+  const AttentionShape& a = shape.attention;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t kv = a.kv_heads * a.head_dim;
+  const std::int64_t qkv = a.heads * a.head_dim + 2 * kv;
+  const std::int64_t block = std::min(batch.length, attention_block_rows());
+  const std::int64_t keys = length_of_window > 0 ? std::min(batch.length, length_of_window + block)
+                                                 : (batch.length + block) / 2;
+  const std::int64_t scores = a.heads * keys;
+  const std::int64_t at_once = scores * block / batch.length;  // of a token, as if all had a share
+  bytes.kept += (kv + (a.norms ? qkv : 0)) * size + scores * (kFloat + size) + keys / batch.rows;
+  std::int64_t drawn = 0;
+  if (shape.dropout.rates.attention > 0) {
+    bytes.kept += a.heads * static_cast<std::int64_t>(sizeof(std::int64_t));  // a row's number
+    drawn = drawing_bytes(batch.tokens() * at_once) / batch.tokens();
+  }
+  // Scores, scaled and masked; or the masked ones (backward: the gradients on both sides) while a mask is drawn.
+  bytes.forward = std::max(bytes.forward, (a.norms ? 0 : qkv) * size + at_once * kFloat +
+                                              std::max(2 * at_once * kFloat, drawn));
+  bytes.backward += std::max(3 * at_once * kFloat, 2 * at_once * kFloat + drawn);
+}
+
 TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   const AttentionShape& a = shape.attention;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t q = a.heads * a.head_dim;
   const std::int64_t kv = a.kv_heads * a.head_dim;
   const std::int64_t turned = a.rotary != nullptr ? q + kv : 0;
-  // Behind the norm; qkv, of which v and the norms of q and k are views; the context. q and k as they were turned: the
-  // context then comes out head by head, too, and is copied into rows.
-  const std::int64_t rows = turned > 0 ? q : 0;
-  TokenBytes bytes{.kept = (shape.hidden + q + 2 * kv + q + turned + rows) * size +
-                           (a.heads + kNormFloats) * kFloat};
+  // Behind the norm; the context in rows; q and k as they were turned.
+  TokenBytes bytes{.kept = (shape.hidden + q + turned) * size + kNormFloats * kFloat};
   // Rotation is in fp32: its input, two products and their sum.
   bytes.forward = turned * 2 * kFloat;
   // Gradients of q, k and v as attention gives them, and of what they were made from.
   bytes.backward = 2 * (q + 2 * kv) * size + turned * 2 * kFloat;
   const bool limited = a.window > 0 && a.window < batch.length;
-  const bool drops = shape.dropout.rates.attention > 0;
-  if (limited || a.sinks ||
-      drops) {  // row blocks by plain operations, which keep a block's weights
-    const std::int64_t block = std::min(batch.length, attention_block_rows());
-    const std::int64_t keys =
-        limited ? std::min(batch.length, a.window + block) : (batch.length + block) / 2;
-    const std::int64_t scores = a.heads * keys;
-    bytes.kept += scores * (kFloat + size);
-    const std::int64_t at_once =
-        scores * block / batch.length;  // of a token, as if all had a share
-    bytes.forward += 3 * at_once * kFloat;
-    bytes.backward += 3 * at_once * kFloat;
-    if (drops) {
-      bytes.kept += a.heads * static_cast<std::int64_t>(sizeof(std::int64_t));  // a row's number
-      const std::int64_t drawn = drawing_bytes(batch.tokens() * at_once) / batch.tokens();
-      bytes.forward += drawn;
-      bytes.backward += drawn + at_once * size;
-    }
+  if (limited || a.sinks || shape.dropout.rates.attention > 0) {
+    add_row_blocks(shape, batch, limited ? a.window : 0, bytes);
+  } else {
+    // qkv, of which v and the norms of q and k are views; behind turned heads the context comes out head by head, too.
+    bytes.kept += (q + 2 * kv + (turned > 0 ? q : 0)) * size + a.heads * kFloat;
   }
   return bytes;
 }

@@ -57,10 +57,9 @@ TEST_P(References, ParityPassesAndTransformersLoadsWhatWasTrained) {
   };
   // With the dropout that the family's config asks for.
   const std::string weights = trained(1, "run", "");
-  EXPECT_TRUE(trained(1, "other", "--stage 1 --overlap off --activation_checkpointing") == weights)
-      << "stage, overlap and recomputation change no bit";
   EXPECT_TRUE(trained(2, "ranks", "--stage 3 --overlap offload") == weights) << "ranks, sharded";
-  EXPECT_TRUE(trained(2, "replicas", "--stage 0 --overlap full") == weights) << "ranks, replicated";
+  EXPECT_TRUE(trained(2, "other", "--stage 1 --overlap off --activation_checkpointing") == weights)
+      << "stage, overlap and recomputation change no bit";
   const auto losses = column("run", "loss");
   EXPECT_LT(std::stod(losses.back()), std::stod(losses.front()) - 0.1);
   expect_transformers_agrees(path("run/model"));

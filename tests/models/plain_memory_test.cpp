@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -77,12 +78,16 @@ void expect_near_above(std::int64_t planned, std::int64_t held, const char* what
 
 TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
   for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiGlu}) {
-    for (const bool turns : {false, true}) {
+    // With dropout, attention keeps the probabilities of its row blocks.
+    for (const auto& [turns, drops] : {std::pair{false, false}, {true, false}, {true, true}}) {
       BlockShape shape{.hidden = 192,
                        .intermediate = 512,
                        .norm = NormKind::kLayer,
                        .attention = {.heads = 6, .kv_heads = 6, .head_dim = 32},
                        .activation = activation};
+      if (drops) {
+        shape.dropout.rates = {.attention = 0.1, .residual = 0.1};
+      }
       if (turns) {
         shape.attention.rotary =
             std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
@@ -106,7 +111,7 @@ TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
       for (Weight& weight : weights) {
         bound.push_back(&weight);
       }
-      const Batch none;
+      const Batch none{.number = 0};
       const SegmentContext context{.batch = none, .weights = bound};
       const auto block = block_segment(shape, names);
       at::Tensor input = at::randn({2, 256, 192}).requires_grad_(true);
@@ -115,6 +120,7 @@ TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
       counting_.peak = empty;
       at::Tensor output = block->forward(context, input);
       SCOPED_TRACE(turns ? "rotated" : "not rotated");
+      SCOPED_TRACE(drops ? "dropped" : "not dropped");
       SCOPED_TRACE(static_cast<int>(activation));
       expect_near_above(planned.output + planned.kept, counting_.live - empty, "kept");
       expect_near_above(planned.output + planned.kept + planned.forward, counting_.peak - empty,
