@@ -41,6 +41,7 @@ DecoderSpec decoder_with_experts(const HfConfig& c) {
                         .per_token = c.experts_per_token,
                         .width = c.expert_size,
                         .normalised = c.norm_topk_prob};
+  spec.router_loss = c.router_loss();
   return spec;
 }
 

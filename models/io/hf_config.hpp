@@ -47,7 +47,7 @@ struct HfConfig {
   std::vector<std::int64_t> dense_layers;  // that have one MLP instead
   bool norm_topk_prob = false;             // the chosen experts' weights add up to 1
   double router_aux_loss_coef = 0;
-  bool output_router_logits = false;  // Transformers adds the router's loss only with it
+  bool output_router_logits = false;  // Transformers adds the routers' loss only with it
   double swiglu_limit = 0;            // gate and up are clamped to it; 0: not
   bool packed_experts = false;        // MXFP4: quantization_config of gpt-oss
   double initializer_range = 0.02;
@@ -68,6 +68,15 @@ struct HfConfig {
   [[nodiscard]] bool sparse(std::int64_t layer) const noexcept {
     return experts > 0 &&
            std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
+  }
+  /// Coefficient of the routers' own loss; 0: none.
+  [[nodiscard]] double router_loss() const noexcept {
+    for (std::int64_t layer = 0; output_router_logits && layer < num_hidden_layers; ++layer) {
+      if (sparse(layer)) {
+        return router_aux_loss_coef;
+      }
+    }
+    return 0;
   }
   [[nodiscard]] std::int64_t attention_size() const noexcept {
     return num_attention_heads * head_dim;

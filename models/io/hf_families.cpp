@@ -203,10 +203,6 @@ void read_experts(const JsonValue& root, HfConfig& config) {
     throw loss->wrong("a number of at least 0");
   }
   config.output_router_logits = bool_or(root, "output_router_logits", false);
-  if (config.output_router_logits && config.router_aux_loss_coef > 0) {
-    throw root.at("output_router_logits")
-        .wrong("false (the routers' own loss is not supported beside the model's)");
-  }
   const std::int64_t every = size_or(root, "decoder_sparse_step", kMostLayers, 1);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if ((layer + 1) % every != 0) {

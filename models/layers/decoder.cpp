@@ -41,9 +41,18 @@ class EmbeddingSegment final : public Segment {
 /// Weights: the final norm's, then the output matrix.
 class HeadSegment final : public Segment {
  public:
-  HeadSegment(NormKind norm, double eps) : norm_(norm), eps_(eps) {}
+  /// `balance`: of the routers, null without.
+  HeadSegment(NormKind norm, double eps, std::shared_ptr<RouterBalance> balance)
+      : norm_(norm), eps_(eps), balance_(std::move(balance)) {}
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& all) const override {
+    const at::Tensor out = output(context, all);
+    return balance_ != nullptr && context.head_output == HeadOutput::kLoss ? balance_->added_to(out)
+                                                                           : out;
+  }
+
+ private:
+  [[nodiscard]] at::Tensor output(const SegmentContext& context, const at::Tensor& all) const {
     const auto weights = context.weights;
     // Who continues a text asks for what follows its last position.
     const at::Tensor input = context.memory != nullptr ? all.narrow(1, all.size(1) - 1, 1) : all;
@@ -65,9 +74,9 @@ class HeadSegment final : public Segment {
                : loss_head(x, context.batch.labels, std::move(norm), std::move(output));
   }
 
- private:
   NormKind norm_;
   double eps_;
+  std::shared_ptr<RouterBalance> balance_;
 };
 
 /// All parameters of the units from `first` on.
@@ -85,6 +94,11 @@ std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
 
 Model make_decoder(const DecoderSpec& spec) {
   Model model;
+  const ExpertShape& experts = spec.block.experts;
+  const auto balance = spec.router_loss > 0
+                           ? std::make_shared<RouterBalance>(spec.router_loss, experts.count,
+                                                             experts.per_token, spec.layers)
+                           : nullptr;
   const std::int64_t hidden = spec.block.hidden;
   UnitSpec embedding{"embedding", {{spec.embedding, {spec.vocabulary, hidden}}}};
   if (!spec.positions.empty()) {
@@ -107,6 +121,7 @@ Model make_decoder(const DecoderSpec& spec) {
     const BlockNames names = spec.block_names(layer);
     BlockShape shape = shape_of_layer(spec.block, names);
     shape.dropout.layer = layer;
+    shape.balance = balance;
     shape.attention.window =
         spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
     const std::size_t first = model.units.size();
@@ -133,11 +148,12 @@ Model make_decoder(const DecoderSpec& spec) {
   if (spec.output.empty()) {
     refs.push_back({0, 0});
   }
-  model.segments.push_back({"head", std::move(refs),
-                            std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps),
-                            [hidden, vocabulary = spec.vocabulary](const BatchShape& batch) {
-                              return loss_head_activations(hidden, vocabulary, batch);
-                            }});
+  model.segments.push_back(
+      {"head", std::move(refs),
+       std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps, balance),
+       [hidden, vocabulary = spec.vocabulary](const BatchShape& batch) {
+         return loss_head_activations(hidden, vocabulary, batch);
+       }});
   return model;
 }
 

@@ -22,6 +22,7 @@ struct DecoderSpec {
   LeafModule leaf = LeafModule::kBlock;
   std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
   std::function<BlockNames(std::int64_t layer)> block_names;
+  double router_loss = 0;  // coefficient of the routers' own loss; 0: none
   std::string embedding;
   std::string positions;  // learnt positions; empty: none
   std::int64_t max_positions = 0;

@@ -86,8 +86,8 @@ class TransformerBlock final : public Segment {
         });
 
     if (sparse()) {
-      return expert_mixture(middle, norm(w, kMlpNorm), router(w), group(w, kExperts),
-                            shape_.experts)
+      return expert_mixture(balanced(context, middle), norm(w, kMlpNorm), router(w),
+                            group(w, kExperts), shape_.experts)
           .view(input.sizes());
     }
     const auto [up, x2] = norm_linear(middle, norm(w, kMlpNorm), matrix(w, kUp, kUpBias));
@@ -118,8 +118,12 @@ class TransformerBlock final : public Segment {
                                                  mask(context, DropPlace::kAttentionOut));
     const at::Tensor h = normed(middle, kMlpNorm);
     if (sparse()) {
-      const at::Tensor logits =
+      at::Tensor logits =
           plain::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
+      if (observed(context)) {
+        logits =
+            shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, logits);
+      }
       return (middle + plain::experts(h, logits, group(w, kExperts), shape_.experts))
           .view(input.sizes());
     }
@@ -135,6 +139,18 @@ class TransformerBlock final : public Segment {
   template <class Layer>
   static at::Tensor added(const DropMask& mask, const at::Tensor& residual, Layer layer) {
     return mask.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, mask);
+  }
+  [[nodiscard]] bool observed(const SegmentContext& context) const {
+    return shape_.balance != nullptr && context.head_output == HeadOutput::kLoss;
+  }
+  /// The middle of the block, whose router was observed: that computes its logits once more.
+  [[nodiscard]] at::Tensor balanced(const SegmentContext& context, const at::Tensor& middle) const {
+    if (!observed(context)) {
+      return middle;
+    }
+    const auto [logits, x] =
+        norm_linear(middle, norm(context.weights, kMlpNorm), router(context.weights));
+    return shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, x);
   }
   [[nodiscard]] bool sparse() const { return begins_[kRouter] != begins_[kExperts]; }
   [[nodiscard]] LinearWeights router(std::span<Weight* const> w) const {
@@ -210,7 +226,7 @@ HalfElements expert_half(const BlockShape& shape, const BatchShape& batch) {
   const std::int64_t share =
       ceil_div(2 * batch.tokens() * e.per_token, e.count);  // twice an equal one
   return {
-      .kept = e.per_token * up + e.count + routes,
+      .kept = e.per_token * up + (shape.balance != nullptr ? 2 : 1) * e.count + routes,
       .forward = shape.hidden + e.per_token * (shape.hidden + e.width),
       .backward = 2 * shape.hidden + e.per_token * shape.hidden +
                   std::max(shape.hidden, e.per_token * e.width),
@@ -245,6 +261,7 @@ void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafM
 
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
   shape.attention.sinks = !names.sinks.empty();
+  shape.attention.norms = !names.qk_norm.empty();
   if (names.router.empty()) {
     shape.experts = {};
   }

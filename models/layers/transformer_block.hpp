@@ -17,6 +17,7 @@
 #include "models/layers/attention.hpp"
 #include "models/layers/dropout.hpp"
 #include "models/layers/experts.hpp"
+#include "models/layers/router_balance.hpp"
 
 namespace tandem {
 
@@ -29,6 +30,7 @@ struct BlockShape {
   Activation activation = Activation::kSwiGlu;
   bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
   LayerDropout dropout;
+  std::shared_ptr<RouterBalance> balance;  // null: routers have no loss of their own
   ExpertShape
       experts;  // of the layers that have some; `intermediate` and `activation` are the dense ones'
 };

@@ -13,6 +13,7 @@ constexpr const char* kQwen3Moe = R"({
   "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "hidden_act": "silu",
   "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": true,
   "mlp_only_layers": [1], "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false,
+  "output_router_logits": true, "router_aux_loss_coef": 0.1,
   "eos_token_id": 767, "initializer_range": 0.05, "torch_dtype": "float32"})";
 
 constexpr const char* kGptOss = R"({
@@ -24,7 +25,7 @@ constexpr const char* kGptOss = R"({
   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
                    "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false},
   "rope_theta": 10000.0, "tie_word_embeddings": false, "eos_token_id": 767,
-  "initializer_range": 0.05, "torch_dtype": "float32"})";
+  "attention_dropout": 0.1, "initializer_range": 0.05, "torch_dtype": "float32"})";
 
 struct Case {
   const char* name;

@@ -93,6 +93,12 @@ const Case kCases[] = {
      std::string(kQwen3Moe) +
          R"(, "norm_topk_prob": true, "decoder_sparse_step": 2, "mlp_only_layers": [0]})"},
     {"GptOss", kGptOss},
+    // With the loss of the routers, over all layers that have one.
+    {"Qwen3MoeBalanced", std::string(kQwen3Moe) +
+                             R"(, "norm_topk_prob": true, "output_router_logits": true,
+                                "router_aux_loss_coef": 0.7, "mlp_only_layers": [1]})"},
+    {"GptOssBalanced", std::string(kGptOss).substr(0, std::strlen(kGptOss) - 1) +
+                           R"(, "output_router_logits": true, "router_aux_loss_coef": 0.9})"},
 };
 
 class ExpertsReference : public testing::TestWithParam<Case> {
@@ -127,6 +133,8 @@ class ExpertsReference : public testing::TestWithParam<Case> {
   }
 
   void compare() const {
+    EXPECT_EQ(read_hf_config(folder_ / "checkpoint").router_loss() > 0,
+              GetParam().config.find("output_router_logits") != std::string::npos);
     test::MathHarness model = harness();
     const auto file = SafetensorsFile::open(folder_ / "answers.safetensors");
     const Batch batch{read(file, "input_ids"), read(file, "labels")};
