@@ -232,6 +232,12 @@ class Rank {
     std::size_t unit;
     std::size_t at;  // in the unit's slice
   };
+  /// Elements of a unit's slice whose weights are cast from masters.
+  struct Cast {
+    std::size_t unit;
+    std::size_t begin;
+    std::size_t end;
+  };
   /// A unit's master, its weight and what else the master is made of, as the host reaches them.
   struct HostView {
     struct Array {
@@ -249,7 +255,9 @@ class Rank {
   void load_weights();
   [[nodiscard]] std::vector<Piece> pieces_of(std::size_t unit) const;
   void load_piece(const Piece& piece, const UpdateBuffers& buffers) const;
-  void cast_weights(std::size_t unit, const UpdateBuffers& buffers) const;
+  [[nodiscard]] CpuPool& loading_pool() noexcept;
+  [[nodiscard]] std::vector<Cast> casts_of(std::size_t unit) const;
+  void cast_weights(const Cast& part, const UpdateBuffers& buffers) const;
   [[nodiscard]] std::vector<TwinArray> twin_arrays(std::size_t unit) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
   /// What of it is host memory.

@@ -61,39 +61,57 @@ void Rank::load_weights() {
   std::vector<std::size_t> here;
   std::vector<std::size_t> there;  // weights are the device's, if nothing else is
   std::vector<Piece> pieces;       // of units that are here
+  std::vector<Cast> casts;         // once the masters are loaded, padding included
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     (is_on_device(memory_[unit].shard) ? there : here).push_back(unit);
     if (here.empty() || here.back() != unit) {
       continue;
     }
     std::ranges::copy(pieces_of(unit), std::back_inserter(pieces));
+    std::ranges::copy(casts_of(unit), std::back_inserter(casts));
   }
   const auto load = [&](std::size_t i) { load_piece(pieces[i], memory_[pieces[i].unit].buffers); };
-  const auto complete = [&](std::size_t i) {
-    cast_weights(here[i], memory_[here[i]].buffers);
-    copy_to_twin(here[i]);
-  };
+  const auto cast = [&](std::size_t i) { cast_weights(casts[i], memory_[casts[i].unit].buffers); };
+  const auto complete = [&](std::size_t i) { copy_to_twin(here[i]); };
   loop_.run(
-      [](Rank* self, std::size_t count, const decltype(load)* load_one, std::size_t units,
-         const decltype(complete)* complete_one, const std::vector<std::size_t>* on_device,
-         const decltype(prepare)* prepare_lane, const decltype(touch)* touch_buffer) -> Task<> {
+      [](Rank* self, std::size_t count, const decltype(load)* load_one, std::size_t cast_count,
+         const decltype(cast)* cast_one, std::size_t units, const decltype(complete)* complete_one,
+         const std::vector<std::size_t>* on_device, const decltype(prepare)* prepare_lane,
+         const decltype(touch)* touch_buffer) -> Task<> {
         co_await self->lane_.run(*prepare_lane);
         co_await self->optimizer_pool_.for_chunks(self->owned_.size(), *touch_buffer);
-        co_await self->link_pool_.for_chunks(count, *load_one);
-        co_await self->link_pool_.for_chunks(units, *complete_one);
+        CpuPool& loaders = self->loading_pool();
+        co_await loaders.for_chunks(count, *load_one);
+        co_await loaders.for_chunks(cast_count, *cast_one);
+        co_await loaders.for_chunks(units, *complete_one);
         for (const std::size_t unit : *on_device) {
           co_await self->load_on_device(unit);
         }
       },
-      this, pieces.size(), &load, here.size(), &complete, &there, &prepare, &touch);
+      this, pieces.size(), &load, casts.size(), &cast, here.size(), &complete, &there, &prepare,
+      &touch);
+}
+
+/// A page cache feeds more threads than the two that links have.
+CpuPool& Rank::loading_pool() noexcept {
+  return optimizer_pool_.threads() > link_pool_.threads() ? optimizer_pool_ : link_pool_;
+}
+
+std::vector<Rank::Cast> Rank::casts_of(std::size_t unit) const {
+  std::vector<Cast> casts;
+  if (options_.type != DType::kF32 && memory_[unit].buffers.whole_master() != nullptr) {
+    constexpr auto kChunk = static_cast<std::size_t>(kLoadChunkElements);
+    const std::size_t elements = layouts_[unit].block.shard_elements;
+    for (std::size_t begin = 0; begin < elements; begin += kChunk) {
+      casts.push_back({unit, begin, std::min(begin + kChunk, elements)});
+    }
+  }
+  return casts;
 }
 
 /// Once a unit's masters are loaded: the weights that are cast from them.
-void Rank::cast_weights(std::size_t unit, const UpdateBuffers& buffers) const {
-  if (options_.type != DType::kF32 && buffers.whole_master() != nullptr) {
-    cast(buffers.master, DType::kF32, buffers.weight, options_.type, 0,
-         layouts_[unit].block.shard_elements);
-  }
+void Rank::cast_weights(const Cast& part, const UpdateBuffers& buffers) const {
+  cast(buffers.master, DType::kF32, buffers.weight, options_.type, part.begin, part.end);
 }
 
 /// What is in no update (frozen parameters, padding) must be there when the two are swapped.
@@ -158,8 +176,10 @@ Task<> Rank::load_on_device(std::size_t unit) {
   const HostView view = view_on_host(unit, memory_[unit].buffers);
   const std::vector<Piece> pieces = pieces_of(unit);
   const auto load = [&](std::size_t i) { load_piece(pieces[i], view.buffers); };
-  co_await link_pool_.for_chunks(pieces.size(), load);
-  cast_weights(unit, view.buffers);
+  const std::vector<Cast> casts = casts_of(unit);
+  const auto cast = [&](std::size_t i) { cast_weights(casts[i], view.buffers); };
+  co_await loading_pool().for_chunks(pieces.size(), load);
+  co_await loading_pool().for_chunks(casts.size(), cast);
   for (const HostView::Array& array : view.arrays) {
     co_await copies_->to_device(array.device, array.host.span());
   }

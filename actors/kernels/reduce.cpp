@@ -10,6 +10,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "actors/kernels/reduce.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -242,6 +243,34 @@ void widen(const void* from, DType from_type, float* to, std::size_t count) {
   with_type(from_type, from, [&](const auto* typed) { convert(typed, to, count); });
 }
 
+/// As convert(), past the caches. What is read is asked for two pages ahead: where a page ends, the processor's own
+/// prefetching does, and the stores leave it little room to catch up (measured: 4 to 5 %).
+template <class From>
+HWY_INLINE void convert_past_caches(const From* from, float* to, std::size_t count) {
+  constexpr std::size_t kAheadBytes = 8192;
+  constexpr std::size_t kStep = 64;  // elements; whole vectors of every target
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) / sizeof(float) % lanes;
+  std::size_t i = misaligned == 0 ? 0 : std::min(count, lanes - misaligned);
+  convert(from, to, i);
+  for (; i + kStep <= count; i += kStep) {
+    const auto* ahead = reinterpret_cast<const std::byte*>(from + i) + kAheadBytes;
+    for (std::size_t byte = 0; byte < kStep * sizeof(From); byte += 64) {
+      hwy::Prefetch(ahead + byte);
+    }
+    for (std::size_t k = 0; k < kStep; k += lanes) {
+      hn::Stream(load_f32(d, from + i + k), d, to + i + k);
+    }
+  }
+  convert(from + i, to + i, count - i);
+  hwy::FlushStream();
+}
+
+void widen_streaming(const void* from, DType from_type, float* to, std::size_t count) {
+  with_type(from_type, from, [&](const auto* typed) { convert_past_caches(typed, to, count); });
+}
+
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -252,6 +281,7 @@ HWY_EXPORT(accumulate_elements);
 HWY_EXPORT(add_norm_blocks);
 HWY_EXPORT(narrow);
 HWY_EXPORT(widen);
+HWY_EXPORT(widen_streaming);
 
 void accumulate(float* accumulator, const void* gradient, DType gradient_type, std::size_t begin,
                 std::size_t end, AccumulateMode mode) {
@@ -291,6 +321,10 @@ void cast(const void* from, DType from_type, void* to, DType to_type, std::size_
     TANDEM_CHECK(to_type == DType::kF32, "one 16-bit type does not become the other");
     HWY_DYNAMIC_DISPATCH(widen)(source, from_type, reinterpret_cast<float*>(target), count);
   }
+}
+
+void widen_past_caches(const void* from, DType from_type, float* to, std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(widen_streaming)(from, from_type, to, count);
 }
 
 }  // namespace tandem

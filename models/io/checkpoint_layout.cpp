@@ -190,11 +190,17 @@ void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::
   TANDEM_CHECK(found != stored_.end(), "only parameters of checkpoint_tensors are read");
   const Stored& stored = found->second;
   if (stored.packed) {
-    unpack_mxfp4({.blocks = checkpoint_.bytes(stored.name + std::string(kBlocks)),
-                  .scales = checkpoint_.bytes(stored.name + std::string(kScales)),
-                  .in = stored.in,
-                  .out = stored.out},
-                 begin, end, out);
+    const Mxfp4Matrices packed = {.blocks = checkpoint_.bytes(stored.name + std::string(kBlocks)),
+                                  .scales = checkpoint_.bytes(stored.name + std::string(kScales)),
+                                  .in = stored.in,
+                                  .out = stored.out};
+    if (!MappedFile::survives([&] { unpack_mxfp4(packed, begin, end, out); })) {
+      throw user_error(
+          kWhere,
+          "the tensors of \"{}\" can no longer be read (their file was shortened while "
+          "in use, or its disk fails); copy the file again",
+          name);
+    }
     return;
   }
   checkpoint_.read_f32(stored.name, begin, end, out);

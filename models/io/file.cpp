@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -108,36 +107,6 @@ std::string read_file(const std::filesystem::path& path, std::string_view where,
   std::string text(size, '\0');
   read_exactly(file, 0, std::as_writable_bytes(std::span(text)), path, where);
   return text;
-}
-
-MappedFile::MappedFile(const FileHandle& file, std::uint64_t size_bytes,
-                       const std::filesystem::path& path, std::string_view where) {
-  if (size_bytes == 0) {
-    return;
-  }
-  void* data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (data == MAP_FAILED) {
-    throw user_error(where, "cannot map {} ({} bytes): {}; check the address space limit",
-                     path.string(), size_bytes, reason(errno));
-  }
-  data_ = static_cast<const std::byte*>(data);
-  size_bytes_ = size_bytes;
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_bytes_, other.size_bytes_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    ::munmap(const_cast<std::byte*>(data_), size_bytes_);
-  }
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes)

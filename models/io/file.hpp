@@ -45,24 +45,6 @@ void read_exactly(const FileHandle& file, std::uint64_t offset, std::span<std::b
 std::string read_file(const std::filesystem::path& path, std::string_view where,
                       std::uint64_t limit_bytes);
 
-/// A read-only view of a whole file, unmapped with its owner. A file that another program shortens while it is mapped
-/// ends the process on access (SIGBUS): use read_exactly where that may happen.
-class MappedFile {
- public:
-  MappedFile() = default;
-  MappedFile(const FileHandle& file, std::uint64_t size_bytes, const std::filesystem::path& path,
-             std::string_view where);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_, size_bytes_}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_bytes_ = 0;
-};
-
 /// Writes a file under a temporary name beside it; commit() makes it appear under its own name, durably.
 /// One thread at a time. Destroyed without commit: the temporary file is removed.
 class AtomicFile {

@@ -220,23 +220,19 @@ void SafetensorsFile::read_f32(const TensorInfo& tensor, std::int64_t begin, std
                      "convert the checkpoint",
                      path_.string(), tensor.name, name_of(tensor.type));
   }
-  const std::size_t size = bytes_of(tensor.type);
   const std::span<float> target(out, static_cast<std::size_t>(end - begin));
-  std::uint64_t offset = tensor.begin_byte + static_cast<std::uint64_t>(begin) * size;
-  if (tensor.type == TensorType::kF32) {
-    read_exactly(file_, offset, std::as_writable_bytes(target), path_, kWhere);
+  const std::uint64_t size = target.size() * bytes_of(tensor.type);
+  const std::uint64_t offset =
+      tensor.begin_byte + static_cast<std::uint64_t>(begin) * bytes_of(tensor.type);
+  const auto convert = [&](std::span<const std::byte> bytes) {
+    convert_to_f32(tensor.type, bytes, target);
+  };
+  if (map_.read(offset, size, convert) && file_.size_bytes(path_, kWhere) >= offset + size) {
     return;
   }
-  constexpr std::size_t kChunk = 32'768;  // elements: the buffer stays in the second-level cache
-  std::vector<std::byte> buffer(std::min(kChunk, target.size()) * size);
-  for (std::size_t done = 0; done < target.size();) {
-    const std::size_t count = std::min(kChunk, target.size() - done);
-    const std::span<std::byte> raw(buffer.data(), count * size);
-    read_exactly(file_, offset, raw, path_, kWhere);
-    convert_to_f32(tensor.type, raw, target.subspan(done, count));
-    offset += count * size;
-    done += count;
-  }
+  std::vector<std::byte> bytes(size);
+  read_exactly(file_, offset, bytes, path_, kWhere);  // says why the mapping could not be read
+  convert(bytes);
 }
 
 }  // namespace tandem

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "models/io/file.hpp"
+#include "models/io/mapped_file.hpp"
 
 namespace tandem {
 
@@ -55,7 +56,7 @@ struct TensorInfo {
   }
 };
 
-/// Elements of the four float types as fp32. `bytes` holds out.size() elements.
+/// Elements of the four float types as fp32. `bytes` holds out.size() elements; many of them are written past the caches.
 /// Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are for its text).
 void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out);
 /// The way back, rounding to nearest even; to F32, BF16 or F16.
@@ -77,11 +78,11 @@ class SafetensorsFile {
   /// Error naming the file if there is no such tensor.
   [[nodiscard]] const TensorInfo& at(std::string_view name) const;
 
-  /// The tensor's bytes in the mapping (MappedFile says what happens if the file shrinks); valid while this lives.
+  /// The tensor's bytes in the mapping (MappedFile::survives() is for a file that may shrink); valid while this lives.
   [[nodiscard]] std::span<const std::byte> bytes(const TensorInfo& tensor) const noexcept;
 
-  /// Elements [begin, end) of a float tensor, row-major, as fp32. Reads through the descriptor, so a file that was
-  /// shortened is an Error. Any thread, several at once.
+  /// Elements [begin, end) of a float tensor, row-major, as fp32. A file that was shortened meanwhile is an Error.
+  /// Any thread, several at once.
   void read_f32(const TensorInfo& tensor, std::int64_t begin, std::int64_t end, float* out) const;
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const {
     read_f32(at(name), begin, end, out);

@@ -5,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "actors/kernels/reduce.hpp"
 #include "models/io/safetensors.hpp"
 #include "runtime/util/check.hpp"
 
@@ -36,57 +37,20 @@ constexpr std::array<TypeRow, 17> kTypes = {{{"BOOL", 1},
                                              {"F64", 8},
                                              {"C64", 8}}};
 
-template <class T>
-T load(const std::byte* from) noexcept {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
+// What is at least as large does not stay in a core's second-level cache anyway.
+constexpr std::size_t kPastCachesElements = std::size_t{1} << 18;
 
-template <class T>
-void store(std::byte* to, T value) noexcept {
-  std::memcpy(to, &value, sizeof value);
-}
-
-float f16_to_f32(std::uint16_t half) noexcept {
-  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-  const std::uint32_t exponent = (half >> 10) & 0x1Fu;
-  const std::uint32_t mantissa = half & 0x3FFu;
-  if (exponent == 0x1F) {  // infinity, NaN
-    return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
+/// F32, BF16 and F16: those that the kernels know.
+DType kernel_type_of(TensorType type) {
+  switch (type) {
+    case TensorType::kF32:
+      return DType::kF32;
+    case TensorType::kBF16:
+      return DType::kBF16;
+    default:
+      TANDEM_CHECK(type == TensorType::kF16, "weights are F32, BF16 or F16");
+      return DType::kF16;
   }
-  if (exponent == 0) {  // zero, denormal: mantissa * 2^-24
-    const float value = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -value : value;
-  }
-  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-}
-
-std::uint16_t f32_to_f16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) {
-    return static_cast<std::uint16_t>(sign | 0x7E00u);
-  }
-  if (magnitude >= 0x477FF000u) {  // 65520 and above round to infinity
-    return static_cast<std::uint16_t>(sign | 0x7C00u);
-  }
-  if (magnitude <
-      0x38800000u) {  // below 2^-14: adding 0.5 leaves the rounded denormal in the low bits
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u));
-  }
-  const std::uint32_t odd = (magnitude >> 13) & 1u;
-  return static_cast<std::uint16_t>(sign | ((magnitude - 0x38000000u + 0xFFFu + odd) >> 13));
-}
-
-std::uint16_t f32_to_bf16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
-    return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // stays NaN
-  }
-  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
 }  // namespace
@@ -111,53 +75,22 @@ bool is_float(TensorType type) noexcept {
 void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out) {
   TANDEM_CHECK(is_float(type) && bytes.size() == out.size() * bytes_of(type),
                "only float tensors are converted, whole elements at a time");
-  const std::byte* from = bytes.data();
-  switch (type) {
-    case TensorType::kBF16:
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(load<std::uint16_t>(from + 2 * i))
-                                      << 16);
-      }
-      break;
-    case TensorType::kF16:
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        out[i] = f16_to_f32(load<std::uint16_t>(from + 2 * i));
-      }
-      break;
-    case TensorType::kF64:
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        out[i] = static_cast<float>(load<double>(from + 8 * i));
-      }
-      break;
-    default:
-      if (!out.empty()) {
-        std::memcpy(out.data(), from, bytes.size());
-      }
+  if (type == TensorType::kF64) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+      out[i] = static_cast<float>(value);
+    }
+  } else if (out.size() >= kPastCachesElements) {
+    widen_past_caches(bytes.data(), kernel_type_of(type), out.data(), out.size());
+  } else {
+    cast(bytes.data(), kernel_type_of(type), out.data(), DType::kF32, 0, out.size());
   }
 }
 
 void convert_from_f32(TensorType type, std::span<const float> values, std::span<std::byte> out) {
   TANDEM_CHECK(out.size() == values.size() * bytes_of(type), "whole elements at a time");
-  std::byte* to = out.data();
-  switch (type) {
-    case TensorType::kF32:
-      if (!values.empty()) {
-        std::memcpy(to, values.data(), out.size());
-      }
-      break;
-    case TensorType::kBF16:
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        store(to + 2 * i, f32_to_bf16(values[i]));
-      }
-      break;
-    case TensorType::kF16:
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        store(to + 2 * i, f32_to_f16(values[i]));
-      }
-      break;
-    default:
-      TANDEM_CHECK(false, "weights are written as F32, BF16 or F16");
-  }
+  cast(values.data(), DType::kF32, out.data(), kernel_type_of(type), 0, values.size());
 }
 
 }  // namespace tandem

@@ -125,6 +125,39 @@ TEST(Cast, TouchesOnlyItsRange) {
   });
 }
 
+TEST(Cast, PastTheCachesHasTheSameBitsAndWritesNoOthers) {
+  constexpr std::size_t kLongest = 300;
+  constexpr float kUntouched = -7;
+  std::vector<std::uint32_t> source(kLongest + 32);
+  std::mt19937 random(11);
+  for (std::uint32_t& word : source) {
+    word = random();  // NaNs too
+  }
+  testing::for_each_simd_target([&] {
+    for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+      std::vector<float> expected(kLongest);
+      for (std::size_t from = 0; from < 4; ++from) {
+        const auto* values =
+            reinterpret_cast<const std::byte*>(source.data()) + from;  // misaligned
+        std::vector<std::byte> aligned(kLongest * bytes_of(type));
+        std::memcpy(aligned.data(), values, aligned.size());
+        cast(aligned.data(), type, expected.data(), DType::kF32, 0, kLongest);
+        for (std::size_t to = 0; to < 17; ++to) {
+          for (std::size_t count = 0; count <= kLongest; count += count < 140 ? 1 : 23) {
+            std::vector<float> target(to + count + 16, kUntouched);
+            widen_past_caches(values, type, target.data() + to, count);
+            ASSERT_EQ(0, std::memcmp(target.data() + to, expected.data(), count * sizeof(float)))
+                << count << " to " << to;
+            for (std::size_t i = 0; i < target.size(); ++i) {
+              ASSERT_TRUE((i >= to && i < to + count) || target[i] == kUntouched) << i;
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
 struct Gradients {
   std::vector<float> f32;
   std::vector<std::uint16_t> bf16;

@@ -148,6 +148,15 @@ TEST(IoMxfp4, CheckpointsGiveTheFullSizeParameters) {
   }
 }
 
+TEST(IoMxfp4, AFileThatShrankIsAnError) {
+  const TempDir dir;
+  const Files files;
+  const CheckpointReader reader = files.open(dir);
+  test::fs::resize_file(dir / "model.safetensors", 0);
+  std::vector<float> out(1000);
+  expect_error([&] { reader.read_f32(kUp, 0, 1000, out.data()); }, {"gate_up_proj", "shortened"});
+}
+
 TEST(IoMxfp4, PartsThatAreMissingOrDoNotFitAreRefused) {
   const TempDir dir;
   const auto refused = [&](auto change, std::initializer_list<std::string_view> parts) {

@@ -1,11 +1,14 @@
 // safetensors files: good ones are read exactly, each way of being bad has its own line.
+#include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/safetensors.hpp"
@@ -154,6 +157,58 @@ TEST(IoSafetensors, ReadingAFileThatShrankIsAnError) {
   test::fs::resize_file(dir / "t.safetensors", 100);
   std::vector<float> out(64);
   expect_error([&] { file.read_f32("a", 0, 64, out.data()); }, {"ends at byte", "shortened"});
+}
+
+TEST(IoSafetensors, PagesThatAreGoneAreAnErrorAndNoSignal) {
+  const TempDir dir;
+  constexpr std::int64_t kElements = 1 << 20;
+  const std::string path = (dir / "t.safetensors").string();
+  for (const TensorType type : {TensorType::kF32, TensorType::kBF16}) {
+    const std::string whole =
+        safetensors_header(std::vector<TensorPlan>{{"a", type, {kElements}}}) +
+        std::string(static_cast<std::size_t>(kElements) * bytes_of(type), '\1');
+    const auto file = open_text(dir, whole);
+    std::vector<float> out(kElements);
+    for (int turn = 0; turn < 2; ++turn) {  // the thread and the process are as they were
+      test::fs::resize_file(path, 40'000);
+      expect_error([&] { file.read_f32("a", 0, kElements, out.data()); },
+                   {"ends at byte 40000", "shortened"});
+      EXPECT_NO_THROW(file.read_f32("a", 0, 1000, out.data()));  // what is still there
+    }
+    EXPECT_FALSE(MappedFile::survives(
+        [&] { out[0] = static_cast<float>(file.bytes(file.at("a"))[100'000]); }));
+    EXPECT_TRUE(MappedFile::survives([] {}));
+    EXPECT_EXIT((void)std::to_integer<int>(
+                    *const_cast<const volatile std::byte*>(&file.bytes(file.at("a"))[100'000])),
+                testing::KilledBySignal(SIGBUS), "");
+    EXPECT_EXIT((void)::kill(::getpid(), SIGBUS), testing::KilledBySignal(SIGBUS), "");
+    test::put(path, whole);  // in place: the same file
+    ASSERT_NO_THROW(file.read_f32("a", 0, kElements, out.data()));
+    EXPECT_EQ(out.front(), out.back());
+  }
+}
+
+/// Large pieces take another way (past the caches) than small ones.
+TEST(IoSafetensors, LargePiecesHaveTheBitsOfSmallOnes) {
+  const TempDir dir;
+  constexpr std::int64_t kElements = (1 << 19) + 13;
+  for (const TensorType type :
+       {TensorType::kF32, TensorType::kBF16, TensorType::kF16, TensorType::kF64}) {
+    std::string data(static_cast<std::size_t>(kElements) * bytes_of(type), '\0');
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      data[i] = static_cast<char>(i * 2654435761U >> 13);
+    }
+    const auto file = open_text(
+        dir, safetensors_header(std::vector<TensorPlan>{{"a", type, {kElements}}}) + data);
+    std::vector<float> large(kElements);
+    std::vector<float> small(kElements);
+    file.read_f32("a", 0, kElements, large.data());
+    for (std::int64_t at = 0; at < kElements; at += 997) {
+      file.read_f32("a", at, std::min(kElements, at + 997), small.data() + at);
+    }
+    EXPECT_EQ(0, std::memcmp(large.data(), small.data(), large.size() * sizeof(float)))
+        << name_of(type);
+  }
 }
 
 TEST(IoSafetensors, ConvertsHalfTypesExactly) {
