@@ -2,7 +2,8 @@
 //
 // B is packed once, by all threads, into panels [K block][sliver of kTileColumns][k][column]; a task packs the rows of A
 // it works on into [sliver of kTileRows][k][row] and multiplies sliver by sliver, so that the inner loop reads both
-// operands front to back: one panel sliver of B stays in the first-level cache while the slivers of A pass by.
+// operands front to back. The first-level cache, which two hardware threads may share, holds neither: the loop fetches
+// both from the second level some steps ahead, which is enough, since a step has more arithmetic than bytes.
 #include <algorithm>
 #include <cstring>
 
@@ -24,8 +25,11 @@ namespace tandem {
 namespace {
 thread_local Scratch packed_a_scratch;
 thread_local Scratch packed_b_scratch;
-constexpr std::int64_t kKBlockMax = 256;  // slivers of both operands fit into the first-level cache
+constexpr std::int64_t kKBlockMax = 768;
 constexpr std::int64_t kRowSliversPerTask = 16;
+constexpr std::int64_t kColumnSliversPerTask = 8;  // of packing
+constexpr std::int64_t kStepsAhead = 8;            // of the fetches in the inner loop
+constexpr std::int64_t kPackSteps = 16;  // along K at a time, where the operand lies across K
 }  // namespace
 }  // namespace tandem
 #endif
@@ -41,32 +45,59 @@ constexpr int kTileColumns = 2 * kLanes;
 // As many rows as leave registers for one row of B (two vectors) and one element of A.
 constexpr int kTileRows = kLanes >= 16 ? 14 : 6;
 
-/// out[k * kWidth + r] = source[r * ld + k] for `rows` <= kWidth rows; the rest becomes zero.
+/// The 128-bit blocks of v, one to every `stride` elements.
+template <class D>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> v, float* out, std::int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    hn::StoreU(v, d, out);
+  } else {
+    const hn::Half<D> half;
+    constexpr std::int64_t kBlocks = hn::MaxLanes(hn::Half<D>()) / 4;
+    store_blocks(half, hn::LowerHalf(half, v), out, stride);
+    store_blocks(half, hn::UpperHalf(half, v), out + kBlocks * stride, stride);
+  }
+}
+
+/// pack_along_k() of whole vectors of D from element k on; returns where it stopped.
+template <int kWidth, class D, class T>
+std::int64_t pack_vectors(D d, const T* source, std::int64_t ld, std::int64_t k, std::int64_t kc,
+                          float* out) {
+  const hn::Repartition<double, D> dd;
+  constexpr std::int64_t kStep = hn::MaxLanes(D());
+  for (; k + kStep <= kc; k += kStep) {
+#pragma clang loop unroll(full)
+    for (int step = 0; step < kWidth; step += 4) {
+      const int r = std::min(step, kWidth - 4);  // the last block may overlap the one before
+      const T* from = source + r * ld + k;
+      const auto r0 = load_f32(d, from);
+      const auto r1 = load_f32(d, from + ld);
+      const auto r2 = load_f32(d, from + 2 * ld);
+      const auto r3 = load_f32(d, from + 3 * ld);
+      const auto a01 = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
+      const auto a23 = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
+      const auto b01 = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
+      const auto b23 = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
+      float* to = out + k * kWidth + r;
+      const auto store = [&](auto v, std::int64_t j) HWY_ATTR {
+        store_blocks(d, hn::BitCast(d, v), to + j * kWidth, 4 * kWidth);
+      };
+      store(hn::InterleaveLower(dd, a01, a23), 0);
+      store(hn::InterleaveUpper(dd, a01, a23), 1);
+      store(hn::InterleaveLower(dd, b01, b23), 2);
+      store(hn::InterleaveUpper(dd, b01, b23), 3);
+    }
+  }
+  return k;
+}
+
+/// out[k * kWidth + r] = source[r * ld + k] for `rows` <= kWidth rows; the rest becomes zero. A cache line of the source is
+/// read at once: rows a power of two apart would push each other out of the cache before one came back to it.
 template <int kWidth, class T>
 void pack_along_k(const T* source, std::int64_t ld, int rows, std::int64_t kc, float* out) {
-  const F32x4 d;
-  const hn::Repartition<double, F32x4> dd;
   std::int64_t k = 0;
   if (rows == kWidth) {
-    for (; k + 4 <= kc; k += 4) {
-      for (int step = 0; step < kWidth; step += 4) {
-        const int r = std::min(step, kWidth - 4);  // the last block may overlap the one before
-        const T* from = source + r * ld + k;
-        const auto r0 = load_f32(d, from);
-        const auto r1 = load_f32(d, from + ld);
-        const auto r2 = load_f32(d, from + 2 * ld);
-        const auto r3 = load_f32(d, from + 3 * ld);
-        const auto a01 = hn::BitCast(dd, hn::InterleaveLower(d, r0, r1));
-        const auto a23 = hn::BitCast(dd, hn::InterleaveLower(d, r2, r3));
-        const auto b01 = hn::BitCast(dd, hn::InterleaveUpper(d, r0, r1));
-        const auto b23 = hn::BitCast(dd, hn::InterleaveUpper(d, r2, r3));
-        float* to = out + k * kWidth + r;
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, a01, a23)), d, to);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, a01, a23)), d, to + kWidth);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dd, b01, b23)), d, to + 2 * kWidth);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dd, b01, b23)), d, to + 3 * kWidth);
-      }
-    }
+    k = pack_vectors<kWidth>(F32(), source, ld, k, kc, out);
+    k = pack_vectors<kWidth>(F32x4(), source, ld, k, kc, out);
   }
   const hn::FixedTag<float, 1> d1;
   for (; k < kc; ++k) {
@@ -102,26 +133,43 @@ void pack_across_k(const T* source, std::int64_t ld, int rows, std::int64_t read
   }
 }
 
-/// Packs kWidth rows (of A, or columns of B) from `first`, elements [k0, k0 + kc) of each. `along` and `across`: strides
-/// of the operand along K and from row to row.
+/// An operand as packing sees it: rows of A, or columns of B.
+struct Lines {
+  const GemmOperand& operand;
+  std::int64_t along, across;  // strides along K and from line to line
+  std::int64_t count;
+};
+
+/// Packs `slivers` slivers of kWidth lines from sliver `first`, elements [k0, k0 + kc) of each. Where lines lie across K, a
+/// few steps of K at a time for all of them: what is left of a cache line then goes into the next sliver while the line is
+/// still near.
 template <int kWidth, class T>
-void pack_typed(const T* data, std::int64_t along, std::int64_t across, std::int64_t first,
-                std::int64_t last, std::int64_t k0, std::int64_t kc, float* out) {
-  const int rows = static_cast<int>(std::min<std::int64_t>(kWidth, last - first));
-  const T* source = data + first * across + k0 * along;
-  if (along == 1) {
-    pack_along_k<kWidth>(source, across, rows, kc, out);
-  } else {
-    pack_across_k<kWidth>(source, along, rows, last - first, kc, out);
+void pack_typed(const Lines& lines, std::int64_t first, std::int64_t slivers, std::int64_t k0,
+                std::int64_t kc, float* out) {
+  const auto* data = static_cast<const T*>(lines.operand.data);
+  const std::int64_t steps = lines.along == 1 ? kc : std::min(kc, kPackSteps);
+  for (std::int64_t k = 0; k < kc; k += steps) {
+    const std::int64_t count = std::min(steps, kc - k);
+    for (std::int64_t s = 0; s < slivers; ++s) {
+      const std::int64_t line = (first + s) * kWidth;
+      const std::int64_t left = lines.count - line;
+      const int rows = static_cast<int>(std::min<std::int64_t>(kWidth, left));
+      const T* source = data + line * lines.across + (k0 + k) * lines.along;
+      float* to = out + (s * kc + k) * kWidth;
+      if (lines.along == 1) {
+        pack_along_k<kWidth>(source, lines.across, rows, count, to);
+      } else {
+        pack_across_k<kWidth>(source, lines.along, rows, left, count, to);
+      }
+    }
   }
 }
 
 template <int kWidth>
-void pack(const void* data, DType type, std::int64_t along, std::int64_t across, std::int64_t first,
-          std::int64_t last, std::int64_t k0, std::int64_t kc, float* out) {
-  with_element(type, [&](auto element) HWY_ATTR {
-    pack_typed<kWidth>(static_cast<const decltype(element)*>(data), along, across, first, last, k0,
-                       kc, out);
+void pack(const Lines& lines, std::int64_t first, std::int64_t slivers, std::int64_t k0,
+          std::int64_t kc, float* out) {
+  with_element(lines.operand.type, [&](auto element) HWY_ATTR {
+    pack_typed<kWidth, decltype(element)>(lines, first, slivers, k0, kc, out);
   });
 }
 
@@ -151,7 +199,7 @@ HWY_INLINE void finish_partial(const float* sums, const TileTarget<T>& to) {
 
 template <class T>
 void tile(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-          const float* ahead, const TileTarget<T>& to) {
+          const TileTarget<T>& to) {
   const F32 d;
   hn::Vec<F32> sum0[kTileRows];
   hn::Vec<F32> sum1[kTileRows];
@@ -160,26 +208,29 @@ void tile(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRIC
     sum0[i] = hn::Zero(d);
     sum1[i] = hn::Zero(d);
   }
-  // The tile of C is needed at the end; fetched here, it has arrived by then.
-  for (int i = 0; i < to.rows; ++i) {
-    const T* row = (to.initial != nullptr ? to.initial + i * to.initial_ld : to.c + i * to.ld);
+  const T* row = to.initial != nullptr ? to.initial : to.c;
+  const std::int64_t row_ld = to.initial != nullptr ? to.initial_ld : to.ld;
+  std::int64_t k = 0;
+  for (int part = 0; part < to.rows; ++part, row += row_ld) {
+    // The tile of C is needed at the end. Its rows are fetched one after another: all at once they would keep those of
+    // A and B waiting.
     hwy::Prefetch(row);
     hwy::Prefetch(row + kLanes);
-  }
-  for (std::int64_t k = 0; k < kc; ++k) {
-    hwy::Prefetch(ahead);
-    hwy::Prefetch(ahead + kLanes);
-    ahead += kTileColumns;
-    const auto b0 = hn::Load(d, b);
-    const auto b1 = hn::Load(d, b + kLanes);
+    for (const std::int64_t end = (part + 1) * kc / to.rows; k < end; ++k) {
+      hwy::Prefetch(b + kStepsAhead * kTileColumns);
+      hwy::Prefetch(b + kStepsAhead * kTileColumns + kLanes);
+      hwy::Prefetch(a + 2 * kStepsAhead * kTileRows);
+      const auto b0 = hn::Load(d, b);
+      const auto b1 = hn::Load(d, b + kLanes);
 #pragma clang loop unroll(full)
-    for (int i = 0; i < kTileRows; ++i) {
-      const auto ai = hn::Set(d, a[i]);
-      sum0[i] = hn::MulAdd(ai, b0, sum0[i]);
-      sum1[i] = hn::MulAdd(ai, b1, sum1[i]);
+      for (int i = 0; i < kTileRows; ++i) {
+        const auto ai = hn::Set(d, a[i]);
+        sum0[i] = hn::MulAdd(ai, b0, sum0[i]);
+        sum1[i] = hn::MulAdd(ai, b1, sum1[i]);
+      }
+      a += kTileRows;
+      b += kTileColumns;
     }
-    a += kTileRows;
-    b += kTileColumns;
   }
   if (to.columns == kTileColumns) {
 #pragma clang loop unroll(full)
@@ -225,32 +276,16 @@ struct Product {
     std::int64_t k0 = 0;
     do {  // once where K is empty: C then becomes its start
       const std::int64_t kc = std::min(k_block, p.k - k0);
-      pack_rows(part.row_begin, rows, k0, kc, packed_a);
+      pack<kTileRows>({p.a, p.a.column_stride, p.a.row_stride, p.m}, part.row_begin, rows, k0, kc,
+                      packed_a);
       for (std::int64_t c = part.column_begin; c < part.column_end; ++c) {
         const float* b = packed_b + panel(k0) + c * kTileColumns * kc;
         for (std::int64_t r = 0; r < rows; ++r) {
-          // While the last tile still reads this sliver of B, the next one is on its way.
-          const float* ahead = r + 1 == rows ? b + kTileColumns * kc : b;
-          tile<T>(kc, packed_a + r * kTileRows * kc, b, ahead,
-                  target(part.row_begin + r, c, k0 == 0));
+          tile<T>(kc, packed_a + r * kTileRows * kc, b, target(part.row_begin + r, c, k0 == 0));
         }
       }
       k0 += k_block;
     } while (k0 < p.k);
-  }
-
-  /// Slivers of A from tile `first`. Where they lie across K, a few rows of K at a time for all of them: what is left of
-  /// a cache line then goes into the next sliver while the line is still near.
-  void pack_rows(std::int64_t first, std::int64_t rows, std::int64_t k0, std::int64_t kc,
-                 float* packed_a) const {
-    const std::int64_t step = p.a.column_stride == 1 ? kc : std::min<std::int64_t>(kc, 16);
-    for (std::int64_t k = 0; k < kc; k += step) {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        pack<kTileRows>(p.a.data, p.a.type, p.a.column_stride, p.a.row_stride,
-                        (first + r) * kTileRows, p.m, k0 + k, std::min(step, kc - k),
-                        packed_a + r * kTileRows * kc + k * kTileRows);
-      }
-    }
   }
 
   [[nodiscard]] TileTarget<T> target(std::int64_t row_tile, std::int64_t column_tile,
@@ -285,13 +320,15 @@ void gemm_typed(const GemmProblem& p) {
   auto* packed_b = packed_b_scratch.get<float>(
       static_cast<std::size_t>(grid.column_tiles * kTileColumns * std::max<std::int64_t>(p.k, 1)));
   const Product<T> product{p, grid, k_block, packed_b};
-  parallel_tasks(grid.column_tiles, [&](std::int64_t c) {
-    for (std::int64_t k0 = 0; k0 < p.k; k0 += k_block) {
-      const std::int64_t kc = std::min(k_block, p.k - k0);
-      pack<kTileColumns>(p.b.data, p.b.type, p.b.row_stride, p.b.column_stride, c * kTileColumns,
-                         p.n, k0, kc, packed_b + product.panel(k0) + c * kTileColumns * kc);
-    }
-  });
+  const Lines columns = {p.b, p.b.row_stride, p.b.column_stride, p.n};
+  parallel_blocks(grid.column_tiles, kColumnSliversPerTask,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t k0 = 0; k0 < p.k; k0 += k_block) {
+                      const std::int64_t kc = std::min(k_block, p.k - k0);
+                      pack<kTileColumns>(columns, begin, end - begin, k0, kc,
+                                         packed_b + product.panel(k0) + begin * kTileColumns * kc);
+                    }
+                  });
   parallel_tasks(grid.tasks(), [&](std::int64_t task) { product.multiply(grid.part(task)); });
 }
 
