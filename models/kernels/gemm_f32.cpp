@@ -197,14 +197,15 @@ HWY_INLINE void finish_partial(const float* sums, const TileTarget<T>& to) {
   }
 }
 
-template <class T>
-void tile(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-          const TileTarget<T>& to) {
+/// The first kRows rows of a tile.
+template <int kRows, class T>
+void tile_rows(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+               const TileTarget<T>& to) {
   const F32 d;
-  hn::Vec<F32> sum0[kTileRows];
-  hn::Vec<F32> sum1[kTileRows];
+  hn::Vec<F32> sum0[kRows];
+  hn::Vec<F32> sum1[kRows];
 #pragma clang loop unroll(full)
-  for (int i = 0; i < kTileRows; ++i) {
+  for (int i = 0; i < kRows; ++i) {
     sum0[i] = hn::Zero(d);
     sum1[i] = hn::Zero(d);
   }
@@ -223,7 +224,7 @@ void tile(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRIC
       const auto b0 = hn::Load(d, b);
       const auto b1 = hn::Load(d, b + kLanes);
 #pragma clang loop unroll(full)
-      for (int i = 0; i < kTileRows; ++i) {
+      for (int i = 0; i < kRows; ++i) {
         const auto ai = hn::Set(d, a[i]);
         sum0[i] = hn::MulAdd(ai, b0, sum0[i]);
         sum1[i] = hn::MulAdd(ai, b1, sum1[i]);
@@ -234,7 +235,7 @@ void tile(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRIC
   }
   if (to.columns == kTileColumns) {
 #pragma clang loop unroll(full)
-    for (int i = 0; i < kTileRows; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       if (i < to.rows) {
         T* row = to.c + i * to.ld;
         if (to.initial != nullptr) {
@@ -248,13 +249,25 @@ void tile(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RESTRIC
     }
     return;
   }
-  HWY_ALIGN float sums[kTileRows * kTileColumns];
+  HWY_ALIGN float sums[kRows * kTileColumns];
 #pragma clang loop unroll(full)
-  for (int i = 0; i < kTileRows; ++i) {
+  for (int i = 0; i < kRows; ++i) {
     hn::Store(sum0[i], d, sums + i * kTileColumns);
     hn::Store(sum1[i], d, sums + i * kTileColumns + kLanes);
   }
   finish_partial(sums, to);
+}
+
+/// A tile that ends C may have few rows: then no more than needed are computed.
+template <class T, int kRows = kTileRows>
+void tile(std::int64_t kc, const float* a, const float* b, const TileTarget<T>& to) {
+  constexpr int kFewer = kRows > 8 ? 8 : 4;
+  if constexpr (kRows > kFewer) {
+    if (to.rows <= kFewer) {
+      return tile<T, kFewer>(kc, a, b, to);
+    }
+  }
+  tile_rows<kRows>(kc, a, b, to);
 }
 
 template <class T>

@@ -1,7 +1,7 @@
 // models/kernels/lanes-inl.hpp — loops over rows of fp32, bf16 or fp16 in fp32 vectors, compiled once per SIMD target.
 //
 // Included after actors/kernels/vector-inl.hpp inside the foreach_target passes (hence no #pragma once). A row's tail goes
-// one element at a time through the same expressions.
+// four elements at a time, and then one at a time, through the same expressions.
 #if defined(TANDEM_MODELS_KERNELS_LANES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_MODELS_KERNELS_LANES_INL
 #undef TANDEM_MODELS_KERNELS_LANES_INL
@@ -20,6 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
 using Lanes = hn::CappedTag<float, 16>;
+using FourLanes = hn::FixedTag<float, 4>;
 using OneLane = hn::FixedTag<float, 1>;
 
 /// The type that the bits T stand for.
@@ -41,7 +42,7 @@ void with_element(DType type, Call call) {
   }
 }
 
-/// body(tag, i) for i = 0, lanes, 2 lanes ... below n, then one by one.
+/// body(tag, i) for i = 0, lanes, 2 lanes ... below n, then by fours, then one by one.
 template <class Body>
 HWY_INLINE void for_lanes(std::int64_t n, Body body) {
   const Lanes d;
@@ -49,6 +50,9 @@ HWY_INLINE void for_lanes(std::int64_t n, Body body) {
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     body(d, i);
+  }
+  for (; i + 4 <= n; i += 4) {
+    body(FourLanes(), i);
   }
   for (; i < n; ++i) {
     body(OneLane(), i);
@@ -72,6 +76,12 @@ HWY_INLINE float sum_lanes(std::int64_t n, Term term) {
     i += lanes;
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  const FourLanes d4;
+  auto fours = hn::Zero(d4);
+  for (; i + 4 <= n; i += 4) {
+    fours = hn::Add(fours, term(d4, i));
+  }
+  sum += hn::GetLane(hn::SumOfLanes(d4, fours));
   for (; i < n; ++i) {
     sum += hn::GetLane(term(OneLane(), i));
   }
@@ -90,6 +100,11 @@ HWY_INLINE float max_lanes(const T* row, std::int64_t n) {
       best = hn::Max(best, load_f32(d, row + i));
     }
     largest = hn::GetLane(hn::MaxOfLanes(d, best));
+  }
+  const FourLanes d4;
+  for (; i + 4 <= n; i += 4) {
+    const float value = hn::GetLane(hn::MaxOfLanes(d4, load_f32(d4, row + i)));
+    largest = value > largest ? value : largest;
   }
   for (; i < n; ++i) {
     const float value = hn::GetLane(load_f32(OneLane(), row + i));
