@@ -48,7 +48,7 @@ struct Weighted {
     if constexpr (std::is_same_v<D, Lanes>) {
       slopes = hn::MulAdd(a, da, slopes);
     } else {
-      rest += hn::GetLane(hn::Mul(a, da));
+      rest += hn::GetLane(hn::SumOfLanes(d, hn::Mul(a, da)));
     }
     return hn::Mul(a, hn::Set(d, weight));
   }
