@@ -27,7 +27,8 @@ namespace tandem {
 
 using ReducedGradient = GradientNorm;
 
-/// The reply: padded_elements of the bucket's block type for each block, lent until GradientReady. `ticket`: of the gradients' slot pool.
+/// The reply: padded_elements of the bucket's block type for each block, lent until GradientReady. `ticket`: of the
+/// gradients' slot pool.
 struct AcquireGradient {
   using Reply = std::byte*;
   std::uint64_t ticket = 0;

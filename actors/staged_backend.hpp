@@ -12,7 +12,8 @@
 // This is also how several ranks share one accelerator: the inner back end is the host's shared memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave, and what its options say; everything else is the
-// host's. An operand lies on the same side on all ranks. An operation without device memory is the inner back end's, untouched.
+// host's. An operand lies on the same side on all ranks. An operation without device memory is the inner back end's,
+// untouched.
 // What the compute stream still does with a block (begin_behind) is waited for on the device, by the streams of the copies.
 // Buffers: operands are lent until the task ends, by whatever end: copies under way are waited for first.
 // Nothing is allocated per operation after the start, but for what the device's own queues take.

@@ -7,8 +7,8 @@
 // Both groups have back ends of their own, so that neither waits for what all ranks do. The exchange group's rank j is
 // rank j * D + d. So the blocks of a gradient, added one after another and each in its ranks' order, are added in the
 // order of all ranks: the bits of experts that every rank has.
-// Thread rule: of the loop's thread, but all_to_all(), which is the compute lane's. Failure: that of the back ends (PeerLost);
-// abandon() ends a lane's wait, too.
+// Thread rule: of the loop's thread, but all_to_all(), which is the compute lane's. Failure: that of the back ends
+// (PeerLost); abandon() ends a lane's wait, too.
 #pragma once
 
 #include <cstddef>
