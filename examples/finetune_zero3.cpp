@@ -89,7 +89,7 @@ int finetune(FinetuneFlags flags) {
   }
   metrics.note(plan_line(planned.plan));
   metrics.note(planned.placement);
-  if (demo) {
+  if (demo && flags.samples) {
     show_samples(metrics, "before training", pretrained, engine, *dataset);
   }
 
@@ -108,7 +108,7 @@ int finetune(FinetuneFlags flags) {
 
   // What remains of it: model/, summary, trace.
   engine.drain();
-  if (demo) {
+  if (demo && flags.samples) {
     show_samples(metrics, "after training", pretrained, engine, *dataset);
   }
   pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model");

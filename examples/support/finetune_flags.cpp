@@ -42,6 +42,8 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       ->capture_default_str();
   app.add_option("--bench_steps", f.bench_steps, "Stop after N steps; 0: by epochs")
       ->capture_default_str();
+  app.add_flag("--samples,!--no-samples", f.samples,
+               "The demo continues prompts before and after training");
   app.add_flag("--save_checkpoint", f.save_checkpoint, "Accepted: model/ is always saved");
   app.add_option("--dataset_name", f.dataset_name,
                  ".json or .jsonl with instruction, input, output, or a hub id in the cache")

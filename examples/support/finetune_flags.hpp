@@ -30,6 +30,7 @@ struct FinetuneFlags : RunFlags {
   // How long, and what to report.
   std::int64_t bench_steps = 100;
   std::string log_level = "INFO";
+  bool samples = true;  // of the demo
   bool save_checkpoint = false;
 };
 

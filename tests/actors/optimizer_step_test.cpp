@@ -16,6 +16,7 @@
 
 #include "tests/actors/float16_reference.hpp"
 #include "tests/actors/simd_targets.hpp"
+#include "tests/python.hpp"
 
 namespace tandem {
 namespace {
@@ -391,8 +392,7 @@ std::vector<float> read_file(const fs::path& path) {
 }
 
 TEST(OptimizerStepOracle, AgreesWithTorchOptim) {
-  const std::string python = TANDEM_SOURCE_DIR "/.venv/bin/python";
-  if (std::system((python + " -c 'import torch' 2>/dev/null").c_str()) != 0) {
+  if (!test::python_has("torch")) {
     GTEST_SKIP() << "no torch in the project's .venv (./tandem setup installs it)";
   }
   std::string pattern = (fs::temp_directory_path() / "tandem-optim-XXXXXX").string();
@@ -410,7 +410,10 @@ TEST(OptimizerStepOracle, AgreesWithTorchOptim) {
   }
   std::ofstream(folder / "cases.json") << cases << "]";
   const std::string script = TANDEM_SOURCE_DIR "/tests/actors/torch_optim.py";
-  ASSERT_EQ(std::system((python + " '" + script + "' '" + folder.string() + "'").c_str()), 0);
+  ASSERT_EQ(
+      std::system(
+          (std::string(test::kPython) + " '" + script + "' '" + folder.string() + "'").c_str()),
+      0);
   for (const Case& c : kCases) {
     if (*c.torch == '\0') {
       continue;

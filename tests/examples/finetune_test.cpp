@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 class Finetune : public TrainerTest {};
 
 TEST_F(Finetune, LeavesEveryArtefactAndTheLossFalls) {
-  const Finished done = demo("run", "--steps 30 --log_interval 1 --trace");
+  const Finished done = demo("run", "--steps 30 --log_interval 1 --trace --samples");
   ASSERT_EQ(done.code, 0) << done.err;
   EXPECT_THAT(done.out,
               testing::ContainsRegex("Step    1 \\| Loss: [0-9.]+ \\| Time: +[0-9]+ms \\| "
@@ -128,7 +128,8 @@ TEST_F(Finetune, AccumulationAndAConfigFileAreHonoured) {
 
 TEST_F(Finetune, ASignalFinishesTheStepAndLeavesWholeFiles) {
   const Finished done = shell(fmt::format(
-      "'{}' --output_dir '{}' --batch_size 4 --progress lines --log_interval 1 --steps 100000 & "
+      "'{}' --output_dir '{}' --batch_size 4 --progress lines --no-samples --log_interval 1 "
+      "--steps 100000 & "
       "pid=$!; while ! grep -q Step '{}' 2>/dev/null; do sleep 0.05; done; kill -INT $pid; wait "
       "$pid",
       kTrainer, path("run"), path(".out")));

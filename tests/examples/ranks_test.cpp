@@ -27,8 +27,9 @@ class Ranks : public TrainerTest {
 
   /// Flags of a short demo run.
   [[nodiscard]] std::string flags(const std::string& output, const std::string& more) const {
-    return fmt::format("--output_dir '{}' --batch_size 2 --progress off --no-tensorboard {}",
-                       path(output), more);
+    return fmt::format(
+        "--output_dir '{}' --batch_size 2 --progress off --no-tensorboard --no-samples {}",
+        path(output), more);
   }
   [[nodiscard]] Finished launch(int ranks, const std::string& command) const {
     return shell(fmt::format("'{}/tandem' launch -n {} -- {}", TANDEM_BIN_DIR, ranks, command));

@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/python.hpp"
+
 namespace tandem {
 
 struct Finished {
@@ -86,10 +88,10 @@ class TrainerTest : public testing::Test {
     return shell(fmt::format("'{}' {}", kTrainer, flags));
   }
 
-  /// A few demo steps with small batches; `flags` follow.
+  /// A few demo steps with small batches, without its samples; `flags` follow.
   [[nodiscard]] Finished demo(const std::string& output, const std::string& flags) const {
-    return train(
-        fmt::format("--output_dir '{}' --batch_size 4 --progress lines {}", path(output), flags));
+    return train(fmt::format("--output_dir '{}' --batch_size 4 --progress lines --no-samples {}",
+                             path(output), flags));
   }
 
   /// The raw text of a column of metrics.jsonl, so that equal means equal to the last digit.
@@ -110,9 +112,7 @@ class TrainerTest : public testing::Test {
     return values;
   }
 
-  [[nodiscard]] bool has_transformers() const {
-    return shell(fmt::format("'{}' -c 'import transformers'", kPython)).code == 0;
-  }
+  [[nodiscard]] static bool has_transformers() { return test::python_has("transformers"); }
   /// Transformers loads `model`, all of it, and computes what we do.
   void expect_transformers_agrees(const std::string& model) const {
     const Finished compared =
@@ -133,7 +133,7 @@ class TrainerTest : public testing::Test {
   static constexpr const char* kTrainer = TANDEM_BIN_DIR "/finetune_zero3";
   static constexpr const char* kDemo = TANDEM_SOURCE_DIR "/examples/demo";
   static constexpr const char* kShared = TANDEM_SOURCE_DIR "/../shared";
-  static constexpr const char* kPython = TANDEM_SOURCE_DIR "/.venv/bin/python";
+  static constexpr const char* kPython = test::kPython;
   std::filesystem::path folder_;
 };
 

@@ -18,6 +18,7 @@
 #include "models/io/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/python.hpp"
 
 namespace tandem {
 namespace {
@@ -129,8 +130,7 @@ for mine in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
 )";
 
 TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
-  const std::string python = TANDEM_SOURCE_DIR "/.venv/bin/python";
-  if (std::system(fmt::format("'{}' -c 'import transformers' 2>/dev/null", python).c_str()) != 0) {
+  if (!test::python_has("transformers")) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
   const fs::path folder = fs::path(testing::TempDir()) / fmt::format("described {}", ::getpid());
@@ -150,8 +150,8 @@ TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
     std::ofstream(folder / "ours" / file) << json << "}";
   }
   const int status =
-      std::system(fmt::format("'{0}' '{1}/compare.py' '{1}/ours' '{2}' >'{1}/log' 2>&1", python,
-                              folder.string(), kConfigs.string())
+      std::system(fmt::format("'{0}' '{1}/compare.py' '{1}/ours' '{2}' >'{1}/log' 2>&1",
+                              test::kPython, folder.string(), kConfigs.string())
                       .c_str());
   std::ifstream log(folder / "log");
   const std::string text(std::istreambuf_iterator<char>(log), {});

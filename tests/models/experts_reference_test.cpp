@@ -18,6 +18,7 @@
 #include "models/layers/plain.hpp"
 #include "tests/models/math_harness.hpp"
 #include "tests/models/tensor_file.hpp"
+#include "tests/python.hpp"
 
 namespace tandem {
 namespace {
@@ -104,16 +105,14 @@ const Case kCases[] = {
 class ExpertsReference : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    const std::string python = TANDEM_SOURCE_DIR "/.venv/bin/python";
-    if (std::system(fmt::format("'{}' -c 'import transformers' 2>/dev/null", python).c_str()) !=
-        0) {
+    if (!test::python_has("transformers")) {
       GTEST_SKIP() << "no Python with transformers in .venv";
     }
     folder_ = fs::path(testing::TempDir()) / fmt::format("experts {}", ::getpid());
     fs::create_directories(folder_);
     std::ofstream(folder_ / "make.py") << kScript;
     const int status = std::system(fmt::format("'{0}' '{1}/make.py' '{1}' '{2}' >'{1}/log' 2>&1",
-                                               python, folder_.string(), GetParam().config)
+                                               test::kPython, folder_.string(), GetParam().config)
                                        .c_str());
     ASSERT_EQ(status, 0) << std::ifstream(folder_ / "log").rdbuf();
   }

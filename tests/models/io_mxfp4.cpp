@@ -11,6 +11,7 @@
 #include "models/io/checkpoint_layout.hpp"
 #include "models/io/mxfp4.hpp"
 #include "tests/models/io_support.hpp"
+#include "tests/python.hpp"
 
 namespace tandem {
 namespace {
@@ -186,8 +187,7 @@ save_file({n[:-7]: convert_moe_packed_tensors(packed[n], packed[n[:-7] + "_scale
 )";
 
 TEST(IoMxfp4, TransformersWidensToTheSameValues) {
-  const std::string python = TANDEM_SOURCE_DIR "/.venv/bin/python";
-  if (std::system(fmt::format("'{}' -c 'import transformers' 2>/dev/null", python).c_str()) != 0) {
+  if (!test::python_has("transformers")) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
   const TempDir dir;
@@ -198,7 +198,7 @@ TEST(IoMxfp4, TransformersWidensToTheSameValues) {
       std::system(
           fmt::format(
               "'{0}' '{1}/widen.py' '{1}/model.safetensors' '{1}/wide.safetensors' >'{1}/log' 2>&1",
-              python, dir.path().string())
+              test::kPython, dir.path().string())
               .c_str()),
       0)
       << test::get(dir / "log");
