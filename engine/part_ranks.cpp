@@ -71,9 +71,9 @@ LaneExchange::~LaneExchange() {
 }
 
 void LaneExchange::finish(std::exception_ptr error) noexcept {
-  State* const state = std::exchange(state_, nullptr);
+  const std::shared_ptr<State> state = std::move(state_);
   state->error = std::move(error);
-  state->done.release();  // from here on the lane may go on, and the state end
+  state->done.release();
 }
 
 Task<> PartRanks::Exchanger::handle(LaneExchange exchange) {
@@ -87,12 +87,12 @@ Task<> PartRanks::Exchanger::handle(LaneExchange exchange) {
 }
 
 void PartRanks::all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) {
-  LaneExchange::State state;
+  const auto state = std::make_shared<LaneExchange::State>();
   const SendResult sent = exchanger_.address().send_blocking(
       LaneExchange({.from = from, .into = into, .bytes = piece_bytes}, state));
-  state.done.acquire();  // a message that was not taken has ended, too
-  if (state.error != nullptr) {
-    std::rethrow_exception(state.error);
+  state->done.acquire();  // a message that was not taken has ended, too
+  if (state->error != nullptr) {
+    std::rethrow_exception(state->error);
   }
   TANDEM_CHECK(sent == SendResult::kSent, "an exchange that was not taken has an error");
 }

@@ -38,10 +38,9 @@ class LaneExchange {
     std::binary_semaphore done{0};
     std::exception_ptr error;  // set before
   };
-  LaneExchange(AllToAllArguments arguments, State& state) noexcept
-      : arguments_(arguments), state_(&state) {}
-  LaneExchange(LaneExchange&& other) noexcept
-      : arguments_(other.arguments_), state_(std::exchange(other.state_, nullptr)) {}
+  LaneExchange(AllToAllArguments arguments, std::shared_ptr<State> state) noexcept
+      : arguments_(arguments), state_(std::move(state)) {}
+  LaneExchange(LaneExchange&& other) noexcept = default;
   LaneExchange& operator=(LaneExchange&& other) = delete;
   ~LaneExchange();
 
@@ -50,7 +49,7 @@ class LaneExchange {
 
  private:
   AllToAllArguments arguments_;
-  State* state_;  // null: finished, or moved from
+  std::shared_ptr<State> state_;  // also the lane's; null: finished, or moved from
 };
 
 class PartRanks final : public RankExchange {
