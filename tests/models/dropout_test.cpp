@@ -15,12 +15,15 @@
 #include "models/layers/plain.hpp"
 #include "models/layers/transformer_block.hpp"
 #include "models/pretrained.hpp"
+#include "tests/models/math_attention.hpp"
 #include "tests/models/math_harness.hpp"
 #include "tests/models/math_support.hpp"
 
 namespace tandem {
 namespace {
 
+using test::attention_by_the_book;
+using test::AttentionCase;
 using test::backward_both;
 using test::Input;
 using test::random;
@@ -131,40 +134,11 @@ TEST_P(DropoutLayers, OfASum) {
   EXPECT_LE(relative_error(residual.value.grad(), residual.reference.grad()), tolerance(type()));
 }
 
-struct AttentionCase {
-  std::int64_t batch, length, heads, kv_heads, head_dim, window;
-  bool sinks;
-};
-constexpr AttentionCase kAttentionCases[] = {{2, 7, 3, 3, 16, 0, false},
-                                             {2, 65, 4, 2, 32, 0, false},
-                                             {1, 200, 4, 2, 16, 64, false},
-                                             {2, 130, 6, 3, 16, 33, true},
-                                             {1, 66, 4, 1, 8, 0, true}};
-
-/// By the book, in double, with the mask as numbers.
-at::Tensor attention_of(const AttentionCase& c, const at::Tensor& qkv, const at::Tensor& sinks,
-                        const at::Tensor& mask) {
-  const auto heads_of = [&](std::int64_t first, std::int64_t count) {
-    return qkv.narrow(1, first * c.head_dim, count * c.head_dim)
-        .view({c.batch, c.length, count, c.head_dim})
-        .transpose(1, 2);
-  };
-  const std::int64_t group = c.heads / c.kv_heads;
-  const at::Tensor k = heads_of(c.heads, c.kv_heads).repeat_interleave(group, 1);
-  const at::Tensor v = heads_of(c.heads + c.kv_heads, c.kv_heads).repeat_interleave(group, 1);
-  at::Tensor scores = at::matmul(heads_of(0, c.heads), k.transpose(2, 3)) / std::sqrt(c.head_dim);
-  at::Tensor hidden = at::ones({c.length, c.length}, at::kBool).triu(1);
-  if (c.window > 0) {
-    hidden = hidden.logical_or(at::ones({c.length, c.length}, at::kBool).tril(-c.window));
-  }
-  scores = scores.masked_fill(hidden, -INFINITY);
-  if (c.sinks) {
-    scores = at::cat({scores, sinks.view({1, -1, 1, 1}).expand({c.batch, -1, c.length, 1})}, -1);
-  }
-  const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, c.length) *
-                             mask.view({c.batch, c.heads, c.length, c.length});
-  return at::matmul(weights, v).transpose(1, 2).reshape({c.batch * c.length, c.heads * c.head_dim});
-}
+constexpr AttentionCase kAttentionCases[] = {{2, 7, 3, 3, 16, false, false},
+                                             {2, 65, 4, 2, 32, false, false},
+                                             {1, 200, 4, 2, 16, false, false, 64},
+                                             {2, 130, 6, 3, 16, false, false, 33, true},
+                                             {1, 66, 4, 1, 8, false, false, 0, true}};
 
 TEST_P(DropoutLayers, OfAttention) {
   for (const AttentionCase& c : kAttentionCases) {
@@ -179,9 +153,10 @@ TEST_P(DropoutLayers, OfAttention) {
       SCOPED_TRACE(by_plain_operations ? "plain" : "fused");
       Input qkv(random({c.batch * c.length, (c.heads + 2 * c.kv_heads) * c.head_dim}, 1), type());
       test::Parameters sinks({random({c.heads}, 7)}, type());
-      const at::Tensor expected =
-          attention_of(c, qkv.reference, sinks.reference(0),
-                       factors(mask, c.batch * c.heads * c.length, c.length).to(at::kDouble));
+      const at::Tensor expected = attention_by_the_book(
+          c, qkv.reference,
+          {.sinks = sinks.reference(0),
+           .factors = factors(mask, c.batch * c.heads * c.length, c.length).to(at::kDouble)});
       const at::Tensor got =
           by_plain_operations
               ? plain::attention(qkv.value, c.length, shape,

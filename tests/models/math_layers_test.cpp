@@ -12,17 +12,21 @@
 #include "models/layers/norm_linear.hpp"
 #include "models/layers/plain.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/models/math_attention.hpp"
 #include "tests/models/math_support.hpp"
 
 namespace tandem {
 namespace {
 
+using test::attention_by_the_book;
+using test::AttentionCase;
 using test::backward_both;
 using test::expect_gradients;
 using test::Input;
 using test::Parameters;
 using test::random;
 using test::relative_error;
+using test::rms;
 using test::tolerance;
 
 class Layers : public testing::TestWithParam<at::ScalarType> {
@@ -35,10 +39,6 @@ class Layers : public testing::TestWithParam<at::ScalarType> {
 
 JoinedWeights join(Parameters& p, std::size_t begin, std::size_t count = 1) {
   return JoinedWeights(p.pointers(begin, count));
-}
-
-at::Tensor rms(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return x * at::rsqrt(x.pow(2).mean(-1, true) + eps) * weight;
 }
 
 TEST_P(Layers, NormLinearOfJoinedWeights) {
@@ -120,64 +120,9 @@ TEST_P(Layers, ActivatedLinear) {
   }
 }
 
-struct AttentionCase {
-  std::int64_t batch, length, heads, kv_heads, head_dim;
-  bool norms, rotary;
-  std::int64_t window = 0;
-  bool sinks = false;
-};
-
 std::shared_ptr<RotaryTable> usual_rotary(std::int64_t dim) {
   return std::make_shared<RotaryTable>(
       RotaryScaling{.kind = RotaryKind::kDefault, .theta = 1e4, .dim = dim});
-}
-
-at::Tensor rotated(const at::Tensor& x_BHTD, double theta) {
-  const std::int64_t dim = x_BHTD.size(-1);
-  const auto options = at::TensorOptions().dtype(at::kDouble);
-  const at::Tensor frequency = at::pow(theta, -at::arange(0, dim, 2, options) / dim);
-  const at::Tensor angle = at::outer(at::arange(x_BHTD.size(2), options), frequency);
-  const at::Tensor cosine = at::cat({angle, angle}, 1).cos();
-  const at::Tensor sine = at::cat({angle, angle}, 1).sin();
-  const at::Tensor halves =
-      at::cat({-x_BHTD.narrow(-1, dim / 2, dim / 2), x_BHTD.narrow(-1, 0, dim / 2)}, -1);
-  return x_BHTD * cosine + halves * sine;
-}
-
-/// Attention by the book, in double. sinks: [heads] or undefined.
-at::Tensor attention_of(const AttentionCase& c, const at::Tensor& qkv, const at::Tensor& q_norm,
-                        const at::Tensor& k_norm, const at::Tensor& sinks) {
-  const auto heads_of = [&](std::int64_t first, std::int64_t count) {
-    return qkv.narrow(1, first * c.head_dim, count * c.head_dim)
-        .view({c.batch, c.length, count, c.head_dim})
-        .transpose(1, 2);
-  };
-  at::Tensor q = heads_of(0, c.heads);
-  at::Tensor k = heads_of(c.heads, c.kv_heads);
-  const at::Tensor v = heads_of(c.heads + c.kv_heads, c.kv_heads);
-  if (c.norms) {
-    q = rms(q, q_norm, 1e-6);
-    k = rms(k, k_norm, 1e-6);
-  }
-  if (c.rotary) {
-    q = rotated(q, 1e4);
-    k = rotated(k, 1e4);
-  }
-  const std::int64_t group = c.heads / c.kv_heads;
-  at::Tensor scores =
-      at::matmul(q, k.repeat_interleave(group, 1).transpose(2, 3)) / std::sqrt(c.head_dim);
-  at::Tensor hidden = at::ones({c.length, c.length}, at::kBool).triu(1);
-  if (c.window > 0) {
-    hidden = hidden.logical_or(at::ones({c.length, c.length}, at::kBool).tril(-c.window));
-  }
-  scores = scores.masked_fill(hidden, -INFINITY);
-  if (c.sinks) {
-    scores = at::cat({scores, sinks.view({1, -1, 1, 1}).expand({c.batch, -1, c.length, 1})}, -1);
-  }
-  const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, c.length);
-  return at::matmul(weights, v.repeat_interleave(group, 1))
-      .transpose(1, 2)
-      .reshape({c.batch * c.length, c.heads * c.head_dim});
 }
 
 struct AttentionRun {
@@ -188,8 +133,9 @@ struct AttentionRun {
                 type),
         shape{c.heads, c.kv_heads, c.head_dim, 1e-6, c.rotary ? usual_rotary(c.head_dim) : nullptr,
               c.window},
-        reference(attention_of(c, qkv.reference, weights.reference(0), weights.reference(1),
-                               weights.reference(2))) {}
+        reference(attention_by_the_book(
+            c, qkv.reference,
+            {weights.reference(0), weights.reference(1), weights.reference(2), {}})) {}
   AttentionWeights fused(const AttentionCase& c) {
     return {c.norms ? join(weights, 0) : JoinedWeights(),
             c.norms ? join(weights, 1) : JoinedWeights(),
