@@ -107,7 +107,16 @@ Task<> ShmBackend::broadcast(BroadcastArguments a) {
 }
 
 Task<> ShmBackend::all_to_all(AllToAllArguments a) {
-  Operation op{.header = header_for(ShmKind::kAllToAll, numbers_[kGathers]++, a.bytes),
+  const ShmHeader header = header_for(ShmKind::kAllToAll, numbers_[kGathers]++, a.bytes);
+  if (a.bytes * world() <= kExchangeBytes) {
+    const std::size_t mine = rank() * a.bytes;
+    co_await trade_words(kGathers, {a.from, a.bytes * world()}, header,
+                         [a, mine](std::uint32_t from, const std::byte* words) {
+                           std::memcpy(a.into + from * a.bytes, words + mine, a.bytes);
+                         });
+    co_return;
+  }
+  Operation op{.header = header,
                .source = a.from,
                .scatters = true,
                .part_bytes = a.bytes,
@@ -185,15 +194,26 @@ Task<> ShmBackend::exchange(ExchangeArguments a) {
                         header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
 }
 
-// The words travel with the headers, so that everybody's arrival is all there is to wait for.
 Task<> ShmBackend::exchange_words(std::size_t lane, ExchangeArguments a, ShmHeader header) {
+  return trade_words(lane, {a.mine, a.bytes}, header,
+                     [a](std::uint32_t from, const std::byte* words) {
+                       if (a.bytes > 0) {
+                         std::memcpy(a.all + from * a.bytes, words, a.bytes);
+                       }
+                     });
+}
+
+// The words travel with the headers, so that everybody's arrival is all there is to wait for.
+template <class Take>
+Task<> ShmBackend::trade_words(std::size_t lane, std::span<const std::byte> mine, ShmHeader header,
+                               Take take) {
   const std::size_t place = board_.sequence(lane) % 2;
-  if (a.bytes > 0) {
-    std::memcpy(board_.own().lanes[lane].words[place].data(), a.mine, a.bytes);
+  if (!mine.empty()) {
+    std::memcpy(board_.own().lanes[lane].words[place].data(), mine.data(), mine.size());
   }
   co_await board_.arrive(lane, header);
-  for (std::uint32_t from = 0; from < world() && a.bytes > 0; ++from) {
-    std::memcpy(a.all + from * a.bytes, board_.of(from).lanes[lane].words[place].data(), a.bytes);
+  for (std::uint32_t from = 0; from < world(); ++from) {
+    take(from, board_.of(from).lanes[lane].words[place].data());
   }
   board_.finish(lane);
 }

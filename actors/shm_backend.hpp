@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,6 +102,10 @@ class ShmBackend final : public CollectiveBackend {
                     GradientNorm& norm) const;
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
   Task<> exchange_words(std::size_t lane, ExchangeArguments arguments, ShmHeader header);
+  /// At most kExchangeBytes of every rank; take(rank, its words) for each.
+  template <class Take>
+  Task<> trade_words(std::size_t lane, std::span<const std::byte> mine, ShmHeader header,
+                     Take take);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;
   [[nodiscard]] std::byte* stage_of(std::size_t lane, std::size_t step) const noexcept;
