@@ -31,17 +31,17 @@ bool UnitSpec::frozen() const noexcept {
 
 ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Residency& residency) {
   ParameterLayout layout{.block = residency.layout_of(unit),
-                         .gathered = residency.gathered_layout_of(unit),
-                         .expert_stride = tandem::expert_stride(unit)};
+                         .gathered = residency.gathered_layout_of(unit)};
+  const std::int64_t stride = expert_stride(unit);
   const std::int64_t runs = unit.experts / unit.parts;  // of a part
-  layout.part_elements = unit.experts == 1 ? unit.numel() : runs * layout.expert_stride;
+  layout.part_elements = unit.experts == 1 ? unit.numel() : runs * stride;
   const auto part_stride = static_cast<std::int64_t>(layout.gathered.padded_elements);
   const std::size_t of_run = unit.parameters.size() / static_cast<std::size_t>(unit.experts);
   std::int64_t next = 0;
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     if (i % of_run == 0) {
       const auto run = static_cast<std::int64_t>(i / of_run);
-      next = run / runs * part_stride + run % runs * layout.expert_stride;
+      next = run / runs * part_stride + run % runs * stride;
     }
     layout.offsets.push_back(next);
     next += unit.parameters[i].numel();

@@ -26,7 +26,6 @@ struct ParameterLayout {
   UnitLayout block;                   // the whole block and how ranks share it
   UnitLayout gathered;                // the block of a gather: of one part, if there are several
   std::int64_t part_elements = 0;     // of a part, without its padding: what would follow next
-  std::int64_t expert_stride = 0;
 
   static ParameterLayout of(const UnitSpec& unit, const Residency& residency);
   /// Where an element would be if parts lay together without padding: the same for every number of parts and ranks.

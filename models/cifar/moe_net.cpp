@@ -60,12 +60,8 @@ class MoeNetSegment final : public Segment {
   explicit MoeNetSegment(CifarMoe shape) : shape_(std::move(shape)) {}
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& /*input*/) const override {
-    std::size_t next = 0;
+    std::size_t next = kCifarTrunkParameters;
     const auto take = [&]() -> const at::Tensor& { return context.weights[next++]->value; };
-    std::vector<at::Tensor> trunk;
-    for (std::size_t i = 0; i < kCifarTrunkParameters; ++i) {
-      trunk.push_back(take());
-    }
     std::vector<at::Tensor> gates;
     for (std::size_t m = 0; m < shape_.experts.size(); ++m) {
       gates.push_back(take());
@@ -81,10 +77,7 @@ class MoeNetSegment final : public Segment {
     const at::Tensor last = take();
     const at::Tensor last_bias = take();
 
-    at::Tensor x =
-        fused_cifar_takes(last)
-            ? fused_cifar_trunk(context.batch.inputs, context.weights.first(kCifarTrunkParameters))
-            : cifar_trunk(context.batch.inputs.to(last.scalar_type()), trunk);
+    at::Tensor x = trunk(context);
     at::Tensor aux_loss;
     for (std::size_t m = 0; m < shape_.experts.size(); ++m) {
       Experts experts = [&](const at::Tensor& tokens) {
@@ -110,6 +103,19 @@ class MoeNetSegment final : public Segment {
   }
 
  private:
+  static at::Tensor trunk(const SegmentContext& context) {
+    const auto weights = context.weights.first(kCifarTrunkParameters);
+    const at::Tensor& first = weights.front()->value;
+    if (fused_cifar_takes(first)) {
+      return fused_cifar_trunk(context.batch.inputs, weights);
+    }
+    std::vector<at::Tensor> values;
+    for (const Weight* weight : weights) {
+      values.push_back(weight->value);
+    }
+    return cifar_trunk(context.batch.inputs.to(first.scalar_type()), values);
+  }
+
   /// One product for all experts. tokens: [E, C, 84].
   template <class Take>
   static at::Tensor expert_layers(Take& take, std::int64_t experts, const at::Tensor& tokens) {
