@@ -7,7 +7,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/distributed/thread_ranks.hpp"
 #include "engine/metrics/flops.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/engine/toy_training.hpp"
@@ -19,6 +18,7 @@ using ::testing::HasSubstr;
 using toy::arguments;
 using toy::Setting;
 using toy::train;
+using toy::train_on_ranks;
 using toy::TrainingRun;
 
 TEST(Accelerator, GivesTheBitsOfTheCpuOnOneRank) {
@@ -35,7 +35,7 @@ TEST(Accelerator, GivesTheBitsOfTheCpuOnOneRank) {
           setting.checkpointing = accumulation == 2;
           setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
           setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
-          EXPECT_TRUE(train(setting) == expected)
+          EXPECT_EQ(train(setting), expected)
               << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
               << accumulation;
         }
@@ -47,20 +47,14 @@ TEST(Accelerator, GivesTheBitsOfTheCpuOnOneRank) {
 TEST(Accelerator, GivesTheBitsOfTheCpuOnTwoRanks) {
   for (const std::string type : {"fp32", "bf16"}) {
     Setting setting{.accumulation = 2, .type = type};
-    const auto on_two = [&setting] {
-      const auto runs = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) {
-        return train(setting, 4, std::move(ranks));
-      });
-      EXPECT_TRUE(runs[0] == runs[1]);
-      return runs[0];
-    };
-    const TrainingRun expected = on_two();
+    const TrainingRun expected = train_on_ranks(setting, 2, 4);
     setting.device = DeviceKind::kSim;
     for (const int stage : {0, 1, 2, 3}) {
       for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
         setting.stage = stage;
         setting.overlap = overlap;
-        EXPECT_TRUE(on_two() == expected) << type << " stage " << stage << " " << name_of(overlap);
+        EXPECT_EQ(train_on_ranks(setting, 2, 4), expected)
+            << type << " stage " << stage << " " << name_of(overlap);
       }
     }
   }

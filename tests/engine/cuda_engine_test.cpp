@@ -44,7 +44,7 @@ TEST(CudaEngine, GivesTheBitsOfTheCpuOnOneRank) {
             setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
             setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
             const FakeRun fake(pace);
-            EXPECT_TRUE(train(FakeRun::on_gpu(setting, pace), 4) == expected)
+            EXPECT_EQ(train(FakeRun::on_gpu(setting, pace), 4), expected)
                 << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
                 << accumulation << ", " << pace.name;
             fake.expect_orderly();
@@ -65,7 +65,7 @@ TEST(CudaEngine, GivesTheBitsOfTheCpuOnTwoRanksThatShareAGpu) {
           setting.stage = stage;
           setting.overlap = overlap;
           const FakeRun fake(pace);
-          EXPECT_TRUE(toy::train_on_ranks(FakeRun::on_gpu(setting, pace), 2, 3) == expected)
+          EXPECT_EQ(toy::train_on_ranks(FakeRun::on_gpu(setting, pace), 2, 3), expected)
               << type << " stage " << stage << " " << name_of(overlap) << ", " << pace.name;
           fake.expect_orderly();
         }
@@ -142,7 +142,7 @@ TEST(CudaEngine, ReadsBackTheLossesOfManyMicroSteps) {
   const TrainingRun expected = train(setting, 1);
   const Pace pace{"quick", Duration(0), Duration(0)};
   const FakeRun fake(pace);
-  EXPECT_TRUE(train(FakeRun::on_gpu(setting, pace), 1) == expected);
+  EXPECT_EQ(train(FakeRun::on_gpu(setting, pace), 1), expected);
 }
 
 TEST(CudaEngine, RefusesWhatDoesNotFitByUnitAndSize) {
@@ -206,7 +206,7 @@ TEST(CudaEngine, TrainsOnWhereNothingCanBePinnedAndSaysSoOnce) {
   fake.cuda.pinned_limit = 0;
   fake.cuda.pageable_is_wrong = false;
   ::testing::internal::CaptureStderr();
-  EXPECT_TRUE(train(FakeRun::on_gpu(setting, kPaces[0]), 2) == expected);
+  EXPECT_EQ(train(FakeRun::on_gpu(setting, kPaces[0]), 2), expected);
   const std::string said = ::testing::internal::GetCapturedStderr();
   const std::string words = "for gpu 0 (fake); copies are slower";
   EXPECT_THAT(said, HasSubstr(words));
@@ -288,7 +288,7 @@ TEST(CudaEngine, RealGivesOneRunsBitsAtEveryStageAndOverlap) {
            {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
         setting.stage = stage;
         setting.overlap = overlap;
-        EXPECT_TRUE(train(setting) == expected)
+        EXPECT_EQ(train(setting), expected)
             << type << " stage " << stage << " " << name_of(overlap);
       }
     }
@@ -302,7 +302,7 @@ TEST(CudaEngine, RealTwoRanksShareTheGpu) {
   const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
   setting.stage = 1;
   setting.overlap = Overlap::kOff;
-  EXPECT_TRUE(toy::train_on_ranks(setting, 2, 3) == expected);
+  EXPECT_EQ(toy::train_on_ranks(setting, 2, 3), expected);
 }
 
 TEST(CudaEngine, RealEvaluatesAndGivesLogits) {

@@ -41,7 +41,7 @@ TEST_P(CudaPlaces, ChangeNoBit) {
       [&](const Setting& there, const std::string& what) {
         const Pace& pace = kPaces[++turn % std::size(kPaces)];
         const FakeRun fake(pace);
-        EXPECT_TRUE(train_on_ranks(FakeRun::on_gpu(there, pace), world_size, 4) == expected)
+        EXPECT_EQ(train_on_ranks(FakeRun::on_gpu(there, pace), world_size, 4), expected)
             << what << ", " << pace.name;
         fake.expect_orderly();
       });
@@ -65,7 +65,7 @@ TEST(CudaPlaces, ChangeNoBitInAnyLayout) {
           setting.places = places;
           setting.stage = layout == StateLayout::kSplit ? 3 : 2;
           const FakeRun fake(pace);
-          EXPECT_TRUE(toy::train(FakeRun::on_gpu(setting, pace), 4) == expected)
+          EXPECT_EQ(toy::train(FakeRun::on_gpu(setting, pace), 4), expected)
               << name_of(layout) << " " << type << " places " << &places - kAllPlaces << ", "
               << pace.name;
           fake.expect_orderly();
@@ -82,8 +82,7 @@ TEST(CudaPlaces, AreThoseOfThePlacementFlag) {
   for (const Placement placement : {Placement::kGpu, Placement::kStream, Placement::kCpu}) {
     setting.placement = placement;
     const FakeRun fake(kPaces[1]);
-    EXPECT_TRUE(toy::train(FakeRun::on_gpu(setting, kPaces[1]), 3) == expected)
-        << name_of(placement);
+    EXPECT_EQ(toy::train(FakeRun::on_gpu(setting, kPaces[1]), 3), expected) << name_of(placement);
   }
 }
 
@@ -191,7 +190,7 @@ TEST(CudaPlaces, RealUpdatesHaveTheBitsOfTheHosts) {
         for (const int stage : {0, 3}) {
           setting.places = places;
           setting.stage = stage;
-          EXPECT_TRUE(toy::train(setting) == expected)
+          EXPECT_EQ(toy::train(setting), expected)
               << name_of(layout) << " accumulation " << accumulation << " places "
               << &places - kAllPlaces << " stage " << stage;
         }

@@ -67,7 +67,7 @@ TrainingRun train_over_nccl(const Setting& setting, int world, int steps) {
     return toy::train(setting, steps, std::make_shared<NcclThreadRank>(std::move(thread), peers));
   });
   for (const TrainingRun& run : runs) {
-    EXPECT_TRUE(run == runs.front());
+    EXPECT_EQ(run, runs.front());
   }
   return runs.front();
 }
@@ -85,7 +85,7 @@ TEST(CudaRanks, OverNcclGiveTheBitsOfRanksOnTheCpu) {
           setting.overlap = overlap;
           const FakeCuda cuda(Clock::real());
           const FakeNccl nccl;
-          EXPECT_TRUE(train_over_nccl(setting, 2, 3) == expected)
+          EXPECT_EQ(train_over_nccl(setting, 2, 3), expected)
               << type << " stage " << stage << " " << name_of(overlap);
           EXPECT_EQ(cuda.frees_in_use(), 0);
         }
@@ -107,7 +107,7 @@ TEST(CudaRanks, OverNcclTakeStateOntoTheirGpus) {
         setting.stage = stage;
         const FakeCuda cuda(Clock::real());
         const FakeNccl nccl;
-        EXPECT_TRUE(train_over_nccl(setting, 2, 3) == expected)
+        EXPECT_EQ(train_over_nccl(setting, 2, 3), expected)
             << type << " stage " << stage << " " << name_of(placement);
         EXPECT_EQ(cuda.frees_in_use(), 0);
       }

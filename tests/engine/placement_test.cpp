@@ -44,8 +44,7 @@ TEST_P(PlacesOnRanks, ChangeNoBit) {
             : std::initializer_list<Overlap>{Overlap::kOff, Overlap::kComm, Overlap::kOffload,
                                              Overlap::kFull};
     toy::in_every_place(setting, overlaps, [&](const Setting& there, const std::string& what) {
-      EXPECT_TRUE(train_on_ranks(there, world_size, 6) == expected)
-          << "clip " << clip << " " << what;
+      EXPECT_EQ(train_on_ranks(there, world_size, 6), expected) << "clip " << clip << " " << what;
     });
   }
 }
@@ -64,7 +63,7 @@ TEST(Places, ChangeNoBitInAnyLayout) {
       for (const int stage : {2, 3}) {
         setting.places = places;
         setting.stage = stage;
-        EXPECT_TRUE(toy::train(setting) == expected) << name_of(layout) << " stage " << stage;
+        EXPECT_EQ(toy::train(setting), expected) << name_of(layout) << " stage " << stage;
       }
     }
   }

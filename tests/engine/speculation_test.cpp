@@ -33,7 +33,7 @@ TEST_P(SpeculationOnRanks, ChangesNoBit) {
         setting.stage = stage;
         setting.forced_misses = misses;
         setting.inflight_buckets = misses == 0.05 ? 1 : 0;
-        EXPECT_TRUE(train_on_ranks(setting, world_size, 8) == expected)
+        EXPECT_EQ(train_on_ranks(setting, world_size, 8), expected)
             << "clip " << clip << " stage " << stage << " misses " << misses;
       }
     }

@@ -35,7 +35,7 @@ TEST(Stages, GiveTheSameBitsOnOneRank) {
             setting.stage = stage;
             setting.overlap = overlap;
             setting.persistent_elements = persistent_elements;
-            EXPECT_TRUE(train(setting) == expected)
+            EXPECT_EQ(train(setting), expected)
                 << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
                 << accumulation << " persistent " << persistent_elements;
           }
@@ -62,14 +62,14 @@ TEST_P(StagesOnRanks, GiveTheSameBits) {
       setting.stage = stage;
       setting.overlap = overlap;
       setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
-      EXPECT_TRUE(train_on_ranks(setting, ranks.world_size, 5) == expected)
+      EXPECT_EQ(train_on_ranks(setting, ranks.world_size, 5), expected)
           << "stage " << stage << " " << name_of(overlap);
     }
   }
   if (type == "fp32") {
     // One rank with all of the step's micro-batches.
     setting.accumulation *= ranks.world_size;
-    EXPECT_TRUE(train(setting, 5) == expected) << "world 1";
+    EXPECT_EQ(train(setting, 5), expected) << "world 1";
   }
 }
 

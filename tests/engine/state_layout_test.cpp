@@ -26,7 +26,7 @@ TEST(StateLayouts, SplitGivesTheBitsOfFp32) {
         setting.overlap = overlap;
         setting.stage = stage;
         setting.forced_misses = clip == 0 ? 0.5 : 0;
-        EXPECT_TRUE(train(setting, 8) == expected)
+        EXPECT_EQ(train(setting, 8), expected)
             << "clip " << clip << " " << name_of(overlap) << " stage " << stage;
       }
     }
@@ -49,13 +49,13 @@ TEST(StateLayouts, RoundedOnesGiveTheSameBitsUnderEverySchedule) {
           setting.stage = stage;
           setting.optimizer_threads = threads;
           setting.forced_misses = 0.3;
-          EXPECT_TRUE(train(setting, 8) == expected)
+          EXPECT_EQ(train(setting, 8), expected)
               << name_of(layout) << " " << type << " stage " << stage << " threads " << threads;
         }
       }
       if (type == "fp32") {  // where two ranks compute what one does
         setting.accumulation = 1;
-        EXPECT_TRUE(train_on_ranks(setting, 2, 8) == expected) << name_of(layout) << " 2 ranks";
+        EXPECT_EQ(train_on_ranks(setting, 2, 8), expected) << name_of(layout) << " 2 ranks";
       }
     }
   }

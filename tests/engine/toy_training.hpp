@@ -2,12 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "engine/distributed/thread_ranks.hpp"
@@ -24,6 +28,20 @@ struct TrainingRun {
   std::vector<std::vector<float>> weights;
   bool operator==(const TrainingRun&) const = default;
 };
+
+/// Where two runs differ is seen side by side: numbers with all their digits, and of each weight the digits' sum.
+inline void PrintTo(const TrainingRun& run, std::ostream* out) {
+  std::vector<std::uint32_t> weights;
+  for (const std::vector<float>& values : run.weights) {
+    std::uint32_t sum = 0;
+    for (const float value : values) {
+      sum = sum * 31 + std::bit_cast<std::uint32_t>(value);
+    }
+    weights.push_back(sum);
+  }
+  *out << fmt::format("losses {}, norms {}, scales {}, weights {::x}", run.losses, run.norms,
+                      run.scales, weights);
+}
 
 struct Setting {
   int stage = 3;
@@ -112,7 +130,7 @@ inline TrainingRun train_on_ranks(const Setting& setting, int world_size, int st
         return train(setting, steps, std::move(communicator));
       });
   for (const TrainingRun& run : runs) {
-    EXPECT_TRUE(run == runs.front()) << "the ranks of one run agree";
+    EXPECT_EQ(run, runs.front()) << "the ranks of one run agree";
   }
   return runs.front();
 }

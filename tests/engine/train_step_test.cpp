@@ -146,7 +146,7 @@ TEST(TrainStep, EveryScheduleGivesTheSameBits) {
               setting.checkpointing = checkpointing;
               setting.optimizer_threads = threads;
               setting.gather_slots = slots;
-              EXPECT_TRUE(train(setting) == expected)
+              EXPECT_EQ(train(setting), expected)
                   << name_of(overlap) << " checkpointing " << checkpointing << " threads "
                   << threads << " slots " << slots << " " << type;
             }
