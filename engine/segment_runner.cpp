@@ -7,6 +7,7 @@
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "engine/vector_math.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -38,6 +39,7 @@ class OneThread {
 void prepare_compute_thread(int threads) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   at::set_num_threads(threads);
+  settle_vector_math();
 }
 
 std::vector<std::size_t> units_of(const SegmentSpec& segment) {
