@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -94,19 +95,31 @@ std::string address_of(const Environment& e) {
   return own_choice || e.master_address == "localhost" ? "127.0.0.1" : e.master_address;
 }
 
-// c10d tells of each failure in many lines of its own; ours is one. Who set a level wants to see them.
+// c10d tells of each failure in many lines of its own; ours is one. Who set a level wants to see them. The level is the
+// process's, and ranks may be threads of one: the last that leaves sets it back.
 class QuietStore {
  public:
-  QuietStore() : level_(FLAGS_caffe2_log_level) {
-    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-      FLAGS_caffe2_log_level = std::max(level_, static_cast<int>(c10::GLOG_FATAL));
+  QuietStore() {
+    const std::lock_guard lock(mutex_);
+    if (inside_++ == 0) {
+      level_ = FLAGS_caffe2_log_level;
+      if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+        FLAGS_caffe2_log_level = std::max(level_, static_cast<int>(c10::GLOG_FATAL));
+      }
     }
   }
-  ~QuietStore() { FLAGS_caffe2_log_level = level_; }
+  ~QuietStore() {
+    const std::lock_guard lock(mutex_);
+    if (--inside_ == 0) {
+      FLAGS_caffe2_log_level = level_;
+    }
+  }
   QuietStore(const QuietStore&) = delete;
 
  private:
-  int level_;
+  inline static std::mutex mutex_;
+  inline static int inside_ = 0;
+  inline static int level_ = 0;
 };
 
 // Whatever the store throws while it runs: its host is gone.
