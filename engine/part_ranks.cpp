@@ -1,12 +1,10 @@
 // engine/part_ranks.cpp — see part_ranks.hpp.
 #include "engine/part_ranks.hpp"
 
-#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -62,61 +60,28 @@ std::int64_t require_parts(const Model& model, std::int64_t world_size) {
   return parts;
 }
 
-// ---- from the lane to the loop and back ------------------------------------------------------------
-
-LaneExchange::~LaneExchange() {
-  if (state_ != nullptr) {
-    finish(std::make_exception_ptr(ActorClosed("exchange")));
-  }
-}
-
-void LaneExchange::finish(std::exception_ptr error) noexcept {
-  const std::shared_ptr<State> state = std::move(state_);
-  state->error = std::move(error);
-  state->done.release();
-}
-
-Task<> PartRanks::Exchanger::handle(LaneExchange exchange) {
-  std::exception_ptr error;
-  try {
-    co_await backend_.all_to_all(exchange.arguments());
-  } catch (...) {
-    error = std::current_exception();
-  }
-  exchange.finish(error);  // the lane throws it
-}
-
-void PartRanks::all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) {
-  const auto state = std::make_shared<LaneExchange::State>();
-  const SendResult sent = exchanger_.address().send_blocking(
-      LaneExchange({.from = from, .into = into, .bytes = piece_bytes}, state));
-  state->done.acquire();  // a message that was not taken has ended, too
-  if (state->error != nullptr) {
-    std::rethrow_exception(state->error);
-  }
-  TANDEM_CHECK(sent == SendResult::kSent, "an exchange that was not taken has an error");
-}
-
-// ---- the groups --------------------------------------------------------------------------------------
-
 PartRanks::PartRanks(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t parts,
                      const Stage& stage)
     : parts_(parts),
+      lane_loop_({.name = fmt::format("exchange {}", communicator.rank())}),
+      lane_pool_(lane_loop_, {.threads = 1, .name = "exchange"}),
       part_(staged(communicator.make_group_backend(loop, pool, ranks_of_part(communicator, parts)),
                    stage)),
-      exchange_(communicator.make_group_backend(loop, pool, exchange_group(communicator, parts))),
-      collectives_({.backend = part_.get()}),
-      exchanger_(*exchange_) {}
+      exchange_(communicator.make_group_backend(lane_loop_, lane_pool_,
+                                                exchange_group(communicator, parts))),
+      collectives_({.backend = part_.get()}) {}
 
-void PartRanks::start(Scope& scope) {
-  collectives_.start(scope);
-  exchanger_.start(scope);
+void PartRanks::all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) {
+  lane_loop_.run(
+      [](CollectiveBackend* exchange, AllToAllArguments arguments) -> Task<> {
+        return exchange->all_to_all(arguments);
+      },
+      exchange_.get(), AllToAllArguments{.from = from, .into = into, .bytes = piece_bytes});
 }
 
-void PartRanks::close() {
-  collectives_.close();
-  exchanger_.close();
-}
+void PartRanks::start(Scope& scope) { collectives_.start(scope); }
+
+void PartRanks::close() { collectives_.close(); }
 
 void PartRanks::abandon(std::string_view why) noexcept {
   part_->abandon(why);

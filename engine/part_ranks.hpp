@@ -7,50 +7,29 @@
 // Both groups have back ends of their own, so that neither waits for what all ranks do. The exchange group's rank j is
 // rank j * D + d. So the blocks of a gradient, added one after another and each in its ranks' order, are added in the
 // order of all ranks: the bits of experts that every rank has.
-// Thread rule: of the loop's thread, but all_to_all(), which is the compute lane's. Failure: that of the back ends
-// (PeerLost); abandon() ends a lane's wait, too.
+// The compute lane exchanges on a loop of its own, which runs there and only meanwhile: a hand-over to the rank's loop and
+// back would be two wake-ups of sleeping threads more.
+// Thread rule: of the rank's loop's thread, but all_to_all(), which is the compute lane's. Failure: that of the back ends
+// (PeerLost). What ends or abandons the groups comes when no lane exchanges: a step's task does not end before its lane.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <semaphore>
 #include <string_view>
-#include <utility>
 
 #include "actors/collectives.hpp"
 #include "engine/communicator.hpp"
 #include "engine/model.hpp"
-#include "runtime/actor.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
 
 namespace tandem {
 
 /// The parts of the model's units; 1: there are none. Throws user_error when they do not suit each other, the experts or
 /// the number of ranks.
 [[nodiscard]] std::int64_t require_parts(const Model& model, std::int64_t world_size);
-
-/// From the compute lane. `done` is released when the arguments' memory is the sender's again, or the message was dropped.
-class LaneExchange {
- public:
-  struct State {
-    std::binary_semaphore done{0};
-    std::exception_ptr error;  // set before
-  };
-  LaneExchange(AllToAllArguments arguments, std::shared_ptr<State> state) noexcept
-      : arguments_(arguments), state_(std::move(state)) {}
-  LaneExchange(LaneExchange&& other) noexcept = default;
-  LaneExchange& operator=(LaneExchange&& other) = delete;
-  ~LaneExchange();
-
-  [[nodiscard]] const AllToAllArguments& arguments() const noexcept { return arguments_; }
-  void finish(std::exception_ptr error) noexcept;
-
- private:
-  AllToAllArguments arguments_;
-  std::shared_ptr<State> state_;  // also the lane's; null: finished, or moved from
-};
 
 class PartRanks final : public RankExchange {
  public:
@@ -72,20 +51,12 @@ class PartRanks final : public RankExchange {
   void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) override;
 
  private:
-  class Exchanger : public Actor<Exchanger, LaneExchange> {
-   public:
-    explicit Exchanger(CollectiveBackend& backend) : Actor("exchange"), backend_(backend) {}
-    Task<> handle(LaneExchange exchange);
-
-   private:
-    CollectiveBackend& backend_;
-  };
-
   std::int64_t parts_;
+  EventLoop lane_loop_;
+  CpuPool lane_pool_;                            // what is large is copied by its thread
   std::unique_ptr<CollectiveBackend> part_;      // D ranks
-  std::unique_ptr<CollectiveBackend> exchange_;  // P ranks
+  std::unique_ptr<CollectiveBackend> exchange_;  // P ranks, on the lane's loop
   Collectives collectives_;
-  Exchanger exchanger_;
 };
 
 }  // namespace tandem
