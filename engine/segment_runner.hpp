@@ -16,7 +16,8 @@
 
 namespace tandem {
 
-/// Binds the calling thread to its role as compute lane: `threads` for ATen, autograd stays on this thread.
+/// Binds the calling thread to its role as compute lane: `threads` for ATen, autograd stays on this thread. The first in a
+/// process settles ATen's vector functions, and whoever comes meanwhile waits (engine/vector_math.hpp).
 void prepare_compute_thread(int threads);
 
 class SegmentRunner {
