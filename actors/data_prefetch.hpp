@@ -1,11 +1,11 @@
 // actors/data_prefetch.hpp — keeps the next batches ready, made by the user's function on a pool.
 //
-// States of batch i: not started -> being made -> ready -> handed out. `depth` batches ahead of the asker are being made
-// or ready. Batch i is what make(i) returned, and asks are answered in the order of i: neither the number of workers nor
-// their speed can be seen in the data.
-// The end: make(i) returns nothing; every ask from i on gets nothing. A failure: make(i) throws; the ask for batch i and
-// every later one gets that exception, and nothing further is started.
-// Buffers: a batch belongs to the maker until it returns, to this actor while it is ready, then to the asker.
+// States of batch i: not started -> being made -> ready -> handed out. `depth` batches ahead of the
+// asker are being made or ready. Batch i is what make(i) returned, and asks are answered in the
+// order of i: neither the number of workers nor their speed can be seen in the data. The end:
+// make(i) returns nothing; every ask from i on gets nothing. A failure: make(i) throws; the ask for
+// batch i and every later one gets that exception, and nothing further is started. Buffers: a batch
+// belongs to the maker until it returns, to this actor while it is ready, then to the asker.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/ring_queue.hpp"
+#include "actors/memory/ring_queue.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
@@ -38,8 +38,8 @@ class DataPrefetch : public Actor<DataPrefetch<Batch>, NextBatch<Batch>> {
   using Base = Actor<DataPrefetch<Batch>, NextBatch<Batch>>;
 
   struct Options {
-    CpuPool* pool =
-        nullptr;  // outlives the actor; the batches under way at a time are at most its threads
+    // outlives the actor; the batches under way at a time are at most its threads
+    CpuPool* pool = nullptr;
     /// Makes batch i. Called on pool threads, for several i at a time, for each i at most once.
     std::function<std::optional<Batch>(std::uint64_t)> make;
     std::uint64_t first = 0;  // number of the first batch: where a resumed run goes on

@@ -1,4 +1,3 @@
-// actors/gradient_bucket.cpp — see gradient_bucket.hpp.
 #include "actors/gradient_bucket.hpp"
 
 #include <chrono>

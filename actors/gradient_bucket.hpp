@@ -1,24 +1,28 @@
-// actors/gradient_bucket.hpp — one actor per unit: from the gradients of micro-steps to this rank's reduced slice.
+// actors/gradient_bucket.hpp — one actor per unit: from the gradients of micro-steps to this rank's
+// reduced slice.
 //
-// AcquireGradient lends a slot for the whole unit's gradient in compute dtype (its padding is zeroed here, unless the host
-// does not reach it; the rest is the borrower's to write in full). GradientReady gives it back full: the slices of all
-// ranks are reduced into the accumulator, overwriting it at a step's first micro-step and adding after, and at the last
-// one the reply carries the norm's exact sum of squares and the first bad element.
+// AcquireGradient lends a slot for the whole unit's gradient in compute dtype (its padding is
+// zeroed here, unless the host does not reach it; the rest is the borrower's to write in full).
+// GradientReady gives it back full: the slices of all ranks are reduced into the accumulator,
+// overwriting it at a step's first micro-step and adding after, and at the last one the reply
+// carries the norm's exact sum of squares and the first bad element.
 //
 // States: empty -> slot lent -> reducing -> empty. One slot per unit at a time.
-// Invariant: between the last micro-step's reply and the next step's first GradientReady the accumulator holds the
-// step's whole gradient, not averaged: dividing by ranks, micro-steps and loss scale is the update's gradient_scale.
+// Invariant: between the last micro-step's reply and the next step's first GradientReady the
+// accumulator holds the step's whole gradient, not averaged: dividing by ranks, micro-steps and
+// loss scale is the update's gradient_scale.
 //
-// Buffers: the slot belongs to the borrower from the reply of AcquireGradient to GradientReady, then to Collectives. The
-// accumulator belongs to this actor (Collectives writes it) until the last micro-step's reply, then to CpuOptimizer
-// until the unit's ParamReady. The next step cannot write it earlier: its backward visit needs that very version.
+// Buffers: the slot belongs to the borrower from the reply of AcquireGradient to GradientReady,
+// then to Collectives. The accumulator belongs to this actor (Collectives writes it) until the last
+// micro-step's reply, then to CpuOptimizer until the unit's ParamReady. The next step cannot write
+// it earlier: its backward visit needs that very version.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-#include "actors/collectives.hpp"
+#include "actors/collectives/collectives.hpp"
 #include "actors/slot_pool.hpp"
 #include "actors/unit_layout.hpp"
 #include "runtime/actor.hpp"
@@ -27,16 +31,16 @@ namespace tandem {
 
 using ReducedGradient = GradientNorm;
 
-/// The reply: padded_elements of the bucket's block type for each block, lent until GradientReady. `ticket`: of the
-/// gradients' slot pool.
+/// The reply: padded_elements of the bucket's block type for each block, lent until GradientReady.
+/// `ticket`: of the gradients' slot pool.
 struct AcquireGradient {
   using Reply = std::byte*;
   std::uint64_t ticket = 0;
 };
 
-/// The lent slot is full. `order`: this reduction's number in Collectives, the first of as many as there are blocks. The
-/// reply comes when the accumulator holds the result and the slot is free; it is meaningful after the last micro-step. Bad
-/// elements are indices into the unit.
+/// The lent slot is full. `order`: this reduction's number in Collectives, the first of as many as
+/// there are blocks. The reply comes when the accumulator holds the result and the slot is free; it
+/// is meaningful after the last micro-step. Bad elements are indices into the unit.
 struct GradientReady {
   using Reply = ReducedGradient;
   bool first_micro_step = true;
@@ -57,8 +61,9 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     bool reduce_whole = false;      // every rank keeps the whole gradient (then there is one slice)
     DType block_type = DType::kF32;  // of the slot
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
-    // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever added: the same values,
-    // hence the same bits later on, for 6 of the update's 36 bytes per element less.
+    // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever
+    // added: the same values, hence the same bits later on, for 6 of the update's 36 bytes per
+    // element less.
     DType accumulator_type = DType::kF32;
     SlotPoolAddress slots;
     CollectivesAddress collectives;

@@ -1,4 +1,3 @@
-// actors/parameter_shard.cpp — see parameter_shard.hpp.
 #include "actors/parameter_shard.hpp"
 
 #include <chrono>
@@ -86,7 +85,8 @@ void ParameterShard::serve_if_possible() {
   }
 }
 
-/// Serves visits as long as the next one's version is there; ends otherwise, and is started again by ParamReady.
+/// Serves visits as long as the next one's version is there; ends otherwise, and is started again
+/// by ParamReady.
 Task<> ParameterShard::serve() {
   while (!pending_.empty() && pending_.front().request.version == version_) {
     Pending visit = pending_.pop();

@@ -1,20 +1,23 @@
-// actors/parameter_shard.hpp — one actor per unit: its slice of the weights, and the way to the whole unit.
+// actors/parameter_shard.hpp — one actor per unit: its slice of the weights, and the way to the
+// whole unit.
 //
-// The shard lies in compute dtype in bytes handed in. AcquireUnit waits until the shard has the wanted version, gets a
-// slot in ticket order, has the shards of all ranks gathered into it (or finds the unit still there in that version,
-// and then answers without a gather) and replies with the whole padded block. A unit that stays whole has a block of
-// its own instead of slots, and is gathered once for each version: in place, where the shard lies at its place in the
-// block; a block in an accelerator's memory has its shard elsewhere, on the host.
+// The shard lies in compute dtype in bytes handed in. AcquireUnit waits until the shard has the
+// wanted version, gets a slot in ticket order, has the shards of all ranks gathered into it (or
+// finds the unit still there in that version, and then answers without a gather) and replies with
+// the whole padded block. A unit that stays whole has a block of its own instead of slots, and is
+// gathered once for each version: in place, where the shard lies at its place in the block; a block
+// in an accelerator's memory has its shard elsewhere, on the host.
 //
-// States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released. Visits of one unit
-// pass the first three one after another, in ticket order; several may be held (a tied weight).
-// Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
+// States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released.
+// Visits of one unit pass the first three one after another, in ticket order; several may be held
+// (a tied weight). Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
 //
-// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or UpdateUndone: then
-// CpuOptimizer writes them. No gather reads them meanwhile, because the plan orders both: a step's update is sent after
-// the last gradient of the unit is reduced, so after the last visit of the old version held its block; and the first
-// gather of the new version waits for ParamReady. Both directions are checked. An update that is undone leaves the old
-// version as it was.
+// Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or
+// UpdateUndone: then CpuOptimizer writes them. No gather reads them meanwhile, because the plan
+// orders both: a step's update is sent after the last gradient of the unit is reduced, so after the
+// last visit of the old version held its block; and the first gather of the new version waits for
+// ParamReady. Both directions are checked. An update that is undone leaves the old version as it
+// was.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +25,8 @@
 #include <optional>
 #include <span>
 
-#include "actors/collectives.hpp"
-#include "actors/ring_queue.hpp"
+#include "actors/collectives/collectives.hpp"
+#include "actors/memory/ring_queue.hpp"
 #include "actors/slot_pool.hpp"
 #include "actors/unit_layout.hpp"
 #include "runtime/actor.hpp"
@@ -32,27 +35,31 @@ namespace tandem {
 
 inline constexpr std::uint64_t kSameAsTicket = UINT64_MAX;
 
-/// Waits for the version, a slot and the gather. The reply, the whole padded block in compute dtype, is lent until the
-/// ReleaseUnit of this visit. Versions and tickets of one unit never go back; without slots the ticket only says that.
+/// Waits for the version, a slot and the gather. The reply, the whole padded block in compute
+/// dtype, is lent until the ReleaseUnit of this visit. Versions and tickets of one unit never go
+/// back; without slots the ticket only says that.
 struct AcquireUnit {
   using Reply = std::byte*;
   std::uint64_t version = 0;
   std::uint64_t ticket = 0;  // of the unit's slot pool
-  std::uint64_t gather_order =
-      kSameAsTicket;  // of Collectives; differs from the ticket only with several slot pools
+  // of Collectives; differs from the ticket only with several slot pools
+  std::uint64_t gather_order = kSameAsTicket;
 };
 
-/// Gives back the oldest visit that is held. `next_use`: ticket of the unit's next visit, kNoNextUse if unknown.
+/// Gives back the oldest visit that is held. `next_use`: ticket of the unit's next visit,
+/// kNoNextUse if unknown.
 struct ReleaseUnit {
   std::uint64_t next_use = kNoNextUse;
 };
 
-/// From CpuOptimizer: it writes the shard from now on; ParamReady or UpdateUndone of `version` follows.
+/// From CpuOptimizer: it writes the shard from now on; ParamReady or UpdateUndone of `version`
+/// follows.
 struct UpdateStarts {
   std::uint64_t version = 0;
 };
 
-/// The shard holds `version` now. A resident older copy is void: nobody may ask for that version any more.
+/// The shard holds `version` now. A resident older copy is void: nobody may ask for that version
+/// any more.
 struct ParamReady {
   std::uint64_t version = 0;
 };

@@ -1,4 +1,3 @@
-// actors/slot_plan.cpp — see slot_plan.hpp.
 #include "actors/slot_plan.hpp"
 
 #include "runtime/util/check.hpp"

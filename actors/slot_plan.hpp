@@ -1,17 +1,24 @@
-// actors/slot_plan.hpp — which visit gets which slot: the decisions of SlotPool, as a plain state machine.
+// actors/slot_plan.hpp — which visit gets which slot: the decisions of SlotPool, as a plain state
+// machine.
 //
-// A *visit* is one use of a unit by the plan (forward or backward of a segment). Visits are numbered by tickets
-// 0, 1, 2, ... in plan order, and each is decided exactly once, in that order: it gets the slot that already holds its
-// unit in the wanted version (resident), or a slot whose content is given up (evicted).
+// A *visit* is one use of a unit by the plan (forward or backward of a segment). Visits are
+// numbered by tickets 0, 1, 2, ... in plan order, and each is decided exactly once, in that order:
+// it gets the slot that already holds its unit in the wanted version (resident), or a slot whose
+// content is given up (evicted).
 //
-// Invariant: a decision depends on the plan alone, never on when messages arrive. Ranks must agree on it, because a
-// visit that is not resident is a collective. So the rule speaks of tickets only: with F = max_in_flight,
-//   - ticket t is decided once all tickets below t are decided and all tickets <= t - F are released;
-//   - its victim is chosen among the slots last used by tickets <= t - F (all released by then): the one whose
-//     content has the farthest next use, the lowest index among equals; empty and outdated slots count as farthest.
+// Invariant: a decision depends on the plan alone, never on when messages arrive. Ranks must agree
+// on it, because a visit that is not resident is a collective. So the rule speaks of tickets only:
+// with F = max_in_flight,
+//   - ticket t is decided once all tickets below t are decided and all tickets <= t - F are
+//   released;
+//   - its victim is chosen among the slots last used by tickets <= t - F (all released by then):
+//   the one whose
+//     content has the farthest next use, the lowest index among equals; empty and outdated slots
+//     count as farthest.
 // A slot used by one of the last F - 1 tickets is never a victim, even if it was released early.
 //
-// There is always a victim: the last F - 1 tickets use at most F - 1 slots, and there are at least F.
+// There is always a victim: the last F - 1 tickets use at most F - 1 slots, and there are at least
+// F.
 #pragma once
 
 #include <cstddef>
@@ -41,11 +48,12 @@ class SlotPlan {
 
   explicit SlotPlan(Options options);
 
-  /// Visit `ticket` wants `unit` at `version` (kNoUnit: any slot, the content does not matter). Each ticket once.
+  /// Visit `ticket` wants `unit` at `version` (kNoUnit: any slot, the content does not matter).
+  /// Each ticket once.
   void request(std::uint64_t ticket, std::uint32_t unit, std::uint64_t version);
 
-  /// Visit `ticket` is done with its slot, whose content is next used by visit `next_use` (kNoNextUse: not at all, or
-  /// not known). Each decided ticket once.
+  /// Visit `ticket` is done with its slot, whose content is next used by visit `next_use`
+  /// (kNoNextUse: not at all, or not known). Each decided ticket once.
   void release(std::uint64_t ticket, std::uint64_t next_use);
 
   /// The next decision that can be made now, if any. Call until it returns nothing.

@@ -1,4 +1,3 @@
-// actors/slot_pool.cpp — see slot_pool.hpp.
 #include "actors/slot_pool.hpp"
 
 #include <algorithm>

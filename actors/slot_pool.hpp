@@ -1,20 +1,24 @@
-// actors/slot_pool.hpp — N equal buffers for gathered units or whole-unit gradients: the memory bound of a rank.
+// actors/slot_pool.hpp — N equal buffers for gathered units or whole-unit gradients: the memory
+// bound of a rank.
 //
-// States of a slot: empty -> in use (by one or more visits of the same unit and version) -> released, content kept ->
-// in use again (resident) or evicted. All decisions are SlotPlan's: strictly in ticket order, never in order of arrival,
-// so every rank comes to the same ones. "Never evicted" (stages 0-2) is a pool with as many slots as units, or one
-// pool of one slot for each unit where their sizes differ much.
-// Buffers: the pool owns the memory for its whole life. A granted slot belongs to its visit until ReleaseSlot.
+// States of a slot: empty -> in use (by one or more visits of the same unit and version) ->
+// released, content kept -> in use again (resident) or evicted. All decisions are SlotPlan's:
+// strictly in ticket order, never in order of arrival, so every rank comes to the same ones. "Never
+// evicted" (stages 0-2) is a pool with as many slots as units, or one pool of one slot for each
+// unit where their sizes differ much. Buffers: the pool owns the memory for its whole life. A
+// granted slot belongs to its visit until ReleaseSlot.
 //
-// Why nobody waits for ever. Claim: every ticket is granted, provided that (1) every ticket is asked for and released
-// once, (2) the release of ticket s needs no grant of a ticket >= s + F (F = max_in_flight, so whoever holds a slot
-// asks for at most F - 1 more before giving it back), (3) whatever else the release of s waits for, a parameter version
-// or a collective, is caused by visits before s. Proof: let t be the least ticket that is never granted. Tickets
-// below t are granted. Ticket t waits only for the releases of tickets <= t - F; each of these needs, by (2), grants of
-// tickets < t only, which happen, and by (3) things that happen. So they are released, SlotPlan finds a victim (there
-// are at least F slots), and t is granted: a contradiction. With several pools the claim holds for all of them
-// together when (2) and (3) are read in plan order. The collectives fit in: gathers are ordered like their tickets, and
-// reductions wait only for reductions of earlier visits.
+// Why nobody waits for ever. Claim: every ticket is granted, provided that (1) every ticket is
+// asked for and released once, (2) the release of ticket s needs no grant of a ticket >= s + F (F =
+// max_in_flight, so whoever holds a slot asks for at most F - 1 more before giving it back), (3)
+// whatever else the release of s waits for, a parameter version or a collective, is caused by
+// visits before s. Proof: let t be the least ticket that is never granted. Tickets below t are
+// granted. Ticket t waits only for the releases of tickets <= t - F; each of these needs, by (2),
+// grants of tickets < t only, which happen, and by (3) things that happen. So they are released,
+// SlotPlan finds a victim (there are at least F slots), and t is granted: a contradiction. With
+// several pools the claim holds for all of them together when (2) and (3) are read in plan order.
+// The collectives fit in: gathers are ordered like their tickets, and reductions wait only for
+// reductions of earlier visits.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +34,12 @@ namespace tandem {
 
 struct SlotGrant {
   std::byte* data = nullptr;
-  bool resident =
-      false;  // it already holds the wanted unit in the wanted version (perhaps still being gathered)
+  // it already holds the wanted unit in the wanted version (perhaps still being gathered)
+  bool resident = false;
 };
 
-/// Visit `ticket` wants a slot with or for `unit` at `version` (kNoUnit: any, its content does not matter).
+/// Visit `ticket` wants a slot with or for `unit` at `version` (kNoUnit: any, its content does not
+/// matter).
 struct AcquireSlot {
   using Reply = SlotGrant;
   std::uint64_t ticket = 0;
@@ -42,7 +47,8 @@ struct AcquireSlot {
   std::uint64_t version = 0;
 };
 
-/// Visit `ticket` is done; the content is next used by visit `next_use` (kNoNextUse: not, or unknown).
+/// Visit `ticket` is done; the content is next used by visit `next_use` (kNoNextUse: not, or
+/// unknown).
 struct ReleaseSlot {
   std::uint64_t ticket = 0;
   std::uint64_t next_use = kNoNextUse;

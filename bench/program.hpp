@@ -7,8 +7,8 @@
 
 namespace tandem::bench {
 
-/// The value of the last argument that begins with `flag` ("--elements="), all of which are taken out before Google
-/// Benchmark looks at the rest; null: there was none.
+/// The value of the last argument that begins with `flag` ("--elements="), all of which are taken
+/// out before Google Benchmark looks at the rest; null: there was none.
 inline const char* take_flag(int& argc, char** argv, std::string_view flag) {
   const char* value = nullptr;
   int kept = 1;

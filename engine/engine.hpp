@@ -1,13 +1,15 @@
-// engine/engine.hpp — the training engine as its users see it: DeepSpeed's initialize, forward/backward/step, train_step.
+// engine/engine.hpp — the training engine as its users see it: DeepSpeed's initialize,
+// forward/backward/step, train_step.
 //
 //   Engine engine({.model = model, .config = load_config("ds.json", 1), .dataset = data});
 //   while (auto result = engine.train_step()) { ... }                       // the loader's batches
 //   loss = engine.forward(batch); engine.backward(loss); engine.step();     // or DeepSpeed's loop
 //
-// Blocking calls from one thread, which is the rank's loop thread while a call runs. Between two calls updates of the
-// last step may still be running on the pool; every call that needs the newest weights waits for just those.
-// With several ranks every call that runs the model or visits parameters is a collective: all ranks make the same calls in
-// the same order. A rank that leaves one out makes the others fail by their deadline, naming it.
+// Blocking calls from one thread, which is the rank's loop thread while a call runs. Between two
+// calls updates of the last step may still be running on the pool; every call that needs the newest
+// weights waits for just those. With several ranks every call that runs the model or visits
+// parameters is a collective: all ranks make the same calls in the same order. A rank that leaves
+// one out makes the others fail by their deadline, naming it.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +23,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/communicator.hpp"
 #include "engine/config/config.hpp"
-#include "engine/core_plan.hpp"
 #include "engine/data/dataset.hpp"
 #include "engine/data/loader.hpp"
-#include "engine/model.hpp"
-#include "engine/options.hpp"
-#include "engine/resident_bytes.hpp"
-#include "engine/step_result.hpp"
+#include "engine/device/core_plan.hpp"
+#include "engine/distributed/communicator.hpp"
+#include "engine/layout/resident_bytes.hpp"
+#include "engine/types/model.hpp"
+#include "engine/types/options.hpp"
+#include "engine/types/step_result.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/task.hpp"
 
@@ -89,14 +91,15 @@ class Engine {
   /// One optimizer step on micro-batches of the caller (gradient_accumulation_steps of them).
   StepResult train_step(std::span<const Batch> micro_batches);
 
-  /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the step is a task there. One
-  /// step at a time, and none of the blocking calls meanwhile.
-  ///   engine.loop().run(&my_main, &engine);      StepResult result = co_await engine.train_step_on_loop({batch});
+  /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the
+  /// step is a task there. One step at a time, and none of the blocking calls meanwhile.
+  ///   engine.loop().run(&my_main, &engine);      StepResult result = co_await
+  ///   engine.train_step_on_loop({batch});
   [[nodiscard]] EventLoop& loop();
   Task<StepResult> train_step_on_loop(std::vector<Batch> micro_batches);
 
-  /// DeepSpeed's loop. forward() keeps what backward() needs; step() is due after each backward() and acts at the
-  /// gradient accumulation boundary: then it returns the step's result.
+  /// DeepSpeed's loop. forward() keeps what backward() needs; step() is due after each backward()
+  /// and acts at the gradient accumulation boundary: then it returns the step's result.
   Loss forward(Batch batch);
   void backward(const Loss& loss);
   std::optional<StepResult> step();
@@ -109,14 +112,15 @@ class Engine {
 
   /// Loss of a batch with the newest weights; no gradient, no side effect.
   float evaluate(Batch batch);
-  /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes]. With Batch::memory the texts in
-  /// it are continued: [B, 1, V], and the memory has these tokens afterwards.
+  /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes]. With
+  /// Batch::memory the texts in it are continued: [B, 1, V], and the memory has these tokens
+  /// afterwards.
   at::Tensor logits(Batch batch);
 
   /// Waits until no update is running.
   void drain();
-  /// Visits every parameter in the model's order with its fp32 value (the master weights); drains first. The span is
-  /// valid during the call.
+  /// Visits every parameter in the model's order with its fp32 value (the master weights); drains
+  /// first. The span is valid during the call.
   void for_each_parameter(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
 
@@ -124,7 +128,8 @@ class Engine {
   void for_each_gradient(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
 
-  /// This rank would like to end: the next step's result says so on every rank. Between two calls of the engine.
+  /// This rank would like to end: the next step's result says so on every rank. Between two calls
+  /// of the engine.
   void ask_to_stop();
 
   /// The sums over all ranks of a few numbers, added in rank order.
@@ -149,8 +154,8 @@ class Engine {
   [[nodiscard]] int optimizer_threads() const;
   /// Which CPUs this rank uses for what.
   [[nodiscard]] const CorePlan& cores() const;
-  /// TFLOP/s of one library matrix product (1024 cubed, the compute type, the run's threads), the best of several: the
-  /// peak that a CPU's model FLOPs utilisation refers to.
+  /// TFLOP/s of one library matrix product (1024 cubed, the compute type, the run's threads), the
+  /// best of several: the peak that a CPU's model FLOPs utilisation refers to.
   double measure_peak_tflops();
   /// Of weights, optimizer state, gradients and slots; activations come on top.
   [[nodiscard]] const ResidentBytes& resident_bytes() const;

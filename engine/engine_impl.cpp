@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "actors/collectives.hpp"
-#include "engine/update_config.hpp"
+#include "actors/collectives/collectives.hpp"
+#include "engine/layout/update_config.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -158,7 +158,8 @@ Engine::Impl::~Impl() {
 }
 
 void Engine::Impl::give_up(std::exception_ptr error) {
-  // An actor that failed ends the others, and what was awaited of those says no more than that they ended.
+  // An actor that failed ends the others, and what was awaited of those says no more than that they
+  // ended.
   if (const auto& failures = rank.scope().failures(); !failures.empty()) {
     error = failures.front().error;
   }
@@ -277,7 +278,8 @@ Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
   co_return co_await finish();
 }
 
-/// `mine` of every rank, in rank order; all have equally much. One exchange, unless there are very many micro-steps.
+/// `mine` of every rank, in rank order; all have equally much. One exchange, unless there are very
+/// many micro-steps.
 Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> mine) {
   const auto world = static_cast<std::size_t>(rank.world_size());
   if (world == 1) {
@@ -298,8 +300,9 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
   co_return all;
 }
 
-/// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's micro-batch a * world + r,
-/// and they are added in that order, so its bits do not depend on how many ranks share them.
+/// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's
+/// micro-batch a * world + r, and they are added in that order, so its bits do not depend on how
+/// many ranks share them.
 Task<> Engine::Impl::share_with_ranks(StepResult& result) {
   const auto world = static_cast<std::size_t>(rank.world_size());
   share_.stop = stop_asked;

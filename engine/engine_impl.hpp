@@ -1,6 +1,8 @@
-// engine/engine_impl.hpp — the inside of Engine: a rank, its step, and the counters that a run is made of. Internal.
+// engine/engine_impl.hpp — the inside of Engine: a rank, its step, and the counters that a run is
+// made of. Internal.
 //
-// Invariant: what a step decides (skip, loss scale, learning rate) follows from values that are the same on all ranks.
+// Invariant: what a step decides (skip, loss scale, learning rate) follows from values that are the
+// same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +15,10 @@
 #include "engine/config/schedule.hpp"
 #include "engine/data/loader.hpp"
 #include "engine/engine.hpp"
-#include "engine/loss_scaler.hpp"
-#include "engine/rank.hpp"
-#include "engine/stopwatch.hpp"
-#include "engine/train_step.hpp"
+#include "engine/rank/rank.hpp"
+#include "engine/step/loss_scaler.hpp"
+#include "engine/step/train_step.hpp"
+#include "engine/types/stopwatch.hpp"
 
 namespace tandem {
 
@@ -31,7 +33,8 @@ struct Engine::Impl {
   /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
   [[nodiscard]] double seed() const;
 
-  /// Runs a coroutine on the loop. A failure is this rank's end: its peers are told, and need not wait for it.
+  /// Runs a coroutine on the loop. A failure is this rank's end: its peers are told, and need not
+  /// wait for it.
   template <class Function, class... Arguments>
   auto run(Function function, Arguments... arguments) {
     try {

@@ -1,10 +1,13 @@
-// engine/initialize.hpp — DeepSpeed's entry: one call that gives engine, optimizer, loader and scheduler.
+// engine/initialize.hpp — DeepSpeed's entry: one call that gives engine, optimizer, loader and
+// scheduler.
 //
 //   auto [engine, optimizer, loader, scheduler] =
 //       tandem::initialize({.model = model, .config = "ds.json", .dataset = data});
-//   for (auto& batch : loader) { auto loss = engine.forward(batch); engine.backward(loss); engine.step(); }
+//   for (auto& batch : loader) { auto loss = engine.forward(batch); engine.backward(loss);
+//   engine.step(); }
 //
-// The four share one engine, which lives as long as any of them. Thread rule and order of calls: those of Engine.
+// The four share one engine, which lives as long as any of them. Thread rule and order of calls:
+// those of Engine.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +36,8 @@ class Optimizer {
   std::shared_ptr<Engine::Impl> impl_;
 };
 
-/// The micro-batches of this rank. Each loop over it is one epoch, shuffled anew; a loop left early goes on where it stood.
+/// The micro-batches of this rank. Each loop over it is one epoch, shuffled anew; a loop left early
+/// goes on where it stood.
 class DataLoader {
  public:
   class Iterator {
@@ -74,7 +78,8 @@ class DataLoader {
   bool at_epoch_end_ = false;
 };
 
-/// The learning rate as a function of the optimizer step. It moves with engine.step(), as DeepSpeed's does.
+/// The learning rate as a function of the optimizer step. It moves with engine.step(), as
+/// DeepSpeed's does.
 class Scheduler {
  public:
   /// Of the step applied last; before the first one that of step 1.
@@ -95,8 +100,9 @@ struct Initialized {
   Scheduler scheduler;
 };
 
-/// Without a communicator in `args` the ranks are those of the process's environment (torchrun, Slurm, Open MPI, ./tandem
-/// launch). Throws Error: the config, the model or the ranks cannot work together. All ranks call it.
+/// Without a communicator in `args` the ranks are those of the process's environment (torchrun,
+/// Slurm, Open MPI, ./tandem launch). Throws Error: the config, the model or the ranks cannot work
+/// together. All ranks call it.
 [[nodiscard]] Initialized initialize(InitializeArgs args);
 
 }  // namespace tandem

@@ -1,10 +1,12 @@
-// examples/cifar10.cpp — the DeepSpeed CIFAR-10 example: a small net, any ZeRO stage, fp32, fp16 or bf16.
+// examples/cifar10.cpp — the DeepSpeed CIFAR-10 example: a small net, any ZeRO stage, fp32, fp16 or
+// bf16.
 //
 //   cifar10 --dtype fp32 --epochs 2 --data_dir cifar-10-batches-bin
 //   cifar10 --moe --num-experts 2 4 --mlp-type residual      PR-MoE, at every stage
 //   cifar10                            the example's defaults, on fetched data or a generated set
 //
-// Read cifar10() downward: flags -> data -> config -> engine -> epochs -> accuracy, pictures, weights and summary.
+// Read cifar10() downward: flags -> data -> config -> engine -> epochs -> accuracy, pictures,
+// weights and summary.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -21,12 +23,12 @@
 #include "engine/data/loader.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
-#include "engine/metrics/metrics_writer.hpp"
-#include "engine/process.hpp"
-#include "engine/program.hpp"
-#include "examples/support/accuracy.hpp"
-#include "examples/support/cifar_flags.hpp"
-#include "examples/support/cifar_report.hpp"
+#include "examples/support/cifar/accuracy.hpp"
+#include "examples/support/cifar/flags.hpp"
+#include "examples/support/cifar/report.hpp"
+#include "examples/support/metrics_writer.hpp"
+#include "examples/support/process.hpp"
+#include "examples/support/program.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
@@ -72,7 +74,8 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
   return std::max<std::int64_t>(1, batches / config.batch.accumulation_steps);
 }
 
-/// Steps until the end or a signal; the example's line every --log-interval of an epoch's mini-batches.
+/// Steps until the end or a signal; the example's line every --log-interval of an epoch's
+/// mini-batches.
 void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
            std::int64_t total_steps, std::int64_t epoch_steps) {
   const double flops_per_image =

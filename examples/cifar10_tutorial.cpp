@@ -1,4 +1,5 @@
-// examples/cifar10_tutorial.cpp — the same net in a plain loop, as PyTorch's CIFAR-10 tutorial has it: no engine.
+// examples/cifar10_tutorial.cpp — the same net in a plain loop, as PyTorch's CIFAR-10 tutorial has
+// it: no engine.
 //
 //   cifar10_tutorial --data_dir cifar-10-batches-bin
 #include <algorithm>
@@ -15,18 +16,18 @@
 
 #include "engine/data/sampler.hpp"
 #include "engine/metrics/line_file.hpp"
-#include "engine/process.hpp"
-#include "engine/program.hpp"
-#include "engine/segment_runner.hpp"
-#include "engine/stopwatch.hpp"
-#include "examples/support/accuracy.hpp"
-#include "examples/support/cifar_report.hpp"
-#include "examples/support/plain_net.hpp"
+#include "engine/rank/segment_runner.hpp"
+#include "engine/types/stopwatch.hpp"
+#include "examples/support/cifar/accuracy.hpp"
+#include "examples/support/cifar/plain_net.hpp"
+#include "examples/support/cifar/report.hpp"
+#include "examples/support/process.hpp"
+#include "examples/support/program.hpp"
 #include "examples/support/run_flags.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/util/json_writer.hpp"
+#include "runtime/util/machine.hpp"
 
 namespace tandem {
 namespace {

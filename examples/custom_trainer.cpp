@@ -1,9 +1,11 @@
-// examples/custom_trainer.cpp — a model and data of one's own on the engine, in one file: what an embedding project writes.
+// examples/custom_trainer.cpp — a model and data of one's own on the engine, in one file: what an
+// embedding project writes.
 //
 //   custom_trainer [deepspeed.json]                       one process
 //   ./tandem launch -n 2 -- custom_trainer ds.json        the same on two ranks
 //
-// Two spirals of points are told apart by a small network. Read main() downward: model, data, initialize, DeepSpeed's loop.
+// Two spirals of points are told apart by a small network. Read main() downward: model, data,
+// initialize, DeepSpeed's loop.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -14,8 +16,8 @@
 
 #include <ATen/ATen.h>
 #include <tandem/engine/initialize.hpp>
-#include <tandem/engine/process.hpp>
-#include <tandem/engine/program.hpp>
+#include <tandem/examples/support/process.hpp>
+#include <tandem/examples/support/program.hpp>
 
 namespace {
 
@@ -29,7 +31,8 @@ const char* const kConfig = R"({
   "zero_optimization": {"stage": 2}
 })";
 
-// A segment is a plain function of weights and activations; the engine drives its forward and its backward.
+// A segment is a plain function of weights and activations; the engine drives its forward and its
+// backward.
 
 /// [B, in] -> [B, out]
 class Layer : public tandem::Segment {
@@ -54,7 +57,8 @@ class Classifier : public tandem::Segment {
   }
 };
 
-/// Uniform within 1 / sqrt(fan-in), from the parameter's name: every rank draws the part that it owns.
+/// Uniform within 1 / sqrt(fan-in), from the parameter's name: every rank draws the part that it
+/// owns.
 void initial_value(const tandem::ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
                    float* out) {
   const double bound = 1 / std::sqrt(static_cast<double>(parameter.shape.back()));

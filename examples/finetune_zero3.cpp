@@ -1,9 +1,12 @@
-// examples/finetune_zero3.cpp — fine-tunes a causal language model with ZeRO-3 and the optimizer on the CPU.
+// examples/finetune_zero3.cpp — fine-tunes a causal language model with ZeRO-3 and the optimizer on
+// the CPU.
 //
-//   finetune_zero3 --model_name DIR --dataset_name data.json --lr 1e-5 --batch_size 4 --output_dir out
-//   finetune_zero3                     the demo: a small model, random weights, the project's own sentences
+//   finetune_zero3 --model_name DIR --dataset_name data.json --lr 1e-5 --batch_size 4 --output_dir
+//   out finetune_zero3                     the demo: a small model, random weights, the project's
+//   own sentences
 //
-// Read main() downward: flags -> model and data -> config -> memory plan -> engine -> loop -> model/ and summary.
+// Read main() downward: flags -> model and data -> config -> memory plan -> engine -> loop ->
+// model/ and summary.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -12,15 +15,15 @@
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/flops.hpp"
-#include "engine/metrics/metrics_writer.hpp"
-#include "engine/process.hpp"
-#include "engine/program.hpp"
 #include "examples/support/demo.hpp"
 #include "examples/support/finetune_config.hpp"
 #include "examples/support/finetune_flags.hpp"
+#include "examples/support/metrics_writer.hpp"
+#include "examples/support/process.hpp"
+#include "examples/support/program.hpp"
 #include "examples/support/training_run.hpp"
-#include "models/alpaca_dataset.hpp"
 #include "models/causal_lm.hpp"
+#include "models/data/alpaca_dataset.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/trace.hpp"
 

@@ -1,6 +1,8 @@
-// models/generate.hpp — continues a text token by token: the most likely one each time, or drawn at random.
+// models/generate.hpp — continues a text token by token: the most likely one each time, or drawn at
+// random.
 //
-// The text so far is run once; after that each token alone, with the keys and values that the segments remember.
+// The text so far is run once; after that each token alone, with the keys and values that the
+// segments remember.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +20,17 @@ struct GenerateOptions {
   double temperature = 0;  // of the softmax that is drawn from; 0: the most likely token
   double top_p = 1;        // only the most likely tokens with so much probability together
   std::uint64_t seed = 0;  // the same seed draws the same text
-  /// A text that grows beyond so many positions is run anew once, for its rotary frequencies are others then (LongRoPE).
-  /// 0: never.
+  /// A text that grows beyond so many positions is run anew once, for its rotary frequencies are
+  /// others then (LongRoPE). 0: never.
   std::int64_t short_text = 0;
 };
 
-/// Greedy, with the model's end tokens: those of generation_config.json, else of config.json, else the tokenizer's.
+/// Greedy, with the model's end tokens: those of generation_config.json, else of config.json, else
+/// the tokenizer's.
 GenerateOptions generate_options(const Pretrained& pretrained);
 
-/// The new tokens only, without the end token. All ranks call it alike; each gets the same. Between steps.
+/// The new tokens only, without the end token. All ranks call it alike; each gets the same. Between
+/// steps.
 std::vector<std::int64_t> generate(Engine& engine, std::span<const std::int64_t> prompt,
                                    const GenerateOptions& options);
 

@@ -28,7 +28,8 @@ fs::path hub_cache() {
   return fs::path(home != nullptr ? home : ".") / ".cache" / "huggingface" / "hub";
 }
 
-/// The newest snapshot of a hub id in the cache (kind: "models" or "datasets"); empty when there is none.
+/// The newest snapshot of a hub id in the cache (kind: "models" or "datasets"); empty when there is
+/// none.
 fs::path newest_snapshot(const std::string& kind, const std::string& id) {
   std::string folder = kind + "--" + id;
   for (std::size_t at = folder.find('/'); at != std::string::npos; at = folder.find('/', at)) {

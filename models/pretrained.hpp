@@ -1,4 +1,5 @@
-// models/pretrained.hpp — a model folder in Hugging Face format: config, weights, tokenizer; and saving one.
+// models/pretrained.hpp — a model folder in Hugging Face format: config, weights, tokenizer; and
+// saving one.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +9,24 @@
 #include <string>
 #include <string_view>
 
-#include "engine/model.hpp"
+#include "engine/types/model.hpp"
 #include "models/io/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/io/tokenizer.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
 
 namespace tandem {
 
 class Engine;
 
-/// `name` as a folder, or as a hub id ("org/name") whose newest snapshot lies in the local Hugging Face cache.
-/// Throws user_error when it is neither.
+/// `name` as a folder, or as a hub id ("org/name") whose newest snapshot lies in the local Hugging
+/// Face cache. Throws user_error when it is neither.
 std::filesystem::path resolve_model_folder(const std::string& name);
-/// The same for a data set: a .json or .jsonl file, or a hub id in the cache with one such file in its snapshot.
+/// The same for a data set: a .json or .jsonl file, or a hub id in the cache with one such file in
+/// its snapshot.
 std::filesystem::path resolve_dataset_file(const std::string& name);
 
-/// Fresh weights: every element is a function of seed, parameter name and position alone (models/io/random_init.hpp).
+/// Fresh weights: every element is a function of seed, parameter name and position alone
+/// (models/io/random_init.hpp).
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
 
 struct PretrainedOptions {
@@ -43,8 +46,8 @@ class Pretrained {
   /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
 
-  /// Writes the engine's weights as a folder that Transformers loads: safetensors in the compute type, config, tokenizer
-  /// files. All ranks call it; the first one writes.
+  /// Writes the engine's weights as a folder that Transformers loads: safetensors in the compute
+  /// type, config, tokenizer files. All ranks call it; the first one writes.
   void save(Engine& engine, const std::filesystem::path& folder) const;
 
  private:

@@ -8,12 +8,13 @@
 
 namespace tandem {
 
-/// Writes model.safetensors (or shards with an index) into `folder`, in `type`, rounded from the fp32 masters. All ranks
-/// call it, since each has a slice; the first one writes. Throws Error when the folder cannot be written; then nothing
-/// appears.
+/// Writes model.safetensors (or shards with an index) into `folder`, in `type`, rounded from the
+/// fp32 masters. All ranks call it, since each has a slice; the first one writes. Throws Error when
+/// the folder cannot be written; then nothing appears.
 void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type);
 
-/// DeepSpeed's save_16bit_model: the weights in the type that the engine computes in (fp32 stays fp32).
+/// DeepSpeed's save_16bit_model: the weights in the type that the engine computes in (fp32 stays
+/// fp32).
 void save_16bit_model(Engine& engine, const std::filesystem::path& folder);
 
 }  // namespace tandem

@@ -1,15 +1,18 @@
 // runtime/actor.hpp — an object whose state is touched by one message at a time, on its loop.
 //
-// struct Self : Actor<Self, Messages...> has for each message M, or request R (`using Reply = X;`), one public handler:
-//   void handle(M);       Task<> handle(M);          the next message is taken when the handler is done
-//   X handle(R);          Task<X> handle(R);
-//   void handle(R, ReplyTo<R>);                      answered later (the Task<> form works, too)
-// A handler that throws fails its asker, closes the actor and fails its scope (a child of Children is restarted, if its
-// parent says so). Optional: void on_start(), called before the first message; void on_close(), called last.
-// Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull` (mailbox_options.hpp) say how.
-// Thread rule: made, started, closed and destroyed on the loop's thread (or the owner's while the loop does not run); it
-// dies after its scope was joined. Messages sent before start() wait (they must come from the thread that starts it).
-// Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope drops those, too.
+// struct Self : Actor<Self, Messages...> has for each message M, or request R (`using Reply = X;`),
+// one public handler:
+//   void handle(M);       Task<> handle(M);          the next message is taken when the handler is
+//   done X handle(R);          Task<X> handle(R); void handle(R, ReplyTo<R>); answered later (the
+//   Task<> form works, too)
+// A handler that throws fails its asker, closes the actor and fails its scope (a child of Children
+// is restarted, if its parent says so). Optional: void on_start(), called before the first message;
+// void on_close(), called last. Its mailbox is bounded: MailboxOptions and `static constexpr
+// WhenFull kWhenFull` (mailbox_options.hpp) say how. Thread rule: made, started, closed and
+// destroyed on the loop's thread (or the owner's while the loop does not run); it dies after its
+// scope was joined. Messages sent before start() wait (they must come from the thread that starts
+// it). Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope
+// drops those, too.
 //
 //   struct Counter : Actor<Counter, Add, Sum> {
 //     void handle(Add m) { sum += m.value; }   int handle(Sum) { return sum; }   int sum = 0;
@@ -25,12 +28,12 @@
 #include <utility>
 
 #include "runtime/address.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
 #include "runtime/exit_reason.hpp"
-#include "runtime/mailbox.hpp"
-#include "runtime/name.hpp"
 #include "runtime/reply_to.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -74,7 +77,8 @@ class Actor {
     scope.spawn(std::string_view(mailbox_->name()), &Actor::pump, this);
   }
 
-  /// Refuses messages from now on; those accepted (and control messages until then) are handled, then the actor ends.
+  /// Refuses messages from now on; those accepted (and control messages until then) are handled,
+  /// then the actor ends.
   void close() noexcept { mailbox_->close(); }
   /// How full it is, and how long messages wait. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept { return mailbox_->metrics(); }

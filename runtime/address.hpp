@@ -1,13 +1,16 @@
-// runtime/address.hpp — how others reach an actor: copyable, typed, and safe to hold after the actor is gone.
+// runtime/address.hpp — how others reach an actor: copyable, typed, and safe to hold after the
+// actor is gone.
 //
-// Only what the actor handles compiles. A mailbox is bounded: try_send says full, `co_await send` waits in line, `co_await
-// ask` waits for its answer; unless the actor has another policy (mailbox_options.hpp). After the actor's end every one of
-// them says closed. An address narrows by itself to one with fewer messages. Messages of one sender arrive in the order of
-// sending (control messages before the others), one that was merged in the place of the one it was merged into.
-// Thread rule: copying and try_send() from any thread (the actor's loop must exist); send_blocking() from any that runs no
-// loop (the actor's goes on running); send() and ask() in coroutines, also
-// of other loops. Cancel rule: ask() with a deadline or StopToken ends at once, and a late answer is dropped; send() with
-// a StopToken ends at once, on another loop as soon as that loop has taken the message out of the line.
+// Only what the actor handles compiles. A mailbox is bounded: try_send says full, `co_await send`
+// waits in line, `co_await ask` waits for its answer; unless the actor has another policy
+// (mailbox_options.hpp). After the actor's end every one of them says closed. An address narrows by
+// itself to one with fewer messages. Messages of one sender arrive in the order of sending (control
+// messages before the others), one that was merged in the place of the one it was merged into.
+// Thread rule: copying and try_send() from any thread (the actor's loop must exist);
+// send_blocking() from any that runs no loop (the actor's goes on running); send() and ask() in
+// coroutines, also of other loops. Cancel rule: ask() with a deadline or StopToken ends at once,
+// and a late answer is dropped; send() with a StopToken ends at once, on another loop as soon as
+// that loop has taken the message out of the line.
 //
 //   if (address.try_send(Tick(1)) == SendResult::kFull) ...;   co_await address.send(Tick(2));
 //   int sum = co_await address.ask(Sum(), 100ms);
@@ -17,7 +20,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "runtime/mailbox_await.hpp"
+#include "runtime/detail/mailbox/mailbox_await.hpp"
 
 namespace tandem {
 
@@ -32,8 +35,9 @@ class Address {
   Address(const Address<Others...>& other) noexcept  // NOLINT: converts on purpose
       : to_(other.to_) {}
 
-  /// The same actor for one sender, of whom at most `credits` messages may wait (on top of the mailbox's bound): a greedy
-  /// one can't fill the mailbox for the others. Copies share the credits. The actor gives them back; nothing loses any.
+  /// The same actor for one sender, of whom at most `credits` messages may wait (on top of the
+  /// mailbox's bound): a greedy one can't fill the mailbox for the others. Copies share the
+  /// credits. The actor gives them back; nothing loses any.
   [[nodiscard]] Address with_credits(std::uint32_t credits) const {
     TANDEM_CHECK(credits > 0, "a sender has one credit at least");
     Address mine;
@@ -67,8 +71,8 @@ class Address {
     }
   }
 
-  /// For threads that run no loop: sleeps while the mailbox is full, until half of it is free. kFull only from an actor
-  /// whose policy is to reject, or that was not started.
+  /// For threads that run no loop: sleeps while the mailbox is full, until half of it is free.
+  /// kFull only from an actor whose policy is to reject, or that was not started.
   template <class M>
     requires detail::OneOf<M, Messages...>
   SendResult send_blocking(M message) const {
@@ -95,7 +99,8 @@ class Address {
     return detail::SendAwaiter<std::remove_cvref_t<M>>(to_, std::forward<M>(message), stop);
   }
 
-  /// co_await: the answer. Throws ActorClosed, what the handler threw, Stopped, or (with a deadline) DeadlineExceeded.
+  /// co_await: the answer. Throws ActorClosed, what the handler threw, Stopped, or (with a
+  /// deadline) DeadlineExceeded.
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, StopToken stop = {}) const {

@@ -1,8 +1,11 @@
-// runtime/clock.hpp — where a loop's timers take the time from: the real clock, or one that a test moves.
+// runtime/clock.hpp — where a loop's timers take the time from: the real clock, or one that a test
+// moves.
 //
-// Thread rule: now() from any thread; ManualClock is moved on the loop's thread (or while no loop runs).
+// Thread rule: now() from any thread; ManualClock is moved on the loop's thread (or while no loop
+// runs).
 //
-//   ManualClock clock;  EventLoop loop({.name = "test", .clock = &clock});   // sleep_for(1h) returns at once
+//   ManualClock clock;  EventLoop loop({.name = "test", .clock = &clock});   // sleep_for(1h)
+//   returns at once
 #pragma once
 
 #include <atomic>
@@ -18,7 +21,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   [[nodiscard]] virtual TimePoint now() const noexcept = 0;
-  /// The loop has nothing to do before `next`. True: the clock jumped there. False: real time passes, the loop sleeps.
+  /// The loop has nothing to do before `next`. True: the clock jumped there. False: real time
+  /// passes, the loop sleeps.
   virtual bool skip_to(TimePoint next) noexcept = 0;
   /// False: time does not pass by itself, so the loop sleeps without a timeout.
   [[nodiscard]] virtual bool runs_by_itself() const noexcept = 0;

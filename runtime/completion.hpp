@@ -1,10 +1,12 @@
-// runtime/completion.hpp — something finishes on another thread, and a coroutine of the loop learns it.
+// runtime/completion.hpp — something finishes on another thread, and a coroutine of the loop learns
+// it.
 //
-// Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop; it must live until it
-// has been awaited. It may complete before it is awaited.
-// Cancel rule: cannot be cancelled: whoever completes it holds a pointer to it, so the await lasts until it has.
+// Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop;
+// it must live until it has been awaited. It may complete before it is awaited. Cancel rule: cannot
+// be cancelled: whoever completes it holds a pointer to it, so the await lasts until it has.
 //
-//   Completion<int> done(EventLoop::current());   start(&done);   int v = co_await done;   // elsewhere: done.set_value(1)
+//   Completion<int> done(EventLoop::current());   start(&done);   int v = co_await done;   //
+//   elsewhere: done.set_value(1)
 #pragma once
 
 #include <utility>

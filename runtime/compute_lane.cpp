@@ -1,7 +1,7 @@
 #include "runtime/compute_lane.hpp"
 
+#include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
-#include "runtime/util/thread.hpp"
 
 namespace tandem {
 

@@ -1,9 +1,12 @@
-// runtime/compute_lane.hpp — one thread that runs plain functions in order: where all ATen and autograd of a rank runs.
+// runtime/compute_lane.hpp — one thread that runs plain functions in order: where all ATen and
+// autograd of a rank runs.
 //
-// Thread rule: run() on the loop's thread; the function runs on the lane's. Its guards (NoGrad, stream, device) live and
-// die inside it. Cancel rule: cannot be cancelled: the await lasts until the function has returned.
+// Thread rule: run() on the loop's thread; the function runs on the lane's. Its guards (NoGrad,
+// stream, device) live and die inside it. Cancel rule: cannot be cancelled: the await lasts until
+// the function has returned.
 //
-//   ComputeLane lane(loop, "compute");   double loss = co_await lane.run([&] { return forward(batch); });
+//   ComputeLane lane(loop, "compute");   double loss = co_await lane.run([&] { return
+//   forward(batch); });
 #pragma once
 
 #include <atomic>
@@ -14,7 +17,7 @@
 #include <utility>
 
 #include "runtime/completion.hpp"
-#include "runtime/util/mpsc_inbox.hpp"
+#include "runtime/detail/mpsc_inbox.hpp"
 #include "runtime/util/wake_counter.hpp"
 
 namespace tandem {
@@ -27,8 +30,9 @@ class ComputeLane {
   ComputeLane(const ComputeLane&) = delete;
   ComputeLane& operator=(const ComputeLane&) = delete;
 
-  /// Awaitable: fn() on the lane's thread, after everything queued before; its value, or what it threw. It is queued when
-  /// it is awaited. `fn` is copied (or moved) into the awaiting coroutine's frame and destroyed there.
+  /// Awaitable: fn() on the lane's thread, after everything queued before; its value, or what it
+  /// threw. It is queued when it is awaited. `fn` is copied (or moved) into the awaiting
+  /// coroutine's frame and destroyed there.
   template <std::invocable Fn>
   [[nodiscard]] auto run(Fn fn) {
     return Awaiter<Fn>(*this, std::move(fn));
@@ -45,7 +49,8 @@ class ComputeLane {
   };
   template <class Fn>
   class Awaiter;
-  // Adds the time it lives to the lane's account, before the awaiter learns that the function is done.
+  // Adds the time it lives to the lane's account, before the awaiter learns that the function is
+  // done.
   class BusyTime {
    public:
     explicit BusyTime(std::atomic<std::int64_t>& account_ns) noexcept;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "runtime/machine.hpp"
+#include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
 #include "runtime/util/planted.hpp"
-#include "runtime/util/thread.hpp"
 
 namespace tandem {
 

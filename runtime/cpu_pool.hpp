@@ -1,13 +1,16 @@
-// runtime/cpu_pool.hpp — worker threads for plain functions in chunks: the optimizer's arithmetic, tokenizing, checksums.
+// runtime/cpu_pool.hpp — worker threads for plain functions in chunks: the optimizer's arithmetic,
+// tokenizing, checksums.
 //
-// A job's chunks are handed out by one shared counter; the last worker to leave posts one completion. Which thread runs
-// which chunk is open, so a chunk's result must depend on its number alone. Jobs are served in the order of awaiting.
-// Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's, several at a time.
-// Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the await ends when the
+// A job's chunks are handed out by one shared counter; the last worker to leave posts one
+// completion. Which thread runs which chunk is open, so a chunk's result must depend on its number
+// alone. Jobs are served in the order of awaiting. Thread rule: for_chunks() and run() on the
+// loop's thread; the function runs on the pool's, several at a time. Cancel rule: cannot be
+// cancelled; after the first exception no further chunk is started, and the await ends when the
 // running ones have.
 //
 //   CpuPool pool(loop, {.threads = 4, .cores = {4, 5, 6, 7}, .name = "adam"});
-//   co_await pool.for_chunks(chunks, [&](std::size_t chunk) { adam_update(step, buffers, begin(chunk), end(chunk)); });
+//   co_await pool.for_chunks(chunks, [&](std::size_t chunk) { adam_update(step, buffers,
+//   begin(chunk), end(chunk)); });
 #pragma once
 
 #include <atomic>
@@ -31,8 +34,8 @@ namespace tandem {
 
 class CpuPool;
 
-/// Stands in for a pool's threads (the simulator): told that a job was queued, it takes the workers' turns itself, in its
-/// own time, on the loop's thread.
+/// Stands in for a pool's threads (the simulator): told that a job was queued, it takes the
+/// workers' turns itself, in its own time, on the loop's thread.
 class PoolDriver {
  public:
   virtual ~PoolDriver() = default;
@@ -46,8 +49,8 @@ class CpuPool {
     std::vector<int> cores = {};  // thread i is bound to cores[i % size]; empty: not bound
     std::string name = "pool";
     bool background = false;  // waking threads don't preempt others that compute on the same cores
-    PoolDriver* driver =
-        nullptr;  // not null: no threads are made, it runs the chunks; outlives the pool
+    // not null: no threads are made, it runs the chunks; outlives the pool
+    PoolDriver* driver = nullptr;
   };
 
   /// Throws Error if a core is not ours to use.
@@ -57,8 +60,9 @@ class CpuPool {
   CpuPool(const CpuPool&) = delete;
   CpuPool& operator=(const CpuPool&) = delete;
 
-  /// Awaitable: fn(chunk) for every chunk in [0, count), on the pool's threads. Rethrows the exception of the lowest chunk
-  /// that threw. `fn` is copied (or moved) into the awaiting coroutine's frame; it is called by several threads at a time.
+  /// Awaitable: fn(chunk) for every chunk in [0, count), on the pool's threads. Rethrows the
+  /// exception of the lowest chunk that threw. `fn` is copied (or moved) into the awaiting
+  /// coroutine's frame; it is called by several threads at a time.
   template <std::invocable<std::size_t> Fn>
   [[nodiscard]] auto for_chunks(std::size_t count, Fn fn) {
     return ChunksAwaiter<Fn>(*this, count, std::move(fn));

@@ -1,7 +1,8 @@
-// runtime/event.hpp — Event (set once or reset and set again) and Latch (counts down to zero), for coroutines of one loop.
+// runtime/event.hpp — Event (set once or reset and set again) and Latch (counts down to zero), for
+// coroutines of one loop.
 //
-// Any number may wait. set() wakes those who wait at that moment, in their order, through the loop's queue; a reset()
-// afterwards does not take that back. An event dies with nobody waiting.
+// Any number may wait. set() wakes those who wait at that moment, in their order, through the
+// loop's queue; a reset() afterwards does not take that back. An event dies with nobody waiting.
 // Thread rule: of the loop's thread. Cancel rule: wait(stop_token) ends at once with Stopped.
 //
 //   Event ready;   co_await ready;   // elsewhere: ready.set();

@@ -6,12 +6,12 @@
 #include <asio/steady_timer.hpp>
 #include <fmt/format.h>
 
-#include "runtime/ask_table.hpp"
-#include "runtime/loop_link.hpp"
-#include "runtime/mailbox.hpp"
+#include "runtime/detail/loop_link.hpp"
+#include "runtime/detail/mailbox/ask_table.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/cpu_relax.hpp"
-#include "runtime/util/thread.hpp"
 
 namespace tandem {
 namespace {
@@ -40,8 +40,9 @@ bool LoopLink::post(Op& op) noexcept {
 }
 }  // namespace detail
 
-// The one Asio timer that ends a sleep when the loop's earliest timer is due. Armed lazily: it may fire too early, which
-// only costs a round, so that timers armed and disarmed while the loop is awake never touch it.
+// The one Asio timer that ends a sleep when the loop's earliest timer is due. Armed lazily: it may
+// fire too early, which only costs a round, so that timers armed and disarmed while the loop is
+// awake never touch it.
 struct EventLoop::ReactorTimer {
   explicit ReactorTimer(asio::io_context& context) : work(context.get_executor()), timer(context) {}
 
@@ -93,7 +94,8 @@ EventLoop::~EventLoop() {
       inbox_.take_all(queue_);
     }
   }
-  // A producer that ended a sleep may still be inside wake(): it touches this object until it is counted.
+  // A producer that ended a sleep may still be inside wake(): it touches this object until it is
+  // counted.
   while (!wakes_.settled()) {
     std::this_thread::yield();
   }
@@ -121,7 +123,8 @@ void EventLoop::run_until(const bool& done) {
       break;
     }
     inbox_.take_all(queue_);
-    // Time on an injected clock moves when its owner moves it, so its timers are looked at in each round.
+    // Time on an injected clock moves when its owner moves it, so its timers are looked at in each
+    // round.
     if (look_due_ || !timers_run_by_themselves_) {
       look_around();
     }
@@ -230,7 +233,8 @@ std::string EventLoop::last_stall() const {
                      static_cast<double>(stall_ns_) * 1e-6, names.empty() ? "an operation" : names);
 }
 
-// First without a look at the clock (an answer from another core is there sooner than that), then up to the budget.
+// First without a look at the clock (an answer from another core is there sooner than that), then
+// up to the budget.
 void EventLoop::wait_for_work() {
   const bool spin =
       options_.spin == Spin::kAlways ||
@@ -313,7 +317,8 @@ void EventLoop::arm_reactor_timer() {
   });
 }
 
-// stop() is Asio's cheapest interruption (one epoll_ctl, no allocation); the loop restarts the context before each use.
+// stop() is Asio's cheapest interruption (one epoll_ctl, no allocation); the loop restarts the
+// context before each use.
 void EventLoop::wake() noexcept {
   reactor_.stop();
   wakes_.paid();

@@ -1,13 +1,14 @@
 // runtime/event_loop.hpp — one thread's scheduler: everything asynchronous of a rank runs here.
 //
-// Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the reactor it sleeps in.
-// Thread rule: run() on one thread at a time, which is then the loop's thread; post_from_any_thread() from any thread (the
-// loop must outlive the call); everything else on the loop's thread, or on the owner's while the loop does not run.
-// Cancel rule: run() returns when its task is done; other tasks and actors stay suspended, what completes meanwhile queues
-// up, and the next run() goes on with it.
-// Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and (every kPollEvery looks, or
-// kPollEveryNs) the reactor do. The clock is read once per kWatched operations, not per round: a round may be one message.
-// Idle, it spins first where that pays (SpinGauge), then sleeps in the reactor.
+// Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the
+// reactor it sleeps in. Thread rule: run() on one thread at a time, which is then the loop's
+// thread; post_from_any_thread() from any thread (the loop must outlive the call); everything else
+// on the loop's thread, or on the owner's while the loop does not run. Cancel rule: run() returns
+// when its task is done; other tasks and actors stay suspended, what completes meanwhile queues up,
+// and the next run() goes on with it. Fairness: at most kBatch operations run before the inbox gets
+// its turn, and before timers and (every kPollEvery looks, or kPollEveryNs) the reactor do. The
+// clock is read once per kWatched operations, not per round: a round may be one message. Idle, it
+// spins first where that pays (SpinGauge), then sleeps in the reactor.
 //
 //   EventLoop loop({.name = "rank 0"});
 //   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
@@ -24,13 +25,13 @@
 #include <asio/io_context.hpp>
 
 #include "runtime/clock.hpp"
-#include "runtime/loop_registry.hpp"
-#include "runtime/op.hpp"
+#include "runtime/detail/loop_registry.hpp"
+#include "runtime/detail/mpsc_inbox.hpp"
+#include "runtime/detail/op.hpp"
+#include "runtime/detail/root_task.hpp"
+#include "runtime/detail/timer_heap.hpp"
 #include "runtime/poller.hpp"
-#include "runtime/root_task.hpp"
 #include "runtime/task.hpp"
-#include "runtime/timer_heap.hpp"
-#include "runtime/util/mpsc_inbox.hpp"
 #include "runtime/util/spin_gauge.hpp"
 
 namespace tandem {
@@ -45,7 +46,9 @@ extern constinit thread_local EventLoop* t_loop;
 
 /// How an idle loop waits for its inbox before it blocks in the reactor.
 enum class Spin {
-  kAuto,  // a short spin, while each of the runtime's busy threads has a CPU to itself and spinning finds something
+  // a short spin, while each of the runtime's busy threads has a CPU to itself and spinning finds
+  // something
+  kAuto,
   kNever,
   kAlways,  // for measuring
 };
@@ -56,18 +59,20 @@ class EventLoop {
     std::string name = "loop";
     Clock* clock = nullptr;  // null: the real one; must outlive the loop
     Spin spin = Spin::kAuto;
-    Duration stall_limit =
-        std::chrono::milliseconds(10);  // a longer resumption is reported; 0: never
+    // a longer resumption is reported; 0: never
+    Duration stall_limit = std::chrono::milliseconds(10);
   };
 
   EventLoop() : EventLoop(Options()) {}
   explicit EventLoop(Options options);
-  /// Runs what is still queued (late messages, replies). No task may be left: their scopes are joined before.
+  /// Runs what is still queued (late messages, replies). No task may be left: their scopes are
+  /// joined before.
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  /// Makes factory(args...), a Task, and runs the loop on this thread until it is done; returns its value or rethrows.
+  /// Makes factory(args...), a Task, and runs the loop on this thread until it is done; returns its
+  /// value or rethrows.
   template <class Factory, class... Args>
     requires TaskFactory<Factory, Args...>
   TaskResult<Factory, Args...> run(Factory factory, Args... args) {
@@ -85,8 +90,9 @@ class EventLoop {
     return outcome.take();
   }
 
-  /// Runs at most `most` operations that are ready now (due timers' too) and never waits; returns how many. For those who
-  /// step several loops on one thread in turn (runtime/sim). The reactor gets no turn.
+  /// Runs at most `most` operations that are ready now (due timers' too) and never waits; returns
+  /// how many. For those who step several loops on one thread in turn (runtime/sim). The reactor
+  /// gets no turn.
   std::size_t run_ready(std::size_t most);
   /// The loop that runs on this thread.
   static EventLoop& current() noexcept {
@@ -115,7 +121,8 @@ class EventLoop {
   void add_poller(Poller& poller) noexcept { pollers_.add(poller); }
   void remove_poller(Poller& poller) noexcept { pollers_.remove(poller); }
 
-  /// An awaitable that could go on at once asks first; false after kSynchronousLimit times in a row: go through the queue.
+  /// An awaitable that could go on at once asks first; false after kSynchronousLimit times in a
+  /// row: go through the queue.
   [[nodiscard]] bool may_continue_synchronously() noexcept { return --synchronous_left_ > 0; }
 
   /// When the earliest timer is due; TimePoint::max(): no timer is armed.
@@ -150,7 +157,8 @@ class EventLoop {
   static constexpr std::int64_t kPollEveryNs = 50'000;
   static constexpr int kSynchronousLimit = 128;
 
-  // This thread runs this loop while it lives; loops may nest (a test runs one inside another's task).
+  // This thread runs this loop while it lives; loops may nest (a test runs one inside another's
+  // task).
   class Running {
    public:
     explicit Running(EventLoop& loop);
@@ -200,8 +208,8 @@ class EventLoop {
   WakesOwed wakes_;
   SpinGauge spin_;
   std::uint64_t stalls_ = 0;
-  std::int64_t stall_ns_ =
-      0;  // of the last one; put into words when asked for, so that a stall allocates nothing
+  // of the last one; put into words when asked for, so that a stall allocates nothing
+  std::int64_t stall_ns_ = 0;
   detail::RunningNames stall_names_;
   detail::LoopRegistry registry_;
 };

@@ -1,4 +1,5 @@
-// runtime/exit_reason.hpp — why an actor ended: what its parent decides by, and what those who watch it are told.
+// runtime/exit_reason.hpp — why an actor ended: what its parent decides by, and what those who
+// watch it are told.
 //
 // A plain value; the names live for ever, so it may outlive the actor and travel to other threads.
 #pragma once
@@ -17,13 +18,14 @@ struct ExitReason {
 
   Kind kind = Kind::kNormal;
   const char* actor = "nobody";
-  const char* origin =
-      nullptr;  // failed: where it began: the actor, a task in its scope, or one of its descendants
+  // failed: where it began: the actor, a task in its scope, or one of its descendants
+  const char* origin = nullptr;
   const char* message = nullptr;  // failed: what `origin` was handling; null: no message
   std::exception_ptr error;       // failed
 
   [[nodiscard]] bool failed() const noexcept { return kind == Kind::kFailed; }
-  /// False for errors of devices and collectives: their state is shared, no fresh actor repairs it (Error::restartable).
+  /// False for errors of devices and collectives: their state is shared, no fresh actor repairs it
+  /// (Error::restartable).
   [[nodiscard]] bool restartable() const noexcept;
   /// "parser failed in worker at Line: bad digit", "parser ended", "parser was stopped".
   [[nodiscard]] std::string text() const;

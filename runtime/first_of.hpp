@@ -1,14 +1,15 @@
 // runtime/first_of.hpp — several tasks at once, and the value of the first that succeeds.
 //
-// The first task that returns is the winner, even while others have failed. The rest are stopped (their stop token is what
-// current_stop_token() finds there) and awaited before this returns; what they return or throw after that is dropped. If
-// none succeeds, the first failure is rethrown when all have ended; Stopped, if the caller's scope was stopped.
-// Tasks are awaited in the expression that makes them.
-// Thread rule: of the loop's thread. Cancel rule: as its tasks; nothing runs on when the await has ended. So it takes as
-// long as the slowest loser takes to stop.
+// The first task that returns is the winner, even while others have failed. The rest are stopped
+// (their stop token is what current_stop_token() finds there) and awaited before this returns; what
+// they return or throw after that is dropped. If none succeeds, the first failure is rethrown when
+// all have ended; Stopped, if the caller's scope was stopped. Tasks are awaited in the expression
+// that makes them. Thread rule: of the loop's thread. Cancel rule: as its tasks; nothing runs on
+// when the await has ended. So it takes as long as the slowest loser takes to stop.
 //
-//   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));   // first.index: 0 or 1; first.value
-//   Values of several types come as a std::variant whose index is the winner's; void as std::monostate.
+//   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));   // first.index: 0 or 1;
+//   first.value Values of several types come as a std::variant whose index is the winner's; void as
+//   std::monostate.
 #pragma once
 
 #include <concepts>
@@ -73,7 +74,8 @@ Task<> run_race(Race<Value>* race, Task<T>* task) {
       win<kIndex, T>(race, co_await std::move(*task));
     }
   } catch (...) {
-    // One that was stopped because another has won has not failed; nor has one whose caller was stopped.
+    // One that was stopped because another has won has not failed; nor has one whose caller was
+    // stopped.
     if (race->failure == nullptr && !race->scope->stop_requested()) {
       race->failure = std::current_exception();
     }
@@ -99,7 +101,8 @@ Task<First<Value>> first_of_all(std::tuple<Task<Ts>*...> tasks) {
 
 }  // namespace detail
 
-/// co_await: First{index, value} of the first task that succeeds. To be awaited at once: it refers to the tasks.
+/// co_await: First{index, value} of the first task that succeeds. To be awaited at once: it refers
+/// to the tasks.
 template <class... Ts>
   requires(sizeof...(Ts) > 0 && !(std::is_reference_v<Ts> || ...))
 [[nodiscard]] auto first_of(Task<Ts>&&... tasks) {

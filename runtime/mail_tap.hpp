@@ -1,20 +1,22 @@
-// runtime/mail_tap.hpp — every message on its way into a mailbox of one loop passes a tap, if the loop has one: what the
-// test kit and the simulator deliver, delay, reorder and drop messages with.
+// runtime/mail_tap.hpp — every message on its way into a mailbox of one loop passes a tap, if the
+// loop has one: what the test kit and the simulator deliver, delay, reorder and drop messages with.
 //
-// The tap owns what it was given until it delivers or drops it. A held message keeps its credit and its mailbox, and a
-// closed actor waits for it, as for one that is on its way from another thread. Asks are messages; answers are not tapped.
-// Messages of one sender keep their order only if the tap keeps it.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run). The tap outlives its installation, and
-// holds nothing any more when the loop dies. Cost without a tap: none (the mailbox's flag for ended says it, too).
+// The tap owns what it was given until it delivers or drops it. A held message keeps its credit and
+// its mailbox, and a closed actor waits for it, as for one that is on its way from another thread.
+// Asks are messages; answers are not tapped. Messages of one sender keep their order only if the
+// tap keeps it. Thread rule: of the loop's thread (or of the owner's while the loop does not run).
+// The tap outlives its installation, and holds nothing any more when the loop dies. Cost without a
+// tap: none (the mailbox's flag for ended says it, too).
 //
-//   struct Slow : MailTap { void on_mail(TappedMail mail) override { held.push_back(std::move(mail)); } ... held; };
-//   loop.set_mail_tap(&slow);   ...   slow.held.front().deliver();
+//   struct Slow : MailTap { void on_mail(TappedMail mail) override {
+//   held.push_back(std::move(mail)); } ... held; }; loop.set_mail_tap(&slow);   ...
+//   slow.held.front().deliver();
 #pragma once
 
 #include <utility>
 
-#include "runtime/mailbox.hpp"
-#include "runtime/message.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/detail/mailbox/message.hpp"
 
 namespace tandem {
 
@@ -38,7 +40,8 @@ class TappedMail {
       mail->target->deliver_tapped(*mail);
     }
   }
-  /// Ends it: its credit goes back, an asker gets ActorClosed. Who waited in line for the credit is tapped in this call.
+  /// Ends it: its credit goes back, an asker gets ActorClosed. Who waited in line for the credit is
+  /// tapped in this call.
   void drop() noexcept {
     if (detail::Mail* mail = std::exchange(mail_, nullptr)) {
       mail->target->drop_tapped(*mail);

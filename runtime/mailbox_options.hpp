@@ -1,13 +1,16 @@
-// runtime/mailbox_options.hpp — what an actor says about its mailbox, and what the mailbox says about itself.
+// runtime/mailbox_options.hpp — what an actor says about its mailbox, and what the mailbox says
+// about itself.
 //
-// How many messages may wait is a number given to the constructor (MailboxOptions); what happens to the next one is part of
-// the actor's type, so that the compiler can hold it to it: `static constexpr WhenFull kWhenFull = WhenFull::kDropOldest;`.
+// How many messages may wait is a number given to the constructor (MailboxOptions); what happens to
+// the next one is part of the actor's type, so that the compiler can hold it to it: `static
+// constexpr WhenFull kWhenFull = WhenFull::kDropOldest;`.
 //
-// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for everybody) bounds what waits of one sender, on
-// top of the mailbox's own bound: full means either of them. Dropping the oldest then drops that sender's own.
-// A message with `static constexpr bool kControl = true;` needs no credit, overtakes the others, and is taken by a closed
-// actor, too, until that has ended. Other threads may have up to as many messages again on their way into a full mailbox
-// that drops or merges; it is within its bound as soon as its loop has seen them.
+// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for everybody) bounds what
+// waits of one sender, on top of the mailbox's own bound: full means either of them. Dropping the
+// oldest then drops that sender's own. A message with `static constexpr bool kControl = true;`
+// needs no credit, overtakes the others, and is taken by a closed actor, too, until that has ended.
+// Other threads may have up to as many messages again on their way into a full mailbox that drops
+// or merges; it is within its bound as soon as its loop has seen them.
 #pragma once
 
 #include <chrono>
@@ -26,7 +29,8 @@ enum class WhenFull : unsigned char {
   kWait,        // send() and ask() wait in line, try_send() says full
   kReject,      // send() and ask() fail at once with MailboxFull, try_send() says full
   kDropOldest,  // accepted; the oldest waiting one is dropped, an asker gets MessageDropped
-  kCoalesce,  // merged into a waiting one by the actor's `static bool coalesce(M& waiting, M&& newer)`, newest
+  // merged into a waiting one by the actor's `static bool coalesce(M& waiting, M&& newer)`, newest
+  kCoalesce,
   // first, until that says true (and only then moves from `newer`); if none does: as kWait
 };
 
@@ -40,8 +44,8 @@ struct MailboxOptions {
 struct MailboxMetrics {
   std::uint64_t depth = 0;      // accepted and not taken yet, control messages aside
   std::uint64_t depth_max = 0;  // measured
-  std::uint64_t waited =
-      0;  // measured: messages taken; from sending to being taken they waited ...
+  // measured: messages taken; from sending to being taken they waited ...
+  std::uint64_t waited = 0;
   Duration waited_total{};
   Duration waited_max{};
   std::uint64_t rejected = 0;  // full was said, by result or by exception

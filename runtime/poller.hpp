@@ -1,8 +1,9 @@
-// runtime/poller.hpp — something the loop looks at while it is awake: a ring's completions, a device's events.
+// runtime/poller.hpp — something the loop looks at while it is awake: a ring's completions, a
+// device's events.
 //
-// In the loop's list only while it has something on its way: an empty list costs one branch. Looked at every few rounds,
-// while the loop spins, and before it sleeps.
-// Thread rule: of the loop's thread. Cancel rule: none; it leaves the list before it dies.
+// In the loop's list only while it has something on its way: an empty list costs one branch. Looked
+// at every few rounds, while the loop spins, and before it sleeps. Thread rule: of the loop's
+// thread. Cancel rule: none; it leaves the list before it dies.
 #pragma once
 
 #include "runtime/util/check.hpp"
@@ -17,7 +18,8 @@ class Poller {
 
   /// Posts to the loop what is ready; true if there was something. Never waits.
   virtual bool poll() noexcept = 0;
-  /// The loop is about to sleep in its reactor: sees to being woken there, then looks once more, as poll() does.
+  /// The loop is about to sleep in its reactor: sees to being woken there, then looks once more, as
+  /// poll() does.
   virtual bool poll_before_sleep() noexcept = 0;
 
  protected:

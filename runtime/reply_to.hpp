@@ -1,17 +1,19 @@
 // runtime/reply_to.hpp — the duty to answer one request, to be kept and fulfilled later.
 //
-// Movable; fulfilled once, by send() or fail(). Dropping it fails the asker; so does the end of the actor that holds it.
-// Thread rule: of the actor's loop. The asker may live on another one, and may have given up: then the answer is dropped.
+// Movable; fulfilled once, by send() or fail(). Dropping it fails the asker; so does the end of the
+// actor that holds it. Thread rule: of the actor's loop. The asker may live on another one, and may
+// have given up: then the answer is dropped.
 //
-//   void handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) { waiting_.push_back(std::move(reply)); }
+//   void handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
+//   waiting_.push_back(std::move(reply)); }
 //   ...                                                            waiting_.front().send(slot);
 #pragma once
 
 #include <exception>
 #include <utility>
 
-#include "runtime/mailbox.hpp"
-#include "runtime/message.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/detail/mailbox/message.hpp"
 
 namespace tandem {
 

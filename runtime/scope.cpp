@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/await_chain.hpp"
+#include "runtime/detail/await_chain.hpp"
 #include "runtime/exit_reason.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/planted.hpp"

@@ -1,11 +1,13 @@
 // runtime/scope.hpp — the nursery: every task runs in a scope that waits for it.
 //
-// join() always awaits all of them. The first failure asks the siblings to stop (their StopToken) and is what join()
-// rethrows; the later ones are kept in failures(). A Stopped that follows a request is no failure. A scope dies empty.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run). Cancel rule: request_stop() asks, the
-// tasks end themselves; nothing is destroyed under way.
+// join() always awaits all of them. The first failure asks the siblings to stop (their StopToken)
+// and is what join() rethrows; the later ones are kept in failures(). A Stopped that follows a
+// request is no failure. A scope dies empty. Thread rule: of the loop's thread (or of the owner's
+// while the loop does not run). Cancel rule: request_stop() asks, the tasks end themselves; nothing
+// is destroyed under way.
 //
-//   co_await with_scope([](Scope& scope, int n) -> Task<> { scope.spawn("worker", &work, n); co_return; }, 3);
+//   co_await with_scope([](Scope& scope, int n) -> Task<> { scope.spawn("worker", &work, n);
+//   co_return; }, 3);
 #pragma once
 
 #include <exception>
@@ -14,12 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/detail/root_task.hpp"
 #include "runtime/event.hpp"
 #include "runtime/event_loop.hpp"
-#include "runtime/name.hpp"
-#include "runtime/root_task.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -40,7 +42,8 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  /// Starts factory(args...), a Task, when its turn comes in the loop's queue. Factory and arguments live until it is done.
+  /// Starts factory(args...), a Task, when its turn comes in the loop's queue. Factory and
+  /// arguments live until it is done.
   template <class Factory, class... Args>
     requires TaskFactory<Factory, Args...>
   void spawn(Name name, Factory factory, Args... args);
@@ -159,14 +162,16 @@ void Scope::spawn(Name name, Factory factory, Args... args) {
   loop_.post(task.start());
 }
 
-/// The stop token of the scope the caller runs in (one that never stops outside of scopes): co_await current_stop_token().
+/// The stop token of the scope the caller runs in (one that never stops outside of scopes):
+/// co_await current_stop_token().
 inline Task<StopToken> current_stop_token() {
   Scope* scope = co_await detail::FindScope{};
   co_return scope != nullptr ? scope->stop_token() : StopToken();
 }
 
-/// Runs factory(scope, args...) in a new scope (stopped with the caller's), awaits all that it spawned, and returns its
-/// value. The first failure, of the body or of a task, stops the rest and is rethrown when all have ended.
+/// Runs factory(scope, args...) in a new scope (stopped with the caller's), awaits all that it
+/// spawned, and returns its value. The first failure, of the body or of a task, stops the rest and
+/// is rethrown when all have ended.
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Scope&, Args...>
 Task<TaskResult<Factory, Scope&, Args...>> with_scope(Factory factory, Args... args) {

@@ -1,17 +1,19 @@
 // runtime/stop_token.hpp — asking work to stop, and noticing it.
 //
-// A StopSource belongs to one loop; tokens are plain pointers to it and must not outlive it. Stopping is a request: what
-// is in flight is told, and completes (an await that was stopped throws Stopped). Nothing is destroyed under anyone.
-// Thread rule: of the loop's thread; StopHandle::request_stop() from any thread, by a post to the loop.
+// A StopSource belongs to one loop; tokens are plain pointers to it and must not outlive it.
+// Stopping is a request: what is in flight is told, and completes (an await that was stopped throws
+// Stopped). Nothing is destroyed under anyone. Thread rule: of the loop's thread;
+// StopHandle::request_stop() from any thread, by a post to the loop.
 //
-//   co_await sleep_for(1h, scope.stop_token());   // throws Stopped once scope.request_stop() was called
+//   co_await sleep_for(1h, scope.stop_token());   // throws Stopped once scope.request_stop() was
+//   called
 #pragma once
 
 #include <atomic>
 #include <exception>
 #include <memory>
 
-#include "runtime/op.hpp"
+#include "runtime/detail/op.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 
@@ -25,7 +27,8 @@ class Stopped : public std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "stopped"; }
 };
 
-/// One who wants to be told: an intrusive list node. It is told at most once, and is out of the list by then.
+/// One who wants to be told: an intrusive list node. It is told at most once, and is out of the
+/// list by then.
 struct StopCallback {
   using OnStop = void (*)(StopCallback&) noexcept;
   explicit StopCallback(OnStop function) noexcept : on_stop(function) {}
@@ -71,7 +74,8 @@ class StopToken {
       throw Stopped();
     }
   }
-  /// `callback` is called at the request. If stop was requested before, it is not called: ask first.
+  /// `callback` is called at the request. If stop was requested before, it is not called: ask
+  /// first.
   void link(StopCallback& callback) const noexcept {
     if (state_ == nullptr || state_->requested) {
       return;
@@ -91,7 +95,8 @@ class StopToken {
   detail::StopState* state_ = nullptr;
 };
 
-/// Requests a stop from any thread; harmless when the source is gone already. The loop outlives the handle.
+/// Requests a stop from any thread; harmless when the source is gone already. The loop outlives the
+/// handle.
 class StopHandle {
  public:
   void request_stop() const noexcept;
@@ -115,7 +120,8 @@ class StopSource {
 
   [[nodiscard]] StopToken token() noexcept { return StopToken(&state_); }
   [[nodiscard]] bool stop_requested() const noexcept { return state_.requested; }
-  /// Tells everybody who waits, once. What they do about it they do later, through the loop's queue.
+  /// Tells everybody who waits, once. What they do about it they do later, through the loop's
+  /// queue.
   void request_stop() noexcept;
   [[nodiscard]] StopHandle handle(EventLoop& loop);
 

@@ -1,11 +1,12 @@
 // runtime/task.hpp — Task<T>: the coroutine that everything asynchronous is written as.
 //
-// Lazy (runs when awaited), immovable (so it is awaited where it was made, while its arguments live), awaited exactly once,
-// ends with a value or an exception. Awaiting is a symmetric transfer: chains of any length use no stack.
-// Thread rule: made, resumed and destroyed on the loop's thread. Cancel rule: a task is not cancelled from outside; what it
-// awaits is (StopToken), and a task whose awaited operation is in flight must never be destroyed.
-// Parameters are taken by value, and a lambda that is a coroutine captures nothing: captures live in the closure, which may
-// be gone when the coroutine runs on.
+// Lazy (runs when awaited), immovable (so it is awaited where it was made, while its arguments
+// live), awaited exactly once, ends with a value or an exception. Awaiting is a symmetric transfer:
+// chains of any length use no stack. Thread rule: made, resumed and destroyed on the loop's thread.
+// Cancel rule: a task is not cancelled from outside; what it awaits is (StopToken), and a task
+// whose awaited operation is in flight must never be destroyed. Parameters are taken by value, and
+// a lambda that is a coroutine captures nothing: captures live in the closure, which may be gone
+// when the coroutine runs on.
 //
 //   Task<int> twice(int x) { co_await yield(); co_return 2 * x; }
 //   int y = co_await twice(21);
@@ -19,8 +20,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "runtime/frame_recycler.hpp"
-#include "runtime/op.hpp"
+#include "runtime/detail/frame_recycler.hpp"
+#include "runtime/detail/op.hpp"
 #include "runtime/util/build.hpp"
 #include "runtime/util/outcome.hpp"
 
@@ -29,11 +30,13 @@ namespace tandem {
 class Scope;
 namespace detail {
 struct LeaveScope;
-/// The time of this thread's loop when it last looked at its clock: what a co_await is stamped with.
+/// The time of this thread's loop when it last looked at its clock: what a co_await is stamped
+/// with.
 extern constinit thread_local std::int64_t t_loop_time_ns;
 }  // namespace detail
 
-/// What the runtime knows of every suspended coroutine: the links and names an await chain is printed from.
+/// What the runtime knows of every suspended coroutine: the links and names an await chain is
+/// printed from.
 struct TaskPromiseBase {
   std::coroutine_handle<> continuation;  // who awaits this task; null: nobody did yet
   TaskPromiseBase* parent = nullptr;     // the same, as a promise; null at a root
@@ -174,8 +177,9 @@ struct IsTask<Task<T>> : std::true_type {};
 template <class T>
 concept AnyTask = detail::IsTask<std::remove_cvref_t<T>>::value;
 
-/// A callable that makes a task and carries no state: a function, a member function, or a lambda without captures.
-/// Captures would live in the closure, not in the coroutine's frame; pass what it needs as arguments.
+/// A callable that makes a task and carries no state: a function, a member function, or a lambda
+/// without captures. Captures would live in the closure, not in the coroutine's frame; pass what it
+/// needs as arguments.
 template <class F, class... Args>
 concept TaskFactory =
     std::invocable<F, Args...> && AnyTask<std::invoke_result_t<F, Args...>> &&

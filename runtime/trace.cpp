@@ -42,8 +42,8 @@ struct Record {
   std::uint64_t id;
 };
 
-// One writer (its thread), any reader. The fields are atomics so that a reader may look while the writer overwrites; what
-// it looked at meanwhile it throws away.
+// One writer (its thread), any reader. The fields are atomics so that a reader may look while the
+// writer overwrites; what it looked at meanwhile it throws away.
 class Ring {
  public:
   Ring(std::size_t records, int thread_id)

@@ -1,14 +1,16 @@
 // runtime/trace.hpp — what ran when: into rings, one per thread, and out as Chrome/Perfetto JSON.
 //
-// Recorded by the runtime itself: each run of a task on its loop, each task from spawn to end, each await (what it waited
-// for, from suspend to resume), each handler, an arrow for each message from its send to its handler (across threads, too),
-// how full a mailbox is, each pool chunk and each job of a compute lane. Processes are ranks, device streams have tracks of
-// their own. With the CUDA toolkit, spans of this thread are NVTX ranges as well.
-// Off (the default): one predictable branch per span. On: two clock reads and one 48-byte record, no lock, no allocation
-// after a thread's first record; a full ring overwrites its oldest records.
-// Thread rule: any thread. write_chrome_json() while others record is safe, and leaves out what is being overwritten.
+// Recorded by the runtime itself: each run of a task on its loop, each task from spawn to end, each
+// await (what it waited for, from suspend to resume), each handler, an arrow for each message from
+// its send to its handler (across threads, too), how full a mailbox is, each pool chunk and each
+// job of a compute lane. Processes are ranks, device streams have tracks of their own. With the
+// CUDA toolkit, spans of this thread are NVTX ranges as well. Off (the default): one predictable
+// branch per span. On: two clock reads and one 48-byte record, no lock, no allocation after a
+// thread's first record; a full ring overwrites its oldest records. Thread rule: any thread.
+// write_chrome_json() while others record is safe, and leaves out what is being overwritten.
 //
-//   trace::enable();   { TraceSpan span{"adam"}; ... }   trace::write_chrome_json("run/trace.json.gz");
+//   trace::enable();   { TraceSpan span{"adam"}; ... }
+//   trace::write_chrome_json("run/trace.json.gz");
 #pragma once
 
 #include <atomic>
@@ -16,7 +18,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/name.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -47,7 +49,8 @@ std::uint64_t next_id() noexcept;
 
 /// True while records are taken.
 [[nodiscard]] inline bool enabled() noexcept { return detail::on.load(std::memory_order_relaxed); }
-/// Each thread keeps its last `records_per_thread` (rounded up to a power of two) from its next record on.
+/// Each thread keeps its last `records_per_thread` (rounded up to a power of two) from its next
+/// record on.
 void enable(std::size_t records_per_thread = std::size_t{1} << 16);
 void disable() noexcept;
 /// Drops what was recorded. Only while nobody records.
@@ -55,9 +58,11 @@ void clear();
 
 /// How the calling thread is called in the file.
 void set_thread_name(const std::string& name);
-/// The rank that this process's records belong to (before: none, and the process id stands in the file).
+/// The rank that this process's records belong to (before: none, and the process id stands in the
+/// file).
 void set_rank(int rank) noexcept;
-/// The rank that the calling thread's records belong to from now on, for several ranks in one process; -1: the process's.
+/// The rank that the calling thread's records belong to from now on, for several ranks in one
+/// process; -1: the process's.
 void set_thread_rank(int rank) noexcept;
 
 /// A point in time.
@@ -74,7 +79,8 @@ inline void counter(Name name, std::uint64_t value) noexcept {
   }
 }
 
-/// What a device did, on the track of its stream. Operations of one stream do not overlap. Times as of now_ns().
+/// What a device did, on the track of its stream. Operations of one stream do not overlap. Times as
+/// of now_ns().
 inline void device_span(Name stream, Name name, std::int64_t start_ns,
                         std::int64_t end_ns) noexcept {
   if (enabled()) [[unlikely]] {
@@ -85,14 +91,16 @@ inline void device_span(Name stream, Name name, std::int64_t start_ns,
 /// The clock of all records: std::chrono::steady_clock.
 [[nodiscard]] inline std::int64_t now_ns() noexcept { return detail::now_ns(); }
 
-/// Writes what is in the rings, oldest first; gzip if `path` ends in ".gz". Throws Error naming the path.
+/// Writes what is in the rings, oldest first; gzip if `path` ends in ".gz". Throws Error naming the
+/// path.
 void write_chrome_json(const std::string& path);
 /// The same as text (for tests and small traces).
 [[nodiscard]] std::string chrome_json();
 
 }  // namespace trace
 
-/// Records the time from here to the end of the block. Not across a co_await: on one thread spans must nest.
+/// Records the time from here to the end of the block. Not across a co_await: on one thread spans
+/// must nest.
 class TraceSpan {
  public:
   explicit TraceSpan(Name name) noexcept {
@@ -117,7 +125,8 @@ class TraceSpan {
   std::int64_t start_ns_ = 0;
 };
 
-/// The same across co_awaits, where others run meanwhile: on a track of its own. `name` null: nothing.
+/// The same across co_awaits, where others run meanwhile: on a track of its own. `name` null:
+/// nothing.
 class AsyncTraceSpan {
  public:
   explicit AsyncTraceSpan(const char* name) noexcept {

@@ -1,6 +1,6 @@
 #include "runtime/with_deadline.hpp"
 
-#include "runtime/root_task.hpp"
+#include "runtime/detail/root_task.hpp"
 
 namespace tandem {
 

@@ -1,8 +1,9 @@
-// actors/gpu/norm_digits.hpp — the arithmetic of an exact norm that the CPU and the GPU share: C++17, for nvcc as well.
+// actors/gpu/norm_digits.hpp — the arithmetic of an exact norm that the CPU and the GPU share:
+// C++17, for nvcc as well.
 //
-// The sum of squares of a block of 512 elements is 32 lanes in double, element i in lane i mod 32, added as a tree: just
-// one warp's work. A block's sum is then added to the digits of an ExactSum, which are integers: so atomics in any order
-// give the same words.
+// The sum of squares of a block of 512 elements is 32 lanes in double, element i in lane i mod 32,
+// added as a tree: just one warp's work. A block's sum is then added to the digits of an ExactSum,
+// which are integers: so atomics in any order give the same words.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ inline constexpr unsigned kSumWords = kDigits + 2;
 inline constexpr unsigned kFirstBad = kSumWords;  // index of the first bad element; all ones: none
 inline constexpr unsigned kWords = kSumWords + 1;
 
-/// What a non-negative double, infinity or NaN adds to `words[index]`, `words[index + 1]`, `words[index + 2]`.
+/// What a non-negative double, infinity or NaN adds to `words[index]`, `words[index + 1]`,
+/// `words[index + 2]`.
 struct Addends {
   unsigned index = 0;
   unsigned count = 0;  // of the three that are there

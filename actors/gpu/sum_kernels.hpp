@@ -1,8 +1,10 @@
-// actors/gpu/sum_kernels.hpp — sums of gradients on a GPU, with their exact norm, as a table of functions: C++17, for nvcc
-// as well. Behind NCCL's transfers several ranks' parts are added, on one rank a gradient to what is there.
+// actors/gpu/sum_kernels.hpp — sums of gradients on a GPU, with their exact norm, as a table of
+// functions: C++17, for nvcc as well. Behind NCCL's transfers several ranks' parts are added, on
+// one rank a gradient to what is there.
 //
 // sum_kernels.cu fills it where CUDA is found, tests with functions of the CPU.
-// Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that thread.
+// Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +12,23 @@
 
 namespace tandem {
 
-/// accumulator = or += ((rank 0's + rank 1's) + ...), each addition rounded to fp32: the bits of the CPU's `accumulate`.
-/// (Of a NaN only that it is one: its payload is the device's.)
+/// accumulator = or += ((rank 0's + rank 1's) + ...), each addition rounded to fp32: the bits of
+/// the CPU's `accumulate`. (Of a NaN only that it is one: its payload is the device's.)
 struct RankOrderSum {
   const void* own = nullptr;  // this rank's part: `elements`
-  const void* others =
-      nullptr;  // rank r's part at r * stride_bytes; the place at `rank` is not read
+  // rank r's part at r * stride_bytes; the place at `rank` is not read
+  const void* others = nullptr;
   std::size_t stride_bytes = 0;
   std::uint32_t world = 1;
   std::uint32_t rank = 0;
   int block_type = 0;  // a DType
   bool add = false;    // to what the accumulator holds
   float* accumulator = nullptr;
-  void* copy =
-      nullptr;  // where `accumulator` is null, at world 1: this takes the values as they are, in their type
+  // where `accumulator` is null, at world 1: this takes the values as they are, in their type
+  void* copy = nullptr;
   std::size_t elements = 0;
-  // Not null: norm::kWords words to which the norm of the result is added (norm_digits.hpp); element 0 is then the first
-  // of a norm block, and element i counts as `first_element` + i.
+  // Not null: norm::kWords words to which the norm of the result is added (norm_digits.hpp);
+  // element 0 is then the first of a norm block, and element i counts as `first_element` + i.
   std::uint64_t* norm = nullptr;
   std::int64_t first_element = 0;
 };

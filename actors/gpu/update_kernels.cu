@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "actors/kernels/update_element-inl.hpp"
+#include "actors/kernels/update/update_element-inl.hpp"
 
 namespace tandem {
 namespace {

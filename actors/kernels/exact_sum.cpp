@@ -1,4 +1,3 @@
-// actors/kernels/exact_sum.cpp — see exact_sum.hpp.
 #include "actors/kernels/exact_sum.hpp"
 
 #include <bit>

@@ -1,5 +1,4 @@
-// actors/kernels/reduce.cpp — see reduce.hpp. Compiled once per SIMD target by Highway's
-// foreach_target.
+// actors/kernels/reduce.cpp — compiled once per SIMD target (foreach_target).
 #include "actors/kernels/reduce.hpp"
 
 #include <algorithm>
@@ -243,8 +242,9 @@ void widen(const void* from, DType from_type, float* to, std::size_t count) {
   with_type(from_type, from, [&](const auto* typed) { convert(typed, to, count); });
 }
 
-/// As convert(), past the caches. What is read is asked for two pages ahead: where a page ends, the processor's own
-/// prefetching does, and the stores leave it little room to catch up (measured: 4 to 5 %).
+/// As convert(), past the caches. What is read is asked for two pages ahead: where a page ends, the
+/// processor's own prefetching does, and the stores leave it little room to catch up (measured: 4
+/// to 5 %).
 template <class From>
 HWY_INLINE void convert_past_caches(const From* from, float* to, std::size_t count) {
   constexpr std::size_t kAheadBytes = 8192;

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 #include "actors/kernels/exact_sum.hpp"
 
 namespace tandem {
@@ -60,8 +60,9 @@ void add_norm(const void* values, DType type, std::size_t begin, std::size_t end
 void cast(const void* from, DType from_type, void* to, DType to_type, std::size_t begin,
           std::size_t end);
 
-/// to[0, count) = from[0, count) as fp32, for what nobody reads soon: as cast, with non-temporal stores, which spare the
-/// read of the lines that they write. `from` need not be aligned. Not overlapping.
+/// to[0, count) = from[0, count) as fp32, for what nobody reads soon: as cast, with non-temporal
+/// stores, which spare the read of the lines that they write. `from` need not be aligned. Not
+/// overlapping.
 void widen_past_caches(const void* from, DType from_type, float* to, std::size_t count);
 
 }  // namespace tandem

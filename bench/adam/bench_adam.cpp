@@ -1,11 +1,13 @@
-// bench/adam/bench_adam.cpp — CPU Adam: s per 1e9 parameters of the kernel, of its ceiling, and of the whole pipeline, for
-// every layout of the state.
+// bench/adam/bench_adam.cpp — CPU Adam: s per 1e9 parameters of the kernel, of its ceiling, and of
+// the whole pipeline, for every layout of the state.
 //
 //   bench_adam [--elements=N] [--iterations=N] [Google Benchmark's flags]
 //
-// DRAM bandwidth moves with whoever shares the machine, so absolute times say little: compare lines of one run, with
-// --benchmark_enable_random_interleaving=true (the default here) and the ceiling (same bytes, no mathematics). The
-// efficiency/ lines pair them: ceiling and kernel in turns, and of their ratios the median.
+// DRAM bandwidth moves with whoever shares the machine, so absolute times say little: compare lines
+// of one run, with
+// --benchmark_enable_random_interleaving=true (the default here) and the ceiling (same bytes, no
+// mathematics). The efficiency/ lines pair them: ceiling and kernel in turns, and of their ratios
+// the median.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,9 +20,9 @@
 
 #include <benchmark/benchmark.h>
 
-#include "actors/arena.hpp"
-#include "actors/kernels/optimizer_step.hpp"
 #include "actors/kernels/reduce.hpp"
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/memory/arena.hpp"
 #include "bench/adam/ceiling.hpp"
 #include "bench/adam/layout_unit.hpp"
 #include "bench/program.hpp"
@@ -37,7 +39,8 @@ constexpr double kClip = 1.0;
 std::size_t g_elements = 32'000'000;
 std::int64_t g_iterations = 0;
 
-/// Units of the usual size are kept, as their benchmarks may run in any order; of the others one lives at a time.
+/// Units of the usual size are kept, as their benchmarks may run in any order; of the others one
+/// lives at a time.
 LayoutUnit& unit_of(Mix mix, std::size_t elements, std::size_t shift) {
   static std::unique_ptr<LayoutUnit> unit;
   unit.reset();

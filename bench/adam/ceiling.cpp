@@ -1,4 +1,3 @@
-// bench/adam/ceiling.cpp — see ceiling.hpp.
 #include "bench/adam/ceiling.hpp"
 
 #include <atomic>
@@ -14,7 +13,8 @@
 #ifndef TANDEM_BENCH_ADAM_CEILING
 #define TANDEM_BENCH_ADAM_CEILING
 namespace tandem::bench {
-/// Zero, which the compiler cannot know: so nothing that is loaded and stored again is taken for no change.
+/// Zero, which the compiler cannot know: so nothing that is loaded and stored again is taken for no
+/// change.
 inline std::atomic<std::uint32_t> unknown_zero{0};
 }  // namespace tandem::bench
 #endif

@@ -1,4 +1,3 @@
-// bench/adam/layout_unit.cpp — see layout_unit.hpp.
 #include "bench/adam/layout_unit.hpp"
 
 #include <vector>

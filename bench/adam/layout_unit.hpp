@@ -1,4 +1,5 @@
-// bench/adam/layout_unit.hpp — one flat unit with Adam's state in some layout, as the benchmarks of the kernels use it.
+// bench/adam/layout_unit.hpp — one flat unit with Adam's state in some layout, as the benchmarks of
+// the kernels use it.
 //
 // Invariant: gradients and moments are ordinary numbers, so that no denormal slows a kernel down.
 #pragma once
@@ -6,13 +7,14 @@
 #include <cstddef>
 #include <string_view>
 
-#include "actors/arena.hpp"
-#include "actors/kernels/optimizer_step.hpp"
-#include "actors/kernels/state_memory.hpp"
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/update/state_memory.hpp"
+#include "actors/memory/arena.hpp"
 
 namespace tandem::bench {
 
-/// What an update reads and writes. kFp32: fp32 gradient, no cast-out. The others: bf16 gradient in, bf16 weight out.
+/// What an update reads and writes. kFp32: fp32 gradient, no cast-out. The others: bf16 gradient
+/// in, bf16 weight out.
 enum class Mix { kFp32, kBf16, kSplit, kBf16Moments, kInt8Moments };
 
 inline constexpr Mix kMixes[] = {Mix::kFp32, Mix::kBf16, Mix::kSplit, Mix::kBf16Moments,

@@ -1,10 +1,12 @@
-// Training steps of the CIFAR-10 net: the engine's, loader included, as cifar10 runs it. images_per_s is the figure to
-// quote, and only beside something measured in the same run: tools/bench/cifar_peers.py holds it against PyTorch's loop.
-// compute_us, wait_us: per step, how long the compute lane worked and how long it waited for gathers, reductions and the
-// optimizer; what is left is the loop's. moe/...: the net with mixtures of experts. ways/...: one mixture's tokens to its
-// experts and back, forward and backward, without its gate and its experts: the time of a mixture whose experts do nothing,
-// less that of its routes. spread/...: a step of two ranks (threads, one compute thread each) whose experts are on each of
-// them, or over both; the difference is what the exchange of tokens costs.
+// Training steps of the CIFAR-10 net: the engine's, loader included, as cifar10 runs it.
+// images_per_s is the figure to quote, and only beside something measured in the same run:
+// tools/bench/cifar_peers.py holds it against PyTorch's loop. compute_us, wait_us: per step, how
+// long the compute lane worked and how long it waited for gathers, reductions and the optimizer;
+// what is left is the loop's. moe/...: the net with mixtures of experts. ways/...: one mixture's
+// tokens to its experts and back, forward and backward, without its gate and its experts: the time
+// of a mixture whose experts do nothing, less that of its routes. spread/...: a step of two ranks
+// (threads, one compute thread each) whose experts are on each of them, or over both; the
+// difference is what the exchange of tokens costs.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -20,15 +22,15 @@
 
 #include "bench/program.hpp"
 #include "engine/config/config.hpp"
-#include "engine/distributed/thread_ranks.hpp"
 #include "engine/engine.hpp"
-#include "engine/process.hpp"
-#include "engine/stopwatch.hpp"
+#include "engine/types/stopwatch.hpp"
+#include "examples/support/process.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
 #include "models/moe/layer.hpp"
+#include "tests/support/thread_ranks.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -132,7 +134,8 @@ void run_spread(benchmark::State& state, bool residual, std::int64_t parts) {
   constexpr int kSteps = 100;
   const std::string config =
       R"({"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 1.0,
-          "optimizer": {"type": "Adam", "params": {"lr": 0.001}}, "zero_optimization": {"stage": 2}})";
+          "optimizer": {"type": "Adam", "params": {"lr": 0.001}},
+          "zero_optimization": {"stage": 2}})";
   const auto seconds_per_step = [&](std::shared_ptr<Communicator> ranks) {
     CifarMoe shape = mixtures(residual);
     shape.expert_ranks = parts;

@@ -1,11 +1,12 @@
-// bench/collectives/collectives_bench.cpp — all-gather and reduce-scatter of processes of this host, beside a memcpy of
-// the same traffic and beside Gloo, all in one run.
+// bench/collectives/collectives_bench.cpp — all-gather and reduce-scatter of processes of this
+// host, beside a memcpy of the same traffic and beside Gloo, all in one run.
 //
 //   bench_collectives [Google Benchmark's flags]
 //
-// Names end in ranks/bytes of the whole block. `of_memcpy`: the time of the copies alone over the operation's; `x_gloo`:
-// Gloo's time over ours. Each is the least of its batches, which take turns, because neighbours on the machine only add
-// time. A reduce-scatter's shard is whole norm blocks (2 KiB).
+// Names end in ranks/bytes of the whole block. `of_memcpy`: the time of the copies alone over the
+// operation's; `x_gloo`: Gloo's time over ours. Each is the least of its batches, which take turns,
+// because neighbours on the machine only add time. A reduce-scatter's shard is whole norm blocks (2
+// KiB).
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,3 @@
-// bench/collectives/gloo.cpp — see gloo.hpp.
 #include "bench/collectives/gloo.hpp"
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// bench/collectives/gloo.hpp — times of torch.distributed's Gloo, taken by a script as a child of the same run.
+// bench/collectives/gloo.hpp — times of torch.distributed's Gloo, taken by a script as a child of
+// the same run.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,8 @@
 
 namespace tandem::bench {
 
-/// By {operation, bytes}: seconds of one operation. Empty, and said so on stderr, where torch is not installed.
+/// By {operation, bytes}: seconds of one operation. Empty, and said so on stderr, where torch is
+/// not installed.
 [[nodiscard]] std::map<std::pair<std::string, std::size_t>, double> time_gloo(
     std::uint32_t world, const std::vector<std::size_t>& sizes);
 

@@ -1,4 +1,3 @@
-// bench/collectives/rank_team.cpp — see rank_team.hpp.
 #include "bench/collectives/rank_team.hpp"
 
 #include <algorithm>
@@ -15,10 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "actors/shm_backend.hpp"
-#include "runtime/machine.hpp"
+#include "actors/collectives/shm/shm_backend.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
 
 namespace tandem::bench {
 namespace {

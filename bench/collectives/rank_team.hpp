@@ -1,7 +1,8 @@
-// bench/collectives/rank_team.hpp — the ranks of a benchmark: processes that carry out batches of operations on command.
+// bench/collectives/rank_team.hpp — the ranks of a benchmark: processes that carry out batches of
+// operations on command.
 //
-// Forked by a parent without threads. Invariant: all ranks run the same batch at the same time; a batch begins when all
-// are there, and its time is that of the slowest rank.
+// Forked by a parent without threads. Invariant: all ranks run the same batch at the same time; a
+// batch begins when all are there, and its time is that of the slowest rank.
 #pragma once
 
 #include <cstddef>

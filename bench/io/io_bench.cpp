@@ -1,8 +1,10 @@
 // bench/io/io_bench.cpp — what reading a file costs: RB7 of the runtime's definitions.
-// 4 KiB and 1 MiB at random places, one or sixteen on their way at a time: pread on the loop's own thread (the floor for
-// depth 1, which holds the loop), FileIo on threads, FileIo on io_uring; out of the page cache, and past it (direct).
-// The file lies in $TANDEM_BENCH_DIR, else /var/tmp. Paired figures: --benchmark_enable_random_interleaving=true
-// --benchmark_repetitions=9. Asio's own files on io_uring are a switch of the whole program, so they are no peer in it.
+// 4 KiB and 1 MiB at random places, one or sixteen on their way at a time: pread on the loop's own
+// thread (the floor for depth 1, which holds the loop), FileIo on threads, FileIo on io_uring; out
+// of the page cache, and past it (direct). The file lies in $TANDEM_BENCH_DIR, else /var/tmp.
+// Paired figures: --benchmark_enable_random_interleaving=true
+// --benchmark_repetitions=9. Asio's own files on io_uring are a switch of the whole program, so
+// they are no peer in it.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -16,7 +18,7 @@
 
 #include "bench/program.hpp"
 #include "runtime/event_loop.hpp"
-#include "runtime/file_io.hpp"
+#include "runtime/io/file_io.hpp"
 #include "runtime/scope.hpp"
 
 namespace tandem {

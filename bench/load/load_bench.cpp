@@ -1,10 +1,10 @@
-// A checkpoint's weights on their way into memory, beside plain reads of the same bytes that keep nothing. In turns, best
-// of each, so that the ratios are of one run:
-//   of_dd        one thread reads blocks of 1 MiB, as `dd of=/dev/null bs=1M` does; over the load with its threads
-//   of_reading   as many threads read as load
-// A load converts to fp32 into memory of its own, as a rank's masters are loaded. half/...: what one of two ranks loads.
-// The files are made once in --folder=DIR (default: the system's for temporary files; removed at the end), --gb=N of them;
-// they lie in the page cache then.
+// A checkpoint's weights on their way into memory, beside plain reads of the same bytes that keep
+// nothing. In turns, best of each, so that the ratios are of one run:
+//   of_dd        one thread reads blocks of 1 MiB, as `dd of=/dev/null bs=1M` does; over the load
+//   with its threads of_reading   as many threads read as load
+// A load converts to fp32 into memory of its own, as a rank's masters are loaded. half/...: what
+// one of two ranks loads. The files are made once in --folder=DIR (default: the system's for
+// temporary files; removed at the end), --gb=N of them; they lie in the page cache then.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -20,10 +20,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "actors/arena.hpp"
+#include "actors/memory/arena.hpp"
 #include "bench/program.hpp"
-#include "engine/program.hpp"
-#include "engine/stopwatch.hpp"
+#include "engine/types/stopwatch.hpp"
+#include "examples/support/program.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/file.hpp"

@@ -1,5 +1,6 @@
-// bench/models/ops_bench.cpp — products, attention and whole forward-backward passes of a 20M-parameter Qwen3, without the
-// engine. Counters: FLOPS of products; tokens/s of passes. Threads as ATen is told (OMP_NUM_THREADS).
+// bench/models/ops_bench.cpp — products, attention and whole forward-backward passes of a
+// 20M-parameter Qwen3, without the engine. Counters: FLOPS of products; tokens/s of passes. Threads
+// as ATen is told (OMP_NUM_THREADS).
 #include <array>
 #include <deque>
 #include <functional>
@@ -10,15 +11,15 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "engine/process.hpp"
+#include "examples/support/process.hpp"
 #include "models/causal_lm.hpp"
-#include "models/gemm.hpp"
 #include "models/kernels/attention.hpp"
 #include "models/kernels/experts.hpp"
 #include "models/kernels/parallel.hpp"
 #include "models/layers/experts.hpp"
+#include "models/layers/gemm.hpp"
 #include "models/layers/weights.hpp"
-#include "tests/models/math_harness.hpp"
+#include "tests/models/layers/harness.hpp"
 
 namespace tandem {
 namespace {
@@ -79,7 +80,8 @@ void attention(benchmark::State& state, bool backward, bool bf16, double dropout
   }
 }
 
-/// 2048 tokens, two of eight experts each: the products into the experts, as one group or expert after expert.
+/// 2048 tokens, two of eight experts each: the products into the experts, as one group or expert
+/// after expert.
 void expert_products(benchmark::State& state, bool grouped, bool bf16) {
   constexpr std::int64_t kExperts = 8, kRows = 4096, kIn = 512, kOut = 1408;
   const at::Tensor x = at::randn({kRows, kIn}).to(options(bf16));
@@ -104,8 +106,8 @@ void expert_products(benchmark::State& state, bool grouped, bool bf16) {
       benchmark::Counter(2.0 * kRows * kIn * kOut, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// The half of a block with eight experts, two for each of 2048 tokens: forward and backward, or of that only the routes
-/// and the ways of rows there and back.
+/// The half of a block with eight experts, two for each of 2048 tokens: forward and backward, or of
+/// that only the routes and the ways of rows there and back.
 void expert_half(benchmark::State& state, bool ways_only, bool bf16) {
   constexpr std::int64_t kTokens = 2048, kHidden = 512;
   const ExpertShape shape{.count = 8, .per_token = 2, .width = 704};
@@ -147,7 +149,8 @@ void expert_half(benchmark::State& state, bool ways_only, bool bf16) {
       continue;
     }
     const Routes routes = route_tokens(shape.rule(), type, kTokens, logits.data_ptr());
-    // There and back, forward and backward; the tokens' rows are made anew for the gradients of the weights.
+    // There and back, forward and backward; the tokens' rows are made anew for the gradients of the
+    // weights.
     for (int pass = 0; pass < 2; ++pass) {
       rows_of_tokens(routes, type, kHidden, x.data_ptr(), rows.data_ptr());
       tokens_of_rows(routes, type, kHidden, rows.data_ptr(), pass == 0, x.data_ptr(),

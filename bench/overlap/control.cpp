@@ -6,9 +6,9 @@
 
 #include <simdjson.h>
 
-#include "actors/arena.hpp"
-#include "actors/cpu_optimizer.hpp"
 #include "actors/gradient_bucket.hpp"
+#include "actors/memory/arena.hpp"
+#include "actors/optimizer/cpu_optimizer.hpp"
 #include "actors/parameter_shard.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"

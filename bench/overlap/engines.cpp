@@ -5,7 +5,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "engine/stopwatch.hpp"
+#include "engine/types/stopwatch.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -1,4 +1,5 @@
-// bench/overlap/engines.hpp — the engine on a simulated device whose segments only last, and runs of its steps.
+// bench/overlap/engines.hpp — the engine on a simulated device whose segments only last, and runs
+// of its steps.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,8 @@ struct TimedEngineOptions {
   double forced_misses = 0;
 };
 
-/// bf16, stage 2, gradient clipping; its memory has been touched by some steps. `times` may change between steps.
+/// bf16, stage 2, gradient clipping; its memory has been touched by some steps. `times` may change
+/// between steps.
 std::unique_ptr<Engine> timed_engine(const StepShape& shape,
                                      const std::shared_ptr<const LayerTimes>& times,
                                      TimedEngineOptions options);
@@ -27,8 +29,8 @@ struct StepsOf {
   std::vector<Exposure> exposures;
 };
 
-/// One step that is not counted, since what follows is like what went before, then `count` in a row, then the rest of the
-/// last one's updates, not counted either.
+/// One step that is not counted, since what follows is like what went before, then `count` in a
+/// row, then the rest of the last one's updates, not counted either.
 StepsOf run_steps(Engine& engine, int count);
 
 }  // namespace tandem::bench

@@ -13,7 +13,8 @@
 namespace tandem::bench {
 namespace {
 
-/// Leaves its weights' gradient as it lies in the slot: whatever that is, it is moved and added as any other.
+/// Leaves its weights' gradient as it lies in the slot: whatever that is, it is moved and added as
+/// any other.
 class Nothing final : public FusedOp {
  public:
   explicit Nothing(Weight& weight) : weight_(weight) {}

@@ -1,14 +1,16 @@
-// bench/overlap/layers.hpp — a model whose segments do nothing but last: equal layers of many weights, and two durations.
+// bench/overlap/layers.hpp — a model whose segments do nothing but last: equal layers of many
+// weights, and two durations.
 //
-// Its weights and gradients move and are updated as any model's; only the mathematics of the segments is left out, so that
-// on a simulated accelerator compute takes exactly as long as the benchmark says.
+// Its weights and gradients move and are updated as any model's; only the mathematics of the
+// segments is left out, so that on a simulated accelerator compute takes exactly as long as the
+// benchmark says.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 
-#include "engine/model.hpp"
+#include "engine/types/model.hpp"
 
 namespace tandem::bench {
 

@@ -1,16 +1,18 @@
-// bench/overlap/overlap_bench.cpp — how much of the optimizer and of the links a schedule hides, on a simulated device.
+// bench/overlap/overlap_bench.cpp — how much of the optimizer and of the links a schedule hides, on
+// a simulated device.
 //
 //   bench_overlap [Google Benchmark's flags]
 //
-// A bf16 model of equal layers whose compute only lasts (layers.hpp); Adam and reductions are real. Copies between host and
-// device take their time on the links and none of the host's cores, as a copy engine's. Names end in t_Adam/t_GPU. In
-// each round t_Adam is measured with nothing beside it, before and after, on the same number of threads; t_GPU follows
-// from it (a quarter forward, three quarters backward). The links do 25 GB/s each way. The efficiency is T*/T: T* the
-// longest of t_GPU, t_Adam and t_link, T a step's time in a run of several.
-// engine/MODE: the engine under --overlap MODE. policy/...: older schedules on the same parts (policies.hpp).
-// misses/RATE/beside_MODE: a step under `full` when so many verdicts are made to miss, over one of MODE without, in turns,
-// at t_Adam/t_GPU 0.75.
-// control/ready_to_adam: from a reduced gradient to the first chunk of its update (control.hpp).
+// A bf16 model of equal layers whose compute only lasts (layers.hpp); Adam and reductions are real.
+// Copies between host and device take their time on the links and none of the host's cores, as a
+// copy engine's. Names end in t_Adam/t_GPU. In each round t_Adam is measured with nothing beside
+// it, before and after, on the same number of threads; t_GPU follows from it (a quarter forward,
+// three quarters backward). The links do 25 GB/s each way. The efficiency is T*/T: T* the longest
+// of t_GPU, t_Adam and t_link, T a step's time in a run of several. engine/MODE: the engine under
+// --overlap MODE. policy/...: older schedules on the same parts (policies.hpp).
+// misses/RATE/beside_MODE: a step under `full` when so many verdicts are made to miss, over one of
+// MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient to
+// the first chunk of its update (control.hpp).
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -27,8 +29,8 @@
 #include "bench/overlap/policies.hpp"
 #include "bench/program.hpp"
 #include "engine/engine.hpp"
-#include "engine/process.hpp"
-#include "engine/stopwatch.hpp"
+#include "engine/types/stopwatch.hpp"
+#include "examples/support/process.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "engine/accelerator.hpp"
-#include "engine/stopwatch.hpp"
+#include "engine/device/accelerator.hpp"
+#include "engine/types/stopwatch.hpp"
 #include "runtime/scope.hpp"
 
 namespace tandem::bench {

@@ -1,9 +1,11 @@
-// bench/overlap/policies.hpp — two older schedules on the same parts: lane, simulated links, and real Adam on a pool.
+// bench/overlap/policies.hpp — two older schedules on the same parts: lane, simulated links, and
+// real Adam on a pool.
 //
-// serial: forward, backward, all gradients to the host, all of Adam, all weights back. backward_only: a layer's gradient
-// goes to the host and into Adam as soon as it exists, its weights go back at once, and the step ends when all have come
-// (no clipping: there is no verdict that anything would wait for).
-// Layers take turns in a few sets of buffers, larger together than the caches; a set is used by one layer at a time.
+// serial: forward, backward, all gradients to the host, all of Adam, all weights back.
+// backward_only: a layer's gradient goes to the host and into Adam as soon as it exists, its
+// weights go back at once, and the step ends when all have come (no clipping: there is no verdict
+// that anything would wait for). Layers take turns in a few sets of buffers, larger together than
+// the caches; a set is used by one layer at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "actors/arena.hpp"
-#include "actors/kernels/optimizer_step.hpp"
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/memory/arena.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/sim_device.hpp"

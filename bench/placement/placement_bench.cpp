@@ -1,13 +1,15 @@
-// bench/placement/placement_bench.cpp — how near the solver's placement comes to the best one of a sweep.
+// bench/placement/placement_bench.cpp — how near the solver's placement comes to the best one of a
+// sweep.
 //
 //   bench_placement [Google Benchmark's flags]
 //
-// model/MODEL/adamX/freeY/rowsZ: by the step model alone. A Qwen3-shaped model on an accelerator like an H200 (500 TFLOPS,
-// PCIe 5, 4 TB/s), X GB/s of the pool, device memory for Y of the optimizer's state, Z rows of 4096 tokens. `quality` is
-// T(chosen) / T(best of all numbers of units per place, in three orders); time is the solver's.
-// engine/adamX: T measured on a simulated accelerator in real time, for every number of units per place of a model of equal
-// layers whose compute only lasts; X is t_Adam / t_GPU. `quality` as above, of medians; `predicted` is what the model says
-// of the chosen placement over what it took.
+// model/MODEL/adamX/freeY/rowsZ: by the step model alone. A Qwen3-shaped model on an accelerator
+// like an H200 (500 TFLOPS, PCIe 5, 4 TB/s), X GB/s of the pool, device memory for Y of the
+// optimizer's state, Z rows of 4096 tokens. `quality` is T(chosen) / T(best of all numbers of units
+// per place, in three orders); time is the solver's. engine/adamX: T measured on a simulated
+// accelerator in real time, for every number of units per place of a model of equal layers whose
+// compute only lasts; X is t_Adam / t_GPU. `quality` as above, of medians; `predicted` is what the
+// model says of the chosen placement over what it took.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -22,11 +24,11 @@
 
 #include "bench/overlap/layers.hpp"
 #include "bench/program.hpp"
-#include "engine/bandwidths.hpp"
 #include "engine/engine.hpp"
-#include "engine/placement_plan.hpp"
-#include "engine/process.hpp"
-#include "engine/stopwatch.hpp"
+#include "engine/placement/bandwidths.hpp"
+#include "engine/placement/placement_plan.hpp"
+#include "engine/types/stopwatch.hpp"
+#include "examples/support/process.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -148,7 +150,8 @@ std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
                  .config = parse_config(
                      R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
                          "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-                         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})",
+                         "zero_optimization": {"stage": 2,
+                         "offload_optimizer": {"device": "cpu"}}})",
                      "bench_placement", 1),
                  .options = options});
   const Batch batch{at::zeros({1, 1}, at::kLong), at::zeros({1, 1}, at::kLong)};

@@ -1,17 +1,22 @@
-// bench/rollback/bench_rollback.cpp — taking back an update that was done too early: what is left of the state before it,
-// and what that costs.
+// bench/rollback/bench_rollback.cpp — taking back an update that was done too early: what is left
+// of the state before it, and what that costs.
 //
 //   bench_rollback [--elements=N] [Google Benchmark's flags]
 //
-// A unit is updated with gradients that are as usual, 10 to 1e5 times as large, or not finite; then the update is undone.
-//   apart/    ours: the update wrote other buffers, so undoing is not to use them. cost: of updating apart, and of doing it
-//             again with a clip coefficient, each over one step in place. mismatches: elements whose redo differs from an
-//             update with that coefficient that was never preceded by another.
-//   inverse/  the formula solved for the state before, in place and in fp32, as DeepSpeed's CPU rollback does it:
-//             p += lr * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps), over 1 - lr * wd;  m = (m - (1 - b1) g) / b1;
-//             v = (v - (1 - b2) g^2) / b2;  a p that is not finite becomes 0
-// Counters, over elements: X_ulp the greatest distance in units in the last place among finite pairs, X_exact the share of
-// the same bits, X_lost the share that is not finite any more, v_negative the share whose next step is NaN.
+// A unit is updated with gradients that are as usual, 10 to 1e5 times as large, or not finite; then
+// the update is undone.
+//   apart/    ours: the update wrote other buffers, so undoing is not to use them. cost: of
+//   updating apart, and of doing it
+//             again with a clip coefficient, each over one step in place. mismatches: elements
+//             whose redo differs from an update with that coefficient that was never preceded by
+//             another.
+//   inverse/  the formula solved for the state before, in place and in fp32, as DeepSpeed's CPU
+//   rollback does it:
+//             p += lr * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps), over 1 - lr * wd;  m = (m -
+//             (1 - b1) g) / b1; v = (v - (1 - b2) g^2) / b2;  a p that is not finite becomes 0
+// Counters, over elements: X_ulp the greatest distance in units in the last place among finite
+// pairs, X_exact the share of the same bits, X_lost the share that is not finite any more,
+// v_negative the share whose next step is NaN.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -25,8 +30,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include "actors/kernels/optimizer_step.hpp"
-#include "actors/kernels/state_memory.hpp"
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/update/state_memory.hpp"
 #include "bench/adam/layout_unit.hpp"
 #include "bench/program.hpp"
 
@@ -95,7 +100,8 @@ void report(benchmark::State& state, const Values& before, const Values& after) 
       static_cast<double>(negative) / static_cast<double>(after.arrays[2].size());
 }
 
-/// As after a thousand steps of usual gradients (the moments of LayoutUnit suit them), then the trouble.
+/// As after a thousand steps of usual gradients (the moments of LayoutUnit suit them), then the
+/// trouble.
 void make_trouble(LayoutUnit& unit, const Trouble& trouble) {
   unit.set_gradients(trouble.factor);
   if (trouble.one_in_9 != 0) {

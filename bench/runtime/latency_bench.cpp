@@ -1,4 +1,5 @@
-// RB5, a mailbox under four times the load that its actor takes; RB6, from a completion on another thread to its coroutine.
+// RB5, a mailbox under four times the load that its actor takes; RB6, from a completion on another
+// thread to its coroutine.
 #include <algorithm>
 #include <atomic>
 #include <fstream>
@@ -34,7 +35,8 @@ std::int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// ---- RB5 -----------------------------------------------------------------------------------------
+// ---- RB5
+// -----------------------------------------------------------------------------------------
 constexpr std::uint32_t kDepth = 1024;
 constexpr std::int64_t kProduceNs = 250;
 
@@ -84,14 +86,15 @@ void overload(benchmark::State& state) {
     }
   }
   state.SetItemsProcessed(state.iterations() * kHandled);
-  state.counters["depth_max"] =
-      static_cast<double>(depth_max);  // the one being handled counts, too
+  // the one being handled counts, too
+  state.counters["depth_max"] = static_cast<double>(depth_max);
   state.counters["growth_KiB"] = static_cast<double>(resident_bytes() - resident) / 1024;
   sink.close();
   loop.run(&Scope::join, &scope);
 }
 
-// ---- RB6 -----------------------------------------------------------------------------------------
+// ---- RB6
+// -----------------------------------------------------------------------------------------
 constexpr int kCompletions = 300;
 
 void report(benchmark::State& state, std::vector<std::int64_t>& waits_ns) {
@@ -104,8 +107,9 @@ void report(benchmark::State& state, std::vector<std::int64_t>& waits_ns) {
   state.SetItemsProcessed(state.iterations() * kCompletions);
 }
 
-// A thread that completes what it is given 30-230 us later. It sleeps until then, and notes the time after that: its own
-// waking is not measured. While it has nothing to complete, it stays awake (yield), so that it is asked at no cost.
+// A thread that completes what it is given 30-230 us later. It sleeps until then, and notes the
+// time after that: its own waking is not measured. While it has nothing to complete, it stays awake
+// (yield), so that it is asked at no cost.
 class Completer {
  public:
   template <class Fn>
@@ -200,7 +204,8 @@ void flag_polled(benchmark::State& state) {
   report(state, waits_ns);
 }
 
-// How much slower a thread computes that has nothing to do with it, while completions come in (1: not at all).
+// How much slower a thread computes that has nothing to do with it, while completions come in (1:
+// not at all).
 void neighbour(benchmark::State& state, Spin spin) {
   std::atomic<std::int64_t> work{0};
   std::atomic<bool> stop{false};

@@ -1,6 +1,8 @@
-// bench/runtime/peers.hpp — the libraries that the runtime is compared with, in the same binary and the same run.
+// bench/runtime/peers.hpp — the libraries that the runtime is compared with, in the same binary and
+// the same run.
 //
-// A benchmark is called CASE/LIBRARY; what has the same CASE is compared in the closing table. Peers are registered by
+// A benchmark is called CASE/LIBRARY; what has the same CASE is compared in the closing table.
+// Peers are registered by
 // --compare. A library that was not found when this was built is replaced by a file that says so.
 #pragma once
 
@@ -18,7 +20,8 @@ inline constexpr std::int64_t kRound = 100'000;   // operations per iteration of
 inline constexpr std::int64_t kFarRound = 5'000;  // the same across threads
 
 inline constexpr std::int64_t kSends = 500'000;  // of each sender of RB2
-// Of our mailbox in RB2, and of nobody else's: the peers' are unbounded. Enough that a sender's time slice fits in.
+// Of our mailbox in RB2, and of nobody else's: the peers' are unbounded. Enough that a sender's
+// time slice fits in.
 inline constexpr std::uint32_t kMailboxCredits = 16'384;
 
 inline constexpr const char* kPingPong = "RB1a ping-pong, same loop";
@@ -29,8 +32,9 @@ inline constexpr const char* kSwitch = "RB3 switch, local";
 inline constexpr const char* kSpawn = "RB3 spawn and join";
 inline constexpr const char* kAsk = "RB4 ask with a deadline, same loop";
 
-/// RB2: threads that are there already, released by one atomic, call send(k) kSends times each; receive() returns after the
-/// last message was received. Counted is the time from the release to then.
+/// RB2: threads that are there already, released by one atomic, call send(k) kSends times each;
+/// receive() returns after the last message was received. Counted is the time from the release to
+/// then.
 template <class Send, class Receive>
 void measure_senders(benchmark::State& state, int senders, const Send& send, Receive receive) {
   std::atomic<int> ready{0};

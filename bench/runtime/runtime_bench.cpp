@@ -12,7 +12,7 @@
 #include "bench/runtime/peers.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/compute_lane.hpp"
-#include "runtime/file_io.hpp"
+#include "runtime/io/file_io.hpp"
 
 namespace tandem {
 namespace {

@@ -9,11 +9,11 @@ namespace tandem::bench {
 
 HfConfig qwen3_20m() {
   return parse_hf_config(R"({
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 4096, "hidden_size": 512,
-    "intermediate_size": 1408, "num_hidden_layers": 6, "num_attention_heads": 8,
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 4096,
+    "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6, "num_attention_heads": 8,
     "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 1024, "hidden_act": "silu",
-    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": true, "attention_bias": false,
-    "initializer_range": 0.02, "torch_dtype": "float32"})",
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": true,
+    "attention_bias": false, "initializer_range": 0.02, "torch_dtype": "float32"})",
                          "the 20M shape");
 }
 

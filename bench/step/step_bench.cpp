@@ -1,8 +1,9 @@
-// One optimizer step of a small Qwen3 on this machine: forward, backward, clipping at 1.0, AdamW. Each iteration is a step
-// of the real engine; tokens_per_s is the figure to quote, and only as a ratio to something measured in the same run
-// (tools/bench/step_peers.py holds it against PyTorch). loss_1 .. loss_3 are the first three losses: equal for every
-// overlap setting to the last bit. ranks/...: two ranks as threads, with what each holds in memory (MiB).
-// cuda/...: the same on a GPU, where one can be used. --config=FILE: of the model that a config.json describes (random
+// One optimizer step of a small Qwen3 on this machine: forward, backward, clipping at 1.0, AdamW.
+// Each iteration is a step of the real engine; tokens_per_s is the figure to quote, and only as a
+// ratio to something measured in the same run (tools/bench/step_peers.py holds it against PyTorch).
+// loss_1 .. loss_3 are the first three losses: equal for every overlap setting to the last bit.
+// ranks/...: two ranks as threads, with what each holds in memory (MiB). cuda/...: the same on a
+// GPU, where one can be used. --config=FILE: of the model that a config.json describes (random
 // weights), step/... alone.
 #include <algorithm>
 #include <cstdint>
@@ -18,12 +19,12 @@
 #include "bench/program.hpp"
 #include "bench/step/shapes.hpp"
 #include "engine/config/config.hpp"
-#include "engine/device_choice.hpp"
-#include "engine/distributed/thread_ranks.hpp"
+#include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
-#include "engine/process.hpp"
-#include "engine/program.hpp"
-#include "engine/stopwatch.hpp"
+#include "engine/types/stopwatch.hpp"
+#include "examples/support/process.hpp"
+#include "examples/support/program.hpp"
+#include "tests/support/thread_ranks.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -41,7 +42,8 @@ struct Case {
 void run_steps(benchmark::State& state, const Case& c) {
   const std::string config =
       R"({"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 1.0,
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}}, "bf16": {"enabled": )" +
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
+    "bf16": {"enabled": )" +
       std::string(c.dtype == "bf16" ? "true" : "false") +
       R"(}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})";
   Engine engine(
@@ -85,7 +87,8 @@ struct RankCase {
   Overlap overlap;
 };
 
-/// The same model on ranks of one core each; the time is that of the first rank, whose steps end with everybody's.
+/// The same model on ranks of one core each; the time is that of the first rank, whose steps end
+/// with everybody's.
 void run_on_ranks(benchmark::State& state, const RankCase& c) {
   const HfConfig shape = qwen3_20m();
   const std::string config = fmt::format(
@@ -142,8 +145,8 @@ void register_ranks() {
   }
 }
 
-/// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of the step, which is where
-/// overlap has something to hide.
+/// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of
+/// the step, which is where overlap has something to hide.
 void register_steps(const std::string& name, const HfConfig& shape) {
   for (const auto& [rows, length] : {std::pair{8, 256}, std::pair{1, 64}}) {
     for (const char* dtype : {"fp32", "bf16"}) {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/kernels/optimizer_step.hpp"
+#include "actors/kernels/update/optimizer_step.hpp"
 #include "engine/config/schedule.hpp"
 
 namespace tandem {
@@ -29,8 +29,9 @@ struct BatchConfig {
   std::int64_t accumulation_steps = 0;
 };
 
-/// Defaults are DeepSpeed's of the kind; each kind reads those that actors/kernels/optimizer_step.hpp
-/// names. "Adam" means AdamW (decoupled decay) unless adam_w_mode is false.
+/// Defaults are DeepSpeed's of the kind; each kind reads those that
+/// actors/kernels/update/optimizer_step.hpp names. "Adam" means AdamW (decoupled decay) unless
+/// adam_w_mode is false.
 struct OptimizerConfig {
   bool given = false;          // the file has an optimizer block
   std::string type = "AdamW";  // as written in the file

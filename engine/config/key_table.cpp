@@ -21,7 +21,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// Why an optimizer that DeepSpeed or PyTorch has is not here; "" for any other name. In lower case.
+/// Why an optimizer that DeepSpeed or PyTorch has is not here; "" for any other name. In lower
+/// case.
 std::string_view refused_optimizer(std::string_view name) {
   struct Refused {
     std::string_view name;

@@ -7,9 +7,11 @@
 
 namespace tandem {
 
-/// One micro-batch in host memory, before the compute lane makes tensors of it; row-major. Two kinds:
+/// One micro-batch in host memory, before the compute lane makes tensors of it; row-major. Two
+/// kinds:
 ///  - tokens: `inputs` and `labels` are [rows, length];
-///  - features (images): `features` has `feature_shape`, whose first extent is rows, `labels` is [rows], length is 1.
+///  - features (images): `features` has `feature_shape`, whose first extent is rows, `labels` is
+///  [rows], length is 1.
 struct HostBatch {
   std::int64_t rows = 0;
   std::int64_t length = 0;

@@ -1,8 +1,10 @@
-// engine/data/loader.hpp — the sequence of micro-batches of a run: micro-batch number -> records -> HostBatch.
+// engine/data/loader.hpp — the sequence of micro-batches of a run: micro-batch number -> records ->
+// HostBatch.
 //
-// A pure function of (options, number), so that any worker can make any batch and the order never depends on how many
-// workers there are. Each epoch is reshuffled with seed + epoch; its last micro-batch is short unless drop_last, which
-// leaves out what does not give every rank one more full micro-batch.
+// A pure function of (options, number), so that any worker can make any batch and the order never
+// depends on how many workers there are. Each epoch is reshuffled with seed + epoch; its last
+// micro-batch is short unless drop_last, which leaves out what does not give every rank one more
+// full micro-batch.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +26,8 @@ struct LoaderOptions {
   bool drop_last = false;
 };
 
-/// How far ahead of the step the loader works, and with how many threads. Of no influence on the batches or their order.
+/// How far ahead of the step the loader works, and with how many threads. Of no influence on the
+/// batches or their order.
 struct PrefetchOptions {
   std::size_t depth = 2;  // micro-batches being made or ready, at least 1
   int workers = 1;        // threads that make them, at least 1
@@ -51,7 +54,8 @@ class Loader {
   LoaderOptions options_;
   std::int64_t batches_per_epoch_ = 0;
 
-  // The order of the epoch in use; workers may straddle two epochs, so each takes its own reference.
+  // The order of the epoch in use; workers may straddle two epochs, so each takes its own
+  // reference.
   mutable std::mutex mutex_;
   mutable std::int64_t cached_epoch_ = -1;
   mutable std::shared_ptr<const std::vector<std::int64_t>> cached_order_;

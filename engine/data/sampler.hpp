@@ -1,10 +1,11 @@
 // engine/data/sampler.hpp — which records a rank sees, in which order.
 //
-// The permutation of an epoch is torch.randperm of a generator seeded with seed + epoch. It is dealt to the ranks in
-// blocks (a micro-batch): rank r gets every world_size-th block from r on, wrapping around until all have the same
-// count. Blocks of one record are torch's DistributedSampler, number for number. Whole micro-batches are dealt so that the
-// step's micro-batch a * world_size + r has the same records however many ranks there are.
-// Pure function of its arguments: any thread.
+// The permutation of an epoch is torch.randperm of a generator seeded with seed + epoch. It is
+// dealt to the ranks in blocks (a micro-batch): rank r gets every world_size-th block from r on,
+// wrapping around until all have the same count. Blocks of one record are torch's
+// DistributedSampler, number for number. Whole micro-batches are dealt so that the step's
+// micro-batch a * world_size + r has the same records however many ranks there are. Pure function
+// of its arguments: any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace tandem {
 
-/// torch.randperm(n) of a fresh CPU generator with `seed` (Fisher-Yates over mt19937); n < 2^32 / 20.
+/// torch.randperm(n) of a fresh CPU generator with `seed` (Fisher-Yates over mt19937); n < 2^32
+/// / 20.
 std::vector<std::int64_t> torch_permutation(std::int64_t n, std::uint64_t seed);
 
 struct SamplerOptions {

@@ -1,4 +1,3 @@
-// engine/distributed/backend_choice.cpp — see backend_choice.hpp.
 #include "engine/distributed/backend_choice.hpp"
 
 #include <algorithm>

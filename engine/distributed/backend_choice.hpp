@@ -1,4 +1,5 @@
-// engine/distributed/backend_choice.hpp — which back end a run's ranks get, from where they are alone.
+// engine/distributed/backend_choice.hpp — which back end a run's ranks get, from where they are
+// alone.
 //
 // The same on all ranks, because all of them have the same places. Pure functions; any thread.
 #pragma once
@@ -15,15 +16,17 @@ struct RankPlace {
 };
 
 enum class BackendKind : unsigned char {
-  kSelf,    // one rank, on the CPU
-  kShm,     // ranks of one host, on the CPU
-  kNccl,    // several ranks, each with a GPU of its own
-  kStaged,  // through host memory: one rank alone on a GPU, whose gathers and reductions are copies; and ranks of one host
-            // that share GPUs, which NCCL refuses
+  kSelf,  // one rank, on the CPU
+  kShm,   // ranks of one host, on the CPU
+  kNccl,  // several ranks, each with a GPU of its own
+  // through host memory: one rank alone on a GPU, whose gathers and reductions are copies; and
+  // ranks of one host that share GPUs, which NCCL refuses
+  kStaged,
 };
 [[nodiscard]] std::string_view name_of(BackendKind kind) noexcept;
 
-/// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end joins them all.
+/// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end
+/// joins them all.
 [[nodiscard]] BackendKind choose_backend(std::span<const RankPlace> places);
 
 /// Throws a user error where not all are one host. `hosts` by rank.

@@ -1,4 +1,3 @@
-// engine/distributed/environment.cpp — see environment.hpp.
 #include "engine/distributed/environment.hpp"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// engine/distributed/process_group.cpp — see process_group.hpp.
 #include "engine/distributed/process_group.hpp"
 
 #include <algorithm>
@@ -7,10 +6,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "actors/nccl/nccl_backend.hpp"
-#include "actors/nccl/shm_nccl_peers.hpp"
-#include "actors/shm_backend.hpp"
-#include "actors/staged_backend.hpp"
+#include "actors/collectives/nccl/nccl_backend.hpp"
+#include "actors/collectives/nccl/shm_nccl_peers.hpp"
+#include "actors/collectives/shm/shm_backend.hpp"
+#include "actors/collectives/staged_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -26,7 +25,8 @@ std::string random_name() {
   return fmt::format("{:016x}{:016x}", words[0], words[1]);
 }
 
-/// Equal for processes that can share memory: the same kernel, the same network namespace; then the host's name.
+/// Equal for processes that can share memory: the same kernel, the same network namespace; then the
+/// host's name.
 std::string own_host() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -210,7 +210,8 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_shm(EventLoop& loop, CpuPo
                               .connect_timeout = timeout_});
 }
 
-// NCCL itself would join several hosts; what ranks tell each other beside it goes through one host's memory.
+// NCCL itself would join several hosts; what ranks tell each other beside it goes through one
+// host's memory.
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, CudaDevice& device) {
   NcclBackend::Options options;
   options.rank = static_cast<std::uint32_t>(rank());

@@ -1,10 +1,10 @@
-// engine/distributed/process_group.hpp — the ranks of a run find each other, agree on what must be the same, and get a back
-// end for their collectives.
+// engine/distributed/process_group.hpp — the ranks of a run find each other, agree on what must be
+// the same, and get a back end for their collectives.
 //
-// Rank 0 (or an elastic launcher) hosts a small key-value store; the others come to it. It listens on the loopback unless
-// MASTER_ADDR names another address, and a run of one process listens nowhere. Keys begin with the run's id and its restart
-// count, so that nothing of an earlier start is taken for this one's.
-// Blocking calls before training starts; any thread, one at a time.
+// Rank 0 (or an elastic launcher) hosts a small key-value store; the others come to it. It listens
+// on the loopback unless MASTER_ADDR names another address, and a run of one process listens
+// nowhere. Keys begin with the run's id and its restart count, so that nothing of an earlier start
+// is taken for this one's. Blocking calls before training starts; any thread, one at a time.
 //
 //   auto ranks = ProcessGroup::from_environment();
 //   ranks->require_same("config", resolved_config);
@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/communicator.hpp"
 #include "engine/distributed/backend_choice.hpp"
+#include "engine/distributed/communicator.hpp"
 #include "engine/distributed/environment.hpp"
 
 namespace tandem {
@@ -27,9 +27,9 @@ class CudaDevice;
 
 class ProcessGroup final : public Communicator {
  public:
-  /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S (300 s). Throws a user
-  /// error for variables that cannot be, Error(kPeer) when somebody does not come, is there twice, or differs in world
-  /// size.
+  /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S
+  /// (300 s). Throws a user error for variables that cannot be, Error(kPeer) when somebody does not
+  /// come, is there twice, or differs in world size.
   [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment();
   [[nodiscard]] static std::unique_ptr<ProcessGroup> join(const Environment& environment,
                                                           std::chrono::milliseconds timeout);
@@ -45,23 +45,24 @@ class ProcessGroup final : public Communicator {
     return environment_.cores_bound ? 1 : environment_.local_world;
   }
 
-  /// The back end of this rank: `self` at world 1, else shared memory. Once. All ranks call it; loop and pool outlive it.
-  /// Throws a user error when the ranks are on several hosts.
+  /// The back end of this rank: `self` at world 1, else shared memory. Once. All ranks call it;
+  /// loop and pool outlive it. Throws a user error when the ranks are on several hosts.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
   /// A group of one host's ranks: `self` or shared memory.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_group_backend(
       EventLoop& loop, CpuPool& pool, const RankGroup& group) override;
-  /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp). NCCL where each of
-  /// several ranks has a GPU of its own, else through host memory (backend_choice.hpp). Runs the loop, which is idle;
-  /// blocks until all ranks are connected. Throws a user error when their places do not fit together, Error(kRefused) when
-  /// the build or the machine has no NCCL.
+  /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp).
+  /// NCCL where each of several ranks has a GPU of its own, else through host memory
+  /// (backend_choice.hpp). Runs the loop, which is idle; blocks until all ranks are connected.
+  /// Throws a user error when their places do not fit together, Error(kRefused) when the build or
+  /// the machine has no NCCL.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                                     CudaDevice& gpu,
                                                                     std::string_view uuid) override;
 
-  /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All ranks call it, with the
-  /// same `what`.
+  /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All
+  /// ranks call it, with the same `what`.
   void require_same(std::string_view what, std::string_view value) override;
   [[nodiscard]] std::string of_first_rank(std::string value) override;
 

@@ -1,4 +1,3 @@
-// engine/distributed/rendezvous_store.cpp — see rendezvous_store.hpp.
 #include "engine/distributed/rendezvous_store.hpp"
 
 #include <algorithm>
@@ -95,8 +94,9 @@ std::string address_of(const Environment& e) {
   return own_choice || e.master_address == "localhost" ? "127.0.0.1" : e.master_address;
 }
 
-// c10d tells of each failure in many lines of its own; ours is one. Who set a level wants to see them. The level is the
-// process's, and ranks may be threads of one: the last that leaves sets it back.
+// c10d tells of each failure in many lines of its own; ours is one. Who set a level wants to see
+// them. The level is the process's, and ranks may be threads of one: the last that leaves sets it
+// back.
 class QuietStore {
  public:
   QuietStore() {

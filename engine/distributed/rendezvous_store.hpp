@@ -1,6 +1,6 @@
-// engine/distributed/rendezvous_store.hpp — the key-value store of a run's ranks: c10d's TCPStore, with deadlines that say
-// who is missing, and a listener of our own (the store's would listen on every network).
-// Blocking; of one thread. Internal to ProcessGroup.
+// engine/distributed/rendezvous_store.hpp — the key-value store of a run's ranks: c10d's TCPStore,
+// with deadlines that say who is missing, and a listener of our own (the store's would listen on
+// every network). Blocking; of one thread. Internal to ProcessGroup.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ namespace tandem {
 
 class RendezvousStore {
  public:
-  /// Hosts it (rank 0, unless a launcher does) or connects to it. Throws a user error when the port is not to be had,
-  /// Error(kPeer) when nobody hosts it in time.
+  /// Hosts it (rank 0, unless a launcher does) or connects to it. Throws a user error when the port
+  /// is not to be had, Error(kPeer) when nobody hosts it in time.
   RendezvousStore(const Environment& environment, std::chrono::milliseconds timeout);
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/model.hpp"
+#include "engine/types/model.hpp"
 
 namespace tandem {
 
@@ -28,20 +28,21 @@ struct SegmentShape {
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
 };
 
-/// One segment's forward over `sequences` of `length` tokens: 2 per weight and token, and for attention 4 x width x
-/// length (the window, where that is less) per token (scores and their sums, not halved for causal masks, as in
-/// example_tflops).
+/// One segment's forward over `sequences` of `length` tokens: 2 per weight and token, and for
+/// attention 4 x width x length (the window, where that is less) per token (scores and their sums,
+/// not halved for causal masks, as in example_tflops).
 [[nodiscard]] double forward_flops(const SegmentShape& shape, std::int64_t sequences,
                                    std::int64_t length) noexcept;
 /// Its backward: twice the forward, and the forward once more when activations are recomputed.
 [[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
                                     std::int64_t length, bool recomputes) noexcept;
 
-/// By its weights and costs (engine/model.hpp).
+/// By its weights and costs (engine/types/model.hpp).
 [[nodiscard]] SegmentShape segment_shape(const Model& model, std::size_t segment);
 
-/// What a token of a sequence is worth in training: forward and backward of all segments, recomputation not counted.
-/// Looking up an embedding is no work, a tied one counts as the head's matrix; of experts those that the token takes.
+/// What a token of a sequence is worth in training: forward and backward of all segments,
+/// recomputation not counted. Looking up an embedding is no work, a tied one counts as the head's
+/// matrix; of experts those that the token takes.
 [[nodiscard]] double model_flops_per_token(const Model& model, std::int64_t length);
 
 }  // namespace tandem

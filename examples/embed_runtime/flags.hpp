@@ -14,5 +14,6 @@ struct Flags {
   std::string progress = "auto";
 };
 
-/// Nothing when the program has nothing more to do (--help, --version). Throws tandem::Error for a wrong command line.
+/// Nothing when the program has nothing more to do (--help, --version). Throws tandem::Error for a
+/// wrong command line.
 [[nodiscard]] std::optional<Flags> parse_flags(int argc, char** argv);

@@ -1,15 +1,17 @@
-// examples/embed_runtime — the actor runtime in a program of its own: statistics of a request log of any size.
+// examples/embed_runtime — the actor runtime in a program of its own: statistics of a request log
+// of any size.
 //
 //   embed_runtime --generate 2000000 requests.csv      writes a log, then reads it
 //   embed_runtime --deadline 2s requests.csv           what can be said within two seconds
 //
-// A line is `time_ms,route,status,bytes,latency_us`; the table has one row per route. Three stages, each bounded:
+// A line is `time_ms,route,status,bytes,latency_us`; the table has one row per route. Three stages,
+// each bounded:
 //
 //   reader --Block--> Parser (its chunks on the CPU pool) --Rows--> Totals
 //
-// Reading is quicker than parsing, so the parser's mailbox fills up and `co_await send` holds the reader back: memory is
-// some blocks, whatever the file's size. A deadline, SIGINT or SIGTERM stop the reader only; what was read is counted.
-// Read it from main() upward, or the stages first.
+// Reading is quicker than parsing, so the parser's mailbox fills up and `co_await send` holds the
+// reader back: memory is some blocks, whatever the file's size. A deadline, SIGINT or SIGTERM stop
+// the reader only; what was read is counted. Read it from main() upward, or the stages first.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -26,10 +28,10 @@
 #include <tandem/runtime/actor.hpp>
 #include <tandem/runtime/cpu_pool.hpp>
 #include <tandem/runtime/event_loop.hpp>
-#include <tandem/runtime/file_io.hpp>
+#include <tandem/runtime/io/file_io.hpp>
 #include <tandem/runtime/io/signals.hpp>
-#include <tandem/runtime/machine.hpp>
 #include <tandem/runtime/scope.hpp>
+#include <tandem/runtime/util/machine.hpp>
 #include <unistd.h>
 
 namespace {
@@ -109,7 +111,8 @@ struct Progress {
   Rows rows;
 };
 
-/// Sends the file to the parser, block by block; ends early, between two blocks, when `stop` says so.
+/// Sends the file to the parser, block by block; ends early, between two blocks, when `stop` says
+/// so.
 Task<> read_file(FileIo* files, const Flags* flags, Address<Block, Flush> parser,
                  Progress* progress, StopToken stop) {
   const IoFile file = co_await files->open(flags->file, OpenMode::kRead);

@@ -1,6 +1,8 @@
-// examples/embed_runtime/request_log.hpp — the log's format: plain functions, which know nothing of actors.
+// examples/embed_runtime/request_log.hpp — the log's format: plain functions, which know nothing of
+// actors.
 //
-// A line is `time_ms,route,status,bytes,latency_us`. Thread rule: any; each call touches only what it is given.
+// A line is `time_ms,route,status,bytes,latency_us`. Thread rule: any; each call touches only what
+// it is given.
 #pragma once
 
 #include <algorithm>

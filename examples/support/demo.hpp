@@ -1,17 +1,19 @@
-// examples/support/demo.hpp — the run that happens without flags: a small model, random weights, the project's sentences.
+// examples/support/demo.hpp — the run that happens without flags: a small model, random weights,
+// the project's sentences.
 #pragma once
 
 #include <string_view>
 
 #include "engine/engine.hpp"
-#include "engine/metrics/metrics_writer.hpp"
 #include "examples/support/finetune_flags.hpp"
-#include "models/alpaca_dataset.hpp"
+#include "examples/support/metrics_writer.hpp"
+#include "models/data/alpaca_dataset.hpp"
 #include "models/pretrained.hpp"
 
 namespace tandem {
 
-/// Fills in what the user did not type: model, data, output folder runs/demo-<time>, sizes for about a minute on two cores.
+/// Fills in what the user did not type: model, data, output folder runs/demo-<time>, sizes for
+/// about a minute on two cores.
 void apply_demo_defaults(FinetuneFlags& flags);
 
 /// Prints what the model answers to a few of its questions, greedily, beside what the data says.

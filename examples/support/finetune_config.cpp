@@ -6,14 +6,15 @@
 #include <fmt/format.h>
 
 #include "engine/data/loader.hpp"
-#include "engine/device_choice.hpp"
+#include "engine/device/device_choice.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 
 namespace {
 
-/// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU; bf16 on a GPU, fp32 elsewhere.
+/// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU; bf16 on a GPU, fp32
+/// elsewhere.
 std::string builtin_config(const FinetuneFlags& flags) {
   const std::int64_t stage = flags.stage.value_or(3);
   const bool bf16 = flags.given("--dtype") ? flags.dtype == "bf16"
@@ -31,7 +32,8 @@ std::string builtin_config(const FinetuneFlags& flags) {
       flags.batch_size, flags.gradient_clipping.value_or(1.0), bf16, stage, stage == 3);
 }
 
-/// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says otherwise.
+/// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says
+/// otherwise.
 void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
   const auto contradicts = [&](const char* flag, double typed, double file) {
     return config.optimizer.given && flags.given(flag) && typed != file;

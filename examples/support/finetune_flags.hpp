@@ -1,4 +1,5 @@
-// examples/support/finetune_flags.hpp — the flags of finetune_zero3: the DeepSpeed example's names and defaults, and ours.
+// examples/support/finetune_flags.hpp — the flags of finetune_zero3: the DeepSpeed example's names
+// and defaults, and ours.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct FinetuneFlags : RunFlags {
   bool save_checkpoint = false;
 };
 
-/// Parses and checks the command line; nothing when the program is done (--help, --version). Throws user_error.
+/// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
+/// user_error.
 std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* argv);
 
 }  // namespace tandem

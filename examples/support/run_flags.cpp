@@ -6,9 +6,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "engine/device_choice.hpp"
-#include "engine/memory_plan.hpp"
-#include "engine/program.hpp"
+#include "engine/device/device_choice.hpp"
+#include "engine/memory/memory_plan.hpp"
+#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

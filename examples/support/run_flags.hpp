@@ -1,7 +1,9 @@
-// examples/support/run_flags.hpp — the flags that all trainers have, under the same names and with the same meaning.
+// examples/support/run_flags.hpp — the flags that all trainers have, under the same names and with
+// the same meaning.
 //
-// Each trainer's flags are a RunFlags with its own defaults and flags beside them. A flag that stands for a key of the
-// DeepSpeed JSON counts only when it was typed; with the built-in config the defaults count as well.
+// Each trainer's flags are a RunFlags with its own defaults and flags beside them. A flag that
+// stands for a key of the DeepSpeed JSON counts only when it was typed; with the built-in config
+// the defaults count as well.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +15,8 @@
 #include <vector>
 
 #include "engine/config/config.hpp"
-#include "engine/core_plan.hpp"
-#include "engine/options.hpp"
+#include "engine/device/core_plan.hpp"
+#include "engine/types/options.hpp"
 
 namespace CLI {
 class App;
@@ -63,11 +65,12 @@ struct RunFlags {
   [[nodiscard]] bool given(const std::string& flag) const;
 };
 
-/// The engine's and the reports' flags; --output_dir, --seed, --log_interval, --warmup_steps and --steps, whose meaning or
-/// default differs, are the trainer's to add.
+/// The engine's and the reports' flags; --output_dir, --seed, --log_interval, --warmup_steps and
+/// --steps, whose meaning or default differs, are the trainer's to add.
 void add_run_flags(CLI::App& app, RunFlags& flags);
 
-/// Refuses flags of later versions by name, parses, and fills in `typed`. False when the program has nothing more to do
+/// Refuses flags of later versions by name, parses, and fills in `typed`. False when the program
+/// has nothing more to do
 /// (--help, --version). Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);

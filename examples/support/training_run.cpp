@@ -11,16 +11,16 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "engine/bandwidths.hpp"
-#include "engine/device_choice.hpp"
-#include "engine/gpu_bandwidths.hpp"
-#include "engine/memory_check.hpp"
-#include "engine/placement.hpp"
-#include "engine/placement_plan.hpp"
-#include "engine/program.hpp"
-#include "engine/resident_set.hpp"
+#include "engine/device/device_choice.hpp"
+#include "engine/memory/memory_check.hpp"
+#include "engine/placement/bandwidths.hpp"
+#include "engine/placement/gpu_bandwidths.hpp"
+#include "engine/placement/placement.hpp"
+#include "engine/placement/placement_plan.hpp"
+#include "examples/support/program.hpp"
+#include "examples/support/resident_set.hpp"
 #include "models/io/file.hpp"
-#include "runtime/machine.hpp"
+#include "runtime/util/machine.hpp"
 
 namespace tandem {
 
@@ -136,7 +136,8 @@ std::string place_run(const Model& model, const Config& config, const MemoryLimi
   if (options.device == DeviceKind::kCuda) {
     bound_memory(problem, model, input, limits);
   }
-  // DeepSpeed keeps state on the device unless the config offloads it; so do we, where there is room.
+  // DeepSpeed keeps state on the device unless the config offloads it; so do we, where there is
+  // room.
   const bool offloads = config.zero.offload_optimizer.device != "none";
   const bool keeps = options.placement == Placement::kAuto && !ratio && !offloads &&
                      problem.fits(forced_places(model, Placement::kGpu, std::nullopt));

@@ -1,4 +1,5 @@
-// models/cifar/dataset.hpp — pictures as micro-batches of features: value / 255, then (x - 0.5) / 0.5, as the example does.
+// models/cifar/dataset.hpp — pictures as micro-batches of features: value / 255, then (x - 0.5) /
+// 0.5, as the example does.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include "models/cifar/kernels/cifar_net.hpp"
 #include "models/cifar/net.hpp"
-#include "models/kernels/cifar_net.hpp"
 #include "models/kernels/parallel.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
@@ -21,7 +21,8 @@ namespace {
 
 using cifar_net::Row;
 
-/// fp32 tensors that stand for the weights' values or gradients, and the pointers into them; null behind the last.
+/// fp32 tensors that stand for the weights' values or gradients, and the pointers into them; null
+/// behind the last.
 template <class Float>
 class Block {
  public:
@@ -63,7 +64,8 @@ void check_images(const at::Tensor& images) {
                "images are [B, 3, 32, 32]");
 }
 
-/// The sums over pictures that are the weights' gradients, `parts` of them, times `scale`; written or added, in their type.
+/// The sums over pictures that are the weights' gradients, `parts` of them, times `scale`; written
+/// or added, in their type.
 void write_gradients(std::span<Weight* const> weights, const Row* rows, std::int64_t count,
                      std::int64_t parts, float scale) {
   const bool is_wide = weights.front()->grad.scalar_type() == at::kFloat;
@@ -190,7 +192,8 @@ at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
                        label[i], i, cifar_net::kClasses - 1);
     }
   }
-  // The weight among the inputs makes the loss part of the graph; gradients go into the slots directly.
+  // The weight among the inputs makes the loss part of the graph; gradients go into the slots
+  // directly.
   const at::Tensor& first = weights.front()->value;
   return run_fused(
              c10::make_intrusive<NetLoss>(labels, weights, rounded_to(first.scalar_type(), images)),

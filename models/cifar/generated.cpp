@@ -1,4 +1,5 @@
-// The set that is there when no data is: shapes and colours drawn from counters, so record i is a function of i alone.
+// The set that is there when no data is: shapes and colours drawn from counters, so record i is a
+// function of i alone.
 #include <algorithm>
 #include <array>
 #include <cmath>

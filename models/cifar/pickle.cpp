@@ -29,14 +29,15 @@ enum class Kind : std::uint8_t {
   kArray
 };
 
-/// One value of the pickle's machine. All live in the machine until it ends, so cycles and depth cost nothing.
+/// One value of the pickle's machine. All live in the machine until it ends, so cycles and depth
+/// cost nothing.
 struct Value {
   Kind kind = Kind::kNone;
   std::int64_t number = 0;
   std::string_view text;  // of a text: in the file, or in `owned`; of a name: "module name"
   std::string owned;      // bytes that had to be decoded
-  std::vector<Value*>
-      items;  // of lists and tuples; of dicts key, value, key, value; of arrays rows, columns, bytes
+  // of lists and tuples; of dicts key, value, key, value; of arrays rows, columns, bytes
+  std::vector<Value*> items;
 };
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> names) {
@@ -346,7 +347,8 @@ class Machine {
     return out;
   }
 
-  /// An array's state: (version, (rows, columns), dtype, is Fortran order, bytes). A dtype's does not matter for bytes.
+  /// An array's state: (version, (rows, columns), dtype, is Fortran order, bytes). A dtype's does
+  /// not matter for bytes.
   void set_state() {
     const Value* state = pop();
     if (stack_.empty() || state->kind != Kind::kTuple) {

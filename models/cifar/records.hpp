@@ -1,7 +1,9 @@
-// models/cifar/records.hpp — CIFAR-10 as it is published: pictures of 3 x 32 x 32 bytes with a label from 0 to 9.
+// models/cifar/records.hpp — CIFAR-10 as it is published: pictures of 3 x 32 x 32 bytes with a
+// label from 0 to 9.
 //
-// Three spellings of the same files are read: data_batch_1.bin (binary archive), data_batch_1.bin.xz, and data_batch_1
-// (Python archive). Every label and length is checked here, so what is handed on can be trusted.
+// Three spellings of the same files are read: data_batch_1.bin (binary archive),
+// data_batch_1.bin.xz, and data_batch_1 (Python archive). Every label and length is checked here,
+// so what is handed on can be trusted.
 #pragma once
 
 #include <array>
@@ -39,21 +41,23 @@ struct CifarData {
   std::string description;  // one line: where from, how many
 };
 
-/// One batch file, by its name's ending. Throws user_error: missing, not whole records, a label above 9, not a batch.
+/// One batch file, by its name's ending. Throws user_error: missing, not whole records, a label
+/// above 9, not a batch.
 CifarImages read_cifar_file(const std::filesystem::path& file);
 
-/// data_batch_1, 2, ... as far as they are there, and test_batch, out of `folder`, or out of the folder of that archive in
-/// it (cifar-10-batches-bin, cifar-10-batches-py). Throws user_error.
+/// data_batch_1, 2, ... as far as they are there, and test_batch, out of `folder`, or out of the
+/// folder of that archive in it (cifar-10-batches-bin, cifar-10-batches-py). Throws user_error.
 CifarData read_cifar(const std::filesystem::path& folder);
 
-/// Where `./tandem fetch dataset cifar10` puts the data: $TANDEM_CACHE, $XDG_CACHE_HOME/tandem or ~/.cache/tandem.
+/// Where `./tandem fetch dataset cifar10` puts the data: $TANDEM_CACHE, $XDG_CACHE_HOME/tandem or
+/// ~/.cache/tandem.
 std::filesystem::path cifar_cache_folder();
 
 /// `data_dir`, else the fetched data, else a generated set; the description says which.
 CifarData open_cifar(const std::string& data_dir);
 
-/// A set of that form that a net can learn: five shapes, each warm or cool, of any size and place on a noisy ground. The
-/// same bytes on every machine.
+/// A set of that form that a net can learn: five shapes, each warm or cool, of any size and place
+/// on a noisy ground. The same bytes on every machine.
 CifarData generated_cifar(std::int64_t train = 10'000, std::int64_t test = 2'000);
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// models/families/experts.cpp — mixtures of experts: Qwen3-MoE (each expert's matrices apart) and gpt-oss (all in one).
+// models/families/experts.cpp — mixtures of experts: Qwen3-MoE (each expert's matrices apart) and
+// gpt-oss (all in one).
 #include <memory>
 #include <string_view>
 
@@ -25,7 +26,8 @@ void name_qwen3_mlp(std::int64_t layer, const HfConfig& c, BlockNames& n) {
   }
 }
 
-/// The experts' matrices are [experts, in, out]; the checkpoint packs them in 4 bits, training widens them.
+/// The experts' matrices are [experts, in, out]; the checkpoint packs them in 4 bits, training
+/// widens them.
 void name_gpt_oss_mlp(std::int64_t layer, BlockNames& n) {
   const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
   n.router = {mlp + "router.weight", mlp + "router.bias"};

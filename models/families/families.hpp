@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/io/hf_config.hpp"
-#include "models/layers/decoder.hpp"
+#include "models/transformer/decoder.hpp"
 
 namespace tandem {
 
@@ -14,7 +14,8 @@ DecoderSpec describe_seed_oss(const HfConfig& config);
 DecoderSpec describe_qwen3_moe(const HfConfig& config);
 DecoderSpec describe_gpt_oss(const HfConfig& config);
 
-/// What the families named like Llama share: names of a layer without norms of q and k, without its MLP.
+/// What the families named like Llama share: names of a layer without norms of q and k, without its
+/// MLP.
 BlockNames llama_attention_names(std::int64_t layer, const HfConfig& config);
 /// The same with a gated MLP.
 BlockNames llama_names(std::int64_t layer, const HfConfig& config);

@@ -1,4 +1,5 @@
-// models/families/gpt2.cpp — GPT-2: LayerNorm, learnt positions, biases everywhere, tanh GELU, matrices as [in, out].
+// models/families/gpt2.cpp — GPT-2: LayerNorm, learnt positions, biases everywhere, tanh GELU,
+// matrices as [in, out].
 #include <fmt/format.h>
 
 #include "models/families/families.hpp"

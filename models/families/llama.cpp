@@ -1,4 +1,5 @@
-// models/families/llama.cpp — Llama 3 and its relatives: Phi-3 (Phi-4) joins its projections, Seed-OSS has biases.
+// models/families/llama.cpp — Llama 3 and its relatives: Phi-3 (Phi-4) joins its projections,
+// Seed-OSS has biases.
 #include <memory>
 
 #include <fmt/format.h>

@@ -1,7 +1,8 @@
-// models/io/checkpoint.hpp — the weights of a Hugging Face model folder: one model.safetensors, or shards with an index.
+// models/io/checkpoint.hpp — the weights of a Hugging Face model folder: one model.safetensors, or
+// shards with an index.
 //
-// Invariant: every tensor has exactly one place, the index and the shards agree about all of them, and no name in the
-// index leads out of the folder.
+// Invariant: every tensor has exactly one place, the index and the shards agree about all of them,
+// and no name in the index leads out of the folder.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ namespace tandem {
 
 class Checkpoint {
  public:
-  /// Opens the folder's model.safetensors, or else the shards of model.safetensors.index.json. Error: neither is there
-  /// (pickle files are never read), or index and shards disagree.
+  /// Opens the folder's model.safetensors, or else the shards of model.safetensors.index.json.
+  /// Error: neither is there (pickle files are never read), or index and shards disagree.
   static Checkpoint open(const std::filesystem::path& folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }

@@ -44,7 +44,8 @@ std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
   return {};
 }
 
-/// Tensors that checkpoints carry although they are no parameters: causal masks, a copy of a tied head, frequencies.
+/// Tensors that checkpoints carry although they are no parameters: causal masks, a copy of a tied
+/// head, frequencies.
 bool is_extra(const HfConfig& config, std::string_view name) {
   if (config.tie_word_embeddings && name == "lm_head.weight") {
     return true;

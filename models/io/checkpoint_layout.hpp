@@ -1,6 +1,8 @@
-// models/io/checkpoint_layout.hpp — which tensors a model has, by the names and shapes of its Hugging Face checkpoint.
+// models/io/checkpoint_layout.hpp — which tensors a model has, by the names and shapes of its
+// Hugging Face checkpoint.
 //
-// One list serves all: loading (what is missing or has another shape), saving, random initialisation, counting.
+// One list serves all: loading (what is missing or has another shape), saving, random
+// initialisation, counting.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +30,22 @@ struct CheckpointTensor {
   [[nodiscard]] std::int64_t numel() const noexcept;
 };
 
-/// Every parameter of the model once, in the order of use (embedding, blocks, final norm, head), named as Transformers'
-/// save_pretrained does. A tied head is not in the list. GPT-2's linear weights are [in, out].
+/// Every parameter of the model once, in the order of use (embedding, blocks, final norm, head),
+/// named as Transformers' save_pretrained does. A tied head is not in the list. GPT-2's linear
+/// weights are [in, out].
 std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config);
 
 /// Sum of numel over checkpoint_tensors.
 std::int64_t parameter_count(const HfConfig& config);
 
-/// A checkpoint matched with a config: every parameter was found with the right shape and a float type.
+/// A checkpoint matched with a config: every parameter was found with the right shape and a float
+/// type.
 class CheckpointReader {
  public:
-  /// Opens the folder's weights and matches them. GPT-2's published layout (no "transformer." prefix, causal masks
-  /// h.N.attn.bias) is understood, and so are gpt-oss's experts of four bits (NAME_blocks, NAME_scales). Error: a parameter
-  /// is missing or has another shape (names it, expected and found), or a tensor is there that the model does not have.
+  /// Opens the folder's weights and matches them. GPT-2's published layout (no "transformer."
+  /// prefix, causal masks h.N.attn.bias) is understood, and so are gpt-oss's experts of four bits
+  /// (NAME_blocks, NAME_scales). Error: a parameter is missing or has another shape (names it,
+  /// expected and found), or a tensor is there that the model does not have.
   static CheckpointReader open(const std::filesystem::path& folder, const HfConfig& config);
 
   /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.
@@ -59,7 +64,8 @@ class CheckpointReader {
   };
 
   explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  /// Both throw user_error where the tensors are not those of the parameter; names of what is used go to `used`.
+  /// Both throw user_error where the tensors are not those of the parameter; names of what is used
+  /// go to `used`.
   Stored match_whole(const HfConfig& config, const CheckpointTensor& tensor,
                      std::set<std::string>& used) const;
   Stored match_packed(const CheckpointTensor& tensor, std::set<std::string>& used) const;

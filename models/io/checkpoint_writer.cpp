@@ -193,7 +193,8 @@ void CheckpointWriter::finish() {
     shard.file->sync();
   }
   if (shards_.size() > 1) {
-    // An older single file would win over our index, an older index could name files that are ours now: both go first.
+    // An older single file would win over our index, an older index could name files that are ours
+    // now: both go first.
     std::error_code ignored;
     std::filesystem::remove(folder_ / kSingle, ignored);
     std::filesystem::remove(folder_ / kIndex, ignored);

@@ -1,8 +1,10 @@
-// models/io/checkpoint_writer.hpp — weights out, tensor by tensor, as model.safetensors or as shards with an index.
+// models/io/checkpoint_writer.hpp — weights out, tensor by tensor, as model.safetensors or as
+// shards with an index.
 //
-// Sizes are known before the first byte, so the header comes first and nothing is held in memory. Invariant: until
-// finish() every byte lies in temporary files; the last name to appear is the one that loaders look for first
-// (model.safetensors, or the index), so a folder never holds a part that looks whole.
+// Sizes are known before the first byte, so the header comes first and nothing is held in memory.
+// Invariant: until finish() every byte lies in temporary files; the last name to appear is the one
+// that loaders look for first (model.safetensors, or the index), so a folder never holds a part
+// that looks whole.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +30,15 @@ struct TensorPlan {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;
 };
 
-/// Length field and JSON header of a file with these tensors in this order, padded to 8 bytes, metadata format = pt.
+/// Length field and JSON header of a file with these tensors in this order, padded to 8 bytes,
+/// metadata format = pt.
 std::string safetensors_header(std::span<const TensorPlan> tensors);
 
 class CheckpointWriter {
  public:
   struct Options {
-    /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever its size.
+    /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever
+    /// its size.
     std::uint64_t max_shard_bytes = std::uint64_t{5} << 30;
   };
 
@@ -43,14 +47,16 @@ class CheckpointWriter {
   CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors);
   ~CheckpointWriter();  // without finish(): leaves the folder as it was
 
-  /// The next bytes / elements of the tensors, one after another in the planned order; calls may end anywhere inside a
-  /// tensor and go on with the next call, but not run over a tensor's end. One thread at a time.
+  /// The next bytes / elements of the tensors, one after another in the planned order; calls may
+  /// end anywhere inside a tensor and go on with the next call, but not run over a tensor's end.
+  /// One thread at a time.
   void append(std::span<const std::byte> bytes);
   void append_f32(std::span<const float> values);  // converted to the tensor's type
   /// Tensor that the next append belongs to; nullptr when all are complete.
   [[nodiscard]] const TensorPlan* current() const noexcept;
 
-  /// Makes the checkpoint appear, durably, and removes weight files of an older one that it replaces.
+  /// Makes the checkpoint appear, durably, and removes weight files of an older one that it
+  /// replaces.
   void finish();
 
  private:

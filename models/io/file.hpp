@@ -1,7 +1,9 @@
-// models/io/file.hpp — whole files in, whole files out: what a reader of model files and a writer of them stand on.
+// models/io/file.hpp — whole files in, whole files out: what a reader of model files and a writer
+// of them stand on.
 //
-// Invariant: a path handed to AtomicFile either keeps what it held before or holds everything that was appended; the
-// bytes in between live under a name of their own that no loader looks at, and are removed when anything fails.
+// Invariant: a path handed to AtomicFile either keeps what it held before or holds everything that
+// was appended; the bytes in between live under a name of their own that no loader looks at, and
+// are removed when anything fails.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +24,8 @@ class FileHandle {
   FileHandle& operator=(FileHandle&& other) noexcept;
   ~FileHandle();
 
-  /// Opens a regular file for reading. Error (`where`, the path, the system's reason) if that fails.
+  /// Opens a regular file for reading. Error (`where`, the path, the system's reason) if that
+  /// fails.
   static FileHandle open_read(const std::filesystem::path& path, std::string_view where);
 
   [[nodiscard]] int get() const noexcept { return descriptor_; }
@@ -36,8 +39,8 @@ class FileHandle {
   int descriptor_ = -1;
 };
 
-/// Reads exactly `out.size()` bytes at `offset`; Error if the file ends before (it was shortened) or reading fails.
-/// Any thread, several at once on one handle.
+/// Reads exactly `out.size()` bytes at `offset`; Error if the file ends before (it was shortened)
+/// or reading fails. Any thread, several at once on one handle.
 void read_exactly(const FileHandle& file, std::uint64_t offset, std::span<std::byte> out,
                   const std::filesystem::path& path, std::string_view where);
 
@@ -45,11 +48,12 @@ void read_exactly(const FileHandle& file, std::uint64_t offset, std::span<std::b
 std::string read_file(const std::filesystem::path& path, std::string_view where,
                       std::uint64_t limit_bytes);
 
-/// Writes a file under a temporary name beside it; commit() makes it appear under its own name, durably.
-/// One thread at a time. Destroyed without commit: the temporary file is removed.
+/// Writes a file under a temporary name beside it; commit() makes it appear under its own name,
+/// durably. One thread at a time. Destroyed without commit: the temporary file is removed.
 class AtomicFile {
  public:
-  /// `expected_bytes` (0 = unknown) is reserved on disk at once, so that a full disk shows before work is spent.
+  /// `expected_bytes` (0 = unknown) is reserved on disk at once, so that a full disk shows before
+  /// work is spent.
   AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes = 0);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -80,7 +84,8 @@ class AtomicFile {
 /// AtomicFile in one call.
 void write_file(const std::filesystem::path& path, std::string_view where, std::string_view text);
 
-/// Makes the folder (and its parents); Error if that is impossible or nothing can be written into it.
+/// Makes the folder (and its parents); Error if that is impossible or nothing can be written into
+/// it.
 void make_writable_folder(const std::filesystem::path& folder, std::string_view where);
 
 /// fsync of a folder: makes the names in it durable.

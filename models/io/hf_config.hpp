@@ -1,8 +1,9 @@
-// models/io/hf_config.hpp — a Hugging Face config.json as the models need it, in both spellings (rope_theta/torch_dtype
-// of published checkpoints, rope_parameters/dtype of Transformers 5).
+// models/io/hf_config.hpp — a Hugging Face config.json as the models need it, in both spellings
+// (rope_theta/torch_dtype of published checkpoints, rope_parameters/dtype of Transformers 5).
 //
-// Invariant: a config that was read is consistent (sizes positive, heads divisible, ids inside the vocabulary) and asks
-// for nothing the models here compute differently: what they cannot do is an error, never silently ignored.
+// Invariant: a config that was read is consistent (sizes positive, heads divisible, ids inside the
+// vocabulary) and asks for nothing the models here compute differently: what they cannot do is an
+// error, never silently ignored.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +40,8 @@ struct HfConfig {
   bool attention_out_bias = false;  // of the projection behind them
   bool mlp_bias = false;
   bool attention_sinks = false;  // a learnt logit per head
-  std::vector<std::int64_t>
-      windows;               // of each layer: keys seen, itself included; 0: all. Empty: all of all
+  // of each layer: keys seen, itself included; 0: all. Empty: all of all
+  std::vector<std::int64_t> windows;
   std::int64_t experts = 0;  // 0: none; the following only with them
   std::int64_t experts_per_token = 0;
   std::int64_t expert_size = 0;            // width of one expert's MLP
@@ -58,8 +59,8 @@ struct HfConfig {
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
 
-  std::string
-      dtype;  // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
+  // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
+  std::string dtype;
   std::string json;  // the file's bytes, for hf_config_json
 
   [[nodiscard]] std::int64_t window(std::int64_t layer) const noexcept {
@@ -86,20 +87,21 @@ struct HfConfig {
   }
 };
 
-/// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON, unknown model_type (names
-/// the known ones), a size that makes no sense, a feature the models do not have.
+/// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON,
+/// unknown model_type (names the known ones), a size that makes no sense, a feature the models do
+/// not have.
 HfConfig read_hf_config(const std::filesystem::path& path);
 /// The same from text; `file` is what errors call it.
 HfConfig parse_hf_config(std::string_view json, std::string_view file);
 
-/// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16") and without
-/// quantization_config (what is saved is full-size), every other byte kept.
+/// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16") and
+/// without quantization_config (what is saved is full-size), every other byte kept.
 std::string hf_config_json(const HfConfig& config, std::string_view dtype);
 void write_hf_config(const HfConfig& config, const std::filesystem::path& folder,
                      std::string_view dtype);
 
-/// JSON text with the member `key` of the top-level object replaced by `value` (JSON), or put first if it is not there.
-/// `json` must be a valid JSON object.
+/// JSON text with the member `key` of the top-level object replaced by `value` (JSON), or put first
+/// if it is not there. `json` must be a valid JSON object.
 std::string with_json_member(std::string_view json, std::string_view key, std::string_view value);
 
 /// JSON text without the member `key` of the top-level object.

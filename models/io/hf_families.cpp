@@ -216,7 +216,8 @@ void read_experts(const JsonValue& root, HfConfig& config) {
   }
 }
 
-/// gpt-oss: sinks, clamped experts, and weights of four bits, which are the only quantized ones that are known.
+/// gpt-oss: sinks, clamped experts, and weights of four bits, which are the only quantized ones
+/// that are known.
 void read_gpt_oss(const JsonValue& root, HfConfig& config) {
   config.attention_sinks = true;
   config.swiglu_limit = positive_number_or(root, "swiglu_limit", kGateLimit);

@@ -1,5 +1,5 @@
-// models/io/hf_families.hpp — what of config.json differs between model families: names, defaults, features. Only
-// hf_config.cpp includes it.
+// models/io/hf_families.hpp — what of config.json differs between model families: names, defaults,
+// features. Only hf_config.cpp includes it.
 #pragma once
 
 #include "models/io/hf_config.hpp"
@@ -7,11 +7,12 @@
 
 namespace tandem {
 
-/// Reads model_type, the sizes and the features into `config`; pad_token_id gets the family's default. Error: see
-/// read_hf_config().
+/// Reads model_type, the sizes and the features into `config`; pad_token_id gets the family's
+/// default. Error: see read_hf_config().
 void read_family(const JsonValue& root, HfConfig& config);
 
-/// The config's rotary positions in either spelling. `theta`: where the file has none; `is_phi3`: Phi-3's own names.
+/// The config's rotary positions in either spelling. `theta`: where the file has none; `is_phi3`:
+/// Phi-3's own names.
 struct RopeDefaults {
   double theta = 10000.0;
   bool is_phi3 = false;

@@ -9,8 +9,9 @@
 namespace tandem {
 namespace {
 
-// simdjson calls integers beyond 64 bits an error although JSON allows them, and published files have them
-// (model_max_length = 1e30 written out). Such literals get an exponent, which makes them doubles.
+// simdjson calls integers beyond 64 bits an error although JSON allows them, and published files
+// have them (model_max_length = 1e30 written out). Such literals get an exponent, which makes them
+// doubles.
 constexpr std::size_t kLongestInt64 = 19;
 
 std::string with_long_integers_as_doubles(std::string_view text) {

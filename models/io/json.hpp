@@ -1,8 +1,8 @@
 // models/io/json.hpp — JSON files of other people, read strictly: a thin layer over simdjson's DOM.
 //
-// It adds what the library leaves open: a size limit, refusal of duplicate keys, and typed getters whose errors name
-// file, JSON path, value and what to do. Invariant: a JsonValue is valid while its JsonDocument lives and is not moved
-// from; documents may be moved.
+// It adds what the library leaves open: a size limit, refusal of duplicate keys, and typed getters
+// whose errors name file, JSON path, value and what to do. Invariant: a JsonValue is valid while
+// its JsonDocument lives and is not moved from; documents may be moved.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ class JsonValue {
   [[nodiscard]] bool is_bool() const noexcept { return element_.is_bool(); }
   [[nodiscard]] bool is_number() const noexcept { return element_.is_number(); }
 
-  /// Typed values; Error if the type or the range is another. An integral double (4.0) counts as an integer.
+  /// Typed values; Error if the type or the range is another. An integral double (4.0) counts as an
+  /// integer.
   [[nodiscard]] std::string_view string() const;
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] double number() const;
@@ -53,7 +54,8 @@ class JsonValue {
   /// Member of an object: Error if it is missing / nothing if it is missing or null.
   [[nodiscard]] JsonValue at(std::string_view key) const;
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
-  /// Children with their paths; for long lists iterate over array()/object() and build paths only for errors.
+  /// Children with their paths; for long lists iterate over array()/object() and build paths only
+  /// for errors.
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<std::pair<std::string_view, JsonValue>> members() const;
 
@@ -78,7 +80,8 @@ class JsonValue {
 
 class JsonDocument {
  public:
-  /// Reads and checks a file. Error: missing, too large, not JSON (simdjson's reason), duplicate key (its path).
+  /// Reads and checks a file. Error: missing, too large, not JSON (simdjson's reason), duplicate
+  /// key (its path).
   static JsonDocument load(const std::filesystem::path& path, JsonOrigin origin,
                            std::uint64_t limit_bytes);
   /// The same for text in memory; `origin.file` says where it came from.
@@ -97,8 +100,8 @@ class JsonDocument {
 /// `text` as a JSON string, quotes included.
 std::string json_quote(std::string_view text);
 
-/// Number of the line (from 1) on which the item `index` of the document's top-level array begins; 0 if there is none.
-/// `text` must be valid JSON.
+/// Number of the line (from 1) on which the item `index` of the document's top-level array begins;
+/// 0 if there is none. `text` must be valid JSON.
 std::size_t json_line_of_item(std::string_view text, std::size_t index);
 
 }  // namespace tandem

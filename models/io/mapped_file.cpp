@@ -50,7 +50,8 @@ void watch_bus_errors() {
   (void)watching;
 }
 
-/// madvise of the pages that `part` touches; false where the system does not know it. It reads all the same.
+/// madvise of the pages that `part` touches; false where the system does not know it. It reads all
+/// the same.
 bool advise(std::span<const std::byte> part, int advice) noexcept {
   static const auto page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(part.data());

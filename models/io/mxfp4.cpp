@@ -29,7 +29,8 @@ const Values& values_of(std::byte scale) {
   return kTable[static_cast<std::size_t>(scale)];
 }
 
-/// Rows [row, row + 32) of one matrix: those elements that lie in [begin, end) of it; `out` is element `begin`.
+/// Rows [row, row + 32) of one matrix: those elements that lie in [begin, end) of it; `out` is
+/// element `begin`.
 void unpack_rows(const Mxfp4Matrices& packed, std::int64_t matrix, std::int64_t row,
                  std::int64_t begin, std::int64_t end, float* out) {
   const std::int64_t groups = packed.in / kMxfp4Group;

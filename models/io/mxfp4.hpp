@@ -1,8 +1,10 @@
-// models/io/mxfp4.hpp — matrices of four bits with a scale for each 32 values (OCP Microscaling, MXFP4), widened to fp32.
+// models/io/mxfp4.hpp — matrices of four bits with a scale for each 32 values (OCP Microscaling,
+// MXFP4), widened to fp32.
 //
-// A value is E2M1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives) times 2^(scale - 127). A byte holds two values, the
-// first in its lower half. gpt-oss packs along a matrix's input: `blocks` is uint8 [matrices, out, in / 32, 16], and
-// `scales` uint8 [matrices, out, in / 32], for a parameter that is [matrices, in, out].
+// A value is E2M1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives) times 2^(scale - 127). A byte
+// holds two values, the first in its lower half. gpt-oss packs along a matrix's input: `blocks` is
+// uint8 [matrices, out, in / 32, 16], and `scales` uint8 [matrices, out, in / 32], for a parameter
+// that is [matrices, in, out].
 #pragma once
 
 #include <cstddef>
@@ -20,7 +22,8 @@ struct Mxfp4Matrices {
   std::int64_t out = 0;
 };
 
-/// Elements [begin, end) of [matrices, in, out], row-major. Touches the groups that hold them, and no others. Any thread.
+/// Elements [begin, end) of [matrices, in, out], row-major. Touches the groups that hold them, and
+/// no others. Any thread.
 void unpack_mxfp4(const Mxfp4Matrices& packed, std::int64_t begin, std::int64_t end, float* out);
 
 }  // namespace tandem

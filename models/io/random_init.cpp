@@ -18,8 +18,8 @@ std::uint64_t hash_of(std::string_view name) {
   return hash;
 }
 
-/// Natural logarithm from +, -, *, / alone: the C library's may differ in the last bit between machines.
-/// x > 0, normal. ln x = e ln 2 + 2 atanh((m-1)/(m+1)) with m in [sqrt(1/2), sqrt(2)).
+/// Natural logarithm from +, -, *, / alone: the C library's may differ in the last bit between
+/// machines. x > 0, normal. ln x = e ln 2 + 2 atanh((m-1)/(m+1)) with m in [sqrt(1/2), sqrt(2)).
 double portable_log(double x) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   int exponent = static_cast<int>((bits >> 52) & 0x7FF) - 1023;
@@ -46,7 +46,8 @@ double polynomial(const std::array<double, N>& coefficients, double x) {
   return value;
 }
 
-// M. J. Wichura, "Algorithm AS 241: The percentage points of the normal distribution", Applied Statistics 37 (1988).
+// M. J. Wichura, "Algorithm AS 241: The percentage points of the normal distribution", Applied
+// Statistics 37 (1988).
 constexpr std::array<double, 8> kCentreTop = {3.3871328727963666080e0,  1.3314166789178437745e+2,
                                               1.9715909503065514427e+3, 1.3731693765509461125e+4,
                                               4.5921953931549871457e+4, 6.7265770927008700853e+4,

@@ -1,7 +1,9 @@
-// models/io/random_init.hpp — fresh weights that are the same on every machine, thread count and partition.
+// models/io/random_init.hpp — fresh weights that are the same on every machine, thread count and
+// partition.
 //
-// Element i of a tensor depends on (seed, tensor name, i) alone: Philox4x32-10 (Salmon et al., SC 2011) makes the bits, the
-// inverse of the normal distribution (Wichura, AS 241) the value, in arithmetic that IEEE 754 fixes to the last bit.
+// Element i of a tensor depends on (seed, tensor name, i) alone: Philox4x32-10 (Salmon et al., SC
+// 2011) makes the bits, the inverse of the normal distribution (Wichura, AS 241) the value, in
+// arithmetic that IEEE 754 fixes to the last bit.
 #pragma once
 
 #include <array>
@@ -18,7 +20,8 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, st
 /// Quantile of the standard normal distribution, 0 < p < 1, to about 1e-15 relative.
 double normal_quantile(double p);
 
-/// Elements [begin, end) of a fresh tensor: ones, zeros, or normal with mean 0 and this deviation. Any thread.
+/// Elements [begin, end) of a fresh tensor: ones, zeros, or normal with mean 0 and this deviation.
+/// Any thread.
 void fill_initial(const CheckpointTensor& tensor, std::uint64_t seed, double deviation,
                   std::int64_t begin, std::int64_t end, float* out);
 

@@ -1,7 +1,9 @@
-// models/io/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON header, then raw tensors.
+// models/io/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON header,
+// then raw tensors.
 //
-// The file is a stranger's: every number is checked before it is used. Invariant: after open() every tensor's bytes lie
-// inside the file, tensors cover the data without gap or overlap, and shape * element size is exactly each one's length.
+// The file is a stranger's: every number is checked before it is used. Invariant: after open()
+// every tensor's bytes lie inside the file, tensors cover the data without gap or overlap, and
+// shape * element size is exactly each one's length.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +58,9 @@ struct TensorInfo {
   }
 };
 
-/// Elements of the four float types as fp32. `bytes` holds out.size() elements; many of them are written past the caches.
-/// Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are for its text).
+/// Elements of the four float types as fp32. `bytes` holds out.size() elements; many of them are
+/// written past the caches. Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are
+/// for its text).
 void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out);
 /// The way back, rounding to nearest even; to F32, BF16 or F16.
 void convert_from_f32(TensorType type, std::span<const float> values, std::span<std::byte> out);
@@ -65,7 +68,8 @@ bool is_float(TensorType type) noexcept;  // F32, BF16, F16, F64
 
 class SafetensorsFile {
  public:
-  /// Error: missing, truncated, header too large or not JSON, unknown type, shape or offsets that do not fit, ...
+  /// Error: missing, truncated, header too large or not JSON, unknown type, shape or offsets that
+  /// do not fit, ...
   static SafetensorsFile open(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -78,11 +82,12 @@ class SafetensorsFile {
   /// Error naming the file if there is no such tensor.
   [[nodiscard]] const TensorInfo& at(std::string_view name) const;
 
-  /// The tensor's bytes in the mapping (MappedFile::survives() is for a file that may shrink); valid while this lives.
+  /// The tensor's bytes in the mapping (MappedFile::survives() is for a file that may shrink);
+  /// valid while this lives.
   [[nodiscard]] std::span<const std::byte> bytes(const TensorInfo& tensor) const noexcept;
 
-  /// Elements [begin, end) of a float tensor, row-major, as fp32. A file that was shortened meanwhile is an Error.
-  /// Any thread, several at once.
+  /// Elements [begin, end) of a float tensor, row-major, as fp32. A file that was shortened
+  /// meanwhile is an Error. Any thread, several at once.
   void read_f32(const TensorInfo& tensor, std::int64_t begin, std::int64_t end, float* out) const;
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const {
     read_f32(at(name), begin, end, out);

@@ -1,4 +1,4 @@
-// models/kernels/activation.cpp — see activation.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/activation.cpp — compiled once per SIMD target (foreach_target).
 #include "models/kernels/activation.hpp"
 
 #include "models/kernels/parallel.hpp"
@@ -22,7 +22,8 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, hn::Exp(d, exponent)));
 }
 
-/// What a backward does with the activation's gradient beside its rule: nothing, or a weight of the row comes between.
+/// What a backward does with the activation's gradient beside its rule: nothing, or a weight of the
+/// row comes between.
 struct Unweighted {
   template <class D>
   HWY_INLINE hn::Vec<D> gradient(D, hn::Vec<D> da) const {

@@ -1,13 +1,15 @@
-// models/kernels/activation.hpp — the non-linear part of an MLP, forward and backward in one pass each.
+// models/kernels/activation.hpp — the non-linear part of an MLP, forward and backward in one pass
+// each.
 //
-// SwiGLU (Shazeer, 2020): a = silu(g) u from rows [g | u]. GELU in its tanh form (Hendrycks and Gimpel, 2016), written as
-// x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3), which is the same function. gpt-oss's SwiGLU: from rows with gate and
-// up in turn, a = (u + 1) g sigmoid(1.702 g), where g is cut at 7 and u at -7 and 7.
+// SwiGLU (Shazeer, 2020): a = silu(g) u from rows [g | u]. GELU in its tanh form (Hendrycks and
+// Gimpel, 2016), written as x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3), which is the same
+// function. gpt-oss's SwiGLU: from rows with gate and up in turn, a = (u + 1) g sigmoid(1.702 g),
+// where g is cut at 7 and u at -7 and 7.
 #pragma once
 
 #include <cstdint>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 
 namespace tandem {
 
@@ -26,12 +28,13 @@ constexpr std::int64_t inputs_per_output(Activation kind) {
 void activation_forward(Activation kind, DType type, std::int64_t rows, std::int64_t width,
                         const void* x, void* a);
 
-/// In place: x becomes its gradient, `da` becomes the activation a itself (which the backward of the next layer needs).
+/// In place: x becomes its gradient, `da` becomes the activation a itself (which the backward of
+/// the next layer needs).
 void activation_backward(Activation kind, DType type, std::int64_t rows, std::int64_t width,
                          void* x, void* da);
 
-/// The same where what follows is weights[r] a[r]: `da` is the gradient of weights[r] a[r] and becomes that product itself;
-/// slopes[r] = <da[r], a[r]>, the gradient of the weight.
+/// The same where what follows is weights[r] a[r]: `da` is the gradient of weights[r] a[r] and
+/// becomes that product itself; slopes[r] = <da[r], a[r]>, the gradient of the weight.
 void weighted_activation_backward(Activation kind, DType type, std::int64_t rows,
                                   std::int64_t width, void* x, void* da, const float* weights,
                                   float* slopes);

@@ -1,4 +1,4 @@
-// models/kernels/attention.cpp — see attention.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/attention.cpp — compiled once per SIMD target (foreach_target).
 #include "models/kernels/attention.hpp"
 
 #include <algorithm>
@@ -131,8 +131,8 @@ class HeadTask {
           sums[2 * dim + g] -= std::exp(sink_of(g) - log_sum) * towards;
         }
       }
-      // `weights_` holds P as it was dropped, and dS now lies where the type allows: fp32 in dscores, bf16 over the scores'
-      // memory.
+      // `weights_` holds P as it was dropped, and dS now lies where the type allows: fp32 in
+      // dscores, bf16 over the scores' memory.
       const T* ds = narrow_dscores(dscores);
       const GemmOperand ds_t{ds, 1, block.keys, kType};
       const GemmOperand p_t{weights_, 1, block.keys, kType};
@@ -230,7 +230,8 @@ class HeadTask {
     }
   }
 
-  /// Queries of rows [begin, begin + kQueryRows) of every head of the group, one head after the other.
+  /// Queries of rows [begin, begin + kQueryRows) of every head of the group, one head after the
+  /// other.
   Block make_block(std::int64_t begin) {
     const std::int64_t rows = std::min(kQueryRows, p_.length - begin);
     for (std::int64_t r = 0; r < group_ * rows; ++r) {
@@ -247,8 +248,8 @@ class HeadTask {
             {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
   }
 
-  /// weights_ = softmax of the scores that row r sees, dropped, zero elsewhere; returns the log of the denominator, with
-  /// the sink.
+  /// weights_ = softmax of the scores that row r sees, dropped, zero elsewhere; returns the log of
+  /// the denominator, with the sink.
   template <class Drop>
   HWY_INLINE float softmax_row(std::int64_t r, Seen seen, std::int64_t keys, float sink,
                                Drop drop) {
@@ -288,8 +289,9 @@ class HeadTask {
     });
   }
 
-  /// P = exp(scale s - log_sum), dropped, into weights_, dS = scale P (dP - delta) over the gradient of the dropped P. The
-  /// sum over P dP, `delta`, is the same before and behind the dropping.
+  /// P = exp(scale s - log_sum), dropped, into weights_, dS = scale P (dP - delta) over the
+  /// gradient of the dropped P. The sum over P dP, `delta`, is the same before and behind the
+  /// dropping.
   template <class Drop>
   HWY_INLINE void backward_row(std::int64_t r, Seen seen, std::int64_t keys, float log_sum,
                                float delta, float* dscores, Drop drop) {
@@ -311,7 +313,8 @@ class HeadTask {
     clear_unseen(ds_row, seen, keys);
   }
 
-  /// Row r of dS: over dP in fp32; in bf16 packed into the memory of the scores, whose rows up to r are used up.
+  /// Row r of dS: over dP in fp32; in bf16 packed into the memory of the scores, whose rows up to r
+  /// are used up.
   HWY_INLINE T* dscores_row(float* ds, std::int64_t r, std::int64_t keys) {
     if constexpr (sizeof(T) == 2) {
       return reinterpret_cast<T*>(scores_) + r * keys;

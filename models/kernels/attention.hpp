@@ -1,20 +1,22 @@
-// models/kernels/attention.hpp — causal self-attention from the joined q, k, v projection to the context, in one pass.
+// models/kernels/attention.hpp — causal self-attention from the joined q, k, v projection to the
+// context, in one pass.
 //
-// Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023), rotary positions in the
-// half-split form (Su et al., 2021) and an RMSNorm per head of q and k (Qwen3), the last two optional; so are a window of
-// keys (Beltagy et al., 2020) and sinks, a learnt logit per head beside the scores (gpt-oss). A task works on one
-// key/value head of one sequence: it normalises and rotates that head's keys and its group's queries on the fly, and takes
-// the queries in blocks of rows whose scores over all keys that they see fit into its cache; keys outside the window of
-// all rows of a block cost nothing. Nothing of size T x T and no
-// rotated copy of q and k is ever written to memory; the backward computes the scores again from the saved row sums
-// (as in FlashAttention, Dao et al., 2022).
-// Dropout of the probabilities draws its mask again in the backward; a row of it is (sequence * heads + head) * T + query.
-// Invariant: one task per (sequence, key/value head) sums in an order of its own, so bits don't depend on threads.
+// Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023),
+// rotary positions in the half-split form (Su et al., 2021) and an RMSNorm per head of q and k
+// (Qwen3), the last two optional; so are a window of keys (Beltagy et al., 2020) and sinks, a
+// learnt logit per head beside the scores (gpt-oss). A task works on one key/value head of one
+// sequence: it normalises and rotates that head's keys and its group's queries on the fly, and
+// takes the queries in blocks of rows whose scores over all keys that they see fit into its cache;
+// keys outside the window of all rows of a block cost nothing. Nothing of size T x T and no rotated
+// copy of q and k is ever written to memory; the backward computes the scores again from the saved
+// row sums (as in FlashAttention, Dao et al., 2022). Dropout of the probabilities draws its mask
+// again in the backward; a row of it is (sequence * heads + head) * T + query. Invariant: one task
+// per (sequence, key/value head) sums in an order of its own, so bits don't depend on threads.
 #pragma once
 
 #include <cstdint>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 #include "models/kernels/dropout.hpp"
 
 namespace tandem {
@@ -28,8 +30,8 @@ struct AttentionProblem {
   std::int64_t head_dim = 0;
   float scale = 1.0F;  // of the scores
 
-  const void* qkv =
-      nullptr;  // [batch * T, (heads + 2 kv_heads) * head_dim]: q heads, k heads, v heads
+  // [batch * T, (heads + 2 kv_heads) * head_dim]: q heads, k heads, v heads
+  const void* qkv = nullptr;
   const void* q_norm = nullptr;  // [head_dim], null: no norm of q and k
   const void* k_norm = nullptr;
   double norm_eps = 0;
@@ -41,8 +43,9 @@ struct AttentionProblem {
   const void* sinks = nullptr;  // [heads], null: none
   DropMask drop = {};           // of the probabilities [batch * heads * T, T]; whole texts only
 
-  // Continuing a text (forward only): qkv has the positions [begin, T), keys and values of all T lie in `memory`,
-  // [batch, memory_length, 2 kv_heads * head_dim] (k heads, v heads, as they come out of the projection).
+  // Continuing a text (forward only): qkv has the positions [begin, T), keys and values of all T
+  // lie in `memory`, [batch, memory_length, 2 kv_heads * head_dim] (k heads, v heads, as they come
+  // out of the projection).
   std::int64_t begin = 0;
   const void* memory = nullptr;
   std::int64_t memory_length = 0;
@@ -50,8 +53,8 @@ struct AttentionProblem {
   [[nodiscard]] std::int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// context: [batch * (T - begin), heads * head_dim]; log_sums: fp32 [batch, heads, T], log of the softmax denominator (may
-/// be null).
+/// context: [batch * (T - begin), heads * head_dim]; log_sums: fp32 [batch, heads, T], log of the
+/// softmax denominator (may be null).
 void attention_forward(const AttentionProblem& problem, void* context, float* log_sums);
 
 /// Of a problem that begins at 0. dqkv: as qkv.

@@ -1,4 +1,5 @@
-// models/kernels/cross_entropy.cpp — see cross_entropy.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/cross_entropy.cpp — compiled once per SIMD target by
+// Highway's foreach_target.
 #include "models/kernels/cross_entropy.hpp"
 
 #include <cmath>

@@ -1,6 +1,8 @@
-// models/kernels/dropout-inl.hpp — a row of a dropout mask in vectors; compiled once per SIMD target.
+// models/kernels/dropout-inl.hpp — a row of a dropout mask in vectors; compiled once per SIMD
+// target.
 //
-// Included after models/kernels/lanes-inl.hpp inside the foreach_target passes (hence no #pragma once).
+// Included after models/kernels/lanes-inl.hpp inside the foreach_target passes (hence no #pragma
+// once).
 #if defined(TANDEM_MODELS_KERNELS_DROPOUT_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_MODELS_KERNELS_DROPOUT_INL
 #undef TANDEM_MODELS_KERNELS_DROPOUT_INL
@@ -10,7 +12,7 @@
 
 #include <cstdint>
 
-#include "actors/kernels/noise-inl.hpp"
+#include "actors/kernels/update/noise-inl.hpp"
 #include "models/kernels/dropout.hpp"
 
 HWY_BEFORE_NAMESPACE();

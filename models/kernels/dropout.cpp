@@ -1,10 +1,10 @@
-// models/kernels/dropout.cpp — see dropout.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/dropout.cpp — compiled once per SIMD target (foreach_target).
 #include "models/kernels/dropout.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "actors/kernels/noise_key.hpp"
+#include "actors/kernels/update/noise_key.hpp"
 #include "models/kernels/parallel.hpp"
 #include "runtime/util/check.hpp"
 

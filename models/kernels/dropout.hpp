@@ -1,18 +1,21 @@
-// models/kernels/dropout.hpp — dropout (Srivastava et al., 2014): which elements of a matrix go, and letting them go.
+// models/kernels/dropout.hpp — dropout (Srivastava et al., 2014): which elements of a matrix go,
+// and letting them go.
 //
-// Whether an element stays is a function of a key, its row and its column, 32 bits that are drawn again wherever they are
-// needed: no mask is ever stored, and threads, vectors and recomputation change nothing. The key is made of the seed, the
-// micro-batch's number (Batch::number) and the place in the model, so ranks, stages and overlap change nothing either.
-// u(column) and h(row) are mixed from either half of the key; mixing u ^ h gives the bits.
+// Whether an element stays is a function of a key, its row and its column, 32 bits that are drawn
+// again wherever they are needed: no mask is ever stored, and threads, vectors and recomputation
+// change nothing. The key is made of the seed, the micro-batch's number (Batch::number) and the
+// place in the model, so ranks, stages and overlap change nothing either. u(column) and h(row) are
+// mixed from either half of the key; mixing u ^ h gives the bits.
 #pragma once
 
 #include <cstdint>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 
 namespace tandem {
 
-/// Rates of a model, in training: of the embedding's rows, of attention's probabilities, of what attention and MLP add.
+/// Rates of a model, in training: of the embedding's rows, of attention's probabilities, of what
+/// attention and MLP add.
 struct DropoutRates {
   double embedding = 0;
   double attention = 0;
@@ -37,8 +40,8 @@ struct DropMask {
 [[nodiscard]] DropMask drop_mask(double rate, std::uint64_t seed, std::int64_t micro_batch,
                                  std::int64_t layer, DropPlace place);
 
-/// to[r, c] = (residual[r, c] +) scale * from[r, c], or (residual[r, c] +) 0 where that is dropped; fp32 inside. `to` may
-/// be `from`; `residual` may be null. Compute lane.
+/// to[r, c] = (residual[r, c] +) scale * from[r, c], or (residual[r, c] +) 0 where that is dropped;
+/// fp32 inside. `to` may be `from`; `residual` may be null. Compute lane.
 void drop_elements(const DropMask& mask, DType type, std::int64_t rows, std::int64_t width,
                    const void* from, const void* residual, void* to);
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 
 namespace tandem {
 
@@ -19,12 +19,14 @@ struct EmbeddingRows {
 void embedding_forward(const EmbeddingRows& e, const void* table, const void* positions,
                        std::int64_t length, void* out);
 
-/// gradient[t] += sum of dy[r] over the rows with tokens[r] == t (fp32 inside, in the order of r), leaving out t ==
-/// `skip`; the table's gradient is set to zero first unless `add`. -1 skips nothing.
+/// gradient[t] += sum of dy[r] over the rows with tokens[r] == t (fp32 inside, in the order of r),
+/// leaving out t == `skip`; the table's gradient is set to zero first unless `add`. -1 skips
+/// nothing.
 void embedding_backward(const EmbeddingRows& e, const void* dy, std::int64_t skip, bool add,
                         void* gradient);
 
-/// gradient[p] (+)= sum over the batch of dy[b * length + p]; rows from `length` on are zero unless `add`.
+/// gradient[p] (+)= sum over the batch of dy[b * length + p]; rows from `length` on are zero unless
+/// `add`.
 void position_backward(const EmbeddingRows& e, const void* dy, std::int64_t length, bool add,
                        void* gradient);
 

@@ -1,4 +1,4 @@
-// models/kernels/experts.cpp — see experts.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/experts.cpp — compiled once per SIMD target (foreach_target).
 #include "models/kernels/experts.hpp"
 
 #include <algorithm>

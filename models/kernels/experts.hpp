@@ -1,21 +1,24 @@
-// models/kernels/experts.hpp — which experts each token goes to, and the ways of its rows there and back.
+// models/kernels/experts.hpp — which experts each token goes to, and the ways of its rows there and
+// back.
 //
-// A token has a row at each of its experts; rows lie in the order of the experts, and of the tokens within one. All orders
-// and borders follow from the routes alone: every sum below has a fixed order, so no bit depends on the threads.
-// Invariant: a token's experts are different ones, in ascending order; where logits are equal the lower index is chosen.
+// A token has a row at each of its experts; rows lie in the order of the experts, and of the tokens
+// within one. All orders and borders follow from the routes alone: every sum below has a fixed
+// order, so no bit depends on the threads. Invariant: a token's experts are different ones, in
+// ascending order; where logits are equal the lower index is chosen.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 
 namespace tandem {
 
 struct RouterRule {
   std::int64_t experts = 0;
   std::int64_t chosen = 1;  // experts of a token
-  /// The chosen weights add up to 1 (the softmax over the chosen logits); else each is its share of the softmax over all.
+  /// The chosen weights add up to 1 (the softmax over the chosen logits); else each is its share of
+  /// the softmax over all.
   bool normalised = true;
 };
 
@@ -36,20 +39,21 @@ struct Routes {
 /// logits: [tokens, experts].
 Routes route_tokens(const RouterRule& rule, DType type, std::int64_t tokens, const void* logits);
 
-/// The gradient of the logits from that of the weights in the order of the rows. `logits` as given to route_tokens (used
-/// where the weights are shares of all); dlogits: [tokens, experts].
+/// The gradient of the logits from that of the weights in the order of the rows. `logits` as given
+/// to route_tokens (used where the weights are shares of all); dlogits: [tokens, experts].
 void route_backward(const Routes& routes, DType type, const void* logits, const float* drow_weights,
                     void* dlogits);
 
 /// out[r] = x[token of r]; rows of `width` elements.
 void rows_of_tokens(const Routes& routes, DType type, std::int64_t width, const void* x, void* out);
 
-/// out[t] = residual[t] + sum of weight * y[row] over t's experts in ascending order; without weights they count as 1,
-/// without a residual (null) it is 0.
+/// out[t] = residual[t] + sum of weight * y[row] over t's experts in ascending order; without
+/// weights they count as 1, without a residual (null) it is 0.
 void tokens_of_rows(const Routes& routes, DType type, std::int64_t width, const void* y,
                     bool weighted, const void* residual, void* out);
 
-/// sums[e] = sum over e's rows of weights[r] * x[r], fp32 [experts, width]; weights null: 1. Rows in order.
+/// sums[e] = sum over e's rows of weights[r] * x[r], fp32 [experts, width]; weights null: 1. Rows
+/// in order.
 void sums_of_experts(const Routes& routes, DType type, std::int64_t width, const void* x,
                      const float* weights, float* sums);
 

@@ -1,8 +1,9 @@
 // models/kernels/gemm_amx.cpp — the bf16 product of gemm.hpp on AMX tiles.
 //
-// A tile is 16 rows of 64 bytes. C is computed in blocks of 32 x 32 (four fp32 tiles, in registers over all of K) from two
-// tiles of A [16 rows][32 k] and two of B [16 pairs of k][16 columns][2]. Both operands are packed into such tiles; the
-// four transposition cases are made of two steps: interleaving two rows of K, and transposing 16 x 16 pairs.
+// A tile is 16 rows of 64 bytes. C is computed in blocks of 32 x 32 (four fp32 tiles, in registers
+// over all of K) from two tiles of A [16 rows][32 k] and two of B [16 pairs of k][16 columns][2].
+// Both operands are packed into such tiles; the four transposition cases are made of two steps:
+// interleaving two rows of K, and transposing 16 x 16 pairs.
 #include <hwy/highway.h>
 
 #include "models/kernels/gemm_blocks.hpp"
@@ -28,8 +29,8 @@ constexpr std::int64_t kTileK = 32;          // elements of K in a tile
 constexpr std::int64_t kTileElements = 512;  // bf16 in a tile
 constexpr std::int64_t kBlock = 32;          // rows and columns of a block of C
 constexpr std::int64_t kRowBlocksPerTask = 4;
-constexpr std::int64_t kAheadAlong =
-    4 * kTileK;  // elements that packing along K asks for in advance
+// elements that packing along K asks for in advance
+constexpr std::int64_t kAheadAlong = 4 * kTileK;
 
 thread_local Scratch packed_a_scratch;
 thread_local Scratch packed_b_scratch;
@@ -104,7 +105,8 @@ HWY_INLINE Rows load_across_k(const Bf16* from, std::int64_t ld, std::int64_t ro
   return t;
 }
 
-/// Packs 32 rows of A or columns of B from `first` as [k / 32][2 tiles]. `pairs_first`: tiles lie as B wants them.
+/// Packs 32 rows of A or columns of B from `first` as [k / 32][2 tiles]. `pairs_first`: tiles lie
+/// as B wants them.
 void pack_sliver(const GemmOperand& operand, std::int64_t along, std::int64_t across,
                  std::int64_t first, std::int64_t last, std::int64_t k, bool pairs_first,
                  Bf16* out) {
@@ -245,7 +247,8 @@ void run(const GemmProblem& p) {
 
 HWY_POP_ATTRIBUTES
 
-/// AMX-TILE, AMX-BF16 and AVX512-BF16 in cpuid, and the tile registers granted by the operating system.
+/// AMX-TILE, AMX-BF16 and AVX512-BF16 in cpuid, and the tile registers granted by the operating
+/// system.
 bool detect() {
   unsigned eax = 0;
   unsigned ebx = 0;

@@ -1,9 +1,10 @@
-// models/kernels/gemm_f32.cpp — see gemm.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/gemm_f32.cpp — compiled once per SIMD target (foreach_target).
 //
-// B is packed once, by all threads, into panels [K block][sliver of kTileColumns][k][column]; a task packs the rows of A
-// it works on into [sliver of kTileRows][k][row] and multiplies sliver by sliver, so that the inner loop reads both
-// operands front to back. The first-level cache, which two hardware threads may share, holds neither: the loop fetches
-// both from the second level some steps ahead, which is enough, since a step has more arithmetic than bytes.
+// B is packed once, by all threads, into panels [K block][sliver of kTileColumns][k][column]; a
+// task packs the rows of A it works on into [sliver of kTileRows][k][row] and multiplies sliver by
+// sliver, so that the inner loop reads both operands front to back. The first-level cache, which
+// two hardware threads may share, holds neither: the loop fetches both from the second level some
+// steps ahead, which is enough, since a step has more arithmetic than bytes.
 #include <algorithm>
 #include <cstring>
 
@@ -90,8 +91,9 @@ std::int64_t pack_vectors(D d, const T* source, std::int64_t ld, std::int64_t k,
   return k;
 }
 
-/// out[k * kWidth + r] = source[r * ld + k] for `rows` <= kWidth rows; the rest becomes zero. A cache line of the source is
-/// read at once: rows a power of two apart would push each other out of the cache before one came back to it.
+/// out[k * kWidth + r] = source[r * ld + k] for `rows` <= kWidth rows; the rest becomes zero. A
+/// cache line of the source is read at once: rows a power of two apart would push each other out of
+/// the cache before one came back to it.
 template <int kWidth, class T>
 void pack_along_k(const T* source, std::int64_t ld, int rows, std::int64_t kc, float* out) {
   std::int64_t k = 0;
@@ -107,8 +109,8 @@ void pack_along_k(const T* source, std::int64_t ld, int rows, std::int64_t kc, f
   }
 }
 
-/// out[k * kWidth + r] = source[k * ld + r] for `rows` <= kWidth; the rest becomes zero. `readable`: elements that may be
-/// read from each row of the source.
+/// out[k * kWidth + r] = source[k * ld + r] for `rows` <= kWidth; the rest becomes zero.
+/// `readable`: elements that may be read from each row of the source.
 template <int kWidth, class T>
 void pack_across_k(const T* source, std::int64_t ld, int rows, std::int64_t readable,
                    std::int64_t kc, float* out) {
@@ -117,7 +119,8 @@ void pack_across_k(const T* source, std::int64_t ld, int rows, std::int64_t read
   constexpr int kVectors = (kWidth + kLanes - 1) / kLanes;
   std::int64_t k = 0;
   if (readable >= kVectors * kLanes) {
-    // Whole vectors; what they write too much is overwritten by the next row, so the last row is left to the exact loop.
+    // Whole vectors; what they write too much is overwritten by the next row, so the last row is
+    // left to the exact loop.
     const std::int64_t whole = kWidth % kLanes == 0 ? kc : kc - 1;
     for (; k < whole; ++k, source += ld, out += kWidth) {
 #pragma clang loop unroll(full)
@@ -140,9 +143,9 @@ struct Lines {
   std::int64_t count;
 };
 
-/// Packs `slivers` slivers of kWidth lines from sliver `first`, elements [k0, k0 + kc) of each. Where lines lie across K, a
-/// few steps of K at a time for all of them: what is left of a cache line then goes into the next sliver while the line is
-/// still near.
+/// Packs `slivers` slivers of kWidth lines from sliver `first`, elements [k0, k0 + kc) of each.
+/// Where lines lie across K, a few steps of K at a time for all of them: what is left of a cache
+/// line then goes into the next sliver while the line is still near.
 template <int kWidth, class T>
 void pack_typed(const Lines& lines, std::int64_t first, std::int64_t slivers, std::int64_t k0,
                 std::int64_t kc, float* out) {
@@ -213,8 +216,8 @@ void tile_rows(std::int64_t kc, const float* HWY_RESTRICT a, const float* HWY_RE
   const std::int64_t row_ld = to.initial != nullptr ? to.initial_ld : to.ld;
   std::int64_t k = 0;
   for (int part = 0; part < to.rows; ++part, row += row_ld) {
-    // The tile of C is needed at the end. Its rows are fetched one after another: all at once they would keep those of
-    // A and B waiting.
+    // The tile of C is needed at the end. Its rows are fetched one after another: all at once they
+    // would keep those of A and B waiting.
     hwy::Prefetch(row);
     hwy::Prefetch(row + kLanes);
     for (const std::int64_t end = (part + 1) * kc / to.rows; k < end; ++k) {

@@ -1,7 +1,9 @@
-// models/kernels/gemm_grouped.cpp — many products in one call: the team shares over products and pieces of them.
+// models/kernels/gemm_grouped.cpp — many products in one call: the team shares over products and
+// pieces of them.
 //
-// A piece is computed by one thread, packing included, so there is no barrier between a product's phases and none between
-// products. Pieces are cut along rows and columns of C only, which changes no bit (gemm.hpp's invariant).
+// A piece is computed by one thread, packing included, so there is no barrier between a product's
+// phases and none between products. Pieces are cut along rows and columns of C only, which changes
+// no bit (gemm.hpp's invariant).
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +13,8 @@
 namespace tandem {
 namespace {
 
-// Borders of pieces: whole tiles of both kernels in columns, and nearly so in rows (14 * 16 and 32 * 7).
+// Borders of pieces: whole tiles of both kernels in columns, and nearly so in rows (14 * 16 and 32
+// * 7).
 constexpr std::int64_t kColumnStep = 32;
 constexpr std::int64_t kRowStep = 224;
 constexpr std::int64_t kColumnsMin = 256;  // each piece packs its rows of A anew

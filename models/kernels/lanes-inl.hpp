@@ -1,7 +1,9 @@
-// models/kernels/lanes-inl.hpp — loops over rows of fp32, bf16 or fp16 in fp32 vectors, compiled once per SIMD target.
+// models/kernels/lanes-inl.hpp — loops over rows of fp32, bf16 or fp16 in fp32 vectors, compiled
+// once per SIMD target.
 //
-// Included after actors/kernels/vector-inl.hpp inside the foreach_target passes (hence no #pragma once). A row's tail goes
-// four elements at a time, and then one at a time, through the same expressions.
+// Included after actors/kernels/vector-inl.hpp inside the foreach_target passes (hence no #pragma
+// once). A row's tail goes four elements at a time, and then one at a time, through the same
+// expressions.
 #if defined(TANDEM_MODELS_KERNELS_LANES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_MODELS_KERNELS_LANES_INL
 #undef TANDEM_MODELS_KERNELS_LANES_INL
@@ -14,7 +16,7 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {

@@ -1,4 +1,4 @@
-// models/kernels/norm.cpp — see norm.hpp. Compiled once per SIMD target by Highway's foreach_target.
+// models/kernels/norm.cpp — compiled once per SIMD target (foreach_target).
 #include "models/kernels/norm.hpp"
 
 #include <cmath>

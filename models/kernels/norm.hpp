@@ -1,13 +1,14 @@
 // models/kernels/norm.hpp — RMSNorm and LayerNorm over rows, forward and backward, in fp32 inside.
 //
-// RMSNorm (Zhang and Sennrich, 2019): y = w x / sqrt(mean(x^2) + eps). LayerNorm (Ba et al., 2016) subtracts the mean first
-// and adds a bias. The statistics are computed anew in the backward: the row is read anyway.
-// Invariant: the gradient of the weight is summed in blocks of rows at fixed places, so its bits don't depend on threads.
+// RMSNorm (Zhang and Sennrich, 2019): y = w x / sqrt(mean(x^2) + eps). LayerNorm (Ba et al., 2016)
+// subtracts the mean first and adds a bias. The statistics are computed anew in the backward: the
+// row is read anyway. Invariant: the gradient of the weight is summed in blocks of rows at fixed
+// places, so its bits don't depend on threads.
 #pragma once
 
 #include <cstdint>
 
-#include "actors/dtype.hpp"
+#include "actors/kernels/dtype.hpp"
 
 namespace tandem {
 
@@ -28,8 +29,8 @@ struct NormRows {
 /// y: [rows, width].
 void norm_forward(const NormRows& rows, void* y);
 
-/// dx[index[r]] = d(norm)/dx of dy[r], plus `residual[index[r]]` if given. dweight and dbias (LayerNorm): fp32 [width],
-/// overwritten. Rows of dx outside `index` are left alone.
+/// dx[index[r]] = d(norm)/dx of dy[r], plus `residual[index[r]]` if given. dweight and dbias
+/// (LayerNorm): fp32 [width], overwritten. Rows of dx outside `index` are left alone.
 void norm_backward(const NormRows& rows, const void* dy, const void* residual, void* dx,
                    float* dweight, float* dbias);
 

@@ -1,4 +1,5 @@
-// models/kernels/scratch.hpp — working memory of one thread that grows to the largest request and stays.
+// models/kernels/scratch.hpp — working memory of one thread that grows to the largest request and
+// stays.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// models/layers/attention.hpp — causal self-attention as one node: norm of q and k, rotation, softmax, values.
+// models/layers/attention.hpp — causal self-attention as one node: norm of q and k, rotation,
+// softmax, values.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +24,28 @@ struct AttentionShape {
   bool norms = false;       // likewise
 };
 
-/// Each may be empty. The sinks are a logit per head, beside the scores in the softmax, with a value of zero.
+/// Each may be empty. The sinks are a logit per head, beside the scores in the softmax, with a
+/// value of zero.
 struct AttentionWeights {
   JoinedWeights q_norm, k_norm, sinks;
 };
 
-/// The text before the rows at hand: `begin` positions, whose keys and values lie in `memory`, the rows' own are added
-/// (see Batch::memory). Without autograd.
+/// The text before the rows at hand: `begin` positions, whose keys and values lie in `memory`, the
+/// rows' own are added (see Batch::memory). Without autograd.
 struct EarlierText {
   std::int64_t begin = 0;
   at::Tensor* memory = nullptr;  // null: there is none
 };
 
-/// qkv: [batch * length, (heads + 2 kv_heads) * head_dim] -> context [batch * length, heads * head_dim]. Kept for the
-/// backward: qkv, the context and one number per row and head. `drop`: of the probabilities (AttentionProblem).
+/// qkv: [batch * length, (heads + 2 kv_heads) * head_dim] -> context [batch * length, heads *
+/// head_dim]. Kept for the backward: qkv, the context and one number per row and head. `drop`: of
+/// the probabilities (AttentionProblem).
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
                             AttentionWeights weights, EarlierText earlier = {},
                             const DropMask& drop = {});
 
-/// Puts the keys and values of `qkv` behind those in the memory, [batch, capacity, 2 kv_heads * head_dim], which grows.
+/// Puts the keys and values of `qkv` behind those in the memory, [batch, capacity, 2 kv_heads *
+/// head_dim], which grows.
 void remember(const EarlierText& earlier, const at::Tensor& qkv, std::int64_t length,
               const AttentionShape& shape);
 

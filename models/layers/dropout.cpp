@@ -2,8 +2,8 @@
 
 #include <ATen/ops/empty_like.h>
 
-#include "models/gemm.hpp"
 #include "models/layers/fused_op.hpp"
+#include "models/layers/gemm.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

@@ -1,7 +1,7 @@
 // models/layers/dropout.hpp — dropout as one node, with the sum that follows it.
 //
-// Two ways, as everywhere: our kernels, and ATen's operations for tensors that those do not reach; both draw the same mask.
-// Nothing is kept for the backward, which draws it again. Compute lane.
+// Two ways, as everywhere: our kernels, and ATen's operations for tensors that those do not reach;
+// both draw the same mask. Nothing is kept for the backward, which draws it again. Compute lane.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ struct LayerDropout {
   [[nodiscard]] DropMask mask(DropPlace place, std::int64_t micro_batch) const;
 };
 
-/// (residual +) y without what is dropped; rows of y are the mask's. The result takes y's memory: y is the output of an
-/// operation that does not need it again. `residual` may be undefined, `mask` may be empty.
+/// (residual +) y without what is dropped; rows of y are the mask's. The result takes y's memory: y
+/// is the output of an operation that does not need it again. `residual` may be undefined, `mask`
+/// may be empty.
 at::Tensor dropped(const at::Tensor& y, const at::Tensor& residual, const DropMask& mask);
 
 namespace plain {
 
-/// x without what is dropped. x: [..., columns]; element (..., c) is the mask's (row, first + c), where `rows`, int64 on
-/// x's device, has one number for each of x's rows.
+/// x without what is dropped. x: [..., columns]; element (..., c) is the mask's (row, first + c),
+/// where `rows`, int64 on x's device, has one number for each of x's rows.
 [[nodiscard]] at::Tensor dropped(const at::Tensor& x, const DropMask& mask, const at::Tensor& rows,
                                  std::int64_t first = 0);
 /// The same with rows counted from 0; `mask` may be empty.

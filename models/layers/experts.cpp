@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t kApartParts = 3;
 constexpr std::size_t kStackedParts = 4;
 
-/// One of the two linear layers of all experts. Rows of expert e are those of routes.begin[e], to the next one's.
+/// One of the two linear layers of all experts. Rows of expert e are those of routes.begin[e], to
+/// the next one's.
 class ExpertLinear {
  public:
   /// Matrices [out, in], each of one or more parameters.
@@ -159,7 +160,8 @@ class ExpertMixture final : public FusedOp {
     const at::Tensor dout = gradients[0].contiguous();
     const at::Tensor h = m_.norm.forward(x_);
     std::vector<float> slopes = backward_experts(h, dout);
-    // The experts' gradients of h, and the router's, meet in one buffer; then the norm turns it into that of x.
+    // The experts' gradients of h, and the router's, meet in one buffer; then the norm turns it
+    // into that of x.
     at::Tensor dh = at::empty_like(x_);
     {
       const at::Tensor drows = rows(x_.size(1), x_);
@@ -178,7 +180,8 @@ class ExpertMixture final : public FusedOp {
   }
 
  private:
-  /// Gradients of the experts' weights; up_ becomes its gradient. Returns the routes' weights' gradients, row by row.
+  /// Gradients of the experts' weights; up_ becomes its gradient. Returns the routes' weights'
+  /// gradients, row by row.
   std::vector<float> backward_experts(const at::Tensor& h, const at::Tensor& dout) {
     const DType type = dtype_of(x_);
     const std::vector<float> weights = routes_.row_weights();

@@ -1,9 +1,10 @@
 // models/layers/experts.hpp — the MLP half of a block with experts.
 //
 //   x + sum of w_e Expert_e(Norm(x)) over the experts of a token
-// One operation from the block's middle to its end: norm, router, the tokens' rows by expert, two grouped products with
-// the activation between them, and back into the tokens' order. Kept for the backward: x, the rows before the activation,
-// and the routes. Experts without tokens get a gradient of zero.
+// One operation from the block's middle to its end: norm, router, the tokens' rows by expert, two
+// grouped products with the activation between them, and back into the tokens' order. Kept for the
+// backward: x, the rows before the activation, and the routes. Experts without tokens get a
+// gradient of zero.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/model.hpp"
+#include "engine/types/model.hpp"
 #include "models/kernels/activation.hpp"
 #include "models/kernels/experts.hpp"
 #include "models/layers/norm.hpp"
@@ -23,8 +24,10 @@ namespace tandem {
 
 /// How the experts' parameters lie in their unit.
 enum class ExpertLayout : std::uint8_t {
-  kApart,    // for each expert gate [width, hidden], up, down [hidden, width]: side by side
-  kStacked,  // gate_up [experts, hidden, 2 width], its bias [experts, 2 width], down [experts, width, hidden], its bias
+  kApart,  // for each expert gate [width, hidden], up, down [hidden, width]: side by side
+  // gate_up [experts, hidden, 2 width], its bias [experts, 2 width], down [experts, width, hidden],
+  // its bias
+  kStacked,
 };
 
 struct ExpertShape {
@@ -40,7 +43,8 @@ struct ExpertShape {
   [[nodiscard]] std::int64_t idle_elements(std::int64_t hidden) const {
     return (count - per_token) * (inputs_per_output(activation) + 1) * width * hidden;
   }
-  /// Parameters of a layer's experts, in order, for experts named `names`: three for each expert, or four in all.
+  /// Parameters of a layer's experts, in order, for experts named `names`: three for each expert,
+  /// or four in all.
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const std::string> names,
                                                       std::int64_t hidden) const;
 };

@@ -1,8 +1,10 @@
-// models/layers/fused_op.hpp — a hand-written forward and backward as one node of the autograd graph.
+// models/layers/fused_op.hpp — a hand-written forward and backward as one node of the autograd
+// graph.
 //
-// An op keeps what its backward needs as plain members: tensors without graph, and the weights it was given. Gradients of
-// weights go straight into Weight::grad; autograd sees activations only.
-// Invariant: an op is used once: one forward, at most one backward, which may destroy what was kept.
+// An op keeps what its backward needs as plain members: tensors without graph, and the weights it
+// was given. Gradients of weights go straight into Weight::grad; autograd sees activations only.
+// Invariant: an op is used once: one forward, at most one backward, which may destroy what was
+// kept.
 #pragma once
 
 #include <vector>

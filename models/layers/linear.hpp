@@ -1,4 +1,5 @@
-// models/layers/linear.hpp — the way out of each half of a block: residual + Linear(x), or + Linear(activation(x)).
+// models/layers/linear.hpp — the way out of each half of a block: residual + Linear(x), or +
+// Linear(activation(x)).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +12,8 @@ namespace tandem {
 /// [rows, in], [rows, out] -> residual + Linear(x). `residual` may be undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& residual, LinearWeights weights);
 
-/// The same of a(x), x: [rows, in * inputs_per_output(a)]. Keeps x only, and its backward overwrites x with its gradient:
-/// nobody else may need x afterwards.
+/// The same of a(x), x: [rows, in * inputs_per_output(a)]. Keeps x only, and its backward
+/// overwrites x with its gradient: nobody else may need x afterwards.
 at::Tensor activated_linear(Activation activation, const at::Tensor& x, const at::Tensor& residual,
                             LinearWeights weights);
 

@@ -18,8 +18,8 @@ struct Norm {
 
   /// x: [*, width]; only the rows in `index` (int64 [rows]) if given. -> [rows, width]
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& index = {}) const;
-  /// dx (rows of `index`) = norm'(dy) + residual, and the gradients of weight and bias. dx may be dy or x-shaped memory
-  /// of its own; with an index the other rows of dx are left alone.
+  /// dx (rows of `index`) = norm'(dy) + residual, and the gradients of weight and bias. dx may be
+  /// dy or x-shaped memory of its own; with an index the other rows of dx are left alone.
   void backward(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual,
                 const at::Tensor& dx, const at::Tensor& index = {}) const;
 

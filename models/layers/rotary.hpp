@@ -1,4 +1,5 @@
-// models/layers/rotary.hpp — cosines and sines of rotary positions, fp32, for as many positions as were ever asked for.
+// models/layers/rotary.hpp — cosines and sines of rotary positions, fp32, for as many positions as
+// were ever asked for.
 #pragma once
 
 #include <array>
@@ -24,7 +25,8 @@ class RotaryTable {
     const float* sine;
   };
   View for_length(std::int64_t length);
-  /// The same as two tensors [length, dim / 2] on a device, where they stay: the copy waits for the device, once.
+  /// The same as two tensors [length, dim / 2] on a device, where they stay: the copy waits for the
+  /// device, once.
   std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device);
 
  private:

@@ -8,7 +8,8 @@
 namespace tandem {
 namespace {
 
-/// Slow frequencies turn less than `low` times over the original positions: they are divided. Fast ones stay.
+/// Slow frequencies turn less than `low` times over the original positions: they are divided. Fast
+/// ones stay.
 void scale_llama3(const RotaryScaling& s, std::span<float> frequencies) {
   const auto original = static_cast<double>(s.original_positions);
   const auto longest = static_cast<float>(original / s.low_frequency_factor);

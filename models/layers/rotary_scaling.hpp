@@ -1,7 +1,8 @@
-// models/layers/rotary_scaling.hpp — the frequencies of rotary positions, and the ways in which models are taught longer
-// texts by changing them.
+// models/layers/rotary_scaling.hpp — the frequencies of rotary positions, and the ways in which
+// models are taught longer texts by changing them.
 //
-// fp32 in the order of operations of Transformers (modeling_rope_utils), so that angles at far positions agree with it.
+// fp32 in the order of operations of Transformers (modeling_rope_utils), so that angles at far
+// positions agree with it.
 #pragma once
 
 #include <array>
@@ -12,12 +13,13 @@
 namespace tandem {
 
 enum class RotaryKind : std::uint8_t {
-  kNone,      // positions come from elsewhere
-  kDefault,   // theta^(-2i/dim) (Su et al., 2021)
-  kLinear,    // all divided by `factor`
-  kLlama3,    // low ones divided by `factor`, with a smooth passage
-  kYarn,      // high ones kept, low ones divided (Peng et al., 2023); cosines and sines scaled
-  kLongRope,  // each divided by a factor of its own, others for long texts; cosines and sines scaled
+  kNone,     // positions come from elsewhere
+  kDefault,  // theta^(-2i/dim) (Su et al., 2021)
+  kLinear,   // all divided by `factor`
+  kLlama3,   // low ones divided by `factor`, with a smooth passage
+  kYarn,     // high ones kept, low ones divided (Peng et al., 2023); cosines and sines scaled
+  // each divided by a factor of its own, others for long texts; cosines and sines scaled
+  kLongRope,
 };
 
 struct RotaryName {
@@ -51,7 +53,8 @@ struct RotaryScaling {
 /// Radians per position, dim / 2 of them.
 std::vector<float> rotary_frequencies(const RotaryScaling& scaling, bool long_text = false);
 
-/// YaRN's factor of cosines and sines where config.json gives none. The mscales are DeepSeek's; 0: absent.
+/// YaRN's factor of cosines and sines where config.json gives none. The mscales are DeepSeek's; 0:
+/// absent.
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
 /// LongRoPE's.
 double longrope_attention_factor(double factor, std::int64_t original_positions);

@@ -5,9 +5,9 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 
-#include "models/gemm.hpp"
 #include "models/kernels/embedding.hpp"
 #include "models/kernels/norm.hpp"
+#include "models/layers/gemm.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

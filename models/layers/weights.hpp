@@ -1,7 +1,9 @@
-// models/layers/weights.hpp — weights as the fused layers see them: joined where they lie side by side.
+// models/layers/weights.hpp — weights as the fused layers see them: joined where they lie side by
+// side.
 //
-// Parameters of one unit that are listed one after the other are adjacent in memory, weights and gradients alike. So the
-// projections q, k, v are one matrix [q; k; v] to a single product, and likewise gate and up.
+// Parameters of one unit that are listed one after the other are adjacent in memory, weights and
+// gradients alike. So the projections q, k, v are one matrix [q; k; v] to a single product, and
+// likewise gate and up.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +12,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "actors/dtype.hpp"
-#include "engine/model.hpp"
-#include "models/gemm.hpp"
+#include "actors/kernels/dtype.hpp"
+#include "engine/types/model.hpp"
+#include "models/layers/gemm.hpp"
 
 namespace tandem {
 
@@ -29,7 +31,8 @@ class JoinedWeights {
   void write_gradient(const float* sums, float scale = 1.0F) const;
   /// gradient = or += a b, by the weights' contract; a: [rows of all parts, K].
   void write_gradient_product(const at::Tensor& a, const at::Tensor& b) const;
-  /// The products that write_gradient_product() would make, for a call that makes many: they must be made.
+  /// The products that write_gradient_product() would make, for a call that makes many: they must
+  /// be made.
   void append_gradient_products(const at::Tensor& a, const at::Tensor& b,
                                 std::vector<Product>& products) const;
   /// Nothing contributes: the gradient is zero unless it was written before.
@@ -49,7 +52,8 @@ class JoinedWeights {
   std::vector<Weight*> parts_;
 };
 
-/// y = x W^T + b with W [out, in] (torch's Linear), or y = x W + b with W [in, out] (GPT-2's Conv1D).
+/// y = x W^T + b with W [out, in] (torch's Linear), or y = x W + b with W [in, out] (GPT-2's
+/// Conv1D).
 struct LinearWeights {
   JoinedWeights weight;
   JoinedWeights bias;  // may be empty

@@ -1,9 +1,11 @@
-// models/moe/gating.hpp — which token goes to which expert: the top-1, top-2 and top-k gates of DeepSpeed's MoE layer.
+// models/moe/gating.hpp — which token goes to which expert: the top-1, top-2 and top-k gates of
+// DeepSpeed's MoE layer.
 //
-// Routes are indices, not one-hot masks [S, E, C]: a token's j-th choice is an expert, a place among that expert's tokens
-// and a weight. Nothing here looks at a value on the host, so on a GPU the host runs ahead.
-// Invariant: with the same logits and noise the routes are the same; equal scores go to the lower index, equal
-// priorities to the earlier token (DeepSpeed leaves both to topk). Compute lane.
+// Routes are indices, not one-hot masks [S, E, C]: a token's j-th choice is an expert, a place
+// among that expert's tokens and a weight. Nothing here looks at a value on the host, so on a GPU
+// the host runs ahead. Invariant: with the same logits and noise the routes are the same; equal
+// scores go to the lower index, equal priorities to the earlier token (DeepSpeed leaves both to
+// topk). Compute lane.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,8 @@ struct Routes {
   std::int64_t capacity = 0;
 };
 
-/// Places of one expert: tokens / experts * factor * k, rounded up, at least `min_capacity`, and no more than tokens.
+/// Places of one expert: tokens / experts * factor * k, rounded up, at least `min_capacity`, and no
+/// more than tokens.
 [[nodiscard]] std::int64_t gate_capacity(std::int64_t tokens, std::int64_t experts,
                                          const GateOptions& options, bool training);
 

@@ -33,8 +33,8 @@ at::Tensor uniform(const GateDraw& draw, Purpose purpose, at::IntArrayRef shape,
 
 at::Tensor gumbel(const at::Tensor& u) { return -(-u.log()).log(); }
 
-/// Runs of the first dimension to the group's ranks, and theirs in the same order. Its backward is the same exchange,
-/// since a run's gradient belongs where the run came from.
+/// Runs of the first dimension to the group's ranks, and theirs in the same order. Its backward is
+/// the same exchange, since a run's gradient belongs where the run came from.
 class ExchangeOp final : public FusedOp {
  public:
   explicit ExchangeOp(RankExchange& exchange) : exchange_(exchange) {}

@@ -1,11 +1,13 @@
-// models/moe/layer.hpp — DeepSpeed's MoE layer: gate, experts on the tokens that were sent to them, weighted sum.
+// models/moe/layer.hpp — DeepSpeed's MoE layer: gate, experts on the tokens that were sent to them,
+// weighted sum.
 //
-//   y_t = sum over t's kept choices of weight * expert(x_t);   a token that was dropped everywhere gives 0
-//   residual (PR-MoE): y = c_0 * y + c_1 * mlp(x), c = softmax(coefficient(x))
-// Tokens are gathered into [E, C, H] by index, and the experts' answers gathered back: no product with one-hot masks.
-// Noise is a function of a seed, the gate's number and the micro-batch's number over all ranks and steps. So it is the same
-// for every overlap setting, for recomputed activations, and for W ranks as for one with W times the micro-batches.
-// Plain ATen: autograd works on it, any device. Compute lane.
+//   y_t = sum over t's kept choices of weight * expert(x_t);   a token that was dropped everywhere
+//   gives 0 residual (PR-MoE): y = c_0 * y + c_1 * mlp(x), c = softmax(coefficient(x))
+// Tokens are gathered into [E, C, H] by index, and the experts' answers gathered back: no product
+// with one-hot masks. Noise is a function of a seed, the gate's number and the micro-batch's number
+// over all ranks and steps. So it is the same for every overlap setting, for recomputed
+// activations, and for W ranks as for one with W times the micro-batches. Plain ATen: autograd
+// works on it, any device. Compute lane.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/model.hpp"
+#include "engine/types/model.hpp"
 #include "models/moe/gating.hpp"
 
 namespace tandem {
@@ -33,9 +35,10 @@ struct GateDraw {
 /// [E, C, H] -> [E, C, O]: expert e on its C places, some of which may be empty (zeros).
 using Experts = std::function<at::Tensor(const at::Tensor& tokens)>;
 
-/// The same for experts that are spread over the ranks of `exchange`: rank p's part of the E experts answers there. `part`:
-/// [E, C, H] -> [E, C, O], where run j of E / ranks entries is what rank j sent, for this rank's experts. All ranks of the
-/// group call it with the same shape. `exchange` lives until the backward is done.
+/// The same for experts that are spread over the ranks of `exchange`: rank p's part of the E
+/// experts answers there. `part`: [E, C, H] -> [E, C, O], where run j of E / ranks entries is what
+/// rank j sent, for this rank's experts. All ranks of the group call it with the same shape.
+/// `exchange` lives until the backward is done.
 [[nodiscard]] Experts spread_over_ranks(RankExchange& exchange, Experts part);
 
 struct MoeOutput {

@@ -1,9 +1,11 @@
-// runtime/device/cuda_api.hpp — the calls of the CUDA runtime that the project makes, as a table of functions.
+// runtime/device/cuda_api.hpp — the calls of the CUDA runtime that the project makes, as a table of
+// functions.
 //
-// Types are plain, so that who includes this needs no header of CUDA, and a test fills the table with functions of its own.
-// cuda_api.cpp (where CUDA is found) fills it from the runtime; no_cuda.cpp says that there is none.
-// Invariant: no entry waits for the whole device. Statuses are cudaError_t's numbers.
-// Thread rule: any thread; memory, streams and events are made on the device that use_device() chose on that thread.
+// Types are plain, so that who includes this needs no header of CUDA, and a test fills the table
+// with functions of its own. cuda_api.cpp (where CUDA is found) fills it from the runtime;
+// no_cuda.cpp says that there is none. Invariant: no entry waits for the whole device. Statuses are
+// cudaError_t's numbers. Thread rule: any thread; memory, streams and events are made on the device
+// that use_device() chose on that thread.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +19,12 @@ struct CudaApi {
   static constexpr Status kNotReady = 600;
   static constexpr Status kAlreadyPinned = 712;
 
-  /// "cudaErrorIllegalAddress (an illegal memory access was encountered)" is name_of and text_of. They live for ever.
+  /// "cudaErrorIllegalAddress (an illegal memory access was encountered)" is name_of and text_of.
+  /// They live for ever.
   const char* (*name_of)(Status status);
   const char* (*text_of)(Status status);
-  /// The error of a launch on this thread, which is forgotten by the call (unless the device is lost).
+  /// The error of a launch on this thread, which is forgotten by the call (unless the device is
+  /// lost).
   Status (*take_last_error)();
 
   Status (*use_device)(int device);
@@ -36,7 +40,8 @@ struct CudaApi {
   Status (*pin)(void* memory, std::size_t bytes);
   Status (*unpin)(void* memory);
 
-  /// Does not wait for the legacy default stream. `high`: the device's greatest priority instead of its least.
+  /// Does not wait for the legacy default stream. `high`: the device's greatest priority instead of
+  /// its least.
   Status (*make_stream)(void** stream, bool high);
   Status (*destroy_stream)(void* stream);
   /// Without timing.

@@ -1,16 +1,18 @@
-// runtime/device/device.hpp — an accelerator as the loop sees it: streams of copies and kernels, and events to await.
+// runtime/device/device.hpp — an accelerator as the loop sees it: streams of copies and kernels,
+// and events to await.
 //
-// Operations of one stream run in their order; streams run side by side, as far as the device has engines (one for
-// compute, one for copies in each direction). record() marks a point of a stream: other streams wait for it on the device
-// (stream.wait), the host only when it needs the bytes (co_await event.wait()).
-// Errors are sticky, as with CUDA: after a failed operation the device does nothing any more; every event recorded before
-// or after and not yet done ends with that DeviceError.
-// Thread rule: of the loop's thread. Ownership: host and device buffers belong to the device from the call to the event
-// behind it. Cancel rule: wait(stop_token) ends the waiting at once with Stopped; the device's work goes on.
+// Operations of one stream run in their order; streams run side by side, as far as the device has
+// engines (one for compute, one for copies in each direction). record() marks a point of a stream:
+// other streams wait for it on the device (stream.wait), the host only when it needs the bytes
+// (co_await event.wait()). Errors are sticky, as with CUDA: after a failed operation the device
+// does nothing any more; every event recorded before or after and not yet done ends with that
+// DeviceError. Thread rule: of the loop's thread. Ownership: host and device buffers belong to the
+// device from the call to the event behind it. Cancel rule: wait(stop_token) ends the waiting at
+// once with Stopped; the device's work goes on.
 //
 //   DeviceBuffer x = device.allocate(bytes);   DeviceStream copies = device.stream("copies");
-//   copies.to_device(x.data(), host);   compute.wait(copies.record());   compute.launch("scale", cost, fn);
-//   co_await compute.record().wait();
+//   copies.to_device(x.data(), host);   compute.wait(copies.record());   compute.launch("scale",
+//   cost, fn); co_await compute.record().wait();
 #pragma once
 
 #include <cstddef>
@@ -22,8 +24,8 @@
 #include <utility>
 
 #include "runtime/event.hpp"
-#include "runtime/name.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -138,8 +140,8 @@ struct KernelCost {
   double bytes = 0;  // read and written
 };
 
-/// On a simulated device the kernel itself, called when its turn has come; on a real one what launches it on the device's
-/// own stream, called at once.
+/// On a simulated device the kernel itself, called when its turn has come; on a real one what
+/// launches it on the device's own stream, called at once.
 using Kernel = std::function<void(void* native_stream)>;
 
 /// A handle; the stream lives as long as its device.
@@ -178,8 +180,9 @@ class Device {
   }
   [[nodiscard]] DeviceStream stream(Name name) { return {*this, add_stream(name)}; }
 
-  /// Lets copies from and to this host memory (whole pages) go straight, without a detour through the driver's buffers;
-  /// unpin() before it goes. False where the system refuses: the memory is good all the same. May wait for the device.
+  /// Lets copies from and to this host memory (whole pages) go straight, without a detour through
+  /// the driver's buffers; unpin() before it goes. False where the system refuses: the memory is
+  /// good all the same. May wait for the device.
   virtual bool pin(std::span<std::byte> memory) {
     (void)memory;
     return true;

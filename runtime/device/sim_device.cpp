@@ -7,8 +7,8 @@
 #include <new>
 #include <thread>
 
-#include "runtime/timer_heap.hpp"
-#include "runtime/util/thread.hpp"
+#include "runtime/detail/timer_heap.hpp"
+#include "runtime/thread.hpp"
 
 namespace tandem {
 namespace {
@@ -124,8 +124,8 @@ class SimDevice::ThreadDriver final : public Driver {
 
   void work(const std::string& name) {
     thread::set_name(name);
-    thread::
-        set_background();  // its copies and kernels are long: they begin beside the loop, not instead of it
+    // its copies and kernels are long: they begin beside the loop, not instead of it
+    thread::set_background();
     TimePoint next = TimePoint::max();
     for (;;) {
       std::vector<Arrived> taken;

@@ -1,10 +1,12 @@
-// runtime/device/sim_device.hpp — a device without hardware: kernels are plain functions that really run, speeds are set.
+// runtime/device/sim_device.hpp — a device without hardware: kernels are plain functions that
+// really run, speeds are set.
 //
-// kVirtual: time is the loop's clock (a ManualClock, a simulated world, or the real one): operations end by timers of the
-// loop, and an operation's work is done at its end, so that whoever reads too early sees old data. kReal: a thread of its
-// own works and waits, for benches without a GPU; work is done at the operation's start, and an operation never ends
-// before it would on the device described.
-// Thread rule: as Device. Destroyed on the loop's thread: what is still queued is dropped, its events end with an error.
+// kVirtual: time is the loop's clock (a ManualClock, a simulated world, or the real one):
+// operations end by timers of the loop, and an operation's work is done at its end, so that whoever
+// reads too early sees old data. kReal: a thread of its own works and waits, for benches without a
+// GPU; work is done at the operation's start, and an operation never ends before it would on the
+// device described. Thread rule: as Device. Destroyed on the loop's thread: what is still queued is
+// dropped, its events end with an error.
 //
 //   SimDevice gpu(loop, {.compute_flops_per_s = 900e12, .to_device_bytes_per_s = 50e9});
 #pragma once
@@ -29,14 +31,16 @@ class SimDevice final : public Device {
     double to_device_bytes_per_s = 25e9;
     double to_host_bytes_per_s = 25e9;
     Duration operation_latency = std::chrono::microseconds(3);  // of each copy and kernel
-    // False: copies and kernels take their time, and nothing happens. For measurements of a schedule whose content does
-    // not matter: a device takes nothing from the host's cores, a thread that stands for it does.
+    // False: copies and kernels take their time, and nothing happens. For measurements of a
+    // schedule whose content does not matter: a device takes nothing from the host's cores, a
+    // thread that stands for it does.
     bool acts = true;
   };
   SimDevice(EventLoop& loop, Options options);
   ~SimDevice() override;
 
-  // ---- faults --------------------------------------------------------------------------------------
+  // ---- faults
+  // --------------------------------------------------------------------------------------
   /// The n-th kernel (copy) from now on fails, counted from 0 in the order of queueing.
   void fail_kernel(std::uint64_t n = 0) noexcept { fail_kernel_ = kernels_ + n; }
   void fail_copy(std::uint64_t n = 0) noexcept { fail_copy_ = copies_ + n; }

@@ -1,9 +1,11 @@
-// runtime/device/sim_engines.hpp — what runs when on a simulated device: streams, engines and points, in anyone's time.
+// runtime/device/sim_engines.hpp — what runs when on a simulated device: streams, engines and
+// points, in anyone's time.
 //
-// A passive machine: it is told what was queued and what time it is, and says when it wants to be told again. An operation
-// is ready when those before it in its stream are done; ready operations of one engine run one after another, first come,
-// first served. Start and end follow from the costs alone, however late advance() is called.
-// Thread rule: one at a time (its owner locks). Internal to SimDevice.
+// A passive machine: it is told what was queued and what time it is, and says when it wants to be
+// told again. An operation is ready when those before it in its stream are done; ready operations
+// of one engine run one after another, first come, first served. Start and end follow from the
+// costs alone, however late advance() is called. Thread rule: one at a time (its owner locks).
+// Internal to SimDevice.
 #pragma once
 
 #include <array>
@@ -35,8 +37,8 @@ class SimEngines {
     Point waits_for = {};
   };
 
-  /// `early`: the work is done when the operation starts, not when it ends (in real time, where it takes time itself; these
-  /// operations appear in the trace).
+  /// `early`: the work is done when the operation starts, not when it ends (in real time, where it
+  /// takes time itself; these operations appear in the trace).
   explicit SimEngines(bool early) noexcept : early_(early) {}
 
   std::uint32_t add_stream(Name name);

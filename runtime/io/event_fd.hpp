@@ -1,9 +1,11 @@
-// runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can ring, and a loop can wait for.
+// runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can ring, and
+// a loop can wait for.
 //
-// Thread rule: wait() on the loop's thread, one at a time; ring() from any thread. Cancel rule: wait(stop_token) ends with
-// Stopped; what was rung stays counted.
+// Thread rule: wait() on the loop's thread, one at a time; ring() from any thread. Cancel rule:
+// wait(stop_token) ends with Stopped; what was rung stays counted.
 //
-//   EventFd bell(loop);   start_worker(bell.descriptor());   std::uint64_t rings = co_await bell.wait();
+//   EventFd bell(loop);   start_worker(bell.descriptor());   std::uint64_t rings = co_await
+//   bell.wait();
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,12 @@
-// runtime/io/file_backend.hpp — what stands behind FileIo: one operation on its way, and who carries out its calls.
+// runtime/io/file_backend.hpp — what stands behind FileIo: one operation on its way, and who
+// carries out its calls.
 //
-// A back end does single calls: each may end short, interrupted or with an error. FileOp takes it from there, alike for
-// every back end (io_uring, threads, simulated, with faults): it carries short transfers, EINTR and EAGAIN through, cuts
-// transfers that are larger than the kernel takes, and ends the await.
-// Thread rule: submit(), cancel() and drop() on the loop's thread. Cancel rule: cancel() is a request; a submitted op comes
-// back in any case, once, by loop.post(op) (or post_from_any_thread) with op.outcome set; until then it is the back end's.
+// A back end does single calls: each may end short, interrupted or with an error. FileOp takes it
+// from there, alike for every back end (io_uring, threads, simulated, with faults): it carries
+// short transfers, EINTR and EAGAIN through, cuts transfers that are larger than the kernel takes,
+// and ends the await. Thread rule: submit(), cancel() and drop() on the loop's thread. Cancel rule:
+// cancel() is a request; a submitted op comes back in any case, once, by loop.post(op) (or
+// post_from_any_thread) with op.outcome set; until then it is the back end's.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +14,9 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/root_task.hpp"
+#include "runtime/detail/root_task.hpp"
+#include "runtime/detail/timer_heap.hpp"
 #include "runtime/stop_token.hpp"
-#include "runtime/timer_heap.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -58,8 +60,8 @@ struct FileRequest {
 class FileOp : public TimerOp {
  public:
   using Kind = FileRequest::Kind;
-  static constexpr std::size_t kDirectAlignment =
-      4096;  // of buffer, offset and size past the page cache
+  // of buffer, offset and size past the page cache
+  static constexpr std::size_t kDirectAlignment = 4096;
 
   FileOp(FileBackend& backend, EventLoop& loop, FileRequest what, std::size_t piece_bytes_max,
          StopToken stop);
@@ -128,12 +130,13 @@ class FileBackend {
   virtual ~FileBackend() = default;
   /// Begins the op's call.
   virtual void submit(FileOp& op) noexcept = 0;
-  /// A submitted op should end early: with outcome -ECANCELED if it still can, else in its own time. May be too late: the
-  /// op may be posted already.
+  /// A submitted op should end early: with outcome -ECANCELED if it still can, else in its own
+  /// time. May be too late: the op may be posted already.
   virtual void cancel(FileOp& op) noexcept = 0;
   /// One word for messages: "threads", "io_uring".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  /// True if descriptors are its own numbers, not the kernel's: drop() closes them then, and files must not outlive it.
+  /// True if descriptors are its own numbers, not the kernel's: drop() closes them then, and files
+  /// must not outlive it.
   [[nodiscard]] virtual bool owns_descriptors() const noexcept { return false; }
   /// A file dies that was not closed.
   virtual void drop(int descriptor) noexcept { static_cast<void>(descriptor); }

@@ -5,14 +5,15 @@
 #include <system_error>
 
 #include "runtime/event_loop.hpp"
-#include "runtime/file_io.hpp"
 #include "runtime/io/file_backend.hpp"
+#include "runtime/io/file_io.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
 namespace {
 
-// A call that the kernel has no means for at the moment is repeated after a rest, for about a second in all.
+// A call that the kernel has no means for at the moment is repeated after a rest, for about a
+// second in all.
 constexpr auto kRest = std::chrono::milliseconds(1);
 constexpr int kRefusalsMax = 1000;
 

@@ -1,11 +1,12 @@
-// runtime/io/recycling_allocator.hpp — memory for Asio's operations out of the loop's free lists, so that none allocates.
+// runtime/io/recycling_allocator.hpp — memory for Asio's operations out of the loop's free lists,
+// so that none allocates.
 //
 // Thread rule: of the loop's thread.
 #pragma once
 
 #include <cstddef>
 
-#include "runtime/frame_recycler.hpp"
+#include "runtime/detail/frame_recycler.hpp"
 
 namespace tandem::detail {
 

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
-#include "runtime/util/thread.hpp"
 
 namespace tandem::detail {
 namespace {

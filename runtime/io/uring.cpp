@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/machine.hpp"
+#include "runtime/util/machine.hpp"
 
 namespace tandem::detail {
 namespace {
@@ -38,7 +38,8 @@ Uring::Uring(unsigned entries) noexcept {
     return;
   }
   ask_what_it_can();
-  // Without dropped completions, stable submissions and a switch for the eventfd it is not worth having.
+  // Without dropped completions, stable submissions and a switch for the eventfd it is not worth
+  // having.
   constexpr unsigned kNeeded = IORING_FEAT_NODROP | IORING_FEAT_SUBMIT_STABLE;
   const bool ops =
       can_do(IORING_OP_READ) && can_do(IORING_OP_WRITE) && can_do(IORING_OP_ASYNC_CANCEL);
@@ -53,8 +54,9 @@ Uring::Uring(unsigned entries) noexcept {
   }
   error_ = -io_uring_register_eventfd(&ring_, event_);
   ring_event(false);
-  // As many workers of the kernel's as can run: more only take turns, and each brings its buffer into the caches. The first
-  // number is of those for files. An old kernel that cannot be told has its own.
+  // As many workers of the kernel's as can run: more only take turns, and each brings its buffer
+  // into the caches. The first number is of those for files. An old kernel that cannot be told has
+  // its own.
   unsigned workers[2] = {static_cast<unsigned>(std::max(kWorkersMin, machine::usable_cpus())), 0};
   static_cast<void>(io_uring_register_iowq_max_workers(&ring_, workers));
 }

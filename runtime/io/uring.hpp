@@ -1,7 +1,9 @@
-// runtime/io/uring.hpp — one ring of the kernel: set up with what this kernel has, its eventfd, both its queues.
+// runtime/io/uring.hpp — one ring of the kernel: set up with what this kernel has, its eventfd,
+// both its queues.
 //
-// Knows nothing of files or coroutines. Not included where liburing is missing (only uring*.cpp do).
-// Thread rule: made anywhere; from the first enter() on, of one thread, until nothing is on its way.
+// Knows nothing of files or coroutines. Not included where liburing is missing (only uring*.cpp
+// do). Thread rule: made anywhere; from the first enter() on, of one thread, until nothing is on
+// its way.
 #pragma once
 
 #include <array>
@@ -32,14 +34,16 @@ class Uring {
   }
   [[nodiscard]] int event_descriptor() const noexcept { return event_; }
 
-  /// To be called by the thread that submits from now on; false: it belongs to another thread for good.
+  /// To be called by the thread that submits from now on; false: it belongs to another thread for
+  /// good.
   [[nodiscard]] bool belongs_here() noexcept;
 
   /// Null: full; enter() makes room.
   [[nodiscard]] io_uring_sqe* next_entry() noexcept { return io_uring_get_sqe(&ring_); }
   /// Hands over what was prepared; false: the kernel did not take everything, try again later.
   [[nodiscard]] bool enter() noexcept;
-  /// Calls take(user data, result) for every completion there is; how many there were. One look at memory when none.
+  /// Calls take(user data, result) for every completion there is; how many there were. One look at
+  /// memory when none.
   template <class Take>
   unsigned reap(Take take) noexcept {
     if ((__atomic_load_n(ring_.sq.kflags, __ATOMIC_RELAXED) & kWorkPending) != 0) {

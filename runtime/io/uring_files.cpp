@@ -120,7 +120,8 @@ class UringFiles final : public FileBackend, private Poller {
   }
 
  private:
-  // Runs behind everything that is queued on the loop: what that submits goes to the kernel in one call.
+  // Runs behind everything that is queued on the loop: what that submits goes to the kernel in one
+  // call.
   struct SubmitRound : Op {
     explicit SubmitRound(UringFiles& files_in) noexcept
         : Op(&SubmitRound::arrive), files(&files_in) {}

@@ -1,13 +1,15 @@
-// runtime/sim/sim_files.hpp — a disk in memory with the faults of real ones, as a back end of FileIo.
+// runtime/sim/sim_files.hpp — a disk in memory with the faults of real ones, as a back end of
+// FileIo.
 //
-// SimDisk outlives ranks and crashes: a crash keeps what was fsynced (a file's bytes by fsync, its name by fsync_folder)
-// and any part of what was not. SimFiles is one rank's way to a disk: each call takes a time drawn from the seed and may
-// end short, interrupted, or with an error, as the Faults say. A write that does not fit writes what
-// fits, then says ENOSPC.
-// Thread rule: of the world's thread. Files die before their SimFiles; a SimFiles lives as long as the world runs.
+// SimDisk outlives ranks and crashes: a crash keeps what was fsynced (a file's bytes by fsync, its
+// name by fsync_folder) and any part of what was not. SimFiles is one rank's way to a disk: each
+// call takes a time drawn from the seed and may end short, interrupted, or with an error, as the
+// Faults say. A write that does not fit writes what fits, then says ENOSPC. Thread rule: of the
+// world's thread. Files die before their SimFiles; a SimFiles lives as long as the world runs.
 //
 //   SimDisk disk({.capacity_bytes = 1 << 20});
-//   FileIo io(world.loop(rank), std::make_unique<SimFiles>(world, rank, disk, SimFiles::Faults{.short_transfer = 0.3}));
+//   FileIo io(world.loop(rank), std::make_unique<SimFiles>(world, rank, disk,
+//   SimFiles::Faults{.short_transfer = 0.3}));
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,8 @@ class SimDisk {
   SimDisk() noexcept : SimDisk(Options()) {}
   explicit SimDisk(Options options) noexcept : options_(options) {}
 
-  /// Power off, power on: names go back to the last fsync_folder, bytes to the last fsync, with unsynced pieces torn.
+  /// Power off, power on: names go back to the last fsync_folder, bytes to the last fsync, with
+  /// unsynced pieces torn.
   void crash(Random& random);
   void set_capacity(std::uint64_t bytes) noexcept { options_.capacity_bytes = bytes; }
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;

@@ -1,4 +1,5 @@
-// runtime/sim/sim_log.hpp — what happened in a simulated world: a hash over everything, and the last events as text.
+// runtime/sim/sim_log.hpp — what happened in a simulated world: a hash over everything, and the
+// last events as text.
 //
 // Two executions are the same if their hashes are. Thread rule: of one thread.
 #pragma once

@@ -1,8 +1,10 @@
-// runtime/sim/sim_net.hpp — the links between the ranks of a simulated world: latencies, bandwidth, clogs, and lost peers.
+// runtime/sim/sim_net.hpp — the links between the ranks of a simulated world: latencies, bandwidth,
+// clogs, and lost peers.
 //
-// Frames of one channel keep their order; everything else overtakes as the seed has it. A frame is read from its sender's
-// buffer when it leaves, not when it is sent. When a rank dies, its peers' operations with it fail after detect_after.
-// Lives as long as the nets attached to it, and they as long as the world runs.
+// Frames of one channel keep their order; everything else overtakes as the seed has it. A frame is
+// read from its sender's buffer when it leaves, not when it is sent. When a rank dies, its peers'
+// operations with it fail after detect_after. Lives as long as the nets attached to it, and they as
+// long as the world runs.
 //
 //   SimNet links(world, {.latency = 20us});   Net net(links.attach(rank));
 #pragma once
@@ -15,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/net.hpp"
+#include "runtime/io/net.hpp"
 #include "runtime/sim/sim_world.hpp"
 
 namespace tandem {

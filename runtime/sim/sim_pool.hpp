@@ -1,9 +1,11 @@
-// runtime/sim/sim_pool.hpp — the threads of a CpuPool in a simulated world: its chunks run in virtual time.
+// runtime/sim/sim_pool.hpp — the threads of a CpuPool in a simulated world: its chunks run in
+// virtual time.
 //
-// Each worker takes the next chunk after a time drawn from the seed, so chunks of one job end in any order.
-// Lives as long as its pool.
+// Each worker takes the next chunk after a time drawn from the seed, so chunks of one job end in
+// any order. Lives as long as its pool.
 //
-//   SimPool workers(world, rank, {.threads = 3});   CpuPool pool(world.loop(rank), {.threads = 3, .driver = &workers});
+//   SimPool workers(world, rank, {.threads = 3});   CpuPool pool(world.loop(rank), {.threads = 3,
+//   .driver = &workers});
 #pragma once
 
 #include <vector>

@@ -1,13 +1,16 @@
-// runtime/sim/sim_world.hpp — N ranks in one thread, in virtual time, from one seed: the same seed is the same execution.
+// runtime/sim/sim_world.hpp — N ranks in one thread, in virtual time, from one seed: the same seed
+// is the same execution.
 //
-// Each rank has an EventLoop of its own, so everything that ranks do to each other takes the paths it takes between
-// threads. run() picks, again and again, one rank that has something to do, lets it run a few operations and charges it
-// virtual time; when nobody has anything to do, the clock jumps to the next event. What the world does to the ranks
-// (deliveries, completions of disks, devices and pools, deaths) are events on its agenda: after().
-// What may differ between two real executions is drawn from the seed: which rank goes on, how long everything takes, and
-// which of two simultaneous events comes first. What is promised (a loop's queue, a channel) is kept.
-// Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event refers to lives until the
-// event is due or the world is gone. Teardown: end the ranks' scopes in the world, then destroy them, then the world.
+// Each rank has an EventLoop of its own, so everything that ranks do to each other takes the paths
+// it takes between threads. run() picks, again and again, one rank that has something to do, lets
+// it run a few operations and charges it virtual time; when nobody has anything to do, the clock
+// jumps to the next event. What the world does to the ranks (deliveries, completions of disks,
+// devices and pools, deaths) are events on its agenda: after(). What may differ between two real
+// executions is drawn from the seed: which rank goes on, how long everything takes, and which of
+// two simultaneous events comes first. What is promised (a loop's queue, a channel) is kept. Thread
+// rule: everything on the thread that made it, and no loop runs on it. Whatever an event refers to
+// lives until the event is due or the world is gone. Teardown: end the ranks' scopes in the world,
+// then destroy them, then the world.
 //
 //   SimWorld world({.seed = 7, .ranks = 4});
 //   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);
@@ -22,8 +25,8 @@
 
 #include "runtime/clock.hpp"
 #include "runtime/event_loop.hpp"
-#include "runtime/random.hpp"
 #include "runtime/sim/sim_log.hpp"
+#include "runtime/util/random.hpp"
 
 namespace tandem {
 
@@ -63,10 +66,12 @@ class SimWorld {
     log_.add({elapsed().count(), what, rank, a, b});
   }
 
-  /// Calls `event` for `rank` after `delay` of virtual time (with the rank's loop not running). A dead rank's events wait.
+  /// Calls `event` for `rank` after `delay` of virtual time (with the rank's loop not running). A
+  /// dead rank's events wait.
   void after(Duration delay, std::uint32_t rank, std::function<void()> event);
 
-  // ---- what a rank may suffer ----------------------------------------------------------------------
+  // ---- what a rank may suffer
+  // ----------------------------------------------------------------------
   /// Its operations take `factor` times as long from now on.
   void slow_down(std::uint32_t rank, double factor) noexcept;
   /// It gets no time for a while.
@@ -76,7 +81,8 @@ class SimWorld {
   [[nodiscard]] bool alive(std::uint32_t rank) const noexcept { return ranks_[rank]->alive; }
   /// Called with the rank that died.
   void on_death(std::function<void(std::uint32_t)> listener);
-  /// After the survivors have ended: a dead rank gets time again, so that its tasks can end and its memory be freed.
+  /// After the survivors have ended: a dead rank gets time again, so that its tasks can end and its
+  /// memory be freed.
   void bury(std::uint32_t rank);
 
  private:

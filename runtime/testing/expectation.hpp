@@ -1,6 +1,8 @@
-// runtime/testing/expectation.hpp — the sentences of the test kit: kit.expect<Note>().from("writer").to(book).with(fits);
+// runtime/testing/expectation.hpp — the sentences of the test kit:
+// kit.expect<Note>().from("writer").to(book).with(fits);
 //
-// Carried out when the sentence ends (at its semicolon), or where its truth is asked for. See test_kit.hpp.
+// Carried out when the sentence ends (at its semicolon), or where its truth is asked for. See
+// test_kit.hpp.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,9 @@
-// runtime/testing/gtest.hpp — the test kit as a GoogleTest fixture: what goes otherwise than a sentence says fails the test
-// at that line. Header only; needs GoogleTest, the library does not.
+// runtime/testing/gtest.hpp — the test kit as a GoogleTest fixture: what goes otherwise than a
+// sentence says fails the test at that line. Header only; needs GoogleTest, the library does not.
 //
 //   struct BookTest : TestKitFixture {};
-//   TEST_F(BookTest, TakesNotes) { auto& book = kit.make<Book>();  ...  kit.expect<Note>().to(book); }
+//   TEST_F(BookTest, TakesNotes) { auto& book = kit.make<Book>();  ... kit.expect<Note>().to(book);
+//   }
 #pragma once
 
 #include <string>

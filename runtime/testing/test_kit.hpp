@@ -1,24 +1,25 @@
-// runtime/testing/test_kit.hpp — a loop in a test's hand: no threads, no real time; every message waits until the test
-// delivers, drops or reorders it, and timers fire when the test advances the clock.
+// runtime/testing/test_kit.hpp — a loop in a test's hand: no threads, no real time; every message
+// waits until the test delivers, drops or reorders it, and timers fire when the test advances the
+// clock.
 //
 //   TestKit kit;
 //   auto& book = kit.make<Book>("book");                             // an actor that the kit owns
 //   kit.spawn("writer", &write_two, book.address());
 //   kit.expect<Note>().from("writer").to(book).with([](const Note& n) { return n.value == 1; });
-//   auto sum = kit.start("asker", &ask_sum, book.address());         // a task whose result is wanted
-//   kit.expect<Sum>().to(book);                                      // an ask is a message; its answer comes by itself
-//   EXPECT_EQ(sum.get(), 1);
+//   auto sum = kit.start("asker", &ask_sum, book.address());         // a task whose result is
+//   wanted kit.expect<Sum>().to(book);                                      // an ask is a message;
+//   its answer comes by itself EXPECT_EQ(sum.get(), 1);
 //
-// expect    the next message for that target (without to(): of all) is an M, by that sender, that fits: it is delivered
-// allow     the same, if it is so: `if (kit.allow<Note>().to(book)) ...`
+// expect    the next message for that target (without to(): of all) is an M, by that sender, that
+// fits: it is delivered allow     the same, if it is so: `if (kit.allow<Note>().to(book)) ...`
 // disallow  no such message waits anywhere
 // prepone, postpone   the first such message becomes its target's next, or last
 // drop      the first such message is bounced: its credit comes back, an asker gets ActorClosed
-// A statement is complete at its semicolon, and everything that can run then has run: the tasks sit in their awaits, the
-// messages they sent wait. What does not fit calls the failure handler, with the line of the statement and what waits
-// instead; without a handler (gtest.hpp has one) it throws TestKit::Unexpected.
-// Thread rule: of one thread, outside of tasks. Ownership: actors of make() die with the kit; others are started in scope()
-// and die after finish().
+// A statement is complete at its semicolon, and everything that can run then has run: the tasks sit
+// in their awaits, the messages they sent wait. What does not fit calls the failure handler, with
+// the line of the statement and what waits instead; without a handler (gtest.hpp has one) it throws
+// TestKit::Unexpected. Thread rule: of one thread, outside of tasks. Ownership: actors of make()
+// die with the kit; others are started in scope() and die after finish().
 #pragma once
 
 #include <deque>
@@ -53,11 +54,12 @@ class TestKit : private MailTap {
   TestKit& operator=(const TestKit&) = delete;
 
   void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
-  /// Ends everything: drops what waits, stops the scope and runs until it is empty. What does not end is a failure. Tasks
-  /// that failed are none (see failures()). The destructor does it, too.
+  /// Ends everything: drops what waits, stops the scope and runs until it is empty. What does not
+  /// end is a failure. Tasks that failed are none (see failures()). The destructor does it, too.
   void finish(Where where = Where::current());
 
-  // ---- the system under test -----------------------------------------------------------------------
+  // ---- the system under test
+  // -----------------------------------------------------------------------
   template <class A, class... Args>
   A& make(Args&&... args) {
     auto owned = std::make_shared<A>(std::forward<Args>(args)...);
@@ -86,7 +88,8 @@ class TestKit : private MailTap {
     return scope_.failures();
   }
 
-  // ---- messages ------------------------------------------------------------------------------------
+  // ---- messages
+  // ------------------------------------------------------------------------------------
   template <class M>
   [[nodiscard("complete at the semicolon")]] Expectation<M, Verb::kAllow> allow(
       Where where = Where::current()) {
@@ -112,7 +115,8 @@ class TestKit : private MailTap {
   Expectation<M, Verb::kDrop> drop(Where where = Where::current()) {
     return {*this, where};
   }
-  /// All that wait, in an order that `seed` decides (also across one sender's messages to one target).
+  /// All that wait, in an order that `seed` decides (also across one sender's messages to one
+  /// target).
   void reorder(std::uint64_t seed);
   /// Delivers the message that waits longest; false: none does.
   bool run_one();
@@ -122,11 +126,13 @@ class TestKit : private MailTap {
   /// One line for each message that waits, the oldest first: "  1. Note from writer to book".
   [[nodiscard]] std::string pending() const;
 
-  // ---- time ----------------------------------------------------------------------------------------
+  // ---- time
+  // ----------------------------------------------------------------------------------------
   /// Timers that come due within `by` fire in their order, each at its own time.
   void advance(Duration by, Where where = Where::current());
   [[nodiscard]] TimePoint now() const noexcept { return clock_.now(); }
-  /// Everything that can run without a message and without time has run when this returns. The verbs do it themselves.
+  /// Everything that can run without a message and without time has run when this returns. The
+  /// verbs do it themselves.
   void settle(Where where = Where::current());
 
  private:
@@ -156,7 +162,8 @@ template <class T>
 class TestKit::Result {
  public:
   [[nodiscard]] bool ready() const noexcept { return !outcome_->empty(); }
-  /// The value, or what the task threw; a failure (and an exception in any case) if it has not ended.
+  /// The value, or what the task threw; a failure (and an exception in any case) if it has not
+  /// ended.
   T get(Where where = Where::current()) {
     if (!ready()) {
       const std::string text = "the task has not ended; it needs a message, a timer or an event";

@@ -1,7 +1,9 @@
-// runtime/util/atomics.hpp — the atomics that the runtime's lock-free parts are written on, as a policy.
+// runtime/util/atomics.hpp — the atomics that the runtime's lock-free parts are written on, as a
+// policy.
 //
-// StdAtomics, the default everywhere, is std::atomic and a futex, at no cost. The tests put another policy in its place
-// whose every operation is a step of a model checker (tests/model/), so that what is explored is the code that runs.
+// StdAtomics, the default everywhere, is std::atomic and a futex, at no cost. The tests put another
+// policy in its place whose every operation is a step of a model checker (tests/model/), so that
+// what is explored is the code that runs.
 #pragma once
 
 #include <atomic>

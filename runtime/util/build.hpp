@@ -1,4 +1,5 @@
-// runtime/util/build.hpp — what this build is: sanitizers and debug checks, as constants instead of #ifdefs in callers.
+// runtime/util/build.hpp — what this build is: sanitizers and debug checks, as constants instead of
+// #ifdefs in callers.
 #pragma once
 
 #include "runtime/util/check.hpp"
@@ -44,7 +45,8 @@ inline constexpr bool kDebugChecks = true;
 
 }  // namespace tandem
 
-/// A check that costs too much for the hot paths of a release build: on in debug and sanitizer builds only.
+/// A check that costs too much for the hot paths of a release build: on in debug and sanitizer
+/// builds only.
 #define TANDEM_DCHECK(condition, why)       \
   do {                                      \
     if constexpr (::tandem::kDebugChecks) { \

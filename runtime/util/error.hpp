@@ -1,5 +1,6 @@
-// runtime/util/error.hpp — the one exception type that ends a program, with the exit code the user's scripts rely on.
-// Text: "[where] what, value, limit; do this": one line, no newline. Programs print it as "error: <text>" on stderr.
+// runtime/util/error.hpp — the one exception type that ends a program, with the exit code the
+// user's scripts rely on. Text: "[where] what, value, limit; do this": one line, no newline.
+// Programs print it as "error: <text>" on stderr.
 #pragma once
 
 #include <stdexcept>
@@ -44,7 +45,8 @@ class Error : public std::runtime_error {
   ErrorCategory category_;
 };
 
-/// The user's input is wrong: `throw user_error("config", "unknown key \"{}\"; did you mean \"{}\"?", key, nearest)`.
+/// The user's input is wrong: `throw user_error("config", "unknown key \"{}\"; did you mean
+/// \"{}\"?", key, nearest)`.
 template <class... Args>
 [[nodiscard]] Error user_error(std::string_view where, fmt::format_string<Args...> what,
                                Args&&... args) {

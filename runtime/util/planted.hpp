@@ -1,7 +1,8 @@
 // runtime/util/planted.hpp — bugs planted on purpose, to show that the simulator finds them.
 //
-// `if (planted(Bug::kX))` is constant false, so nothing is left of it in the product. Only the libraries that are compiled
-// with TANDEM_PLANTED_BUGS, for the simulator's test binary, can switch one on (before any rank runs).
+// `if (planted(Bug::kX))` is constant false, so nothing is left of it in the product. Only the
+// libraries that are compiled with TANDEM_PLANTED_BUGS, for the simulator's test binary, can switch
+// one on (before any rank runs).
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "tests/runtime/uncounted.hpp"
+#include "tests/support/uncounted.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TANDEM_TEST_SANITIZED 1
@@ -19,7 +19,8 @@ namespace {
 std::atomic<std::int64_t> g_allocations{0};
 }
 
-// Under a sanitizer its own operators stay, and the runtime's pools reuse nothing: there is nothing to count.
+// Under a sanitizer its own operators stay, and the runtime's pools reuse nothing: there is nothing
+// to count.
 #ifndef TANDEM_TEST_SANITIZED
 void* operator new(std::size_t bytes) {
   if (tandem::testing::t_uncounted == 0) {

@@ -1,4 +1,5 @@
-// tests/actors/allocations.hpp — how often this binary has called operator new, of any thread, fakes left out.
+// tests/actors/allocations.hpp — how often this binary has called operator new, of any thread,
+// fakes left out.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/actors/actor_world.hpp"
+#include "tests/support/actor_world.hpp"
 
 namespace tandem {
 namespace {

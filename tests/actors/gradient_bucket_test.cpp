@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "actors/arena.hpp"
-#include "tests/actors/actor_world.hpp"
-#include "tests/actors/fake_backend.hpp"
+#include "actors/memory/arena.hpp"
+#include "tests/support/actor_world.hpp"
+#include "tests/support/fake_backend.hpp"
 
 namespace tandem {
 namespace {

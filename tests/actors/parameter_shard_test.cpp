@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "actors/arena.hpp"
-#include "tests/actors/actor_world.hpp"
-#include "tests/actors/fake_backend.hpp"
+#include "actors/memory/arena.hpp"
+#include "tests/support/actor_world.hpp"
+#include "tests/support/fake_backend.hpp"
 
 namespace tandem {
 namespace {
@@ -17,7 +17,8 @@ using testing::FakeBackend;
 using testing::settle;
 using testing::World;
 
-/// One unit of 5000 elements, two slots, a backend of `world_size`; visits and their ends are driven by the test.
+/// One unit of 5000 elements, two slots, a backend of `world_size`; visits and their ends are
+/// driven by the test.
 struct ShardWorld : World {
   UnitLayout layout;
   FakeBackend backend;

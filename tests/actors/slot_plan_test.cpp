@@ -39,7 +39,8 @@ std::uint64_t next_use(const std::vector<Visit>& plan, std::size_t ticket) {
   return kNoNextUse;
 }
 
-/// Drives a plan with a shuffled order of requests and releases; returns the decisions in ticket order.
+/// Drives a plan with a shuffled order of requests and releases; returns the decisions in ticket
+/// order.
 std::vector<SlotDecision> drive(const std::vector<Visit>& plan, SlotPlan::Options options,
                                 unsigned seed) {
   std::mt19937 random(seed);
@@ -108,7 +109,8 @@ TEST(SlotPlan, EnoughSlotsAreFilledOncePerVersion) {
 }
 
 TEST(SlotPlan, EvictsTheFarthestNextUse) {
-  // Forward 0 1 2 3, backward 3 2 1 0 with three slots, one in flight: unit 0's next use is the farthest, so it goes.
+  // Forward 0 1 2 3, backward 3 2 1 0 with three slots, one in flight: unit 0's next use is the
+  // farthest, so it goes.
   const auto plan = training_plan(4, 1);
   const auto decisions = drive(plan, {.slots = 3, .max_in_flight = 1, .max_ahead = 4}, 2);
   const std::vector<bool> resident = {false, false, false, false, true, true, true, false};

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "actors/arena.hpp"
+#include "actors/memory/arena.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/actors/actor_world.hpp"
+#include "tests/support/actor_world.hpp"
 
 namespace tandem {
 namespace {

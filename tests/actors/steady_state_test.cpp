@@ -1,17 +1,17 @@
-// All actors of a rank together, as a training step uses them: the result equals plain loops over the same numbers, and
-// after warm-up no message costs an allocation.
+// All actors of a rank together, as a training step uses them: the result equals plain loops over
+// the same numbers, and after warm-up no message costs an allocation.
 #include <cmath>
 #include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "actors/arena.hpp"
-#include "actors/cpu_optimizer.hpp"
 #include "actors/data_prefetch.hpp"
 #include "actors/gradient_bucket.hpp"
-#include "tests/actors/actor_world.hpp"
+#include "actors/memory/arena.hpp"
+#include "actors/optimizer/cpu_optimizer.hpp"
 #include "tests/actors/allocations.hpp"
+#include "tests/support/actor_world.hpp"
 
 namespace tandem {
 namespace {
@@ -116,7 +116,8 @@ struct Rank : World {
     prefetch.start(scope);
   }
 
-  /// Forward only looks at the weights; backward writes gradients of them. The next step's forward overlaps the updates.
+  /// Forward only looks at the weights; backward writes gradients of them. The next step's forward
+  /// overlaps the updates.
   static Task<double> train_step(Rank* rank) {
     const int batch = *co_await rank->prefetch.address().ask(NextBatch<int>{});
     const std::uint64_t first_ticket = rank->step * kVisits;
@@ -244,7 +245,8 @@ TEST(ActorsTogether, NoAllocationPerMessageAfterWarmUp) {
   const std::int64_t before = testing::allocations();
   rank.loop.run(train, &rank, 200);
   const std::int64_t allocations = testing::allocations() - before;
-  // 200 steps are some 20,000 messages. What may still grow once: a queue that was never as full before.
+  // 200 steps are some 20,000 messages. What may still grow once: a queue that was never as full
+  // before.
   EXPECT_LT(allocations, 20) << "in 200 steps";
 }
 

@@ -1,4 +1,4 @@
-"""Runs torch.optim on the numbers of a folder, for tests/actors/optimizer_step_test.cpp.
+"""Runs torch.optim on the numbers of a folder, for tests/actors/kernels/update/optimizer_step_test.cpp.
 
 The folder holds cases.json (a list of {"name", "optimizer", "arguments"}), start.bin (fp32 parameters) and gradients.bin
 (fp32, step after step). Writes NAME.bin for each case: after each step the parameters, then the optimizer's state.

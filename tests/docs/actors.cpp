@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: actors, mailboxes, asking. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: actors, mailboxes, asking. tools/docs_in_step.py keeps the page
+// equal to this.
 #include <deque>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Snippets of docs/runtime.md: several tasks at once, and tasks with a deadline. tools/docs_in_step.py keeps the page equal
-// to this.
+// Snippets of docs/runtime.md: several tasks at once, and tasks with a deadline.
+// tools/docs_in_step.py keeps the page equal to this.
 #include <chrono>
 #include <string>
 #include <utility>

@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: quick start, tasks, scopes, stopping. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: quick start, tasks, scopes, stopping. tools/docs_in_step.py keeps
+// the page equal to this.
 #include <cstdio>
 #include <stdexcept>
 #include <string>

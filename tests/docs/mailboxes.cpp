@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: what happens at a full mailbox. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: what happens at a full mailbox. tools/docs_in_step.py keeps the page
+// equal to this.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ struct Abort {
   static constexpr bool kControl = true;  // needs no credit and overtakes the others
 };
 
-/// Shows how far something is. Only the newest state matters, so newer messages replace those that wait.
+/// Shows how far something is. Only the newest state matters, so newer messages replace those that
+/// wait.
 struct Display : tandem::Actor<Display, Progress, Abort> {
   static constexpr tandem::WhenFull kWhenFull = tandem::WhenFull::kCoalesce;
   static bool coalesce(Progress& waiting, Progress&& newer) {

@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: threads, files, time, traces. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: threads, files, time, traces. tools/docs_in_step.py keeps the page
+// equal to this.
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
@@ -13,7 +14,7 @@
 #include <tandem/runtime/compute_lane.hpp>
 #include <tandem/runtime/cpu_pool.hpp>
 #include <tandem/runtime/event_loop.hpp>
-#include <tandem/runtime/file_io.hpp>
+#include <tandem/runtime/io/file_io.hpp>
 #include <tandem/runtime/sleep.hpp>
 #include <tandem/runtime/trace.hpp>
 

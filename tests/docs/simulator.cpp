@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: the simulator and the device. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: the simulator and the device. tools/docs_in_step.py keeps the page
+// equal to this.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 #include <gtest/gtest.h>
 #include <tandem/runtime/device/sim_device.hpp>
-#include <tandem/runtime/net.hpp>
+#include <tandem/runtime/io/net.hpp>
 #include <tandem/runtime/scope.hpp>
 #include <tandem/runtime/sim/sim_net.hpp>
 #include <tandem/runtime/sim/sim_world.hpp>
@@ -37,7 +38,8 @@ Task<> pass_on(tandem::Net* net, std::uint32_t ranks, std::uint32_t* result) {
   }
 }
 
-/// The number that comes back to rank 0; every seed is another order of events, the same one each time.
+/// The number that comes back to rank 0; every seed is another order of events, the same one each
+/// time.
 std::uint32_t around(std::uint64_t seed, std::uint32_t ranks) {
   tandem::SimWorld world({.seed = seed, .ranks = ranks});
   tandem::SimNet links(world, {.latency = 20us});

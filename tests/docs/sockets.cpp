@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: sockets and signals. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: sockets and signals. tools/docs_in_step.py keeps the page equal to
+// this.
 #include <csignal>
 #include <string>
 

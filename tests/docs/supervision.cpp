@@ -1,15 +1,16 @@
-// Snippets of docs/runtime.md: parents and children, watching, shutting down. tools/docs_in_step.py keeps the page equal.
+// Snippets of docs/runtime.md: parents and children, watching, shutting down. tools/docs_in_step.py
+// keeps the page equal.
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <tandem/runtime/actor.hpp>
-#include <tandem/runtime/children.hpp>
 #include <tandem/runtime/event_loop.hpp>
-#include <tandem/runtime/monitor.hpp>
 #include <tandem/runtime/scope.hpp>
-#include <tandem/runtime/shutdown.hpp>
+#include <tandem/runtime/supervision/children.hpp>
+#include <tandem/runtime/supervision/monitor.hpp>
+#include <tandem/runtime/supervision/shutdown.hpp>
 
 namespace {
 

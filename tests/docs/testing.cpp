@@ -1,4 +1,5 @@
-// Snippets of docs/runtime.md: testing with the kit. tools/docs_in_step.py keeps the page equal to this.
+// Snippets of docs/runtime.md: testing with the kit. tools/docs_in_step.py keeps the page equal to
+// this.
 #include <gtest/gtest.h>
 #include <tandem/runtime/actor.hpp>
 #include <tandem/runtime/testing/gtest.hpp>

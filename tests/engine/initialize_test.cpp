@@ -14,7 +14,7 @@
 #include "runtime/actor.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/engine/toy_training.hpp"
+#include "tests/support/toy_training.hpp"
 
 namespace tandem {
 namespace {

@@ -1,5 +1,6 @@
-// finetune_zero3 on bad input: one line on stderr, the right exit code, nothing left that looks whole.
-#include "engine/device_choice.hpp"
+// finetune_zero3 on bad input: one line on stderr, the right exit code, nothing left that looks
+// whole.
+#include "engine/device/device_choice.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {

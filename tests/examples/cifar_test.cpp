@@ -4,10 +4,10 @@
 
 #include <ATen/ATen.h>
 
-#include "examples/support/accuracy.hpp"
-#include "examples/support/cifar_report.hpp"
-#include "examples/support/plain_net.hpp"
-#include "examples/support/png.hpp"
+#include "examples/support/cifar/accuracy.hpp"
+#include "examples/support/cifar/plain_net.hpp"
+#include "examples/support/cifar/png.hpp"
+#include "examples/support/cifar/report.hpp"
 #include "models/cifar/net.hpp"
 #include "models/io/safetensors.hpp"
 #include "tests/examples/trainer_fixture.hpp"
@@ -235,7 +235,8 @@ TEST_F(Cifar, DamagedDataIsOneLine) {
   expect_refused(tutorial(flags), {"record 7", "label 17"});
 }
 
-// ---- accuracy ------------------------------------------------------------------------------------
+// ---- accuracy
+// ------------------------------------------------------------------------------------
 
 CifarImages numbered(std::int64_t count) {
   CifarImages images;
@@ -317,7 +318,8 @@ TEST(Accuracy, TheExamplesLines) {
   counts.correct[1] = 9;
   const auto lines = example_accuracy_lines(counts);
   ASSERT_EQ(lines.size(), 11U);
-  // What Python prints for f"{2000} test images: {54.45 : .0f} %" and f"{'car' : >5s} : {4.5 : 2.0f} %".
+  // What Python prints for f"{2000} test images: {54.45 : .0f} %" and f"{'car' : >5s} : {4.5
+  // : 2.0f} %".
   EXPECT_EQ(lines[0], "Accuracy of the network on the 2000 test images:  54 %");
   EXPECT_EQ(lines[1], "Accuracy of plane :  60 %");
   EXPECT_EQ(lines[2], "Accuracy of   car :  4 %");
@@ -337,7 +339,8 @@ TEST(Accuracy, RunningLossStartsAnewWithEachEpoch) {
   EXPECT_EQ(running.mean(), 6);
 }
 
-// ---- pictures ------------------------------------------------------------------------------------
+// ---- pictures
+// ------------------------------------------------------------------------------------
 
 class Png : public TrainerTest {};
 
@@ -411,7 +414,8 @@ TEST_F(Png, TheGridShowsPicturesLabelsAndAnswers) {
   EXPECT_GT(red, 5 * green);  // 3 of 32 labels are cats
 }
 
-// ---- the plain loop ------------------------------------------------------------------------------
+// ---- the plain loop
+// ------------------------------------------------------------------------------
 
 TEST_F(Cifar, TheTutorialsTraceLossesAndWeights) {
   const fs::path shared = kShared;

@@ -1,5 +1,5 @@
-// Mixtures of experts through finetune_zero3: the same digits whatever the stage, ranks, schedule and units, and a model
-// that Transformers loads.
+// Mixtures of experts through finetune_zero3: the same digits whatever the stage, ranks, schedule
+// and units, and a model that Transformers loads.
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {

@@ -90,7 +90,8 @@ TEST_F(Finetune, ASimulatedDeviceIsAsSlowAndAsLargeAsItIsDescribed) {
   EXPECT_GT(bytes, 0);
   EXPECT_LE(bytes, 64'000'000);
   EXPECT_EQ(column("sim", "peak_device_bytes")[1], std::to_string(bytes));
-  // 20 GFLOP/s are the lid on what the example's formula can come to; it counts no more than the segments do.
+  // 20 GFLOP/s are the lid on what the example's formula can come to; it counts no more than the
+  // segments do.
   EXPECT_LE(std::stod(column("sim", "tflops")[1]), 20e-3);
 }
 

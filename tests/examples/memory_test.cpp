@@ -1,4 +1,5 @@
-// The memory plan of real runs: predicted beside measured, and a run that does not fit ends before it begins.
+// The memory plan of real runs: predicted beside measured, and a run that does not fit ends before
+// it begins.
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {

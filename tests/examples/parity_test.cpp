@@ -1,4 +1,5 @@
-// `tandem parity` on every reference folder: logits, gradients, training traces and final weights through the real engine.
+// `tandem parity` on every reference folder: logits, gradients, training traces and final weights
+// through the real engine.
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {

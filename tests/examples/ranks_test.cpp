@@ -1,5 +1,5 @@
-// The trainers on several ranks, as launchers start them: the same digits however the work is shared, and an end in time
-// with the guilty rank named when one of them fails.
+// The trainers on several ranks, as launchers start them: the same digits however the work is
+// shared, and an end in time with the guilty rank named when one of them fails.
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -45,7 +45,8 @@ class Ranks : public TrainerTest {
     return all;
   }
 
-  /// One rank of two, started by hand with the variables of torchrun; stdout and stderr go to files by `name`.
+  /// One rank of two, started by hand with the variables of torchrun; stdout and stderr go to files
+  /// by `name`.
   pid_t start(const std::string& name, int rank, const std::string& variables,
               const std::string& more) {
     const std::string command = fmt::format(

@@ -1,5 +1,6 @@
-// Each family against Transformers: a small checkpoint with reference outputs made by tools/make_reference.py, `tandem parity`
-// on it, then fine-tuning it, and Transformers on what was saved.
+// Each family against Transformers: a small checkpoint with reference outputs made by
+// tools/make_reference.py, `tandem parity` on it, then fine-tuning it, and Transformers on what was
+// saved.
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -19,7 +20,8 @@ class References : public TrainerTest, public testing::WithParamInterface<Refere
     if (!has_transformers()) {
       GTEST_SKIP() << "no Python with transformers in .venv";
     }
-    // Few steps: the traces of 20 are the same code. The vocabulary is that of the demo's tokenizer.
+    // Few steps: the traces of 20 are the same code. The vocabulary is that of the demo's
+    // tokenizer.
     const Finished made = shell(
         fmt::format("'{}' '{}/tools/make_reference.py' --out '{}' --steps 3 --set vocab_size=768 "
                     "--set eos_token_id=767 {}",

@@ -1,4 +1,5 @@
-// tests/examples/trainer_fixture.hpp — runs the real programs as a user does: a command line, files, an exit code.
+// tests/examples/trainer_fixture.hpp — runs the real programs as a user does: a command line,
+// files, an exit code.
 #pragma once
 
 #include <cstdlib>
@@ -16,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/python.hpp"
+#include "tests/support/python.hpp"
 
 namespace tandem {
 

@@ -1,4 +1,5 @@
-// The example program embed_runtime, run as a user runs it: its table against sums made here, its errors, its deadline.
+// The example program embed_runtime, run as a user runs it: its table against sums made here, its
+// errors, its deadline.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -169,8 +170,8 @@ TEST_F(EmbedRuntimeTest, ADeadlineGivesAPartOfTheResult) {
 }
 
 TEST_F(EmbedRuntimeTest, ASignalEndsItInOrder) {
-  // How long it takes to start and to read is the machine's business: try later when it was not listening yet, and with
-  // a longer file when it was done already.
+  // How long it takes to start and to read is the machine's business: try later when it was not
+  // listening yet, and with a longer file when it was done already.
   ASSERT_EQ(run(path("log.csv"), "--generate 500000").code, 0);
   Finished stopped;
   double seconds = 0.1;

@@ -1,21 +1,29 @@
-// tests/model/checker.hpp — runs a small concurrent program in every way its atomic steps may interleave.
+// tests/model/checker.hpp — runs a small concurrent program in every way its atomic steps may
+// interleave.
 //
-// Depth-first and stateless: each execution runs the threads (fibers) from the start; before each atomic operation the
-// checker chooses who goes on, and for a load also which value it sees. Left out is only what another execution covers:
-// orders that differ in steps that commute (different locations, or two loads; by sleep sets), and an old value that a load
-// would have found as the newest one, had it come earlier (nothing of its thread stood in between).
+// Depth-first and stateless: each execution runs the threads (fibers) from the start; before each
+// atomic operation the checker chooses who goes on, and for a load also which value it sees. Left
+// out is only what another execution covers: orders that differ in steps that commute (different
+// locations, or two loads; by sleep sets), and an old value that a load would have found as the
+// newest one, had it come earlier (nothing of its thread stood in between).
 //
 // What is modelled, of C++20's memory model:
-// - per location a modification order. It is the order in which stores are executed: a store never slips in before an
-//   earlier one. Loads may see any store that coherence and happens-before allow, however old (store buffering, stale
-//   relaxed reads, messages seen without what was written before them).
-// - release, acquire, release sequences through read-modify-writes, by vector clocks. seq_cst is not
-//   modelled (nothing here uses it). Read-modify-writes see the newest value; compare_exchange_weak never fails spuriously.
-// - plain memory (Plain<T>): two accesses of which one writes, not ordered by happens-before, are a data race: found.
-// - a futex: wait and wake are steps; a wake releases the longest waiter. All threads blocked is a deadlock: found.
+// - per location a modification order. It is the order in which stores are executed: a store never
+// slips in before an
+//   earlier one. Loads may see any store that coherence and happens-before allow, however old
+//   (store buffering, stale relaxed reads, messages seen without what was written before them).
+// - release, acquire, release sequences through read-modify-writes, by vector clocks. seq_cst is
+// not
+//   modelled (nothing here uses it). Read-modify-writes see the newest value; compare_exchange_weak
+//   never fails spuriously.
+// - plain memory (Plain<T>): two accesses of which one writes, not ordered by happens-before, are a
+// data race: found.
+// - a futex: wait and wake are steps; a wake releases the longest waiter. All threads blocked is a
+// deadlock: found.
 // - an atomic used after its destruction: found.
-// Not modelled: load buffering (a load never sees a later store), spurious wakes, fences, time. A thread that has seen an
-// old value of a location sees the newest one at its next load of it, so that waiting loops end.
+// Not modelled: load buffering (a load never sees a later store), spurious wakes, fences, time. A
+// thread that has seen an old value of a location sees the newest one at its next load of it, so
+// that waiting loops end.
 //
 //   Result r = explore([](Execution& run) { auto s = std::make_shared<State>();
 //                                           run.thread([s] { ... });  run.thread([s] { ... });
@@ -38,7 +46,8 @@ struct Result {
 
 class Execution {
  public:
-  /// At most kMostThreads. Locals of `body` that are alive when a failure is found are not destroyed: keep them trivial.
+  /// At most kMostThreads. Locals of `body` that are alive when a failure is found are not
+  /// destroyed: keep them trivial.
   void thread(std::function<void()> body);
   /// After all threads have ended, and ordered after them.
   void at_end(std::function<void()> body);
@@ -53,7 +62,8 @@ Result explore(const std::function<void(Execution&)>& setup,
 /// Of an execution: ends it, and the exploration, when `condition` is false.
 void check(bool condition, const char* what);
 
-/// Inside a loop that waits by loading one atomic: goes on when that atomic has changed since the load.
+/// Inside a loop that waits by loading one atomic: goes on when that atomic has changed since the
+/// load.
 void pause();
 
 }  // namespace tandem::model

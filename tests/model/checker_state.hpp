@@ -1,4 +1,5 @@
-// tests/model/checker_state.hpp — what the model checker keeps: the tree of choices, and one execution's threads and memory.
+// tests/model/checker_state.hpp — what the model checker keeps: the tree of choices, and one
+// execution's threads and memory.
 //
 // checker.cpp goes through the tree; memory.cpp says what the operations on memory do. Internal.
 #pragma once
@@ -79,7 +80,8 @@ struct Thread {
   bool finished = true;
 };
 
-// One choice of the execution: who goes on (a set of threads), or which store a load sees (a count).
+// One choice of the execution: who goes on (a set of threads), or which store a load sees (a
+// count).
 struct Choice {
   bool of_thread;
   unsigned options;  // bits, or how many

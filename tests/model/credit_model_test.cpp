@@ -9,8 +9,9 @@
 namespace tandem::model {
 namespace {
 
-// Two senders with one credit between them: who gets it writes the one slot and pushes; the consumer reads the slot and
-// gives the credit back. It closes at some time, and knows then how many messages are still to come.
+// Two senders with one credit between them: who gets it writes the one slot and pushes; the
+// consumer reads the slot and gives the credit back. It closes at some time, and knows then how
+// many messages are still to come.
 template <template <class> class Credits, class Atomics, int kTakes, int kTries>
 struct CreditProgram {
   static void build(Execution& run) {

@@ -1,7 +1,8 @@
-// tests/model/fiber.hpp — one stack of its own, entered and left by hand: the threads that the model checker runs.
+// tests/model/fiber.hpp — one stack of its own, entered and left by hand: the threads that the
+// model checker runs.
 //
-// Tells AddressSanitizer about each switch; not for ThreadSanitizer (tests/CMakeLists.txt says why).
-// Thread rule: all fibers of a checker run on one thread.
+// Tells AddressSanitizer about each switch; not for ThreadSanitizer (tests/CMakeLists.txt says
+// why). Thread rule: all fibers of a checker run on one thread.
 #pragma once
 
 #include <functional>
@@ -20,8 +21,8 @@ class Fiber {
   /// The fiber that stands for the thread it is called on.
   static std::unique_ptr<Fiber> of_this_thread();
 
-  /// From the next switch on it runs `body`, from its beginning; what ran on it before is forgotten.
-  /// `body` must not return: it switches away for good.
+  /// From the next switch on it runs `body`, from its beginning; what ran on it before is
+  /// forgotten. `body` must not return: it switches away for good.
   void restart(void (*body)());
   void switch_to(Fiber& other);
 

@@ -1,7 +1,8 @@
-// tests/model/flawed_inbox.hpp — the inbox once more, with one mistake at a time, to see that the model checker finds it.
+// tests/model/flawed_inbox.hpp — the inbox once more, with one mistake at a time, to see that the
+// model checker finds it.
 #pragma once
 
-#include "runtime/op.hpp"
+#include "runtime/detail/op.hpp"
 
 namespace tandem::model {
 

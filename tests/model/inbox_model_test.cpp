@@ -28,7 +28,8 @@ using Inbox = BasicMpscInbox<A, N>;
 template <class A>
 using Wakes = BasicWakeCounter<A>;
 
-// ---- the checker itself, on textbook programs ----------------------------------------------------
+// ---- the checker itself, on textbook programs
+// ----------------------------------------------------
 struct Two {
   Atomic<int> x{0};
   Atomic<int> y{0};
@@ -126,7 +127,8 @@ TEST(ModelChecker, FindsALostUpdateADeadlockAndAUseAfterTheEnd) {
 }
 
 TEST(ModelChecker, CountsInterleavingsUpToCommutingSteps) {
-  // Three threads with two increments of one counter each: 6! / (2! 2! 2!) orders, none of which commute.
+  // Three threads with two increments of one counter each: 6! / (2! 2! 2!) orders, none of which
+  // commute.
   expect_correct(explore([](Execution& run) {
                    auto s = std::make_shared<Two>();
                    for (int i = 0; i < 3; ++i) {
@@ -139,7 +141,8 @@ TEST(ModelChecker, CountsInterleavingsUpToCommutingSteps) {
                  90);
 }
 
-// ---- the runtime's protocols ---------------------------------------------------------------------
+// ---- the runtime's protocols
+// ---------------------------------------------------------------------
 TEST(InboxModel, ALoopLosesNothingAndIsWokenOncePerSleep) {
   expect_correct(explore(&LoopProgram<Inbox, ModelAtomics, Sleep, 1, 1>::build), 1000);
 }
@@ -152,7 +155,8 @@ TEST(InboxModel, ALaneLosesNothing) {
   expect_correct(explore(&LaneProgram<Inbox, Wakes, ModelAtomics, 1>::build), 100);
 }
 
-// ---- teeth: each flaw is found -------------------------------------------------------------------
+// ---- teeth: each flaw is found
+// -------------------------------------------------------------------
 template <Flaw kFlaw>
 struct With {
   template <class A, class N>

@@ -1,25 +1,28 @@
-// tests/model/inbox_program.hpp — the runtime's inbox protocols as small programs for the model checker.
+// tests/model/inbox_program.hpp — the runtime's inbox protocols as small programs for the model
+// checker.
 //
-// The inbox, the sleep, the wakes owed and the wake counter are the runtime's own templates; a test puts a flawed one in
-// the place of one of them.
+// The inbox, the sleep, the wakes owed and the wake counter are the runtime's own templates; a test
+// puts a flawed one in the place of one of them.
 #pragma once
 
 #include <memory>
 #include <new>
 
-#include "runtime/util/mpsc_inbox.hpp"
+#include "runtime/detail/mpsc_inbox.hpp"
 #include "runtime/util/wake_counter.hpp"
 #include "tests/model/memory.hpp"
 
 namespace tandem::model {
 
-/// A message, or a completion: its payload is written before the push and belongs to the consumer afterwards.
+/// A message, or a completion: its payload is written before the push and belongs to the consumer
+/// afterwards.
 struct Node {
   Plain<Node*> next;
   Plain<int> payload;
 };
 
-/// Asio's io_context as the loop uses it: stop() lasts until restart(), run_one() returns once stopped. Its mutex orders.
+/// Asio's io_context as the loop uses it: stop() lasts until restart(), run_one() returns once
+/// stopped. Its mutex orders.
 struct Reactor {
   void restart() { (void)stopped.exchange(0, std::memory_order_acq_rel); }
   void stop() {
@@ -56,7 +59,8 @@ struct Received {
   int count = 0;
 };
 
-/// Two threads push kFirst and kSecond nodes into a loop, which takes them, sleeps in its reactor, and dies at the end.
+/// Two threads push kFirst and kSecond nodes into a loop, which takes them, sleeps in its reactor,
+/// and dies at the end.
 template <template <class, class> class Inbox, class Atomics, class SleepRule, int kFirst,
           int kSecond>
 struct LoopProgram {

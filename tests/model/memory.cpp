@@ -62,8 +62,8 @@ std::uint64_t Checker::load(Location& location, std::memory_order order) {
       oldest = std::max(oldest, load.store);
     }
   }
-  // An old value that was still the newest when this thread did its step before is left out: there is an execution in which
-  // the load comes right before the store that replaced it.
+  // An old value that was still the newest when this thread did its step before is left out: there
+  // is an execution in which the load comes right before the store that replaced it.
   std::size_t old_values = 0;
   if (on_thread() && !location.saw_old[self]) {
     while (oldest + old_values < newest &&

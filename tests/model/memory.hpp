@@ -1,7 +1,8 @@
-// tests/model/memory.hpp — the memory that a modelled program runs on: atomics, plain variables, a futex.
+// tests/model/memory.hpp — the memory that a modelled program runs on: atomics, plain variables, a
+// futex.
 //
-// ModelAtomics stands in for runtime/util/atomics.hpp's StdAtomics. Weakened<...> is the same with an order taken away, to
-// see that the checker misses it. The semantics are those of checker.hpp.
+// ModelAtomics stands in for runtime/util/atomics.hpp's StdAtomics. Weakened<...> is the same with
+// an order taken away, to see that the checker misses it. The semantics are those of checker.hpp.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@ Location* new_location(std::uint64_t value);
 void end_location(Location* location) noexcept;
 std::uint64_t load(Location* location, std::memory_order order) noexcept;
 void store(Location* location, std::uint64_t value, std::memory_order order) noexcept;
-/// One step: reads the newest value; when `change(value, argument)` says so, writes what it left in `value`.
+/// One step: reads the newest value; when `change(value, argument)` says so, writes what it left in
+/// `value`.
 using Change = bool (*)(std::uint64_t& value, void* argument);
 std::uint64_t read_modify_write(Location* location, std::memory_order success,
                                 std::memory_order failure, Change change, void* argument) noexcept;

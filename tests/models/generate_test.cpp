@@ -1,4 +1,5 @@
-// What is drawn from logits: the most likely token, or one of the likely ones, the same for the same seed.
+// What is drawn from logits: the most likely token, or one of the likely ones, the same for the
+// same seed.
 #include "models/generate.hpp"
 
 #include <cmath>
@@ -62,7 +63,8 @@ TEST(Generate, TheSameSeedDrawsTheSame) {
   EXPECT_GT(others, 20);
 }
 
-/// Small models whose continuation differs from the whole if a position, a window or a frequency is off.
+/// Small models whose continuation differs from the whole if a position, a window or a frequency is
+/// off.
 constexpr std::string_view kGpt2 = R"({
   "model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0,
   "resid_pdrop": 0.0, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64, "vocab_size": 97,

@@ -174,7 +174,8 @@ TEST_F(ActorTest, ADroppedOrFailedReplyFailsTheAsker) {
   EXPECT_FALSE(book.ended());
 }
 
-// ---- order, bounds, credits ----------------------------------------------------------------------
+// ---- order, bounds, credits
+// ----------------------------------------------------------------------
 TEST_F(ActorTest, KeepsTheOrderOfOneSender) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(book.address().try_send(Note{i}), SendResult::kSent);
@@ -300,7 +301,8 @@ TEST(Mailbox, IsExactFromManyThreads) {
   loop.run(&Scope::join, &scope);
 }
 
-// ---- the end -------------------------------------------------------------------------------------
+// ---- the end
+// -------------------------------------------------------------------------------------
 TEST_F(ActorTest, CloseRefusesNewMessagesAndHandlesTheAccepted) {
   const BookAddress address = book.address();
   EXPECT_EQ(address.try_send(Note{1}), SendResult::kSent);

@@ -1,4 +1,5 @@
-// No allocation per message, call, spawn or sleep once everything has been used once: every malloc of the process counts.
+// No allocation per message, call, spawn or sleep once everything has been used once: every malloc
+// of the process counts.
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -9,8 +10,8 @@
 #include "runtime/actor.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
-#include "runtime/file_io.hpp"
 #include "runtime/io/event_fd.hpp"
+#include "runtime/io/file_io.hpp"
 
 namespace {
 std::atomic<std::int64_t> allocations{0};
@@ -193,7 +194,8 @@ TEST_F(Allocation, TrySendFromAnotherThread) {
   std::atomic<std::int64_t> counted{-1};
   Completion<void> done(loop);
   std::thread sender([&, address = store.address()] {
-    // A credit is free before the block of its message is (a preempted actor holds one more than there are credits).
+    // A credit is free before the block of its message is (a preempted actor holds one more than
+    // there are credits).
     std::vector<void*> blocks(64 + 1);
     for (void*& block : blocks) {
       block = detail::MessagePool::allocate(sizeof(detail::MessageMail<Put>));

@@ -145,8 +145,9 @@ TEST_F(AskTest, ManyOutstandingAsks) {
   EXPECT_TRUE(std::is_sorted(got.begin(), got.end()));
 }
 
-// ---- between two loops ---------------------------------------------------------------------------
-// A loop with an answerer on a thread of its own, until it is told to stop.
+// ---- between two loops
+// --------------------------------------------------------------------------- A loop with an
+// answerer on a thread of its own, until it is told to stop.
 class OtherLoop {
  public:
   OtherLoop() {

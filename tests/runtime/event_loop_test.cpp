@@ -83,7 +83,8 @@ TEST(EventLoop, NestsInsideAnother) {
   EXPECT_EQ(value, 3);
 }
 
-// ---- timers --------------------------------------------------------------------------------------
+// ---- timers
+// --------------------------------------------------------------------------------------
 TEST(Timers, FireInTheOrderOfTheirDeadlines) {
   ManualClock clock;
   EventLoop loop({.clock = &clock});
@@ -163,7 +164,8 @@ TEST(Timers, AnEarlierTimerThanTheOneTheReactorWaitsFor) {
       &scope);
 }
 
-// ---- fairness ------------------------------------------------------------------------------------
+// ---- fairness
+// ------------------------------------------------------------------------------------
 TEST(Fairness, ACoroutineThatNeverWaitsLetsOthersRun) {
   EventLoop loop;
   Scope scope(loop);
@@ -238,7 +240,8 @@ TEST(StallWatch, NamesTheTaskThatHeldTheLoop) {
   EXPECT_NE(loop.last_stall().find("event_loop_test.cpp"), std::string::npos) << loop.last_stall();
 }
 
-// Through the inbox, posted by the loop's own thread: each round of the loop is one operation, and none of them is idle.
+// Through the inbox, posted by the loop's own thread: each round of the loop is one operation, and
+// none of them is idle.
 struct RemoteYield {
   bool await_ready() const noexcept { return false; }
   template <class Promise>
@@ -314,7 +317,8 @@ TEST(SpinGauge, SpinsWhileItPaysAndGivesUpQuickly) {
   EXPECT_TRUE(gauge.worth_trying());
 }
 
-// ---- other threads -------------------------------------------------------------------------------
+// ---- other threads
+// -------------------------------------------------------------------------------
 TEST(CrossThread, EveryPostWakesTheLoop) {
   // One post at a time into a loop that mostly sleeps: a single lost wake-up would hang this.
   for (const Spin spin : {Spin::kNever, Spin::kAuto, Spin::kAlways}) {

@@ -1,5 +1,6 @@
-// Replies that come too late: after the deadline, after the end of the asker's loop, after a restart of the actor. Each is
-// dropped, and none reaches the ask that has its place in the table now.
+// Replies that come too late: after the deadline, after the end of the asker's loop, after a
+// restart of the actor. Each is dropped, and none reaches the ask that has its place in the table
+// now.
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -9,9 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/actor.hpp"
-#include "runtime/children.hpp"
+#include "runtime/supervision/children.hpp"
 #include "runtime/when_all.hpp"
-#include "tests/runtime/cancel_enumeration.hpp"
+#include "tests/runtime/cancel/cancel_enumeration.hpp"
 
 namespace tandem {
 namespace {
@@ -105,8 +106,9 @@ Task<> ask_in_vain(ClerkAddress to, int asker) {
   }
 }
 
-// ---- after the deadline --------------------------------------------------------------------------
-// A loop that never sleeps, with a clerk for the other side and askers of the other side's clerk.
+// ---- after the deadline
+// -------------------------------------------------------------------------- A loop that never
+// sleeps, with a clerk for the other side and askers of the other side's clerk.
 struct Side {
   Side() { clerk.start(clerks); }
   EventLoop loop;
@@ -174,8 +176,9 @@ TEST(LateReply, AfterTheDeadlineBetweenTwoBusyLoops) {
   EXPECT_EQ(test::Tracked::alive.load(), 0);
 }
 
-// ---- after the end of the asker's loop -------------------------------------------------------------
-// A clerk on a thread of its own, where the loop never sleeps.
+// ---- after the end of the asker's loop
+// ------------------------------------------------------------- A clerk on a thread of its own,
+// where the loop never sleeps.
 class BusyOffice {
  public:
   template <class Start>
@@ -234,7 +237,8 @@ TEST(LateReply, AfterTheEndOfTheAskersLoop) {
   EXPECT_EQ(test::Tracked::alive.load(), 0);
 }
 
-// ---- after a restart -----------------------------------------------------------------------------
+// ---- after a restart
+// -----------------------------------------------------------------------------
 Task<int> hold(ClerkAddress to, int asker, int value) {
   co_return (co_await to.ask(Hold{asker, value})).value;
 }
@@ -252,7 +256,8 @@ Task<int> count_dropped(ClerkAddress to) {
 Task<> ask_over_restarts(ClerkAddress to, int asker, int times) {
   for (int i = 0; i < times; ++i) {
     co_await ask_in_vain(to, asker);
-    // What the old state kept fails with it; this also goes to the fresh state when it has failed before.
+    // What the old state kept fails with it; this also goes to the fresh state when it has failed
+    // before.
     const auto [dropped, nothing] = co_await when_all(count_dropped(to), fail(to));
     EXPECT_EQ(dropped, 1);
     // Here the fresh state answers both: the one that was given up, and one that has its place.
@@ -269,7 +274,8 @@ TEST(LateReply, AfterARestartOfTheActor) {
   {
     const BusyOffice office([&](Scope& scope) {
       children = std::make_unique<Children>(scope, Children::Options{.limit = {.most = 1 << 20}});
-      // Credits for three messages of each asker: none waits in line, where another task's message may overtake it.
+      // Credits for three messages of each asker: none waits in line, where another task's message
+      // may overtake it.
       clerk = children->start<Clerk>(&duties, 3U * kAskers);
     });
     EventLoop loop;
@@ -285,7 +291,8 @@ TEST(LateReply, AfterARestartOfTheActor) {
   EXPECT_EQ(test::Tracked::alive.load(), 0);
 }
 
-// ---- twice ---------------------------------------------------------------------------------------
+// ---- twice
+// ---------------------------------------------------------------------------------------
 void answer_again(void (*second)(ReplyTo<Hold>&)) {
   Duties duties;
   EventLoop loop;

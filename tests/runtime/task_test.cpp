@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/await_chain.hpp"
+#include "runtime/detail/await_chain.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
@@ -16,7 +16,8 @@
 namespace tandem {
 namespace {
 
-// ---- the rules the types enforce -----------------------------------------------------------------
+// ---- the rules the types enforce
+// -----------------------------------------------------------------
 static_assert(!std::is_move_constructible_v<Task<int>> && !std::is_copy_constructible_v<Task<int>>);
 static_assert(!std::is_move_assignable_v<Task<>>);
 
@@ -39,7 +40,8 @@ TEST(TaskRules, LambdaWithCapturesIsNoFactory) {
   EXPECT_EQ(captured, 1);
 }
 
-// ---- values --------------------------------------------------------------------------------------
+// ---- values
+// --------------------------------------------------------------------------------------
 Task<int> twice(int x) { co_return 2 * x; }
 Task<std::unique_ptr<int>> boxed(int x) { co_return std::make_unique<int>(x); }
 Task<int&> refer(int* x) { co_return *x; }
@@ -107,7 +109,8 @@ TEST(TaskDeathTest, IsAwaitedOnce) {
       "awaited exactly once");
 }
 
-// ---- the stack -----------------------------------------------------------------------------------
+// ---- the stack
+// -----------------------------------------------------------------------------------
 std::uintptr_t stack_here() { return reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)); }
 
 struct StackRange {
@@ -141,7 +144,8 @@ TEST(TaskStack, AMillionSynchronousAwaitsInALoopUseNone) {
   EXPECT_LT(range.bytes(), 4096U);
 }
 
-// Each level awaits the next: as deep as this the chain must not live on the stack, neither going down nor coming back.
+// Each level awaits the next: as deep as this the chain must not live on the stack, neither going
+// down nor coming back.
 Task<int> descend(int left, StackRange* range) {
   if (left % 1024 == 0) {
     range->note();
@@ -178,7 +182,8 @@ TEST(TaskStack, AMillionSetEventsInARowUseNone) {
   EXPECT_LT(range.bytes(), 4096U);
 }
 
-// ---- frames --------------------------------------------------------------------------------------
+// ---- frames
+// --------------------------------------------------------------------------------------
 struct Pair {  // an aggregate with a member that is not trivial
   std::string text;
   std::unique_ptr<int> number;
@@ -242,7 +247,8 @@ TEST(TaskFrame, ALoopMayRunOnAnotherThreadNextTime) {
   EXPECT_EQ(done, 100);
 }
 
-// ---- names ---------------------------------------------------------------------------------------
+// ---- names
+// ---------------------------------------------------------------------------------------
 Task<> leaf(Event* event) { co_await *event; }
 Task<> middle(Event* event) { co_await leaf(event).named("the leaf"); }
 

@@ -11,10 +11,10 @@
 
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
 
 namespace tandem {
 namespace {

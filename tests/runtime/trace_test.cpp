@@ -20,7 +20,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// ---- a small strict JSON reader: objects, arrays, strings, numbers -------------------------------
+// ---- a small strict JSON reader: objects, arrays, strings, numbers
+// -------------------------------
 struct Json {
   std::map<std::string, Json> object;
   std::vector<Json> array;
@@ -335,7 +336,8 @@ void expect_async_matched(std::vector<Json>& all) {
   }
 }
 
-// Each arrow has one tail and one head, and points forward in time; returns how many go from one thread to another.
+// Each arrow has one tail and one head, and points forward in time; returns how many go from one
+// thread to another.
 int expect_arrows_forward(std::vector<Json>& all) {
   std::map<double, std::vector<Json*>> tails;
   std::map<double, std::vector<Json*>> heads;

@@ -1,4 +1,5 @@
-// Asks with deadlines and stops, answered at once, late or never: every ask ends once, in time, with its own answer.
+// Asks with deadlines and stops, answered at once, late or never: every ask ends once, in time,
+// with its own answer.
 #include <memory>
 #include <vector>
 

@@ -1,9 +1,10 @@
-// Files through a disk with faults: what is said to be written is there, also after a crash, and every failure is said.
+// Files through a disk with faults: what is said to be written is there, also after a crash, and
+// every failure is said.
 #include <cerrno>
 #include <memory>
 #include <vector>
 
-#include "runtime/file_io.hpp"
+#include "runtime/io/file_io.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sim/sim_files.hpp"
 #include "runtime/sleep.hpp"

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/ask_table.hpp"
+#include "runtime/detail/mailbox/ask_table.hpp"
 
 namespace tandem::sim_test {
 namespace {

@@ -1,8 +1,10 @@
-// tests/sim/harness.hpp — one rehearsal: a world, what it watches, and how a broken promise is reported.
+// tests/sim/harness.hpp — one rehearsal: a world, what it watches, and how a broken promise is
+// reported.
 //
-// Every scenario is a function of a seed that ends normally if all its promises were kept. A breach prints what, the await
-// chains, the tail of the event log and the one command that repeats it, and ends the process at once: what broke may not
-// be destroyed safely. Ranges of seeds therefore run in child processes.
+// Every scenario is a function of a seed that ends normally if all its promises were kept. A breach
+// prints what, the await chains, the tail of the event log and the one command that repeats it, and
+// ends the process at once: what broke may not be destroyed safely. Ranges of seeds therefore run
+// in child processes.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,8 @@ class Run {
   std::vector<Scope*> watched;
   std::vector<Scope**> inner;  // of WatchedScope
 
-  /// Until done(); a breach if the world gets stuck before. `each_step` is a promise that always holds.
+  /// Until done(); a breach if the world gets stuck before. `each_step` is a promise that always
+  /// holds.
   void until(const char* what, const std::function<bool()>& done);
   std::function<void()> each_step;
 
@@ -76,7 +79,8 @@ std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);
 std::uint64_t rehearse_files(std::uint64_t seed);
 
-/// Seeds [first, first + count) in a child process, until one breaks a promise (or crashes, or hangs).
+/// Seeds [first, first + count) in a child process, until one breaks a promise (or crashes, or
+/// hangs).
 struct Range {
   bool found = false;
   std::uint64_t seed = 0;

@@ -1,4 +1,5 @@
-// Storms of messages between ranks: every accepted message is handled once or bounced once, in its sender's order.
+// Storms of messages between ranks: every accepted message is handled once or bounced once, in its
+// sender's order.
 #include <memory>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // test_sim [GoogleTest's flags]             the tests
 // test_sim --seeds N [--first F] [--bug B]  N seeds, until one breaks a promise
-// test_sim --seed S [--bug B]               one seed; prints the tail of its event log if it breaks a promise
+// test_sim --seed S [--bug B]               one seed; prints the tail of its event log if it breaks
+// a promise
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// Events, sleeps, stops, scopes, pools and completions under a random schedule: each await ends once, in time, and a join
-// is the end of all.
+// Events, sleeps, stops, scopes, pools and completions under a random schedule: each await ends
+// once, in time, and a join is the end of all.
 #include <memory>
 #include <vector>
 

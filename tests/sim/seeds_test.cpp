@@ -1,4 +1,5 @@
-// Thousands of seeds keep every promise; the same seed is the same execution; every planted bug is found.
+// Thousands of seeds keep every promise; the same seed is the same execution; every planted bug is
+// found.
 #include <cstdio>
 #include <set>
 
@@ -33,7 +34,8 @@ TEST(OneSeed, IsOneExecution) {
   EXPECT_EQ(hashes.size(), 40U) << "other seeds are other executions";
 }
 
-// A planted bug may do anything to its process: a sanitizer would stop there and find nothing that we look for.
+// A planted bug may do anything to its process: a sanitizer would stop there and find nothing that
+// we look for.
 class PlantedBugs : public ::testing::TestWithParam<Bug> {};
 
 TEST_P(PlantedBugs, AreFound) {

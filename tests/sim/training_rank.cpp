@@ -31,7 +31,8 @@ float gradient_of(float weight, int batch, std::uint32_t rank) {
 int batch_of(std::uint64_t step, std::uint32_t rank) {
   return static_cast<int>((step * 5 + rank * 3) % 11);
 }
-/// Without a norm: what it is when nothing is clipped, which is the case in about half of the steps.
+/// Without a norm: what it is when nothing is clipped, which is the case in about half of the
+/// steps.
 AdamStep adam_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan) {
   double elements = 0;
   for (std::uint32_t u = 0; u < plan.units; ++u) {

@@ -1,24 +1,25 @@
-// tests/sim/training_rank.hpp — one rank of a rehearsed training: the real actors on simulated net, disk, device and pool.
+// tests/sim/training_rank.hpp — one rank of a rehearsed training: the real actors on simulated net,
+// disk, device and pool.
 //
-// The model is plain numbers: forward looks at the weights, "backward" makes gradients of them and of the rank's batch on
-// the device. The same training in plain loops is Reference.
+// The model is plain numbers: forward looks at the weights, "backward" makes gradients of them and
+// of the rank's batch on the device. The same training in plain loops is Reference.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "actors/arena.hpp"
-#include "actors/cpu_optimizer.hpp"
 #include "actors/data_prefetch.hpp"
 #include "actors/gradient_bucket.hpp"
-#include "actors/net_collectives.hpp"
+#include "actors/memory/arena.hpp"
+#include "actors/optimizer/cpu_optimizer.hpp"
 #include "runtime/device/sim_device.hpp"
-#include "runtime/file_io.hpp"
+#include "runtime/io/file_io.hpp"
 #include "runtime/sim/sim_files.hpp"
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/sim/harness.hpp"
+#include "tests/support/net_collectives.hpp"
 
 namespace tandem::sim_test {
 

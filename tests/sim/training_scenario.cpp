@@ -1,9 +1,10 @@
-// N ranks train with the real actors, with at most one fault: without one the weights are the reference's, bit for bit;
-// with one every surviving rank ends in time and names who or what was at fault.
+// N ranks train with the real actors, with at most one fault: without one the weights are the
+// reference's, bit for bit; with one every surviving rank ends in time and names who or what was at
+// fault.
 #include <memory>
 #include <vector>
 
-#include "runtime/ask_table.hpp"
+#include "runtime/detail/mailbox/ask_table.hpp"
 #include "tests/sim/training_rank.hpp"
 
 namespace tandem::sim_test {

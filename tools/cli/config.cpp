@@ -7,7 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {

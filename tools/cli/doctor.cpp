@@ -15,13 +15,13 @@
 #include <torch/version.h>
 #include <unistd.h>
 
-#include "engine/core_plan.hpp"
-#include "engine/device_choice.hpp"
-#include "engine/program.hpp"
+#include "engine/device/core_plan.hpp"
+#include "engine/device/device_choice.hpp"
+#include "examples/support/program.hpp"
 #include "runtime/device/gpu_probe.hpp"
-#include "runtime/file_io.hpp"
-#include "runtime/machine.hpp"
-#include "runtime/topology.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/util/machine.hpp"
+#include "runtime/util/topology.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {

@@ -1,5 +1,5 @@
-// `tandem generate`: continues a prompt with a model from any folder in Hugging Face format, so that a person can look at
-// what was trained.
+// `tandem generate`: continues a prompt with a model from any folder in Hugging Face format, so
+// that a person can look at what was trained.
 #include "models/generate.hpp"
 
 #include <string>
@@ -10,9 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "engine/config/config.hpp"
-#include "engine/device_choice.hpp"
+#include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"

@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/launch/launcher.hpp"

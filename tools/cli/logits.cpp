@@ -1,5 +1,6 @@
-// `tandem logits`: one JSON array of token ids on standard input; the logits of every position as JSON [T][V] on standard
-// output, each float in its shortest exact form. For holding a model of ours against another implementation.
+// `tandem logits`: one JSON array of token ids on standard input; the logits of every position as
+// JSON [T][V] on standard output, each float in its shortest exact form. For holding a model of
+// ours against another implementation.
 #include <iostream>
 #include <iterator>
 #include <string>
@@ -11,7 +12,7 @@
 
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "models/io/json.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/json_writer.hpp"

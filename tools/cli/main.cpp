@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/nearest.hpp"
 #include "tools/cli/commands.hpp"

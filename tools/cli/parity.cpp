@@ -1,10 +1,12 @@
-// tools/cli/parity.cpp — `tandem parity DIR`: the engine against reference outputs that lie beside a checkpoint.
+// tools/cli/parity.cpp — `tandem parity DIR`: the engine against reference outputs that lie beside
+// a checkpoint.
 //
-// DIR holds checkpoint/ and, each optional, logits.safetensors, grads.safetensors, batches.safetensors with losses.json
-// and final_TRACE.safetensors, and tolerances.json with the limits. Every check is one line,
+// DIR holds checkpoint/ and, each optional, logits.safetensors, grads.safetensors,
+// batches.safetensors with losses.json and final_TRACE.safetensors, and tolerances.json with the
+// limits. Every check is one line,
 //   NAME max_abs=... max_rel=... limit=... PASS|FAIL
-// what is absent is named and skipped; exit code 1 on any FAIL. Everything runs through the real Engine: a training trace
-// is the same units, slots, actors and Adam kernels as a training run.
+// what is absent is named and skipped; exit code 1 on any FAIL. Everything runs through the real
+// Engine: a training trace is the same units, slots, actors and Adam kernels as a training run.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,7 +24,7 @@
 
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint_layout.hpp"
 #include "models/io/json.hpp"
@@ -102,7 +104,8 @@ class Parity {
   }
 
  private:
-  /// An engine over the checkpoint with the reference's optimizer: AdamW, lr 1e-3, weight decay 0.01 on everything.
+  /// An engine over the checkpoint with the reference's optimizer: AdamW, lr 1e-3, weight decay
+  /// 0.01 on everything.
   std::unique_ptr<Engine> engine(const fs::path& checkpoint, std::int64_t accumulation, double clip,
                                  const std::string& dtype) const {
     HfConfig config = read_hf_config(checkpoint);
@@ -312,8 +315,8 @@ class Parity {
            "final weights median rel to update", true);
   }
 
-  /// Elements whose gradient is mathematically zero, so that rounding noise alone moves them: the key third of GPT-2's
-  /// fused attention bias (softmax does not see a shift common to all keys).
+  /// Elements whose gradient is mathematically zero, so that rounding noise alone moves them: the
+  /// key third of GPT-2's fused attention bias (softmax does not see a shift common to all keys).
   [[nodiscard]] std::pair<std::size_t, std::size_t> without_gradient(
       const ParameterSpec& parameter) const {
     if (config_.model_type == "gpt2" && parameter.name.ends_with("attn.c_attn.bias")) {

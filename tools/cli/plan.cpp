@@ -1,5 +1,6 @@
-// `tandem plan`: what a run would hold, by purpose and kind of memory, out of config.json alone; whether it fits, and the
-// smallest change that makes it fit. Nothing of the model is allocated or read but its description.
+// `tandem plan`: what a run would hold, by purpose and kind of memory, out of config.json alone;
+// whether it fits, and the smallest change that makes it fit. Nothing of the model is allocated or
+// read but its description.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -10,16 +11,16 @@
 #include <fmt/format.h>
 
 #include "engine/config/config.hpp"
-#include "engine/memory_check.hpp"
-#include "engine/placement.hpp"
-#include "engine/placement_plan.hpp"
-#include "engine/program.hpp"
+#include "engine/memory/memory_check.hpp"
+#include "engine/placement/placement.hpp"
+#include "engine/placement/placement_plan.hpp"
+#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/device/gpu_probe.hpp"
-#include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -136,7 +137,8 @@ Config config_of(const Flags& f, const std::string& default_dtype) {
     return load_config(f.deepspeed_config, options);
   }
   const std::string builtin = fmt::format(R"({{"train_micro_batch_size_per_gpu": {},
-                       "zero_optimization": {{"stage": {}, "offload_optimizer": {{"device": "cpu"}}}}}})",
+                       "zero_optimization": {{"stage": {},
+                       "offload_optimizer": {{"device": "cpu"}}}}}})",
                                           f.batch_size.value_or(1), f.stage.value_or(3));
   return parse_config(builtin, "the built-in config", options);
 }
@@ -153,7 +155,8 @@ MemoryLimits limits_of(const Flags& f, std::int64_t ranks_per_host, bool acceler
   return limits;
 }
 
-// What no --sim_spec says: bf16 products as an H200 makes them at these shapes, PCIe 5 links, its memory.
+// What no --sim_spec says: bf16 products as an H200 makes them at these shapes, PCIe 5 links, its
+// memory.
 constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
                                        .to_device_bytes_per_s = 50e9,
                                        .to_host_bytes_per_s = 50e9,

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/config.hpp"
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "tools/cli/commands.hpp"

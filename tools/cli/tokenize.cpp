@@ -1,13 +1,13 @@
-// `tandem tokenize`: JSON strings on standard input, one per line; their token ids on standard output, one JSON array
-// per line, in the same order.
+// `tandem tokenize`: JSON strings on standard input, one per line; their token ids on standard
+// output, one JSON array per line, in the same order.
 #include <iostream>
 #include <string>
 
 #include <CLI/CLI.hpp>
 
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "models/io/json.hpp"
-#include "models/io/tokenizer.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"
 

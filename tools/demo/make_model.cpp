@@ -1,4 +1,5 @@
-// make_model — writes a Hugging Face model folder with random weights: config, model.safetensors, tokenizer files.
+// make_model — writes a Hugging Face model folder with random weights: config, model.safetensors,
+// tokenizer files.
 //
 // The same seed gives the same bytes on every machine (models/io/random_init.hpp).
 #include <algorithm>
@@ -9,12 +10,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/program.hpp"
+#include "examples/support/program.hpp"
 #include "models/io/checkpoint_layout.hpp"
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/random_init.hpp"
-#include "models/io/tokenizer.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -48,7 +49,8 @@ constexpr SizeFlag kSizeFlags[] = {
     {"positions", "max_position_embeddings", "n_positions"},
 };
 
-/// The config file with the overrides put in; layer_types would contradict another number of layers, so it goes.
+/// The config file with the overrides put in; layer_types would contradict another number of
+/// layers, so it goes.
 std::string overridden_config(const Flags& flags, std::string json, bool is_gpt2) {
   for (const SizeFlag& size : kSizeFlags) {
     const auto given = flags.sizes.find(std::string(size.flag));

@@ -1,7 +1,9 @@
-// train_bpe — trains a byte-level BPE on instruction records and writes tokenizer.json and tokenizer_config.json.
+// train_bpe — trains a byte-level BPE on instruction records and writes tokenizer.json and
+// tokenizer_config.json.
 //
-// The usual algorithm: start with the 256 bytes, join the most frequent neighbours inside words again and again; among
-// equals the pair with the lowest ids goes first, so the same records always give the same files.
+// The usual algorithm: start with the 256 bytes, join the most frequent neighbours inside words
+// again and again; among equals the pair with the lowest ids goes first, so the same records always
+// give the same files.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -14,11 +16,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "engine/program.hpp"
-#include "models/io/alpaca.hpp"
-#include "models/io/byte_level.hpp"
+#include "examples/support/program.hpp"
+#include "models/data/alpaca.hpp"
 #include "models/io/file.hpp"
-#include "models/io/pre_tokenizer.hpp"
+#include "models/io/tokenizer/byte_level.hpp"
+#include "models/io/tokenizer/pre_tokenizer.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 
@@ -26,7 +28,8 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kPattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::array<std::string_view, 3> kSpecialTokens = {"<|endoftext|>", "<|im_start|>",
                                                             "<|im_end|>"};
 constexpr std::string_view kPadToken = kSpecialTokens[0];

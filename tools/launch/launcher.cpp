@@ -1,4 +1,3 @@
-// tools/launch/launcher.cpp — see launcher.hpp.
 #include "tools/launch/launcher.hpp"
 
 #include <algorithm>
@@ -293,7 +292,8 @@ void Launcher::signal_ranks(int number) {
   }
 }
 
-// Whatever of the ranks is left: it became a child of the launcher when its parent died, and so will what it leaves.
+// Whatever of the ranks is left: it became a child of the launcher when its parent died, and so
+// will what it leaves.
 void Launcher::end_tree() {
   for (;;) {
     const std::vector<pid_t> children = own_children();

@@ -1,4 +1,3 @@
-// tools/launch/line_relay.cpp — see line_relay.hpp.
 #include "tools/launch/line_relay.hpp"
 
 #include <cerrno>

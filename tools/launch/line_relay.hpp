@@ -1,7 +1,7 @@
 // tools/launch/line_relay.hpp — a pipe's bytes, passed on as whole lines with a prefix.
 //
-// Each line is one write(), so that lines of several ranks never mix. What comes without a newline at the end gets one.
-// Of one thread.
+// Each line is one write(), so that lines of several ranks never mix. What comes without a newline
+// at the end gets one. Of one thread.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace tandem {
 
 class LineRelay {
  public:
-  /// Takes over `from`, the reading end. `log`: a file that gets the lines without prefix; -1: none.
+  /// Takes over `from`, the reading end. `log`: a file that gets the lines without prefix; -1:
+  /// none.
   LineRelay(int from, int to, int log, std::string prefix);
   ~LineRelay();
   LineRelay(const LineRelay&) = delete;

@@ -1,4 +1,3 @@
-// tools/launch/rank_process.cpp — see rank_process.hpp.
 #include "tools/launch/rank_process.hpp"
 
 #include <algorithm>
@@ -15,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/machine.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
 
 namespace tandem {
 namespace {
@@ -42,7 +41,8 @@ struct Pipe {
   int release(int end) { return std::exchange(ends[end], -1); }
 };
 
-// Between fork and exec. Says what failed through `report`, which closes by itself when the program runs.
+// Between fork and exec. Says what failed through `report`, which closes by itself when the program
+// runs.
 [[noreturn]] void become(const RankStart& start, pid_t launcher, int output, int errors,
                          int report) {
   ::setpgid(0, 0);

@@ -21,7 +21,8 @@ struct RankProcess {
   int errors = -1;
 };
 
-/// Throws a user error when the program cannot be started. Signals that the launcher has blocked are not in the rank.
+/// Throws a user error when the program cannot be started. Signals that the launcher has blocked
+/// are not in the rank.
 [[nodiscard]] RankProcess start_rank(const RankStart& start);
 
 /// What torchrun would tell rank `rank` of `ranks`.

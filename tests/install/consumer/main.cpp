@@ -1,4 +1,5 @@
-// A program outside of the tree: actors, an ask with a deadline, a file, the CPU pool. Prints "consumer: ok".
+// A program outside of the tree: actors, an ask with a deadline, a file, the CPU pool. Prints
+// "consumer: ok".
 #include <cstdio>
 #include <span>
 #include <string>
@@ -7,7 +8,7 @@
 #include <tandem/runtime/actor.hpp>
 #include <tandem/runtime/cpu_pool.hpp>
 #include <tandem/runtime/event_loop.hpp>
-#include <tandem/runtime/file_io.hpp>
+#include <tandem/runtime/io/file_io.hpp>
 #include <tandem/runtime/scope.hpp>
 
 namespace {

@@ -1,0 +1,34 @@
+// actors/collectives/block_fences.hpp — since when a block of device memory may be read or
+// overwritten: behind which event.
+//
+// Whoever queued work on a block (the compute lane on its stream) says so, and goes on; the copies
+// and collectives that use the block next wait on the device. The host waits for neither.
+// Invariant: one event for each block, the newest; a block is known by its first byte. Of the
+// loop's thread.
+#pragma once
+
+#include <cstddef>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/device/device.hpp"
+
+namespace tandem {
+
+class BlockFences {
+ public:
+  void set(const std::byte* block, DeviceEvent event) {
+    events_.insert_or_assign(block, std::move(event));
+  }
+  /// What `stream` is given from now on runs behind the block's event, if there is one.
+  void wait(DeviceStream stream, const std::byte* block) const {
+    if (const auto found = events_.find(block); found != events_.end()) {
+      stream.wait(found->second);
+    }
+  }
+
+ private:
+  std::unordered_map<const std::byte*, DeviceEvent> events_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,142 @@
+// actors/collectives/collective_backend.hpp — what Collectives issues its operations on: `self`
+// (world 1) here; processes of one host and NCCL are further implementations of the same interface.
+//
+// Two sequences, independent of each other: gathers (all_gather, broadcast, all_to_all) and
+// reductions (reduce_scatter_add, all_reduce_add, exchange). Contract: Collectives calls from the
+// loop thread, and never has more than one operation of each sequence under way; a returned task
+// ends when the result is in place and the arguments' memory is the caller's again. Every rank
+// calls the same operations with the same sizes in the same order within a sequence. Work of any
+// length happens off the loop. An exception means that the communicator is unusable from then on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "actors/kernels/dtype.hpp"
+#include "actors/kernels/reduce.hpp"
+#include "actors/memory/arena.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/device/device.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// Every rank's shard, in rank order, into the whole block of each rank.
+struct GatherArguments {
+  // this rank's slice, read until the task ends; it may lie in `block` at its own place, and is not
+  // copied then
+  const std::byte* shard = nullptr;
+  std::byte* block = nullptr;  // world * shard_bytes, written until the task ends
+  std::size_t shard_bytes = 0;
+  // The shard is all of the block, with the same bytes on every rank: a copy, for which nothing
+  // travels between ranks and the block holds shard_bytes. All ranks say so alike.
+  bool is_whole = false;
+};
+
+/// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank
+/// 1's) + ... reduce_scatter_add: of this rank's slice of every rank's block. all_reduce_add: of
+/// the whole block; the accumulators of all ranks hold the same bits before, and so they do after.
+struct ReduceArguments {
+  // reduce-scatter: world * shard_elements; all-reduce: shard_elements; read until the task ends
+  const std::byte* block = nullptr;
+  DType block_type = DType::kF32;
+  void* accumulator = nullptr;  // shard_elements, written until the task ends
+  // 16 bits only where nothing is ever added in it: world 1, the blocks' type, mode kOverwrite. The
+  // values are then the gradient's own, bit for bit, at half the memory traffic of fp32.
+  DType accumulator_type = DType::kF32;
+  // At world 1, in one type and with kOverwrite, block and accumulator may be the same memory: then
+  // nothing is moved, and what is left to do is the norm.
+  std::size_t shard_elements = 0;  // a multiple of kNormBlock
+  AccumulateMode mode = AccumulateMode::kOverwrite;
+  bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
+};
+
+/// What a reduction is at world 1, for the elements [begin, end) of the shard; `begin` is a
+/// multiple of kNormBlock. Any thread; disjoint ranges may run at the same time, each with a norm
+/// of its own.
+void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
+                  GradientNorm& norm);
+
+/// `bytes` of every rank to every rank, in rank order.
+struct ExchangeArguments {
+  const std::byte* mine = nullptr;
+  std::byte* all = nullptr;  // world * bytes
+  std::size_t bytes = 0;     // at most kExchangeBytes; 0: only waits for all ranks
+};
+inline constexpr std::size_t kExchangeBytes = 4096;
+
+/// The root's bytes into everybody's.
+struct BroadcastArguments {
+  std::byte* data = nullptr;  // read at the root, written elsewhere
+  std::size_t bytes = 0;
+  std::uint32_t root = 0;
+};
+
+/// Piece p of `from` goes to rank p; what rank p sent here becomes piece p of `into`.
+struct AllToAllArguments {
+  const std::byte* from = nullptr;  // world * bytes
+  std::byte* into = nullptr;        // world * bytes, not overlapping
+  std::size_t bytes = 0;            // of a piece
+};
+
+class CollectiveBackend {
+ public:
+  virtual ~CollectiveBackend() = default;
+
+  [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
+  [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
+
+  /// Host memory that operations reach without a copy of their own: zeroed, page aligned, living as
+  /// long as the back end. To be called before the first operation. Error(kRefused) when there is
+  /// no room for it.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+
+  virtual Task<> all_gather(GatherArguments arguments) = 0;
+  virtual Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) = 0;
+  /// The norm is that of the whole result. All ranks get the same bits.
+  virtual Task<GradientNorm> all_reduce_add(ReduceArguments arguments) = 0;
+  virtual Task<> exchange(ExchangeArguments arguments) = 0;
+  virtual Task<> broadcast(BroadcastArguments arguments) = 0;
+  virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
+
+  /// `block`, an operand in device memory, is in use until `event`: what is asked for later waits
+  /// for it, on the device. Back ends of host memory have no such operands. Loop thread.
+  virtual void begin_behind(const std::byte* block, const DeviceEvent& event) {
+    (void)block;
+    (void)event;
+  }
+
+  /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and
+  /// `why`. Loop thread.
+  virtual void abandon(std::string_view why) noexcept {}
+};
+
+/// World 1. Gathers are copies, reductions accumulations; both run on `pool` in chunks, so all of
+/// its threads help.
+class SelfBackend final : public CollectiveBackend {
+ public:
+  explicit SelfBackend(CpuPool& pool) : pool_(&pool) {}
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return 1; }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return 0; }
+
+  std::byte* allocate(std::size_t bytes) override;
+  Task<> all_gather(GatherArguments arguments) override;
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
+  Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
+  Task<> exchange(ExchangeArguments arguments) override;
+  Task<> broadcast(BroadcastArguments arguments) override;
+  Task<> all_to_all(AllToAllArguments arguments) override;
+
+ private:
+  Task<> copy(const std::byte* from, std::byte* into, std::size_t bytes);
+
+  CpuPool* pool_;
+  std::vector<HostBuffer> allocated_;
+  // of the reduction under way, one per chunk; kept, so that nothing is allocated
+  std::vector<GradientNorm> parts_;
+};
+
+}  // namespace tandem

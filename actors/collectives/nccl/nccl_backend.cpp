@@ -1,0 +1,462 @@
+// actors/collectives/nccl/nccl_backend.cpp — the operations.
+#include "actors/collectives/nccl/nccl_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "actors/gpu/norm_digits.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+// Whole norm blocks of every type.
+constexpr std::size_t kPieceGrain = kNormBlock * sizeof(float);
+static_assert(norm::kBlockElements == kNormBlock && norm::kSumWords == ExactSum::kWords);
+static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
+static_assert(sizeof(NormWords) <= kExchangeBytes);
+
+constexpr NcclApi kNoApi{};  // of one rank alone, which calls nothing
+
+constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
+  return (total + chunk - 1) / chunk;
+}
+
+ShmHeader header_for(ShmKind kind, std::uint64_t number, std::size_t bytes) {
+  return {.kind = kind, .number = number, .bytes = bytes};
+}
+
+ShmHeader header_for(ShmKind kind, std::uint64_t number, const ReduceArguments& a) {
+  ShmHeader made = header_for(kind, number, a.shard_elements * bytes_of(a.block_type));
+  made.types =
+      static_cast<std::uint32_t>(a.block_type) * 2 + (a.mode == AccumulateMode::kAdd ? 1U : 0U);
+  return made;
+}
+
+NcclType nccl_type(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return NcclType::kF32;
+    case DType::kBF16:
+      return NcclType::kBF16;
+    case DType::kF16:
+      return NcclType::kF16;
+  }
+  return NcclType::kBytes;
+}
+
+/// NCCL's calls between start and end of a group; the first refusal counts, and the group is closed
+/// in any case.
+template <class Calls>
+NcclResult grouped(const NcclApi& api, const Calls& calls) {
+  const NcclResult started = api.group_start();
+  if (started != NcclResult::kSuccess) {
+    return started;
+  }
+  const NcclResult called = calls();
+  const NcclResult ended = api.group_end();
+  return called != NcclResult::kSuccess && called != NcclResult::kInProgress ? called : ended;
+}
+
+bool went(NcclResult result) {
+  return result == NcclResult::kSuccess || result == NcclResult::kInProgress;
+}
+
+}  // namespace
+
+// ---- making it ----
+Task<std::unique_ptr<NcclBackend>> NcclBackend::connect(EventLoop* loop, CudaDevice* device,
+                                                        Options options) {
+  std::unique_ptr<NcclBackend> made(new NcclBackend(*loop, *device, std::move(options)));
+  if (made->world() > 1) {
+    co_await made->initialise(kGathers, "tandem gathers");
+    co_await made->initialise(kReductions, "tandem reductions");
+  }
+  co_return made;
+}
+
+NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
+    : TickingPoller(loop),
+      loop_(loop),
+      device_(device),
+      options_(std::move(options)),
+      api_(options_.api != nullptr ? *options_.api : kNoApi),
+      slab_(device.api(),
+            {.say = [](const std::string&) {}}),  // what cannot be pinned is refused here
+      watchdog_(api_,
+                [&] {
+                  NcclWatchdog::Options made = options_.watchdog;
+                  made.clock = made.clock != nullptr ? made.clock : &loop.clock();
+                  return made;
+                }()),
+      lanes_{Lane(device.stream("gathers", CudaDevice::Priority::kHigh)),
+             Lane(device.stream("reductions", CudaDevice::Priority::kHigh))} {
+  TANDEM_CHECK(options_.world == 1 || (options_.api != nullptr && options_.peers != nullptr &&
+                                       options_.from_rank_0 != nullptr),
+               "several ranks have ways to tell each other something");
+  for (Lane& lane : lanes_) {
+    const std::size_t bytes = (1 + world()) * kExchangeBytes;
+    lane.words = allocate(bytes);
+    lane.device_words = device.allocate(bytes);
+  }
+}
+
+std::byte* NcclBackend::allocate(std::size_t bytes) {
+  std::byte* const made = slab_.allocate(bytes);
+  if (!slab_.is_pinned()) {
+    throw failure(
+        ExitCode::kRefused, "nccl",
+        "{} bytes of host memory cannot be pinned for {}; raise the limit of locked memory "
+        "(ulimit -l)",
+        bytes, device_.name());
+  }
+  return made;
+}
+
+NcclBackend::~NcclBackend() {
+  TANDEM_CHECK(!lanes_[kGathers].busy && !lanes_[kReductions].busy,
+               "a collective outlives its back end");
+}
+
+Task<> NcclBackend::initialise(std::size_t index, const char* name) {
+  Lane* const lane = &lanes_[index];
+  const Busy busy(*this, index, ShmHeader{});
+  NcclUniqueId id{};
+  if (rank() == 0) {
+    lane->result = api_.unique_id(&id);
+    co_await settle(lane);
+  }
+  const std::string agreed =
+      options_.from_rank_0(fmt::format("nccl/{}", name), std::string(id.bytes, sizeof(id)));
+  TANDEM_CHECK(agreed.size() == sizeof(id), "an id of NCCL's is of its size");
+  std::memcpy(id.bytes, agreed.data(), sizeof(id));
+  NcclConfig config;
+  config.blocking = 0;
+  config.name = name;
+  device_.use();
+  void* communicator = nullptr;
+  lane->result = api_.init_rank(&communicator, static_cast<int>(world()), id,
+                                static_cast<int>(rank()), &config);
+  watchdog_.adopt(index, communicator);
+  co_await settle(lane);
+}
+
+// ---- gathers ----
+Task<> NcclBackend::all_gather(GatherArguments a) {
+  Lane* const lane = &lanes_[kGathers];
+  const Busy busy(*this, kGathers,
+                  header_for(ShmKind::kAllGather, lane->operations++, a.shard_bytes));
+  if (a.shard_bytes == 0) {
+    co_return;
+  }
+  fences_.wait(lane->stream, a.block);
+  if (world() > 1 && !a.is_whole) {
+    co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
+      return api.all_gather(a.shard, a.block, a.shard_bytes, NcclType::kBytes, communicator,
+                            stream);
+    });
+  } else if (a.shard != a.block) {
+    lane->stream.to_device(a.block, {a.shard, a.shard_bytes});
+  }
+  co_await finish(lane);
+}
+
+Task<> NcclBackend::broadcast(BroadcastArguments a) {
+  TANDEM_CHECK(a.root < world(), "the root is a rank");
+  Lane* const lane = &lanes_[kGathers];
+  ShmHeader header = header_for(ShmKind::kBroadcast, lane->operations++, a.bytes);
+  header.root = a.root;
+  const Busy busy(*this, kGathers, header);
+  if (a.bytes == 0 || world() == 1) {
+    co_return;
+  }
+  co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
+    return api.broadcast(a.data, a.data, a.bytes, NcclType::kBytes, static_cast<int>(a.root),
+                         communicator, stream);
+  });
+  co_await finish(lane);
+}
+
+Task<> NcclBackend::all_to_all(AllToAllArguments a) {
+  Lane* const lane = &lanes_[kGathers];
+  const Busy busy(*this, kGathers, header_for(ShmKind::kAllToAll, lane->operations++, a.bytes));
+  if (a.bytes == 0) {
+    co_return;
+  }
+  if (world() > 1) {
+    co_await launch(lane, [&a, this](const NcclApi& api, void* communicator, void* stream) {
+      return grouped(api, [&] {
+        NcclResult result = NcclResult::kSuccess;
+        for (std::uint32_t p = 0; p < world() && went(result); ++p) {
+          const int peer = static_cast<int>(p);
+          result =
+              api.send(a.from + p * a.bytes, a.bytes, NcclType::kBytes, peer, communicator, stream);
+          if (went(result)) {
+            result = api.receive(a.into + p * a.bytes, a.bytes, NcclType::kBytes, peer,
+                                 communicator, stream);
+          }
+        }
+        return result;
+      });
+    });
+  } else {
+    lane->stream.to_device(a.into, {a.from, a.bytes});
+  }
+  co_await finish(lane);
+}
+
+// ---- words ----
+Task<> NcclBackend::exchange(ExchangeArguments a) {
+  TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  Lane* const lane = &lanes_[kReductions];
+  const Busy busy(*this, kReductions, header_for(ShmKind::kExchange, lane->operations++, a.bytes));
+  std::byte* const all = lane->words + kExchangeBytes;
+  if (a.bytes > 0) {
+    std::memcpy(world() > 1 ? lane->words : all, a.mine, a.bytes);
+  }
+  if (world() > 1) {
+    // waiting for all ranks is a transfer, too
+    const std::size_t bytes = std::max<std::size_t>(a.bytes, 1);
+    std::byte* const device_all = lane->device_words.data() + kExchangeBytes;
+    lane->stream.to_device(lane->device_words.data(), {lane->words, bytes});
+    co_await launch(lane, [=](const NcclApi& api, void* communicator, void* stream) {
+      return api.all_gather(lane->device_words.data(), device_all, bytes, NcclType::kBytes,
+                            communicator, stream);
+    });
+    lane->stream.to_host({all, bytes * world()}, device_all);
+    co_await finish(lane);
+  }
+  if (a.bytes > 0) {
+    std::memcpy(a.all, all, a.bytes * world());
+  }
+}
+
+// ---- reductions ----
+std::size_t NcclBackend::Slices::begin(std::uint32_t rank) const noexcept {
+  return std::min(rank * slice, elements);
+}
+std::size_t NcclBackend::Slices::length(std::uint32_t rank) const noexcept {
+  return std::min(slice, elements - begin(rank));
+}
+
+Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
+  TANDEM_CHECK(
+      a.accumulator_type == DType::kF32 || (world() == 1 && a.block_type == a.accumulator_type &&
+                                            a.mode == AccumulateMode::kOverwrite),
+      "nothing is added in 16 bits");
+  Lane* const lane = &lanes_[kReductions];
+  const Busy busy(*this, kReductions, header_for(ShmKind::kReduceScatter, lane->operations++, a));
+  fences_.wait(lane->stream, a.block);
+  clear_norm(*lane, a.want_norm);
+  if (options_.sum == Sum::kNccl && world() > 1) {
+    have_workspace(a.shard_elements * bytes_of(a.block_type));
+    co_await launch(lane, [&a, this](const NcclApi& api, void* communicator, void* stream) {
+      return api.reduce_scatter(a.block, workspace_.data(), a.shard_elements,
+                                nccl_type(a.block_type), NcclOp::kSum, communicator, stream);
+    });
+    add(*lane, {.own = workspace_.data(),
+                .block_type = static_cast<int>(a.block_type),
+                .add = a.mode == AccumulateMode::kAdd,
+                .accumulator = static_cast<float*>(a.accumulator),
+                .elements = a.shard_elements,
+                .norm = a.want_norm ? norm_words(*lane) : nullptr});
+  } else {
+    const Slices slices{.arguments = &a,
+                        .slice = a.shard_elements,
+                        .elements = a.shard_elements * world(),
+                        .accumulator = static_cast<float*>(a.accumulator),
+                        .first_element = 0};
+    co_await add_slices(lane, &slices);
+  }
+  fetch_norms(*lane, a.want_norm, 1);
+  co_await finish(lane);
+  co_return a.want_norm ? norm_of(*lane, 1) : GradientNorm();
+}
+
+// Each rank reduces a slice, then the slices and their norms go to everybody.
+Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
+  if (world() == 1) {
+    co_return co_await reduce_scatter_add(a);  // the slice of the only rank is the whole block
+  }
+  TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
+  Lane* const lane = &lanes_[kReductions];
+  const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, lane->operations++, a));
+  fences_.wait(lane->stream, a.block);
+  clear_norm(*lane, a.want_norm);
+  if (options_.sum == Sum::kNccl) {
+    co_return co_await all_reduce_by_nccl(lane, &a);
+  }
+  auto* const accumulator = static_cast<float*>(a.accumulator);
+  Slices slices{.arguments = &a,
+                .slice = chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock,
+                .elements = a.shard_elements};
+  slices.accumulator = accumulator + slices.begin(rank());
+  slices.first_element = static_cast<std::int64_t>(slices.begin(rank()));
+  co_await add_slices(lane, &slices);
+  co_await launch(lane, [&, this](const NcclApi& api, void* communicator, void* stream) {
+    return grouped(api, [&] {
+      NcclResult result = NcclResult::kSuccess;
+      if (slices.slice * world() == slices.elements) {
+        result = api.all_gather(slices.accumulator, accumulator, slices.slice, NcclType::kF32,
+                                communicator, stream);
+      } else {
+        for (std::uint32_t p = 0; p < world() && went(result); ++p) {
+          float* const part = accumulator + slices.begin(p);
+          if (slices.length(p) > 0) {
+            result = api.broadcast(part, part, slices.length(p), NcclType::kF32,
+                                   static_cast<int>(p), communicator, stream);
+          }
+        }
+      }
+      if (a.want_norm && went(result)) {
+        result = api.all_gather(norm_words(*lane), lane->device_words.data() + kExchangeBytes,
+                                sizeof(NormWords), NcclType::kBytes, communicator, stream);
+      }
+      return result;
+    });
+  });
+  fetch_norms(*lane, a.want_norm, world());
+  co_await finish(lane);
+  co_return a.want_norm ? norm_of(*lane, world()) : GradientNorm();
+}
+
+// Every rank has the sums of all elements, so each adds and takes the norm of the whole.
+Task<GradientNorm> NcclBackend::all_reduce_by_nccl(Lane* lane, const ReduceArguments* a) {
+  const std::size_t width = bytes_of(a->block_type);
+  const std::size_t most =
+      std::max(options_.workspace_bytes / kPieceGrain, std::size_t{1}) * kPieceGrain / width;
+  have_workspace(std::min(most, a->shard_elements) * width);
+  for (std::size_t at = 0; at < a->shard_elements; at += most) {
+    const std::size_t count = std::min(most, a->shard_elements - at);
+    co_await launch(lane, [=, this](const NcclApi& api, void* communicator, void* stream) {
+      return api.all_reduce(a->block + at * width, workspace_.data(), count,
+                            nccl_type(a->block_type), NcclOp::kSum, communicator, stream);
+    });
+    add(*lane, {.own = workspace_.data(),
+                .block_type = static_cast<int>(a->block_type),
+                .add = a->mode == AccumulateMode::kAdd,
+                .accumulator = static_cast<float*>(a->accumulator) + at,
+                .elements = count,
+                .norm = a->want_norm ? norm_words(*lane) : nullptr,
+                .first_element = static_cast<std::int64_t>(at)});
+  }
+  fetch_norms(*lane, a->want_norm, 1);
+  co_await finish(lane);
+  co_return a->want_norm ? norm_of(*lane, 1) : GradientNorm();
+}
+
+// Piece by piece: the ranks' parts of a piece come into the workspace, and a kernel adds them,
+// before the next piece comes.
+Task<> NcclBackend::add_slices(Lane* lane, const Slices* slices) {
+  const std::size_t width = bytes_of(slices->arguments->block_type);
+  if (world() == 1) {
+    add_piece(*lane, *slices, 0, slices->slice);
+    co_return;
+  }
+  const std::size_t most =
+      std::max(options_.workspace_bytes / world() / kPieceGrain, std::size_t{1}) * kPieceGrain /
+      width;
+  const std::size_t piece = std::min(most, slices->slice);
+  have_workspace(piece * width * world());
+  for (std::size_t at = 0; at < slices->slice; at += piece) {
+    co_await transfer_piece(lane, slices, at, piece);
+    add_piece(*lane, *slices, at, piece);
+  }
+}
+
+Task<> NcclBackend::transfer_piece(Lane* lane, const Slices* slices, std::size_t at,
+                                   std::size_t most) {
+  return launch(lane, [=, this](const NcclApi& api, void* communicator, void* stream) {
+    return grouped(api, [&] {
+      const std::size_t width = bytes_of(slices->arguments->block_type);
+      const auto count_of = [&](std::uint32_t r) {
+        return std::min(most, slices->length(r) - std::min(at, slices->length(r)));
+      };
+      NcclResult result = NcclResult::kSuccess;
+      for (std::uint32_t p = 0; p < world() && went(result); ++p) {
+        const int peer = static_cast<int>(p);
+        if (p != rank() && count_of(p) > 0) {
+          result = api.send(slices->arguments->block + (slices->begin(p) + at) * width,
+                            count_of(p) * width, NcclType::kBytes, peer, communicator, stream);
+        }
+        if (p != rank() && count_of(rank()) > 0 && went(result)) {
+          result = api.receive(workspace_.data() + p * most * width, count_of(rank()) * width,
+                               NcclType::kBytes, peer, communicator, stream);
+        }
+      }
+      return result;
+    });
+  });
+}
+
+void NcclBackend::add_piece(Lane& lane, const Slices& slices, std::size_t at, std::size_t most) {
+  const ReduceArguments& a = *slices.arguments;
+  const std::size_t width = bytes_of(a.block_type);
+  const std::size_t length = slices.length(rank());
+  const bool widens = a.accumulator_type == DType::kF32;
+  if (a.accumulator == a.block && !a.want_norm) {
+    return;  // of one rank: it is what it shall be
+  }
+  add(lane, {.own = a.block + (slices.begin(rank()) + at) * width,
+             .others = workspace_.data(),
+             .stride_bytes = most * width,
+             .world = world(),
+             .rank = rank(),
+             .block_type = static_cast<int>(a.block_type),
+             .add = a.mode == AccumulateMode::kAdd,
+             .accumulator = widens ? slices.accumulator + at : nullptr,
+             .copy = widens ? nullptr : a.accumulator,
+             .elements = std::min(most, length - std::min(at, length)),
+             .norm = a.want_norm ? norm_words(lane) : nullptr,
+             .first_element = slices.first_element + static_cast<std::int64_t>(at)});
+}
+
+void NcclBackend::add(Lane& lane, const RankOrderSum& sum) {
+  if (sum.elements > 0) {
+    lane.stream.launch("add in rank order", {}, [this, &sum](void* stream) {
+      device_.check(options_.kernels->add_in_rank_order(sum, stream), "a sum cannot be launched");
+    });
+  }
+}
+
+// Grown at the first steps. What used the old one is over: an operation ends behind its last
+// kernel.
+void NcclBackend::have_workspace(std::size_t bytes) {
+  if (workspace_.size_bytes() < bytes) {
+    workspace_ = DeviceBuffer();
+    workspace_ = device_.allocate(bytes);
+  }
+}
+
+// ---- norms ----
+std::uint64_t* NcclBackend::norm_words(const Lane& lane) const {
+  return reinterpret_cast<std::uint64_t*>(lane.device_words.data());
+}
+
+void NcclBackend::clear_norm(Lane& lane, bool wanted) {
+  if (wanted) {
+    lane.stream.launch("clear norm", {}, [this, &lane](void* stream) {
+      device_.check(options_.kernels->clear_norm(norm_words(lane), stream),
+                    "a norm cannot be cleared");
+    });
+  }
+}
+
+// One is this rank's own; several are those that were gathered.
+void NcclBackend::fetch_norms(Lane& lane, bool wanted, std::size_t count) {
+  if (wanted) {
+    const std::size_t at = count == 1 ? 0 : kExchangeBytes;
+    lane.stream.to_host({lane.words + at, count * sizeof(NormWords)},
+                        lane.device_words.data() + at);
+  }
+}
+
+GradientNorm NcclBackend::norm_of(const Lane& lane, std::size_t count) const {
+  const std::byte* const at = lane.words + (count == 1 ? 0 : kExchangeBytes);
+  return merge_norms({reinterpret_cast<const NormWords*>(at), count});
+}
+
+}  // namespace tandem

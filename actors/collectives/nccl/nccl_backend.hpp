@@ -1,0 +1,211 @@
+// actors/collectives/nccl/nccl_backend.hpp — collectives between GPUs, one per rank, through NCCL.
+//
+// Two communicators on two streams of high priority: gathers and reductions. Both are non-blocking,
+// so every call may answer "in progress"; the loop then asks, and an operation's event is recorded
+// only once NCCL said success, because before that the kernel need not be in the stream. Launches
+// of both communicators happen in one order on all ranks: rank 0's (nccl_peers.hpp). Reductions:
+// kRankOrder sends each rank the slices of its part and adds them in rank order, the bits of `self`
+// and `shm`; that takes world - 1 times a slice of memory, used piece by piece (workspace_bytes).
+// kNccl lets NCCL add, in the blocks' type and in an order of its own: less memory and traffic with
+// many ranks, within NCCL's tolerance of the sum. Operands: device memory, or memory of allocate()
+// (pinned, which the device reaches); those of exchange() lie anywhere in host memory. Buffers are
+// the back end's until the task ends. Failure: the first of an error of NCCL, a wait over its
+// deadline, a peer that gave up or whose process ended, ranks at different operations, breaks the
+// back end for good. Every operation then ends with PeerLost (of the device: DeviceError) once the
+// communicators are aborted, so that nothing writes into its buffers any more; see
+// nccl_watchdog.hpp for an abort that hangs. PeerLost::rank() is kUnknownRank where nobody can
+// know. Thread rule: of the loop's thread.
+//
+//   auto backend = loop.run(&NcclBackend::connect, &loop, &device, options);
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "actors/collectives/block_fences.hpp"
+#include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/nccl/nccl_api.hpp"
+#include "actors/collectives/nccl/nccl_peers.hpp"
+#include "actors/collectives/nccl/nccl_watchdog.hpp"
+#include "actors/collectives/norm_words.hpp"
+#include "actors/gpu/sum_kernels.hpp"
+#include "runtime/device/cuda_device.hpp"
+#include "runtime/device/pinned_slab.hpp"
+#include "runtime/device/ticking_poller.hpp"
+#include "runtime/io/net.hpp"
+
+namespace tandem {
+
+class NcclBackend final : public CollectiveBackend, private TickingPoller {
+ public:
+  static constexpr std::uint32_t kUnknownRank = UINT32_MAX;
+  enum class Sum : unsigned char { kRankOrder, kNccl };
+  struct Options {
+    std::uint32_t rank = 0;
+    std::uint32_t world = 1;
+    const NcclApi* api = nullptr;  // null at world 1 only
+    const SumKernels* kernels = nullptr;
+    std::shared_ptr<NcclPeers> peers;  // null at world 1
+    /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same
+    /// order.
+    std::function<std::string(std::string_view key, std::string value)> from_rank_0;
+    Sum sum = Sum::kRankOrder;
+    std::size_t workspace_bytes = std::size_t{64}
+                                  << 20;  // of device memory, for the slices of other ranks
+    Duration connect_timeout = std::chrono::seconds(300);
+    Duration timeout = std::chrono::seconds(600);  // of an operation
+    NcclWatchdog::Options watchdog;
+  };
+
+  /// Ends when all ranks are connected. Loop, device and what options point to outlive it. Throws
+  /// PeerLost, DeviceError.
+  static Task<std::unique_ptr<NcclBackend>> connect(EventLoop* loop, CudaDevice* device,
+                                                    Options options);
+  /// No operation is under way.
+  ~NcclBackend() override;
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return options_.world; }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return options_.rank; }
+
+  /// Pinned. Error(kRefused) also when it cannot be pinned: the device would not reach it.
+  std::byte* allocate(std::size_t bytes) override;
+  Task<> all_gather(GatherArguments arguments) override;
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
+  Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
+  Task<> exchange(ExchangeArguments arguments) override;
+  Task<> broadcast(BroadcastArguments arguments) override;
+  Task<> all_to_all(AllToAllArguments arguments) override;
+
+  void begin_behind(const std::byte* block, const DeviceEvent& event) override {
+    fences_.set(block, event);
+  }
+  void abandon(std::string_view why) noexcept override;
+
+ private:
+  static constexpr std::size_t kGathers = 0;
+  static constexpr std::size_t kReductions = 1;
+  enum class Wait : unsigned char { kNothing, kTurn, kNccl, kRelease };
+
+  struct Lane {
+    explicit Lane(DeviceStream of) : stream(of) {}
+    DeviceStream stream;
+    ShmHeader operation;  // under way
+    std::uint64_t operations = 0;
+    bool busy = false;
+    Wait wait = Wait::kNothing;
+    std::uint64_t came = 0;  // who waits for a turn: in this order
+    Event woken;
+    NcclResult result = NcclResult::kSuccess;  // of the launch under way
+    std::byte* words = nullptr;                // pinned: own words, then all ranks'
+    DeviceBuffer device_words;                 // the same on the device
+  };
+  // The slices of one reduction: rank p's is [p * slice, (p + 1) * slice) of `elements`, the last
+  // ones shorter.
+  struct Slices {
+    const ReduceArguments* arguments;
+    std::size_t slice;
+    std::size_t elements;
+    float* accumulator;  // of this rank's slice
+    std::int64_t first_element;
+
+    [[nodiscard]] std::size_t begin(std::uint32_t rank) const noexcept;
+    [[nodiscard]] std::size_t length(std::uint32_t rank) const noexcept;
+  };
+  // While an operation is under way.
+  class Busy {
+   public:
+    Busy(NcclBackend& backend, std::size_t lane, ShmHeader operation);
+    ~Busy();
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+   private:
+    NcclBackend& backend_;
+    std::size_t lane_;
+  };
+
+  NcclBackend(EventLoop& loop, CudaDevice& device, Options options);
+  Task<> initialise(std::size_t lane, const char* name);
+
+  // ---- launching and failing (nccl_launch.cpp) ----
+  template <class Calls>
+  Task<> launch(Lane* lane, Calls calls);
+  template <class Calls>
+  NcclResult call(Lane& lane, const Calls& calls);
+  Task<> take_turn(Lane* lane);
+  [[nodiscard]] bool grant_turn(Lane& lane);
+  void end_turn(Lane& lane) noexcept;
+  Task<> settle(Lane* lane);
+  Task<> finish(Lane* lane);
+  Task<> wait_for(Lane* lane, Wait what);
+  bool look() noexcept override;
+  bool end_wait(Lane& lane) noexcept;
+  bool end_waits() noexcept;
+  [[nodiscard]] std::size_t index_of(const Lane& lane) const noexcept {
+    return static_cast<std::size_t>(&lane - lanes_.data());
+  }
+
+  void notice_failures() noexcept;
+  void break_off(std::uint32_t culprit, const std::string& cause) noexcept;
+  [[nodiscard]] NcclLoss loss_by(const NcclWatchdog::Failure& failure) const;
+  Task<> throw_if_broken(Lane* lane);
+  [[noreturn]] void throw_lost(const Lane& lane) const;
+  [[nodiscard]] std::string describe_lane(const Lane& lane) const;
+
+  // ---- the parts of a reduction ----
+  Task<> add_slices(Lane* lane, const Slices* slices);
+  Task<> transfer_piece(Lane* lane, const Slices* slices, std::size_t at, std::size_t count);
+  void add_piece(Lane& lane, const Slices& slices, std::size_t at, std::size_t count);
+  void add(Lane& lane, const RankOrderSum& sum);
+  Task<GradientNorm> all_reduce_by_nccl(Lane* lane, const ReduceArguments* arguments);
+  void clear_norm(Lane& lane, bool wanted);
+  void fetch_norms(Lane& lane, bool wanted, std::size_t count);
+  [[nodiscard]] GradientNorm norm_of(const Lane& lane, std::size_t count) const;
+  [[nodiscard]] std::uint64_t* norm_words(const Lane& lane) const;
+  void have_workspace(std::size_t bytes);
+
+  EventLoop& loop_;
+  CudaDevice& device_;
+  Options options_;
+  const NcclApi& api_;
+  PinnedSlab slab_;
+  NcclWatchdog watchdog_;
+  std::array<Lane, 2> lanes_;
+  BlockFences fences_;
+  DeviceBuffer workspace_;
+  std::uint64_t next_turn_ = 0;
+  std::uint64_t arrivals_ = 0;
+  bool launching_ = false;
+  std::optional<NcclLoss> broken_;
+  std::exception_ptr device_failed_;  // then that is the reason
+  StopSource released_;
+};
+
+template <class Calls>
+NcclResult NcclBackend::call(Lane& lane, const Calls& calls) {
+  void* const communicator = watchdog_.open_calls(index_of(lane));
+  NcclResult result = NcclResult::kInvalidUsage;
+  if (communicator != nullptr) {
+    device_.use();
+    result = calls(api_, communicator, device_.native(lane.stream));
+  }
+  watchdog_.close_calls();
+  return result;
+}
+
+/// calls(api, communicator, stream): NCCL's calls of one launch. They are made at once, in this
+/// rank's next turn.
+template <class Calls>
+Task<> NcclBackend::launch(Lane* lane, Calls calls) {
+  co_await take_turn(lane);
+  lane->result = call(*lane, calls);
+  co_await settle(lane);
+  end_turn(*lane);
+}
+
+}  // namespace tandem

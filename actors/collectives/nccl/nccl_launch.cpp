@@ -1,0 +1,264 @@
+// actors/collectives/nccl/nccl_launch.cpp — of NcclBackend: turns, NCCL's answers, and what happens
+// when something fails.
+#include <chrono>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "actors/collectives/nccl/nccl_backend.hpp"
+#include "actors/collectives/shm/shm_board.hpp"
+#include "runtime/sleep.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+NcclBackend::Busy::Busy(NcclBackend& backend, std::size_t lane, ShmHeader operation)
+    : backend_(backend), lane_(lane) {
+  Lane& at = backend.lanes_[lane];
+  TANDEM_CHECK(!at.busy, "one operation of a sequence is under way at a time");
+  at.busy = true;
+  at.operation = operation;
+  const Duration limit = operation.kind == ShmKind::kNone ? backend.options_.connect_timeout
+                                                          : backend.options_.timeout;
+  backend.watchdog_.operation_begins(lane, backend.loop_.now() + limit);
+  backend.watch();
+}
+
+NcclBackend::Busy::~Busy() {
+  backend_.watchdog_.operation_ends(lane_);
+  backend_.lanes_[lane_].busy = false;
+}
+
+// ---- turns ----
+Task<> NcclBackend::take_turn(Lane* lane) {
+  lane->came = ++arrivals_;
+  notice_failures();
+  if (!broken_ && !grant_turn(*lane)) {
+    co_await wait_for(lane, Wait::kTurn);
+  }
+  co_await throw_if_broken(lane);
+}
+
+bool NcclBackend::grant_turn(Lane& lane) {
+  if (launching_) {
+    return false;
+  }
+  const NcclLaunch own{static_cast<std::uint32_t>(index_of(lane)), lane.operation};
+  if (rank() == 0) {
+    for (const Lane& other : lanes_) {
+      if (other.wait == Wait::kTurn && other.came < lane.came) {
+        return false;
+      }
+    }
+    if (options_.peers != nullptr) {
+      if (next_turn_ >= NcclPeers::kMostAhead &&
+          options_.peers->behind(next_turn_ - NcclPeers::kMostAhead + 1)) {
+        return false;
+      }
+      options_.peers->decide(next_turn_, own);
+    }
+  } else {
+    const std::optional<NcclLaunch> decided = options_.peers->decided(next_turn_);
+    if (!decided || decided->lane != own.lane) {
+      return false;
+    }
+    if (!decided->operation.agrees_with(own.operation)) {
+      break_off(0, fmt::format("rank 0 is at {} of {} bytes where rank {} is at {} of {} bytes",
+                               describe(decided->operation), decided->operation.bytes, rank(),
+                               describe(own.operation), own.operation.bytes));
+      return false;
+    }
+  }
+  launching_ = true;
+  if (options_.peers != nullptr) {
+    options_.peers->has_begun(next_turn_ + 1);
+  }
+  return true;
+}
+
+void NcclBackend::end_turn(Lane& lane) noexcept {
+  ++lane.operation.phase;  // the operation's next launch is another one
+  launching_ = false;
+  ++next_turn_;
+  (void)end_waits();
+}
+
+// ---- NCCL's answers ----
+// A communicator may hand a launch to a thread of its own, to connect ranks first.
+Task<> NcclBackend::settle(Lane* lane) {
+  notice_failures();
+  if (lane->result == NcclResult::kInProgress && !broken_) {
+    co_await wait_for(lane, Wait::kNccl);
+  }
+  co_await throw_if_broken(lane);
+  if (lane->result != NcclResult::kSuccess) {
+    break_off(kUnknownRank, fmt::format("NCCL says \"{}\"", api_.text_of(lane->result)));
+    co_await throw_if_broken(lane);
+  }
+}
+
+// The event is behind what NCCL has put into the stream. An abort ends the kernels as if they were
+// done: look again.
+Task<> NcclBackend::finish(Lane* lane) {
+  const DeviceEvent point = lane->stream.record();
+  try {
+    co_await point.wait(released_.token());
+  } catch (const Stopped&) {      // everything is aborted: throw_if_broken() says why
+  } catch (const DeviceError&) {  // the device keeps its error, which is looked at next
+  }
+  co_await throw_if_broken(lane);
+}
+
+Task<> NcclBackend::wait_for(Lane* lane, Wait what) {
+  lane->wait = what;
+  lane->woken.reset();
+  watch();
+  co_await lane->woken;
+}
+
+bool NcclBackend::look() noexcept {
+  if (!options_.watchdog.own_thread) {
+    watchdog_.look(loop_.now());
+  }
+  notice_failures();
+  const bool found = end_waits();
+  if (broken_ && watchdog_.released() && !released_.stop_requested()) {
+    released_.request_stop();
+  }
+  if (!lanes_[kGathers].busy && !lanes_[kReductions].busy) {
+    rest();
+  }
+  return found;
+}
+
+// In the order in which they came.
+bool NcclBackend::end_waits() noexcept {
+  const std::size_t first = lanes_[kReductions].came < lanes_[kGathers].came ? 1 : 0;
+  const bool one = end_wait(lanes_[first]);
+  return end_wait(lanes_[1 - first]) || one;
+}
+
+bool NcclBackend::end_wait(Lane& lane) noexcept {
+  bool ended = false;
+  if (lane.wait == Wait::kNothing) {
+    return false;
+  }
+  if (broken_) {
+    ended = watchdog_.released();
+  } else if (lane.wait == Wait::kTurn) {
+    ended = grant_turn(lane);
+  } else if (lane.wait == Wait::kNccl) {
+    NcclResult state = NcclResult::kSuccess;
+    const NcclResult asked = call(lane, [&state](const NcclApi& api, void* communicator, void*) {
+      return api.async_error(communicator, &state);
+    });
+    lane.result = asked == NcclResult::kSuccess ? state : asked;
+    ended = lane.result != NcclResult::kInProgress;
+  }
+  if (ended) {
+    lane.wait = Wait::kNothing;
+    lane.woken.set();
+  }
+  return ended;
+}
+
+// ---- failing ----
+void NcclBackend::notice_failures() noexcept {
+  if (broken_) {
+    return;
+  }
+  if (device_.error() != nullptr) {
+    device_failed_ = device_.error();
+    break_off(rank(), fmt::format("rank {} gave up: its device failed", rank()));
+    return;
+  }
+  // Peers first: they know who is at fault, NCCL only that somebody is.
+  if (options_.peers != nullptr) {
+    if (const std::optional<NcclLoss> loss = options_.peers->loss()) {
+      break_off(loss->culprit, loss->cause);
+      return;
+    }
+  }
+  if (watchdog_.has_failed()) {
+    const NcclLoss loss = loss_by(*watchdog_.failure());
+    break_off(loss.culprit, loss.cause);
+  }
+}
+
+NcclLoss NcclBackend::loss_by(const NcclWatchdog::Failure& failure) const {
+  if (failure.lane >= lanes_.size()) {
+    return {kUnknownRank, failure.what};
+  }
+  const Lane& lane = lanes_[failure.lane];
+  if (!failure.late) {
+    return {kUnknownRank, fmt::format("{} in {}", failure.what, describe_lane(lane))};
+  }
+  const bool connecting = lane.operation.kind == ShmKind::kNone;
+  const double limit =
+      std::chrono::duration<double>(connecting ? options_.connect_timeout : options_.timeout)
+          .count();
+  std::optional<std::uint32_t> missing;
+  if (!connecting && options_.peers != nullptr) {
+    missing = options_.peers->behind(next_turn_ + (launching_ ? 1 : 0));
+    if (!missing && lane.wait == Wait::kTurn && rank() != 0) {
+      missing = 0;  // it has not decided that this is its turn
+    }
+  }
+  if (missing) {
+    return {*missing, fmt::format("rank {} did not arrive at {} within {:.3g} s", *missing,
+                                  describe_lane(lane), limit)};
+  }
+  return {kUnknownRank, fmt::format("{} did not end within {:.3g} s", describe_lane(lane), limit)};
+}
+
+void NcclBackend::break_off(std::uint32_t culprit, const std::string& cause) noexcept {
+  if (broken_) {
+    return;
+  }
+  broken_ = NcclLoss{culprit, cause};
+  if (options_.peers != nullptr) {
+    options_.peers->give_up(culprit, cause);
+  }
+  watchdog_.abort(cause);
+  watch();
+}
+
+void NcclBackend::abandon(std::string_view why) noexcept {
+  break_off(rank(), fmt::format("rank {} gave up: {}", rank(), why));
+}
+
+std::string NcclBackend::describe_lane(const Lane& lane) const {
+  if (lane.operation.kind == ShmKind::kNone) {
+    return fmt::format("the connection for {}",
+                       index_of(lane) == kGathers ? "gathers" : "reductions");
+  }
+  return describe(lane.operation);
+}
+
+// Not before nothing writes into the operation's buffers any more: behind NCCL's kernels there may
+// be some of ours, which end by themselves. A device that does not get through them within the time
+// of an abort is not waited for: the rank ends.
+Task<> NcclBackend::throw_if_broken(Lane* lane) {
+  notice_failures();
+  if (!broken_) {
+    co_return;
+  }
+  if (!watchdog_.released()) {
+    co_await wait_for(lane, Wait::kRelease);
+  }
+  if (watchdog_.aborted()) {
+    const DeviceEvent last = lane->stream.record();
+    const TimePoint limit = loop_.now() + options_.watchdog.abort_limit;
+    while (!last.done() && loop_.now() < limit) {
+      co_await sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  if (device_failed_ != nullptr) {
+    std::rethrow_exception(device_failed_);
+  }
+  throw PeerLost(fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
+                             describe_lane(*lane), rank()),
+                 broken_->culprit);
+}
+
+}  // namespace tandem

@@ -1,0 +1,53 @@
+// actors/collectives/nccl/nccl_peers.hpp — what ranks tell each other beside NCCL: in which order
+// to launch, and who has failed.
+//
+// NCCL asks that ranks launch in one order across communicators, but gathers and reductions are two
+// sequences whose operations become ready in another order on each rank. So rank 0 decides: each of
+// its launches is a turn 0, 1, 2, ..., it writes down what it launches, and the others launch just
+// that as their own. Rank 0's order fits every rank, because what an operation waits for is the
+// same on all of them. Thread rule: of the loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "actors/collectives/shm/shm_control.hpp"
+
+namespace tandem {
+
+/// A launch as its rank understands it.
+struct NcclLaunch {
+  std::uint32_t lane = 0;
+  ShmHeader operation;
+};
+
+/// Why nothing can go on, and whose fault it is.
+struct NcclLoss {
+  std::uint32_t culprit = 0;
+  std::string cause;
+};
+
+class NcclPeers {
+ public:
+  /// Rank 0 may be this many turns ahead of the others.
+  static constexpr std::uint64_t kMostAhead = 64;
+
+  virtual ~NcclPeers() = default;
+
+  /// Rank 0, turn by turn, each once nobody is behind turn - kMostAhead + 1.
+  virtual void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept = 0;
+  /// What rank 0 has decided for it, if it has; of the next turn of this rank.
+  [[nodiscard]] virtual std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept = 0;
+  /// This rank has begun all turns before `turn`.
+  virtual void has_begun(std::uint64_t turn) noexcept = 0;
+  /// A rank that has not begun all turns before `turn`.
+  [[nodiscard]] virtual std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept = 0;
+
+  /// Tells all. The first cause counts.
+  virtual void give_up(std::uint32_t culprit, const std::string& cause) noexcept = 0;
+  /// Somebody gave up, or a rank's process is gone.
+  [[nodiscard]] virtual std::optional<NcclLoss> loss() noexcept = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,103 @@
+#include "actors/collectives/nccl/shm_nccl_peers.hpp"
+
+#include <array>
+#include <atomic>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+// Written by its rank alone. Counters only grow; who sees a value sees what was written before it.
+struct ShmNcclPeers::Page {
+  alignas(64) std::atomic<std::uint64_t> begun{0};
+  alignas(64) std::atomic<std::uint64_t> decided{
+      0};  // turns; the launch of turn t lies at t % kMostAhead
+  std::array<NcclLaunch, kMostAhead> launches;
+};
+
+namespace {
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kControlBytes = (sizeof(ShmControl) + kPage - 1) / kPage * kPage;
+}  // namespace
+
+std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Options& options) {
+  static_assert(std::is_standard_layout_v<Page>);
+  auto arena = std::make_unique<ShmArena>(kControlBytes + sizeof(Page) + kPage);
+  auto* const control = new (arena->allocate(kControlBytes)) ShmControl();
+  std::byte* const memory = arena->allocate(sizeof(Page));
+  TANDEM_CHECK(memory == reinterpret_cast<std::byte*>(control) + kControlBytes,
+               "peers find the page behind the control block");
+  auto* const page = new (memory) Page();
+  std::vector<ShmPeer> peers = connect_shm_mesh({.rank = options.rank,
+                                                 .world = options.world,
+                                                 .job = options.job,
+                                                 .timeout = options.connect_timeout},
+                                                *arena);
+  peers[options.rank].memory = arena->shared_mapping();
+  return std::unique_ptr<ShmNcclPeers>(
+      new ShmNcclPeers(loop, std::move(arena), *control, *page, std::move(peers), options));
+}
+
+ShmNcclPeers::ShmNcclPeers(EventLoop& loop, std::unique_ptr<ShmArena> arena, ShmControl& control,
+                           Page& page, std::vector<ShmPeer> peers, const Options& options)
+    : arena_(std::move(arena)),
+      board_(loop, control, std::move(peers), {.rank = options.rank}),
+      own_(page) {
+  board_.watch_sockets();
+}
+
+const ShmNcclPeers::Page& ShmNcclPeers::page_of(std::uint32_t rank) const noexcept {
+  return *reinterpret_cast<const Page*>(board_.memory_of(rank) + kControlBytes);
+}
+
+void ShmNcclPeers::decide(std::uint64_t turn, const NcclLaunch& launch) noexcept {
+  own_.launches[turn % kMostAhead] = launch;
+  own_.decided.store(turn + 1, std::memory_order_release);
+}
+
+std::optional<NcclLaunch> ShmNcclPeers::decided(std::uint64_t turn) noexcept {
+  const Page& of_rank_0 = page_of(0);
+  if (of_rank_0.decided.load(std::memory_order_acquire) <= turn) {
+    return std::nullopt;
+  }
+  return of_rank_0.launches[turn % kMostAhead];
+}
+
+void ShmNcclPeers::has_begun(std::uint64_t turn) noexcept {
+  own_.begun.store(turn, std::memory_order_release);
+}
+
+std::optional<std::uint32_t> ShmNcclPeers::behind(std::uint64_t turn) noexcept {
+  for (std::uint32_t rank = 0; rank < board_.world(); ++rank) {
+    if (page_of(rank).begun.load(std::memory_order_acquire) < turn) {
+      return rank;
+    }
+  }
+  return std::nullopt;
+}
+
+void ShmNcclPeers::give_up(std::uint32_t culprit, const std::string& cause) noexcept {
+  board_.give_up(culprit, cause);
+}
+
+// A rank that left is missed by those that have begun a turn which it has not.
+std::optional<NcclLoss> ShmNcclPeers::loss() noexcept {
+  if (board_.is_broken()) {
+    return NcclLoss{board_.broken()->culprit, board_.broken()->cause};
+  }
+  const std::uint64_t begun = own_.begun.load(std::memory_order_relaxed);
+  for (std::uint32_t rank = 0; rank < board_.world(); ++rank) {
+    if (rank != board_.rank() && board_.has_ended(rank) &&
+        page_of(rank).begun.load(std::memory_order_acquire) < begun) {
+      return NcclLoss{rank, fmt::format("rank {} has left", rank)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tandem

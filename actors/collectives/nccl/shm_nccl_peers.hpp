@@ -1,0 +1,53 @@
+// actors/collectives/nccl/shm_nccl_peers.hpp — what ranks of one host tell each other beside NCCL,
+// through shared memory.
+//
+// Each rank has a page that all of them map: how many turns it has begun, and on rank 0's the last
+// decisions, in a ring. Failures go by a ShmBoard: a rank writes down whose fault it is before its
+// socket ends, and a socket that ends without a good-bye is a process that died; so both are known
+// at once, long before NCCL notices. Thread rule: of the loop's thread, but connect() blocks and
+// comes before the loop runs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/collectives/nccl/nccl_peers.hpp"
+#include "actors/collectives/shm/shm_arena.hpp"
+#include "actors/collectives/shm/shm_board.hpp"
+
+namespace tandem {
+
+class ShmNcclPeers final : public NcclPeers {
+ public:
+  struct Options {
+    std::uint32_t rank = 0;
+    std::uint32_t world = 1;
+    std::string job;  // as in ShmMeshOptions
+    Duration connect_timeout = std::chrono::seconds(300);
+  };
+  /// Blocks until all ranks of the job are connected. The loop outlives it. Throws Error(kPeer)
+  /// naming who did not come.
+  [[nodiscard]] static std::unique_ptr<ShmNcclPeers> connect(EventLoop& loop,
+                                                             const Options& options);
+
+  void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept override;
+  [[nodiscard]] std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept override;
+  void has_begun(std::uint64_t turn) noexcept override;
+  [[nodiscard]] std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept override;
+  void give_up(std::uint32_t culprit, const std::string& cause) noexcept override;
+  [[nodiscard]] std::optional<NcclLoss> loss() noexcept override;
+
+ private:
+  struct Page;
+
+  ShmNcclPeers(EventLoop& loop, std::unique_ptr<ShmArena> arena, ShmControl& control, Page& page,
+               std::vector<ShmPeer> peers, const Options& options);
+  [[nodiscard]] const Page& page_of(std::uint32_t rank) const noexcept;
+
+  std::unique_ptr<ShmArena> arena_;
+  ShmBoard board_;
+  Page& own_;
+};
+
+}  // namespace tandem

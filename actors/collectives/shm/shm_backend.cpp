@@ -1,0 +1,423 @@
+#include "actors/collectives/shm/shm_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "runtime/util/check.hpp"
+#include "runtime/util/machine.hpp"
+#include "runtime/util/seconds_setting.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::size_t kStageBytes = std::size_t{1} << 20;  // of a lane; there are two, in turn
+constexpr std::size_t kStepGrain = 4096;                   // whole norm blocks of every type
+constexpr std::size_t kMostRanks = kStageBytes / kStepGrain;
+constexpr std::size_t kCopyChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kReduceChunk = std::size_t{64} << 10;  // elements
+constexpr std::size_t kReduceTile = std::size_t{4} << 10;    // elements; stays in the first cache
+// What the loop moves itself: some ten microseconds, where a hand-over to the pool and back takes
+// twice that.
+constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
+static_assert(kReduceChunk % kReduceTile == 0 && kReduceTile % kNormBlock == 0);
+static_assert(kStepGrain % (kNormBlock * sizeof(float)) == 0);
+
+constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
+  return (total + chunk - 1) / chunk;
+}
+
+ShmHeader header_for(ShmKind kind, std::uint64_t number, std::size_t bytes) {
+  return {.kind = kind, .number = number, .bytes = bytes};
+}
+
+std::uint32_t types_of(const ReduceArguments& a) {
+  return static_cast<std::uint32_t>(a.block_type) * 2 + (a.mode == AccumulateMode::kAdd ? 1U : 0U);
+}
+
+std::size_t arena_bytes(const ShmBackend::Options& options) {
+  const std::size_t stages = 2 * ShmControl::kLanes * kStageBytes;
+  const std::size_t room = options.arena_bytes > 0
+                               ? options.arena_bytes
+                               : 2 * machine::memory_total_bytes() / options.world;
+  return sizeof(ShmControl) + stages + room + (std::size_t{4} << 20);  // and the borders of pages
+}
+
+}  // namespace
+
+Duration ShmBackend::default_timeout() {
+  return seconds_setting("TANDEM_COLLECTIVE_TIMEOUT_S", std::chrono::seconds(600));
+}
+
+std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, Options options) {
+  TANDEM_CHECK(options.world <= kMostRanks, "more ranks than a host can have");
+  auto arena = std::make_unique<ShmArena>(arena_bytes(options));
+  auto* control = new (arena->allocate(sizeof(ShmControl))) ShmControl();
+  std::vector<ShmPeer> peers = connect_shm_mesh({.rank = options.rank,
+                                                 .world = options.world,
+                                                 .job = options.job,
+                                                 .timeout = options.connect_timeout},
+                                                *arena);
+  peers[options.rank].memory = arena->shared_mapping();
+  return std::unique_ptr<ShmBackend>(
+      new ShmBackend(loop, pool, std::move(arena), *control, std::move(peers), options));
+}
+
+ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena> arena,
+                       ShmControl& control, std::vector<ShmPeer> peers, const Options& options)
+    : pool_(pool),
+      arena_(std::move(arena)),
+      board_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
+      stage_(arena_->allocate(2 * ShmControl::kLanes * kStageBytes)),
+      all_norms_(options.world) {}
+
+void ShmBackend::abandon(std::string_view why) noexcept {
+  board_.give_up(rank(), fmt::format("rank {} gave up: {}", rank(), why));
+}
+
+// ---- the operations ----
+Task<> ShmBackend::all_gather(GatherArguments a) {
+  if (a.is_whole) {
+    co_await pool_.run(
+        [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); });
+    co_return;
+  }
+  const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes);
+  if (a.shard_bytes <= kExchangeBytes) {
+    co_await exchange_words(kGathers, {a.shard, a.block, a.shard_bytes}, header);
+    co_return;
+  }
+  Operation op{.header = header,
+               .source = a.shard,
+               .part_bytes = a.shard_bytes,
+               .total_bytes = a.shard_bytes * world(),
+               .into = a.block};
+  co_await carry_out(&op);
+}
+
+Task<> ShmBackend::broadcast(BroadcastArguments a) {
+  TANDEM_CHECK(a.root < world(), "the root is a rank");
+  Operation op{.header = header_for(ShmKind::kBroadcast, numbers_[kGathers]++, a.bytes),
+               .source = a.root == rank() ? a.data : nullptr,
+               .part_bytes = a.bytes,
+               .total_bytes = a.bytes,
+               .into = a.data};
+  op.header.root = a.root;
+  co_await carry_out(&op);
+}
+
+Task<> ShmBackend::all_to_all(AllToAllArguments a) {
+  const ShmHeader header = header_for(ShmKind::kAllToAll, numbers_[kGathers]++, a.bytes);
+  if (a.bytes * world() <= kExchangeBytes) {
+    const std::size_t mine = rank() * a.bytes;
+    co_await trade_words(kGathers, {a.from, a.bytes * world()}, header,
+                         [a, mine](std::uint32_t from, const std::byte* words) {
+                           std::memcpy(a.into + from * a.bytes, words + mine, a.bytes);
+                         });
+    co_return;
+  }
+  Operation op{.header = header,
+               .source = a.from,
+               .scatters = true,
+               .part_bytes = a.bytes,
+               .total_bytes = a.bytes * world(),
+               .into = a.into};
+  co_await carry_out(&op);
+}
+
+Task<GradientNorm> ShmBackend::reduce_scatter_add(ReduceArguments a) {
+  TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
+  const std::size_t bytes = a.shard_elements * bytes_of(a.block_type);
+  Operation op{.lane = kReductions,
+               .header = header_for(ShmKind::kReduceScatter, numbers_[kReductions]++, bytes),
+               .source = a.block,
+               .scatters = true,
+               .part_bytes = bytes,
+               .total_bytes = bytes * world(),
+               .reduce = &a,
+               .accumulator = static_cast<float*>(a.accumulator)};
+  op.header.types = types_of(a);
+  co_await carry_out(&op);
+  co_return op.norm;
+}
+
+// Three phases: each rank reduces its slice of the block, the slices go to everybody, and so do the
+// norms.
+Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
+  TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
+  const std::size_t width = bytes_of(a.block_type);
+  const std::size_t slice =
+      chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock;
+  auto* accumulator = static_cast<float*>(a.accumulator);
+  Operation add{
+      .lane = kReductions,
+      .header = header_for(ShmKind::kAllReduce, numbers_[kReductions]++, a.shard_elements * width),
+      .source = a.block,
+      .scatters = true,
+      .part_bytes = slice * width,
+      .total_bytes = a.shard_elements * width,
+      .reduce = &a};
+  add.header.types = types_of(a);
+  const std::size_t own = add.part_begin(rank()) / width;
+  add.accumulator = accumulator + own;
+  add.first_element = static_cast<std::int64_t>(own);
+  co_await carry_out(&add);
+
+  Operation give{.lane = kReductions,
+                 .header = add.header,
+                 .source = reinterpret_cast<const std::byte*>(accumulator + own),
+                 .part_bytes = slice * sizeof(float),
+                 .total_bytes = a.shard_elements * sizeof(float),
+                 .into = static_cast<std::byte*>(a.accumulator)};
+  give.header.phase = 1;
+  co_await carry_out(&give);
+  if (!a.want_norm) {
+    co_return GradientNorm();
+  }
+  ShmHeader header = add.header;
+  header.phase = 2;
+  co_return co_await merge(add.norm, header);
+}
+
+Task<GradientNorm> ShmBackend::merge(GradientNorm norm, ShmHeader header) {
+  const NormWords own = NormWords::of(norm);
+  co_await exchange_words(kReductions,
+                          {.mine = reinterpret_cast<const std::byte*>(&own),
+                           .all = reinterpret_cast<std::byte*>(all_norms_.data()),
+                           .bytes = sizeof(NormWords)},
+                          header);
+  co_return merge_norms(all_norms_);
+}
+
+Task<> ShmBackend::exchange(ExchangeArguments a) {
+  TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  return exchange_words(kReductions, a,
+                        header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
+}
+
+Task<> ShmBackend::exchange_words(std::size_t lane, ExchangeArguments a, ShmHeader header) {
+  return trade_words(lane, {a.mine, a.bytes}, header,
+                     [a](std::uint32_t from, const std::byte* words) {
+                       if (a.bytes > 0) {
+                         std::memcpy(a.all + from * a.bytes, words, a.bytes);
+                       }
+                     });
+}
+
+// The words travel with the headers, so that everybody's arrival is all there is to wait for.
+template <class Take>
+Task<> ShmBackend::trade_words(std::size_t lane, std::span<const std::byte> mine, ShmHeader header,
+                               Take take) {
+  const std::size_t place = board_.sequence(lane) % 2;
+  if (!mine.empty()) {
+    std::memcpy(board_.own().lanes[lane].words[place].data(), mine.data(), mine.size());
+  }
+  co_await board_.arrive(lane, header);
+  for (std::uint32_t from = 0; from < world(); ++from) {
+    take(from, board_.of(from).lanes[lane].words[place].data());
+  }
+  board_.finish(lane);
+}
+
+// ---- one operation, step by step ----
+std::size_t ShmBackend::Operation::part_begin(std::uint32_t rank) const noexcept {
+  return header.kind == ShmKind::kBroadcast ? 0 : std::min(rank * part_bytes, total_bytes);
+}
+
+std::size_t ShmBackend::Operation::part_length(std::uint32_t rank) const noexcept {
+  return gives(rank) ? std::min(part_bytes, total_bytes - part_begin(rank)) : 0;
+}
+
+// With every operand in the arenas there is one step. Else the stage's halves are filled and
+// emptied in turn: half k % 2 is filled with step k when all ranks are through with step k - 2.
+Task<> ShmBackend::carry_out(Operation* op) {
+  const std::size_t lane = op->lane;
+  co_await begin(op);
+  const std::uint64_t first = op->first_step;
+  for (std::size_t step = 0; step < op->steps; ++step) {
+    if (step > 0) {
+      co_await board_.all_reach(lane, ShmLane::kStaged, first + step + 1);
+    }
+    if (step + 1 < op->steps) {
+      if (step > 0) {
+        co_await board_.all_reach(lane, ShmLane::kTaken, first + step);
+      }
+      co_await stage(op, step + 1);
+      board_.publish(lane, ShmLane::kStaged, first + step + 2);
+    }
+    if (op->reduce != nullptr) {
+      co_await reduce(op, step);
+    } else {
+      co_await copy(op, step);
+    }
+    board_.publish(lane, ShmLane::kTaken, first + step + 1);
+  }
+  co_await board_.all_reach(lane, ShmLane::kTaken, first + op->steps);
+  steps_[lane] += op->steps;
+  board_.finish(lane);
+}
+
+Task<> ShmBackend::begin(Operation* op) {
+  const std::size_t parts = op->scatters ? world() : 1;
+  op->step_bytes = kStageBytes / parts / kStepGrain * kStepGrain;
+  op->first_step = steps_[op->lane];
+  const std::size_t given = op->scatters ? op->total_bytes : op->part_length(rank());
+  const std::byte* base = arena_->mapping().data();
+  if (op->source == nullptr || given == 0) {
+    op->header.offset = 0;
+  } else if (arena_->mapping().contains(op->source, given)) {
+    op->header.offset = static_cast<std::uint64_t>(op->source - base);
+  } else {
+    op->header.is_staged = 1;
+    op->header.offset = static_cast<std::uint64_t>(stage_of(op->lane, 0) - base);
+    co_await stage(op, 0);
+  }
+  co_await board_.arrive(op->lane, op->header);
+  bool staged = op->header.is_staged != 0;
+  for (std::uint32_t peer = 0; peer < world() && !staged; ++peer) {
+    staged = peer != rank() && board_.header_of(peer, op->lane).is_staged != 0;
+  }
+  if (staged) {
+    op->steps = std::max<std::size_t>(1, chunks_of(op->part_bytes, op->step_bytes));
+  } else {
+    op->step_bytes = op->part_bytes;
+  }
+}
+
+std::byte* ShmBackend::stage_of(std::size_t lane, std::size_t step) const noexcept {
+  return stage_ + (2 * lane + step % 2) * kStageBytes;
+}
+
+Task<> ShmBackend::stage(const Operation* op, std::size_t step) {
+  if (op->header.is_staged == 0) {
+    co_return;
+  }
+  if (op->step_bytes * (op->scatters ? world() : 1) <= kInlineBytes ||
+      op->total_bytes <= kInlineBytes) {
+    stage_now(*op, step);
+  } else {
+    co_await pool_.run([this, op, step] { stage_now(*op, step); });
+  }
+}
+
+void ShmBackend::stage_now(const Operation& op, std::size_t step) const {
+  const std::size_t begin = step * op.step_bytes;
+  std::byte* into = stage_of(op.lane, step);
+  for (std::uint32_t part = 0; part < world(); ++part) {
+    // A gather has one part to give, this rank's own; what is scattered to this rank itself stays
+    // where it is.
+    if (op.scatters == (part == rank())) {
+      continue;
+    }
+    const std::size_t length = op.part_length(part);
+    if (begin < length) {
+      std::memcpy(into + (op.scatters ? part * op.step_bytes : 0),
+                  op.source + (op.scatters ? op.part_begin(part) : 0) + begin,
+                  std::min(op.step_bytes, length - begin));
+    }
+  }
+}
+
+// Byte `at` of what `from` gives to this rank.
+const std::byte* ShmBackend::part_of(const Operation& op, std::uint32_t from, std::size_t step,
+                                     std::size_t at) const {
+  if (from == rank()) {
+    return op.source + (op.scatters ? op.part_begin(rank()) : 0) + at;
+  }
+  const ShmHeader& header = board_.header_of(from, op.lane);
+  const std::byte* operand = board_.memory_of(from) + header.offset;
+  if (header.is_staged != 0) {
+    return operand + step % 2 * kStageBytes + (op.scatters ? rank() * op.step_bytes : 0) +
+           (at - step * op.step_bytes);
+  }
+  return operand + (op.scatters ? op.part_begin(rank()) : 0) + at;
+}
+
+Task<> ShmBackend::copy(const Operation* op, std::size_t step) {
+  const std::size_t begin = step * op->step_bytes;
+  const std::size_t longest =
+      std::min(op->step_bytes, op->part_bytes - std::min(begin, op->part_bytes));
+  const std::size_t per_rank = chunks_of(longest, kCopyChunkBytes);
+  const std::size_t chunks = per_rank * world();
+  if (longest * world() <= kInlineBytes) {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      copy_chunk(*op, step, chunk, per_rank);
+    }
+  } else {
+    co_await pool_.for_chunks(chunks, [this, op, step, per_rank](std::size_t chunk) {
+      copy_chunk(*op, step, chunk, per_rank);
+    });
+  }
+}
+
+// Each rank begins with its next neighbour, so that not all of them read one rank's memory at a
+// time.
+void ShmBackend::copy_chunk(const Operation& op, std::size_t step, std::size_t chunk,
+                            std::size_t chunks_per_rank) const {
+  const auto from = static_cast<std::uint32_t>((rank() + 1 + chunk / chunks_per_rank) % world());
+  const std::size_t begin = step * op.step_bytes + chunk % chunks_per_rank * kCopyChunkBytes;
+  const std::size_t step_end = (step + 1) * op.step_bytes;
+  const std::size_t length = op.scatters ? op.part_length(rank()) : op.part_length(from);
+  const std::size_t end = std::min({begin + kCopyChunkBytes, step_end, length});
+  if (begin >= end) {
+    return;
+  }
+  const std::byte* source = part_of(op, from, step, begin);
+  std::byte* target = op.into + (op.scatters ? from * op.part_bytes : op.part_begin(from)) + begin;
+  if (source != target) {
+    std::memcpy(target, source, end - begin);
+  }
+}
+
+Task<> ShmBackend::reduce(Operation* op, std::size_t step) {
+  const std::size_t width = bytes_of(op->reduce->block_type);
+  const std::size_t begin = step * op->step_bytes;
+  const std::size_t length = op->part_length(rank());
+  const std::size_t bytes = std::min(op->step_bytes, length - std::min(begin, length));
+  const std::size_t chunks = chunks_of(bytes / width, kReduceChunk);
+  norms_.assign(chunks, GradientNorm());
+  GradientNorm* norms = norms_.data();
+  if (bytes * world() <= kInlineBytes) {
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      reduce_chunk(*op, step, chunk, norms[chunk]);
+    }
+  } else {
+    co_await pool_.for_chunks(chunks, [this, op, step, norms](std::size_t chunk) {
+      reduce_chunk(*op, step, chunk, norms[chunk]);
+    });
+  }
+  for (const GradientNorm& norm : norms_) {
+    op->norm.merge(norm);
+  }
+}
+
+// Tile by tile: a tile of the accumulator stays in the first cache while the ranks' are added to
+// it, in their order.
+void ShmBackend::reduce_chunk(const Operation& op, std::size_t step, std::size_t chunk,
+                              GradientNorm& norm) const {
+  const DType type = op.reduce->block_type;
+  const std::size_t width = bytes_of(type);
+  const std::size_t step_end = std::min((step + 1) * op.step_bytes, op.part_length(rank())) / width;
+  const std::size_t begin = step * op.step_bytes / width + chunk * kReduceChunk;
+  const std::size_t end = std::min(begin + kReduceChunk, step_end);
+  for (std::size_t at = begin; at < end; at += kReduceTile) {
+    const std::size_t count = std::min(kReduceTile, end - at);
+    AccumulateMode mode = op.reduce->mode;
+    GradientNorm tile;
+    for (std::uint32_t from = 0; from < world(); ++from) {
+      const std::byte* values = part_of(op, from, step, at * width);
+      if (op.reduce->want_norm && from + 1 == world()) {
+        accumulate_with_norm(op.accumulator + at, values, type, 0, count, mode, tile);
+      } else {
+        accumulate(op.accumulator + at, values, type, 0, count, mode);
+      }
+      mode = AccumulateMode::kAdd;
+    }
+    if (tile.first_bad_element >= 0) {
+      tile.first_bad_element += static_cast<std::int64_t>(at) + op.first_element;
+    }
+    norm.merge(tile);
+  }
+}
+
+}  // namespace tandem

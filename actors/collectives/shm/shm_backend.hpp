@@ -1,0 +1,128 @@
+// actors/collectives/shm/shm_backend.hpp — collectives of the processes of one host (or of threads
+// of one process), through shared memory.
+//
+// Every rank's arena is mapped by all. An operand in memory of allocate() is read by the peers
+// where it lies: a gather copies each shard once, a reduction reads each block once. An operand
+// elsewhere goes through a stage in the arena, piece by piece; up to kExchangeBytes travel with the
+// headers. Copies and additions run on the pool in chunks; small ones on the loop, where a
+// hand-over would cost more. Reductions add rank by rank into the accumulator, so the bits are
+// those of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per
+// rank, then a gather of the slices. Failure: see shm_board.hpp; PeerLost names the rank at fault
+// and the operation. Thread rule: of the loop's thread, but connect() blocks and comes before the
+// loop runs.
+//
+//   auto backend = ShmBackend::connect(loop, pool, {.rank = 1, .world = 4, .job =
+//   name_that_all_ranks_share});
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/norm_words.hpp"
+#include "actors/collectives/shm/shm_arena.hpp"
+#include "actors/collectives/shm/shm_board.hpp"
+
+namespace tandem {
+
+class ShmBackend final : public CollectiveBackend {
+ public:
+  struct Options {
+    std::uint32_t rank = 0;
+    std::uint32_t world = 1;
+    std::string job;  // as in ShmMeshOptions
+    // address space for allocate(); 0: twice the rank's share of the machine's memory
+    std::size_t arena_bytes = 0;
+    Duration connect_timeout = std::chrono::seconds(300);
+    Duration timeout = default_timeout();  // of each wait for the peers
+  };
+  /// TANDEM_COLLECTIVE_TIMEOUT_S, else 600 s. Throws a user error when it is no positive number.
+  [[nodiscard]] static Duration default_timeout();
+
+  /// Blocks until all ranks of the job are connected. Both outlive the back end. Throws
+  /// Error(kPeer) naming who did not come, Error(kRefused) when there is no address space.
+  [[nodiscard]] static std::unique_ptr<ShmBackend> connect(EventLoop& loop, CpuPool& pool,
+                                                           Options options);
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return board_.world(); }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return board_.rank(); }
+
+  std::byte* allocate(std::size_t bytes) override { return arena_->allocate(bytes); }
+  Task<> all_gather(GatherArguments arguments) override;
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
+  Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
+  Task<> exchange(ExchangeArguments arguments) override;
+  Task<> broadcast(BroadcastArguments arguments) override;
+  Task<> all_to_all(AllToAllArguments arguments) override;
+
+  void abandon(std::string_view why) noexcept override;
+
+ private:
+  static constexpr std::size_t kGathers = 0;
+  static constexpr std::size_t kReductions = 1;
+
+  // What moves in one operation. Rank p's part is [p * part_bytes, (p + 1) * part_bytes) of
+  // total_bytes, the last ones shorter. Either every rank gives one part to all (a gather), or it
+  // gives part p to rank p (`scatters`).
+  struct Operation {
+    std::size_t lane = kGathers;
+    ShmHeader header;
+    const std::byte* source = nullptr;  // what this rank gives; null: nothing
+    bool scatters = false;
+    std::size_t part_bytes = 0;
+    std::size_t total_bytes = 0;
+    std::byte* into = nullptr;                // copies: where the parts come to lie
+    const ReduceArguments* reduce = nullptr;  // not null: it adds instead of copying
+    float* accumulator = nullptr;             // of this rank's part
+    std::int64_t first_element = 0;           // of this rank's part, as norms count
+    GradientNorm norm;
+    // Found out as it goes:
+    std::uint64_t first_step = 0;
+    std::size_t steps = 1;
+    std::size_t step_bytes = 0;  // of each part
+
+    [[nodiscard]] bool gives(std::uint32_t rank) const noexcept {
+      return header.kind != ShmKind::kBroadcast || header.root == rank;
+    }
+    [[nodiscard]] std::size_t part_begin(std::uint32_t rank) const noexcept;
+    [[nodiscard]] std::size_t part_length(std::uint32_t rank) const noexcept;
+  };
+
+  ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena> arena, ShmControl& control,
+             std::vector<ShmPeer> peers, const Options& options);
+
+  Task<> carry_out(Operation* op);
+  Task<> begin(Operation* op);
+  Task<> stage(const Operation* op, std::size_t step);
+  void stage_now(const Operation& op, std::size_t step) const;
+  Task<> copy(const Operation* op, std::size_t step);
+  void copy_chunk(const Operation& op, std::size_t step, std::size_t chunk,
+                  std::size_t chunks_per_rank) const;
+  Task<> reduce(Operation* op, std::size_t step);
+  void reduce_chunk(const Operation& op, std::size_t step, std::size_t chunk,
+                    GradientNorm& norm) const;
+  Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
+  Task<> exchange_words(std::size_t lane, ExchangeArguments arguments, ShmHeader header);
+  /// At most kExchangeBytes of every rank; take(rank, its words) for each.
+  template <class Take>
+  Task<> trade_words(std::size_t lane, std::span<const std::byte> mine, ShmHeader header,
+                     Take take);
+  [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
+                                         std::size_t at) const;
+  [[nodiscard]] std::byte* stage_of(std::size_t lane, std::size_t step) const noexcept;
+
+  CpuPool& pool_;
+  std::unique_ptr<ShmArena> arena_;
+  ShmBoard board_;
+  std::byte* stage_;
+  std::uint64_t numbers_[2] = {};  // of operations asked for, by lane
+  std::uint64_t steps_[2] = {};    // done, by lane
+  // Kept, so that nothing is allocated:
+  std::vector<GradientNorm> norms_;   // of the chunks of a reduction
+  std::vector<NormWords> all_norms_;  // of the ranks
+};
+
+}  // namespace tandem

@@ -1,0 +1,150 @@
+// actors/collectives/shm/shm_board.hpp — waiting for ranks of this host, and learning that one is
+// gone.
+//
+// A wait looks at counters in shared memory while the loop is awake (it spins where that pays);
+// before the loop sleeps, the rank says so in shared memory, and whoever then makes progress sends
+// a byte through the socket between the two. Failure: a peer's socket at its end without a
+// good-bye, a peer that gave up, one that left while it is still needed, a wait over its deadline,
+// ranks at different operations. The first of these breaks the board for good: every wait ends with
+// PeerLost, and the peers are told the culprit and the cause, so that they name it and not this
+// rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is through or the
+// board breaks (give_up()).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <asio/posix/stream_descriptor.hpp>
+
+#include "actors/collectives/shm/shm_control.hpp"
+#include "actors/collectives/shm/shm_mesh.hpp"
+#include "runtime/event.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/io/net.hpp"
+#include "runtime/poller.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// "reduce-scatter 812".
+[[nodiscard]] std::string describe(const ShmHeader& header);
+
+class ShmBoard final : private Poller {
+ public:
+  struct Options {
+    std::uint32_t rank = 0;
+    Duration timeout = std::chrono::seconds(600);  // of each wait
+  };
+
+  /// `control` lies at the beginning of this rank's arena, whose mapping is its own entry in
+  /// `peers`, without a socket.
+  ShmBoard(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options);
+  /// Says good-bye. Nobody waits any more.
+  ~ShmBoard();
+  ShmBoard(const ShmBoard&) = delete;
+  ShmBoard& operator=(const ShmBoard&) = delete;
+
+  [[nodiscard]] std::uint32_t rank() const noexcept { return options_.rank; }
+  [[nodiscard]] std::uint32_t world() const noexcept {
+    return static_cast<std::uint32_t>(peers_.size());
+  }
+  [[nodiscard]] ShmControl& own() noexcept { return control_; }
+  [[nodiscard]] const ShmControl& of(std::uint32_t peer) const noexcept {
+    return *reinterpret_cast<const ShmControl*>(peers_[peer].memory->data());
+  }
+  [[nodiscard]] const std::byte* memory_of(std::uint32_t peer) const noexcept {
+    return peers_[peer].memory->data();
+  }
+
+  /// Begins the lane's next operation: publishes `header`, waits until all ranks have begun theirs,
+  /// and compares.
+  Task<> arrive(std::size_t lane, ShmHeader header);
+  /// The number of the lane's operation under way, of those that arrived; its header and words lie
+  /// at number % 2.
+  [[nodiscard]] std::uint64_t sequence(std::size_t lane) const noexcept {
+    return lanes_[lane].sequence;
+  }
+  [[nodiscard]] const ShmHeader& header_of(std::uint32_t peer, std::size_t lane) const noexcept {
+    return of(peer).lanes[lane].headers[sequence(lane) % 2];
+  }
+
+  /// Ends the lane's operation.
+  void finish(std::size_t lane) noexcept;
+
+  /// This rank's counter; wakes the peers that sleep.
+  void publish(std::size_t lane, std::size_t counter, std::uint64_t value) noexcept;
+  /// Waits until the counter of every peer has reached `value`. One wait per lane at a time.
+  Task<> all_reach(std::size_t lane, std::size_t counter, std::uint64_t value);
+
+  /// Breaks the board because of `culprit`, here and at all peers; the first cause counts.
+  void give_up(std::uint32_t culprit, const std::string& cause) noexcept;
+  [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
+  struct Broken {
+    std::uint32_t culprit;
+    std::string cause;
+  };
+  [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
+
+  /// Hears from now on of peers that die or give up, also while nobody waits.
+  void watch_sockets();
+  /// The peer has left, or its process is gone.
+  [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }
+
+ private:
+  struct Peer {
+    std::unique_ptr<asio::posix::stream_descriptor> socket;
+    std::shared_ptr<ShmMapping> memory;
+    std::uint64_t rung = 0;  // the sleep of its that was ended from here
+    bool ended = false;
+  };
+  struct Lane {
+    ShmHeader header;  // of the operation under way
+    std::uint64_t sequence = 0;
+    // The wait:
+    bool waiting = false;
+    std::size_t counter = 0;
+    std::uint64_t value = 0;
+    std::uint32_t next_peer = 0;  // those before have reached it
+    TimePoint since;
+    Event done;
+  };
+  struct Timer : TimerOp {
+    explicit Timer(ShmBoard& owner) noexcept;
+    ShmBoard& board;
+    bool under_way = false;  // armed, or fired and queued
+  };
+
+  bool poll() noexcept override;
+  bool poll_before_sleep() noexcept override;
+  bool has_reached(Lane& lane) noexcept;
+  bool end_waits() noexcept;
+  [[nodiscard]] std::uint64_t awaited_peers() const noexcept;
+  void ring(Peer& peer) noexcept;
+
+  void watch(std::uint32_t peer);
+  void hear(std::uint32_t peer) noexcept;
+  void look_at_peers() noexcept;
+  void look_for_leavers() noexcept;
+  void arm_timer();
+  void look_at_deadlines();
+  void compare_headers(const Lane& lane, std::size_t index);
+  [[nodiscard]] PeerLost lost(const Lane& lane) const;
+
+  EventLoop& loop_;
+  ShmControl& control_;
+  Options options_;
+  std::vector<Peer> peers_;  // by rank; of this rank: its own memory
+  std::array<Lane, ShmControl::kLanes> lanes_;
+  std::optional<Broken> broken_;
+  std::uint64_t sleeps_ = 0;
+  bool asleep_ = false;
+  bool watching_ = false;
+  Timer timer_{*this};
+  std::shared_ptr<ShmBoard*> self_;  // of handlers that the reactor still holds
+};
+
+}  // namespace tandem

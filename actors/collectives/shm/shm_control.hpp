@@ -1,0 +1,83 @@
+// actors/collectives/shm/shm_control.hpp — what ranks of one host say to each other in shared
+// memory: the first pages of each arena.
+//
+// Written by its rank alone, read by all. Counters only grow; a reader that sees a value sees all
+// that was written before it. Two lanes, one for each sequence of operations.
+//   arrived   operations this rank has begun: the header of the last is out
+//   staged    steps whose piece of an operand outside of the arena lies in the stage
+//   taken     steps in which this rank has read all it needs of its peers
+// A header or exchanged words of operation n stay until operation n + 2 begins: by then everybody
+// has begun n + 1, and so is through with n.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "actors/collectives/collective_backend.hpp"
+
+namespace tandem {
+
+enum class ShmKind : std::uint32_t {
+  kNone,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kReduceScatter,
+  kAllReduce,
+  kExchange,
+};
+
+/// An operation as its rank understands it.
+struct ShmHeader {
+  ShmKind kind = ShmKind::kNone;
+  std::uint32_t root = 0;   // of a broadcast
+  std::uint32_t types = 0;  // of a reduction: element type and mode
+  std::uint32_t is_staged = 0;
+  std::uint64_t number = 0;  // of the operations of its lane, as its caller counts
+  std::uint64_t phase = 0;   // an all-reduce has three
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // of the operand in the arena, if it is not staged
+
+  /// The same operation, wherever the operands lie.
+  [[nodiscard]] bool agrees_with(const ShmHeader& other) const noexcept {
+    return kind == other.kind && root == other.root && types == other.types &&
+           number == other.number && phase == other.phase && bytes == other.bytes;
+  }
+};
+
+struct alignas(64) ShmCounter {
+  std::atomic<std::uint64_t> value{0};
+};
+
+struct ShmLane {
+  static constexpr std::size_t kArrived = 0;
+  static constexpr std::size_t kStaged = 1;
+  static constexpr std::size_t kTaken = 2;
+
+  std::array<ShmCounter, 3> counters;
+  std::array<ShmHeader, 2> headers;
+  std::array<std::array<std::byte, kExchangeBytes>, 2> words;
+};
+
+enum class ShmState : std::uint32_t { kRuns, kLeft, kGaveUp };
+
+struct ShmControl {
+  static constexpr std::size_t kCauseBytes = 1024;
+  static constexpr std::size_t kLanes = 2;
+
+  alignas(64) std::atomic<std::uint64_t> asleep{
+      // 0: awake; else the number of its sleep in the upper half, and for each lane the rank
+      // awaited, plus 1
+      0};
+  alignas(64) std::atomic<ShmState> state{ShmState::kRuns};
+  std::uint32_t culprit = 0;  // of kGaveUp, written before
+  std::array<char, kCauseBytes> cause{};
+  std::array<ShmLane, kLanes> lanes;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::is_standard_layout_v<ShmControl>);
+
+}  // namespace tandem

@@ -1,0 +1,279 @@
+#include "actors/collectives/shm/shm_mesh.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "actors/collectives/shm/shm_control.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+struct Hello {
+  static constexpr std::uint64_t kMagic = 0x74616e64656d3031;  // "tandem01"
+  std::uint64_t magic = kMagic;
+  std::uint64_t layout_bytes = sizeof(ShmControl);  // another version of the program has another
+  std::uint32_t rank = 0;
+  std::uint32_t world = 0;
+  std::uint64_t arena_bytes = 0;
+  ShmMapping::Token token{};
+};
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+};
+
+// A leading zero makes the name abstract.
+Name name_of(const std::string& job, std::uint32_t rank) {
+  const std::string text = fmt::format("tandem-{}-{}", job, rank);
+  Name name;
+  name.address.sun_family = AF_UNIX;
+  TANDEM_CHECK(text.size() + 1 < sizeof(name.address.sun_path), "a job's name is short");
+  std::ranges::copy(text, name.address.sun_path + 1);
+  name.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return name;
+}
+
+[[noreturn]] void throw_system(const char* what) {
+  throw failure(ExitCode::kPeer, "shm", "{}: {}", what, std::strerror(errno));
+}
+
+OwnedDescriptor make_socket() {
+  OwnedDescriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (made.get() < 0) {
+    throw_system("cannot make a socket");
+  }
+  return made;
+}
+
+class Mesh {
+ public:
+  Mesh(const ShmMeshOptions& options, ShmArena& arena)
+      : options_(options),
+        arena_(arena),
+        deadline_(Clock::now() + options.timeout),
+        peers_(options.world) {
+    TANDEM_CHECK(options.rank < options.world, "a rank is below the world size");
+  }
+
+  std::vector<ShmPeer> connect() {
+    const OwnedDescriptor listener = listen();
+    for (std::uint32_t peer = 0; peer < options_.rank; ++peer) {
+      OwnedDescriptor socket = call(peer);
+      send_hello(socket.get());
+      take_hello(std::move(socket), peer);
+    }
+    std::uint32_t missing = options_.world - options_.rank - 1;
+    while (missing > 0) {
+      OwnedDescriptor socket = accept(listener.get());
+      const int descriptor = socket.get();
+      if (is_ours(descriptor)) {
+        const std::uint32_t peer = take_hello(std::move(socket), std::nullopt);
+        send_hello(peers_[peer].socket.get());
+        --missing;
+      }
+    }
+    arena_.close_descriptor();
+    return std::move(peers_);
+  }
+
+ private:
+  OwnedDescriptor listen() {
+    OwnedDescriptor listener = make_socket();
+    const Name name = name_of(options_.job, options_.rank);
+    if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) != 0) {
+      if (errno == EADDRINUSE) {
+        throw failure(ExitCode::kPeer, "shm",
+                      "rank {} is there twice; give each process a rank of its own", options_.rank);
+      }
+      throw_system("cannot bind a socket");
+    }
+    if (::listen(listener.get(), static_cast<int>(options_.world)) != 0) {
+      throw_system("cannot listen on a socket");
+    }
+    return listener;
+  }
+
+  // The peer may not have begun to listen yet.
+  OwnedDescriptor call(std::uint32_t peer) {
+    const Name name = name_of(options_.job, peer);
+    for (;;) {
+      OwnedDescriptor socket = make_socket();
+      if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) ==
+          0) {
+        return socket;
+      }
+      if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+        throw_system("cannot connect to a peer");
+      }
+      if (Clock::now() >= deadline_) {
+        throw_missing(peer);
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+  OwnedDescriptor accept(int listener) {
+    wait_readable(listener, std::nullopt);
+    OwnedDescriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.get() < 0 && errno != EINTR && errno != ECONNABORTED) {
+      throw_system("cannot accept a peer");
+    }
+    return socket;
+  }
+
+  [[nodiscard]] static bool is_ours(int socket) {
+    ucred who{};
+    socklen_t bytes = sizeof(who);
+    return socket >= 0 && ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
+           who.uid == ::getuid();
+  }
+
+  void wait_readable(int descriptor, std::optional<std::uint32_t> peer) {
+    for (;;) {
+      const auto left = std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now()).count();
+      pollfd look{.fd = descriptor, .events = POLLIN, .revents = 0};
+      const int ready =
+          ::poll(&look, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000)));
+      if (ready > 0) {
+        return;
+      }
+      if (ready < 0 && errno != EINTR) {
+        throw_system("cannot wait for a peer");
+      }
+      if (Clock::now() >= deadline_) {
+        throw_missing(peer);
+      }
+    }
+  }
+
+  void send_hello(int socket) {
+    Hello hello{.rank = options_.rank,
+                .world = options_.world,
+                .arena_bytes = arena_.mapping().size_bytes(),
+                .token = arena_.token()};
+    iovec bytes{&hello, sizeof(hello)};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    const int descriptor = arena_.descriptor();
+    std::memcpy(CMSG_DATA(part), &descriptor, sizeof(int));
+    ssize_t sent = 0;
+    do {
+      sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    if (sent != static_cast<ssize_t>(sizeof(hello))) {  // a fresh socket takes that much at once
+      throw_system("a peer ended before it was connected");
+    }
+  }
+
+  /// The peer's rank. `expected`: who was called; none: who called tells.
+  std::uint32_t take_hello(OwnedDescriptor socket, std::optional<std::uint32_t> expected) {
+    wait_readable(socket.get(), expected);
+    Hello hello{.magic = 0};
+    iovec bytes{&hello, sizeof(hello)};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    ssize_t got = 0;
+    do {
+      got = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
+    } while (got < 0 && errno == EINTR);
+    const cmsghdr* part = CMSG_FIRSTHDR(&message);
+    OwnedDescriptor memory;
+    if (part != nullptr && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(part), sizeof(int));
+      memory = OwnedDescriptor(descriptor);
+    }
+    if (got == 0 && expected) {
+      throw failure(ExitCode::kPeer, "shm", "rank {} ended before it was connected", *expected);
+    }
+    check(hello, static_cast<std::size_t>(std::max<ssize_t>(got, 0)), memory.get(), expected);
+    peers_[hello.rank] = {std::move(socket),
+                          ShmMapping::of_peer(memory.get(), hello.arena_bytes, hello.token)};
+    return hello.rank;
+  }
+
+  void check(const Hello& hello, std::size_t got, int memory,
+             std::optional<std::uint32_t> expected) const {
+    if (got != sizeof(hello) || hello.magic != Hello::kMagic || memory < 0 ||
+        hello.layout_bytes != sizeof(ShmControl) || hello.arena_bytes < sizeof(ShmControl)) {
+      throw failure(ExitCode::kPeer, "shm",
+                    "a peer speaks otherwise; run the same version on all ranks");
+    }
+    if (hello.world != options_.world) {
+      throw failure(ExitCode::kPeer, "shm", "rank {} is of {} ranks, rank {} of {}", hello.rank,
+                    hello.world, options_.rank, options_.world);
+    }
+    const bool wrong = expected ? hello.rank != *expected
+                                : hello.rank <= options_.rank || hello.rank >= options_.world ||
+                                      peers_[hello.rank].memory != nullptr;
+    if (wrong) {
+      throw failure(ExitCode::kPeer, "shm", "a peer says that it is rank {} of {}, unexpectedly",
+                    hello.rank, hello.world);
+    }
+  }
+
+  [[noreturn]] void throw_missing(std::optional<std::uint32_t> peer) const {
+    std::string missing;
+    for (std::uint32_t rank = 0; rank < options_.world; ++rank) {
+      if (peer ? rank == *peer : rank > options_.rank && peers_[rank].memory == nullptr) {
+        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+      }
+    }
+    throw failure(ExitCode::kPeer, "shm", "of {} ranks, {} did not come within {:.0f} s",
+                  options_.world, missing, std::chrono::duration<double>(options_.timeout).count());
+  }
+
+  const ShmMeshOptions& options_;
+  ShmArena& arena_;
+  Clock::time_point deadline_;
+  std::vector<ShmPeer> peers_;
+};
+
+}  // namespace
+
+OwnedDescriptor::~OwnedDescriptor() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+int OwnedDescriptor::release() noexcept { return std::exchange(descriptor_, -1); }
+
+std::vector<ShmPeer> connect_shm_mesh(const ShmMeshOptions& options, ShmArena& arena) {
+  return Mesh(options, arena).connect();
+}
+
+}  // namespace tandem

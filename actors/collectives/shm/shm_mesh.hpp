@@ -1,0 +1,51 @@
+// actors/collectives/shm/shm_mesh.hpp — how the processes of one host find each other: a socket
+// between each two, over which each gives the other its arena.
+//
+// Unix sockets in the abstract namespace: nothing in a file system, nothing that a network reaches.
+// Who connects must belong to the same user and know the job's name, which is secret and random.
+// Afterwards a socket carries single bytes (look up!), and its end says that the peer is gone.
+// Blocks; of one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/collectives/shm/shm_arena.hpp"
+
+namespace tandem {
+
+/// A descriptor that closes itself.
+class OwnedDescriptor {
+ public:
+  OwnedDescriptor() noexcept = default;
+  explicit OwnedDescriptor(int descriptor) noexcept : descriptor_(descriptor) {}
+  ~OwnedDescriptor();
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(other.release()) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept;
+
+  [[nodiscard]] int get() const noexcept { return descriptor_; }
+  [[nodiscard]] int release() noexcept;
+
+ private:
+  int descriptor_ = -1;
+};
+
+struct ShmPeer {
+  OwnedDescriptor socket;
+  std::shared_ptr<ShmMapping> memory;
+};
+
+struct ShmMeshOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t world = 1;
+  std::string job;  // at most 64 characters, the same on all ranks and of this job alone
+  std::chrono::steady_clock::duration timeout = std::chrono::seconds(300);
+};
+
+/// A peer for each rank (at `rank` itself: none). Throws Error(kPeer) naming who did not come.
+[[nodiscard]] std::vector<ShmPeer> connect_shm_mesh(const ShmMeshOptions& options, ShmArena& arena);
+
+}  // namespace tandem

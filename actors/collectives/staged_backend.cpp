@@ -1,0 +1,417 @@
+#include "actors/collectives/staged_backend.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "actors/collectives/norm_words.hpp"
+#include "actors/gpu/norm_digits.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::size_t kGrain = 4096;  // of pieces: whole norm blocks of every type
+static_assert(kGrain % (kNormBlock * sizeof(float)) == 0);
+
+}  // namespace
+
+// ---- what the inner back end does with a piece ----
+struct StagedBackend::GatherStep {
+  CollectiveBackend& inner;
+  GatherArguments whole;
+  bool shard_on_device;
+
+  Task<> operator()(Piece p) {
+    const std::byte* shard = shard_on_device ? p.from_device : whole.shard + p.begin;
+    return inner.all_gather({.shard = shard,
+                             .block = p.for_device,
+                             .shard_bytes = p.bytes,
+                             .is_whole = whole.is_whole});
+  }
+};
+
+struct StagedBackend::BroadcastStep {
+  CollectiveBackend& inner;
+  std::uint32_t root;
+
+  Task<> operator()(Piece p) {
+    std::byte* data = root == inner.rank() ? p.from_device : p.for_device;
+    return inner.broadcast({.data = data, .bytes = p.bytes, .root = root});
+  }
+};
+
+struct StagedBackend::AllToAllStep {
+  CollectiveBackend& inner;
+
+  Task<> operator()(Piece p) {
+    return inner.all_to_all({.from = p.from_device, .into = p.for_device, .bytes = p.bytes});
+  }
+};
+
+struct StagedBackend::ExchangeStep {
+  CollectiveBackend& inner;
+
+  Task<> operator()(Piece p) {
+    return inner.exchange({.mine = p.from_device, .all = p.for_device, .bytes = p.bytes});
+  }
+};
+
+struct StagedBackend::ReduceStep {
+  CollectiveBackend& inner;
+  ReduceArguments whole;
+  bool is_all_reduce;
+  GradientNorm norm = {};
+
+  Task<> operator()(Piece p) {
+    const std::size_t begin = p.begin / bytes_of(whole.block_type);
+    ReduceArguments part = whole;
+    part.block = p.from_device;
+    part.accumulator =
+        static_cast<std::byte*>(whole.accumulator) + begin * bytes_of(whole.accumulator_type);
+    part.shard_elements = p.bytes / bytes_of(whole.block_type);
+    GradientNorm of_piece = is_all_reduce ? co_await inner.all_reduce_add(part)
+                                          : co_await inner.reduce_scatter_add(part);
+    if (of_piece.first_bad_element >= 0) {
+      of_piece.first_bad_element += static_cast<std::int64_t>(begin);
+    }
+    norm.merge(of_piece);
+  }
+};
+
+// ---- memory ----
+StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner,
+                             Options options)
+    : device_(device),
+      inner_(std::move(inner)),
+      stage_bytes_(options.stage_bytes),
+      is_elsewhere_on_device_(std::move(options.is_on_device)),
+      gathers_(make_lane("gathered from device", "gathers to device")),
+      reductions_(make_lane("gradients to host", "exchanges to device")) {
+  TANDEM_CHECK(stage_bytes_ / inner_->world() >= kGrain, "a stage has room for all ranks");
+}
+
+StagedBackend::Lane StagedBackend::make_lane(Name to_host, Name to_device) {
+  const auto half = [this] { return allocate(stage_bytes_); };
+  return {.to_host = device_.stream(to_host),
+          .to_device = device_.stream(to_device),
+          .from_device = {half(), half()},
+          .for_device = {half(), half()}};
+}
+
+StagedBackend::~StagedBackend() {
+  for (const std::span<std::byte> memory : pinned_) {
+    device_.unpin(memory);
+  }
+}
+
+std::byte* StagedBackend::allocate(std::size_t bytes) {
+  std::byte* const memory = inner_->allocate(bytes);
+  if (bytes == 0) {
+    return memory;
+  }
+  const std::span<std::byte> whole(memory, bytes);
+  if (device_.pin(whole)) {
+    pinned_.push_back(whole);
+  } else if (!std::exchange(said_unpinned_, true)) {
+    fmt::print(stderr,
+               "[memory] {} bytes of host memory cannot be pinned for {}; copies are slower: raise "
+               "the limit of locked memory (ulimit -l)\n",
+               bytes, device_.name());
+  }
+  return memory;
+}
+
+std::byte* StagedBackend::allocate_on_device(std::size_t bytes) {
+  return allocated_.allocate(device_, bytes);
+}
+
+bool StagedBackend::is_on_device(const void* memory) const noexcept {
+  return allocated_.holds(memory) || (is_elsewhere_on_device_ && is_elsewhere_on_device_(memory));
+}
+
+// ---- the operations ----
+Task<> StagedBackend::all_gather(GatherArguments a) {
+  const bool shard_on_device = is_on_device(a.shard);
+  if (!is_on_device(a.block)) {
+    TANDEM_CHECK(!shard_on_device, "a block on the host is gathered from shards on the host");
+    co_await inner_->all_gather(a);
+    co_return;
+  }
+  const bool in_place = a.shard == a.block + (a.is_whole ? 0 : rank() * a.shard_bytes);
+  if (a.is_whole || world() == 1) {
+    if (!in_place) {
+      co_await straight(a);
+    }
+    co_return;
+  }
+  Transfer transfer{.lane = &gathers_,
+                    .part_bytes = a.shard_bytes,
+                    .source = shard_on_device ? a.shard : nullptr,
+                    .target = a.block,
+                    .target_parts = world()};
+  if (in_place) {
+    transfer.part_in_place = rank();
+  }
+  GatherStep step{*inner_, a, shard_on_device};
+  co_await carry_out(transfer, &step);
+}
+
+Task<> StagedBackend::straight(GatherArguments a) {
+  fences_.wait(gathers_.to_device, a.block);
+  struct Straight {
+    Lane& lane;
+    GatherArguments a;
+    bool shard_on_device;
+    Task<> operator()(Piece /*piece*/) {
+      if (shard_on_device) {
+        lane.to_device.within_device(a.block, a.shard, a.shard_bytes);
+      } else {
+        lane.to_device.to_device(a.block, {a.shard, a.shard_bytes});
+      }
+      co_await lane.to_device.record().wait();
+    }
+  } straight{gathers_, a, is_on_device(a.shard)};
+  co_await carry_out({.lane = &gathers_}, &straight);
+}
+
+void StagedBackend::use_kernels(const SumKernels& kernels) {
+  static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
+  kernels_ = &kernels;
+  norm_ = device_.allocate(sizeof(NormWords));
+  norm_here_ = allocate(sizeof(NormWords));
+}
+
+void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) {
+  const std::size_t accumulator = bytes_of(a.accumulator_type);
+  const std::size_t per_element =
+      bytes_of(a.block_type) + accumulator + (a.mode == AccumulateMode::kAdd ? accumulator : 0);
+  reductions_.to_host.launch(
+      "reduce on device", {.bytes = static_cast<double>(per_element * a.shard_elements)},
+      [a, norm](void* /*native_stream*/) { reduce_alone(a, 0, a.shard_elements, *norm); });
+}
+
+// A launch that failed is the device's last error as well, which ends the stream's events.
+void StagedBackend::add_by_kernels(const ReduceArguments& a) {
+  const bool is_wide = a.accumulator_type == DType::kF32;
+  auto* const words = a.want_norm ? reinterpret_cast<std::uint64_t*>(norm_.data()) : nullptr;
+  const RankOrderSum sum{.own = a.block,
+                         .block_type = static_cast<int>(a.block_type),
+                         .add = a.mode == AccumulateMode::kAdd,
+                         .accumulator = is_wide ? static_cast<float*>(a.accumulator) : nullptr,
+                         .copy = is_wide ? nullptr : a.accumulator,
+                         .elements = a.shard_elements,
+                         .norm = words};
+  reductions_.to_host.launch("reduce on device", {}, [this, sum](void* stream) {
+    if (sum.norm != nullptr) {
+      (void)kernels_->clear_norm(sum.norm, stream);
+    }
+    (void)kernels_->add_in_rank_order(sum, stream);
+  });
+  if (a.want_norm) {
+    reductions_.to_host.to_host({norm_here_, sizeof(NormWords)}, norm_.data());
+  }
+}
+
+Task<GradientNorm> StagedBackend::reduce_on_device(ReduceArguments a) {
+  TANDEM_CHECK(world() == 1, "several ranks reduce on the host");
+  fences_.wait(reductions_.to_host, a.block);
+  struct Reduction {
+    StagedBackend& backend;
+    ReduceArguments a;
+    GradientNorm norm = {};
+    Task<> operator()(Piece /*piece*/) {
+      if (backend.kernels_ != nullptr) {
+        backend.add_by_kernels(a);
+      } else {
+        backend.add_on_device(a, &norm);
+      }
+      co_await backend.reductions_.to_host.record().wait();
+      if (backend.kernels_ != nullptr && a.want_norm) {
+        norm = merge_norms({reinterpret_cast<const NormWords*>(backend.norm_here_), 1});
+      }
+    }
+  } reduction{*this, a};
+  co_await carry_out({.lane = &reductions_}, &reduction);
+  co_return reduction.norm;
+}
+
+Task<GradientNorm> StagedBackend::reduce_scatter_add(ReduceArguments a) { return reduce(a, false); }
+
+Task<GradientNorm> StagedBackend::all_reduce_add(ReduceArguments a) { return reduce(a, true); }
+
+Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) {
+  if (is_on_device(a.accumulator)) {
+    TANDEM_CHECK(is_on_device(a.block), "what is added on the device lies there");
+    co_return co_await reduce_on_device(a);
+  }
+  if (!is_on_device(a.block)) {
+    co_return is_all_reduce ? co_await inner_->all_reduce_add(a)
+                            : co_await inner_->reduce_scatter_add(a);
+  }
+  ReduceStep step{*inner_, a, is_all_reduce};
+  const bool nothing_added =
+      world() == 1 && a.mode == AccumulateMode::kOverwrite && a.accumulator_type == a.block_type;
+  co_await carry_out({.lane = &reductions_,
+                      .part_bytes = a.shard_elements * bytes_of(a.block_type),
+                      .source = a.block,
+                      .source_parts = is_all_reduce ? 1U : world(),
+                      .landing = nothing_added ? static_cast<std::byte*>(a.accumulator) : nullptr},
+                     &step);
+  co_return step.norm;
+}
+
+Task<> StagedBackend::exchange(ExchangeArguments a) {
+  TANDEM_CHECK(a.bytes == 0 || is_on_device(a.mine) == is_on_device(a.all),
+               "both operands of an exchange lie on one side");
+  if (a.bytes == 0 || !is_on_device(a.mine)) {
+    co_await inner_->exchange(a);
+    co_return;
+  }
+  ExchangeStep step{*inner_};
+  co_await carry_out({.lane = &reductions_,
+                      .part_bytes = a.bytes,
+                      .source = a.mine,
+                      .target = a.all,
+                      .target_parts = world()},
+                     &step);
+}
+
+Task<> StagedBackend::broadcast(BroadcastArguments a) {
+  if (!is_on_device(a.data)) {
+    co_await inner_->broadcast(a);
+    co_return;
+  }
+  const bool gives = a.root == rank();
+  BroadcastStep step{*inner_, a.root};
+  co_await carry_out({.lane = &gathers_,
+                      .part_bytes = a.bytes,
+                      .source = gives ? a.data : nullptr,
+                      .target = gives ? nullptr : a.data},
+                     &step);
+}
+
+Task<> StagedBackend::all_to_all(AllToAllArguments a) {
+  TANDEM_CHECK(is_on_device(a.from) == is_on_device(a.into),
+               "both operands of an all-to-all lie on one side");
+  if (!is_on_device(a.from)) {
+    co_await inner_->all_to_all(a);
+    co_return;
+  }
+  AllToAllStep step{*inner_};
+  co_await carry_out({.lane = &gathers_,
+                      .part_bytes = a.bytes,
+                      .source = a.from,
+                      .source_parts = world(),
+                      .target = a.into,
+                      .target_parts = world()},
+                     &step);
+}
+
+// ---- piece by piece ----
+std::size_t StagedBackend::Transfer::pieces() const noexcept {
+  return std::max<std::size_t>(1, (part_bytes + piece_bytes - 1) / piece_bytes);
+}
+
+std::size_t StagedBackend::Transfer::length(std::size_t piece) const noexcept {
+  return std::min(piece_bytes, part_bytes - piece * piece_bytes);
+}
+
+template <class Step>
+Task<> StagedBackend::carry_out(Transfer transfer, Step* step) {
+  // By the world, not by the parts at this end, so that all ranks cut alike.
+  transfer.piece_bytes = stage_bytes_ / world() / kGrain * kGrain;
+  std::exception_ptr error;
+  try {
+    co_await run_pieces(&transfer, step);
+    co_return;
+  } catch (const DeviceError& failed) {
+    inner_->abandon(failed.what());
+    error = std::current_exception();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  co_await until_idle(transfer.lane);
+  std::rethrow_exception(error);
+}
+
+// Half k % 2 takes piece k when piece k - 2 has left it: on its way in that is known, since the
+// inner back end is through with it; on its way out it is awaited.
+template <class Step>
+Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
+  const std::size_t pieces = t->pieces();
+  std::array<std::optional<DeviceEvent>, 2> in;
+  std::array<std::optional<DeviceEvent>, 2> out;
+  if (t->source != nullptr) {
+    fences_.wait(t->lane->to_host, t->source);
+    in[0] = copy_in(*t, 0);
+  }
+  if (t->target != nullptr) {
+    fences_.wait(t->lane->to_device, t->target);
+  }
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    const std::size_t half = piece % 2;
+    if (t->source != nullptr) {
+      if (piece + 1 < pieces) {
+        in[1 - half] = copy_in(*t, piece + 1);
+      }
+      co_await in[half]->wait();
+    }
+    if (out[half].has_value()) {
+      co_await out[half]->wait();
+    }
+    co_await (*step)(Piece{.begin = piece * t->piece_bytes,
+                           .bytes = t->length(piece),
+                           .from_device = landing_of(*t, piece),
+                           .for_device = t->lane->for_device[half]});
+    if (t->target != nullptr) {
+      out[half] = copy_out(*t, piece);
+    }
+  }
+  if (const auto& last = out[(pieces - 1) % 2]; last.has_value()) {
+    co_await last->wait();  // and so all before it: a stream is in order
+  }
+}
+
+std::byte* StagedBackend::landing_of(const Transfer& t, std::size_t piece) noexcept {
+  return t.landing != nullptr ? t.landing + piece * t.piece_bytes : t.lane->from_device[piece % 2];
+}
+
+DeviceEvent StagedBackend::copy_in(const Transfer& t, std::size_t piece) {
+  const std::size_t bytes = t.length(piece);
+  std::byte* half = landing_of(t, piece);
+  for (std::size_t part = 0; part < t.source_parts && bytes > 0; ++part) {
+    t.lane->to_host.to_host({half + part * bytes, bytes},
+                            t.source + part * t.part_bytes + piece * t.piece_bytes);
+  }
+  return t.lane->to_host.record();
+}
+
+DeviceEvent StagedBackend::copy_out(const Transfer& t, std::size_t piece) {
+  const std::size_t bytes = t.length(piece);
+  const std::byte* half = t.lane->for_device[piece % 2];
+  for (std::size_t part = 0; part < t.target_parts && bytes > 0; ++part) {
+    if (part != t.part_in_place) {
+      t.lane->to_device.to_device(t.target + part * t.part_bytes + piece * t.piece_bytes,
+                                  {half + part * bytes, bytes});
+    }
+  }
+  return t.lane->to_device.record();
+}
+
+// After a failure: the operands are their owners' again when nothing copies them any more.
+Task<> StagedBackend::until_idle(Lane* lane) {
+  const std::array events = {lane->to_host.record(), lane->to_device.record()};
+  for (const DeviceEvent& event : events) {
+    try {
+      co_await event.wait();
+    } catch (const DeviceError&) {
+      // A device that failed does nothing any more.
+    }
+  }
+}
+
+}  // namespace tandem

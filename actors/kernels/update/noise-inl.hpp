@@ -1,0 +1,32 @@
+// actors/kernels/update/noise-inl.hpp — a mixer of 32 bits in vectors, which all noise of a
+// position is drawn with; compiled once per SIMD target, and for one lane.
+//
+// Invariant: lane by lane, so no bit depends on the vector's width.
+#if defined(TANDEM_ACTORS_KERNELS_NOISE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_ACTORS_KERNELS_NOISE_INL
+#undef TANDEM_ACTORS_KERNELS_NOISE_INL
+#else
+#define TANDEM_ACTORS_KERNELS_NOISE_INL
+#endif
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Apart from each other, so that neighbours in a sequence differ in many bits.
+inline constexpr std::uint32_t kNoiseStep = 0x9e3779b1;
+
+/// A bijection of 32 bits that leaves no pattern standing. D: unsigned ones.
+template <class D>
+HWY_INLINE hn::Vec<D> mixed_bits(D d, hn::Vec<D> x) {
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(d, 0x7feb352d));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<15>(x)), hn::Set(d, 0x846ca68b));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
+}
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,37 @@
+// actors/kernels/update/noise_key.hpp — which random bits belong to which position: the noise's
+// keys. C++17, for nvcc as well.
+//
+// An element's 32 random bits are made of a key and the lower half of its position in the model
+// (packed-inl.hpp); the upper half is in the key, with seed and step. Invariant: chunks, ranks and
+// processors change no bit.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+
+/// A bijection of 64 bits that leaves no pattern standing (splitmix64's).
+inline std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebU;
+  return x ^ x >> 31;
+}
+
+/// each(key, first, count) for the parts of [begin, end) that have one key; `position`: of element
+/// 0.
+template <class Each>
+void for_noise_keys(std::uint64_t noise, std::uint64_t position, std::size_t begin, std::size_t end,
+                    Each each) {
+  while (begin < end) {
+    const std::uint64_t first = position + begin;
+    const std::uint64_t room = (std::uint64_t{1} << 32) - (first & 0xffffffffU);
+    const std::size_t count = std::min<std::uint64_t>(end - begin, room);
+    each(static_cast<std::uint32_t>(mixed(noise ^ mixed(first >> 32))), begin, count);
+    begin += count;
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,163 @@
+// actors/kernels/update/optimizer_step.hpp — one fused pass of an optimizer over a range of
+// elements: Adam, AdamW, SGD, Lion, Adagrad.
+//
+// gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from
+// one buffer to another -> cast-out weight (fp32 | bf16 | fp16). The pass is the same for all
+// (update-inl.hpp); they differ in one rule per element:
+//   g = gradient * gradient_scale
+//   Adam, AdamW   see adam.hpp
+//   SGD           g += weight_decay * p;  b' = momentum * b + (1 - dampening) * g  (first step: b'
+//   = g)
+//                 p' = p - lr * (nesterov ? g + momentum * b' : momentum == 0 ? g : b') as
+//                 torch.optim.SGD
+//   Lion          c = beta1 * m + (1 - beta1) * g;  m' = beta2 * m + (1 - beta2) * g
+//                 p' = p - (lr * sign(c) + lr * weight_decay * p) Chen et al. 2023
+//   Adagrad       g += weight_decay * p;  v' = v + g * g;  p' = p - lr * (g / (sqrt(v') + eps))
+// sign(0) is 0 in Lion: what has no gradient (padding, an embedding's unused rows) stays where it
+// is. DeepSpeed's CPULion moves it by lr.
+//
+// Invariant: same bits for every SIMD target, thread count, chunking and alignment: each element
+// takes the same IEEE operations wherever it stands, each rounded once, none fused. Denormals are
+// kept, and NaN stays NaN. C++17, for nvcc as well, as what it includes and what lies above it up
+// to update_pass.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "actors/kernels/dtype.hpp"
+#include "actors/kernels/state_layout.hpp"
+#include "actors/kernels/update/adam.hpp"
+
+namespace tandem {
+
+enum class OptimizerKind : std::uint8_t { kAdam, kSgd, kLion, kAdagrad };
+
+/// One optimizer's hyperparameters; each kind reads those that its formula names.
+struct UpdateConfig {
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double lr = 1e-3;
+  double beta1 = 0.9;  // Adam, Lion
+  double beta2 = 0.999;
+  double eps = 1e-8;  // Adam, Adagrad
+  double weight_decay = 0.0;
+  bool adamw = true;            // Adam: decoupled weight decay
+  bool bias_correction = true;  // Adam
+  double momentum = 0.0;        // SGD, as the next two
+  double dampening = 0.0;
+  bool nesterov = false;
+  std::uint64_t seed = 0;  // of random rounding, in layouts that have it
+};
+
+/// Arrays of state beside the master: Adam 2, Lion and Adagrad 1, SGD 1 (0 without momentum).
+/// They begin as zeros.
+[[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
+
+// The constants of one step, computed in double and rounded once.
+
+struct SgdStep {
+  float gradient_scale = 1.0F;
+  float lr = 0.0F;
+  float momentum = 0.0F;
+  float one_minus_dampening = 1.0F;
+  float decay = 0.0F;
+  bool first = false;  // the buffer is written, not read
+  bool nesterov = false;
+
+  bool operator==(const SgdStep& o) const {
+    return gradient_scale == o.gradient_scale && lr == o.lr && momentum == o.momentum &&
+           one_minus_dampening == o.one_minus_dampening && decay == o.decay && first == o.first &&
+           nesterov == o.nesterov;
+  }
+};
+
+struct LionStep {
+  float gradient_scale = 1.0F;
+  float lr = 0.0F;
+  float beta1 = 0.0F;
+  float one_minus_beta1 = 0.0F;
+  float beta2 = 0.0F;
+  float one_minus_beta2 = 0.0F;
+  float decay = 0.0F;  // lr * weight_decay
+
+  bool operator==(const LionStep& o) const {
+    return gradient_scale == o.gradient_scale && lr == o.lr && beta1 == o.beta1 &&
+           one_minus_beta1 == o.one_minus_beta1 && beta2 == o.beta2 &&
+           one_minus_beta2 == o.one_minus_beta2 && decay == o.decay;
+  }
+};
+
+struct AdagradStep {
+  float gradient_scale = 1.0F;
+  float lr = 0.0F;
+  float eps = 0.0F;
+  float decay = 0.0F;
+
+  bool operator==(const AdagradStep& o) const {
+    return gradient_scale == o.gradient_scale && lr == o.lr && eps == o.eps && decay == o.decay;
+  }
+};
+
+struct UpdateStep {
+  std::variant<AdamStep, SgdStep, LionStep, AdagradStep> rule;  // in the order of OptimizerKind
+  std::uint64_t noise = 0;                                      // of seed and step
+
+  /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip.
+  static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
+
+  [[nodiscard]] OptimizerKind kind() const noexcept {
+    return static_cast<OptimizerKind>(rule.index());
+  }
+
+  bool operator==(const UpdateStep& o) const { return rule == o.rule && noise == o.noise; }
+};
+
+/// Where an update reads when that is not where it writes; a null array is updated in place. None
+/// overlaps an array of UpdateBuffers.
+struct UpdateSource {
+  const void* master = nullptr;
+  const void* state[2] = {nullptr, nullptr};
+  const std::uint8_t* scale[2] = {nullptr, nullptr};  // with their state
+  const void* weight = nullptr;                       // where it is the master's upper half
+};
+
+/// Arrays of one unit's shard, each from the shard's first element on; the kernel touches only the
+/// elements of the range it is given. None may overlap.
+struct UpdateBuffers {
+  // float; where the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's
+  // remainder.
+  void* master = nullptr;
+  // The first state_arrays() of them. Adam: exp_avg, exp_avg_sq; SGD: momentum; Lion: exp_avg;
+  // Adagrad: sum of squares. float (fp32, split), bf16, or codes of 8 bits with one exponent per
+  // block in `scale`.
+  void* state[2] = {nullptr, nullptr};
+  std::uint8_t* scale[2] = {nullptr, nullptr};
+  const void* gradient = nullptr;
+  DType gradient_type = DType::kF32;
+  void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
+  DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
+  StateLayout layout = StateLayout::kFp32;
+  // Of the first element in the model: where random rounding counts from.
+  std::uint64_t position = 0;
+  UpdateSource from;  // never written: an update out of place can be dropped, or done again
+
+  /// The weight holds half of each master.
+  [[nodiscard]] bool weight_is_half() const noexcept {
+    return layout != StateLayout::kFp32 && weight != nullptr;
+  }
+  /// The masters themselves, where they are not split.
+  [[nodiscard]] float* whole_master() const noexcept {
+    return weight_is_half() ? nullptr : static_cast<float*>(master);
+  }
+};
+
+/// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time,
+/// neighbours included. The written weights may be read by another thread after the usual hand-over
+/// (non-temporal stores are fenced here).
+/// kInt8: `begin` is a multiple of kStateBlock, `end` too or the shard's end (the rest of its block
+/// is padding).
+void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
+                  std::size_t end);
+
+}  // namespace tandem

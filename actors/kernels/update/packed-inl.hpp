@@ -1,0 +1,206 @@
+// actors/kernels/update/packed-inl.hpp — vectors of split masters, of bf16 moments and of 8-bit
+// codes, and the random bits of their rounding; what the bits mean stands in state_layout.hpp.
+// Compiled once per SIMD target, and for one lane. Invariant: integer operations and exact
+// floating-point ones only, lane by lane, so no result depends on the width.
+#if defined(TANDEM_ACTORS_KERNELS_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_ACTORS_KERNELS_PACKED_INL
+#undef TANDEM_ACTORS_KERNELS_PACKED_INL
+#else
+#define TANDEM_ACTORS_KERNELS_PACKED_INL
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "actors/kernels/state_layout.hpp"
+#include "actors/kernels/update/noise-inl.hpp"
+#include "actors/kernels/vector-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+
+using F32 = hn::ScalableTag<float>;
+using VF32 = hn::Vec<F32>;
+using U32 = hn::RebindToUnsigned<F32>;
+using VU32 = hn::Vec<U32>;
+using I32 = hn::RebindToSigned<F32>;
+using U8 = hn::Rebind<std::uint8_t, F32>;
+
+inline constexpr std::uint32_t kSignBit = 0x80000000;
+inline constexpr std::uint32_t kMagnitude = 0x7fffffff;
+inline constexpr std::uint32_t kInfinity = 0x7f800000;
+
+/// Magnitudes are below 2^31: their order as signed numbers is theirs.
+HWY_INLINE hn::Mask<U32> above(VU32 magnitude, std::uint32_t limit) {
+  const I32 di;
+  return hn::RebindMask(
+      U32(), hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(limit))));
+}
+
+// --- split masters
+
+/// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `low` the
+/// remainder. Returns where that is a tie, 0x8000, behind a weight that was rounded down. (Vectors
+/// of some targets can't be members, so they are not returned as one.)
+HWY_INLINE hn::Mask<U32> split_master(VF32 master, VU32& sum, VU32& low) {
+  const U32 d;
+  const auto bits = hn::BitCast(d, master);
+  const auto quiet = hn::And(hn::Or(bits, hn::Set(d, 0x00400000)), hn::Set(d, 0xffff0000));
+  low = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
+  const auto last = hn::And(hn::ShiftRight<16>(low), hn::Set(d, 1));
+  sum = hn::Add(low, hn::Add(last, hn::Set(d, 0x7fff)));
+  return hn::Eq(hn::And(low, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+}
+
+/// The same where a tie gives a unit away instead of being remembered.
+HWY_INLINE void split_master_near(VF32 master, VU32& sum, VU32& low) {
+  const U32 d;
+  const auto tie = split_master(master, sum, low);
+  low = hn::Sub(low, hn::IfThenElseZero(tie, hn::Set(d, 1)));
+}
+
+/// The master behind a weight and its remainder; `rounded_down` is 0x10000 where a tie was, else 0.
+HWY_INLINE VF32 join_master(VU32 halves, VU32 rounded_down) {
+  const U32 d;
+  const auto rounded_up = hn::And(halves, hn::Set(d, 0x8000));
+  const auto up = hn::Add(rounded_up, rounded_up);
+  return hn::BitCast(F32(), hn::Add(hn::Sub(halves, up), rounded_down));
+}
+
+/// Ties of a split master on their way: out of the sign of the moment that has them, and back into
+/// it.
+HWY_INLINE VU32 take_ties(VF32& moment) {
+  const U32 d;
+  const auto ties = hn::And(hn::ShiftRight<15>(hn::BitCast(d, moment)), hn::Set(d, 0x10000));
+  moment = hn::Abs(moment);
+  return ties;
+}
+
+HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
+  const U32 d;
+  const auto magnitude = hn::And(hn::BitCast(d, moment), hn::Set(d, kMagnitude));
+  return hn::BitCast(F32(), hn::Or(magnitude, hn::IfThenElseZero(tie, hn::Set(d, kSignBit))));
+}
+
+// --- random bits
+
+/// 32 random bits per element: a Weyl sequence over positions, then a bijective mixer.
+struct Noise {
+  static constexpr std::uint32_t kStep = kNoiseStep;
+  std::uint32_t first;
+
+  HWY_INLINE Noise(std::uint32_t key, std::uint64_t position)
+      : first(key + static_cast<std::uint32_t>(position) * kStep) {}
+
+  /// As if the position were `elements` further on.
+  [[nodiscard]] HWY_INLINE Noise from(std::size_t elements) const {
+    Noise moved = *this;
+    moved.first += static_cast<std::uint32_t>(elements) * kStep;
+    return moved;
+  }
+  /// Of the elements from `i` on, counted from the position.
+  [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const {
+    const U32 d;
+    const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
+    return mixed_bits(d, hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep))));
+  }
+};
+
+/// The 16 of them that belong to a state array.
+template <std::size_t kArray>
+HWY_INLINE VU32 bits_of_array(VU32 noise) {
+  if constexpr (kArray == 0) {
+    return hn::And(noise, hn::Set(U32(), 0xffff));
+  } else {
+    return hn::ShiftRight<16>(noise);
+  }
+}
+
+// --- bf16 moments
+
+/// fp32 -> bf16 bits in the upper halves, up with the probability of what is cut off. From bf16's
+/// greatest number on nothing is rounded: no number becomes infinity, infinity and NaN (quiet, as
+/// arithmetic leaves it) stay what they are.
+HWY_INLINE VU32 round_to_bf16(VF32 value, VU32 random16) {
+  const U32 d;
+  const auto bits = hn::BitCast(d, value);
+  const auto keeps = above(hn::And(bits, hn::Set(d, kMagnitude)), 0x7f7effff);
+  return hn::Add(bits, hn::IfThenZeroElse(keeps, random16));
+}
+
+/// The same for what is never negative: above 0 stays above 0.
+HWY_INLINE VU32 round_to_bf16_above_zero(VF32 value, VU32 random16) {
+  const U32 d;
+  const auto positive = above(hn::BitCast(d, value), 0);
+  const auto least = hn::IfThenElseZero(positive, hn::Set(d, 0x10000));
+  return hn::Max(round_to_bf16(value, random16), least);
+}
+
+// --- 8-bit codes: the upper bits of an fp32 magnitude, counted from the block's least binade
+
+/// kSigned: 1 sign, 4 of exponent, 3 digits; else 5 and 3.
+template <bool kSigned>
+struct Code {
+  static constexpr std::uint32_t kBinades = kSigned ? 16 : 32;
+  static constexpr std::int32_t kGreatest = kSigned ? 127 : 255;
+
+  /// What the code 0 would be, in steps of 2^20 of fp32's bits.
+  static HWY_INLINE std::uint32_t base(std::uint8_t scale) {
+    return scale < kBinades ? 0 : (scale + 1 - kBinades) * 8;
+  }
+
+  /// The exponent of a block whose greatest magnitude has these bits.
+  static HWY_INLINE std::uint8_t scale(std::uint32_t greatest) {
+    if (greatest >= kInfinity) {
+      return 255;
+    }
+    // What lies above a binade's last code may be rounded into the next.
+    const std::uint32_t exponent = (greatest + 0xfffff) >> 23;
+    return static_cast<std::uint8_t>(exponent > 254 ? 254 : exponent);
+  }
+
+  static HWY_INLINE VF32 load(const std::uint8_t* from, std::uint8_t scale) {
+    const U32 d;
+    const auto code = hn::PromoteTo(d, hn::LoadU(U8(), from));
+    const auto digits = kSigned ? hn::And(code, hn::Set(d, 0x7f)) : code;
+    auto bits = hn::ShiftLeft<20>(hn::Add(digits, hn::Set(d, base(scale))));
+    bits = hn::IfThenZeroElse(hn::Eq(digits, hn::Zero(d)), bits);
+    if constexpr (kSigned) {
+      bits = hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, hn::Set(d, 0x80))));
+    }
+    const auto poison = hn::Set(d, scale == 255 ? 0x7fc00000U : 0U);
+    return hn::BitCast(F32(), hn::Or(bits, poison));
+  }
+
+  /// Up with the probability of what is cut off. Below the code 1: signed, 1 or 0 by the same rule;
+  /// else 1, unless it is 0.
+  static HWY_INLINE void store(VF32 value, VU32 random16, std::uint8_t scale, std::uint8_t* to) {
+    const F32 df;
+    const U32 d;
+    const I32 di;
+    const auto bits = hn::BitCast(d, value);
+    const auto magnitude = hn::And(bits, hn::Set(d, kMagnitude));
+    const auto steps = hn::ShiftRight<20>(hn::Add(magnitude, hn::ShiftLeft<4>(random16)));
+    auto code =
+        hn::Sub(hn::BitCast(di, steps), hn::Set(di, static_cast<std::int32_t>(base(scale))));
+    code = hn::Min(hn::Max(code, hn::Set(di, 1)), hn::Set(di, kGreatest));
+    const std::uint32_t least = (base(scale) + 1) << 20;
+    if constexpr (kSigned) {
+      const auto threshold =
+          hn::Mul(hn::ConvertTo(df, hn::BitCast(di, random16)), hn::BitCast(df, hn::Set(d, least)));
+      const auto scaled = hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 65536.0F));
+      const auto one =
+          hn::IfThenElseZero(hn::RebindMask(di, hn::Gt(scaled, threshold)), hn::Set(di, 1));
+      code = hn::IfThenElse(hn::RebindMask(di, above(magnitude, least - 1)), code, one);
+      code = hn::Or(code, hn::BitCast(di, hn::ShiftLeft<7>(hn::ShiftRight<31>(bits))));
+    } else {
+      code = hn::IfThenElseZero(hn::RebindMask(di, above(magnitude, 0)), code);
+    }
+    hn::StoreU(hn::DemoteTo(U8(), code), U8(), to);
+  }
+};
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,45 @@
+// actors/kernels/update/sgd_rule-inl.hpp — SGD's rule per element, for the frames of update-inl.hpp
+// and its kin; compiled once per SIMD target. Invariant: one IEEE operation after the other as
+// optimizer_step.hpp writes them, none fused.
+#if defined(TANDEM_ACTORS_KERNELS_SGD_RULE_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_ACTORS_KERNELS_SGD_RULE_INL
+#undef TANDEM_ACTORS_KERNELS_SGD_RULE_INL
+#else
+#define TANDEM_ACTORS_KERNELS_SGD_RULE_INL
+#endif
+
+#include <cstddef>
+
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/vector-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+
+using F32 = hn::ScalableTag<float>;
+using VF32 = hn::Vec<F32>;
+
+template <bool kMomentum, bool kNesterov>
+struct SgdRule {
+  static constexpr std::size_t kStates = kMomentum ? 1 : 0;
+  SgdStep s;
+
+  [[nodiscard]] HWY_INLINE float gradient_scale() const { return s.gradient_scale; }
+
+  HWY_INLINE VF32 operator()(F32 d, VF32 p, VF32 g, VF32& buffer, VF32&) const {
+    g = hn::Add(g, hn::Mul(hn::Set(d, s.decay), p));
+    if constexpr (kMomentum) {
+      const auto momentum = hn::Set(d, s.momentum);
+      const auto averaged =
+          hn::Add(hn::Mul(momentum, buffer), hn::Mul(hn::Set(d, s.one_minus_dampening), g));
+      buffer = s.first ? g : averaged;
+      g = kNesterov ? hn::Add(g, hn::Mul(momentum, buffer)) : buffer;
+    }
+    return hn::Sub(p, hn::Mul(hn::Set(d, s.lr), g));
+  }
+};
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,68 @@
+// actors/kernels/update/state_memory.hpp — the bytes of master and moments per layout, where they
+// lie, and their way from and to fp32: for whoever allocates, plans, loads and saves them. What the
+// bits mean stands in state_layout.hpp.
+//
+// Invariant: read after write gives back the same values where the layout is exact, and for moments
+// in any layout when the values came from a read; so a checkpoint in fp32 resumes bit by bit.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "actors/kernels/state_layout.hpp"
+#include "actors/kernels/update/optimizer_step.hpp"
+
+namespace tandem {
+
+/// Empty, or why an optimizer's state cannot lie so beside weights of this type; a part of a
+/// message to the user.
+[[nodiscard]] std::string_view why_unsupported(OptimizerKind kind, StateLayout layout,
+                                               DType weight) noexcept;
+[[nodiscard]] inline bool supports(OptimizerKind kind, StateLayout layout, DType weight) noexcept {
+  return why_unsupported(kind, layout, weight).empty();
+}
+
+/// Bytes of each array for `elements` elements; 0: there is none. fp32 weights are their own
+/// master: `master` is 0.
+struct StateSizes {
+  std::size_t master = 0;
+  std::size_t state[2] = {0, 0};
+  std::size_t scale[2] = {0, 0};
+
+  /// Each array begins at a multiple of 64 bytes.
+  [[nodiscard]] std::size_t total() const noexcept;
+};
+
+[[nodiscard]] StateSizes state_sizes(StateLayout layout, const UpdateConfig& config, DType weight,
+                                     std::size_t elements) noexcept;
+
+/// state_sizes().total()
+[[nodiscard]] std::size_t state_bytes(StateLayout layout, const UpdateConfig& config, DType weight,
+                                      std::size_t elements) noexcept;
+
+/// Points layout, master, state and scale of `buffers` into `memory`: state_bytes(...) bytes,
+/// 64-byte aligned, zeroed (zeros are the moments' beginning). Where weights are fp32 the master is
+/// the caller's and is left alone.
+void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig& config,
+                 DType weight, std::size_t elements, std::byte* memory) noexcept;
+
+/// What an update reads when it writes another set of buffers: these.
+[[nodiscard]] UpdateSource source_of(const UpdateBuffers& buffers) noexcept;
+
+// Elements [begin, end) of a shard; values[0] is of `begin`. Any thread; no update of them may run.
+// Of a split master, ties are where state[0] or, if there are two, state[1] has them: write_state()
+// keeps them, so the order is free.
+
+/// Sets the master, and the weight that is cast from it.
+void write_master(const UpdateBuffers& buffers, const float* values, std::size_t begin,
+                  std::size_t end);
+void read_master(const UpdateBuffers& buffers, float* values, std::size_t begin, std::size_t end);
+
+/// Moments; rounded to the nearest. kInt8: `begin` is a multiple of kStateBlock, `end` too or the
+/// shard's end.
+void write_state(const UpdateBuffers& buffers, std::size_t array, const float* values,
+                 std::size_t begin, std::size_t end);
+void read_state(const UpdateBuffers& buffers, std::size_t array, float* values, std::size_t begin,
+                std::size_t end);
+
+}  // namespace tandem

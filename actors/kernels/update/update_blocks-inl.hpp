@@ -1,0 +1,225 @@
+// actors/kernels/update/update_blocks-inl.hpp — the frame of update-inl.hpp for 8-bit moments: a
+// block at a time, as its new exponents are known only after its last element; compiled once per
+// SIMD target.
+//
+// The block's new moments wait in the first-level cache as fp32, so memory is still passed once.
+// Invariants as in update-inl.hpp.
+#if defined(TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL
+#undef TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL
+#else
+#define TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/update/pairs-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::HWY_NAMESPACE {
+
+/// kSplitMaster: `master` is the remainder of the bf16 `weight`; else it is fp32, and no weight is
+/// written.
+template <bool kSplitMaster, class GradientType>
+struct BlockPacking {
+  using Master = std::conditional_t<kSplitMaster, std::uint16_t, float>;
+  using Gradient = GradientType;
+  static constexpr bool kSplit = kSplitMaster;
+};
+
+/// Where a block's first element, and its exponents, lie in each array. In place, an array and its
+/// source are the same.
+template <class P>
+struct BlockArrays {
+  const typename P::Gradient* gradient;
+  const Bf16Bits* weight_from;
+  const typename P::Master* master_from;
+  const std::uint8_t* state_from[2];
+  const std::uint8_t* scale_from[2];
+  Bf16Bits* weight;
+  typename P::Master* master;
+  std::uint8_t* state[2];
+  std::uint8_t* scale[2];
+
+  void advance(std::size_t elements) {
+    gradient += elements;
+    master_from += elements;
+    master += elements;
+    if constexpr (P::kSplit) {
+      weight_from += elements;
+      weight += elements;
+    }
+  }
+};
+
+/// Loads, updates and stores master and weight of two vectors; the moments are those of `s0`, `s1`.
+template <class Rule, class P>
+HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_t i, VF32& s0a,
+                           VF32& s0b, VF32& s1a, VF32& s1b) {
+  const F32 df;
+  const U32 d;
+  auto pa = hn::Zero(df), pb = hn::Zero(df), ga = hn::Zero(df), gb = hn::Zero(df);
+  load_pair(a.gradient + i, ga, gb);
+  const auto scale = hn::Set(df, rule.gradient_scale());
+  ga = hn::Mul(ga, scale);
+  gb = hn::Mul(gb, scale);
+  if constexpr (P::kSplit) {
+    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d);
+    load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
+    pa = rule(df, join_master(halves_a, hn::Zero(d)), ga, s0a, s1a);
+    pb = rule(df, join_master(halves_b, hn::Zero(d)), gb, s0b, s1b);
+    auto sum_a = hn::Zero(d), sum_b = hn::Zero(d), low_a = hn::Zero(d), low_b = hn::Zero(d);
+    split_master_near(pa, sum_a, low_a);
+    split_master_near(pb, sum_b, low_b);
+    store_upper<false>(sum_a, sum_b, &a.weight[i].bits);
+    store_lower<false>(low_a, low_b, a.master + i);
+  } else {
+    load_pair(a.master_from + i, pa, pb);
+    hn::StoreU(rule(df, pa, ga, s0a, s1a), df, a.master + i);
+    hn::StoreU(rule(df, pb, gb, s0b, s1b), df, a.master + i + hn::Lanes(df));
+  }
+}
+
+HWY_INLINE VU32 greater_magnitude(VU32 greatest, VF32 value) {
+  const U32 d;
+  return hn::Max(greatest, hn::And(hn::BitCast(d, value), hn::Set(d, kMagnitude)));
+}
+
+/// A whole block, whose elements the noise counts from 0.
+template <class Rule, class P>
+void update_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise) {
+  const F32 df;
+  const U32 d;
+  const std::size_t lanes = hn::Lanes(df);
+  HWY_ALIGN float moments[2][kStateBlock];
+  auto greatest0 = hn::Zero(d);
+  auto greatest1 = hn::Zero(d);
+  const std::uint8_t scale0 = *a.scale_from[0];
+  const std::uint8_t scale1 = Rule::kStates > 1 ? *a.scale_from[1] : std::uint8_t{0};
+  for (std::size_t i = 0; i < kStateBlock; i += 2 * lanes) {
+    auto s0a = Code<true>::load(a.state_from[0] + i, scale0);
+    auto s0b = Code<true>::load(a.state_from[0] + i + lanes, scale0);
+    auto s1a = hn::Zero(df), s1b = hn::Zero(df);
+    if constexpr (Rule::kStates > 1) {
+      s1a = Code<false>::load(a.state_from[1] + i, scale1);
+      s1b = Code<false>::load(a.state_from[1] + i + lanes, scale1);
+    }
+    block_pair(rule, a, i, s0a, s0b, s1a, s1b);
+    hn::Store(s0a, df, moments[0] + i);
+    hn::Store(s0b, df, moments[0] + i + lanes);
+    greatest0 = greater_magnitude(greater_magnitude(greatest0, s0a), s0b);
+    if constexpr (Rule::kStates > 1) {
+      hn::Store(s1a, df, moments[1] + i);
+      hn::Store(s1b, df, moments[1] + i + lanes);
+      greatest1 = greater_magnitude(greater_magnitude(greatest1, s1a), s1b);
+    }
+  }
+  const std::uint8_t new0 = Code<true>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest0)));
+  const std::uint8_t new1 = Code<false>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest1)));
+  *a.scale[0] = new0;
+  if constexpr (Rule::kStates > 1) {
+    *a.scale[1] = new1;
+  }
+  for (std::size_t i = 0; i < kStateBlock; i += lanes) {
+    const auto random = noise.at(i);
+    Code<true>::store(hn::Load(df, moments[0] + i), bits_of_array<0>(random), new0, a.state[0] + i);
+    if constexpr (Rule::kStates > 1) {
+      Code<false>::store(hn::Load(df, moments[1] + i), bits_of_array<1>(random), new1,
+                         a.state[1] + i);
+    }
+  }
+}
+
+/// The shard's last elements, fewer than a block, through copies on the stack. What is missing
+/// counts as 0.
+template <class Rule, class P>
+void update_last_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise,
+                       std::size_t count) {
+  typename P::Gradient gradient[kStateBlock] = {};
+  Bf16Bits weight[kStateBlock] = {};
+  typename P::Master master[kStateBlock] = {};
+  std::uint8_t state[2][kStateBlock] = {};
+  BlockArrays<P> local = {gradient,
+                          weight,
+                          master,
+                          {state[0], state[1]},
+                          {a.scale_from[0], a.scale_from[1]},
+                          weight,
+                          master,
+                          {state[0], state[1]},
+                          {a.scale[0], a.scale[1]}};
+  std::copy_n(a.gradient, count, gradient);
+  std::copy_n(a.master_from, count, master);
+  if constexpr (P::kSplit) {
+    std::copy_n(a.weight_from, count, weight);
+  }
+  for (std::size_t k = 0; k < Rule::kStates; ++k) {
+    std::copy_n(a.state_from[k], count, state[k]);
+  }
+  update_block(rule, local, noise);
+  std::copy_n(master, count, a.master);
+  if constexpr (P::kSplit) {
+    std::copy_n(weight, count, a.weight);
+  }
+  for (std::size_t k = 0; k < Rule::kStates; ++k) {
+    std::copy_n(state[k], count, a.state[k]);
+  }
+}
+
+template <class P, class Rule>
+void update_blocks_as(const Rule& shared, std::uint32_t key, const UpdateBuffers& b,
+                      std::size_t begin, std::size_t count) {
+  const Rule rule = shared;
+  BlockArrays<P> a = {};
+  const auto place = []<class T>(void* array, const void* from, std::size_t first, T*& to,
+                                 const T*& source) {
+    to = static_cast<T*>(array) + first;
+    source = from == nullptr ? to : static_cast<const T*>(from) + first;
+  };
+  a.gradient = static_cast<const typename P::Gradient*>(b.gradient) + begin;
+  place(b.master, b.from.master, begin, a.master, a.master_from);
+  if constexpr (P::kSplit) {
+    place(b.weight, b.from.weight, begin, a.weight, a.weight_from);
+  }
+  for (std::size_t k = 0; k < Rule::kStates; ++k) {
+    place(b.state[k], b.from.state[k], begin, a.state[k], a.state_from[k]);
+    place(b.scale[k], b.from.scale[k], begin / kStateBlock, a.scale[k], a.scale_from[k]);
+  }
+  for (std::size_t i = 0; i < count; i += kStateBlock) {
+    const Noise noise(key, b.position + begin + i);
+    if (count - i >= kStateBlock) {
+      update_block(rule, a, noise);
+    } else {
+      update_last_block(rule, a, noise, count - i);
+    }
+    a.advance(kStateBlock);
+    for (std::size_t k = 0; k < Rule::kStates; ++k) {
+      a.state[k] += kStateBlock;
+      a.state_from[k] += kStateBlock;
+      ++a.scale[k];
+      ++a.scale_from[k];
+    }
+  }
+}
+
+/// Updates `count` elements from `begin` on, which begins a block, by the rule.
+template <class Rule>
+void update_block_elements(const Rule& rule, std::uint32_t key, const UpdateBuffers& b,
+                           std::size_t begin, std::size_t count) {
+  if (b.weight == nullptr) {
+    return update_blocks_as<BlockPacking<false, float>>(rule, key, b, begin, count);
+  }
+  if (b.gradient_type == DType::kF32) {
+    return update_blocks_as<BlockPacking<true, float>>(rule, key, b, begin, count);
+  }
+  update_blocks_as<BlockPacking<true, Bf16Bits>>(rule, key, b, begin, count);
+}
+
+}  // namespace tandem::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,341 @@
+// actors/kernels/update/update_element-inl.hpp — an update's pass as threads of a GPU carry it out:
+// an element at a time, or a block of 8-bit state by a team. With the rules and the layouts of the
+// SIMD frames (update-inl.hpp and its kin), hence with their bits.
+//
+// The host side chooses what is compiled (carry_out_pass) and leaves to a Launch how elements are
+// shared among threads. So what a test runs on the CPU is all of a GPU's pass but the indices.
+// Invariant: nothing beyond a range is read or written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+// clang-format off
+#include "actors/kernels/update/one_lane-inl.hpp"  // before those that are made of it
+// clang-format on
+#include "actors/kernels/update/adagrad_rule-inl.hpp"
+#include "actors/kernels/update/adam_rule-inl.hpp"
+#include "actors/kernels/update/lion_rule-inl.hpp"
+#include "actors/kernels/update/noise_key.hpp"
+#include "actors/kernels/update/packed-inl.hpp"
+#include "actors/kernels/update/sgd_rule-inl.hpp"
+#include "actors/kernels/update/update_pass.hpp"
+
+namespace tandem::HWY_NAMESPACE {
+
+HWY_INLINE VF32 load_as(DType type, const void* array, std::size_t i) {
+  const F32 d;
+  switch (type) {
+    case DType::kBF16:
+      return load_f32(d, static_cast<const Bf16Bits*>(array) + i);
+    case DType::kF16:
+      return load_f32(d, static_cast<const F16Bits*>(array) + i);
+    default:
+      return load_f32(d, static_cast<const float*>(array) + i);
+  }
+}
+
+HWY_INLINE void store_as(DType type, VF32 value, void* array, std::size_t i) {
+  const F32 d;
+  switch (type) {
+    case DType::kBF16:
+      return store_f32(d, value, static_cast<Bf16Bits*>(array) + i);
+    case DType::kF16:
+      return store_f32(d, value, static_cast<F16Bits*>(array) + i);
+    default:
+      return store_f32(d, value, static_cast<float*>(array) + i);
+  }
+}
+
+template <class Moment>
+HWY_INLINE VF32 load_moment(const void* array, std::size_t i) {
+  return load_f32(F32(), static_cast<const Moment*>(array) + i);
+}
+
+template <std::size_t kArray>
+HWY_INLINE void store_moment(VF32 value, VU32 /*noise*/, float* to) {
+  store_f32(F32(), value, to);
+}
+template <std::size_t kArray>
+HWY_INLINE void store_moment(VF32 value, VU32 noise, Bf16Bits* to) {
+  const auto random = bits_of_array<kArray>(noise);
+  const VU32 rounded =  // of two moments the second is a mean of squares
+      kArray == 1 ? round_to_bf16_above_zero(value, random) : round_to_bf16(value, random);
+  to->bits = static_cast<std::uint16_t>(rounded.value >> 16);
+}
+
+/// The master of an element, and what is sent out kept before it is overwritten.
+template <bool kSplit>
+HWY_INLINE VF32 take_master(const PassBuffers& pass, std::size_t i, VU32 ties) {
+  const UpdateBuffers& b = pass.buffers;
+  if constexpr (kSplit) {
+    const std::uint32_t high = static_cast<const std::uint16_t*>(b.from.weight)[i];
+    const std::uint32_t low = static_cast<const std::uint16_t*>(b.from.master)[i];
+    if (pass.kept != nullptr) {
+      static_cast<std::uint16_t*>(pass.kept)[i] = static_cast<std::uint16_t>(high);
+    }
+    return join_master(VU32{high << 16 | low}, ties);
+  } else {
+    const float master = static_cast<const float*>(b.from.master)[i];
+    if (pass.kept != nullptr) {
+      static_cast<float*>(pass.kept)[i] = master;
+    }
+    return VF32{master};
+  }
+}
+
+/// The new master and the weight that is cast from it. Of a split one: where its tie was rounded
+/// down.
+template <bool kSplit>
+HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32 master,
+                                    bool keeps_ties) {
+  const UpdateBuffers& b = pass.buffers;
+  hn::Mask<U32> tie{false};
+  if constexpr (kSplit) {
+    VU32 sum{0};
+    VU32 low{0};
+    if (keeps_ties) {
+      tie = split_master(master, sum, low);
+    } else {
+      split_master_near(master, sum, low);
+    }
+    static_cast<std::uint16_t*>(b.weight)[i] = static_cast<std::uint16_t>(sum.value >> 16);
+    static_cast<std::uint16_t*>(b.master)[i] = static_cast<std::uint16_t>(low.value);
+  } else {
+    static_cast<float*>(b.master)[i] = master.value;
+    if (b.weight != nullptr) {
+      store_as(b.weight_type, master, b.weight, i);
+    }
+  }
+  return tie;
+}
+
+/// An element in the layouts fp32, split and bf16. `noise` counts from the range's first element,
+/// number `first`.
+template <class Rule, class Moment, bool kSplit>
+HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, Noise noise,
+                               std::size_t first, std::size_t i) {
+  const F32 d;
+  const UpdateBuffers& b = pass.buffers;
+  constexpr bool kTies = kSplit && std::is_same<Moment, float>::value;
+  auto s0 = hn::Zero(d);
+  auto s1 = hn::Zero(d);
+  if constexpr (Rule::kStates > 0) {
+    s0 = load_moment<Moment>(b.from.state[0], i);
+  }
+  if constexpr (Rule::kStates > 1) {
+    s1 = load_moment<Moment>(b.from.state[1], i);
+  }
+  VF32& tied = Rule::kStates > 1 ? s1 : s0;
+  VU32 ties{0};
+  if constexpr (kTies) {
+    ties = take_ties(tied);
+  }
+  const auto p = take_master<kSplit>(pass, i, ties);
+  const auto g =
+      hn::Mul(load_as(b.gradient_type, b.gradient, i), hn::Set(d, rule.gradient_scale()));
+  const auto tie = put_master<kSplit>(pass, i, rule(d, p, g, s0, s1), kTies);
+  if constexpr (kTies) {
+    tied = put_tie(tie, tied);
+  }
+  const auto random = noise.at(i - first);
+  if constexpr (Rule::kStates > 0) {
+    store_moment<0>(s0, random, static_cast<Moment*>(b.state[0]) + i);
+  }
+  if constexpr (Rule::kStates > 1) {
+    store_moment<1>(s1, random, static_cast<Moment*>(b.state[1]) + i);
+  }
+}
+
+/// The block of 8-bit state that begins at element `begin`, whose elements the noise counts from 0;
+/// `count` of them are there, and what is missing counts as 0. A Team has kStateBlock elements:
+/// each of its members the kElements ones first() + k * kMembers; greatest() is the greatest of all
+/// members' numbers, and waits for them.
+template <class Rule, bool kSplit, class Team>
+HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise noise,
+                             std::size_t begin, std::size_t count, Team team) {
+  const F32 d;
+  const UpdateBuffers& b = pass.buffers;
+  constexpr bool kTwo = Rule::kStates > 1;
+  constexpr unsigned kElements = kStateBlock / Team::kMembers;
+  VF32 moments[2][kElements];
+  std::uint32_t greatest[2] = {0, 0};
+  const std::size_t block = begin / kStateBlock;
+  const std::uint8_t scale0 = b.from.scale[0][block];
+  const std::uint8_t scale1 = kTwo ? b.from.scale[1][block] : std::uint8_t{0};
+  const auto* codes0 = static_cast<const std::uint8_t*>(b.from.state[0]);
+  // null: there is one moment
+  const auto* codes1 = static_cast<const std::uint8_t*>(b.from.state[1]);
+  for (unsigned k = 0; k < kElements; ++k) {
+    const std::size_t at = team.first() + k * Team::kMembers;
+    const bool there = at < count;
+    const std::uint8_t missing = 0;
+    auto s0 = Code<true>::load(there ? codes0 + begin + at : &missing, scale0);
+    auto s1 = hn::Zero(d);
+    if constexpr (kTwo) {
+      s1 = Code<false>::load(there ? codes1 + begin + at : &missing, scale1);
+    }
+    const auto scale = hn::Set(d, rule.gradient_scale());
+    if (there) {
+      const auto g = hn::Mul(load_as(b.gradient_type, b.gradient, begin + at), scale);
+      const auto p = take_master<kSplit>(pass, begin + at, VU32{0});
+      put_master<kSplit>(pass, begin + at, rule(d, p, g, s0, s1), false);
+    } else {
+      (void)rule(d, hn::Zero(d), hn::Mul(hn::Zero(d), scale), s0, s1);
+    }
+    moments[0][k] = s0;
+    moments[1][k] = s1;
+    const auto raise = [](std::uint32_t& to, VF32 value) {
+      const std::uint32_t magnitude = hn::BitCast(U32(), value).value & kMagnitude;
+      to = magnitude > to ? magnitude : to;
+    };
+    raise(greatest[0], s0);
+    raise(greatest[1], s1);
+  }
+  const std::uint8_t new0 = Code<true>::scale(team.greatest(greatest[0]));
+  const std::uint8_t new1 = Code<false>::scale(kTwo ? team.greatest(greatest[1]) : 0);
+  if (team.first() == 0) {
+    b.scale[0][block] = new0;
+    if constexpr (kTwo) {
+      b.scale[1][block] = new1;
+    }
+  }
+  for (unsigned k = 0; k < kElements; ++k) {
+    const std::size_t at = team.first() + k * Team::kMembers;
+    if (at >= count) {
+      break;
+    }
+    const auto random = noise.at(at);
+    Code<true>::store(moments[0][k], bits_of_array<0>(random), new0,
+                      static_cast<std::uint8_t*>(b.state[0]) + begin + at);
+    if constexpr (kTwo) {
+      Code<false>::store(moments[1][k], bits_of_array<1>(random), new1,
+                         static_cast<std::uint8_t*>(b.state[1]) + begin + at);
+    }
+  }
+}
+
+/// What is sent out, as it was before a pass ahead (UpdatePass::kBack): the one that was kept, bit
+/// for bit, or one cast from the master.
+struct Restored {
+  void* to = nullptr;
+  const void* from = nullptr;
+  DType type = DType::kF32;  // of what is sent out
+  bool is_cast = false;
+
+  explicit Restored(const UpdatedUnit& unit)
+      : to(unit.sent_out()),
+        from(unit.keeps_weight() ? unit.kept() : unit.buffers.master),
+        type(unit.weight_is_master() ? DType::kF32 : unit.buffers.weight_type),
+        is_cast(!unit.keeps_weight()) {}
+};
+
+HWY_INLINE void restore_element(const Restored& restored, std::size_t i) {
+  if (restored.is_cast) {
+    store_as(restored.type, load_as(DType::kF32, restored.from, i), restored.to, i);
+  } else if (restored.type == DType::kF32) {
+    static_cast<std::uint32_t*>(restored.to)[i] =
+        static_cast<const std::uint32_t*>(restored.from)[i];
+  } else {
+    static_cast<std::uint16_t*>(restored.to)[i] =
+        static_cast<const std::uint16_t*>(restored.from)[i];
+  }
+}
+
+// --- what is compiled for which optimizer and layout. A Launch takes the elements [first, first +
+// count):
+//   elements<Rule, Moment, kSplit>(rule, pass, noise, first, count)
+//   blocks<Rule, kSplit>(rule, pass, noise, first, count)         whole blocks, but for the shard's
+//   last one restore(restored, first, count)
+
+/// In place, an array and its source are the same.
+inline void fill_sources(UpdateBuffers& b) {
+  const auto fill = [](const auto*& from, const auto* array) {
+    from = from == nullptr ? array : from;
+  };
+  fill(b.from.master, b.master);
+  fill(b.from.weight, b.weight);
+  for (std::size_t k = 0; k < 2; ++k) {
+    fill(b.from.state[k], b.state[k]);
+    fill(b.from.scale[k], b.scale[k]);
+  }
+}
+
+/// Of one range; the layouts that supports() knows.
+template <class Launch>
+struct RangeOfPass {
+  const PassBuffers& pass;
+  std::uint64_t noise;
+  std::size_t begin;
+  std::size_t end;
+  Launch& launch;
+
+  void operator()(const AdamStep& s) const {
+    s.adamw ? choose<true, true>(AdamRule<true>{s}) : choose<true, true>(AdamRule<false>{s});
+  }
+  void operator()(const LionStep& s) const { choose<false, true>(LionRule{s}); }
+  void operator()(const AdagradStep& s) const { choose<true, false>(AdagradRule{s}); }
+  void operator()(const SgdStep& s) const {
+    if (s.momentum == 0.0F) {
+      choose<false, false>(SgdRule<false, false>{s});
+    } else if (s.nesterov) {
+      choose<false, false>(SgdRule<true, true>{s});
+    } else {
+      choose<false, false>(SgdRule<true, false>{s});
+    }
+  }
+
+  template <bool kHasSplit, bool kHasInexact, class Rule>
+  void choose(const Rule& rule) const {
+    const UpdateBuffers& b = pass.buffers;
+    const bool half = b.weight_is_half();
+    for_noise_keys(noise, b.position, begin, end,
+                   [&](std::uint32_t key, std::size_t first, std::size_t count) {
+                     const Noise random(key, b.position + first);
+                     if (b.layout == StateLayout::kFp32) {
+                       elements<float, false>(rule, random, first, count);
+                     }
+                     if constexpr (kHasSplit) {
+                       if (b.layout == StateLayout::kSplit) {
+                         elements<float, true>(rule, random, first, count);
+                       }
+                     }
+                     if constexpr (kHasInexact) {
+                       if (b.layout == StateLayout::kBf16) {
+                         half ? elements<Bf16Bits, true>(rule, random, first, count)
+                              : elements<Bf16Bits, false>(rule, random, first, count);
+                       } else if (b.layout == StateLayout::kInt8) {
+                         half ? launch.template blocks<Rule, true>(rule, pass, random, first, count)
+                              : launch.template blocks<Rule, false>(rule, pass, random, first,
+                                                                    count);
+                       }
+                     }
+                   });
+  }
+
+  template <class Moment, bool kSplit, class Rule>
+  void elements(const Rule& rule, Noise random, std::size_t first, std::size_t count) const {
+    launch.template elements<Rule, Moment, kSplit>(rule, pass, random, first, count);
+  }
+};
+
+/// run_update_pass() by way of `launch`. Host only.
+template <class Launch>
+void carry_out_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
+                    std::size_t begin, std::size_t end, Launch& launch) {
+  PassBuffers work(pass, unit);
+  fill_sources(work.buffers);
+  visit_ranges(
+      unit.ranges, begin, end, [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+        if (pass == UpdatePass::kBack) {
+          launch.restore(Restored(unit), first, last - first);
+        } else {
+          const UpdateStep& step = steps[range.group];
+          std::visit(RangeOfPass<Launch>{work, step.noise, first, last, launch}, step.rule);
+        }
+      });
+}
+
+}  // namespace tandem::HWY_NAMESPACE

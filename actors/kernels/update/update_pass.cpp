@@ -1,0 +1,84 @@
+#include "actors/kernels/update/update_pass.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "actors/kernels/copy.hpp"
+#include "actors/kernels/reduce.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::size_t kKeptBlock = 4096;
+
+/// Copies elements [begin, end) of what is sent out and is part of the master. What is kept is
+/// seldom looked at again.
+void copy_kept(const UpdatedUnit& unit, bool to_twin, std::size_t begin, std::size_t end) {
+  const std::size_t size =
+      unit.weight_is_master() ? sizeof(float) : bytes_of(unit.buffers.weight_type);
+  auto* home = static_cast<std::byte*>(unit.sent_out()) + begin * size;
+  auto* twin = static_cast<std::byte*>(unit.kept()) + begin * size;
+  const std::size_t bytes = (end - begin) * size;
+  if (to_twin) {
+    copy_past_caches(twin, home, bytes);
+  } else {
+    std::memcpy(home, twin, bytes);
+  }
+}
+
+void update_ahead(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
+                  std::size_t end) {
+  const PassBuffers pass(UpdatePass::kAhead, unit);
+  if (!unit.keeps_weight()) {
+    apply_update(step, pass.buffers, begin, end);
+    return;
+  }
+  // Block by block, so that what is kept comes from memory once and the update finds it in the
+  // cache.
+  for (std::size_t first = begin; first < end; first += kKeptBlock) {
+    const std::size_t last = std::min(first + kKeptBlock, end);
+    copy_kept(unit, true, first, last);
+    apply_update(step, pass.buffers, first, last);
+  }
+}
+
+void go_back(const UpdatedUnit& unit, std::size_t begin, std::size_t end) {
+  const UpdateBuffers& home = unit.buffers;
+  if (unit.keeps_weight()) {
+    copy_kept(unit, false, begin, end);
+  } else {
+    cast(home.master, DType::kF32, home.weight, home.weight_type, begin, end);
+  }
+}
+
+}  // namespace
+
+void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
+                     std::size_t begin, std::size_t end) {
+  visit_ranges(
+      unit.ranges, begin, end, [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+        switch (pass) {
+          case UpdatePass::kInPlace:
+          case UpdatePass::kAgain:
+            return apply_update(steps[range.group], PassBuffers(pass, unit).buffers, first, last);
+          case UpdatePass::kAhead:
+            return update_ahead(unit, steps[range.group], first, last);
+          case UpdatePass::kBack:
+            return go_back(unit, first, last);
+        }
+      });
+}
+
+void commit_pass_ahead(UpdatedUnit& unit) noexcept {
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::swap(unit.buffers.state[i], unit.twin.state[i]);
+    std::swap(unit.buffers.scale[i], unit.twin.scale[i]);
+  }
+  if (!unit.weight_is_master()) {
+    std::swap(unit.buffers.master, unit.twin.master);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,167 @@
+// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: in place, ahead of the
+// verdict, and what undoes that.
+//
+// An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
+// what it read: the moments, and a master that is not itself the weight, go to a twin of the same
+// size, and a commit swaps the two. What is sent out, the weight, has one place and is written
+// there; where it is the master (fp32) or half of it (split masters), the old one is kept in the
+// twin first. So no pass copies state that it does not read anyway, and nothing is ever computed
+// backwards:
+//   ahead    home -> twin, weight in place           then: commit = swap the pointers, or one of
+//   again    the same update with other constants, from the old state, in place
+//   back     the old weight, bit for bit: the kept one, or cast from the master, which never
+//   changed
+// Invariant: each pass writes the elements of its range alone, and gives the bits of an update in
+// place. C++17, for nvcc as well.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/kernels/update/optimizer_step.hpp"
+
+namespace tandem {
+
+/// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls:
+/// there is none.
+struct UpdateTwin {
+  void* master = nullptr;  // the next master; where the weight is the master, the one before
+  void* state[2] = {nullptr, nullptr};
+  std::uint8_t* scale[2] = {nullptr, nullptr};  // with 8-bit state
+  void* weight = nullptr;                       // where it is half of the master: the one before
+};
+
+/// Elements of a shard that belong to one parameter group.
+struct UpdateRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t group = 0;
+};
+
+/// The optimizer's memory of one unit's shard; all of it outlives the optimizer.
+struct UpdatedUnit {
+  UpdateBuffers buffers;
+  UpdateTwin twin;
+  std::vector<UpdateRange> ranges;  // ascending; what lies in none is never written
+
+  [[nodiscard]] bool has_twin() const noexcept { return twin.master != nullptr; }
+  /// fp32: what is sent out is the master itself.
+  [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
+  /// What is sent out is part of the state, so the old one is kept.
+  [[nodiscard]] bool keeps_weight() const noexcept {
+    return weight_is_master() || buffers.weight_is_half();
+  }
+  /// Where what is sent out lies, and where the old one is kept; only where it is.
+  [[nodiscard]] void* sent_out() const noexcept {
+    return weight_is_master() ? buffers.master : buffers.weight;
+  }
+  [[nodiscard]] void* kept() const noexcept {
+    return weight_is_master() ? twin.master : twin.weight;
+  }
+  /// How far the passes reach.
+  [[nodiscard]] std::size_t elements() const noexcept {
+    return ranges.empty() ? 0 : ranges.back().end;
+  }
+};
+
+enum class UpdatePass : std::uint8_t { kInPlace, kAhead, kAgain, kBack };
+
+/// How a pass uses one array of a unit.
+struct ArrayUse {
+  std::size_t entry_bytes = 0;
+  std::size_t entry_elements = 1;  // that share an entry
+  bool read = false;
+  bool written = false;
+
+  /// Up to the entry of that element.
+  [[nodiscard]] std::size_t bytes_of(std::size_t elements) const noexcept {
+    return (elements + entry_elements - 1) / entry_elements * entry_bytes;
+  }
+};
+
+/// Bytes of an element of a moment.
+[[nodiscard]] constexpr std::size_t moment_bytes(StateLayout layout) noexcept {
+  return layout == StateLayout::kInt8 ? 1 : layout == StateLayout::kBf16 ? 2 : sizeof(float);
+}
+
+/// visit(T*& array, ArrayUse) for each array that a unit may have, null or not: for whoever carries
+/// a pass out elsewhere.
+template <class Visit>
+void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
+  UpdateBuffers& home = unit.buffers;
+  UpdateTwin& twin = unit.twin;
+  const bool ahead = pass == UpdatePass::kAhead;
+  const bool back = pass == UpdatePass::kBack;
+  const bool again = pass == UpdatePass::kAgain;
+  const bool writes_home = !ahead && !back;  // of what a pass ahead writes to the twin
+  const bool is_master = unit.weight_is_master();
+  const bool is_half = home.weight_is_half();
+  const std::size_t master = is_half ? 2 : sizeof(float);
+  const std::size_t weight = bytes_of(home.weight_type);
+  if (is_master) {  // written in place, the old one kept
+    visit(home.master, ArrayUse{master, 1, !back && !again, true});
+    visit(twin.master, ArrayUse{master, 1, again || back, ahead});
+  } else {
+    visit(home.master, ArrayUse{master, 1, !(back && is_half), writes_home});
+    visit(twin.master, ArrayUse{master, 1, false, ahead});
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::size_t moment = moment_bytes(home.layout);
+    visit(home.state[i], ArrayUse{moment, 1, !back, writes_home});
+    visit(twin.state[i], ArrayUse{moment, 1, false, ahead});
+    visit(home.scale[i], ArrayUse{1, kStateBlock, !back, writes_home});
+    visit(twin.scale[i], ArrayUse{1, kStateBlock, false, ahead});
+  }
+  visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !back, false});
+  visit(home.weight, ArrayUse{weight, 1, is_half && !back && !again, true});
+  visit(twin.weight, ArrayUse{weight, 1, is_half && (again || back), is_half && ahead});
+}
+
+/// What an update of a pass reads and writes; not of kBack, which updates nothing.
+struct PassBuffers {
+  UpdateBuffers buffers;
+  void* kept = nullptr;  // takes what is sent out before it is overwritten; null: nobody wants it
+
+  PassBuffers(UpdatePass pass, const UpdatedUnit& unit) : buffers(unit.buffers) {
+    if (pass == UpdatePass::kAhead) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        buffers.from.state[i] = unit.buffers.state[i];
+        buffers.state[i] = unit.twin.state[i];
+        buffers.from.scale[i] = unit.buffers.scale[i];
+        buffers.scale[i] = unit.twin.scale[i];
+      }
+      if (!unit.weight_is_master()) {
+        buffers.from.master = unit.buffers.master;
+        buffers.master = unit.twin.master;
+      }
+      kept = unit.keeps_weight() ? unit.kept() : nullptr;
+    } else if (pass == UpdatePass::kAgain && unit.keeps_weight()) {
+      (unit.weight_is_master() ? buffers.from.master : buffers.from.weight) = unit.kept();
+    }
+  }
+};
+
+/// visit(range, first, last) for what of each range lies in [begin, end).
+template <class Visit>
+void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std::size_t end,
+                  Visit visit) {
+  for (const UpdateRange& range : ranges) {
+    const std::size_t first = std::max(range.begin, begin);
+    const std::size_t last = std::min(range.end, end);
+    if (first < last) {
+      visit(range, first, last);
+    }
+  }
+}
+
+/// One pass over the elements [begin, end); kAgain and kBack where a pass ahead has been. `steps`
+/// by group; kBack reads none. Any thread; disjoint ranges may run at the same time.
+void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
+                     std::size_t begin, std::size_t end);
+
+/// The pass ahead went over all elements, and counts: its results are the unit's state from now on.
+void commit_pass_ahead(UpdatedUnit& unit) noexcept;
+
+}  // namespace tandem

@@ -1,0 +1,262 @@
+#include "actors/optimizer/cpu_optimizer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <tuple>
+#include <utility>
+
+#include "actors/kernels/reduce.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+CpuOptimizer::CpuOptimizer(Options options)
+    : Actor("optimizer"),
+      options_(std::move(options)),
+      pool_(options_.pool, options_.chunk_elements, options_.slice_chunks),
+      lanes_({{.runner = &pool_}}),
+      jobs_(options_.units.size()) {
+  TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
+               "chunks end at block borders");
+  for (const Unit& unit : options_.units) {
+    UpdateRunner* runner = unit.runner != nullptr ? unit.runner : &pool_;
+    const auto lane = std::ranges::find(lanes_, runner, &Lane::runner);
+    lane_of_.push_back(static_cast<std::size_t>(lane - lanes_.begin()));
+    if (lane == lanes_.end()) {
+      lanes_.push_back({.runner = runner});
+    }
+  }
+  for (Lane& lane : lanes_) {
+    lane.queue.reserve(options_.units.size());
+  }
+}
+
+// ---- what is asked for
+// ---------------------------------------------------------------------------
+
+Task<> CpuOptimizer::handle(UpdateUnit update) {
+  TANDEM_CHECK(update.unit < jobs_.size(), "only units that were handed in are updated");
+  if (jobs_[update.unit].chunks == 0) {
+    begin(update);
+    co_return;
+  }
+  TANDEM_CHECK(jobs_[update.unit].update.ahead && !update.ahead &&
+                   jobs_[update.unit].update.new_version == update.new_version,
+               "a unit is updated once per version");
+  co_await confirm(update);
+}
+
+void CpuOptimizer::begin(UpdateUnit update) {
+  TANDEM_CHECK(!update.ahead || options_.units[update.unit].state.has_twin(),
+               "only a unit with a twin is updated ahead of the verdict");
+  jobs_[update.unit] = {.update = update,
+                        .arrival = arrivals_++,
+                        .pass = update.ahead ? UpdatePass::kAhead : UpdatePass::kInPlace,
+                        .chunks = chunks_of(update.unit)};
+  update.ahead ? ++ahead_ : ++counters_.queued;
+  counters_.queued_max = std::max(counters_.queued_max, counters_.queued);
+  enqueue(update.unit);
+}
+
+/// The verdict on an update that was asked for ahead of it.
+Task<> CpuOptimizer::confirm(UpdateUnit update) {
+  Job& job = jobs_[update.unit];
+  const bool counts = !update.again && same_constants(update.unit, update.steps);
+  job.update = update;
+  --ahead_;
+  ++counters_.queued;
+  counters_.queued_max = std::max(counters_.queued_max, counters_.queued);
+  if (job.next_chunk == 0) {
+    job.pass = UpdatePass::kInPlace;  // it has not begun, and needs no twin any more
+  } else if (!counts) {
+    ++counters_.again;
+    turn(update.unit, UpdatePass::kAgain);
+  } else if (job.done == job.chunks) {
+    co_await finish(update.unit);
+  }
+}
+
+void CpuOptimizer::handle(DrainOptimizer, ReplyTo<DrainOptimizer> reply) {
+  drains_.push(std::move(reply));
+  answer();
+}
+
+void CpuOptimizer::handle(UndoUpdates, ReplyTo<UndoUpdates> reply) {
+  for (std::uint32_t unit = 0; unit < jobs_.size(); ++unit) {
+    Job& job = jobs_[unit];
+    if (job.chunks == 0 || !job.update.ahead) {
+      continue;
+    }
+    if (job.next_chunk == 0) {
+      std::erase(lane_of(unit).queue, unit);
+      job = {};
+      --ahead_;
+    } else {
+      turn(unit, UpdatePass::kBack);
+    }
+  }
+  undos_.push(std::move(reply));
+  answer();
+}
+
+void CpuOptimizer::answer() {
+  while (counters_.queued == 0 && !drains_.empty()) {
+    drains_.pop()->send(counters_);
+  }
+  while (ahead_ == 0 && !undos_.empty()) {
+    undos_.pop()->send(counters_);
+  }
+}
+
+std::size_t CpuOptimizer::waiting_for_verdict() const noexcept {
+  return static_cast<std::size_t>(std::ranges::count_if(jobs_, [](const Job& job) {
+    return job.chunks > 0 && job.update.ahead && job.done == job.chunks && !job.next;
+  }));
+}
+
+// ---- passes and slices
+// ---------------------------------------------------------------------------
+
+std::size_t CpuOptimizer::chunks_of(std::size_t unit) const noexcept {
+  const std::size_t elements = options_.units[unit].state.elements();
+  return std::max<std::size_t>(1,
+                               (elements + options_.chunk_elements - 1) / options_.chunk_elements);
+}
+
+bool CpuOptimizer::same_constants(std::size_t unit, const UpdateStep* steps) const {
+  const UpdateStep* before = jobs_[unit].update.steps;
+  return std::ranges::all_of(options_.units[unit].state.ranges, [&](const UpdateRange& range) {
+    return before[range.group] == steps[range.group];
+  });
+}
+
+/// What was under way ahead of the verdict goes on as `pass`, once its slices are through.
+void CpuOptimizer::turn(std::uint32_t unit, UpdatePass pass) {
+  std::erase(lane_of(unit).queue, unit);
+  Job& job = jobs_[unit];
+  if (job.done == job.next_chunk) {
+    begin_pass(unit, pass);
+  } else {
+    job.next = pass;
+  }
+}
+
+void CpuOptimizer::begin_pass(std::uint32_t unit, UpdatePass pass) {
+  Job& job = jobs_[unit];
+  job.ahead_chunks = job.next_chunk;
+  job.pass = pass;
+  job.next.reset();
+  job.chunks = pass == UpdatePass::kBack ? job.ahead_chunks : chunks_of(unit);
+  job.next_chunk = 0;
+  job.done = 0;
+  enqueue(unit);
+}
+
+void CpuOptimizer::enqueue(std::uint32_t unit) {
+  Lane& lane = lane_of(unit);
+  lane.queue.push_back(unit);
+  if (lane.workers < lane.runner->slices_under_way()) {
+    ++lane.workers;
+    scope().spawn("optimizer slices", &CpuOptimizer::work, this, lane_of_[unit]);
+  }
+}
+
+CpuOptimizer::Job* CpuOptimizer::most_urgent(const Lane& lane) {
+  const auto urgency = [this](std::uint32_t unit) {
+    const Job& job = jobs_[unit];
+    const bool yields = !(job.update.ahead && job.next_chunk > 0);
+    return std::tuple(yields, job.update.deadline, job.arrival);
+  };
+  const auto best = std::ranges::min_element(lane.queue, {}, urgency);
+  return best == lane.queue.end() ? nullptr : &jobs_[*best];
+}
+
+/// Takes slices of a lane until none is left. As many of these tasks as its runner wants run while
+/// there is work.
+Task<> CpuOptimizer::work(std::size_t lane_number) {
+  Lane& lane = lanes_[lane_number];
+  while (Job* job = most_urgent(lane)) {
+    const std::uint32_t unit = job->update.unit;
+    const bool starts = job->next_chunk == 0 && job->ahead_chunks == 0;
+    const std::size_t before = job->next_chunk;
+    const UpdateSlice slice = take_slice(lane, *job);
+    const std::size_t chunks = job->next_chunk - before;
+    if (starts) {
+      co_await options_.units[unit].shard.send(UpdateStarts{job->update.new_version},
+                                               scope().stop_token());
+    }
+    co_await run_slice(lane.runner, slice);
+    job->done += chunks;
+    if (job->next && job->done == job->next_chunk) {
+      begin_pass(unit, *job->next);
+    } else if (job->done == job->chunks && (!job->update.ahead || job->pass == UpdatePass::kBack)) {
+      co_await finish(unit);
+    }
+  }
+  --lane.workers;
+}
+
+/// The job's next chunks.
+UpdateSlice CpuOptimizer::take_slice(Lane& lane, Job& job) {
+  const std::uint32_t unit = job.update.unit;
+  const std::size_t first = job.next_chunk;
+  // Where the pass ahead has not been there is nothing to do again: the state is the old one.
+  const bool untouched = job.pass == UpdatePass::kAgain && first >= job.ahead_chunks;
+  const std::size_t limit =
+      job.pass == UpdatePass::kAgain && !untouched ? job.ahead_chunks : job.chunks;
+  job.next_chunk = std::min(first + lane.runner->slice_chunks(), limit);
+  if (job.next_chunk == job.chunks) {
+    std::erase(lane.queue, unit);
+  }
+  const Unit& target = options_.units[unit];
+  return {.name = target.name,
+          .unit = &target.state,
+          .steps = job.update.steps,
+          .pass = untouched ? UpdatePass::kInPlace : job.pass,
+          .begin = first * options_.chunk_elements,
+          .end = std::min(job.next_chunk * options_.chunk_elements, target.state.elements())};
+}
+
+Task<> CpuOptimizer::run_slice(UpdateRunner* runner, UpdateSlice slice) {
+  enter_slice();
+  co_await runner->run(slice);
+  leave_slice();
+}
+
+Task<> CpuOptimizer::finish(std::uint32_t unit) {
+  const Job job = std::exchange(jobs_[unit], {});
+  const Unit& done = options_.units[unit];
+  if (job.pass == UpdatePass::kBack) {
+    --ahead_;
+    ++counters_.undone;
+    co_await done.shard.send(UpdateUndone{job.update.new_version}, scope().stop_token());
+  } else {
+    if (job.pass == UpdatePass::kAhead) {
+      commit_pass_ahead(options_.units[unit].state);
+      ++counters_.ahead;
+    }
+    --counters_.queued;
+    ++counters_.updates;
+    for (const UpdateRange& range : done.state.ranges) {
+      counters_.elements += range.end - range.begin;
+    }
+    co_await done.shard.send(ParamReady{job.update.new_version}, scope().stop_token());
+  }
+  answer();
+}
+
+void CpuOptimizer::enter_slice() {
+  if (slices_++ == 0) {
+    busy_since_ = EventLoop::current().now();
+  }
+}
+
+void CpuOptimizer::leave_slice() {
+  if (--slices_ == 0) {
+    counters_.busy_s +=
+        std::chrono::duration<double>(EventLoop::current().now() - busy_since_).count();
+  }
+}
+
+}  // namespace tandem

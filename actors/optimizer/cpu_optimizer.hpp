@@ -1,0 +1,162 @@
+// actors/optimizer/cpu_optimizer.hpp — the optimizer of all units of a rank, on the pool, earliest
+// deadline first.
+//
+// A unit's update is cut into chunks at fixed positions (multiples of kNormBlock; where they lie
+// changes no bit), and chunks are handed to the unit's runner in slices: a few chunks of one unit.
+// A runner is the pool, or a device that has the unit's state or gets it slice by slice
+// (update_runner.hpp). Before each slice the queued unit of that runner with the earliest deadline
+// is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. A few
+// slices are under way at any time: while one runs out, the pool already has the next, and does not
+// idle between units. A unit begun ahead of the verdict is finished first: each gradient is more
+// urgent than those before it, and where the optimizer is the slower one every unit would be left
+// half done by the next, to be finished out of place, which takes longer. What had not begun at the
+// verdict is done in place. The work before each deadline is the same either way.
+//
+// States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
+// asked for ahead of the step's verdict, for units with a twin (update_pass.hpp): it then waits at
+// its end until the same update is asked for without `ahead`. If its constants are the same, the
+// pass ahead is the update, and only pointers are swapped; if they differ it is done again from the
+// old state; UndoUpdates ends it with the old bits. An update that had not begun when the verdict
+// came is an ordinary one.
+//   ahead: queued -> running -> waiting -> idle, by (the same) swap | (others) running again |
+//   (undo) running back
+// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateUndone, after
+// its last chunk. Buffers, from UpdateUnit to ParamReady or UpdateUndone: the state, the gradient
+// (the bucket's accumulator) and the weight (the shard's bytes) of that unit are the optimizer's;
+// before and after, gradient and weight belong to the bucket and the shard. The weight is fully
+// written when ParamReady is sent, on every thread's view.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "actors/memory/ring_queue.hpp"
+#include "actors/optimizer/update_runner.hpp"
+#include "actors/parameter_shard.hpp"
+#include "runtime/actor.hpp"
+#include "runtime/clock.hpp"
+#include "runtime/cpu_pool.hpp"
+
+namespace tandem {
+
+/// All of the unit's shard, but for frozen elements. The smaller the deadline, the sooner; equal
+/// ones in the order of arrival. `steps`, one for each parameter group, is lent until the
+/// ParamReady or UpdateUndone that follows.
+struct UpdateUnit {
+  std::uint32_t unit = 0;
+  const UpdateStep* steps = nullptr;  // [group]
+  std::uint64_t deadline = 0;
+  std::uint64_t new_version = 0;
+  bool ahead = false;  // of the verdict; the unit has a twin
+  bool again = false;  // what was done ahead does not count, whatever its constants
+};
+
+struct OptimizerCounters {
+  std::uint64_t updates = 0;   // units done
+  std::uint64_t elements = 0;  // of these
+  std::uint64_t ahead = 0;  // of the updates, those that were made ahead of the verdict and counted
+  std::uint64_t again = 0;  // done a second time
+  std::uint64_t undone = 0;  // ended with the old bits
+  double busy_s = 0;         // at least one slice was under way
+  std::size_t queued = 0;    // units queued or running now, but for those ahead of the verdict
+  std::size_t queued_max = 0;
+};
+
+/// Replies when nothing is queued or running, but for what is ahead of the verdict.
+struct DrainOptimizer {
+  using Reply = OptimizerCounters;
+};
+
+/// There is no verdict, or it says skip: replies when every unit that was updated ahead has its old
+/// bits.
+struct UndoUpdates {
+  using Reply = OptimizerCounters;
+};
+
+class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, UndoUpdates> {
+ public:
+  using Range = UpdateRange;
+
+  struct Unit {
+    Name name = "update";  // in traces
+    UpdatedUnit state;
+    ParameterShardAddress shard;
+    UpdateRunner* runner = nullptr;  // null: the pool; outlives the actor
+  };
+
+  struct Options {
+    CpuPool* pool = nullptr;  // outlives the actor
+    std::vector<Unit> units;
+    std::size_t chunk_elements = 128 * 1024;  // about 3.5 MB of traffic; a multiple of kNormBlock
+    std::size_t slice_chunks = 0;  // per hand-over to the pool; 0: four for each of its threads
+  };
+
+  explicit CpuOptimizer(Options options);
+
+  Task<> handle(UpdateUnit update);
+  void handle(DrainOptimizer request, ReplyTo<DrainOptimizer> reply);
+  void handle(UndoUpdates request, ReplyTo<UndoUpdates> reply);
+
+  /// Loop thread.
+  [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
+  /// Loop thread: units whose update ahead of the verdict is through.
+  [[nodiscard]] std::size_t waiting_for_verdict() const noexcept;
+  /// Loop thread; while no update of the unit is queued or running. Where its state lies changes
+  /// with each step.
+  [[nodiscard]] const UpdatedUnit& state_of(std::size_t unit) const noexcept {
+    return options_.units[unit].state;
+  }
+
+ private:
+  /// The units of one runner. Those of different runners are updated side by side.
+  struct Lane {
+    UpdateRunner* runner = nullptr;
+    std::vector<std::uint32_t> queue;  // units with chunks not handed out, unordered
+    std::size_t workers = 0;           // work() tasks that run
+  };
+
+  struct Job {
+    UpdateUnit update;
+    std::uint64_t arrival = 0;
+    UpdatePass pass = UpdatePass::kInPlace;
+    std::optional<UpdatePass> next;  // once the slices under way are through
+    std::size_t chunks = 0;          // of the pass; 0: idle
+    std::size_t next_chunk = 0;      // not handed out yet
+    std::size_t done = 0;
+    std::size_t ahead_chunks = 0;  // that the pass ahead has written, when another one follows
+  };
+
+  [[nodiscard]] std::size_t chunks_of(std::size_t unit) const noexcept;
+  [[nodiscard]] bool same_constants(std::size_t unit, const UpdateStep* steps) const;
+  void begin(UpdateUnit update);
+  Task<> confirm(UpdateUnit update);
+  void turn(std::uint32_t unit, UpdatePass pass);
+  void begin_pass(std::uint32_t unit, UpdatePass pass);
+  void enqueue(std::uint32_t unit);
+  [[nodiscard]] Lane& lane_of(std::uint32_t unit) noexcept { return lanes_[lane_of_[unit]]; }
+  [[nodiscard]] Job* most_urgent(const Lane& lane);
+  Task<> work(std::size_t lane);
+  [[nodiscard]] UpdateSlice take_slice(Lane& lane, Job& job);
+  Task<> run_slice(UpdateRunner* runner, UpdateSlice slice);
+  Task<> finish(std::uint32_t unit);
+  void answer();
+  void enter_slice();
+  void leave_slice();
+
+  Options options_;
+  PoolUpdates pool_;
+  std::vector<Lane> lanes_;           // of the pool, and of each other runner
+  std::vector<std::size_t> lane_of_;  // [unit]
+  std::vector<Job> jobs_;             // by unit; queued or running while chunks > 0
+  int slices_ = 0;
+  TimePoint busy_since_;
+  std::uint64_t arrivals_ = 0;
+  std::size_t ahead_ = 0;  // units that are ahead of the verdict, or on their way back
+  RingQueue<std::optional<ReplyTo<DrainOptimizer>>> drains_;
+  RingQueue<std::optional<ReplyTo<UndoUpdates>>> undos_;
+  OptimizerCounters counters_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,129 @@
+#include "actors/optimizer/device_updates.hpp"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::size_t kStageAlignment = 64;
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
+}
+
+/// The slice's part of each range, counted from the slice's first element.
+void clip_ranges(const std::vector<UpdateRange>& ranges, const UpdateSlice& slice,
+                 std::vector<UpdateRange>& clipped) {
+  clipped.clear();
+  visit_ranges(ranges, slice.begin, slice.end,
+               [&](const UpdateRange& range, std::size_t first, std::size_t last) {
+                 clipped.push_back({first - slice.begin, last - slice.begin, range.group});
+               });
+}
+
+}  // namespace
+
+DeviceUpdates::DeviceUpdates(Options options)
+    : options_(std::move(options)),
+      in_(options_.device->stream("state to device")),
+      kernels_(options_.device->stream("updates")),
+      out_(options_.device->stream("state to host")),
+      stages_(kSlices) {
+  for (std::size_t i = 0; i < kSlices && options_.stages != nullptr; ++i) {
+    stages_[i].memory = options_.stages + i * options_.stage_bytes;
+  }
+}
+
+DeviceUpdates::Stage& DeviceUpdates::take_stage() {
+  const auto free = std::ranges::find(stages_, false, &Stage::taken);
+  TANDEM_CHECK(free != stages_.end(), "there is a stage for each slice under way");
+  free->taken = true;
+  return *free;
+}
+
+std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
+  UpdatedUnit& view = stage.view;
+  view.buffers = slice.unit->buffers;
+  view.twin = slice.unit->twin;
+  view.buffers.position += slice.begin;
+  clip_ranges(slice.unit->ranges, slice, view.ranges);
+  stage.arrays.clear();
+  std::size_t used = 0;
+  std::size_t touched = 0;
+  visit_arrays(view, slice.pass, [&]<class T>(T*& array, const ArrayUse& use) {
+    if (array == nullptr || !(use.read || use.written)) {
+      return;
+    }
+    auto* home = reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(array)) +
+                 use.bytes_of(slice.begin);
+    std::byte* at = home;
+    if (!options_.is_on_device(home)) {
+      TANDEM_CHECK(stage.memory != nullptr, "state on the host passes through a stage");
+      at = stage.memory + used;
+      used += aligned(use.bytes_of(slice.end - slice.begin));
+      stage.arrays.push_back({home, at, use});
+    }
+    array = reinterpret_cast<T*>(at);
+    for (const UpdateRange& range : view.ranges) {
+      touched += (use.read + use.written) * use.bytes_of(range.end - range.begin);
+    }
+  });
+  TANDEM_CHECK(used <= options_.stage_bytes, "a stage has room for a slice of every unit");
+  return touched;
+}
+
+/// What the pass reads on its way in; what it has written on its way out, and nothing beside it.
+void DeviceUpdates::copy(const Stage& stage, bool in) {
+  for (const StagedArray& array : stage.arrays) {
+    if (!(in ? array.use.read : array.use.written)) {
+      continue;
+    }
+    for (const UpdateRange& range : stage.view.ranges) {
+      const std::size_t begin = array.use.bytes_of(range.begin);
+      const std::size_t bytes = array.use.bytes_of(range.end) - begin;
+      if (in) {
+        in_.to_device(array.stage + begin, {array.home + begin, bytes});
+        bytes_in_ += bytes;
+      } else {
+        out_.to_host({array.home + begin, bytes}, array.stage + begin);
+        bytes_out_ += bytes;
+      }
+    }
+  }
+}
+
+Task<> DeviceUpdates::run(UpdateSlice slice) {
+  struct Lent {
+    Stage& stage;
+    ~Lent() { stage.taken = false; }
+  } lent{take_stage()};
+  Stage* stage = &lent.stage;
+  const std::size_t bytes = prepare(*stage, slice);
+  const bool is_staged = !stage->arrays.empty();
+  if (is_staged) {
+    copy(*stage, true);
+    kernels_.wait(in_.record());
+  }
+  kernels_.launch(slice.name, {.bytes = static_cast<double>(bytes)},
+                  [stage, kernels = options_.kernels, pass = slice.pass, steps = slice.steps,
+                   elements = slice.end - slice.begin](void* native_stream) {
+                    if (kernels != nullptr) {
+                      kernels->run_pass(pass, stage->view, steps, 0, elements, native_stream);
+                    } else {
+                      run_update_pass(pass, stage->view, steps, 0, elements);
+                    }
+                  });
+  DeviceEvent done = kernels_.record();
+  if (is_staged) {
+    out_.wait(done);
+    copy(*stage, false);
+    done = out_.record();
+  }
+  co_await done.wait();
+}
+
+}  // namespace tandem

@@ -1,0 +1,163 @@
+#include "engine/device/accelerator.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+Duration duration_of(double seconds) noexcept {
+  return Duration(static_cast<std::int64_t>(seconds * 1e9));
+}
+}  // namespace
+
+SegmentTime::SegmentTime(double seconds) noexcept
+    : began_(Clock::real().now()), start_(began_), least_(duration_of(seconds)) {}
+
+SegmentTime::SegmentTime(double seconds, TimePoint inputs_there, DeviceTime& device) noexcept
+    : began_(Clock::real().now()),
+      start_(std::max(inputs_there, device.free_since)),
+      least_(duration_of(seconds)),
+      device_(&device) {}
+
+SegmentTime::~SegmentTime() {
+  const TimePoint now = Clock::real().now();
+  const TimePoint end = start_ + std::max(least_, now - began_);
+  if (device_ != nullptr) {
+    device_->free_since = end;
+    device_->busy_ns.fetch_add((end - start_).count(), std::memory_order_relaxed);
+  }
+  if (now >= end) {
+    return;
+  }
+  // The kernel may end sleeps 50 us late by default: as much as a small segment takes.
+  thread_local const bool is_exact = ::prctl(PR_SET_TIMERSLACK, 1UL) == 0;
+  (void)is_exact;
+  std::this_thread::sleep_until(end);
+}
+
+Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
+    : spec_(spec),
+      device_(std::make_unique<SimDevice>(
+          loop, SimDevice::Options{.name = fmt::format("sim{}", rank),
+                                   .time = SimDevice::Time::kReal,
+                                   .memory_bytes = static_cast<std::uint64_t>(spec.memory_bytes),
+                                   .compute_flops_per_s = spec.compute_flops_per_s,
+                                   .memory_bytes_per_s = spec.memory_bytes_per_s,
+                                   .to_device_bytes_per_s = spec.to_device_bytes_per_s,
+                                   .to_host_bytes_per_s = spec.to_host_bytes_per_s,
+                                   .operation_latency = duration_of(spec.latency_s),
+                                   .acts = spec.acts})),
+      sim_(static_cast<SimDevice*>(device_.get())) {}
+
+Accelerator::Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu)
+    : gpu_(std::move(gpu)),
+      device_(std::make_unique<CudaDevice>(
+          loop, *gpu_->api, CudaDevice::Options{.index = gpu_->index, .name = gpu_->name})),
+      cuda_(static_cast<CudaDevice*>(device_.get())),
+      compute_stream_(cuda_->adopt("compute", gpu_->compute->stream())),
+      slab_(*gpu_->api) {}
+
+Accelerator::~Accelerator() = default;
+
+std::unique_ptr<CollectiveBackend> Accelerator::connect(Communicator& communicator, EventLoop& loop,
+                                                        CpuPool& pool) {
+  TANDEM_CHECK(backend_ == nullptr, "a device is connected once");
+  std::unique_ptr<CollectiveBackend> made =
+      cuda_ != nullptr
+          ? communicator.make_gpu_backend(loop, pool, *cuda_, gpu_->uuid)
+          : std::make_unique<StagedBackend>(*device_, communicator.make_backend(loop, pool));
+  backend_ = made.get();
+  staged_ = dynamic_cast<StagedBackend*>(backend_);
+  return made;
+}
+
+std::unique_ptr<CollectiveBackend> Accelerator::connect_group(
+    std::unique_ptr<CollectiveBackend> group) {
+  TANDEM_CHECK(group_ == nullptr, "a device is connected to one group");
+  auto made = std::make_unique<StagedBackend>(
+      *device_, std::move(group),
+      StagedBackend::Options{.is_on_device = [this](const void* memory) { return holds(memory); }});
+  group_ = made.get();
+  return made;
+}
+
+std::size_t Accelerator::staging_bytes() const noexcept {
+  return (group_ != nullptr ? group_->staging_bytes() : 0) +
+         (staged_ != nullptr ? staged_->staging_bytes() : 0) + (slab_ ? slab_->taken_bytes() : 0);
+}
+
+std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
+  try {
+    std::byte* const memory = staged_ != nullptr ? staged_->allocate_on_device(bytes)
+                                                 : buffers_.allocate(*device_, bytes);
+    used_bytes_ += bytes;
+    if (sim_ != nullptr) {
+      std::memset(memory, 0, bytes);  // the pages are there before they are needed
+    }
+    return memory;
+  } catch (const DeviceOutOfMemory&) {
+    throw failure(
+        ExitCode::kRefused, "device",
+        "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
+        "--stage 3, a smaller --gather_slots, --placement cpu, a smaller model or more memory",
+        device_->name(), bytes, purpose, device_->free_bytes(), device_->memory_bytes());
+  }
+}
+
+void Accelerator::reduce_there() {
+  if (staged_ != nullptr && gpu_ != nullptr) {
+    staged_->use_kernels(*gpu_->sums);
+  }
+}
+
+bool Accelerator::holds(const void* memory) const noexcept {
+  return buffers_.holds(memory) || (staged_ != nullptr && staged_->is_on_device(memory));
+}
+
+double Accelerator::to_device_busy_s() const {
+  return sim_ != nullptr ? sim_->busy_s(SimEngines::Engine::kToDevice) : 0;
+}
+double Accelerator::to_host_busy_s() const {
+  return sim_ != nullptr ? sim_->busy_s(SimEngines::Engine::kToHost) : 0;
+}
+
+DeviceEvent Accelerator::queued() { return compute_stream_->record(); }
+
+void Accelerator::in_use(std::span<std::byte* const> blocks, const DeviceEvent& event) {
+  for (const std::byte* block : blocks) {
+    if (block != nullptr) {
+      backend_->begin_behind(block, event);
+      if (group_ != nullptr) {
+        group_->begin_behind(block, event);
+      }
+    }
+  }
+}
+
+at::Tensor Accelerator::upload(const at::Tensor& host, std::span<std::byte> staging) const {
+  ComputeDevice* const to = compute();
+  if (!host.defined() || !host.is_cpu()) {
+    return host;  // it is there
+  }
+  if (host.nbytes() > staging.size()) {
+    return host.to(to->tensors(), /*non_blocking=*/false, /*copy=*/true);
+  }
+  const at::Tensor staged = at::from_blob(staging.data(), host.sizes(), host.options());
+  staged.copy_(host);
+  at::Tensor there = at::empty(host.sizes(), host.options().device(to->tensors()));
+  to->queue([there, staged] { there.copy_(staged, /*non_blocking=*/true); });
+  return there;
+}
+
+}  // namespace tandem

@@ -1,0 +1,138 @@
+// engine/device/accelerator.hpp — the device of a rank: memory for slots and whole blocks, links to
+// it, and how it computes.
+//
+// Only where things lie differs from a rank on the CPU: slots and blocks are device memory, gathers
+// and reductions pass through a StagedBackend, or NCCL. A simulated device's memory is the host's,
+// so ATen runs on it as ever; a segment then takes at least what the described device would need
+// for it (SegmentTime). On a GPU ATen's work is queued on one stream and nobody waits for it here:
+// whoever uses its operands next does so behind an event (in_use()), on the device. Invariant: what
+// it allocated lives until it is destroyed, after the actors that use it. Loop thread, but for
+// SegmentTime and what is marked for the compute lane.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "actors/collectives/staged_backend.hpp"
+#include "engine/device/gpu.hpp"
+#include "engine/distributed/communicator.hpp"
+#include "engine/types/model.hpp"
+#include "engine/types/sim_spec.hpp"
+#include "runtime/device/cuda_device.hpp"
+#include "runtime/device/pinned_slab.hpp"
+#include "runtime/device/sim_device.hpp"
+
+namespace tandem {
+
+/// A simulated device's own time.
+struct DeviceTime {
+  TimePoint free_since;                  // its last segment ended then; compute lane
+  std::atomic<std::int64_t> busy_ns{0};  // with segments that have ended; any thread
+};
+
+/// Compute lane: a guard around a segment's work, whose destructor lets the time pass that a device
+/// would have needed. The lane sleeps through it, so the CPU is free meanwhile, as it would be
+/// beside a real device. A device has its next segment queued: that starts when the one before has
+/// ended and its inputs are there, not when a host's thread has woken up to it.
+class SegmentTime {
+ public:
+  SegmentTime() noexcept = default;               // of no device
+  explicit SegmentTime(double seconds) noexcept;  // from now on
+  SegmentTime(double seconds, TimePoint inputs_there, DeviceTime& device) noexcept;
+  ~SegmentTime();
+  SegmentTime(const SegmentTime&) = delete;
+  SegmentTime& operator=(const SegmentTime&) = delete;
+
+ private:
+  TimePoint began_{};  // on the host
+  TimePoint start_{};  // on the device
+  Duration least_{0};
+  DeviceTime* device_ = nullptr;
+};
+
+class Accelerator {
+ public:
+  /// A simulated device in real time.
+  Accelerator(EventLoop& loop, int rank, const SimSpec& spec);
+  Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu);
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  /// The back end for operands on this device, once; to be destroyed before the accelerator.
+  std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop& loop,
+                                             CpuPool& pool);
+
+  /// The same for some of the ranks, over their back end for host memory, which may reach what the
+  /// other one reaches.
+  std::unique_ptr<CollectiveBackend> connect_group(std::unique_ptr<CollectiveBackend> group);
+
+  /// What reductions of gradients that stay on a GPU need. Before the first one.
+  void reduce_there();
+
+  /// Device memory; its content is undefined. Throws Error(kRefused) that says for what it was and
+  /// what to change. After connect().
+  std::byte* allocate(std::size_t bytes, std::string_view purpose);
+
+  [[nodiscard]] Device& device() noexcept { return *device_; }
+  /// Whether allocate() gave it.
+  [[nodiscard]] bool holds(const void* memory) const noexcept;
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
+  /// Host memory between the two.
+  [[nodiscard]] std::size_t staging_bytes() const noexcept;
+
+  // ---- a simulated device
+  // --------------------------------------------------------------------------
+  /// Its segments take their time by SegmentTime.
+  [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
+  /// What the device needs for so many operations, in seconds.
+  [[nodiscard]] double seconds_of(double flops) const noexcept {
+    return spec_.latency_s + flops / spec_.compute_flops_per_s;
+  }
+  /// Time in which the link of that direction worked, in seconds. Not known of a GPU: 0.
+  [[nodiscard]] double to_device_busy_s() const;
+  [[nodiscard]] double to_host_busy_s() const;
+
+  // ---- a GPU
+  // ---------------------------------------------------------------------------------------
+  /// Null on a simulated device, where ATen computes in host memory.
+  [[nodiscard]] ComputeDevice* compute() const noexcept {
+    return gpu_ != nullptr ? gpu_->compute.get() : nullptr;
+  }
+  /// The optimizer's passes there; null on a simulated device, whose memory is the host's.
+  [[nodiscard]] const UpdateKernels* update_kernels() const noexcept {
+    return gpu_ != nullptr ? gpu_->updates : nullptr;
+  }
+  /// Behind all that the lane has queued so far. Only on a GPU.
+  [[nodiscard]] DeviceEvent queued();
+  /// These blocks are in use until `event`: collectives on them wait for it on the device.
+  void in_use(std::span<std::byte* const> blocks, const DeviceEvent& event);
+  /// Pinned host memory for what ATen copies itself, zeroed, living as long as this. At start only.
+  [[nodiscard]] std::byte* pinned(std::size_t bytes) { return slab_->allocate(bytes); }
+  /// Compute lane. The tensor on the device, by way of `staging` (pinned), which must not change
+  /// before queued(). What is too large for it goes without, and the host waits for that copy.
+  [[nodiscard]] at::Tensor upload(const at::Tensor& host, std::span<std::byte> staging) const;
+
+ private:
+  SimSpec spec_;
+  std::shared_ptr<Gpu> gpu_;
+  std::unique_ptr<Device> device_;
+  SimDevice* sim_ = nullptr;  // device_, or null
+  CudaDevice* cuda_ = nullptr;
+  std::optional<DeviceStream> compute_stream_;
+  std::optional<PinnedSlab> slab_;
+  std::size_t used_bytes_ = 0;
+  DeviceBuffers buffers_;                 // where the back end has no memory of the device
+  CollectiveBackend* backend_ = nullptr;  // the rank owns it
+  StagedBackend* staged_ = nullptr;       // the same, or null
+  StagedBackend* group_ = nullptr;        // of connect_group(); the rank owns it
+};
+
+}  // namespace tandem

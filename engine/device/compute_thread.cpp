@@ -1,0 +1,16 @@
+#include "engine/device/compute_thread.hpp"
+
+#include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
+
+#include "engine/device/vector_math.hpp"
+
+namespace tandem {
+
+void prepare_compute_thread(int threads) {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  at::set_num_threads(threads);
+  settle_vector_math();
+}
+
+}  // namespace tandem

@@ -1,0 +1,52 @@
+// engine/device/core_plan.hpp — which cores compute, which run the optimizer, and how many threads
+// each part of a rank has.
+//
+// A pure function of the machine's topology and of what the user asked for. A rank uses the CPUs of
+// its affinity mask (launchers bind); ranks that share a mask divide it, by whole cores, near their
+// accelerator's NUMA node first. A second hardware thread of a core adds nothing to a product or a
+// sum that waits for memory, so threads are counted by cores; with
+// --pin_cores the optimizer's go to the second ones, where they don't displace the compute lane's.
+// OMP_NUM_THREADS (torchrun sets 1) is not asked: the lane's team and the pools have counts of
+// their own.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/util/topology.hpp"
+
+namespace tandem {
+
+struct CoreQuestion {
+  int ranks = 1;                 // that share the topology's cores
+  int rank = 0;                  // of these
+  bool accelerator = false;      // the compute lane only issues work
+  double optimizer_share = 0.8;  // of the rank's cores: cpuadam_cores_perc
+  int compute_threads = 0;       // 0: chosen
+  int optimizer_threads = 0;     // 0: chosen
+};
+
+struct CorePlan {
+  std::vector<int> rank;       // the CPUs that are this rank's
+  std::vector<int> compute;    // of the compute lane and its team
+  std::vector<int> optimizer;  // one for each of its threads, in order
+  std::vector<int> service;    // of the loop and the link pool
+  int node = -1;               // of the rank's cores; -1: several
+  int compute_threads = 1;
+  int optimizer_threads = 1;
+  int link_threads = 1;
+  bool optimizer_shares_cores = false;  // with the compute lane
+
+  static CorePlan of(const CpuTopology& topology, const CoreQuestion& question);
+
+  /// One line: "8 CPUs 0-7 (node 0): compute 0-3 (4 threads), optimizer 4-7 (3), loop and links 0-7
+  /// (2)".
+  [[nodiscard]] std::string text() const;
+};
+
+/// Binds the calling thread to these CPUs; threads that it makes later inherit them. False where
+/// the system says no.
+bool bind_thread(const std::vector<int>& cpus) noexcept;
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+// engine/device/gpu.hpp — a rank's GPU: the driver's calls, and ATen on the same device and stream.
+//
+// ATen's kernels go to one stream, which the rank's CudaDevice takes over as its own: so the loop
+// orders copies and collectives against them by events, and nobody waits for the device. Our own
+// kernels are tables of functions, as the driver's calls are. Nothing here needs CUDA's or
+// LibTorch's CUDA headers: LibTorch's CUDA part is opened when a run asks for a GPU, and reached
+// through c10's generic interfaces.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "actors/gpu/sum_kernels.hpp"
+#include "actors/gpu/update_kernels.hpp"
+#include "runtime/device/cuda_api.hpp"
+
+namespace tandem {
+
+/// Where ATen computes. Tests have one whose tensors lie in host memory and whose stream is a
+/// fake's.
+class ComputeDevice {
+ public:
+  virtual ~ComputeDevice() = default;
+  /// Of the units' tensors, batches and activations.
+  [[nodiscard]] virtual at::Device tensors() const = 0;
+  /// The stream that ATen's work goes to, as the driver knows it. It lives as long as the process.
+  [[nodiscard]] virtual void* stream() const = 0;
+  /// Compute lane, before all else: this thread's ATen goes to that device and stream from now on,
+  /// for good.
+  virtual void prepare_thread() = 0;
+  /// Compute lane: work whose kernels go to the stream. It is called at once, or when the stream
+  /// comes to it: so it holds what it uses by value.
+  virtual void queue(std::function<void()> work) = 0;
+};
+
+struct Gpu {
+  const CudaApi* api = nullptr;
+  int index = 0;     // of the GPUs that this process sees
+  std::string name;  // "gpu 0 (NVIDIA H200)"
+  std::string uuid;  // the same in every process that sees it
+  std::shared_ptr<ComputeDevice> compute;
+  const UpdateKernels* updates = nullptr;  // of optimizers
+  const SumKernels* sums = nullptr;        // of gradients
+};
+
+/// Opens a rank's GPU by its number among the ranks of its host.
+using OpenGpu = std::function<std::shared_ptr<Gpu>(int local_rank)>;
+
+/// This machine's: GPU number local_rank, modulo how many there are. Throws user_error where one
+/// cannot be used.
+[[nodiscard]] std::shared_ptr<Gpu> open_gpu(int local_rank);
+
+}  // namespace tandem

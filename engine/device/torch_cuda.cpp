@@ -1,0 +1,85 @@
+#include "engine/device/torch_cuda.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <link.h>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+// Where the CPU part was loaded from; the CUDA part of another build must not come in.
+std::filesystem::path torch_folder() {
+  void* const loaded = ::dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+  const link_map* entry = nullptr;
+  if (loaded == nullptr || ::dlinfo(loaded, RTLD_DI_LINKMAP, &entry) != 0) {
+    return {};
+  }
+  return std::filesystem::path(entry->l_name).parent_path();
+}
+
+// Before anyone asks ATen for CUDA: what it finds then, it keeps.
+std::string open_cuda_part() {
+  // One workspace of cuBLAS for each stream makes its sums the same in every run.
+  (void)::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  const std::filesystem::path library = torch_folder() / "libtorch_cuda.so";
+  if (::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* why = ::dlerror();
+    return std::filesystem::exists(library)
+               ? std::string("LibTorch's CUDA part cannot be loaded: ") + (why ? why : "")
+               : "this LibTorch is one for the CPU, in " + torch_folder().string();
+  }
+  return at::hasCUDA() ? "" : "LibTorch finds no usable GPU or driver";
+}
+
+class TorchCuda final : public ComputeDevice {
+ public:
+  explicit TorchCuda(int index)
+      : device_(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
+        guard_(at::kCUDA),
+        stream_(guard_.getStreamFromGlobalPool(device_, false)) {}
+
+  [[nodiscard]] at::Device tensors() const override { return device_; }
+  [[nodiscard]] void* stream() const override { return guard_.getStreamNativeHandle(stream_); }
+
+  // The lane computes on this device alone, so its thread keeps both and needs no guards.
+  void prepare_thread() override {
+    guard_.setDevice(device_);
+    (void)guard_.exchangeStream(stream_);
+    at::Context& context = at::globalContext();
+    // The same bits whatever overlaps, as on the CPU: kernels that add in any order are left out
+    // where there are others.
+    context.setDeterministicAlgorithms(true, true);
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setDeterministicCuDNN(true);
+    context.setBenchmarkCuDNN(false);
+    context.setAllowTF32CuDNN(false);  // fp32 is fp32; products are so by default
+  }
+
+  void queue(std::function<void()> work) override { work(); }
+
+ private:
+  at::Device device_;
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Stream stream_;
+};
+
+}  // namespace
+
+const std::string& why_torch_has_no_cuda() {
+  static const std::string kWhy = open_cuda_part();
+  return kWhy;
+}
+
+std::shared_ptr<ComputeDevice> torch_cuda_device(int index) {
+  TANDEM_CHECK(why_torch_has_no_cuda().empty(), "LibTorch has its CUDA part");
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  return std::make_shared<TorchCuda>(index);
+}
+
+}  // namespace tandem

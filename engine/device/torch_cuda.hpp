@@ -1,0 +1,21 @@
+// engine/device/torch_cuda.hpp — LibTorch's CUDA part: opened at run time, where it is wanted.
+//
+// A program links the CPU part alone. So it starts as quickly as ever on a machine without a GPU,
+// builds against either wheel, and needs no CUDA headers of LibTorch's.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/device/gpu.hpp"
+
+namespace tandem {
+
+/// Why LibTorch cannot compute on a GPU here; empty: it can. The first call opens libraries,
+/// seconds long; any thread.
+[[nodiscard]] const std::string& why_torch_has_no_cuda();
+
+/// ATen on GPU `index`, with a stream of its own. Only where why_torch_has_no_cuda() is empty.
+[[nodiscard]] std::shared_ptr<ComputeDevice> torch_cuda_device(int index);
+
+}  // namespace tandem

@@ -1,0 +1,71 @@
+// engine/distributed/communicator.hpp — who takes part in a run, and how this rank reaches the
+// others.
+//
+// ProcessGroup is the one for processes that a launcher started; tests bring their own (ranks as
+// threads).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "actors/collectives/collective_backend.hpp"
+
+namespace tandem {
+
+class CpuPool;
+class CudaDevice;
+class EventLoop;
+
+/// Some of the ranks of a run.
+struct RankGroup {
+  std::string name;    // of this group among all that the run has
+  int rank = 0;        // this rank's, among them
+  int world_size = 1;  // theirs
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;
+  /// Of the ranks of this host.
+  [[nodiscard]] virtual int local_rank() const { return rank(); }
+  /// How many ranks compute on this process's cores.
+  [[nodiscard]] virtual int cores_shared_by() const { return 1; }
+  /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the
+  /// same order.
+  virtual void require_same(std::string_view what, std::string_view value) = 0;
+  /// What rank 0 hands in, on every rank: for what ranks measure and must agree on. All ranks call
+  /// it, in the same order.
+  [[nodiscard]] virtual std::string of_first_rank(std::string value) { return value; }
+  /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which
+  /// outlive it. Called once.
+  virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
+  /// One more, of the group's ranks alone and for host memory. They all call it, in the same order,
+  /// after make_backend().
+  virtual std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                                const RankGroup& group) = 0;
+  /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. A StagedBackend
+  /// unless said otherwise.
+  virtual std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
+                                                              CudaDevice& gpu,
+                                                              std::string_view uuid);
+};
+
+/// World 1.
+class Alone final : public Communicator {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int world_size() const override { return 1; }
+  void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
+  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& /*loop*/, CpuPool& pool) override {
+    return std::make_unique<SelfBackend>(pool);
+  }
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& /*loop*/, CpuPool& pool,
+                                                        const RankGroup& /*group*/) override {
+    return std::make_unique<SelfBackend>(pool);
+  }
+};
+
+}  // namespace tandem

@@ -1,0 +1,180 @@
+#include "engine/layout/rank_sizes.hpp"
+
+#include <algorithm>
+
+#include "actors/optimizer/device_updates.hpp"
+#include "engine/layout/step_plan.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduced
+
+UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
+                   const RankShape& shape, DType accumulator_type, StatePlace place, bool alone) {
+  const std::size_t elements = layout.shard_elements;
+  const std::size_t floats = elements * sizeof(float);
+  const std::size_t element = bytes_of(shape.type);
+  UnitSizes sizes{.weights = (whole ? layout.padded_elements : elements) * element,
+                  .shard = elements * element};
+  if (unit.frozen()) {
+    sizes.state.master = shape.type == DType::kF32 ? 0 : floats;
+    return sizes;
+  }
+  sizes.state = state_sizes(shape.layout, shape.update, shape.type, elements);
+  sizes.accumulator = elements * bytes_of(accumulator_type);
+  // The next master, or the one before where it is the weight; of a split one also the weight's
+  // half.
+  const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
+  const std::size_t kept = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
+  sizes.twin = sizes.moments() + sizes.state.master + kept;
+  sizes.place = place;
+  sizes.gradient_on_device = place != StatePlace::kHost && alone;
+  sizes.twin_on_device = place == StatePlace::kDevice     ? sizes.twin
+                         : place == StatePlace::kStreamed ? kept
+                                                          : 0;
+  return sizes;
+}
+
+/// Of a slice's arrays that lie on the host: master and moments, once more in the twin, and the
+/// gradient of several ranks.
+std::size_t stage_of(const UnitSizes& unit, const RankShape& shape, std::size_t elements,
+                     DType accumulator_type) {
+  const std::size_t slice = std::min(elements, kStreamedSliceElements);
+  const std::size_t gradient =
+      unit.gradient_on_device ? 0 : (slice * bytes_of(accumulator_type) + 63) / 64 * 64;
+  const std::size_t state =
+      unit.place == StatePlace::kStreamed
+          ? 2 * state_sizes(shape.layout, shape.update, shape.type, slice).total()
+          : 0;
+  return state + gradient;
+}
+
+std::size_t gather_slots_of(const SlotPools& weights, int asked) {
+  const auto slots = static_cast<std::size_t>(std::max(asked, 0));
+  if (slots > 0 && slots < weights.min_shared_slots) {
+    throw user_error(
+        "engine",
+        "gather_slots is {}, and a segment of this model holds {} units at a time; use "
+        "at least {}",
+        asked, weights.min_shared_slots, weights.min_shared_slots);
+  }
+  // Chosen: what one segment holds, and as much again gathered ahead of it.
+  return std::min(slots > 0 ? slots : 2 * weights.min_shared_slots + 1, weights.shared_units());
+}
+
+std::vector<PoolSizes> sizes_of(const SlotPools& pools, std::size_t shared_slots, DType type) {
+  std::vector<PoolSizes> sizes;
+  for (std::size_t pool = 0; pool < pools.pools(); ++pool) {
+    sizes.push_back({.slots = pool == 0 ? shared_slots : 1,
+                     .slot_bytes = pools.slot_elements[pool] * bytes_of(type)});
+  }
+  return sizes;
+}
+
+std::vector<std::size_t> twins_of(const Model& model, const RankShape& shape,
+                                  const SlotClasses& classes, const std::vector<UnitSizes>& units,
+                                  std::size_t device_room) {
+  std::vector<std::size_t> twins;
+  if (shape.twins.units == 0) {
+    return twins;
+  }
+  const StepPlan plan = StepPlan::training(model, classes, 1);
+  std::size_t on_host = 0;
+  std::size_t on_device = 0;
+  for (std::size_t v = 0; v + 1 < plan.visits.size(); ++v) {
+    for (const UnitUse& use : plan.visits[v].uses) {
+      const std::size_t device = units[use.unit].twin_on_device;
+      const std::size_t host = units[use.unit].twin - device;
+      if (use.last_gradient && twins.size() < shape.twins.units &&
+          on_host + host <= shape.twins.bytes && on_device + device <= device_room) {
+        on_host += host;
+        on_device += device;
+        twins.push_back(use.unit);
+      }
+    }
+  }
+  return twins;
+}
+
+}  // namespace
+
+TwinRoom TwinRoom::of(const EngineOptions& options, std::int64_t world_size) {
+  if (!may_speculate(options)) {
+    return {};
+  }
+  if (options.inflight_buckets > 0) {
+    return {.units = static_cast<std::size_t>(options.inflight_buckets), .bytes = SIZE_MAX};
+  }
+  return {.units = SIZE_MAX,
+          .bytes = machine::memory_available_bytes() / 4 / static_cast<std::uint64_t>(world_size)};
+}
+
+std::size_t RankSizes::device_bytes_of(std::size_t unit) const {
+  const UnitSizes& sizes = units[unit];
+  if (sizes.place == StatePlace::kHost) {
+    return 0;
+  }
+  return (weights_whole[unit] ? 0 : sizes.weights) +
+         (sizes.gradient_on_device ? sizes.accumulator : 0) +
+         (sizes.place == StatePlace::kDevice ? sizes.state.total() : 0);
+}
+
+std::size_t RankSizes::device_bytes() const {
+  std::size_t bytes =
+      device_base_bytes + DeviceUpdates::kSlices * (stream_stage_bytes + resident_stage_bytes);
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    bytes += device_bytes_of(unit);
+  }
+  for (const std::size_t unit : twins) {
+    bytes += units[unit].twin_on_device;
+  }
+  return bytes;
+}
+
+RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Residency& residency,
+                        const SlotClasses& classes) {
+  RankSizes sizes;
+  sizes.accumulator_type =
+      shape.micro_steps == 1 && residency.world == 1 ? shape.type : DType::kF32;
+  sizes.accumulators_shared = !residency.divided;
+  sizes.weights_whole = residency.whole;
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+    const UnitLayout layout = residency.layout_of(model.units[unit]);
+    const StatePlace place = unit < shape.places.size() ? shape.places[unit] : StatePlace::kHost;
+    sizes.units.push_back(sizes_of(model.units[unit], layout, residency.whole[unit], shape,
+                                   sizes.accumulator_type, place, residency.world == 1));
+    const UnitSizes& made = sizes.units.back();
+    if (made.place != StatePlace::kHost) {
+      std::size_t& stage = made.place == StatePlace::kStreamed ? sizes.stream_stage_bytes
+                                                               : sizes.resident_stage_bytes;
+      stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
+    }
+    sizes.device_base_bytes += residency.whole[unit] ? made.weights : 0;
+  }
+  const SlotPools& gradients = classes.gradients;
+  sizes.gather_slots = gather_slots_of(classes.weights, shape.gather_slots);
+  sizes.weight_pools = sizes_of(classes.weights, sizes.gather_slots, shape.type);
+  sizes.gradient_pools = sizes_of(
+      gradients,
+      std::min(gradients.shared_units(), std::max(kGradientSlots, gradients.min_shared_slots + 1)),
+      shape.type);
+  for (const auto* pools : {&sizes.weight_pools, &sizes.gradient_pools}) {
+    for (const PoolSizes& pool : *pools) {
+      sizes.device_base_bytes += pool.bytes();
+    }
+  }
+  // Of the device as of the host: a quarter at most, and nothing that is wanted otherwise.
+  const std::size_t used = std::min(shape.device_bytes, sizes.device_bytes());
+  const std::size_t room = shape.device_bytes == 0
+                               ? SIZE_MAX
+                               : std::min(shape.device_bytes / 4, shape.device_bytes - used);
+  sizes.twins =
+      twins_of(model, shape, classes, sizes.units, std::min(room, shape.twins.device_bytes));
+  return sizes;
+}
+
+}  // namespace tandem

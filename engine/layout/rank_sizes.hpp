@@ -1,0 +1,106 @@
+// engine/layout/rank_sizes.hpp — how many bytes of what a rank holds, out of a model's units and
+// the sizes of a run.
+//
+// One source of truth: Rank allocates by these figures, and the memory plan adds them up before
+// anything is allocated. Nothing here allocates, and a model without segments to run (a
+// description) will do. Pure: any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/kernels/dtype.hpp"
+#include "actors/kernels/update/state_memory.hpp"
+#include "engine/layout/residency.hpp"
+#include "engine/layout/slot_classes.hpp"
+#include "engine/types/model.hpp"
+#include "engine/types/options.hpp"
+#include "engine/types/state_place.hpp"
+
+namespace tandem {
+
+/// Elements of a streamed unit that are on the device at a time, for each slice under way: enough
+/// that a copy takes much longer than it takes to begin one.
+inline constexpr std::size_t kStreamedSliceElements = 256 * std::size_t{1024};
+
+/// Room for second copies of state, which updates ahead of the verdict write to (--overlap full).
+struct TwinRoom {
+  std::size_t units = 0;                // at most
+  std::size_t bytes = 0;                // at most, of one rank, on the host
+  std::size_t device_bytes = SIZE_MAX;  // at most, on its device
+
+  /// As the options say; chosen: all that a quarter of the free memory holds.
+  static TwinRoom of(const EngineOptions& options, std::int64_t world_size);
+};
+
+/// Of a run, as far as sizes depend on it.
+struct RankShape {
+  DType type = DType::kF32;  // of weights and gradients
+  int micro_steps = 1;
+  int gather_slots = 0;  // 0: chosen
+  UpdateConfig update;   // what state the optimizer has
+  StateLayout layout = StateLayout::kFp32;
+  TwinRoom twins;
+  std::vector<StatePlace> places;  // [unit]; empty: all on the host
+  std::size_t device_bytes = 0;    // of an accelerator's memory; 0: not known
+};
+
+/// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its
+/// own.
+struct UnitSizes {
+  std::size_t weights = 0;  // the whole block where it stays whole, else this rank's slice
+  // this rank's slice, which has memory of its own beside a block on a device
+  std::size_t shard = 0;
+  StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
+  std::size_t accumulator = 0;  // 0: frozen
+  std::size_t twin = 0;         // what an update ahead of the verdict needs; 0: frozen
+  StatePlace place = StatePlace::kHost;  // what is frozen stays there
+  bool gradient_on_device = false;       // the accumulator lies there
+  std::size_t twin_on_device = 0;        // of `twin`, what lies beside arrays of the device
+
+  [[nodiscard]] std::size_t moments() const noexcept {
+    return state.state[0] + state.state[1] + state.scale[0] + state.scale[1];
+  }
+};
+
+struct PoolSizes {
+  std::size_t slots = 0;
+  std::size_t slot_bytes = 0;
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return slots * slot_bytes; }
+};
+
+struct RankSizes {
+  std::vector<UnitSizes> units;           // [unit]
+  std::vector<bool> weights_whole;        // [unit] they stay gathered
+  std::vector<PoolSizes> weight_pools;    // [pool] of SlotClasses::weights
+  std::vector<PoolSizes> gradient_pools;  // [pool] of SlotClasses::gradients
+  std::size_t gather_slots = 0;           // of the shared pool
+  /// Units with a second copy of master and state, in the order in which gradients come: the sooner
+  /// one is there, the more of the backward its update can use. Those of the last visit come with
+  /// the verdict, and gain nothing.
+  std::vector<std::size_t> twins;
+  /// Where nothing is ever added (one micro-step on one rank) a 16-bit gradient is kept as it is:
+  /// the same values, hence the same bits later on, at half the memory and traffic.
+  DType accumulator_type = DType::kF32;
+  /// Peers read whole accumulators only, of which an all-reduce makes each from everybody's parts.
+  bool accumulators_shared = false;
+  // Device memory for what of one slice comes from the host; 0: nothing does. Of streamed units; of
+  // others on the device.
+  std::size_t stream_stage_bytes = 0;
+  std::size_t resident_stage_bytes = 0;
+  std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
+
+  /// What a unit holds in an accelerator's memory because of its place, beside slots, whole blocks
+  /// and twins.
+  [[nodiscard]] std::size_t device_bytes_of(std::size_t unit) const;
+  /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, twins, stages.
+  [[nodiscard]] std::size_t device_bytes() const;
+
+  /// Throws user_error when the slots asked for cannot work.
+  static RankSizes of(const Model& model, const RankShape& shape, const Residency& residency,
+                      const SlotClasses& classes);
+};
+
+}  // namespace tandem

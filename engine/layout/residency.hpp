@@ -1,0 +1,60 @@
+// engine/layout/residency.hpp — what a ZeRO stage keeps on a rank, unit by unit: the only place
+// that knows the stage's number.
+//
+//   stage  weights                gradient blocks        accumulators, master, moments
+//   0      whole, all the time    one slot for each unit  whole, the same on every rank
+//   1      whole, all the time    one slot for each unit  this rank's slice
+//   2      whole, all the time    a few shared slots      this rank's slice
+//   3      gathered into slots    a few shared slots      this rank's slice
+//
+// Everything else is one mechanism: a unit is gathered when a visit needs it in a newer version
+// than the one that lies there, its gradient is reduced after each micro-step, and each rank
+// updates what it keeps. At stage 3 small units stay whole too
+// (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many.
+// Units of several parts (experts spread over ranks) lie as at stage 3 at every stage: a rank's
+// slice is a slice of its part, and a gather brings that part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/unit_layout.hpp"
+#include "engine/types/model.hpp"
+
+namespace tandem {
+
+struct ZeroConfig;
+
+/// The parts of the model's units; 1: there are none. Throws user_error when they do not suit each
+/// other, the experts or the number of ranks.
+[[nodiscard]] std::int64_t require_parts(const Model& model, std::int64_t world_size);
+
+struct Residency {
+  bool divided = true;  // by the stage: gradients and optimizer state are this rank's slice only
+  bool gradient_slot_of_own = false;  // for each unit, so that backward never waits for one
+  std::vector<bool> whole;            // [unit] its weights stay gathered
+  std::uint32_t world = 1;
+  std::uint32_t rank = 0;
+
+  static Residency of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
+                      std::uint32_t rank);
+
+  /// Whether the unit is, by the stage or by its parts.
+  [[nodiscard]] bool divides(const UnitSpec& unit) const noexcept {
+    return divided || unit.parts > 1;
+  }
+  /// How the unit is divided: the slices of all ranks.
+  [[nodiscard]] UnitLayout layout_of(const UnitSpec& unit) const;
+  /// Which slice of it is this rank's.
+  [[nodiscard]] std::uint32_t slice(const UnitSpec& unit) const noexcept {
+    return divides(unit) ? rank : 0;
+  }
+  /// What a gather brings: the whole unit, or the part of it that this rank computes with.
+  [[nodiscard]] UnitLayout gathered_layout_of(const UnitSpec& unit) const;
+};
+
+/// From one expert's run to the next, in elements.
+[[nodiscard]] std::int64_t expert_stride(const UnitSpec& unit);
+
+}  // namespace tandem

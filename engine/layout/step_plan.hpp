@@ -1,0 +1,68 @@
+// engine/layout/step_plan.hpp — the order in which a pass over the model visits its segments, and
+// what each visit gathers.
+//
+// Everything whose order must be the same on all ranks (gathers, slot grants, reductions) takes its
+// number from here, never from what happens to be ready first. Every use of a unit that lives in
+// slots has a ticket of its slot pool; tickets grow along the plan and go on from one pass to the
+// next, so that a pool knows how far away a unit's next use is.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/layout/slot_classes.hpp"
+#include "engine/types/model.hpp"
+
+namespace tandem {
+
+enum class Phase : std::uint8_t { kForward, kBackward };
+
+/// Collectives of all ranks, and those of the ranks that hold the same part of the units of several
+/// parts: each numbers its operations by itself.
+inline constexpr std::size_t kAllRanks = 0;
+inline constexpr std::size_t kPartRanks = 1;
+using LineOrders = std::array<std::uint64_t, 2>;  // by line
+
+/// One use of one unit by one visit.
+struct UnitUse {
+  std::size_t unit = 0;
+  std::size_t pool = kNoPool;           // of weight slots; kNoPool: its weights stay whole
+  std::size_t gradient_pool = kNoPool;  // of gradient slots; kNoPool: frozen
+  std::uint64_t ticket = 0;             // of the pool, relative to the pass
+  // the same unit's next ticket; beyond the pass: in the pass that follows
+  std::uint64_t next_use = 0;
+  std::size_t line = kAllRanks;  // the collectives that its gathers and reductions go through
+  std::uint64_t order = 0;      // of the gather among all gathers of its line, relative to the pass
+  std::uint64_t blocks = 1;     // that a reduction of its gradient adds up, each with a number
+  bool first_gradient = false;  // backward: opens the unit's gradient slot in this micro-step
+  bool last_gradient = false;   // backward: no later visit of this micro-step adds to it
+  std::uint64_t gradient_ticket = 0;  // of the gradient pool, where first_gradient
+};
+
+/// One segment's forward or backward.
+struct Visit {
+  Phase phase = Phase::kForward;
+  std::size_t segment = 0;
+  std::size_t micro_step = 0;
+  std::vector<UnitUse> uses;
+};
+
+/// The visits of one pass, in order.
+struct StepPlan {
+  std::vector<Visit> visits;
+  std::vector<std::uint64_t> tickets;  // [pool] how far the pass moves its ticket counter on
+  std::vector<std::uint64_t> gradient_tickets;  // [gradient pool] the same
+  LineOrders gathers = {};                      // uses in all
+
+  /// One optimizer step of `micro_steps` forward and backward sweeps.
+  static StepPlan training(const Model& model, const SlotClasses& classes, std::size_t micro_steps);
+  /// One forward sweep without backward.
+  static StepPlan inference(const Model& model, const SlotClasses& classes);
+
+  /// For each unit the position of the first visit that uses it: the deadline of its update.
+  [[nodiscard]] std::vector<std::uint64_t> first_visits(std::size_t unit_count) const;
+};
+
+}  // namespace tandem

@@ -1,0 +1,20 @@
+// engine/layout/update_config.hpp — the optimizer of a config as the update kernels take it.
+#pragma once
+
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "engine/config/config.hpp"
+
+namespace tandem {
+
+/// lr and betas are those of the optimizer block; a schedule puts its own in their place, step by
+/// step.
+[[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
+
+/// Throws user_error where the optimizer has no such layout of state, or weights of that type have
+/// no use for it.
+void require_state_layout(const UpdateConfig& update, StateLayout layout, DType type);
+
+/// Of weights, activations and gradients of a micro-step.
+[[nodiscard]] DType compute_type(Precision precision) noexcept;
+
+}  // namespace tandem

@@ -1,0 +1,193 @@
+#include "engine/memory/memory_check.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "engine/layout/update_config.hpp"
+#include "runtime/device/gpu_probe.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/json_writer.hpp"
+#include "runtime/util/machine.hpp"
+
+namespace tandem {
+
+MemoryLimits MemoryLimits::of_machine(std::int64_t ranks_per_host, bool accelerator) {
+  MemoryLimits limits;
+  limits.host = {static_cast<std::int64_t>(machine::memory_available_bytes()) +
+                     ranks_per_host * static_cast<std::int64_t>(machine::rss_bytes()),
+                 "free on this host (MemAvailable, the cgroup's limit)"};
+  if (accelerator) {
+    std::int64_t least = 0;
+    for (const GpuInfo& gpu : gpus()) {
+      const auto free = static_cast<std::int64_t>(gpu.free_bytes);
+      least = least == 0 ? free : std::min(least, free);
+    }
+    if (least > 0) {
+      limits.device = {least, "free on the accelerator"};
+    }
+  }
+  return limits;
+}
+
+std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits& limits) {
+  std::optional<Shortfall> worst;
+  const auto look = [&](MemoryKind kind, std::int64_t needed,
+                        const std::optional<MemoryLimit>& limit) {
+    if (limit && needed > limit->bytes &&
+        (!worst || needed - limit->bytes > worst->needed - worst->limit.bytes)) {
+      worst = {kind, needed, *limit};
+    }
+  };
+  look(MemoryKind::kDevice, plan.total(MemoryKind::kDevice), limits.device);
+  look(MemoryKind::kHost, plan.host_total(), limits.host);
+  look(MemoryKind::kDisk, plan.total(MemoryKind::kDisk), limits.disk);
+  return worst;
+}
+
+namespace {
+
+/// On the accelerator: all state where the config does not offload it, `ratio`'s rest where it
+/// does, and what the host has no room for.
+void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, PlanInput& input) {
+  const OffloadOptimizerConfig& offload = input.zero.offload_optimizer;
+  // What leaves the host with a unit: gradients of several ranks are added there.
+  const auto leaves = [alone = input.world_size == 1](const UnitCost& unit) {
+    return unit.shard + unit.master + unit.moments + (alone ? unit.accumulator : 0);
+  };
+  std::size_t all = 0;
+  for (const UnitCost& unit : all_on_host.units) {
+    all += leaves(unit);
+  }
+  const auto share = offload.device == "none" ? 1.0 : 1.0 - offload.ratio;
+  auto wanted = static_cast<std::int64_t>(share * static_cast<double>(all));
+  if (limits.host && offload.device != "none") {
+    const std::int64_t over = all_on_host.host_total() - limits.host->bytes;
+    wanted = std::max(wanted, over / all_on_host.ranks_per_host + (over > 0 ? 1 : 0));
+  }
+  for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
+    wanted -= static_cast<std::int64_t>(leaves(all_on_host.units[unit]));
+    input.placement.push_back(StatePlace::kDevice);
+  }
+}
+
+}  // namespace
+
+MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
+  const bool chosen = input.twins_chosen && limits.host;
+  if (chosen) {
+    input.twins = {};
+  }
+  MemoryPlan plan = plan_memory(model, input);
+  if (input.accelerator && input.placement.empty()) {
+    place_states(plan, limits, input);
+    plan = input.placement.empty() ? plan : plan_memory(model, input);
+  }
+  if (chosen) {
+    const std::int64_t room =
+        std::min(limits.host->bytes / 4, limits.host->bytes - plan.host_total()) /
+        plan.ranks_per_host;
+    input.twins = {.units = SIZE_MAX,
+                   .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
+    if (limits.device) {
+      const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
+      input.twins.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
+    }
+    plan = plan_memory(model, input);
+  }
+  return plan;
+}
+
+std::string Change::text() const { return fmt::format("{}", fmt::join(parts, ", ")); }
+
+FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& limits,
+                    const ChangesAllowed& allowed) {
+  require_state_layout(input.update, input.state_layout, input.type);
+  const PlanInput asked = input;
+  FitReport report{.plan = plan_and_place(model, input, limits)};
+  report.lacks = shortfall_of(report.plan, limits);
+  if (report.lacks) {
+    report.change = smallest_change(model, asked, limits, allowed);
+  }
+  return report;
+}
+
+std::string FitReport::advice() const {
+  if (!lacks) {
+    return "it fits";
+  }
+  const bool host = lacks->kind == MemoryKind::kHost;
+  const std::string who = host && plan.ranks_per_host > 1
+                              ? fmt::format(" by the {} ranks of a host", plan.ranks_per_host)
+                              : std::string();
+  const std::string to_do =
+      change ? fmt::format("smallest change that fits: {}", change->text())
+             : "nothing that can be changed here makes it fit; use a smaller model or more memory";
+  return fmt::format("{} memory: {} needed{}, {} {}; {}", name_of(lacks->kind),
+                     size_text(lacks->needed), who, size_text(lacks->limit.bytes),
+                     lacks->limit.source, to_do);
+}
+
+std::string FitReport::text(const MemoryLimits& limits) const {
+  std::string text = plan_table(plan);
+  const auto line = [&](std::string_view what, std::int64_t needed,
+                        const std::optional<MemoryLimit>& limit) {
+    if (limit) {
+      text += fmt::format("{:<17}{} of {} {}\n", what, size_text(needed), size_text(limit->bytes),
+                          limit->source);
+    }
+  };
+  line("device", plan.total(MemoryKind::kDevice), limits.device);
+  line("host, all ranks", plan.host_total(), limits.host);
+  line("disk", plan.total(MemoryKind::kDisk), limits.disk);
+  return text;
+}
+
+std::string FitReport::json(const MemoryLimits& limits) const {
+  JsonWriter json(2);
+  json.begin_object().field("parameters", plan.parameters);
+  json.field("gather_slots", static_cast<std::int64_t>(plan.gather_slots));
+  json.field("ranks_per_host", plan.ranks_per_host);
+  json.key("rank").begin_object();
+  for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
+    json.key(name_of(static_cast<MemoryKind>(kind))).begin_object();
+    for (std::size_t purpose = 0; purpose < kMemoryPurposes; ++purpose) {
+      if (plan.bytes[purpose][kind] != 0) {
+        json.field(name_of(static_cast<MemoryPurpose>(purpose)), plan.bytes[purpose][kind]);
+      }
+    }
+    json.field("total", plan.total(static_cast<MemoryKind>(kind))).end_object();
+  }
+  json.end_object().field("host_total", plan.host_total());
+  json.key("limits").begin_object();
+  for (const auto& [name, limit] :
+       {std::pair{"device", &limits.device}, {"host", &limits.host}, {"disk", &limits.disk}}) {
+    if (*limit) {
+      json.field(name, (*limit)->bytes);
+    }
+  }
+  json.end_object().field("fits", !lacks.has_value());
+  json.key("change").begin_array();
+  if (change) {
+    for (const std::string& part : change->parts) {
+      json.value(part);
+    }
+  }
+  json.end_array().end_object();
+  return json.take() + "\n";
+}
+
+void require_fit(const FitReport& report, const MemoryLimits& limits, bool speaks) {
+  if (!report.lacks) {
+    return;
+  }
+  if (speaks) {
+    fmt::print(stderr, "{}", report.text(limits));
+    std::fflush(stderr);
+  }
+  throw failure(ExitCode::kRefused, "memory", "{}", report.advice());
+}
+
+}  // namespace tandem

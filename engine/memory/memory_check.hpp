@@ -1,0 +1,87 @@
+// engine/memory/memory_check.hpp — whether a memory plan fits, and the smallest change that makes
+// it fit.
+//
+// Asked before anything is allocated or written. A run that does not fit ends with exit code 3, the
+// plan's table, and one line that says what is short and what to change. Pure but for
+// MemoryLimits::of_machine(). Any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/memory/memory_plan.hpp"
+
+namespace tandem {
+
+struct MemoryLimit {
+  std::int64_t bytes = 0;
+  std::string source;  // what set it
+};
+
+/// Absent: no limit is known.
+struct MemoryLimits {
+  std::optional<MemoryLimit> device;  // of one rank's accelerator
+  // of a host, for all of its ranks: pinned, private and shared memory
+  std::optional<MemoryLimit> host;
+  std::optional<MemoryLimit> disk;
+
+  /// What is free on this machine: MemAvailable, cut by the cgroup's limit; the accelerator's free
+  /// memory. What this process and its `ranks_per_host` likes hold already counts as free, since a
+  /// plan counts it, too. (Shared memory is memfds: they have no limit of their own; the size of
+  /// /dev/shm does not bound them.)
+  static MemoryLimits of_machine(std::int64_t ranks_per_host, bool accelerator);
+};
+
+/// What a plan lacks most.
+struct Shortfall {
+  MemoryKind kind = MemoryKind::kHost;
+  std::int64_t needed = 0;
+  MemoryLimit limit;
+};
+[[nodiscard]] std::optional<Shortfall> shortfall_of(const MemoryPlan& plan,
+                                                    const MemoryLimits& limits);
+
+/// What an advice may name; the trainers leave out what this version does not have.
+struct ChangesAllowed {
+  bool state_formats = true;  // --optimizer_state
+  bool ranks = true;
+};
+
+/// A plan with its optimizer state placed: on the host as far as it fits, then on the accelerator
+/// from the first unit on (the first units' weights are needed soonest, so they gain most). Twins
+/// that are chosen get what room is left, at most a quarter of all.
+[[nodiscard]] MemoryPlan plan_and_place(const Model& model, PlanInput& input,
+                                        const MemoryLimits& limits);
+
+struct Change {
+  std::vector<std::string> parts;  // "--activation_checkpointing", ...
+  PlanInput input;
+  MemoryPlan plan;
+
+  [[nodiscard]] std::string text() const;
+};
+/// The least intrusive change that fits; nothing when none of up to four parts does.
+[[nodiscard]] std::optional<Change> smallest_change(const Model& model, const PlanInput& input,
+                                                    const MemoryLimits& limits,
+                                                    const ChangesAllowed& allowed = {});
+
+struct FitReport {
+  MemoryPlan plan;
+  std::optional<Shortfall> lacks;  // nothing: it fits
+  std::optional<Change> change;    // where it does not, and something helps
+
+  /// One line: what is short and what to do.
+  [[nodiscard]] std::string advice() const;
+  /// The table, the limits under it, and the advice.
+  [[nodiscard]] std::string text(const MemoryLimits& limits) const;
+  [[nodiscard]] std::string json(const MemoryLimits& limits) const;
+};
+[[nodiscard]] FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& limits,
+                                  const ChangesAllowed& allowed = {});
+
+/// Prints the table on stderr (`speaks`: one rank does) and throws Error(kRefused) unless it fits.
+void require_fit(const FitReport& report, const MemoryLimits& limits, bool speaks);
+
+}  // namespace tandem

@@ -1,0 +1,322 @@
+#include "engine/memory/memory_plan.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "actors/collectives/staged_backend.hpp"
+#include "actors/optimizer/device_updates.hpp"
+#include "engine/layout/residency.hpp"
+#include "engine/layout/update_config.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
+
+namespace tandem {
+
+namespace {
+
+// Resident once LibTorch is mapped and a tokenizer is loaded; a trainer that runs knows its own
+// figure instead.
+constexpr std::int64_t kUsualProcessBytes = std::int64_t{160} << 20;
+// With an accelerator: its driver's part in the host; its context with the libraries' kernels and
+// workspaces; a communicator's buffers. Round figures on the safe side.
+constexpr std::int64_t kDriverBytes = std::int64_t{768} << 20;
+constexpr std::int64_t kContextBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
+// Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after
+// the engine is made.
+constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
+constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
+
+/// Adds up; knows which memory is which.
+class Planner {
+ public:
+  Planner(const Model& model, const PlanInput& input)
+      : model_(model),
+        in_(input),
+        residency_(
+            Residency::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
+        classes_(SlotClasses::of(model, residency_)),
+        sizes_(RankSizes::of(model, input.shape(), residency_, classes_)) {}
+
+  MemoryPlan run() {
+    plan_.gather_slots = sizes_.gather_slots;
+    plan_.ranks_per_host = in_.ranks_per_host;
+    plan_.simulated_bytes = static_cast<std::int64_t>(sizes_.device_bytes());
+    for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
+      add_unit(unit);
+    }
+    for (const PoolSizes& pool : sizes_.weight_pools) {
+      add(MemoryPurpose::kGatherSlots, in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost,
+          pool.bytes());
+    }
+    for (const PoolSizes& pool : sizes_.gradient_pools) {
+      add(MemoryPurpose::kGradientSlots, peers_read(), pool.bytes());
+    }
+    add_twins();
+    add_activations();
+    add_staging();
+    add_process();
+    add(MemoryPurpose::kSaved, MemoryKind::kDisk,
+        static_cast<std::size_t>(plan_.parameters) * bytes_of(in_.type));
+    return std::move(plan_);
+  }
+
+ private:
+  void add(MemoryPurpose purpose, MemoryKind kind, std::size_t bytes) {
+    plan_.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)] +=
+        static_cast<std::int64_t>(bytes);
+  }
+  /// What collectives read in place.
+  [[nodiscard]] MemoryKind peers_read() const {
+    if (in_.accelerator) {
+      return MemoryKind::kDevice;
+    }
+    return in_.world_size > 1 ? MemoryKind::kShared : MemoryKind::kHost;
+  }
+  /// What the accelerator copies from and to.
+  [[nodiscard]] MemoryKind copied() const {
+    return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
+  }
+  /// Of what the pool updates, only weights and gradients travel.
+  [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
+    const bool streams = sizes_.units[unit].place == StatePlace::kStreamed;
+    return on_device(unit) ? MemoryKind::kDevice : streams ? copied() : MemoryKind::kHost;
+  }
+  [[nodiscard]] bool on_device(std::size_t unit) const {
+    return in_.accelerator && sizes_.units[unit].place == StatePlace::kDevice;
+  }
+
+  /// Beside an accelerator a unit that stays whole is a block there, and its shard is the
+  /// optimizer's, wherever that works.
+  void add_weights(std::size_t unit) {
+    const UnitSizes& sizes = sizes_.units[unit];
+    if (!in_.accelerator) {
+      add(MemoryPurpose::kWeights, peers_read(), sizes.weights);
+      return;
+    }
+    const bool whole = sizes_.weights_whole[unit];
+    const bool updated_there = sizes.place != StatePlace::kHost;
+    if (whole) {
+      add(MemoryPurpose::kWeights, MemoryKind::kDevice, sizes.weights);
+    }
+    if (!whole || !updated_there) {
+      add(MemoryPurpose::kWeights, updated_there ? MemoryKind::kDevice : MemoryKind::kPinned,
+          sizes.shard);
+    }
+  }
+
+  void add_unit(std::size_t unit) {
+    const UnitSizes& sizes = sizes_.units[unit];
+    const UnitCost cost{.shard = sizes.shard,
+                        .accumulator = sizes.accumulator,
+                        .master = sizes.state.master,
+                        .moments = sizes.moments()};
+    plan_.parameters += model_.units[unit].numel();
+    add_weights(unit);
+    add(MemoryPurpose::kMaster, state_of(unit), cost.master);
+    add(MemoryPurpose::kMoments, state_of(unit), cost.moments);
+    const bool shared = sizes_.accumulators_shared && !in_.accelerator;
+    const bool gradient_there = in_.accelerator && sizes.gradient_on_device;
+    add(MemoryPurpose::kGradients,
+        shared           ? peers_read()
+        : gradient_there ? MemoryKind::kDevice
+                         : copied(),
+        cost.accumulator);
+    plan_.units.push_back(cost);
+  }
+
+  void add_twins() {
+    for (const std::size_t unit : sizes_.twins) {
+      const UnitSizes& sizes = sizes_.units[unit];
+      const std::size_t there = in_.accelerator ? sizes.twin_on_device : 0;
+      add(MemoryPurpose::kTwins, state_of(unit), sizes.twin - there);
+      add(MemoryPurpose::kTwins, MemoryKind::kDevice, there);
+      ++plan_.twins;
+    }
+  }
+
+  void add_activations();
+  void add_staging();
+
+  void add_process() {
+    add(MemoryPurpose::kProcess, MemoryKind::kHost,
+        static_cast<std::size_t>(in_.process_bytes > 0 ? in_.process_bytes + kLaterPagesBytes
+                                                       : kUsualProcessBytes));
+    if (in_.accelerator) {
+      add(MemoryPurpose::kProcess, MemoryKind::kHost, kDriverBytes);
+      add(MemoryPurpose::kProcess, MemoryKind::kDevice,
+          static_cast<std::size_t>(kContextBytes + (in_.world_size > 1 ? kCommunicatorBytes : 0)));
+    }
+  }
+
+  const Model& model_;
+  const PlanInput& in_;
+  Residency residency_;
+  SlotClasses classes_;
+  RankSizes sizes_;
+  MemoryPlan plan_;
+};
+
+/// Follows a micro-step's activations through forward and backward, as SegmentRunner holds them, to
+/// the highest point.
+class ActivationWalk {
+ public:
+  ActivationWalk(const Model& model, const BatchShape& shape, bool checkpointing)
+      : checkpointing_(checkpointing) {
+    for (const SegmentSpec& segment : model.segments) {
+      segments_.push_back(segment.activations ? segment.activations(shape) : ActivationBytes());
+      const ActivationBytes& at = segments_.back();
+      scratch = std::max(scratch, at.scratch);
+      std::int64_t& spare = at.loss ? spare_of_loss_ : spare_of_others_;
+      spare = std::max(spare, at.spare);
+    }
+    forward();
+    backward();
+  }
+
+  std::int64_t peak = 0;          // without the loss's own
+  std::int64_t loss_at_peak = 0;  // the loss's own, at that moment
+  std::int64_t scratch = 0;
+
+  /// What malloc holds beyond that, measured: a freed block is too short for the next request of
+  /// its own size, which looks for room to align in; so of each size about one more lies there. The
+  /// same for a scratch that grew.
+  [[nodiscard]] std::int64_t spare() const {
+    return spare_of_loss_ + spare_of_others_ + kept_by_malloc(scratch);
+  }
+
+ private:
+  void see(const ActivationBytes& at, std::int64_t more) {
+    const std::int64_t loss = loss_ + (at.loss ? more : 0);
+    const std::int64_t others = live_ + (at.loss ? 0 : more);
+    if (loss + others > loss_at_peak + peak) {
+      loss_at_peak = loss;
+      peak = others;
+    }
+  }
+  void hold(const ActivationBytes& at, std::int64_t bytes) { (at.loss ? loss_ : live_) += bytes; }
+
+  void forward() {
+    for (std::size_t s = 0; s < segments_.size(); ++s) {
+      const ActivationBytes& at = segments_[s];
+      see(at, at.output + at.kept + at.forward);
+      const bool keeps = !checkpointing_ || s + 1 == segments_.size();
+      hold(at, at.output + (keeps ? at.kept : 0));
+    }
+  }
+  void backward() {
+    for (std::size_t s = segments_.size(); s-- > 0;) {
+      const ActivationBytes& at = segments_[s];
+      if (checkpointing_ && s + 1 < segments_.size()) {  // its output went with the next segment
+        hold(at, -at.output);
+        see(at, at.output + at.kept + std::max(at.forward + at.output, at.backward));
+      } else {
+        see(at, at.backward);
+        hold(at, -at.output - at.kept);
+      }
+    }
+  }
+
+  bool checkpointing_;
+  std::vector<ActivationBytes> segments_;
+  std::int64_t live_ = 0;
+  std::int64_t loss_ = 0;
+  std::int64_t spare_of_loss_ = 0;
+  std::int64_t spare_of_others_ = 0;
+};
+
+void Planner::add_activations() {
+  const ActivationWalk walk(model_,
+                            {.rows = in_.rows,
+                             .length = in_.length,
+                             .type = in_.type,
+                             .threads = in_.compute_threads,
+                             .accelerator = in_.accelerator},
+                            in_.activation_checkpointing);
+  const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
+  add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
+  add(MemoryPurpose::kLoss, kind, static_cast<std::size_t>(walk.loss_at_peak));
+  if (!in_.accelerator) {
+    add(MemoryPurpose::kStaging, kind, static_cast<std::size_t>(walk.scratch));
+    add(MemoryPurpose::kAllocator, kind, static_cast<std::size_t>(walk.spare()));
+  }
+}
+
+void Planner::add_staging() {
+  std::size_t largest_block = 0;  // elements
+  std::size_t largest_shard = 0;
+  for (const UnitSpec& unit : model_.units) {
+    if (residency_.divides(unit)) {
+      const UnitLayout layout = residency_.layout_of(unit);
+      largest_block = std::max(largest_block, layout.padded_elements);
+      largest_shard = std::max(largest_shard, layout.shard_elements);
+    }
+  }
+  if (largest_block > 0 && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
+    const std::size_t own = in_.accelerator ? largest_shard : 0;
+    add(MemoryPurpose::kStaging, MemoryKind::kHost, (largest_block + own) * sizeof(float));
+    if (in_.type != DType::kF32 && !in_.accelerator) {  // from private masters, piece by piece
+      add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
+    }
+  }
+  if (in_.accelerator) {
+    const std::size_t backends = require_parts(model_, in_.world_size) > 1 ? 2 : 1;
+    add(MemoryPurpose::kStaging, MemoryKind::kPinned,
+        backends * StagedBackend::kStages * StagedBackend::kUsualStageBytes);
+    add(MemoryPurpose::kStaging, MemoryKind::kDevice,
+        DeviceUpdates::kSlices * (sizes_.stream_stage_bytes + sizes_.resident_stage_bytes));
+  }
+}
+
+}  // namespace
+
+PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
+                        std::int64_t ranks_per_host) {
+  const auto accumulation = std::max<std::int64_t>(1, config.batch.accumulation_steps);
+  PlanInput input{.type = compute_type(config.precision()),
+                  .zero = config.zero,
+                  .micro_steps = accumulation,
+                  .rows = std::max<std::int64_t>(1, config.batch.micro_batch_size),
+                  .activation_checkpointing = options.activation_checkpointing,
+                  .gather_slots = options.gather_slots,
+                  .compute_threads = options.compute_threads > 0 ? options.compute_threads
+                                                                 : machine::usable_cpus(),
+                  .update = update_config(config.optimizer),
+                  .state_layout = options.state_layout,
+                  .twins = TwinRoom::of(options, config.world_size),
+                  .world_size = config.world_size,
+                  .ranks_per_host = ranks_per_host};
+  input.twins_chosen = input.twins.units == SIZE_MAX;
+  return input;
+}
+
+RankShape PlanInput::shape() const {
+  return {.type = type,
+          .micro_steps = static_cast<int>(micro_steps),
+          .gather_slots = gather_slots,
+          .update = update,
+          .layout = state_layout,
+          .twins = twins,
+          .places = placement,
+          .device_bytes = device_bytes};
+}
+
+std::int64_t MemoryPlan::total(MemoryKind kind) const {
+  std::int64_t sum = 0;
+  for (const auto& row : bytes) {
+    sum += row[static_cast<std::size_t>(kind)];
+  }
+  return sum;
+}
+
+std::int64_t MemoryPlan::host_total() const {
+  return ranks_per_host *
+         (total(MemoryKind::kPinned) + total(MemoryKind::kHost) + total(MemoryKind::kShared));
+}
+
+MemoryPlan plan_memory(const Model& model, const PlanInput& input) {
+  return Planner(model, input).run();
+}
+
+}  // namespace tandem

@@ -1,0 +1,114 @@
+// engine/memory/memory_plan.hpp — what a rank will hold, by kind of memory and purpose, before
+// anything is allocated.
+//
+// A pure function of a model's units and of the run's sizes. What Rank allocates is counted by the
+// formulas it allocates by (RankSizes); activations come from the segments' own figures, walked in
+// the order in which TrainStep runs them. A model that is only described (models/causal_lm.hpp)
+// will do: a plan needs config.json and nothing else. Units of one rank are all alike in size, so
+// one plan holds for every rank. Any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/config.hpp"
+#include "engine/layout/rank_sizes.hpp"
+#include "engine/types/model.hpp"
+#include "engine/types/options.hpp"
+
+namespace tandem {
+
+/// Pinned: host memory that the accelerator copies from and to. Shared: host memory that the ranks
+/// of a host read from each other; each owner counts its own.
+enum class MemoryKind : std::uint8_t { kDevice, kPinned, kHost, kShared, kDisk };
+inline constexpr std::size_t kMemoryKinds = 5;
+std::string_view name_of(MemoryKind kind);
+
+enum class MemoryPurpose : std::uint8_t {
+  kWeights,        // in compute type: whole, or this rank's slice; beside an accelerator both
+  kGatherSlots,    // gathered units
+  kGradients,      // accumulators
+  kGradientSlots,  // gradients of whole units, until they are reduced
+  kMaster,         // what of the fp32 weights the weights are not
+  kMoments,        // of the optimizer
+  kTwins,          // out-of-place copies of units that are updated ahead of the verdict
+  kActivations,
+  kLoss,       // logits, their gradient, and the head's weight gradient
+  kAllocator,  // freed blocks that malloc cannot use again
+  kStaging,    // of copies and saving; packed operands of matrix products
+  kProcess,    // libraries, data set, tokenizer; the accelerator's context
+  kSaved       // files of the trained model
+};
+inline constexpr std::size_t kMemoryPurposes = 13;
+std::string_view name_of(MemoryPurpose purpose);
+
+struct PlanInput {
+  DType type = DType::kF32;
+  ZeroConfig zero;
+  std::int64_t micro_steps = 1;
+  std::int64_t rows = 1;    // of a micro-batch
+  std::int64_t length = 1;  // tokens of its longest row
+  bool activation_checkpointing = false;
+  int gather_slots = 0;  // 0: chosen
+  int compute_threads = 1;
+  UpdateConfig update;  // of the optimizer
+  StateLayout state_layout = StateLayout::kFp32;
+  TwinRoom twins;             // for updates ahead of the verdict
+  bool twins_chosen = false;  // as many as there is room for, when nothing else wants it
+  std::int64_t world_size = 1;
+  std::int64_t ranks_per_host = 1;
+  bool accelerator = false;
+  std::vector<StatePlace> placement;  // [unit]; empty: all on the host
+  std::size_t device_bytes = 0;       // of one rank's accelerator; 0: not known
+  // resident before the engine is made; 0: as programs usually have
+  std::int64_t process_bytes = 0;
+
+  /// What a config and the engine's options say; rows from the config's micro-batch.
+  static PlanInput of(const Config& config, const EngineOptions& options,
+                      std::int64_t ranks_per_host);
+  /// What the sizes of a rank depend on.
+  [[nodiscard]] RankShape shape() const;
+};
+
+/// What one unit costs a rank, for whoever decides where its state lies.
+struct UnitCost {
+  std::size_t shard = 0;  // of the weights; in host memory beside state that lies there
+  std::size_t accumulator = 0;
+  std::size_t master = 0;   // beside the weights
+  std::size_t moments = 0;  // all arrays
+};
+
+struct MemoryPlan {
+  std::array<std::array<std::int64_t, kMemoryKinds>, kMemoryPurposes> bytes{};  // [purpose][kind]
+  std::vector<UnitCost> units;                                                  // [unit]
+  std::int64_t parameters = 0;
+  std::size_t gather_slots = 0;
+  std::size_t twins = 0;  // units that can be updated ahead of the verdict
+  /// What a simulated accelerator's memory will hold, which the host has and which is counted
+  /// there.
+  std::int64_t simulated_bytes = 0;
+  std::int64_t ranks_per_host = 1;
+
+  [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {
+    return bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)];
+  }
+  /// Of one rank.
+  [[nodiscard]] std::int64_t total(MemoryKind kind) const;
+  /// Of all ranks of a host: their pinned, private and shared memory.
+  [[nodiscard]] std::int64_t host_total() const;
+};
+
+/// Throws user_error for sizes that no run could have (gather slots, a row longer than the model's
+/// positions).
+[[nodiscard]] MemoryPlan plan_memory(const Model& model, const PlanInput& input);
+
+/// A table for people: a line per purpose, a column per kind that is used.
+[[nodiscard]] std::string plan_table(const MemoryPlan& plan);
+/// "1.5 GiB", "20.0 MiB".
+[[nodiscard]] std::string size_text(std::int64_t bytes);
+
+}  // namespace tandem

@@ -1,0 +1,232 @@
+// engine/memory/smallest_change.cpp — the search of memory_check.hpp: knobs of a run, each with
+// levels from mild to harsh.
+//
+// What costs only time comes before what changes numbers, that before what trains something else,
+// and flags come before more machines. A change has at most four parts; all combinations are tried,
+// and the least sum of costs wins. A plan of a slim copy of the model (one parameter per unit)
+// takes some microseconds, so that thousands are no matter.
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/memory/memory_check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::size_t kMostParts = 4;
+constexpr int kCostOfAPart = 2;  // one change is less than two of the same cost
+
+struct Level {
+  int cost = 0;
+  std::string text;
+  std::function<void(PlanInput&)> apply;
+};
+using Knob = std::vector<Level>;
+
+Knob twins_knob(const PlanInput& now) {
+  Knob knob;
+  if (now.twins_chosen || now.twins.units == 0) {
+    return knob;  // those that are chosen take nobody's room
+  }
+  for (std::size_t twins = now.twins.units / 2; twins > 0; twins /= 2) {
+    knob.push_back({1, fmt::format("--inflight_buckets {}", twins),
+                    [twins](PlanInput& in) { in.twins.units = twins; }});
+  }
+  knob.push_back({2, "--overlap offload", [](PlanInput& in) { in.twins = {}; }});
+  return knob;
+}
+
+Knob micro_batch_knob(const PlanInput& now) {
+  Knob knob;
+  int cost = 3;
+  for (std::int64_t parts = 2; parts <= now.rows; parts *= 2) {
+    if (now.rows % parts != 0) {
+      break;
+    }
+    const std::int64_t rows = now.rows / parts;
+    const std::int64_t steps = now.micro_steps * parts;
+    knob.push_back({cost++,
+                    fmt::format("--batch_size {} --gradient_accumulation_steps {}", rows, steps),
+                    [rows, steps](PlanInput& in) {
+                      in.rows = rows;
+                      in.micro_steps = steps;
+                    }});
+  }
+  return knob;
+}
+
+Knob stage_knob(const PlanInput& now) {
+  Knob knob;
+  for (std::int64_t stage = now.zero.stage + 1; stage <= 3; ++stage) {
+    knob.push_back({2 + static_cast<int>(stage), fmt::format("--stage {}", stage),
+                    [stage](PlanInput& in) { in.zero.stage = stage; }});
+  }
+  return knob;
+}
+
+Knob state_knob(const PlanInput& now) {
+  struct Smaller {
+    StateLayout layout;
+    std::string_view drawback;
+  };
+  constexpr Smaller kEverSmaller[] = {{StateLayout::kFp32, ""},
+                                      {StateLayout::kSplit, "the same bits"},
+                                      {StateLayout::kBf16, "moments rounded to 16 bits"},
+                                      {StateLayout::kInt8, "moments rounded to 8 bits"}};
+  Knob knob;
+  int cost = 4;
+  bool behind = false;  // of those that are smaller than what is used now
+  for (const auto& [layout, drawback] : kEverSmaller) {
+    if (behind && supports(now.update.kind, layout, now.type)) {
+      knob.push_back({cost, fmt::format("--optimizer_state {} ({})", name_of(layout), drawback),
+                      [layout](PlanInput& in) { in.state_layout = layout; }});
+      cost += 2;
+    }
+    behind = behind || layout == now.state_layout;
+  }
+  return knob;
+}
+
+Knob ranks_knob(const PlanInput& now) {
+  Knob knob;
+  int cost = 20;
+  for (std::int64_t factor = 2; factor <= 8; factor *= 2) {
+    const std::int64_t world = now.world_size * factor;
+    knob.push_back({cost++, fmt::format("{} ranks, each with such an accelerator", world),
+                    [factor](PlanInput& in) {
+                      in.world_size *= factor;
+                      in.ranks_per_host *= factor;
+                    }});
+  }
+  return knob;
+}
+
+Knob length_knob(const PlanInput& now) {
+  constexpr std::int64_t kShortest = 256;
+  Knob knob;
+  int cost = 12;
+  for (std::int64_t length = now.length / 2; length >= kShortest; length /= 2) {
+    knob.push_back({cost++, fmt::format("--max_length {}", length),
+                    [length](PlanInput& in) { in.length = length; }});
+  }
+  return knob;
+}
+
+std::vector<Knob> knobs_of(const PlanInput& now, const ChangesAllowed& allowed) {
+  std::vector<Knob> knobs = {twins_knob(now), micro_batch_knob(now), stage_knob(now),
+                             length_knob(now)};
+  if (now.gather_slots == 0) {
+    Knob slots;
+    for (const int count : {2, 1}) {
+      slots.push_back({3 - count, fmt::format("--gather_slots {}", count),
+                       [count](PlanInput& in) { in.gather_slots = count; }});
+    }
+    knobs.push_back(std::move(slots));
+  }
+  if (!now.activation_checkpointing) {
+    knobs.push_back({{2, "--activation_checkpointing",
+                      [](PlanInput& in) { in.activation_checkpointing = true; }}});
+  }
+  if (now.type == DType::kF32) {
+    knobs.push_back(
+        {{8, "--dtype bf16 (fp32 master)", [](PlanInput& in) { in.type = DType::kBF16; }}});
+  }
+  if (allowed.state_formats) {
+    knobs.push_back(state_knob(now));
+  }
+  if (allowed.ranks && now.accelerator) {
+    knobs.push_back(ranks_knob(now));
+  }
+  std::erase_if(knobs, [](const Knob& knob) { return knob.empty(); });
+  return knobs;
+}
+
+/// The same units and segments, each unit one parameter.
+Model slim(const Model& model) {
+  Model copy;
+  for (const UnitSpec& unit : model.units) {
+    copy.units.push_back(
+        {unit.name, {{.name = unit.name, .shape = {unit.numel()}, .frozen = unit.frozen()}}});
+  }
+  for (SegmentSpec segment : model.segments) {
+    for (WeightRef& weight : segment.weights) {
+      weight.parameter = 0;
+    }
+    segment.run = nullptr;
+    copy.segments.push_back(std::move(segment));
+  }
+  return copy;
+}
+
+class Search {
+ public:
+  Search(const Model& model, const PlanInput& now, const MemoryLimits& limits,
+         const ChangesAllowed& allowed)
+      : model_(slim(model)), now_(now), limits_(limits), knobs_(knobs_of(now, allowed)) {}
+
+  std::optional<Change> run() {
+    for (std::size_t parts = 1; parts <= kMostParts; ++parts) {
+      try_parts(parts, 0, 0);
+    }
+    return std::move(best_);
+  }
+
+ private:
+  void try_parts(std::size_t left, std::size_t first_knob, int cost) {
+    if (left == 0) {
+      evaluate(cost);
+      return;
+    }
+    for (std::size_t knob = first_knob; knob + left <= knobs_.size(); ++knob) {
+      for (const Level& level : knobs_[knob]) {
+        const int sum = cost + level.cost + kCostOfAPart;
+        if (sum < best_cost_) {
+          chosen_.push_back(&level);
+          try_parts(left - 1, knob + 1, sum);
+          chosen_.pop_back();
+        }
+      }
+    }
+  }
+
+  void evaluate(int cost) {
+    Change change{.input = now_};
+    for (const Level* level : chosen_) {
+      level->apply(change.input);
+      change.parts.push_back(level->text);
+    }
+    try {
+      change.plan = plan_and_place(model_, change.input, limits_);
+    } catch (const Error&) {
+      return;  // sizes that no run can have
+    }
+    if (!shortfall_of(change.plan, limits_)) {
+      best_cost_ = cost;
+      best_ = std::move(change);
+    }
+  }
+
+  Model model_;
+  const PlanInput& now_;
+  const MemoryLimits& limits_;
+  std::vector<Knob> knobs_;
+  std::vector<const Level*> chosen_;
+  std::optional<Change> best_;
+  int best_cost_ = std::numeric_limits<int>::max();
+};
+
+}  // namespace
+
+std::optional<Change> smallest_change(const Model& model, const PlanInput& input,
+                                      const MemoryLimits& limits, const ChangesAllowed& allowed) {
+  return Search(model, input, limits, allowed).run();
+}
+
+}  // namespace tandem

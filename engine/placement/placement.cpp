@@ -1,0 +1,128 @@
+// engine/placement/placement.cpp — places as the user says.
+#include "engine/placement/placement.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+std::optional<double> offload_ratio_of(const Config& config, const EngineOptions& options) {
+  if (options.offload_ratio) {
+    return options.offload_ratio;
+  }
+  const OffloadOptimizerConfig& offload = config.zero.offload_optimizer;
+  const bool given = std::ranges::any_of(config.keys, [](const KeyReport& key) {
+    return key.path == "zero_optimization.offload_optimizer.ratio";
+  });
+  return given ? std::optional(offload.ratio) : std::nullopt;
+}
+
+void require_possible_places(DeviceKind device, Placement placement,
+                             std::span<const StatePlace> places) {
+  const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
+  const bool given =
+      std::ranges::any_of(places, [](StatePlace p) { return p != StatePlace::kHost; });
+  if (device == DeviceKind::kCpu && (leaves || given)) {
+    throw user_error("engine",
+                     "placement is {}, and the CPU computes; use --placement cpu, or --device cuda "
+                     "(sim simulates an accelerator)",
+                     leaves ? name_of(placement) : "given by unit");
+  }
+}
+
+std::vector<StatePlace> forced_places(const Model& model, Placement placement,
+                                      std::optional<double> ratio) {
+  if (placement == Placement::kCpu || (placement == Placement::kAuto && !ratio)) {
+    return {};
+  }
+  const StatePlace there =
+      placement == Placement::kStream ? StatePlace::kStreamed : StatePlace::kDevice;
+  double all = 0;
+  for (const UnitSpec& unit : model.units) {
+    all += unit.frozen() ? 0 : static_cast<double>(unit.numel());
+  }
+  // Bytes per element are the same in all units, so elements count them.
+  double room = (1 - ratio.value_or(0)) * all * (1 + 1e-9);
+  std::vector<StatePlace> places(model.units.size(), StatePlace::kHost);
+  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+    const auto size = static_cast<double>(model.units[unit].numel());
+    if (!model.units[unit].frozen() && size <= room) {
+      room -= size;
+      places[unit] = there;
+    }
+  }
+  return places;
+}
+
+namespace {
+
+/// A name as what stands before its last number, the number (-1: none), and what stands behind it.
+struct NumberedName {
+  std::string before;
+  long number = -1;
+  std::string behind;
+};
+
+NumberedName numbered(const std::string& name) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::size_t end = name.size();
+  while (end > 0 && !is_digit(name[end - 1])) {
+    --end;
+  }
+  std::size_t begin = end;
+  while (begin > 0 && is_digit(name[begin - 1])) {
+    --begin;
+  }
+  if (begin == end || end - begin > 9) {
+    return {.before = name};
+  }
+  return {name.substr(0, begin), std::stol(name.substr(begin, end - begin)), name.substr(end)};
+}
+
+/// The names of units of one place, neighbours joined: "embedding, block 0-7".
+std::string ranges_text(const Model& model, std::span<const StatePlace> places, StatePlace place) {
+  std::string text;
+  for (std::size_t unit = 0; unit < places.size(); ++unit) {
+    if (places[unit] != place || model.units[unit].frozen()) {
+      continue;
+    }
+    const NumberedName first = numbered(model.units[unit].name);
+    long last = first.number;
+    while (first.number >= 0 && unit + 1 < places.size() && places[unit + 1] == place) {
+      const NumberedName next = numbered(model.units[unit + 1].name);
+      if (next.before != first.before || next.behind != first.behind || next.number != last + 1) {
+        break;
+      }
+      ++unit;
+      ++last;
+    }
+    text += text.empty() ? "" : ", ";
+    text += last > first.number
+                ? fmt::format("{}{}-{}{}", first.before, first.number, last, first.behind)
+                : model.units[unit].name;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string places_text(const Model& model, std::span<const StatePlace> places) {
+  std::string text;
+  const auto say = [&](StatePlace place, std::string_view how) {
+    if (const std::string names = ranges_text(model, places, place); !names.empty()) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : "; ", names, how);
+    }
+  };
+  say(StatePlace::kDevice, "on the device");
+  say(StatePlace::kStreamed, "streamed through the device");
+  if (text.empty()) {
+    return "all on the host";
+  }
+  say(StatePlace::kHost, "on the host");
+  return text;
+}
+
+}  // namespace tandem

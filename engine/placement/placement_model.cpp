@@ -1,0 +1,419 @@
+#include "engine/placement/placement_model.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kSteps = 4;        // played
+constexpr int kCounted = 2;      // of these, the last ones
+constexpr double kDone = 1e-12;  // of an activity's share, rounding left over
+
+enum Resource : std::uint8_t { kToDevice, kToHost, kMemory, kPool, kResources };
+using Demand = std::array<double, kResources>;  // seconds of each, alone
+
+/// One operation of a lane.
+struct Activity {
+  Demand demand{};
+  double left = 0;  // share of it
+  std::size_t unit = 0;
+  bool runs = false;
+};
+
+/// A visit of a step, and what it has to wait for.
+struct Step {
+  std::size_t segment = 0;
+  bool is_backward = false;
+  std::size_t micro_step = 0;
+};
+
+enum Lane : std::uint8_t { kGathers, kReductions, kHostUpdates, kStreams, kDeviceUpdates, kLanes };
+
+class Play {
+ public:
+  Play(const PlacementProblem& problem, std::span<const StatePlace> places)
+      : p_(problem),
+        places_(places),
+        units_(problem.units.size()),
+        progress_(problem.units.size(), 1) {
+    make_visits();
+    find_uses();
+  }
+
+  double run() {
+    double before = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kSteps - kCounted) {
+        before = now_;
+      }
+      play_step();
+    }
+    return (now_ - before) / kCounted;
+  }
+
+ private:
+  struct Unit {
+    bool current = true;   // its weights are those that the next visit needs
+    bool reduced = false;  // its gradient is, in this step
+    bool queued = false;   // its update
+    bool ahead = false;    // its update began before the verdict
+    bool updated = false;  // and ended before it
+    std::size_t first_visit = SIZE_MAX;
+    std::size_t last_visit = 0;  // its gradient is complete after it, in each micro-step's sweep
+  };
+  struct Gather {
+    std::size_t unit;
+    std::size_t visit;
+  };
+
+  void make_visits() {
+    const std::size_t segments = p_.segments.size();
+    for (std::size_t m = 0; m < static_cast<std::size_t>(p_.micro_steps); ++m) {
+      for (std::size_t s = 0; s < segments; ++s) {
+        visits_.push_back({s, false, m});
+      }
+      for (std::size_t s = segments; s-- > 0;) {
+        visits_.push_back({s, true, m});
+      }
+    }
+  }
+
+  /// Gathers in the plan's order, without those that find the unit in a slot; and where gradients
+  /// are complete.
+  void find_uses() {
+    std::vector<std::size_t> held;  // units in slots, the latest last
+    gathers_of_.resize(visits_.size());
+    for (std::size_t v = 0; v < visits_.size(); ++v) {
+      for (const std::size_t unit : p_.segments[visits_[v].segment].units) {
+        Unit& state = units_[unit];
+        state.first_visit = std::min(state.first_visit, v);
+        state.last_visit = v;
+        const bool is_first = state.first_visit == v;
+        const auto found = std::ranges::find(held, unit);
+        const bool resident = p_.units[unit].is_whole ? !is_first : found != held.end();
+        if (!resident) {
+          gathers_of_[v].push_back(gathers_.size());
+          gathers_.push_back({unit, v});
+        }
+        if (found != held.end()) {
+          held.erase(found);
+        } else if (held.size() >= std::max<std::size_t>(1, p_.gather_slots)) {
+          held.erase(held.begin());
+        }
+        held.push_back(unit);
+      }
+    }
+  }
+
+  void begin_step() {
+    visit_ = 0;
+    next_gather_ = 0;
+    gathered_ = 0;
+    reductions_.clear();
+    next_reduction_ = 0;
+    compute_left_ = -1;
+    verdict_given_ = false;
+    for (Unit& unit : units_) {
+      unit.reduced = false;
+      unit.updated = false;
+    }
+  }
+
+  /// One step of compute; updates go on into the next.
+  void play_step() {
+    begin_step();
+    while (visit_ < visits_.size() || next_reduction_ < reductions_.size()) {
+      start_what_can();
+      advance();
+    }
+    give_verdict();
+    while (p_.overlap < Overlap::kOffload && updates_ > 0) {
+      start_what_can();
+      advance();
+    }
+  }
+
+  /// From here on the next forward needs new weights.
+  void give_verdict() {
+    verdict_given_ = true;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      Unit& unit = units_[i];
+      if (!unit.reduced || unit.updated) {
+        continue;
+      }
+      unit.current = false;
+      if (!unit.queued) {
+        queue_update(i);
+      }
+    }
+  }
+
+  void queue_update(std::size_t unit) {
+    units_[unit].queued = true;
+    units_[unit].ahead = false;
+    ++updates_;
+    const StatePlace place = places_[unit];
+    const Lane lane = place == StatePlace::kHost     ? kHostUpdates
+                      : place == StatePlace::kDevice ? kDeviceUpdates
+                                                     : kStreams;
+    queues_[lane].push_back(unit);
+    progress_[unit] = 1;
+  }
+
+  void start_what_can() {
+    start_compute();
+    start_gather();
+    start_reduction();
+    for (const Lane lane : {kHostUpdates, kStreams, kDeviceUpdates}) {
+      choose_update(lane);
+    }
+  }
+
+  void start_compute() {
+    const bool reduces = next_reduction_ < reductions_.size();
+    if (compute_left_ >= 0 || visit_ == visits_.size() ||
+        (p_.overlap == Overlap::kOff && reduces)) {
+      return;
+    }
+    const std::vector<std::size_t>& needed = gathers_of_[visit_];
+    if (!needed.empty() && needed.back() >= gathered_) {
+      return;
+    }
+    for (const std::size_t unit : p_.segments[visits_[visit_].segment].units) {
+      if (!units_[unit].current) {
+        return;
+      }
+    }
+    const PlacedSegment& segment = p_.segments[visits_[visit_].segment];
+    compute_left_ = visits_[visit_].is_backward ? segment.backward_s : segment.forward_s;
+  }
+
+  void start_gather() {
+    Activity& gather = lanes_[kGathers];
+    if (gather.runs || next_gather_ == gathers_.size()) {
+      return;
+    }
+    const auto& [unit, visit] = gathers_[next_gather_];
+    const bool runs_ahead = p_.overlap >= Overlap::kComm;
+    const std::size_t ahead = runs_ahead ? std::max<std::size_t>(1, p_.gather_slots) : 1;
+    const bool has_slot = p_.units[unit].is_whole || visit < visit_ + ahead;
+    if (!units_[unit].current || !has_slot || (!runs_ahead && visit != visit_)) {
+      return;
+    }
+    const PlacedUnit& sizes = p_.units[unit];
+    Demand demand{};
+    if (places_[unit] == StatePlace::kHost) {
+      demand[kToDevice] = sizes.weights / p_.speeds.to_device;
+    } else if (!p_.is_alone) {
+      demand[kToHost] = sizes.weights / p_.speeds.to_host;
+      demand[kToDevice] = sizes.weights / p_.speeds.to_device;
+    } else if (!sizes.is_whole) {
+      demand[kMemory] = 2 * sizes.weights / p_.speeds.device_memory;
+    }
+    gather = {.demand = demand, .left = 1, .unit = unit, .runs = true};
+  }
+
+  void start_reduction() {
+    Activity& reduction = lanes_[kReductions];
+    if (reduction.runs || next_reduction_ == reductions_.size()) {
+      return;
+    }
+    const std::size_t unit = reductions_[next_reduction_].unit;
+    const PlacedUnit& sizes = p_.units[unit];
+    Demand demand{};
+    if (places_[unit] == StatePlace::kHost || !p_.is_alone) {
+      demand[kToHost] = sizes.gradient / p_.speeds.to_host;
+    } else {
+      demand[kMemory] = (sizes.gradient + sizes.accumulator) / p_.speeds.device_memory;
+    }
+    reduction = {.demand = demand, .left = 1, .unit = unit, .runs = true};
+  }
+
+  /// What works on this step's gradient before its verdict.
+  [[nodiscard]] bool is_ahead(std::size_t unit) const {
+    return units_[unit].reduced && !verdict_given_;
+  }
+
+  /// The queued unit that is needed first; another one's progress is kept. What began ahead of the
+  /// verdict goes on until that, as CpuOptimizer has it.
+  void choose_update(Lane lane) {
+    Activity& update = lanes_[lane];
+    if (update.runs) {
+      if (units_[update.unit].ahead && is_ahead(update.unit)) {
+        return;
+      }
+      progress_[update.unit] = update.left;
+    }
+    update.runs = false;
+    std::size_t best = SIZE_MAX;
+    for (const std::size_t unit : queues_[lane]) {
+      if (best == SIZE_MAX || units_[unit].first_visit < units_[best].first_visit) {
+        best = unit;
+      }
+    }
+    if (best == SIZE_MAX) {
+      return;
+    }
+    const PlacedUnit& sizes = p_.units[best];
+    units_[best].ahead = units_[best].ahead || is_ahead(best);
+    Demand demand{};
+    if (lane == kHostUpdates) {
+      const bool slower = units_[best].ahead && p_.speeds.host_update_ahead > 0;
+      demand[kPool] = sizes.update / (slower ? p_.speeds.host_update_ahead : p_.speeds.host_update);
+    } else {
+      demand[kMemory] = sizes.update / p_.speeds.device_memory;
+      const double gradient = p_.is_alone ? 0 : sizes.accumulator;
+      const double state = lane == kStreams ? sizes.state_in : 0;
+      demand[kToDevice] = (state + gradient) / p_.speeds.to_device;
+      demand[kToHost] = state / p_.speeds.to_host;
+    }
+    update = {.demand = demand, .left = progress_[best], .unit = best, .runs = true};
+  }
+
+  /// Whoever wants a resource gets as much of it as the others.
+  [[nodiscard]] static double rate_of(const Activity& activity,
+                                      const std::array<int, kResources>& users) {
+    double slowest = 0;
+    for (std::size_t r = 0; r < kResources; ++r) {
+      slowest = std::max(slowest, activity.demand[r] * users[r]);
+    }
+    return slowest > 0 ? 1 / slowest : kNever;
+  }
+
+  /// To the next end of anything.
+  void advance() {
+    std::array<int, kResources> users{};
+    for (const Activity& activity : lanes_) {
+      for (std::size_t r = 0; r < kResources; ++r) {
+        users[r] += activity.runs && activity.demand[r] > 0 ? 1 : 0;
+      }
+    }
+    std::array<double, kLanes> rates{};
+    double passes = compute_left_ >= 0 ? compute_left_ : kNever;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      if (lanes_[lane].runs) {
+        rates[lane] = rate_of(lanes_[lane], users);
+        passes = std::min(passes, rates[lane] == kNever ? 0 : lanes_[lane].left / rates[lane]);
+      }
+    }
+    TANDEM_CHECK(passes < kNever, "something always goes on in a step");
+    now_ += passes;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      Activity& activity = lanes_[lane];
+      if (!activity.runs) {
+        continue;
+      }
+      activity.left = rates[lane] == kNever ? 0 : activity.left - rates[lane] * passes;
+      if (activity.left <= kDone) {
+        activity.runs = false;
+        ended(static_cast<Lane>(lane), activity.unit);
+      }
+    }
+    if (compute_left_ >= 0) {
+      compute_left_ -= passes;
+      if (compute_left_ <= 0) {
+        visit_ended();
+      }
+    }
+  }
+
+  void ended(Lane lane, std::size_t unit) {
+    switch (lane) {
+      case kGathers:
+        ++next_gather_;
+        ++gathered_;
+        return;
+      case kReductions:
+        if (reductions_[next_reduction_++].is_last) {
+          units_[unit].reduced = true;
+          if (p_.overlap == Overlap::kFull && p_.units[unit].has_twin) {
+            queue_update(unit);
+          }
+        }
+        return;
+      default:
+        std::erase(queues_[lane], unit);
+        units_[unit].queued = false;
+        units_[unit].updated = units_[unit].current;
+        units_[unit].current = true;
+        --updates_;
+    }
+  }
+
+  void visit_ended() {
+    const Step& visit = visits_[visit_];
+    if (visit.is_backward) {
+      const bool last_micro_step = visit.micro_step + 1 == static_cast<std::size_t>(p_.micro_steps);
+      for (const std::size_t unit : p_.segments[visit.segment].units) {
+        const std::size_t until_last = units_[unit].last_visit;
+        const bool completes =
+            until_last % (2 * p_.segments.size()) == visit_ % (2 * p_.segments.size());
+        if (p_.units[unit].is_movable && completes) {
+          reductions_.push_back({unit, last_micro_step});
+        }
+      }
+    }
+    ++visit_;
+    compute_left_ = -1;
+  }
+
+  struct Reduction {
+    std::size_t unit;
+    bool is_last;
+  };
+
+  const PlacementProblem& p_;
+  std::span<const StatePlace> places_;
+  std::vector<Step> visits_;
+  std::vector<Gather> gathers_;
+  std::vector<std::vector<std::size_t>> gathers_of_;  // [visit]
+  std::vector<Unit> units_;
+
+  double now_ = 0;
+  std::size_t visit_ = 0;
+  bool verdict_given_ = false;
+  double compute_left_ = -1;  // of the visit that runs; below 0: none
+  std::size_t next_gather_ = 0;
+  std::size_t gathered_ = 0;
+  std::vector<Reduction> reductions_;
+  std::size_t next_reduction_ = 0;
+  std::array<Activity, kLanes> lanes_;
+  std::array<std::vector<std::size_t>, kLanes> queues_;
+  std::vector<double> progress_;
+  std::size_t updates_ = 0;  // queued
+};
+
+}  // namespace
+
+double PlacementProblem::device_bytes_of(std::span<const StatePlace> places) const {
+  double bytes = 0;
+  bool streams = false;
+  for (std::size_t unit = 0; unit < places.size(); ++unit) {
+    bytes += places[unit] == StatePlace::kDevice     ? units[unit].on_device
+             : places[unit] == StatePlace::kStreamed ? units[unit].when_streamed
+                                                     : 0;
+    streams = streams || places[unit] == StatePlace::kStreamed;
+  }
+  return bytes + (streams ? device_stage_bytes : 0);
+}
+
+double PlacementProblem::host_bytes_of(std::span<const StatePlace> places) const {
+  double bytes = 0;
+  for (std::size_t unit = 0; unit < places.size(); ++unit) {
+    bytes += places[unit] == StatePlace::kHost       ? units[unit].on_host
+             : places[unit] == StatePlace::kStreamed ? units[unit].optimizer
+                                                     : 0;
+  }
+  return bytes;
+}
+
+double predict_step_s(const PlacementProblem& problem, std::span<const StatePlace> places) {
+  return Play(problem, places).run();
+}
+
+}  // namespace tandem

@@ -1,0 +1,290 @@
+#include "engine/placement/placement_solver.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+constexpr double kAsGood = 1.005;       // of the best: device memory decides
+constexpr std::size_t kFewUnits = 8;    // of which every placement is looked at: 6561
+constexpr std::size_t kGrid = 8;        // of the first look, each way
+constexpr std::size_t kMostMoved = 64;  // units up to which each is looked at by itself
+constexpr int kMostRounds = 3;
+constexpr std::size_t kFromStarts = 2000;  // predictions of a round, of all starts together
+constexpr std::size_t kMostStarts = 24;
+constexpr double kWorthAnotherRound = 0.998;
+constexpr std::size_t kWindowless = 2;  // segments
+constexpr double kForEver = std::numeric_limits<double>::infinity();
+
+/// Movable units in the order in which a forward pass needs them.
+std::vector<std::size_t> movable_in_order(const PlacementProblem& problem) {
+  std::vector<std::size_t> order;
+  std::vector<bool> seen(problem.units.size());
+  const auto take = [&](std::size_t unit) {
+    if (!seen[unit] && problem.units[unit].is_movable) {
+      order.push_back(unit);
+    }
+    seen[unit] = true;
+  };
+  for (const PlacedSegment& segment : problem.segments) {
+    std::ranges::for_each(segment.units, take);
+  }
+  for (std::size_t unit = 0; unit < problem.units.size(); ++unit) {
+    take(unit);  // those that no segment uses
+  }
+  return order;
+}
+
+class Solver {
+ public:
+  explicit Solver(const PlacementProblem& problem)
+      : p_(problem), order_(movable_in_order(problem)), windowless_(windowless()) {}
+
+  PlacementChoice run() {
+    const std::vector<StatePlace> host(p_.units.size(), StatePlace::kHost);
+    PlacementChoice choice{.places = host, .host_step_s = predict_step_s(p_, host)};
+    choice.step_s = choice.host_step_s;
+    if (order_.size() <= kFewUnits) {
+      look_at_all(host);
+    } else {
+      look_at_numbers();
+      improve();
+    }
+    if (!best_.empty()) {  // and with the first units where they belong
+      Places places = best_;
+      for (std::size_t i = 0; i < windowless_; ++i) {
+        places[order_[i]] = StatePlace::kDevice;
+      }
+      look(std::move(places));
+      look(windowless_, 0, StreamOrder::kSpread);
+    }
+    choose(choice);
+    choice.predictions = seen_.size() + 1;
+    return choice;
+  }
+
+ private:
+  struct Seen {
+    double step_s;
+    double device_bytes;
+    double streamed_bytes;
+  };
+  using Places = std::vector<StatePlace>;
+
+  /// How many of the first units have no window and fit onto the device together.
+  [[nodiscard]] std::size_t windowless() const {
+    std::size_t count = 0;
+    Places places(p_.units.size(), StatePlace::kHost);
+    for (std::size_t s = 0; s < std::min(kWindowless, p_.segments.size()); ++s) {
+      for (const std::size_t unit : p_.segments[s].units) {
+        if (count < order_.size() && order_[count] == unit) {
+          places[unit] = StatePlace::kDevice;
+          if (p_.device_bytes_of(places) > p_.device_bytes) {
+            return count;
+          }
+          ++count;
+        }
+      }
+    }
+    return count;
+  }
+
+  /// Seconds of these places; what does not fit takes for ever.
+  double look(Places places) {
+    if (const auto known = seen_.find(places); known != seen_.end()) {
+      return known->second.step_s;
+    }
+    if (!p_.fits(places)) {
+      return kForEver;
+    }
+    double streamed = 0;
+    for (std::size_t unit = 0; unit < places.size(); ++unit) {
+      streamed += places[unit] == StatePlace::kStreamed ? p_.units[unit].state_in : 0;
+    }
+    const double step_s = predict_step_s(p_, places);
+    if (step_s < best_s_) {
+      best_s_ = step_s;
+      best_ = places;
+    }
+    const double device = p_.device_bytes_of(places);
+    seen_.emplace(std::move(places), Seen{step_s, device, streamed});
+    return step_s;
+  }
+
+  /// Every placement there is.
+  void look_at_all(Places places) {
+    for (;;) {
+      look(places);
+      std::size_t i = 0;
+      while (i < order_.size() && places[order_[i]] == StatePlace::kStreamed) {
+        places[order_[i++]] = StatePlace::kHost;
+      }
+      if (i == order_.size()) {
+        return;
+      }
+      StatePlace& next = places[order_[i]];
+      next = next == StatePlace::kHost ? StatePlace::kDevice : StatePlace::kStreamed;
+    }
+  }
+
+  double look(std::size_t d, std::size_t s, StreamOrder order) {
+    return look(places_by_number(p_, d, s, order));
+  }
+
+  /// Numbers of units on a grid, then nearer and nearer to the best ones.
+  void look_at_numbers() {
+    const std::size_t units = order_.size();
+    const std::size_t stride = (units + kGrid - 1) / kGrid;
+    for (const StreamOrder order :
+         {StreamOrder::kSpread, StreamOrder::kFirst, StreamOrder::kLast}) {
+      std::size_t best_d = 0;
+      std::size_t best_s = 0;
+      double best = kForEver;
+      const auto try_numbers = [&](std::size_t d, std::size_t s) {
+        if (const double step_s = d + s <= units ? look(d, s, order) : kForEver; step_s < best) {
+          best = step_s;
+          best_d = d;
+          best_s = s;
+        }
+      };
+      for (std::size_t d = 0; d <= units; d += stride) {
+        for (std::size_t s = 0; d + s <= units; s += stride) {
+          try_numbers(d, s);
+        }
+        try_numbers(d, units - d);
+      }
+      for (std::size_t step = std::max<std::size_t>(1, stride / 2); step > 0; step /= 2) {
+        for (double before = kForEver; best < before;) {
+          before = best;
+          const std::size_t d = best_d;
+          const std::size_t s = best_s;
+          for (const std::size_t near_d : {d, d + step, d - std::min(step, d)}) {
+            for (const std::size_t near_s : {s, s + step, s - std::min(step, s)}) {
+              try_numbers(near_d, near_s);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  /// The best of what was seen, and from each of them on: units do not divide, so that there is
+  /// more than one hollow.
+  void improve() {
+    const std::size_t units = order_.size();
+    const std::size_t of_a_round = units * (units + 4) / 2;
+    const std::size_t count =
+        std::clamp<std::size_t>(kFromStarts / std::max<std::size_t>(1, of_a_round), 1, kMostStarts);
+    std::vector<std::pair<double, Places>> starts;
+    for (const auto& [places, seen] : seen_) {
+      starts.emplace_back(seen.step_s, places);
+    }
+    std::ranges::sort(starts);
+    starts.resize(std::min(starts.size(), count));
+    for (const auto& [step_s, places] : starts) {
+      improve(places, step_s);
+    }
+  }
+
+  /// Another place for one unit, or two units' places exchanged, as long as that helps.
+  void improve(Places best, double best_s) {
+    const auto try_places = [&](Places places) {
+      if (const double step_s = look(places); step_s < best_s) {
+        best_s = step_s;
+        best = std::move(places);
+      }
+    };
+    for (int round = 0; round < kMostRounds && order_.size() <= kMostMoved; ++round) {
+      const double before = best_s;
+      for (std::size_t i = 0; i < order_.size(); ++i) {
+        for (const StatePlace place :
+             {StatePlace::kHost, StatePlace::kDevice, StatePlace::kStreamed}) {
+          Places places = best;
+          places[order_[i]] = place;
+          try_places(std::move(places));
+        }
+        for (std::size_t j = 0; j < i; ++j) {
+          if (best[order_[i]] != best[order_[j]]) {
+            Places places = best;
+            std::swap(places[order_[i]], places[order_[j]]);
+            try_places(std::move(places));
+          }
+        }
+      }
+      if (best_s >= before * kWorthAnotherRound) {
+        return;
+      }
+    }
+  }
+
+  void choose(PlacementChoice& choice) const {
+    const std::pair<const Places, Seen>* chosen = nullptr;
+    const auto rank = [this](const std::pair<const Places, Seen>& one) {
+      return std::tuple(!keeps_windowless(one.first), one.second.device_bytes,
+                        one.second.streamed_bytes, one.second.step_s);
+    };
+    for (const auto& one : seen_) {
+      if (one.second.step_s <= kAsGood * best_s_ &&
+          (chosen == nullptr || rank(one) < rank(*chosen))) {
+        chosen = &one;
+      }
+    }
+    choice.fits = chosen != nullptr;
+    if (chosen != nullptr) {
+      choice.places = chosen->first;
+      choice.step_s = chosen->second.step_s;
+      choice.device_bytes = chosen->second.device_bytes;
+    }
+  }
+
+  [[nodiscard]] bool keeps_windowless(const Places& places) const {
+    return std::all_of(order_.begin(), order_.begin() + static_cast<long>(windowless_),
+                       [&](std::size_t unit) { return places[unit] == StatePlace::kDevice; });
+  }
+
+  const PlacementProblem& p_;
+  std::vector<std::size_t> order_;
+  std::size_t windowless_ = 0;
+  std::map<Places, Seen> seen_;
+  Places best_;
+  double best_s_ = kForEver;
+};
+
+}  // namespace
+
+std::vector<StatePlace> places_by_number(const PlacementProblem& problem, std::size_t device,
+                                         std::size_t streamed, StreamOrder order) {
+  const std::vector<std::size_t> movable = movable_in_order(problem);
+  std::vector<StatePlace> places(problem.units.size(), StatePlace::kHost);
+  // What streaming takes is set aside first.
+  double room = problem.device_bytes - (streamed > 0 ? problem.device_stage_bytes : 0);
+  std::vector<std::size_t> others;
+  for (std::size_t i = 0; i < movable.size(); ++i) {
+    const std::size_t unit = movable[i];
+    if (i < device && problem.units[unit].on_device <= room) {
+      room -= problem.units[unit].on_device;
+      places[unit] = StatePlace::kDevice;
+    } else {
+      others.push_back(unit);
+    }
+  }
+  const std::size_t count = std::min(streamed, others.size());
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    const bool streams = order == StreamOrder::kFirst ? i < count
+                         : order == StreamOrder::kLast
+                             ? i >= others.size() - count
+                             : (i + 1) * count / others.size() > i * count / others.size();
+    if (streams) {
+      places[others[i]] = StatePlace::kStreamed;
+    }
+  }
+  return places;
+}
+
+PlacementChoice choose_places(const PlacementProblem& problem) { return Solver(problem).run(); }
+
+}  // namespace tandem

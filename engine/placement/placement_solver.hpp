@@ -1,0 +1,40 @@
+// engine/placement/placement_solver.hpp — the places with which a step is shortest, by the model of
+// placement_model.hpp.
+//
+// Of few units it looks at every placement. Of more it looks at numbers: d of them on the device,
+// from the first one in forward order on, and s of the others streamed, spread, or from one end;
+// coarsely at first, then nearer and nearer to the best, and then moves and exchanges single units.
+// Among placements that are as good as the best within half a percent it prefers one with the units
+// of the first two segments on the device, as far as they fit: they have no window (their gradients
+// come last, their weights are needed first). Then the one with the least device memory:
+// activations have a use for it. Pure; some hundred to some thousand predictions: any thread.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "engine/placement/placement_model.hpp"
+
+namespace tandem {
+
+struct PlacementChoice {
+  std::vector<StatePlace> places;  // [unit]
+  double step_s = 0;               // predicted
+  double host_step_s = 0;          // with all state on the host
+  double device_bytes = 0;
+  bool fits = true;  // false: not even all on the host, which this is then
+  std::size_t predictions = 0;
+};
+
+/// How streamed units lie among those that are not on the device.
+enum class StreamOrder : std::uint8_t { kSpread, kFirst, kLast };
+
+/// `device` of the movable units, in forward order, on the device as far as there is room, and
+/// `streamed` of the others.
+[[nodiscard]] std::vector<StatePlace> places_by_number(const PlacementProblem& problem,
+                                                       std::size_t device, std::size_t streamed,
+                                                       StreamOrder order);
+
+[[nodiscard]] PlacementChoice choose_places(const PlacementProblem& problem);
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// engine/rank/device_copies.hpp — what the host itself puts into a device's memory, and fetches
+// from it: at the start and for saving, never in a step.
+//
+// A GPU's copies go by way of two halves of a pinned stage, so the other side is any memory of the
+// host. Invariant: an operation has ended on the device when its task ends. One at a time; loop
+// thread. Throws DeviceError.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "runtime/device/device.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class DeviceCopies {
+ public:
+  static constexpr std::size_t kStageBytes = std::size_t{2} << 20;  // of both halves
+
+  /// `stage` outlives it; empty: the device reaches all memory of the host.
+  DeviceCopies(Device& device, std::span<std::byte> stage)
+      : stream_(device.stream("copies of state")), stage_(stage) {}
+
+  Task<> to_device(std::byte* to, std::span<const std::byte> from);
+  Task<> to_host(std::span<std::byte> to, const std::byte* from);
+  Task<> within_device(std::byte* to, const std::byte* from, std::size_t bytes);
+  /// Zeros; only the first few come from the host.
+  Task<> clear(std::byte* memory, std::size_t bytes);
+
+ private:
+  [[nodiscard]] std::span<std::byte> half(std::size_t piece) const noexcept {
+    return stage_.subspan(piece % 2 * (stage_.size() / 2), stage_.size() / 2);
+  }
+
+  DeviceStream stream_;
+  std::span<std::byte> stage_;
+};
+
+}  // namespace tandem

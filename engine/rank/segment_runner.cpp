@@ -1,0 +1,122 @@
+#include "engine/rank/segment_runner.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+namespace {
+
+/// While it lives ATen computes on this thread alone, if that is wanted.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted) : before_(wanted ? at::get_num_threads() : 1) {
+    if (before_ > 1) {
+      at::set_num_threads(1);
+    }
+  }
+  ~OneThread() {
+    if (before_ > 1) {
+      at::set_num_threads(before_);
+    }
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+SegmentRunner::SegmentRunner(const Model& model, std::vector<Unit*> units,
+                             bool activation_checkpointing, RankExchange* exchange)
+    : model_(model), activation_checkpointing_(activation_checkpointing), exchange_(exchange) {
+  for (const SegmentSpec& segment : model.segments) {
+    auto& weights = weights_.emplace_back();
+    for (const WeightRef& ref : segment.weights) {
+      weights.push_back(&units[ref.unit]->weight(ref.parameter));
+    }
+    auto& used = segment_units_.emplace_back();
+    for (const std::size_t unit : units_of(segment)) {
+      used.push_back(units[unit]);
+    }
+  }
+}
+
+SegmentRunner::Activations SegmentRunner::start() const {
+  const std::size_t count = model_.segments.size();
+  return {.inputs = std::vector<at::Tensor>(count), .outputs = std::vector<at::Tensor>(count)};
+}
+
+at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
+                              HeadOutput head_output) const {
+  const OneThread alone(model_.segments[s].one_thread);
+  SegmentContext context = {
+      .batch = batch, .weights = weights_[s], .head_output = head_output, .exchange = exchange_};
+  if (batch.memory != nullptr) {
+    batch.memory->segments.resize(model_.segments.size());
+    context.begin = batch.memory->position;
+    context.memory = &batch.memory->segments[s];
+  }
+  return model_.segments[s].run->forward(context, input);
+}
+
+void SegmentRunner::forward(std::size_t s, const Batch& batch, Activations& activations) const {
+  at::Tensor& input = activations.inputs[s];
+  if (s > 0) {
+    input = activations.outputs[s - 1].detach();
+    if (activation_checkpointing_) {
+      activations.outputs[s - 1].reset();  // the next segment's input is the same activation
+    }
+  }
+  // The last segment keeps its graph in any case: its backward follows at once.
+  const bool keep_graph = !activation_checkpointing_ || s + 1 == model_.segments.size();
+  const at::AutoGradMode mode(keep_graph);
+  if (s > 0) {
+    input.requires_grad_(true);
+  }
+  activations.outputs[s] = run(s, batch, input, HeadOutput::kLoss);
+}
+
+const at::Tensor& SegmentRunner::loss(const Activations& activations) {
+  return activations.outputs.back();
+}
+
+void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& activations,
+                             double seed) const {
+  const bool last = s + 1 == model_.segments.size();
+  at::Tensor input = std::move(activations.inputs[s]);
+  at::Tensor output = std::move(activations.outputs[s]);
+  if (activation_checkpointing_ && !last) {
+    const at::AutoGradMode mode(true);
+    output = run(s, batch, input, HeadOutput::kLoss);
+  }
+  const at::Tensor gradient = last ? at::full({}, seed, output.options().requires_grad(false))
+                                   : std::move(activations.gradient);
+  if (output.requires_grad()) {  // not a first segment that is frozen
+    const OneThread alone(model_.segments[s].one_thread);
+    torch::autograd::backward({output}, {gradient});
+  }
+  for (Unit* unit : segment_units_[s]) {
+    unit->collect_autograd_gradients();
+  }
+  if (s > 0) {
+    activations.gradient = input.grad();
+    TANDEM_CHECK(activations.gradient.defined(),
+                 "a segment's output must depend on its input, or nothing before it can learn");
+  }
+}
+
+at::Tensor SegmentRunner::infer(std::size_t s, const Batch& batch, const at::Tensor& input,
+                                HeadOutput head_output) const {
+  const at::NoGradGuard no_grad;
+  return run(s, batch, input, head_output);
+}
+
+}  // namespace tandem

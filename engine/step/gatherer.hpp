@@ -1,0 +1,67 @@
+// engine/step/gatherer.hpp — fetches the units of a pass in plan order, ahead of the visit that
+// needs them.
+//
+// begin() takes a pass; with run_ahead a coroutine then acquires unit after unit in ticket order.
+// How far it gets ahead is bounded by the slots alone: an acquire waits until the pool has one for
+// it. Without run_ahead each unit is acquired where it is needed. Loop thread only. Invariant:
+// acquires are issued in ticket order, and each is released exactly once, after its visit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "actors/parameter_shard.hpp"
+#include "engine/layout/step_plan.hpp"
+#include "runtime/event.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class Gatherer {
+ public:
+  /// `shards` [unit] and `scope` outlive the gatherer.
+  Gatherer(std::vector<ParameterShard*> shards, std::size_t pools, Scope& scope, bool run_ahead);
+
+  /// Starts on a pass whose units must hold `version`. `plan` must live until its last visit was
+  /// released.
+  void begin(const StepPlan& plan, std::uint64_t version);
+
+  /// The gathered units of visit `v`, in the order of its uses. Visits are awaited in order.
+  Task<std::vector<std::byte*>> acquired(std::size_t v);
+  /// Since when they have been there; after acquired().
+  [[nodiscard]] TimePoint there_since(std::size_t v) const { return pass_->there_since[v]; }
+  /// Gives back what visit `v` held.
+  void release(std::size_t v);
+
+  /// The number of a gather of all ranks that belongs to no pass; it comes after those of all
+  /// passes begun so far.
+  [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_[kAllRanks]++; }
+
+ private:
+  struct Pass {
+    const StepPlan* plan = nullptr;
+    std::uint64_t version = 0;
+    std::vector<std::uint64_t> first_ticket;  // [pool]
+    LineOrders first_gather = {};
+    std::vector<std::vector<std::byte*>> slots;    // [visit][use]
+    std::vector<std::unique_ptr<Event>> complete;  // [visit]
+    std::vector<TimePoint> there_since;            // [visit]
+    std::exception_ptr failure;
+  };
+
+  static Task<> run_ahead(Gatherer* self, std::shared_ptr<Pass> pass);
+  Task<> acquire_visit(Pass& pass, std::size_t v);
+
+  std::vector<ParameterShard*> shards_;
+  Scope& scope_;
+  bool run_ahead_;
+  std::vector<std::uint64_t> next_ticket_;  // [pool]
+  LineOrders next_gather_ = {};
+  std::shared_ptr<Pass> pass_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,38 @@
+// engine/step/speculation.hpp — whether a step's updates are begun ahead of its verdict.
+//
+// Beginning them is a bet that the verdict will be "apply as is": all finite, and the norm within
+// the clipping limit. A lost bet costs a second update of what had begun, so `auto` bets while few
+// of the last verdicts would have lost. Every verdict counts, that of a step without a bet too; so
+// it comes back by itself when clipping has become rare. Invariant: what is decided follows from
+// verdicts alone, which are the same on all ranks. It changes no number.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "engine/types/options.hpp"
+
+namespace tandem {
+
+class Speculation {
+ public:
+  explicit Speculation(Speculate mode) noexcept : mode_(mode) {}
+
+  /// Whether the step that begins now should.
+  [[nodiscard]] bool worthwhile() const noexcept {
+    return mode_ == Speculate::kOn ||
+           (mode_ == Speculate::kAuto && std::popcount(lost_) <= kLostAllowed);
+  }
+  /// The verdict of a step: would a bet have been lost?
+  void record(bool lost) noexcept {
+    lost_ = static_cast<std::uint16_t>(lost_ << 1U | (lost ? 1U : 0U));
+  }
+
+ private:
+  static constexpr int kLostAllowed = 3;  // of the last 16
+
+  Speculate mode_;
+  std::uint16_t lost_ = 0;  // one bit a verdict, the newest lowest
+};
+
+}  // namespace tandem

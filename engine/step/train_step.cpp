@@ -1,0 +1,381 @@
+#include "engine/step/train_step.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "engine/types/stopwatch.hpp"
+#include "runtime/trace.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/random.hpp"
+
+namespace tandem {
+
+namespace {
+// what an ask takes at most when the answer is there; longer: it was waited for
+constexpr double kAskS = 100e-6;
+}  // namespace
+
+TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
+    : rank_(rank),
+      overlap_(options.overlap),
+      forced_misses_(options.forced_misses),
+      speculation_(may_speculate(options) ? options.speculate : Speculate::kOff),
+      gatherer_(rank.parameter_shards(), rank.classes().weights.pools(), rank.scope(),
+                options.overlap != Overlap::kOff),
+      runner_(rank.model(), rank.units(), options.activation_checkpointing, rank.exchange()),
+      inference_plan_(StepPlan::inference(rank.model(), rank.classes())),
+      gradient_slot_(rank.units().size()),
+      reduced_(rank.units().size()),
+      deadlines_(inference_plan_.first_visits(rank.units().size())),
+      gradient_ticket_(rank.classes().gradients.pools()) {
+  for (const SegmentSpec& segment : rank.model().segments) {
+    forward_names_.emplace_back("forward " + segment.name);
+    backward_names_.emplace_back("backward " + segment.name);
+  }
+}
+
+void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
+  if (micro_steps != micro_steps_) {
+    plan_ = StepPlan::training(rank_.model(), rank_.classes(), micro_steps);
+    micro_steps_ = micro_steps;
+  }
+  trace::instant("step");
+  visit_ = 0;
+  exposure_ = {};
+  backwards_ = 0;
+  forwards_ = 0;
+  losses_.clear();
+  expected_ = expected;
+  gatherer_.begin(plan_, version_);
+}
+
+Task<> TrainStep::forward(Batch batch) {
+  if (forwards_ - losses_.size() == rank_.losses().size()) {
+    co_await losses();  // there is room for no more
+  }
+  micro_ = std::make_shared<MicroStep>();
+  micro_->batch = co_await rank_.on_device(std::move(batch));
+  micro_->activations = runner_.start();
+  const std::size_t segments = rank_.model().segments.size();
+  float* const loss = &rank_.losses()[forwards_ % rank_.losses().size()];
+  const TimePoint asked = rank_.loop().now();
+  for (std::size_t s = 0; s < segments; ++s, ++visit_) {
+    const std::vector<std::byte*> slots = co_await gathered(visit_);
+    const TimePoint inputs_there = std::max(asked, gatherer_.there_since(visit_));
+    auto work = [this, s, slots, inputs_there, loss, micro = micro_, at = &plan_.visits[visit_],
+                 last = s + 1 == segments] {
+      const TraceSpan span(forward_names_[s]);
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, micro->batch, inputs_there);
+      rank_.bind_values(at->uses, slots);
+      runner_.forward(s, micro->batch, micro->activations);
+      if (last) {
+        rank_.read_back(SegmentRunner::loss(micro->activations), loss);
+      }
+      rank_.unbind_values(at->uses);
+    };
+    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
+    gatherer_.release(visit_);
+  }
+  ++forwards_;
+}
+
+Task<std::vector<float>> TrainStep::losses() {
+  if (losses_.size() < forwards_ && last_queued_) {
+    co_await last_queued_->wait();
+  }
+  while (losses_.size() < forwards_) {
+    losses_.push_back(rank_.losses()[losses_.size() % rank_.losses().size()]);
+  }
+  co_return losses_;
+}
+
+Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
+                            std::vector<std::byte*> slots) {
+  co_await rank_.compute(what, std::move(work));
+  last_queued_ = rank_.in_use(slots);
+  if (overlap_ == Overlap::kOff && last_queued_) {
+    co_await last_queued_->wait();
+  }
+}
+
+Task<> TrainStep::backward(double seed) {
+  if (++backwards_ == micro_steps_ && speculation_.worthwhile()) {
+    // Not before: slices of the step before may read its constants until this step's forward had
+    // the unit.
+    set_constants(ahead_steps_, expected_, 1 / expected_.loss_scale);
+    ahead_ = true;
+  }
+  const TimePoint asked = rank_.loop().now();
+  for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
+    const Visit& here = plan_.visits[visit_];
+    const std::vector<std::byte*> slots = co_await gathered(visit_);
+    const TimePoint slots_there = co_await gradient_slots(here);
+    const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
+    auto work = [this, s, slots, inputs_there, seed, gradients = gradient_slot_, micro = micro_,
+                 at = &here] {
+      const TraceSpan span(backward_names_[s]);
+      const SegmentTime time = rank_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
+      rank_.bind_values(at->uses, slots);
+      rank_.bind_gradients(at->uses, gradients);
+      runner_.backward(s, micro->batch, micro->activations, seed);
+      rank_.complete_gradients(at->uses);
+      rank_.unbind_values(at->uses);
+    };
+    std::vector<std::byte*> used = slots;
+    for (const UnitUse& use : here.uses) {
+      if (use.last_gradient) {
+        used.push_back(gradient_slot_[use.unit]);
+      }
+    }
+    co_await run_visit(backward_names_[s].c_str(), std::move(work), std::move(used));
+    gatherer_.release(visit_);
+    for (const UnitUse& use : here.uses) {
+      if (!use.last_gradient) {
+        continue;
+      }
+      ++reductions_open_;
+      no_reduction_open_.reset();
+      rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, here.micro_step,
+                          reduction_order_[use.line]);
+      reduction_order_[use.line] += use.blocks;
+      if (overlap_ == Overlap::kOff) {
+        co_await reductions_done();
+      }
+    }
+  }
+}
+
+Task<Verdict> TrainStep::finish(Update update) {
+  co_await reductions_done();
+  for (std::size_t pool = 0; pool < gradient_ticket_.size(); ++pool) {
+    gradient_ticket_[pool] += plan_.gradient_tickets[pool];
+  }
+  GlobalNorm norm = co_await global_norm();
+  norm.value /= update.loss_scale;
+  if (!norm.finite()) {
+    speculation_.record(true);
+    const bool speculated = ahead_;
+    co_await undo_ahead();
+    co_return Verdict{StepOutcome::kSkip, norm, speculated};
+  }
+  // Clipping: g *= min(1, limit / (norm + 1e-6)). Like the loss scale it is undone inside the
+  // update's own pass.
+  double clip = 1;
+  if (update.gradient_clipping > 0) {
+    clip = std::min(1.0, update.gradient_clipping / (norm.value + 1e-6));
+  }
+  const bool forced = missed_by_force();
+  speculation_.record(clip != 1 || forced);
+  co_await updates_done();  // a unit that no segment uses may still be at the step before
+  set_constants(update_steps_, update, clip * (1 / update.loss_scale));
+  const bool missed = ahead_ && (forced || update_steps_ != ahead_steps_);
+  trace::instant(missed ? Name("verdict: again") : Name("verdict"));
+  co_await issue_updates(missed);
+  const bool speculated = std::exchange(ahead_, false);
+  if (overlap_ < Overlap::kOffload) {
+    const Stopwatch waited;
+    co_await updates_done();
+    exposure_.optimizer_s += waited.elapsed_s();
+  }
+  co_return Verdict{missed ? StepOutcome::kRollback : StepOutcome::kCommit, norm, speculated};
+}
+
+Task<> TrainStep::drain() {
+  co_await undo_ahead();
+  co_await updates_done();
+}
+
+Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
+  gatherer_.begin(inference_plan_, version_);
+  struct State {
+    Batch batch;
+    at::Tensor activation;
+  };
+  const auto state = std::make_shared<State>();
+  state->batch = co_await rank_.on_device(std::move(batch));
+  const std::size_t segments = rank_.model().segments.size();
+  for (std::size_t s = 0; s < segments; ++s) {
+    const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
+    const TimePoint inputs_there = gatherer_.there_since(s);
+    auto work = [this, s, slots, inputs_there, head_output, state,
+                 at = &inference_plan_.visits[s]] {
+      const SegmentTime time = rank_.time_of(s, Phase::kForward, state->batch, inputs_there);
+      rank_.bind_values(at->uses, slots);
+      state->activation = runner_.infer(s, state->batch, state->activation, head_output);
+      rank_.unbind_values(at->uses);
+    };
+    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
+    gatherer_.release(s);
+  }
+  if (!last_queued_) {
+    co_return state->activation;
+  }
+  co_await last_queued_->wait();
+  co_return co_await rank_.to_host(state->activation);
+}
+
+// ---- parts
+// ---------------------------------------------------------------------------------------
+
+Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
+  const TimePoint start = rank_.loop().now();
+  std::vector<std::byte*> slots = co_await gatherer_.acquired(v);
+  // The part of the wait before the newest weights existed is the optimizer's, the rest the
+  // gather's.
+  TimePoint ready = start;
+  for (const UnitUse& use : plan_.visits[v].uses) {
+    ready = std::max(ready, rank_.parameter_shards()[use.unit]->version_since());
+  }
+  const double total_s = std::chrono::duration<double>(rank_.loop().now() - start).count();
+  const double optimizer_s =
+      std::min(total_s, std::chrono::duration<double>(ready - start).count());
+  exposure_.optimizer_s += optimizer_s;
+  exposure_.gather_s += total_s - optimizer_s;
+  co_return slots;
+}
+
+Task<TimePoint> TrainStep::gradient_slots(const Visit& visit) {
+  const TimePoint asked = rank_.loop().now();
+  const Stopwatch waited;
+  for (const UnitUse& use : visit.uses) {
+    if (use.first_gradient) {
+      gradient_slot_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
+          AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
+    }
+  }
+  const double waited_s = waited.elapsed_s();
+  exposure_.reduce_s += waited_s;
+  co_return waited_s < kAskS ? asked : rank_.loop().now();
+}
+
+Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
+                                       std::uint64_t order) {
+  // A failure belongs to the step that awaits the reductions, so it is handed over there.
+  try {
+    co_await self->reduce(use, micro_step, order);
+  } catch (...) {
+    self->reduction_failure_ = std::current_exception();
+  }
+  if (--self->reductions_open_ == 0) {
+    self->no_reduction_open_.set();
+  }
+}
+
+Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t order) {
+  const bool last = micro_step + 1 == micro_steps_;
+  reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
+      GradientReady{micro_step == 0, last, order});
+  // What this rank knows to be bad need not be tried.
+  if (ahead_ && last && rank_.has_twin(use.unit) && reduced_[use.unit].first_bad_element < 0) {
+    co_await update_ahead(use.unit);
+  }
+}
+
+Task<> TrainStep::reductions_done() {
+  const Stopwatch waited;
+  if (reductions_open_ > 0) {
+    co_await no_reduction_open_;
+  }
+  exposure_.reduce_s += waited.elapsed_s();
+  if (reduction_failure_) {
+    std::rethrow_exception(std::exchange(reduction_failure_, nullptr));
+  }
+}
+
+Task<GlobalNorm> TrainStep::global_norm() {
+  GradientNorm norm;  // bad elements by their position in the units laid end to end
+  const std::vector<UnitSpec>& units = rank_.model().units;
+  const auto is_divided = [this](const UnitSpec& unit) { return rank_.residency().divides(unit); };
+  const bool is_shared = std::ranges::any_of(units, is_divided);
+  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+    if (is_shared && !is_divided(units[unit]) && rank_.rank() != 0) {
+      continue;  // the same on all ranks, and counted once
+    }
+    GradientNorm of_unit = reduced_[unit];
+    if (of_unit.first_bad_element >= 0) {
+      of_unit.first_bad_element += rank_.flat_begin(unit);
+    }
+    norm.merge(of_unit);
+  }
+  if (is_shared) {
+    norm = co_await rank_.collectives().address().ask(
+        AllReduceNorm{reduction_order_[kAllRanks]++, norm});
+  }
+  GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
+  if (norm.first_bad_element >= 0) {
+    global.bad_parameter = rank_.parameter_at_flat(norm.first_bad_element);
+  }
+  co_return global;
+}
+
+Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
+  co_await rank_.collectives().address().ask(Exchange{
+      reduction_order_[kAllRanks]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
+}
+
+Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
+  std::span<const float> slice = co_await rank_.slice_of(unit, state);
+  if (!rank_.residency().divides(rank_.model().units[unit]) || rank_.world_size() == 1) {
+    co_return slice;
+  }
+  std::span<float> whole = rank_.whole_buffer();
+  if (whole.empty()) {
+    whole_.resize(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+    whole = whole_;
+  } else {
+    std::ranges::copy(slice, rank_.slice_buffer().begin());
+    slice = rank_.slice_buffer().first(slice.size());
+    whole = whole.first(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+  }
+  co_await rank_.collectives().address().ask(
+      AllGather{gatherer_.take_order(),
+                {.shard = std::as_bytes(slice).data(),
+                 .block = std::as_writable_bytes(whole).data(),
+                 .shard_bytes = slice.size_bytes()}});
+  co_return std::span<const float>(whole);
+}
+
+// ---- updates
+// -------------------------------------------------------------------------------------
+
+void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update,
+                              double gradient_scale) {
+  steps.clear();
+  for (const UpdateConfig& group : update.groups) {
+    steps.push_back(UpdateStep::make(group, update.applied_step, gradient_scale));
+  }
+}
+
+Task<> TrainStep::update_ahead(std::size_t unit) {
+  co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
+                                                       .steps = ahead_steps_.data(),
+                                                       .deadline = deadlines_[unit],
+                                                       .new_version = version_ + 1,
+                                                       .ahead = true});
+}
+
+Task<> TrainStep::undo_ahead() {
+  if (std::exchange(ahead_, false)) {
+    co_await rank_.optimizer().address().ask(UndoUpdates{});
+  }
+}
+
+Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
+
+/// `again`: what was made ahead of the verdict does not count.
+Task<> TrainStep::issue_updates(bool again) {
+  ++version_;
+  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+    co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
+                                                         .steps = update_steps_.data(),
+                                                         .deadline = deadlines_[unit],
+                                                         .new_version = version_,
+                                                         .again = again});
+  }
+}
+
+bool TrainStep::missed_by_force() const { return Random(version_).chance(forced_misses_); }
+
+}  // namespace tandem

@@ -1,0 +1,135 @@
+// engine/step/train_step.hpp — one training step of one rank, from the first gather to the last
+// update issued.
+//
+// Read train_step.cpp top to bottom: forward_backward() is one micro-batch, finish() is what the
+// accumulated gradients become. Everything here is a coroutine on the rank's loop; tensors are
+// touched only in what it hands to the compute lane. It is the one place that decides what overlaps
+// with what, and it decides by awaiting earlier or later: the numbers do not depend on it. At
+// Overlap::kFull a unit's update begins when its gradient is reduced, under the backward of the
+// units before it, as if the verdict were known to be good; finish() then asks for all updates as
+// ever, and the optimizer finds which of them are made, and which must be made again with the
+// constants that the verdict gave.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "engine/rank/rank.hpp"
+#include "engine/rank/segment_runner.hpp"
+#include "engine/step/gatherer.hpp"
+#include "engine/step/speculation.hpp"
+#include "engine/types/model.hpp"
+#include "engine/types/options.hpp"
+#include "engine/types/step_result.hpp"
+
+namespace tandem {
+
+class TrainStep {
+ public:
+  TrainStep(Rank& rank, const EngineOptions& options);
+
+  /// What finish() applies, beside the gradients.
+  struct Update {
+    std::vector<UpdateConfig> groups;  // by parameter group; lr of this step in it
+    std::int64_t applied_step = 1;     // 1-based count of applied steps
+    double gradient_clipping = 0;      // 0: off
+    double loss_scale = 1;             // in the gradients; the norm and the update are without it
+  };
+
+  /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
+  void begin(std::size_t micro_steps, const Update& expected);
+  /// Forward of the step's next micro-batch. `seed` of its backward: d(objective)/d(loss).
+  Task<> forward(Batch batch);
+  /// Of the forwards so far in this step. On a GPU they are read back once, here.
+  Task<std::vector<float>> losses();
+  Task<> backward(double seed);
+  /// All micro-batches are through: verdict, then the updates. Returns norm and verdict, the same
+  /// on all ranks.
+  Task<Verdict> finish(Update update);
+  /// Every rank's `mine` into `all`, in rank order. A collective: all ranks ask at the same place
+  /// of their step.
+  Task<> exchange(std::span<const std::byte> mine, std::byte* all);
+  /// Until no update is queued or running and every shard holds the newest weights. What was
+  /// updated ahead of a verdict that is still to come is undone.
+  Task<> drain();
+  /// Until the gradients of all backward()s so far are reduced.
+  Task<> reductions_done();
+
+  /// The fp32 values of a unit's whole block; a collective where each rank keeps a slice. Valid
+  /// until the next call.
+  Task<std::span<const float>> whole_of(std::size_t unit, Rank::State state);
+
+  /// Forward only, over the newest weights. A collective where weights are gathered.
+  Task<at::Tensor> infer(Batch batch, HeadOutput head_output);
+
+  /// Where the step's time went so far; begin() resets it.
+  [[nodiscard]] const Exposure& exposure() const noexcept { return exposure_; }
+
+ private:
+  Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
+  static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
+                                     std::uint64_t order);
+  /// Work of a visit on the lane; the slots are free for others once it is done, on the device or
+  /// here.
+  Task<> run_visit(std::string_view what, std::function<void()> work,
+                   std::vector<std::byte*> slots);
+  Task<std::vector<std::byte*>> gathered(std::size_t v);
+  /// Opens those of the visit; since when they could be had.
+  Task<TimePoint> gradient_slots(const Visit& visit);
+  Task<GlobalNorm> global_norm();
+  Task<> update_ahead(std::size_t unit);
+  Task<> updates_done();
+  Task<> undo_ahead();
+  [[nodiscard]] bool missed_by_force() const;
+  void set_constants(std::vector<UpdateStep>& steps, const Update& update, double gradient_scale);
+  Task<> issue_updates(bool again);
+
+  Rank& rank_;
+  const Overlap overlap_;
+  const double forced_misses_;
+  Speculation speculation_;
+  Gatherer gatherer_;
+  SegmentRunner runner_;
+  std::vector<Name> forward_names_;   // [segment] in traces
+  std::vector<Name> backward_names_;  // likewise
+
+  // The step in flight.
+  StepPlan plan_;
+  StepPlan inference_plan_;
+  std::size_t micro_steps_ = 0;
+  std::size_t visit_ = 0;
+  /// Held by all that the lane was given for it.
+  struct MicroStep {
+    Batch batch;
+    SegmentRunner::Activations activations;
+  };
+  std::shared_ptr<MicroStep> micro_;
+  std::vector<float> losses_;               // read back
+  std::size_t forwards_ = 0;                // of this step
+  std::optional<DeviceEvent> last_queued_;  // on a GPU: behind the last work given to it
+  std::vector<std::byte*> gradient_slot_;   // [unit], null where none is open
+  std::vector<ReducedGradient> reduced_;    // [unit], after the last micro-step
+  std::size_t reductions_open_ = 0;
+  Event no_reduction_open_;
+  std::exception_ptr reduction_failure_;
+  Exposure exposure_;
+  Update expected_;                       // of this step
+  std::size_t backwards_ = 0;             // begun in this step
+  bool ahead_ = false;                    // updates of this step begin ahead of its verdict
+  std::vector<UpdateStep> ahead_steps_;   // [group] of these
+  std::vector<UpdateStep> update_steps_;  // [group] of the updates issued last
+  std::vector<std::uint64_t> deadlines_;  // [unit] of its update: its first visit in a forward
+  std::vector<float> whole_;              // of whole_of()
+
+  // Plan-order counters that never restart.
+  std::vector<std::uint64_t> gradient_ticket_;  // [gradient pool] first of the step in flight
+  LineOrders reduction_order_ = {};
+  std::uint64_t version_ = 0;
+};
+
+}  // namespace tandem

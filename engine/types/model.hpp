@@ -1,0 +1,198 @@
+// engine/types/model.hpp — what the engine knows of a model: units of parameters, and segments that
+// use them in order.
+//
+// A *unit* is a list of parameters that lie in one flat block: it is gathered, reduced and updated
+// as one. A *segment* is a plain function of weights and activations (embedding, one block, head).
+// Segments run in order; the border between two of them is one activation tensor, detached, so the
+// engine drives each segment's backward itself. A weight may be used by several segments (tied
+// embeddings): its unit is then gathered for each of them. Invariant: the last segment returns the
+// scalar loss; every other one returns an activation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "actors/kernels/dtype.hpp"
+
+namespace tandem {
+
+/// What segments keep of texts, so that they can be continued without running them again: one
+/// tensor for each segment, its own, undefined at the start. Engine::logits() moves `position` on.
+struct TextMemory {
+  std::int64_t position = 0;  // tokens of each row that were there before
+  std::vector<at::Tensor> segments;
+};
+
+/// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels
+/// int64 [B, T] with -100 where nothing is to be learnt (not shifted: position t's label is token
+/// t; the loss head shifts).
+struct Batch {
+  at::Tensor inputs;
+  at::Tensor labels;
+  std::int64_t tokens = -1;  // without padding, for the metrics; -1: all of inputs
+  // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
+  // it does not depend on how many ranks share the work; -1: not in training.
+  std::int64_t number = -1;
+  /// Only for logits: inputs continue the rows that are in it, and those of the last position are
+  /// the answer.
+  std::shared_ptr<TextMemory> memory = nullptr;
+};
+
+struct ParameterSpec {
+  std::string name;  // as in the Hugging Face checkpoint
+  std::vector<std::int64_t> shape;
+  std::size_t group = 0;  // of InitializeArgs::parameter_groups
+  bool frozen = false;    // keeps its value; without gradient and optimizer state
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+};
+
+struct UnitSpec {
+  std::string name;
+  std::vector<ParameterSpec> parameters;
+  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a border
+  /// of the optimizer's blocks.
+  std::int64_t experts = 1;
+  /// Above 1: ranks hold different experts. The first `world / parts` ranks hold the first part of
+  /// the runs, and so on; ranks at the same place of their parts form an exchange group. A segment
+  /// then sees the runs of its own part, as often as there are parts: run j * (experts / parts) + e
+  /// is the part's expert e, with the gradient of what was exchanged with the group's rank j.
+  /// Gradients of all ranks are added in rank order, as if every rank had all experts.
+  std::int64_t parts = 1;
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+  /// All of its parameters are: then nothing of it is reduced or updated.
+  [[nodiscard]] bool frozen() const noexcept;
+};
+
+/// A parameter as a segment sees it during one visit. Compute lane only.
+///
+/// `value` is a leaf that requires grad; its storage is valid only while the unit is bound (inside
+/// Segment::forward and inside that segment's backward). Two ways to hand over its gradient, and
+/// both may be mixed in one segment:
+///  - plain ATen ops: autograd accumulates into value.grad(), the engine moves it into the gradient
+///  block afterwards;
+///  - a custom autograd function writes straight into `grad` (same shape and dtype as value) and
+///  returns an undefined
+///    tensor for it: overwrite while !grad_written, add once it is set (tied weights), and set
+///    grad_written.
+struct Weight {
+  at::Tensor value;
+  at::Tensor grad;  // bound only during backward, and never in a frozen unit
+  bool grad_written = false;
+  bool wants_grad = true;  // false: write nothing, `grad` has no memory
+};
+
+/// How segments reach the other ranks of their exchange group (UnitSpec::parts). Compute lane.
+class RankExchange {
+ public:
+  virtual ~RankExchange() = default;
+  [[nodiscard]] virtual std::int64_t ranks() const noexcept = 0;
+  /// Piece i of `from` goes to the group's rank i, and what that one has for this rank becomes
+  /// piece i of `into`; both are ranks() pieces of host memory, apart. Blocks until then. All ranks
+  /// of the group call it at the same place of their segments, with pieces of the same size. Throws
+  /// Error(kPeer) when one of them is lost.
+  virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) = 0;
+};
+
+/// What the last segment is asked for.
+enum class HeadOutput : std::uint8_t { kLoss, kLogits };
+
+struct SegmentContext {
+  const Batch& batch;
+  std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
+  HeadOutput head_output = HeadOutput::kLoss;
+  RankExchange* exchange = nullptr;  // null: the model has no unit of several parts
+  std::int64_t begin = 0;            // positions before the batch's, of Batch::memory
+  at::Tensor* memory = nullptr;      // the segment's part of it; null: there is none
+};
+
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  /// Forward of the segment under the caller's grad mode. The first segment gets an undefined
+  /// `input` and reads context.batch.inputs; the last one returns the mean loss over the labels
+  /// that are not -100 (scalar, fp32), or with HeadOutput::kLogits the logits fp32 [B, T, V], [B,
+  /// 1, V] with a memory. Must not keep references to weights or context past its backward.
+  virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
+};
+
+struct WeightRef {
+  std::size_t unit = 0;       // index into Model::units
+  std::size_t parameter = 0;  // index into that unit's parameters
+};
+
+/// What a segment's forward costs a device: for simulated devices, whose time follows from it; no
+/// result does.
+struct SegmentCost {
+  bool looks_up = false;             // it reads rows of its weights and multiplies with none
+  std::int64_t idle_weights = 0;     // elements that a token is not multiplied with (other experts)
+  std::int64_t attention_width = 0;  // heads times their size; 0: no attention
+  std::int64_t attention_window = 0;  // keys that a position sees; 0: all
+  /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
+  std::function<double(bool is_backward)> seconds = {};
+};
+
+/// A micro-batch as far as memory goes.
+struct BatchShape {
+  std::int64_t rows = 1;    // of one rank
+  std::int64_t length = 1;  // tokens of a row; 1 where there are none
+  DType type = DType::kF32;
+  int threads = 1;           // of the compute lane
+  bool accelerator = false;  // computed there: kernels need no packed copies in host memory
+
+  [[nodiscard]] std::int64_t tokens() const noexcept { return rows * length; }
+};
+
+/// Bytes of activations of one segment, for the memory plan.
+struct ActivationBytes {
+  std::int64_t output = 0;    // the border to the next segment
+  std::int64_t kept = 0;      // from forward to backward, without input and output
+  std::int64_t forward = 0;   // beyond those at the peak of forward
+  std::int64_t backward = 0;  // the same in backward, the output's gradient included
+  std::int64_t scratch = 0;   // of the kernels: grows to the largest of all segments, and stays
+  std::int64_t spare = 0;     // sum over its blocks of kept_by_malloc()
+  bool loss = false;          // counted as the loss's, not as activations
+};
+
+/// A freed block that malloc keeps for later, as it does on the compute lane: what is larger than a
+/// piece of a thread's arena is mapped by itself and given back.
+constexpr std::int64_t kept_by_malloc(std::int64_t block_bytes) noexcept {
+  return block_bytes < (std::int64_t{64} << 20) ? block_bytes : 0;
+}
+
+struct SegmentSpec {
+  std::string name;
+  std::vector<WeightRef> weights;
+  // null in a description (models/causal_lm.hpp): for plans alone
+  std::shared_ptr<const Segment> run;
+  std::function<ActivationBytes(const BatchShape&)> activations;  // empty: not known
+  SegmentCost cost;
+  /// Its operations are too small to be shared: the lane computes it alone, which also keeps the
+  /// bits of operations whose sums depend on the number of threads.
+  bool one_thread = false;
+};
+
+/// The units a segment uses, each once, ascending.
+[[nodiscard]] std::vector<std::size_t> units_of(const SegmentSpec& segment);
+
+/// Fills out[0, end-begin) with the elements [begin, end) (row-major, fp32) of a parameter's
+/// initial value. Called from pool threads, several at once for different parameters; each rank
+/// asks only for what it owns.
+using ParameterSource = std::function<void(const ParameterSpec& parameter, std::int64_t begin,
+                                           std::int64_t end, float* out)>;
+
+struct Model {
+  std::vector<UnitSpec> units;
+  std::vector<SegmentSpec> segments;
+  ParameterSource source;
+};
+
+}  // namespace tandem

@@ -1,0 +1,92 @@
+// engine/types/options.hpp — how the engine runs, beside what the DeepSpeed config says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "actors/kernels/state_layout.hpp"
+#include "engine/types/sim_spec.hpp"
+#include "engine/types/state_place.hpp"
+
+namespace tandem {
+
+struct Gpu;
+
+/// What may run at the same time. A scheduling choice only: losses and weights are the same bits at
+/// every setting.
+enum class Overlap : std::uint8_t {
+  kOff,   // nothing: every gather, reduction and update is awaited where it is issued
+  kComm,  // gathers run ahead of compute, reductions behind it; updates end with the step
+  // also the optimizer: a unit's update runs under the next forward, which awaits only the unit it
+  // needs
+  kOffload,
+  kFull,  // and under the backward of its own step, ahead of the verdict (Speculate)
+};
+
+std::string_view name_of(Overlap overlap);
+
+/// Where segments run, and where slots and whole blocks lie. Losses and weights are the same bits
+/// on the first two; a GPU rounds in its own way.
+enum class DeviceKind : std::uint8_t {
+  kCpu,
+  // a simulated accelerator in real time: ATen's CPU kernels, and the time that the described
+  // device would take
+  kSim,
+  kCuda,  // a GPU
+};
+
+std::string_view name_of(DeviceKind device);
+
+/// Whether updates begin ahead of the verdict on the gradients (norm, finite), at Overlap::kFull.
+enum class Speculate : std::uint8_t {
+  // Beside an accelerator, while few of the last verdicts would have undone them. Where the CPU
+  // computes, its cores are
+  // busy during backward, and there is nothing to gain from updates that cost more memory traffic.
+  kAuto,
+  kOn,
+  kOff,
+};
+
+std::string_view name_of(Speculate speculate);
+
+struct EngineOptions {
+  DeviceKind device = DeviceKind::kCpu;
+  SimSpec sim;  // the device described, for kSim
+  // For kCuda; empty: one of this machine's (gpu.hpp).
+  std::function<std::shared_ptr<Gpu>(int local_rank)> open_gpu;
+  Overlap overlap = Overlap::kFull;
+  Speculate speculate = Speculate::kAuto;
+  // Units that may be updated ahead of the verdict, each with a second copy of its state; 0: all
+  // that a quarter of the free memory holds.
+  int inflight_buckets = 0;
+  // This share of the steps, drawn from their numbers, is updated twice although the verdict is
+  // good: for measuring what that costs, and showing that it changes no bit.
+  double forced_misses = 0;
+  StateLayout state_layout = StateLayout::kFp32;  // of master weights and moments
+  Placement placement = Placement::kAuto;         // on an accelerator; the CPU has its state itself
+  // Share of the optimizer's bytes on the host; absent: the config's.
+  std::optional<double> offload_ratio;
+  // [unit], chosen already (plan_placement); empty: by the two above.
+  std::vector<StatePlace> places;
+  bool activation_checkpointing = false;
+  int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
+  int compute_threads = 0;    // 0: all usable cores
+  int optimizer_threads = 0;  // 0: from cpuadam_cores_perc and the usable cores
+  // Bind lane, optimizer, links and loop to the CPUs that the core plan gives them.
+  bool pin_cores = false;
+  // This many steps with a non-finite gradient in a row end the run (exit code 5).
+  int max_skipped_steps = 20;
+};
+
+/// Throws user_error for a name that --optimizer_state does not know.
+[[nodiscard]] StateLayout state_layout_of(std::string_view name);
+
+/// Whether any step may begin updates ahead of its verdict.
+[[nodiscard]] bool may_speculate(const EngineOptions& options);
+
+}  // namespace tandem

@@ -1,0 +1,73 @@
+// engine/types/step_result.hpp — what a step tells its caller.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+/// What became of a step's gradients.
+enum class StepOutcome : std::uint8_t {
+  kCommit,    // applied
+  kRollback,  // applied after an update made ahead of the verdict was undone
+  kSkip,      // a gradient was not finite: nothing changed
+};
+
+constexpr std::string_view name_of(StepOutcome outcome) noexcept {
+  switch (outcome) {
+    case StepOutcome::kCommit:
+      return "commit";
+    case StepOutcome::kRollback:
+      return "rollback";
+    case StepOutcome::kSkip:
+      return "skip";
+  }
+  return "";
+}
+
+/// The global L2 norm before clipping, or the first parameter with an element that is not finite.
+struct GlobalNorm {
+  double value = 0;
+  std::string bad_parameter;  // empty: all finite
+
+  [[nodiscard]] bool finite() const noexcept { return bad_parameter.empty(); }
+};
+
+struct Verdict {
+  StepOutcome outcome = StepOutcome::kCommit;
+  GlobalNorm norm;
+  bool speculated = false;  // updates had begun ahead of it
+};
+
+/// Time the compute lane stood still, by what it waited for (s), and how busy each resource was
+/// meanwhile (s).
+struct Exposure {
+  double optimizer_s = 0;
+  double gather_s = 0;
+  double reduce_s = 0;
+  double data_s = 0;
+  double compute_busy_s = 0;
+  double optimizer_busy_s = 0;  // of the busiest reading: pool time over its threads
+  double link_busy_s = 0;
+  double to_device_busy_s = 0;  // of the links between host and device
+  double to_host_busy_s = 0;
+};
+
+struct StepResult {
+  std::int64_t step = 0;  // 1-based global step
+  double loss = 0;        // mean over all ranks and micro-batches
+  double learning_rate = 0;
+  double loss_scale = 1;  // of this step's gradients
+  Verdict verdict;
+  std::int64_t tokens = 0;  // without padding where the loader knows it, all ranks
+  std::int64_t sequences = 0;
+  std::int64_t sequence_length = 0;  // of the longest micro-batch, padding included
+  bool stop_asked = false;           // by any rank, before it finished this step
+  double step_time_s = 0;
+  double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
+  Exposure exposure;
+  std::int64_t peak_device_bytes = 0;  // of this rank's device, so far
+};
+
+}  // namespace tandem

@@ -1,0 +1,64 @@
+// examples/support/metrics_writer.hpp — a run's metrics on disk and on the terminal: metrics.jsonl,
+// summary.json, resolved_config.json, TensorBoard events, console lines, progress bar. One rank
+// writes (the others are silent); one thread at a time. Invariant: every file holds whole lines or
+// records at any moment, however the run ends; summary.json and resolved_config.json appear
+// complete or not at all.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/metrics/event_writer.hpp"
+#include "engine/metrics/line_file.hpp"
+#include "engine/metrics/step_metrics.hpp"
+#include "engine/metrics/summary.hpp"
+#include "examples/support/console.hpp"
+
+namespace tandem {
+
+struct MetricsOptions {
+  std::string output_dir;         // made when it is not there
+  std::int64_t total_steps = 0;   // for the bar and its ETA; 0: unknown
+  std::int64_t log_interval = 1;  // 0: no lines of our own, the trainer writes its own by note()
+  std::int64_t warmup_steps = 0;  // left out of the summary's figures
+  bool tensorboard = true;
+  bool append = false;  // resume: go on in the metrics.jsonl that is there
+  ProgressMode progress = ProgressMode::kAuto;
+  // of a rank that is not the first: takes the figures, writes and prints nothing
+  bool silent = false;
+};
+
+class MetricsWriter {
+ public:
+  /// Opens the files. Throws user_error when the directory cannot be made or written.
+  explicit MetricsWriter(MetricsOptions options);
+
+  /// Writes one step everywhere. Throws Error (exit code 1) when the disk is full; what was written
+  /// before stays whole.
+  void write(const StepMetrics& metrics);
+
+  /// A line among the console lines (above the bar, where there is one).
+  void note(std::string_view line);
+
+  void write_resolved_config(std::string_view json) const;
+
+  /// The figures measured so far, for the caller to complete and hand to finish().
+  [[nodiscard]] RunSummary summary() const { return builder_.summary(); }
+
+  /// Ends the bar, flushes TensorBoard, writes summary.json.
+  void finish(const RunSummary& summary);
+
+  [[nodiscard]] const std::string& output_dir() const noexcept { return options_.output_dir; }
+
+ private:
+  MetricsOptions options_;
+  SummaryBuilder builder_;
+  Console console_;
+  std::optional<LineFile> jsonl_;
+  std::unique_ptr<EventWriter> events_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,29 @@
+// examples/support/program.hpp — what every program of the project does around its work: flags,
+// errors, exit codes.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace tandem {
+
+/// "tandem 0.1.0" without the name.
+[[nodiscard]] const char* version() noexcept;
+
+/// Runs `body` and returns its exit code. An Error becomes "error: <text>" on stderr and its exit
+/// code, any other exception exit code 1. A failure is also written to the file
+/// TORCHELASTIC_ERROR_FILE names, as torchrun expects it.
+int guarded_main(const std::function<int()>& body);
+
+/// Parses the command line. Returns the exit code when the program has nothing more to do (--help,
+/// --version), nothing when it should go on. An unknown flag is a user_error that names the nearest
+/// known one, whatever else is missing. `app` gets a --version flag when it has none.
+[[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc,
+                                                    const char* const* argv);
+
+}  // namespace tandem

@@ -1,0 +1,155 @@
+#include "models/data/alpaca.hpp"
+
+#include <algorithm>
+
+#include "models/io/file.hpp"
+#include "models/io/json.hpp"
+#include "models/io/tokenizer/byte_level.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::string_view kWhere = "dataset";
+constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
+constexpr std::string_view kAdvice = "every record needs the strings instruction, input and output";
+
+JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
+  return {.where = std::string(kWhere),
+          .file = line > 0 ? fmt::format("{}:{}", path.string(), line) : path.string(),
+          .advice = std::string(kAdvice)};
+}
+
+AlpacaRecord read_record(const JsonValue& value) {
+  return {.instruction = std::string(value.at("instruction").string()),
+          .input = std::string(value.at("input").string()),
+          .output = std::string(value.at("output").string())};
+}
+
+std::vector<AlpacaRecord> read_json(const std::filesystem::path& path, const std::string& text) {
+  const JsonDocument document = JsonDocument::parse(text, origin(path, 0));
+  const JsonValue root = document.root();
+  std::vector<AlpacaRecord> records;
+  for (const simdjson::dom::element item : root.array()) {
+    try {
+      records.push_back(read_record(root.child(item, records.size())));
+    } catch (const Error&) {
+      // Said again with the line, whose search is worth its time only in an error.
+      const JsonOrigin place = origin(path, json_line_of_item(text, records.size()));
+      (void)read_record(JsonValue(item, &place, fmt::format("record {}", records.size() + 1)));
+      throw;
+    }
+  }
+  return records;
+}
+
+std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path,
+                                          std::string_view text) {
+  std::vector<AlpacaRecord> records;
+  std::size_t line = 0;
+  while (!text.empty()) {
+    ++line;
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view row = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (row.find_first_not_of(" \t\r") != std::string_view::npos) {
+      const JsonDocument document = JsonDocument::parse(row, origin(path, line));
+      records.push_back(read_record(document.root()));
+    }
+  }
+  return records;
+}
+
+/// Python's str.strip() leaves nothing of it.
+bool is_blank(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (!is_white_space(c) && !(c >= 0x1C && c <= 0x1F)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double percentage) {
+  if (!(percentage > 0 && percentage <= 100)) {
+    throw user_error(kWhere, "dataset_percentage is {}; give a number above 0 and up to 100",
+                     percentage);
+  }
+  const std::string extension = path.extension().string();
+  if (extension != ".json" && extension != ".jsonl") {
+    throw user_error(kWhere, "{} is neither .json nor .jsonl; give a file of instruction records",
+                     path.string());
+  }
+  const std::string text = read_file(path, kWhere, kMostDatasetBytes);
+  if (is_valid_utf8(text) && is_blank(text)) {
+    throw user_error(kWhere, "{} is empty; give at least one record", path.string());
+  }
+  auto records = extension == ".json" ? read_json(path, text) : read_json_lines(path, text);
+  const std::size_t all = records.size();
+  const auto kept = static_cast<std::size_t>(static_cast<double>(all) * percentage / 100.0);
+  if (kept == 0) {
+    throw user_error(kWhere, "{} has {} records, {} % of them is none; give at least one record",
+                     path.string(), all, percentage);
+  }
+  records.resize(std::min(kept, all));
+  return records;
+}
+
+std::string alpaca_question(const AlpacaRecord& record) {
+  std::string text = "### Instruction:\n" + record.instruction + "\n\n";
+  if (!is_blank(record.input)) {
+    text += "### Input:\n" + record.input + "\n\n";
+  }
+  return text + "### Response:\n";
+}
+
+std::string alpaca_text(const AlpacaRecord& record) {
+  return alpaca_question(record) + record.output;
+}
+
+std::int32_t padding_id(const Tokenizer& tokenizer) {
+  const auto id = tokenizer.pad_id() ? tokenizer.pad_id() : tokenizer.eos_id();
+  if (!id) {
+    throw user_error(
+        "tokenizer",
+        "tokenizer_config.json names neither pad_token nor eos_token; add one of them");
+  }
+  return *id;
+}
+
+TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int64_t max_length) {
+  const auto length = static_cast<std::size_t>(max_length);
+  const auto suffix = tokenizer.suffix();
+  if (max_length < 1 || tokenizer.prefix().size() + suffix.size() > length) {
+    throw user_error(kWhere, "max_length is {}, the tokenizer alone adds {} tokens; raise it",
+                     max_length, tokenizer.prefix().size() + suffix.size());
+  }
+  TokenRow row;
+  row.input_ids = tokenizer.encode(text, true);
+  if (row.input_ids.size() > length) {
+    row.input_ids.resize(length);
+    std::copy(suffix.begin(), suffix.end(),
+              row.input_ids.end() - static_cast<std::ptrdiff_t>(suffix.size()));
+  }
+  row.tokens = static_cast<std::int64_t>(row.input_ids.size());
+  row.labels.assign(row.input_ids.begin(), row.input_ids.end());
+  row.labels.resize(length, kIgnoredLabel);
+  row.input_ids.resize(length, padding_id(tokenizer));
+  return row;
+}
+
+std::vector<TokenRow> make_rows(const Tokenizer& tokenizer,
+                                const std::vector<AlpacaRecord>& records, std::int64_t max_length) {
+  std::vector<TokenRow> rows;
+  rows.reserve(records.size());
+  for (const AlpacaRecord& record : records) {
+    rows.push_back(make_row(tokenizer, alpaca_text(record), max_length));
+  }
+  return rows;
+}
+
+}  // namespace tandem

@@ -1,0 +1,131 @@
+#include "models/io/tokenizer/added_tokens.hpp"
+
+#include <algorithm>
+
+#include <utf8proc.h>
+
+#include "models/io/tokenizer/byte_level.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+/// What \w means in Unicode: letters, marks, decimal digits, letter numbers, connectors, joiners.
+bool is_word_character(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return c == 0x200C || c == 0x200D;
+  }
+}
+
+std::size_t start_of_last_character(std::string_view text) {
+  std::size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+    --at;
+  }
+  return at;
+}
+
+bool ends_with_word(std::string_view text) {
+  std::size_t at = text.empty() ? 0 : start_of_last_character(text);
+  return !text.empty() && is_word_character(next_code_point(text, at));
+}
+
+bool starts_with_word(std::string_view text) {
+  std::size_t at = 0;
+  return !text.empty() && is_word_character(next_code_point(text, at));
+}
+
+std::size_t begin_of_trailing_space(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t start = start_of_last_character(text);
+    std::size_t at = start;
+    if (!is_white_space(next_code_point(text, at))) {
+      break;
+    }
+    text = text.substr(0, start);
+  }
+  return text.size();
+}
+
+std::size_t length_of_leading_space(std::string_view text) {
+  std::size_t length = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    if (!is_white_space(next_code_point(text, at))) {
+      break;
+    }
+    length = at;
+  }
+  return length;
+}
+
+}  // namespace
+
+void AddedTokenMatcher::add(const AddedToken& token) {
+  TANDEM_CHECK(!token.content.empty(), "an added token has text");
+  auto& bucket = by_first_byte_[static_cast<unsigned char>(token.content.front())];
+  std::erase_if(bucket, [&](std::uint32_t i) { return tokens_[i].content == token.content; });
+  bucket.push_back(static_cast<std::uint32_t>(tokens_.size()));
+  tokens_.push_back(token);
+  std::sort(bucket.begin(), bucket.end(), [&](std::uint32_t a, std::uint32_t b) {
+    // equal lengths exclude each other
+    return tokens_[a].content.size() > tokens_[b].content.size();
+  });
+}
+
+const AddedToken* AddedTokenMatcher::match_at(std::string_view text,
+                                              std::size_t at) const noexcept {
+  for (const std::uint32_t i : by_first_byte_[static_cast<unsigned char>(text[at])]) {
+    if (text.compare(at, tokens_[i].content.size(), tokens_[i].content) == 0) {
+      return &tokens_[i];
+    }
+  }
+  return nullptr;
+}
+
+void AddedTokenMatcher::split(std::string_view text, std::vector<Part>& parts) const {
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
+    const AddedToken* token = match_at(text, at);
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    std::size_t begin = at;
+    std::size_t end = at + token->content.size();
+    at = end;
+    if (token->single_word &&
+        (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) {
+      continue;
+    }
+    if (token->lstrip) {
+      begin = std::max(begin_of_trailing_space(text.substr(0, begin)), done);
+    }
+    if (token->rstrip) {
+      end += length_of_leading_space(text.substr(end));
+    }
+    if (begin > done) {
+      parts.push_back({text.substr(done, begin - done), -1});
+    }
+    parts.push_back({text.substr(begin, end - begin), token->id});
+    done = end;
+    at = std::max(at, done);
+  }
+  if (done < text.size()) {
+    parts.push_back({text.substr(done), -1});
+  }
+}
+
+}  // namespace tandem

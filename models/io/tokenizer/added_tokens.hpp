@@ -1,0 +1,48 @@
+// models/io/tokenizer/added_tokens.hpp — tokens that are cut out of the text before BPE sees it
+// ("<|endoftext|>").
+//
+// The rules are those of Hugging Face's AddedVocabulary: leftmost match first, of those the
+// longest; tokens that are not `normalized` are looked for in the raw text, the others in the
+// normalized rest.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+struct AddedToken {
+  std::string content;
+  std::int32_t id = 0;
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // and behind it
+  bool normalized = false;
+  bool special = false;  // left out by decode(skip_special_tokens)
+};
+
+class AddedTokenMatcher {
+ public:
+  struct Part {
+    std::string_view text;
+    std::int32_t id = -1;  // of the token; -1: ordinary text
+  };
+
+  /// Empty contents are not allowed; of two equal contents the later one counts.
+  void add(const AddedToken& token);
+  /// Cuts valid UTF-8 text into ordinary parts and tokens, in order; parts are never empty, except
+  /// for tokens.
+  void split(std::string_view text, std::vector<Part>& parts) const;
+  [[nodiscard]] bool empty() const noexcept { return tokens_.empty(); }
+
+ private:
+  [[nodiscard]] const AddedToken* match_at(std::string_view text, std::size_t at) const noexcept;
+
+  std::vector<AddedToken> tokens_;
+  std::array<std::vector<std::uint32_t>, 256> by_first_byte_;  // longest first
+};
+
+}  // namespace tandem

@@ -1,0 +1,75 @@
+// models/io/tokenizer/tokenizer.hpp — text to token ids and back: BPE as a Hugging Face
+// tokenizer.json describes it, byte-level or of characters with bytes to fall back on
+// (sentencepiece's, of Phi-3-mini and Llama 2).
+//
+// Agrees with the `tokenizers` library id for id (tests compare). What a file asks for beyond that
+// (other models, normalizers, pre-tokenizers) is an error, never an approximation.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+class Tokenizer {
+ public:
+  /// Reads tokenizer.json of the folder, and tokenizer_config.json and special_tokens_map.json
+  /// where they exist. Error: a file is missing or malformed (names file, place and value), or asks
+  /// for something that is not supported.
+  static Tokenizer load(const std::filesystem::path& folder);
+  /// From text; `file` is what errors call it. No pad/eos/bos tokens are known then.
+  static Tokenizer parse(std::string_view tokenizer_json, std::string_view file);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// Ids of valid UTF-8 text (Error otherwise). `add_special_tokens` adds what the file's
+  /// post-processor adds (BOS, EOS); special tokens that are spelled out in the text become their
+  /// ids in any case. Any thread, several at once.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
+                                                 bool add_special_tokens = false) const;
+  /// Text of the ids; ids the tokenizer does not know are left out, bytes that are not UTF-8 become
+  /// U+FFFD. Any thread.
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
+                                   bool skip_special_tokens = false) const;
+
+  /// Id of a token by its spelling ("<|endoftext|>", "\u0120the"), if there is one.
+  [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
+  /// Highest id + 1: a model needs at least this many embeddings.
+  [[nodiscard]] std::int64_t vocab_size() const noexcept;
+
+  /// From tokenizer_config.json.
+  [[nodiscard]] std::optional<std::int32_t> pad_id() const noexcept;
+  [[nodiscard]] std::optional<std::int32_t> eos_id() const noexcept;
+  [[nodiscard]] std::optional<std::int32_t> bos_id() const noexcept;
+  [[nodiscard]] std::optional<std::int64_t> model_max_length() const noexcept;
+
+  /// What add_special_tokens puts before and behind the text.
+  [[nodiscard]] std::span<const std::int32_t> prefix() const noexcept;
+  [[nodiscard]] std::span<const std::int32_t> suffix() const noexcept;
+
+ private:
+  struct Impl;
+  friend class TokenizerLoader;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+struct HfConfig;
+
+/// Error if the tokenizer has ids that the model has no embedding for.
+void check_tokenizer_fits(const Tokenizer& tokenizer, const HfConfig& config);
+
+/// Copies the tokenizer's files (tokenizer.json, tokenizer_config.json, special_tokens_map.json,
+/// vocab.json, merges.txt, chat_template.jinja, those that are there) beside a saved model, each
+/// atomically.
+void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace tandem

@@ -1,0 +1,127 @@
+// models/io/tokenizer/tokenizer_impl.hpp — what a loaded tokenizer consists of. Only tokenizer*.cpp
+// include it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "models/io/tokenizer/added_tokens.hpp"
+#include "models/io/tokenizer/bpe.hpp"
+#include "models/io/tokenizer/pre_tokenizer.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
+
+namespace tandem {
+
+enum class UnicodeForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
+/// `text` in the form, by utf8proc. `text` must be valid UTF-8.
+std::string normalize(std::string_view text, UnicodeForm form);
+
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const noexcept {
+    return std::hash<std::string_view>{}(text);
+  }
+};
+template <class T>
+using StringMap = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
+
+/// The normalizer's steps: a Unicode form, something in front of the text, one text for another.
+struct PrependStep {
+  std::string text;
+};
+struct ReplaceStep {
+  std::string from, to;
+};
+using NormalizerStep = std::variant<UnicodeForm, PrependStep, ReplaceStep>;
+
+/// The pre-tokenizer's steps: cut, put a space before every piece that does not begin with one, or
+/// write spaces as a mark and (in front of every piece, or of the one that begins the text) put it.
+struct PrefixSpace {};
+struct MetaspaceStep {
+  enum class Prepend : std::uint8_t { kAlways, kFirst, kNever };
+  std::string mark;
+  Prepend prepend = Prepend::kAlways;
+  bool split = true;  // before every mark
+};
+using PreTokenizerStep = std::variant<SplitStep, PrefixSpace, MetaspaceStep>;
+
+struct Tokenizer::Impl {
+  std::string file;  // for errors while encoding
+
+  // Model. Tokens by id; gaps have known = false. A deque: growing leaves the strings where they
+  // are.
+  struct Token {
+    std::string spelled;
+    std::string bytes;
+    bool known = false;
+    bool special = false;
+    bool is_byte = false;  // "<0x0A>", without ByteLevel
+  };
+  std::deque<Token> tokens;
+  std::unordered_map<std::string_view, std::int32_t> id_of;  // keys point into tokens
+  bool byte_level = true;  // the vocabulary spells bytes; else characters, as sentencepiece does
+  bool byte_fallback = false;                // then bytes ("<0x0A>") for characters without a token
+  std::array<std::int32_t, 256> byte_ids{};  // -1: no such token
+  bool strips_first_space = false;           // of a decoded text
+  MergeTable merges;
+  bool ignore_merges = false;
+  StringMap<std::int32_t> id_of_bytes;  // only with ignore_merges
+  std::optional<std::int32_t> unknown_id;
+  bool fuse_unknown = false;
+
+  std::vector<NormalizerStep> normalizer;
+  bool keeps_ascii = true;  // the normalizer does
+  std::vector<PreTokenizerStep> steps;
+  AddedTokenMatcher raw_tokens;         // looked for in the text as it is
+  AddedTokenMatcher normalized_tokens;  // looked for after normalization
+  std::vector<std::int32_t> prefix;
+  std::vector<std::int32_t> suffix;
+
+  std::optional<std::int32_t> pad_id;
+  std::optional<std::int32_t> eos_id;
+  std::optional<std::int32_t> bos_id;
+  std::optional<std::int64_t> model_max_length;
+
+  /// Room for one thread's encoding: taken from the list and put back.
+  struct Scratch {
+    Matcher matcher;
+    BpeMerger merger;
+    std::vector<AddedTokenMatcher::Part> parts;
+    std::vector<AddedTokenMatcher::Part> inner_parts;
+    std::vector<std::string_view> pieces;
+    std::vector<std::string_view> spare_pieces;
+    std::deque<std::string> strings;  // pieces that had to be made
+    std::vector<std::int32_t> symbols;
+    StringMap<std::vector<std::int32_t>> word_cache;
+  };
+  std::mutex scratch_mutex;
+  std::vector<std::unique_ptr<Scratch>> free_scratch;
+
+  std::unique_ptr<Scratch> take_scratch();
+  void give_back(std::unique_ptr<Scratch> scratch);
+
+  [[nodiscard]] std::string normalized(std::string_view text) const;
+  /// `first`: the piece begins the text that was given.
+  void encode_text(std::string_view text, bool first, Scratch& scratch,
+                   std::vector<std::int32_t>& ids) const;
+  void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  void merge_word(std::string_view word, Scratch& scratch) const;
+  void bytes_of_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void characters_of_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void apply(const MetaspaceStep& step, bool first, Scratch& scratch) const;
+  /// The text of tokens without ByteLevel: runs of bytes that are no UTF-8 become a replacement
+  /// character each.
+  [[nodiscard]] std::string decoded(std::span<const std::int32_t> ids, bool skip_special) const;
+};
+
+}  // namespace tandem

@@ -1,0 +1,62 @@
+// models/io/tokenizer/tokenizer_load.hpp — the steps of building a Tokenizer. Only tokenizer_*.cpp
+// include it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "models/io/json.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
+#include "models/io/tokenizer/tokenizer_impl.hpp"
+
+namespace tandem {
+
+class TokenizerLoader {
+ public:
+  explicit TokenizerLoader(std::string_view file);
+
+  /// tokenizer.json
+  void read(const JsonValue& root);
+  /// tokenizer_config.json, and special_tokens_map.json for what that does not say.
+  void read_config(const JsonValue& root);
+  /// GPT-2's published files name no end token: its Python class does, and so do we if nothing else
+  /// did.
+  void default_end_token();
+  Tokenizer finish();
+
+ private:
+  using Impl = Tokenizer::Impl;
+
+  /// Whether the vocabulary spells bytes (ByteLevel) or characters (sentencepiece's, with
+  /// byte_fallback).
+  void find_spelling(const JsonValue& root);
+  void read_model(const JsonValue& model);
+  void read_vocabulary(const JsonValue& vocabulary);
+  void read_merges(const JsonValue& merges);
+  static std::pair<std::string_view, std::string_view> halves(const JsonValue& merge);
+  void set_token(std::int32_t id, std::string_view spelled, bool special);
+  void add_token(const JsonValue& token, std::int64_t id);
+  void read_normalizer(const JsonValue& part);
+  void read_pre_tokenizer(const JsonValue& part);
+  void read_metaspace(const JsonValue& part);
+  void read_decoder(const JsonValue& root);
+  static std::string bytes_of_characters(std::string_view spelled, bool& is_byte);
+  void read_split(const JsonValue& part);
+  void add_split(std::string pattern, SplitStep::Keep keep, bool invert);
+  void read_post_processor(const JsonValue& part);
+  void read_template(const JsonValue& part);
+  void wrap(std::vector<std::int32_t> before, const std::vector<std::int32_t>& behind);
+  std::vector<std::int32_t> template_ids(const JsonValue& part, std::string_view name);
+  [[nodiscard]] std::int32_t known_id(const JsonValue& value) const;
+  std::optional<std::int32_t> named_token(const JsonValue& root, std::string_view key) const;
+
+  std::unique_ptr<Impl> impl_;
+  bool byte_level_seen_ = false;  // the pre-tokenizer's step
+};
+
+}  // namespace tandem

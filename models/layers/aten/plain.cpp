@@ -1,0 +1,266 @@
+#include "models/layers/aten/plain.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/grad_mode.h>
+
+#include "models/layers/dropout.hpp"
+#include "models/layers/fused_op.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem::plain {
+namespace {
+
+bool g_always = false;
+
+constexpr std::int64_t kIgnored = -100;
+constexpr std::int64_t kChunkBytes = std::int64_t{256} << 20;  // of fp32 logits
+constexpr std::int64_t kChunkRowsMin = 64;
+
+/// Half-split rotation of the leading elements of each head, in fp32 inside. x: [B, heads, T,
+/// head_dim].
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
+  const std::int64_t half = cosine.size(-1);
+  const at::Tensor wide = x.narrow(-1, 0, 2 * half).to(at::kFloat);
+  const at::Tensor first = wide.narrow(-1, 0, half);
+  const at::Tensor second = wide.narrow(-1, half, half);
+  const at::Tensor turned =
+      at::cat({first * cosine - second * sine, second * cosine + first * sine}, -1)
+          .to(x.scalar_type());
+  return 2 * half == x.size(-1)
+             ? turned
+             : at::cat({turned, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
+}
+
+constexpr std::int64_t kQueryRows = 1024;  // whose scores are taken at a time
+
+/// weights: [B, heads, count, keys], of the queries and keys from these on, of texts of `length`.
+at::Tensor dropped_weights(const at::Tensor& weights, const DropMask& drop, std::int64_t length,
+                           std::int64_t from, std::int64_t first) {
+  if (drop.empty()) {
+    return weights;
+  }
+  const auto numbers = weights.options().dtype(at::kLong).requires_grad(false);
+  const at::Tensor heads = at::arange(weights.size(0) * weights.size(1), numbers) * length;
+  const at::Tensor queries = at::arange(from, from + weights.size(2), numbers);
+  return dropped(weights, drop, heads.unsqueeze(1) + queries, first);
+}
+
+/// Attention row block by row block, for what scaled_dot_product_attention cannot say: windows,
+/// sinks, dropout by our masks, and queries that begin later than the keys. q: [B, heads, rows, D],
+/// of the last positions; k, v: [B, kv_heads, T, D].
+at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               std::int64_t window, const at::Tensor& sinks, const DropMask& drop) {
+  const std::int64_t rows = q.size(2);
+  const std::int64_t begin = k.size(2) - rows;
+  const std::int64_t group = q.size(1) / k.size(1);
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  const auto positions = q.options().dtype(at::kLong);
+  std::vector<at::Tensor> blocks;
+  for (std::int64_t from = 0; from < rows; from += kQueryRows) {
+    const std::int64_t count = std::min(kQueryRows, rows - from);
+    const std::int64_t first =
+        window > 0 ? std::max<std::int64_t>(0, begin + from - window + 1) : 0;
+    const std::int64_t keys = begin + from + count - first;
+    // [B, kv_heads, group * count, D]: a group's queries are rows of one product.
+    const at::Tensor queries =
+        q.narrow(2, from, count).reshape({q.size(0), k.size(1), group * count, q.size(3)});
+    at::Tensor scores = at::matmul(queries, k.narrow(2, first, keys).transpose(2, 3))
+                            .reshape({q.size(0), q.size(1), count, keys})
+                            .to(at::kFloat) *
+                        scale;
+    const at::Tensor ahead = at::arange(first, first + keys, positions) -
+                             at::arange(begin + from, begin + from + count, positions).unsqueeze(1);
+    at::Tensor hidden = ahead.gt(0);
+    if (window > 0) {
+      hidden = hidden.logical_or(ahead.le(-window));
+    }
+    scores = scores.masked_fill(hidden, -INFINITY);
+    if (sinks.defined()) {
+      scores = at::cat(
+          {scores, sinks.to(at::kFloat).view({1, -1, 1, 1}).expand({q.size(0), -1, count, 1})}, -1);
+    }
+    const at::Tensor weights = dropped_weights(
+        at::softmax(scores, -1).narrow(-1, 0, keys).to(v.scalar_type()), drop, rows, from, first);
+    blocks.push_back(at::matmul(weights.reshape({q.size(0), k.size(1), group * count, keys}),
+                                v.narrow(2, first, keys))
+                         .reshape({q.size(0), q.size(1), count, q.size(3)}));
+  }
+  return blocks.size() == 1 ? blocks.front() : at::cat(blocks, 2);
+}
+
+/// From the rows behind the norm to the mean loss. A chunk's logits become their gradient, and from
+/// it at once the chunk's share of dh and dW; so the backward only scales. How many rows have a
+/// label is known on the device alone.
+class ChunkedLoss final : public FusedOp {
+ public:
+  ChunkedLoss(at::Tensor labels, Weight& weight) : labels_(std::move(labels)), weight_(weight) {}
+
+  Tensors forward(const Tensors& inputs, bool keep) override {
+    const at::Tensor& h = inputs[0];  // [rows, H]
+    const at::Tensor w = weight_.value.detach();
+    const std::int64_t most = loss_chunk_rows(w.size(0));
+    const at::Tensor count = labels_.ne(kIgnored).sum().to(at::kFloat).clamp_min(1);
+    const bool late = h.scalar_type() == at::kHalf;  // fp16: the loss scale has to come first
+    const at::Tensor scale = late ? at::full_like(count, 1.0 / 16) : count.reciprocal();
+    late_ = late ? 16 / count : at::Tensor();
+    at::Tensor sum = at::zeros_like(count);
+    if (keep) {
+      dh_ = at::empty_like(h);
+      dw_ = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+    }
+    for (std::int64_t begin = 0; begin < h.size(0); begin += most) {
+      const std::int64_t rows = std::min(most, h.size(0) - begin);
+      sum = sum + chunk(h.narrow(0, begin, rows), begin, w, scale, keep);
+    }
+    return {(sum / count).reshape({})};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    const at::Tensor& given = gradients[0];
+    const at::Tensor scale = late_.defined() ? given * late_ : given;
+    if (weight_.wants_grad) {
+      const at::Tensor dw = std::exchange(dw_, at::Tensor()).mul_(scale);
+      if (weight_.grad_written) {
+        weight_.grad.add_(dw);
+      } else {
+        weight_.grad.copy_(dw);
+      }
+      weight_.grad_written = true;
+    }
+    return {(dh_ * scale).to(dh_.scalar_type())};
+  }
+
+ private:
+  /// The sum of the rows' losses.
+  at::Tensor chunk(const at::Tensor& h, std::int64_t begin, const at::Tensor& w,
+                   const at::Tensor& scale, bool keep) const {
+    const at::Tensor labels = labels_.narrow(0, begin, h.size(0));
+    const at::Tensor logits = at::mm(h, w.t()).to(at::kFloat);
+    const at::Tensor log_p = at::log_softmax(logits, 1);
+    const auto [sum, weight] =
+        at::nll_loss_forward(log_p, labels, {}, at::Reduction::Sum, kIgnored);
+    if (keep) {
+      const at::Tensor of_log_p =
+          at::nll_loss_backward(scale, log_p, labels, {}, at::Reduction::Sum, kIgnored, weight);
+      const at::Tensor gradient =
+          at::_log_softmax_backward_data(of_log_p, log_p, 1, at::kFloat).to(h.scalar_type());
+      dh_.narrow(0, begin, h.size(0)).copy_(at::mm(gradient, w));
+      dw_.add_(at::mm(gradient.t(), h));
+    }
+    return sum;
+  }
+
+  at::Tensor labels_;
+  Weight& weight_;
+  at::Tensor late_, dh_, dw_;
+};
+
+}  // namespace
+
+std::int64_t attention_block_rows() noexcept { return kQueryRows; }
+
+std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept {
+  return std::max(kChunkRowsMin, kChunkBytes / (4 * vocabulary));
+}
+
+bool takes(std::span<Weight* const> weights) {
+  return g_always || (!weights.empty() && !weights.front()->value.is_cpu());
+}
+
+void take_always(bool always) noexcept { g_always = always; }
+
+at::Tensor norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
+                const at::Tensor& bias) {
+  const std::int64_t width = x.size(-1);
+  return kind == NormKind::kRms ? at::rms_norm(x, {width}, weight, eps)
+                                : at::layer_norm(x, {width}, weight, bias, eps);
+}
+
+at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
+                  std::span<Weight* const> biases, bool input_major) {
+  TANDEM_CHECK(biases.empty() || biases.size() == weights.size(), "each matrix has its bias");
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const at::Tensor& w = weights[i]->value;
+    parts.push_back(
+        at::linear(x, input_major ? w.t() : w, biases.empty() ? at::Tensor() : biases[i]->value));
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
+}
+
+at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
+                     const PlainAttentionWeights& weights, const EarlierText& earlier,
+                     const DropMask& drop) {
+  const std::int64_t batch = qkv.size(0) / length;
+  const std::int64_t q_width = shape.heads * shape.head_dim;
+  const std::int64_t total = earlier.begin + length;
+  at::Tensor keys_values = qkv.narrow(1, q_width, 2 * shape.kv_heads * shape.head_dim)
+                               .reshape({batch, length, 2 * shape.kv_heads, shape.head_dim});
+  if (earlier.memory != nullptr) {
+    remember(earlier, qkv, length, shape);
+    keys_values = earlier.memory->narrow(1, 0, total)
+                      .reshape({batch, total, 2 * shape.kv_heads, shape.head_dim});
+  }
+  at::Tensor q = qkv.narrow(1, 0, q_width).reshape({batch, length, shape.heads, shape.head_dim});
+  at::Tensor k = keys_values.narrow(2, 0, shape.kv_heads);
+  const at::Tensor v = keys_values.narrow(2, shape.kv_heads, shape.kv_heads).transpose(1, 2);
+  if (weights.q_norm.defined()) {
+    q = norm(NormKind::kRms, shape.norm_eps, q, weights.q_norm, {});
+    k = norm(NormKind::kRms, shape.norm_eps, k, weights.k_norm, {});
+  }
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
+  if (shape.rotary != nullptr) {
+    const auto [cosine, sine] = shape.rotary->tensors(total, qkv.device());
+    q = rotated(q, cosine.narrow(0, earlier.begin, length), sine.narrow(0, earlier.begin, length));
+    k = rotated(k, cosine, sine);
+  }
+  const bool limited = shape.window > 0 && shape.window < total;
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  const at::Tensor context =
+      limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()
+          ? attention_in_blocks(q, k, v, shape.window, weights.sinks, drop)
+          : at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, scale,
+                                             shape.heads != shape.kv_heads);
+  return context.transpose(1, 2).reshape({batch * length, q_width});
+}
+
+at::Tensor activation(Activation kind, const at::Tensor& x) {
+  if (kind == Activation::kGeluTanh) {
+    return at::gelu(x, "tanh");
+  }
+  const std::int64_t width = x.size(-1) / 2;
+  if (kind == Activation::kClampedSwiGlu) {
+    const at::Tensor pairs = x.reshape({-1, width, 2});
+    const at::Tensor gate = pairs.select(2, 0).clamp_max(kGateLimit);
+    const at::Tensor up = pairs.select(2, 1).clamp(-kGateLimit, kGateLimit);
+    return (up + 1) * (gate * at::sigmoid(gate * kGateSlope));
+  }
+  return at::silu(x.narrow(-1, 0, width)) * x.narrow(-1, width, width);
+}
+
+at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight* positions,
+                     std::optional<std::int64_t> padding, std::int64_t begin) {
+  const at::Tensor rows = at::embedding(table.value, tokens, padding.value_or(-1));
+  return positions == nullptr ? rows : rows + positions->value.narrow(0, begin, tokens.size(1));
+}
+
+at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output) {
+  const std::int64_t length = h.size(1);
+  const at::Tensor asked = h.narrow(1, 0, length - 1).reshape({-1, h.size(2)});
+  const at::Tensor wanted = labels.narrow(1, 1, length - 1).reshape({-1});
+  return run_fused(c10::make_intrusive<ChunkedLoss>(wanted, output), {asked}).front();
+}
+
+at::Tensor logits(const at::Tensor& h, const Weight& output) {
+  const at::NoGradGuard no_grad;
+  return at::linear(h, output.value).to(at::kFloat);
+}
+
+}  // namespace tandem::plain

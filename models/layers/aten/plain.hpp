@@ -1,0 +1,65 @@
+// models/layers/aten/plain.hpp — the layers of a decoder by ATen's operations, for tensors that our
+// CPU kernels do not reach.
+//
+// The same functions as the fused layers, within rounding. Gradients of weights come by plain
+// autograd, except the output matrix's: its logits are taken in chunks and never held as a whole.
+// Nothing here looks at the values of a tensor, so on a GPU the host runs ahead. Compute lane.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/types/model.hpp"
+#include "models/kernels/activation.hpp"
+#include "models/kernels/norm.hpp"
+#include "models/layers/attention.hpp"
+
+namespace tandem::plain {
+
+/// Whether a segment with these weights has to take this way.
+[[nodiscard]] bool takes(std::span<Weight* const> weights);
+/// Every segment does from now on, or only where it has to: so that both ways can be compared on
+/// the CPU.
+void take_always(bool always) noexcept;
+
+/// `bias`: LayerNorm's. Over the last dimension.
+[[nodiscard]] at::Tensor norm(NormKind kind, double eps, const at::Tensor& x,
+                              const at::Tensor& weight, const at::Tensor& bias);
+
+/// x W^T + b for each part of W and b, side by side along the output; [in, out] matrices if
+/// `input_major`.
+[[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
+                                std::span<Weight* const> biases, bool input_major);
+
+/// As causal_attention(). Each of the weights may be undefined.
+struct PlainAttentionWeights {
+  at::Tensor q_norm, k_norm, sinks;
+};
+[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t length,
+                                   const AttentionShape& shape,
+                                   const PlainAttentionWeights& weights,
+                                   const EarlierText& earlier = {}, const DropMask& drop = {});
+
+[[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
+
+/// As embedding(). A token outside the table is not found here: the device faults.
+[[nodiscard]] at::Tensor embedding(const at::Tensor& tokens, const Weight& table,
+                                   const Weight* positions, std::optional<std::int64_t> padding,
+                                   std::int64_t begin = 0);
+
+/// h: [B, T, H] behind the final norm; as loss_head() from there on.
+[[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);
+
+/// Queries whose scores are held at a time where windows, sinks or dropout ask for that.
+[[nodiscard]] std::int64_t attention_block_rows() noexcept;
+
+/// Tokens whose logits are held at a time.
+[[nodiscard]] std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept;
+
+/// Logits fp32 [B, T, V]. No autograd.
+[[nodiscard]] at::Tensor logits(const at::Tensor& h, const Weight& output);
+
+}  // namespace tandem::plain

@@ -1,0 +1,28 @@
+// models/layers/aten/plain_experts.hpp — experts by ATen's operations, for tensors that our CPU
+// kernels do not reach.
+//
+// The host looks at no value: shapes follow from the number of tokens alone. Each expert's rows are
+// padded to whole blocks of rows, a block is multiplied with its expert's matrix, and there are as
+// many blocks as could be needed at most.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/types/model.hpp"
+#include "models/layers/experts.hpp"
+
+namespace tandem::plain {
+
+/// h: [tokens, hidden] behind the norm, logits: [tokens, experts] -> the sum of w_e Expert_e(h),
+/// without a residual; as expert_mixture() from there on. Gradients of the experts' weights go
+/// straight into Weight::grad. Compute lane.
+[[nodiscard]] at::Tensor experts(const at::Tensor& h, const at::Tensor& logits,
+                                 std::span<Weight* const> weights, const ExpertShape& shape);
+
+/// Rows in whole blocks, so many as could be needed for `rows` rows of all experts.
+[[nodiscard]] std::int64_t padded_expert_rows(std::int64_t rows, std::int64_t experts) noexcept;
+
+}  // namespace tandem::plain

@@ -1,0 +1,57 @@
+// models/layers/gemm.hpp — matrix products of tensors, by the library that suits this processor.
+//
+// Invariant: the choice follows from the processor's features alone, so that every run on one
+// machine has the same bits; select_gemm() overrides it (tests, benchmarks). Compute lane only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include "actors/kernels/dtype.hpp"
+
+namespace tandem {
+
+DType dtype_of(const at::Tensor& tensor);  // fp32, bf16 or fp16
+
+enum class GemmProvider : std::uint8_t {
+  kOwn,     // models/kernels/gemm.hpp
+  kAten,    // at::mm: MKL in fp32, oneDNN in bf16
+  kOneDnn,  // oneDNN in fp32 as well, through the dispatcher
+};
+
+/// "auto" (by the processor), "own", "aten" or "onednn" for everything from now on; otherwise
+/// user_error.
+void select_gemm(std::string_view choice);
+/// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
+std::string describe_gemm();
+
+/// What a product whose right operand has so many elements keeps packed, in the memory of the
+/// calling thread, for good: our own kernels do, the libraries do not. For the memory plan; any
+/// thread before the first product.
+[[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
+
+enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };
+
+/// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of
+/// one type; c may be fp32 with 16-bit operands. One stride of a and of b is 1, rows of c and
+/// `from` are contiguous. No autograd.
+void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+              ProductStart start = ProductStart::kZero, const at::Tensor& from = {});
+
+/// The operands of one multiply().
+struct Product {
+  at::Tensor c, a, b;
+  ProductStart start = ProductStart::kZero;
+  at::Tensor from = {};
+};
+
+/// multiply() of each, in one call, so that threads share over small products, too. All are of one
+/// type; none reads what another one writes; extents may be zero (without elements along K, c
+/// becomes its start).
+void multiply_grouped(std::span<const Product> products);
+
+}  // namespace tandem

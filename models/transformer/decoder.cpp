@@ -1,0 +1,160 @@
+#include "models/transformer/decoder.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/layers/aten/plain.hpp"
+#include "models/layers/dropout.hpp"
+#include "models/layers/embedding.hpp"
+#include "models/transformer/loss_head.hpp"
+
+namespace tandem {
+namespace {
+
+class EmbeddingSegment final : public Segment {
+ public:
+  EmbeddingSegment(std::optional<std::int64_t> padding, LayerDropout dropout)
+      : padding_(padding), dropout_(dropout) {}
+
+  at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
+    Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
+    const DropMask mask = dropout_.mask(DropPlace::kEmbedding, context.batch.number);
+    if (plain::takes(context.weights)) {
+      return plain::dropped(plain::embedding(context.batch.inputs, *context.weights[0], positions,
+                                             padding_, context.begin),
+                            mask);
+    }
+    return dropped(
+        embedding(context.batch.inputs, *context.weights[0], positions, padding_, context.begin),
+        {}, mask);
+  }
+
+ private:
+  std::optional<std::int64_t> padding_;
+  LayerDropout dropout_;
+};
+
+/// Weights: the final norm's, then the output matrix.
+class HeadSegment final : public Segment {
+ public:
+  /// `balance`: of the routers, null without.
+  HeadSegment(NormKind norm, double eps, std::shared_ptr<RouterBalance> balance)
+      : norm_(norm), eps_(eps), balance_(std::move(balance)) {}
+
+  at::Tensor forward(const SegmentContext& context, const at::Tensor& all) const override {
+    const at::Tensor out = output(context, all);
+    return balance_ != nullptr && context.head_output == HeadOutput::kLoss ? balance_->added_to(out)
+                                                                           : out;
+  }
+
+ private:
+  [[nodiscard]] at::Tensor output(const SegmentContext& context, const at::Tensor& all) const {
+    const auto weights = context.weights;
+    // Who continues a text asks for what follows its last position.
+    const at::Tensor input = context.memory != nullptr ? all.narrow(1, all.size(1) - 1, 1) : all;
+    if (plain::takes(weights)) {
+      const at::Tensor bias = norm_ == NormKind::kLayer ? weights[1]->value : at::Tensor();
+      const at::Tensor h = plain::norm(norm_, eps_, input, weights[0]->value, bias);
+      return context.head_output == HeadOutput::kLogits
+                 ? plain::logits(h, *weights.back())
+                 : plain::loss(h, context.batch.labels, *weights.back());
+    }
+    Norm norm{norm_, eps_, JoinedWeights(weights.first(1)), {}};
+    if (norm_ == NormKind::kLayer) {
+      norm.bias = JoinedWeights(weights.subspan(1, 1));
+    }
+    JoinedWeights output(weights.last(1));
+    const at::Tensor x = input.contiguous();
+    return context.head_output == HeadOutput::kLogits
+               ? logits_head(x, norm, output)
+               : loss_head(x, context.batch.labels, std::move(norm), std::move(output));
+  }
+
+  NormKind norm_;
+  double eps_;
+  std::shared_ptr<RouterBalance> balance_;
+};
+
+/// All parameters of the units from `first` on.
+std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
+  std::vector<WeightRef> refs;
+  for (std::size_t unit = first; unit < model.units.size(); ++unit) {
+    for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      refs.push_back({unit, i});
+    }
+  }
+  return refs;
+}
+
+}  // namespace
+
+Model make_decoder(const DecoderSpec& spec) {
+  Model model;
+  const ExpertShape& experts = spec.block.experts;
+  const auto balance = spec.router_loss > 0
+                           ? std::make_shared<RouterBalance>(spec.router_loss, experts.count,
+                                                             experts.per_token, spec.layers)
+                           : nullptr;
+  const std::int64_t hidden = spec.block.hidden;
+  UnitSpec embedding{"embedding", {{spec.embedding, {spec.vocabulary, hidden}}}};
+  if (!spec.positions.empty()) {
+    embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
+  }
+  model.units.push_back(std::move(embedding));
+  // Dropout's gradient is a border's, beside the one that it comes from.
+  const auto border = [hidden,
+                       drops = spec.block.dropout.rates.embedding > 0](const BatchShape& batch) {
+    const std::int64_t bytes =
+        batch.tokens() * hidden * static_cast<std::int64_t>(bytes_of(batch.type));
+    return ActivationBytes{.output = bytes, .backward = drops ? 2 * bytes : 0};
+  };
+  model.segments.push_back({"embedding",
+                            all_from(model, 0),
+                            std::make_shared<EmbeddingSegment>(spec.padding, spec.block.dropout),
+                            border,
+                            {.looks_up = true}});
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    const BlockNames names = spec.block_names(layer);
+    BlockShape shape = shape_of_layer(spec.block, names);
+    shape.dropout.layer = layer;
+    shape.balance = balance;
+    shape.attention.window =
+        spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
+    const std::size_t first = model.units.size();
+    std::ranges::move(block_units(fmt::format("block {}", layer), shape, names, spec.leaf),
+                      std::back_inserter(model.units));
+    model.segments.push_back(
+        {model.units[first].name,
+         all_from(model, first),
+         block_segment(shape, names),
+         [shape](const BatchShape& batch) { return block_activations(shape, batch); },
+         {.idle_weights = shape.experts.idle_elements(shape.hidden),
+          .attention_width = shape.attention.heads * shape.attention.head_dim,
+          .attention_window = shape.attention.window}});
+  }
+  UnitSpec head{"head", {}};
+  for (const std::string& name : spec.final_norm) {
+    head.parameters.push_back({name, {hidden}});
+  }
+  if (!spec.output.empty()) {
+    head.parameters.push_back({spec.output, {spec.vocabulary, hidden}});
+  }
+  model.units.push_back(std::move(head));
+  std::vector<WeightRef> refs = all_from(model, model.units.size() - 1);
+  if (spec.output.empty()) {
+    refs.push_back({0, 0});
+  }
+  model.segments.push_back(
+      {"head", std::move(refs),
+       std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps, balance),
+       [hidden, vocabulary = spec.vocabulary](const BatchShape& batch) {
+         return loss_head_activations(hidden, vocabulary, batch);
+       }});
+  return model;
+}
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// models/transformer/decoder.hpp — a decoder-only language model put together from its description.
+//
+// Units: embedding, one per block (or more: LeafModule), final norm (with the output matrix where
+// it is its own). Segments: the same; with tied embeddings the head uses the embedding's unit as
+// well.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/types/model.hpp"
+#include "models/transformer/transformer_block.hpp"
+
+namespace tandem {
+
+struct DecoderSpec {
+  std::int64_t vocabulary = 0;
+  std::int64_t layers = 0;
+  BlockShape block;
+  LeafModule leaf = LeafModule::kBlock;
+  std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
+  std::function<BlockNames(std::int64_t layer)> block_names;
+  double router_loss = 0;  // coefficient of the routers' own loss; 0: none
+  std::string embedding;
+  std::string positions;  // learnt positions; empty: none
+  std::int64_t max_positions = 0;
+  std::vector<std::string> final_norm;  // weight[, bias]
+  std::string output;                   // [V, hidden]; empty: tied to the embedding
+  // token whose embedding gets no gradient from the input side
+  std::optional<std::int64_t> padding;
+};
+
+/// Without a source.
+Model make_decoder(const DecoderSpec& spec);
+
+}  // namespace tandem

@@ -1,0 +1,196 @@
+#include "models/transformer/loss_head.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "models/kernels/cross_entropy.hpp"
+#include "models/kernels/embedding.hpp"
+#include "models/kernels/gemm.hpp"
+#include "models/layers/fused_op.hpp"
+#include "models/layers/gemm.hpp"
+#include "models/transformer/plain_memory.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;
+constexpr std::int64_t kChunkBytes = 32 << 20;  // of fp32 logits
+constexpr std::int64_t kChunkRowsMin = 64;
+constexpr std::int64_t kChunkRowsMax = 1024;
+
+/// Rows that have a label, and the labels. The chunks depend on the vocabulary alone.
+struct LabelledRows {
+  std::vector<std::int64_t> rows, labels;
+
+  LabelledRows(const at::Tensor& labels_BT, std::int64_t vocabulary) {
+    const at::Tensor contiguous = labels_BT.contiguous();
+    const auto* label = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
+    const std::int64_t length = contiguous.size(1);
+    for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
+      if (i % length == 0 || label[i] == kIgnored) {
+        continue;
+      }
+      if (label[i] < 0 || label[i] >= vocabulary) {
+        throw user_error("model",
+                         "label {} is outside the vocabulary of {}; labels are token ids "
+                         "or {}",
+                         label[i], vocabulary, kIgnored);
+      }
+      rows.push_back(i - 1);
+      labels.push_back(label[i]);
+    }
+  }
+
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
+};
+
+std::int64_t chunk_rows(std::int64_t vocabulary) {
+  const std::int64_t fitting = kChunkBytes / (4 * vocabulary) / 16 * 16;
+  return std::clamp(fitting, kChunkRowsMin, kChunkRowsMax);
+}
+
+class LossHead final : public FusedOp {
+ public:
+  LossHead(at::Tensor labels, Norm norm, JoinedWeights weight)
+      : labels_(std::move(labels)), norm_(std::move(norm)), weight_(std::move(weight)) {}
+
+  Tensors forward(const Tensors& inputs, bool keep) override {
+    const at::Tensor x = inputs[0].view({-1, inputs[0].size(-1)});
+    const at::Tensor w = weight_.value();
+    const LabelledRows labelled(labels_, w.size(0));
+    index_ = at::empty({labelled.count()}, labels_.options());
+    std::ranges::copy(labelled.rows, index_.data_ptr<std::int64_t>());
+    h_ = norm_.forward(x, index_);
+    if (keep) {
+      x_ = inputs[0].detach();
+      dw_ = at::empty(w.sizes(), w.options().dtype(at::kFloat));
+    }
+    std::vector<double> losses(labelled.rows.size());
+    const std::int64_t rows = std::min(chunk_rows(w.size(0)), labelled.count());
+    const Buffers buffers(rows, w);
+    for (std::int64_t begin = 0; begin < labelled.count(); begin += rows) {
+      run_chunk(labelled, begin, std::min(rows, labelled.count() - begin), w, buffers, keep,
+                losses.data());
+    }
+    double sum = 0;
+    for (const double loss : losses) {
+      sum += loss;
+    }
+    if (!keep) {
+      h_.reset();
+    }
+    const double mean = losses.empty() ? 0.0 : sum / static_cast<double>(losses.size());
+    return {at::full({}, mean, x.options().dtype(at::kFloat))};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    const float scale = gradients[0].item<float>() * (mean_scale(index_.numel()) / chunk_scale());
+    at::Tensor dx = at::zeros_like(x_);
+    if (index_.numel() == 0) {
+      weight_.write_zero_gradient();
+    } else {
+      weight_.write_gradient(static_cast<const float*>(dw_.const_data_ptr()), scale);
+      dw_.reset();
+      if (scale != 1.0F) {
+        scale_in_place(dtype_of(h_), h_.numel(), scale, h_.data_ptr());
+      }
+    }
+    const std::int64_t width = x_.size(-1);
+    norm_.backward(x_.view({-1, width}), h_, {}, dx.view({-1, width}), index_);
+    return {dx};
+  }
+
+ private:
+  /// Logits of a chunk, and their gradient in the weights' type: one memory where the types agree.
+  /// In bf16 the logits stay fp32 where our own kernel multiplies; the libraries give bf16.
+  struct Buffers {
+    at::Tensor logits, gradient;
+
+    Buffers(std::int64_t rows, const at::Tensor& w) {
+      gradient = at::empty({rows, w.size(0)}, w.options());
+      const bool wide = w.scalar_type() == at::kBFloat16 && gemm_bf16_available();
+      logits = wide ? at::empty({rows, w.size(0)}, w.options().dtype(at::kFloat)) : gradient;
+    }
+  };
+
+  static float mean_scale(std::int64_t count) {
+    return count == 0 ? 1.0F : 1.0F / static_cast<float>(count);
+  }
+  /// Factor of the chunks' gradients. That of the mean would push fp16's below its least number;
+  /// there the loss scale, known in backward only, has to come first. 1/16 leaves room for sums
+  /// over tens of thousands of rows.
+  [[nodiscard]] float chunk_scale() const {
+    return h_.scalar_type() == at::kHalf ? 1.0F / 16 : mean_scale(index_.numel());
+  }
+
+  /// Rows [begin, begin + rows) of h_: their losses, dw_ += dlogits^T h, and h_ becomes dh.
+  void run_chunk(const LabelledRows& labelled, std::int64_t begin, std::int64_t rows,
+                 const at::Tensor& w, const Buffers& buffers, bool keep, double* losses) const {
+    const at::Tensor h = h_.narrow(0, begin, rows);
+    const at::Tensor logits = buffers.logits.narrow(0, 0, rows);
+    const at::Tensor gradient = buffers.gradient.narrow(0, 0, rows);
+    multiply(logits, h, w.t());
+    cross_entropy(dtype_of(logits), logits.data_ptr(), dtype_of(gradient),
+                  keep ? gradient.data_ptr() : nullptr, labelled.labels.data() + begin, rows,
+                  w.size(0), chunk_scale(), losses + begin);
+    if (keep) {
+      multiply(dw_, gradient.t(), h, begin == 0 ? ProductStart::kZero : ProductStart::kAccumulate);
+      multiply(h, gradient, w);
+    }
+  }
+
+  at::Tensor labels_;
+  Norm norm_;
+  JoinedWeights weight_;
+  at::Tensor x_, index_, h_, dw_;
+};
+
+}  // namespace
+
+at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
+                     JoinedWeights weight) {
+  TANDEM_CHECK(labels.defined() && labels.dim() == 2 && labels.scalar_type() == at::kLong,
+               "labels are int64 [B, T]");
+  return run_fused(c10::make_intrusive<LossHead>(labels, std::move(norm), std::move(weight)), {x})
+      .front();
+}
+
+ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
+                                      const BatchShape& batch) {
+  if (batch.accelerator) {
+    return plain::loss_memory(hidden, vocabulary, batch);
+  }
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t labelled = std::max<std::int64_t>(0, batch.tokens() - batch.rows);
+  const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
+  const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
+  ActivationBytes bytes{.kept = vocabulary * hidden * 4 + labelled * (hidden * size + 8),
+                        .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
+                        .backward = batch.tokens() * hidden * size,
+                        .loss = true};
+  bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
+  bytes.spare = kept_by_malloc(vocabulary * hidden * 4) + kept_by_malloc(labelled * hidden * size) +
+                kept_by_malloc(bytes.forward);
+  return bytes;
+}
+
+at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeights& weight) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor w = weight.value();
+  const at::Tensor h = norm.forward(x.view({-1, x.size(-1)}));
+  const bool wide = w.scalar_type() == at::kBFloat16 && gemm_bf16_available();
+  at::Tensor logits =
+      at::empty({h.size(0), w.size(0)}, wide ? w.options().dtype(at::kFloat) : w.options());
+  multiply(logits, h, w.t());
+  return logits.to(at::kFloat).view({x.size(0), x.size(1), w.size(0)});
+}
+
+}  // namespace tandem

@@ -1,0 +1,30 @@
+// models/transformer/loss_head.hpp — final norm, output projection and cross-entropy, without ever
+// holding all logits.
+//
+// Tokens are taken in chunks: logits of a chunk, their loss, their gradient in place, and from it
+// at once the chunk's share of dh and dW. So the backward only scales what the forward left. Rows
+// without a label (prompt, padding, last position) are left out from the start and cost nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "models/layers/norm.hpp"
+#include "models/layers/weights.hpp"
+
+namespace tandem {
+
+/// x: [B, T, H], labels: int64 [B, T], -100 where nothing is learnt; position t is asked for label
+/// t + 1. -> mean of the losses, fp32 scalar; 0 when no label is left. Weight: [V, H]. Throws
+/// user_error for a label outside the vocabulary.
+at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
+                     JoinedWeights weight);
+
+/// What the loss of a micro-batch whose every position is a label holds and makes, for the memory
+/// plan.
+ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
+                                      const BatchShape& batch);
+
+/// Logits fp32 [B, T, V]. No autograd.
+at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeights& weight);
+
+}  // namespace tandem

@@ -1,0 +1,22 @@
+// models/transformer/plain_memory.hpp — what the layers of plain.hpp hold on an accelerator, for
+// the memory plan.
+//
+// Counted from what autograd saves of each operation, in the order in which plain.cpp calls them;
+// LibTorch's kernels there are taken to be the fused ones (RMSNorm, attention by blocks). Pure: any
+// thread.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/types/model.hpp"
+#include "models/transformer/transformer_block.hpp"
+
+namespace tandem::plain {
+
+[[nodiscard]] ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch);
+
+/// The head's loss: logits in chunks, the output matrix's gradient in fp32.
+[[nodiscard]] ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary,
+                                          const BatchShape& batch);
+
+}  // namespace tandem::plain

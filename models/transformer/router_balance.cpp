@@ -1,0 +1,121 @@
+#include "models/transformer/router_balance.hpp"
+
+#include <tuple>
+#include <utility>
+
+#include <ATen/Functions.h>
+
+#include "models/layers/fused_op.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;
+
+/// 1 for a token, 0 for padding: [tokens, 1], double.
+at::Tensor tokens_of(const at::Tensor& labels) {
+  const at::Tensor labels_from_here = labels.ne(kIgnored).flip({1}).cumsum(1).flip({1});
+  return labels_from_here.gt(0).to(at::kDouble).reshape({-1, 1});
+}
+
+class Observe final : public FusedOp {
+ public:
+  Observe(const RouterBalance::Rule& rule, RouterBalance::Sums& sums, std::int64_t layer,
+          const at::Tensor& labels)
+      : rule_(rule), sums_(sums), layer_(static_cast<std::size_t>(layer)), labels_(labels) {}
+
+  Tensors forward(const Tensors& inputs, bool keep) override {
+    const at::Tensor logits = inputs[0].detach();
+    const at::Tensor tokens = tokens_of(labels_);
+    const at::Tensor chosen = std::get<1>(at::topk(logits, rule_.per_token, 1));
+    const at::Tensor choices =
+        at::zeros(logits.sizes(), logits.options().dtype(at::kDouble)).scatter_(1, chosen, 1);
+    sums_.choices[layer_] = (choices * tokens).sum(0);
+    sums_.probabilities[layer_] = (probabilities(logits).to(at::kDouble) * tokens).sum(0);
+    sums_.tokens = tokens.sum();
+    if (keep) {
+      logits_ = logits;
+    }
+    return {inputs[1].detach()};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    TANDEM_CHECK(sums_.slopes.defined(), "the head's backward comes first");
+    const at::Tensor p = probabilities(logits_);
+    const at::Tensor dp = tokens_of(labels_).to(at::kFloat) * sums_.slopes;
+    const at::Tensor dlogits = p * (dp - (p * dp).sum(1, /*keepdim=*/true));
+    return {dlogits.to(logits_.scalar_type()), gradients[0]};
+  }
+
+ private:
+  static at::Tensor probabilities(const at::Tensor& logits) {
+    return at::softmax(logits.to(at::kFloat), 1);
+  }
+
+  RouterBalance::Rule rule_;
+  RouterBalance::Sums& sums_;
+  std::size_t layer_;
+  at::Tensor labels_, logits_;
+};
+
+class AddBalance final : public FusedOp {
+ public:
+  AddBalance(const RouterBalance::Rule& rule, RouterBalance::Sums& sums)
+      : rule_(rule), sums_(sums) {}
+
+  Tensors forward(const Tensors& inputs, bool /*keep*/) override {
+    at::Tensor choices;
+    at::Tensor probabilities;
+    std::int64_t layers = 0;
+    for (std::size_t layer = 0; layer < sums_.choices.size(); ++layer) {
+      if (sums_.choices[layer].defined()) {
+        const bool first = layers++ == 0;
+        choices = first ? sums_.choices[layer] : choices + sums_.choices[layer];
+        probabilities =
+            first ? sums_.probabilities[layer] : probabilities + sums_.probabilities[layer];
+      }
+    }
+    TANDEM_CHECK(layers > 0, "a layer with experts was observed");
+    const at::Tensor rows = (sums_.tokens * layers).clamp_min(1);
+    slopes_ = choices * (rule_.coefficient * static_cast<double>(rule_.experts)) / (rows * rows);
+    return {(inputs[0] + (slopes_ * probabilities).sum()).to(at::kFloat)};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    sums_.slopes = (slopes_ * gradients[0]).to(at::kFloat);
+    return {gradients[0]};
+  }
+
+ private:
+  RouterBalance::Rule rule_;
+  RouterBalance::Sums& sums_;
+  at::Tensor slopes_;
+};
+
+}  // namespace
+
+RouterBalance::RouterBalance(double coefficient, std::int64_t experts, std::int64_t per_token,
+                             std::int64_t layers)
+    : rule_{coefficient, experts, per_token, layers} {}
+
+RouterBalance::Sums& RouterBalance::sums_of_this_thread() {
+  const std::scoped_lock lock(mutex_);
+  Sums& sums = sums_[std::this_thread::get_id()];
+  sums.choices.resize(static_cast<std::size_t>(rule_.layers));
+  sums.probabilities.resize(static_cast<std::size_t>(rule_.layers));
+  return sums;
+}
+
+at::Tensor RouterBalance::observe(std::int64_t layer, const at::Tensor& logits,
+                                  const at::Tensor& labels, const at::Tensor& x) {
+  return run_fused(c10::make_intrusive<Observe>(rule_, sums_of_this_thread(), layer, labels),
+                   {logits, x})
+      .front();
+}
+
+at::Tensor RouterBalance::added_to(const at::Tensor& loss) {
+  return run_fused(c10::make_intrusive<AddBalance>(rule_, sums_of_this_thread()), {loss}).front();
+}
+
+}  // namespace tandem

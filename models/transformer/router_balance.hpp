@@ -1,0 +1,60 @@
+// models/transformer/router_balance.hpp — the loss that keeps a model's routers from choosing the
+// same experts for all tokens.
+//
+//   coefficient * experts * sum over e of f_e P_e
+// f_e: how often a token chooses expert e, P_e: its mean probability; both over the tokens of all
+// layers with experts (Switch Transformers, Fedus et al., 2021, as Transformers takes it over a
+// model). Padding, the positions behind a row's last label, is left out. A layer's gradient needs
+// the choices of all layers, and those are known when forward ends. So blocks leave their sums
+// here, the head adds the loss and, in its backward, says how steep it is; the blocks' backward
+// reads that. Recomputation leaves the same sums again. Nothing here looks at a tensor's values.
+// Invariant: the segments of one micro-batch run on one thread, forward and then backward, before
+// those of the next; each thread has sums of its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tandem {
+
+class RouterBalance {
+ public:
+  RouterBalance(double coefficient, std::int64_t experts, std::int64_t per_token,
+                std::int64_t layers);
+
+  /// Returns x, and takes down what the router of `layer` says: logits [tokens, experts] of the
+  /// tokens that `labels` [B, T] belong to. In backward the logits get the gradient of the loss.
+  /// Compute lane.
+  [[nodiscard]] at::Tensor observe(std::int64_t layer, const at::Tensor& logits,
+                                   const at::Tensor& labels, const at::Tensor& x);
+  /// `loss` (scalar, fp32) with this one, when all layers of the micro-batch have been observed.
+  /// Compute lane.
+  [[nodiscard]] at::Tensor added_to(const at::Tensor& loss);
+
+  /// Of one micro-batch; counts in double are exact.
+  struct Sums {
+    std::vector<at::Tensor> choices,
+        probabilities;  // of each layer, [experts]; undefined: a dense one
+    at::Tensor tokens;  // of one layer
+    at::Tensor slopes;  // of the loss along a token's probabilities
+  };
+  struct Rule {
+    double coefficient;
+    std::int64_t experts, per_token, layers;
+  };
+
+ private:
+  Sums& sums_of_this_thread();
+
+  Rule rule_;
+  std::mutex mutex_;
+  std::map<std::thread::id, Sums> sums_;  // of each engine in the process
+};
+
+}  // namespace tandem

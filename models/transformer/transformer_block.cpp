@@ -1,0 +1,355 @@
+#include "models/transformer/transformer_block.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "models/kernels/gemm_blocks.hpp"
+#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/plain_experts.hpp"
+#include "models/layers/gemm.hpp"
+#include "models/layers/linear.hpp"
+#include "models/layers/norm_linear.hpp"
+#include "models/transformer/plain_memory.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+namespace {
+
+enum Group : std::uint8_t {
+  kAttentionNorm,
+  kQkv,
+  kQkvBias,
+  kQkNorm,
+  kSinks,
+  kOut,
+  kOutBias,
+  kMlpNorm,
+  kUp,
+  kUpBias,
+  kDown,
+  kDownBias,
+  kRouter,
+  kExperts,
+  kGroups
+};
+
+std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames& n) {
+  return {&n.attention_norm,
+          &n.qkv,
+          &n.qkv_bias,
+          &n.qk_norm,
+          &n.sinks,
+          &n.attention_out,
+          &n.attention_out_bias,
+          &n.mlp_norm,
+          &n.up,
+          &n.up_bias,
+          &n.down,
+          &n.down_bias,
+          &n.router,
+          &n.experts};
+}
+
+class TransformerBlock final : public Segment {
+ public:
+  TransformerBlock(BlockShape shape, const BlockNames& names) : shape_(std::move(shape)) {
+    std::size_t begin = 0;
+    for (std::size_t g = 0; const auto* group : groups_of(names)) {
+      begins_[g++] = begin;
+      begin += group->size();
+    }
+    begins_[kGroups] = begin;
+    TANDEM_CHECK(!sparse() || shape_.dropout.rates.residual == 0, "experts add all they give");
+  }
+
+  at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
+    TANDEM_CHECK(context.weights.size() == begins_[kGroups], "a block gets its unit's weights");
+    const std::span<Weight* const> w = context.weights;
+    if (plain::takes(w)) {
+      return by_plain_operations(context, input);
+    }
+    const std::int64_t length = input.size(1);
+    const at::Tensor x = input.reshape({-1, input.size(2)});
+
+    const auto [qkv, x1] = norm_linear(x, norm(w, kAttentionNorm), matrix(w, kQkv, kQkvBias));
+    const at::Tensor attended =
+        causal_attention(qkv, length, shape_.attention,
+                         {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
+                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+    const at::Tensor middle =
+        added(mask(context, DropPlace::kAttentionOut), x1, [&](const at::Tensor& residual) {
+          return linear(attended, residual, matrix(w, kOut, kOutBias));
+        });
+
+    if (sparse()) {
+      return expert_mixture(balanced(context, middle), norm(w, kMlpNorm), router(w),
+                            group(w, kExperts), shape_.experts)
+          .view(input.sizes());
+    }
+    const auto [up, x2] = norm_linear(middle, norm(w, kMlpNorm), matrix(w, kUp, kUpBias));
+    const at::Tensor out =
+        added(mask(context, DropPlace::kMlpOut), x2, [&](const at::Tensor& residual) {
+          return activated_linear(shape_.activation, up, residual, matrix(w, kDown, kDownBias));
+        });
+    return out.view(input.sizes());
+  }
+
+ private:
+  [[nodiscard]] at::Tensor by_plain_operations(const SegmentContext& context,
+                                               const at::Tensor& input) const {
+    const std::span<Weight* const> w = context.weights;
+    const at::Tensor x = input.reshape({-1, input.size(2)});
+    const auto linear = [&](const at::Tensor& from, Group weight, Group bias) {
+      return plain::linear(from, group(w, weight), group(w, bias), shape_.input_major);
+    };
+    const auto normed = [&](const at::Tensor& from, Group norm) {
+      return plain::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
+    };
+    const at::Tensor qkv = linear(normed(x, kAttentionNorm), kQkv, kQkvBias);
+    const at::Tensor attended =
+        plain::attention(qkv, input.size(1), shape_.attention,
+                         {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
+                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+    const at::Tensor middle = x + plain::dropped(linear(attended, kOut, kOutBias),
+                                                 mask(context, DropPlace::kAttentionOut));
+    const at::Tensor h = normed(middle, kMlpNorm);
+    if (sparse()) {
+      at::Tensor logits =
+          plain::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
+      if (observed(context)) {
+        logits =
+            shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, logits);
+      }
+      return (middle + plain::experts(h, logits, group(w, kExperts), shape_.experts))
+          .view(input.sizes());
+    }
+    const at::Tensor up = linear(h, kUp, kUpBias);
+    const at::Tensor down = linear(plain::activation(shape_.activation, up), kDown, kDownBias);
+    return (middle + plain::dropped(down, mask(context, DropPlace::kMlpOut))).view(input.sizes());
+  }
+  /// What is dropped there of this micro-batch.
+  [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
+    return shape_.dropout.mask(place, context.batch.number);
+  }
+  /// residual + y, of what the mask leaves of y; `layer` computes y, and adds it by itself to what
+  /// it is given.
+  template <class Layer>
+  static at::Tensor added(const DropMask& mask, const at::Tensor& residual, Layer layer) {
+    return mask.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, mask);
+  }
+  [[nodiscard]] bool observed(const SegmentContext& context) const {
+    return shape_.balance != nullptr && context.head_output == HeadOutput::kLoss;
+  }
+  /// The middle of the block, whose router was observed: that computes its logits once more.
+  [[nodiscard]] at::Tensor balanced(const SegmentContext& context, const at::Tensor& middle) const {
+    if (!observed(context)) {
+      return middle;
+    }
+    const auto [logits, x] =
+        norm_linear(middle, norm(context.weights, kMlpNorm), router(context.weights));
+    return shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, x);
+  }
+  [[nodiscard]] bool sparse() const { return begins_[kRouter] != begins_[kExperts]; }
+  [[nodiscard]] LinearWeights router(std::span<Weight* const> w) const {
+    return {part(w, kRouter, 0), part(w, kRouter, 1), false};
+  }
+  [[nodiscard]] std::span<Weight* const> group(std::span<Weight* const> w, Group which) const {
+    return w.subspan(begins_[which], begins_[which + 1] - begins_[which]);
+  }
+  /// Undefined if the group has no such part.
+  [[nodiscard]] at::Tensor value(std::span<Weight* const> w, Group which, std::size_t part) const {
+    const std::span<Weight* const> all = group(w, which);
+    return part < all.size() ? all[part]->value : at::Tensor();
+  }
+  [[nodiscard]] JoinedWeights joined(std::span<Weight* const> w, Group which) const {
+    return JoinedWeights(group(w, which));
+  }
+  /// One parameter of a group, or nothing if the group does not have it.
+  [[nodiscard]] JoinedWeights part(std::span<Weight* const> w, Group group,
+                                   std::size_t which) const {
+    const std::size_t at = begins_[group] + which;
+    return at < begins_[group + 1] ? JoinedWeights(w.subspan(at, 1)) : JoinedWeights();
+  }
+  [[nodiscard]] Norm norm(std::span<Weight* const> w, Group group) const {
+    return {shape_.norm, shape_.norm_eps, part(w, group, 0), part(w, group, 1)};
+  }
+  [[nodiscard]] LinearWeights matrix(std::span<Weight* const> w, Group weight, Group bias) const {
+    return {joined(w, weight), joined(w, bias), shape_.input_major};
+  }
+
+  BlockShape shape_;
+  std::array<std::size_t, kGroups + 1> begins_{};
+};
+
+/// Working memory of attention's tasks, one per thread, as its kernel asks for it.
+std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch) {
+  constexpr std::int64_t kQueryRows = 64;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t block = a.heads / a.kv_heads * kQueryRows;
+  const std::int64_t keys =
+      a.window > 0 ? std::min(batch.length, a.window + kQueryRows - 1) : batch.length;
+  const std::int64_t scores = block * keys * 4;
+  const std::int64_t weights = size == 2 ? block * keys * size : 0;
+  const std::int64_t rows = (batch.length + 2 * block) * a.head_dim * size;
+  const std::int64_t gradients =
+      scores + 2 * batch.length * a.head_dim * 4 + block * a.head_dim * 4;
+  return batch.threads * (scores + weights + rows + gradients);
+}
+
+/// Elements of the MLP half for each token: kept, at the peaks beyond that, and the blocks that
+/// malloc keeps.
+struct HalfElements {
+  std::int64_t kept, forward, backward;
+  std::vector<std::int64_t> blocks;
+  std::int64_t packed;  // of products, in all threads
+};
+
+HalfElements dense_half(const BlockShape& shape, const BatchShape& batch) {
+  const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
+  // At its peak forward has the activation beside what is kept, backward the activation's gradient
+  // and the output's.
+  return {.kept = up,
+          .forward = std::max(shape.intermediate, shape.hidden),
+          .backward = shape.intermediate + 2 * shape.hidden,
+          .blocks = {up, shape.intermediate},
+          .packed = std::max(shape.hidden * up, batch.tokens() * shape.intermediate)};
+}
+
+HalfElements expert_half(const BlockShape& shape, const BatchShape& batch) {
+  const ExpertShape& e = shape.experts;
+  const std::int64_t up = e.width * inputs_per_output(e.activation);
+  // Rows before the activation, logits, and the routes' four numbers. Beyond them the norm's
+  // result, the rows at the hidden width and the activation; in backward also the gradients of
+  // output and of the norm's result.
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t routes = e.per_token * 4 * 4 / size;
+  // twice an equal one
+  const std::int64_t share = ceil_div(2 * batch.tokens() * e.per_token, e.count);
+  return {
+      .kept = e.per_token * up + (shape.balance != nullptr ? 2 : 1) * e.count + routes,
+      .forward = shape.hidden + e.per_token * (shape.hidden + e.width),
+      .backward = 2 * shape.hidden + e.per_token * shape.hidden +
+                  std::max(shape.hidden, e.per_token * e.width),
+      .blocks = {e.per_token * up, e.per_token * e.width, e.per_token * shape.hidden, shape.hidden},
+      .packed = batch.threads * shape.hidden * std::max(up, share)};
+}
+
+/// Behind the units of the block's rest: into the last one, or as units of their own.
+void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafModule leaf,
+                         std::vector<UnitSpec>& units) {
+  const ExpertShape& e = shape.experts;
+  const std::string block = units.back().name;
+  if (leaf != LeafModule::kBlock) {
+    units.push_back({block + " experts", {}});
+  }
+  units.back().parameters.push_back({names.router[0], {e.count, shape.hidden}});
+  if (names.router.size() > 1) {
+    units.back().parameters.push_back({names.router[1], {e.count}});
+  }
+  const std::vector<ParameterSpec> all = e.parameters(names.experts, shape.hidden);
+  const std::size_t each = all.size() / static_cast<std::size_t>(e.count);
+  const bool apart = leaf == LeafModule::kExpert && e.layout == ExpertLayout::kApart;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (apart && i % each == 0) {
+      units.push_back({fmt::format("{} expert {}", block, i / each), {}});
+    }
+    units.back().parameters.push_back(all[i]);
+  }
+}
+
+}  // namespace
+
+BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
+  shape.attention.sinks = !names.sinks.empty();
+  shape.attention.norms = !names.qk_norm.empty();
+  if (names.router.empty()) {
+    shape.experts = {};
+  }
+  return shape;
+}
+
+ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+  if (batch.accelerator) {
+    return plain::block_memory(shape, batch);
+  }
+  const AttentionShape& a = shape.attention;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  const std::int64_t q = a.heads * a.head_dim;
+  const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
+  const HalfElements half =
+      shape.experts.count > 0 ? expert_half(shape, batch) : dense_half(shape, batch);
+  // Kept: qkv, context with a number per head, the middle of the block, and what the MLP keeps.
+  const std::int64_t kept = qkv + q + shape.hidden + half.kept;
+  ActivationBytes bytes{.output = tokens * shape.hidden * size,
+                        .kept = tokens * (kept * size + a.heads * 4)};
+  bytes.forward = tokens * half.forward * size;
+  // Dropout's gradient lies beside the residual path's.
+  const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
+  bytes.backward = tokens * (half.backward + dropped) * size;
+  std::vector<std::int64_t> widths = {qkv, q, shape.hidden, shape.hidden};
+  widths.insert(widths.end(), half.blocks.begin(), half.blocks.end());
+  for (const std::int64_t width : widths) {
+    bytes.spare += kept_by_malloc(tokens * width * size);
+  }
+  const std::int64_t packed =
+      std::max({shape.hidden * qkv, tokens * std::max(shape.hidden, q), half.packed});
+  bytes.scratch = packed_bytes(batch.type, packed) + attention_scratch(a, batch);
+  return bytes;
+}
+
+std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
+                                  const BlockNames& names, LeafModule leaf) {
+  UnitSpec unit{name, {}};
+  const AttentionShape& a = shape.attention;
+  const std::int64_t q = a.heads * a.head_dim;
+  const std::int64_t kv = a.kv_heads * a.head_dim;
+  const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
+  const auto vectors = [&](const std::vector<std::string>& group,
+                           const std::vector<std::int64_t>& extents) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      unit.parameters.push_back({group[i], {extents.size() == 1 ? extents[0] : extents[i]}});
+    }
+  };
+  const auto matrices = [&](const std::vector<std::string>& group,
+                            const std::vector<std::int64_t>& outs, std::int64_t in) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      unit.parameters.push_back(
+          {group[i], shape.input_major ? std::vector{in, outs[i]} : std::vector{outs[i], in}});
+    }
+  };
+  // Joined by the family already, or here.
+  const std::vector<std::int64_t> qkv_rows =
+      names.qkv.size() == 1 ? std::vector{q + 2 * kv} : std::vector{q, kv, kv};
+  const std::vector<std::int64_t> up_rows =
+      names.up.size() == 1 ? std::vector{up} : std::vector{up / 2, up / 2};
+  TANDEM_CHECK(!shape.input_major || (names.qkv.size() == 1 && names.up.size() == 1),
+               "[in, out] matrices can't be joined along their output");
+  vectors(names.attention_norm, {shape.hidden});
+  matrices(names.qkv, qkv_rows, shape.hidden);
+  vectors(names.qkv_bias, qkv_rows);
+  vectors(names.qk_norm, {a.head_dim});
+  vectors(names.sinks, {a.heads});
+  matrices(names.attention_out, {shape.hidden}, q);
+  vectors(names.attention_out_bias, {shape.hidden});
+  vectors(names.mlp_norm, {shape.hidden});
+  matrices(names.up, up_rows, shape.hidden);
+  vectors(names.up_bias, up_rows);
+  matrices(names.down, {shape.hidden}, shape.intermediate);
+  vectors(names.down_bias, {shape.hidden});
+  std::vector<UnitSpec> units = {std::move(unit)};
+  if (!names.router.empty()) {
+    append_expert_units(shape, names, leaf, units);
+  }
+  return units;
+}
+
+std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names) {
+  return std::make_shared<TransformerBlock>(shape, names);
+}
+
+}  // namespace tandem

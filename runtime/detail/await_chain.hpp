@@ -1,0 +1,27 @@
+// runtime/detail/await_chain.hpp — what a suspended task is waiting for, from its root down to the
+// leaf, in one line.
+//
+//   reader (runtime/actor.hpp:128, 3.002 s) <- parse (app/reader.cpp:40, 2.100 s) <- [completion]
+// Each with the line of its last co_await and how long ago that was, by the loop's clock; a task
+// that has not run yet says so. Thread rule: of the loop's thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/clock.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+[[nodiscard]] std::string describe_await_chain(const TaskPromiseBase& root, TimePoint now);
+/// The task at the chain's end: the one that is suspended in something that is no task.
+[[nodiscard]] const TaskPromiseBase& await_leaf(const TaskPromiseBase& root) noexcept;
+
+namespace detail {
+/// "parse" from "Task<> app::(anonymous namespace)::parse(Reader *, int)"; "lambda" from a
+/// lambda's.
+[[nodiscard]] std::string short_function_name(std::string_view function);
+}  // namespace detail
+
+}  // namespace tandem

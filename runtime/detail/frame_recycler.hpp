@@ -1,0 +1,96 @@
+// runtime/detail/frame_recycler.hpp — free lists for coroutine frames, by size class, one set per
+// event loop.
+//
+// A frame is taken from, and given back to, the recycler of the loop that runs on this thread;
+// without one it comes from malloc. Every block is a malloc'd block of its class, so it does not
+// matter where it was taken when it is given back. In sanitizer builds nothing is reused, and in
+// debug builds a freed frame is overwritten: a dangling use shows at once. Thread rule: of the
+// loop's thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "runtime/util/build.hpp"
+
+namespace tandem {
+
+class FrameRecycler;
+namespace detail {
+extern constinit thread_local FrameRecycler* t_recycler;
+}
+
+class FrameRecycler {
+ public:
+  FrameRecycler() noexcept = default;
+  ~FrameRecycler();
+  FrameRecycler(const FrameRecycler&) = delete;
+  FrameRecycler& operator=(const FrameRecycler&) = delete;
+
+  /// The recycler that frames of this thread use from now on (null: malloc); returns the one
+  /// before.
+  static FrameRecycler* install(FrameRecycler* recycler) noexcept {
+    return std::exchange(detail::t_recycler, recycler);
+  }
+
+  /// For the promise types' operator new and delete. Inline: a frame's size is a constant where
+  /// these are called, so that a call of a coroutine costs one look at a free list and no function
+  /// call.
+  static void* allocate(std::size_t bytes) {
+    const std::size_t index = (bytes + kGranule - 1) / kGranule;
+    if constexpr (kReuse) {
+      if (FrameRecycler* recycler = detail::t_recycler; recycler != nullptr && index <= kClasses)
+          [[likely]] {
+        List& list = recycler->lists_[index];
+        if (Block* block = list.head; block != nullptr) [[likely]] {
+          list.head = block->next;
+          --list.count;
+          return block;
+        }
+      }
+    }
+    return allocate_new(kReuse ? index * kGranule : bytes);
+  }
+  static void deallocate(void* block, std::size_t bytes) noexcept {
+    if constexpr (kReuse) {
+      if constexpr (kDebugChecks) {
+        std::memset(block, 0xDD, bytes);
+      }
+      const std::size_t index = (bytes + kGranule - 1) / kGranule;
+      if (FrameRecycler* recycler = detail::t_recycler; recycler != nullptr && index <= kClasses)
+          [[likely]] {
+        List& list = recycler->lists_[index];
+        if (list.count < kKeptPerClass) [[likely]] {
+          list.head = std::construct_at(static_cast<Block*>(block), list.head);
+          ++list.count;
+          return;
+        }
+      }
+    }
+    std::free(block);
+  }
+
+ private:
+  static constexpr bool kReuse = !kAddressSanitizer && !kThreadSanitizer;
+  static constexpr std::size_t kGranule = 64;
+  static constexpr std::size_t kClasses = 64;          // up to 4 KiB; larger frames go to malloc
+  static constexpr std::size_t kKeptPerClass = 16384;  // blocks; what is beyond goes back to malloc
+
+  struct Block {
+    Block* next;
+  };
+  struct List {
+    Block* head = nullptr;
+    std::size_t count = 0;
+  };
+
+  static void* allocate_new(std::size_t bytes);
+
+  std::array<List, kClasses + 1> lists_{};
+};
+
+}  // namespace tandem

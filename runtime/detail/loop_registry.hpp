@@ -1,0 +1,26 @@
+// runtime/detail/loop_registry.hpp — what a loop knows of those that live on it: scopes, mailboxes,
+// and who taps the mail.
+//
+// Intrusive lists, of the loop's thread (or of the owner's while the loop does not run). Internal.
+#pragma once
+
+#include "runtime/detail/root_task.hpp"
+
+namespace tandem {
+
+class MailTap;
+class Scope;
+
+namespace detail {
+
+class Mailbox;
+
+struct LoopRegistry {
+  Mailbox* first_mailbox = nullptr;  // those that are open, newest first
+  MailTap* mail_tap = nullptr;
+  Scope* first_scope = nullptr;            // newest first
+  RootTask::promise_type* main = nullptr;  // of the run() under way
+};
+
+}  // namespace detail
+}  // namespace tandem

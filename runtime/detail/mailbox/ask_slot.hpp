@@ -1,0 +1,85 @@
+// runtime/detail/mailbox/ask_slot.hpp — the asking coroutine's side of an ask: where the answer
+// lands, and what else may end the wait.
+//
+// Lives in the asker's frame. Whatever comes first (answer, deadline, stop) takes the slot out of
+// the loop's AskTable, so that whatever comes later finds nothing. Thread rule: of the asker's
+// loop. Internal.
+#pragma once
+
+#include "runtime/detail/mailbox/ask_table.hpp"
+#include "runtime/detail/root_task.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/stop_token.hpp"
+#include "runtime/util/outcome.hpp"
+#include "runtime/util/planted.hpp"
+
+namespace tandem::detail {
+
+struct AskSlotBase {
+  enum class End : unsigned char { kNone, kAnswered, kDeadline, kStopped };
+
+  AskSlotBase() noexcept : timer(*this), callback(*this) {}
+  ~AskSlotBase() {
+    TANDEM_DCHECK(key.generation == 0 || end != End::kNone, "an ask was destroyed in flight");
+  }
+
+  /// Enters the table of the current loop, with the coroutine to resume.
+  template <class Promise>
+  void begin(std::coroutine_handle<Promise> coroutine) {
+    loop = &EventLoop::current();
+    resume.set(coroutine);
+    key = loop->asks().add(*this);
+  }
+  void limit(TimePoint deadline) { loop->arm(timer, deadline); }
+  void stop_with(StopToken token) noexcept { token.link(callback); }
+
+  /// The slot is out of the table: nothing else may end it, and the coroutine goes on.
+  void finish(End how) noexcept {
+    end = how;
+    if (!planted(Bug::kTimerNotDisarmed) || how != End::kAnswered) {
+      loop->disarm(timer);
+    }
+    callback.unlink();
+    loop->post(resume);
+  }
+
+  struct Timer : TimerOp {
+    explicit Timer(AskSlotBase& owner) noexcept
+        : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).slot.give_up(End::kDeadline); }),
+          slot(owner) {}
+    AskSlotBase& slot;
+  };
+  struct Callback : StopCallback {
+    explicit Callback(AskSlotBase& owner) noexcept
+        : StopCallback([](StopCallback& self) noexcept {
+            static_cast<Callback&>(self).slot.give_up(End::kStopped);
+          }),
+          slot(owner) {}
+    AskSlotBase& slot;
+  };
+
+  void give_up(End how) noexcept {
+    if (loop->asks().take(key) != nullptr) {
+      if (leave_line != nullptr) {
+        leave_line(*this);
+      }
+      finish(how);
+    }
+  }
+
+  EventLoop* loop = nullptr;
+  ResumeOp resume;
+  AskKey key;
+  End end = End::kNone;
+  Timer timer;
+  Callback callback;
+  // if the request may still wait for a credit
+  void (*leave_line)(AskSlotBase&) noexcept = nullptr;
+};
+
+template <class Reply>
+struct AskSlot : AskSlotBase {
+  Outcome<Reply> outcome;
+};
+
+}  // namespace tandem::detail

@@ -1,0 +1,338 @@
+#include "runtime/detail/mailbox/mailbox.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/mail_tap.hpp"
+
+namespace tandem {
+
+ActorClosed::ActorClosed(const char* actor)
+    : Error(ExitCode::kFailure, fmt::format("[actor] {} does not take messages any more", actor)) {}
+
+MailboxFull::MailboxFull(const char* message, const char* actor, std::uint64_t waiting)
+    : Error(ExitCode::kFailure, fmt::format("[actor] {} was refused by {}: {} messages wait there, "
+                                            "as many as it takes; send fewer, or later",
+                                            message, actor, waiting)) {}
+
+MessageDropped::MessageDropped(const char* message, const char* actor)
+    : Error(ExitCode::kFailure, fmt::format("[actor] {} was dropped by {}, whose mailbox was full "
+                                            "and takes newer messages first; ask again",
+                                            message, actor)) {}
+
+namespace detail {
+
+std::exception_ptr actor_closed_error(const char* actor) noexcept {
+  return std::make_exception_ptr(ActorClosed(actor));
+}
+
+std::exception_ptr message_dropped_error(const char* request, const char* actor) noexcept {
+  return std::make_exception_ptr(MessageDropped(request, actor));
+}
+
+std::exception_ptr reply_dropped_error(const char* request) noexcept {
+  return std::make_exception_ptr(
+      failure(ExitCode::kFailure, "actor", "{} was dropped without an answer", request));
+}
+
+namespace {
+constinit thread_local Mailbox* t_inherited = nullptr;
+}
+
+Mailbox::Inheritance::Inheritance(Mailbox* mailbox) noexcept { t_inherited = mailbox; }
+Mailbox::Inheritance::~Inheritance() { t_inherited = nullptr; }
+
+Mailbox* Mailbox::make_or_inherit(const char* name, const MailboxOptions& options,
+                                  const Rules& rules, bool& inherited) {
+  Mailbox* mailbox = std::exchange(t_inherited, nullptr);
+  inherited = mailbox != nullptr;
+  return inherited ? mailbox : new Mailbox(name, options, rules);
+}
+
+void Mailbox::release() noexcept {
+  // acq_rel: what others did with the mailbox is done before it goes.
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    delete this;
+  }
+}
+
+Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& rules)
+    : name_(name), rules_(rules), measuring_(options.measure), credits_(options.credits) {
+  TANDEM_CHECK(options.credits > 0, "a mailbox has room for one message at least");
+  if (rules_.when_full == WhenFull::kCoalesce) {
+    candidates_.reserve(2 * credits());
+  }
+  update_diverted();
+}
+
+void Mailbox::deliver_control(Mail& mail) noexcept {
+  if (reserve_control()) {
+    deliver(mail);
+  } else {
+    mail.bounce(mail, name_, Bounced::kClosed);
+  }
+}
+
+void Mailbox::arrive(Op& op) noexcept {
+  auto& mail = static_cast<Mail&>(op);
+  mail.target->enqueue(mail);
+}
+
+bool Mailbox::reserve_control() noexcept {
+  std::uint64_t sent = control_sent_.load(std::memory_order_relaxed);
+  do {
+    if ((sent & kClosedBit) != 0) {
+      return false;
+    }
+  } while (!control_sent_.compare_exchange_weak(sent, sent + 1, std::memory_order_relaxed));
+  return true;
+}
+
+void Mailbox::note(Mail& mail, SenderShare* share) const noexcept {
+  if (share != nullptr && !mail.control) {
+    share->add_reference();
+    mail.share = share;
+    mail.noted = true;
+  }
+  if (measuring_.load(std::memory_order_relaxed)) {
+    mail.sent_ns = now_ns();
+    mail.noted = true;
+  }
+}
+
+Mail* Mailbox::take_and_look() noexcept {
+  Op* op = control_.pop();
+  if (op != nullptr) {
+    ++control_taken_;
+  } else {
+    op = queue_.pop();
+  }
+  if (op == nullptr) {
+    return nullptr;
+  }
+  Mail& mail = static_cast<Mail&>(*op);
+  settle_taken(mail);
+  return &mail;
+}
+
+void Mailbox::settle_taken(Mail& mail) noexcept {
+  if (mail.sent_ns != 0) {
+    const std::int64_t waited_ns = std::max<std::int64_t>(now_ns() - mail.sent_ns, 0);
+    const auto add = [](auto& counter, auto by) {
+      counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+    };
+    add(counters_.waited, 1U);
+    add(counters_.waited_total_ns, waited_ns);
+    if (waited_ns > counters_.waited_max_ns.load(std::memory_order_relaxed)) {
+      counters_.waited_max_ns.store(waited_ns, std::memory_order_relaxed);
+    }
+  }
+  if (!mail.control) {
+    give_back(std::exchange(mail.share, nullptr));
+  }
+}
+
+MailboxMetrics Mailbox::metrics() const noexcept {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  return {.depth = depth(),
+          .depth_max = counters_.depth_max.load(kRelaxed),
+          .waited = counters_.waited.load(kRelaxed),
+          .waited_total = Duration(counters_.waited_total_ns.load(kRelaxed)),
+          .waited_max = Duration(counters_.waited_max_ns.load(kRelaxed)),
+          .rejected = rejected_.load(kRelaxed),
+          .dropped = counters_.dropped.load(kRelaxed),
+          .coalesced = counters_.coalesced.load(kRelaxed)};
+}
+
+void Mailbox::measure(bool on) noexcept {
+  measuring_.store(on, std::memory_order_relaxed);
+  update_diverted();
+}
+
+std::int64_t Mailbox::now_ns() const noexcept {
+  const EventLoop* loop = loop_.load(std::memory_order_acquire);
+  // 0 says "not measured": before the start there is no clock, and a manual clock may stand at 0.
+  return loop != nullptr ? std::max<std::int64_t>(loop->now().time_since_epoch().count(), 1) : 0;
+}
+
+void Mailbox::close() noexcept {
+  credits_.close();
+  bounce_line();
+  while (planted(Bug::kDroppedOnClose) && !queue_.empty()) {
+    bounce_accepted(static_cast<Mail&>(*queue_.pop()), Bounced::kClosed);
+  }
+  if (drained()) {
+    wake_actor();
+  }
+}
+
+void Mailbox::stop() noexcept {
+  stopped_ = true;
+  close();
+}
+
+bool Mailbox::seal() noexcept {
+  std::uint64_t taken = control_taken_;
+  return stopped_ || control_sent_.compare_exchange_strong(taken, taken | kClosedBit,
+                                                           std::memory_order_relaxed);
+}
+
+void Mailbox::halt() noexcept {
+  stopped_ = true;
+  wake_actor();
+}
+
+void Mailbox::end() noexcept {
+  credits_.close();
+  control_sent_.fetch_or(kClosedBit, std::memory_order_relaxed);
+  ended_ = true;
+  update_diverted();
+  leave_loop();
+  bounce_line();
+  for (OpQueue<Op>* queue : {&control_, &queue_}) {
+    while (Op* op = queue->pop()) {
+      bounce_accepted(static_cast<Mail&>(*op), Bounced::kClosed);
+    }
+  }
+  while (OwedAnswer* owed = owed_) {
+    remove_owed(*owed);
+    if (planted(Bug::kOwedAnswerUnlinked)) {
+      continue;
+    }
+    owed->fail_closed(*owed, name_);
+  }
+}
+
+void Mailbox::bounce_accepted(Mail& mail, Bounced why) noexcept {
+  const bool control = mail.control;
+  SenderShare* share = mail.share;
+  mail.bounce(mail, name_, why);
+  if (control) {
+    ++control_taken_;
+  } else if (!planted(Bug::kCreditLeak)) {
+    give_back(share);
+  }
+  if (planted(Bug::kBouncedTwice)) {
+    credits_.give_back();
+  }
+  free_if_unused();
+}
+
+void Mailbox::abandon() noexcept {
+  TANDEM_CHECK(loop_.load() == nullptr || ended_,
+               "an actor died before it had ended: close it, then join its scope");
+  end();
+  watchers_.tell({.kind = ExitReason::Kind::kStopped, .actor = name_});
+  abandoned_ = true;
+  free_if_unused();
+}
+
+// What is still on its way from other threads keeps it.
+void Mailbox::free_if_unused() noexcept {
+  if (abandoned_ && depth() == 0 && control_depth() == 0) {
+    abandoned_ = false;
+    release();
+  }
+}
+
+void Mailbox::open(EventLoop& loop) noexcept {
+  stopped_ = false;
+  if (link_on_loop_ != nullptr) {
+    return;  // a fresh actor behind it
+  }
+  loop_.store(&loop, std::memory_order_release);
+  detail::LoopRegistry& registry = loop.registry();
+  next_on_loop_ = registry.first_mailbox;
+  link_on_loop_ = &registry.first_mailbox;
+  if (next_on_loop_ != nullptr) {
+    next_on_loop_->link_on_loop_ = &next_on_loop_;
+  }
+  registry.first_mailbox = this;
+  if (registry.mail_tap != nullptr) {
+    update_tap();
+    OpQueue<Op> early;  // sent before the actor was started
+    early.append(control_);
+    early.append(queue_);
+    while (Op* op = early.pop()) {
+      divert(static_cast<Mail&>(*op));
+    }
+  }
+}
+
+void Mailbox::leave_loop() noexcept {
+  if (link_on_loop_ != nullptr) {
+    *link_on_loop_ = next_on_loop_;
+    if (next_on_loop_ != nullptr) {
+      next_on_loop_->link_on_loop_ = link_on_loop_;
+    }
+    link_on_loop_ = nullptr;
+  }
+}
+
+void Mailbox::update_diverted() noexcept {
+  const EventLoop* loop = loop_.load(std::memory_order_relaxed);
+  diverted_ = ended_ || (loop != nullptr && loop->mail_tap() != nullptr) ||
+              rules_.when_full == WhenFull::kDropOldest ||
+              rules_.when_full == WhenFull::kCoalesce || measuring_.load(std::memory_order_relaxed);
+}
+
+void Mailbox::divert(Mail& mail) noexcept {
+  if (ended_) {
+    bounce_accepted(mail, Bounced::kClosed);
+    return;
+  }
+  EventLoop* loop = loop_.load(std::memory_order_relaxed);
+  MailTap* tap = loop != nullptr ? loop->mail_tap() : nullptr;
+  if (tap == nullptr) {
+    place(mail);
+    return;
+  }
+  mail.target = this;
+  if (mail.sender == nullptr) {
+    mail.sender = sender_name();
+  }
+  tap->on_mail(TappedMail(mail));
+}
+
+void Mailbox::deliver_tapped(Mail& mail) noexcept {
+  if (ended_) {
+    bounce_accepted(mail, Bounced::kClosed);
+    return;
+  }
+  place(mail);
+}
+
+// As if the actor had taken it: the credit is free for those in line, and a closed actor may have
+// waited for this one.
+void Mailbox::drop_tapped(Mail& mail) noexcept {
+  if (ended_) {
+    bounce_accepted(mail, Bounced::kClosed);
+    return;
+  }
+  bounce_accepted(mail, Bounced::kClosed);
+  if (drained()) {
+    wake_actor();
+  }
+}
+
+void Mailbox::add_owed(OwedAnswer& answer) noexcept {
+  answer.next_owed = owed_;
+  answer.link_to_this = &owed_;
+  if (owed_ != nullptr) {
+    owed_->link_to_this = &answer.next_owed;
+  }
+  owed_ = &answer;
+}
+
+void Mailbox::remove_owed(OwedAnswer& answer) noexcept {
+  if (answer.link_to_this != nullptr) {
+    *answer.link_to_this = answer.next_owed;
+    if (answer.next_owed != nullptr) {
+      answer.next_owed->link_to_this = answer.link_to_this;
+    }
+    answer.link_to_this = nullptr;
+  }
+}
+
+}  // namespace detail
+}  // namespace tandem

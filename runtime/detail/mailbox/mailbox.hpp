@@ -1,0 +1,331 @@
+// runtime/detail/mailbox/mailbox.hpp — the part of an actor that its addresses point to: a bounded
+// queue that outlives the actor.
+//
+// Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
+// the message. Who finds none may wait in line; a credit that comes free passes straight to the
+// line's first. A thread that runs no loop may sleep until half the mailbox is free, so that it is
+// woken once for many messages. From other threads a message travels as an Op through the loop's
+// inbox; the queue itself is touched on the loop's thread only. What happens without a credit
+// (mailbox_full.cpp) is no part of the way of a message that has one. Invariants: a message that
+// was accepted is handled once, or bounced once (dropped; an ask then fails) when it gave way or
+// the actor has ended. The closed bit sits in the counters of sent messages: once it is set, that
+// number is final. While somebody waits in line, no credit is free. Internal.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "runtime/detail/mailbox/message.hpp"
+#include "runtime/detail/mailbox/sender_share.hpp"
+#include "runtime/detail/mailbox/watchers.hpp"
+#include "runtime/detail/root_task.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/mailbox_options.hpp"
+#include "runtime/util/credit_counter.hpp"
+#include "runtime/util/planted.hpp"
+#include "runtime/util/wake_counter.hpp"
+
+namespace tandem {
+
+enum class SendResult { kSent, kFull, kClosed };
+
+namespace detail {
+
+/// What a message finds at the mailbox.
+enum class Admit : unsigned char {
+  kReserved,  // a credit, or a place that needs none: deliver() has to follow
+  kMerged,    // into a waiting one: done
+  kWait,      // full: it may wait in line
+  kRefused,   // full, and the policy is to say so
+  kClosed,
+};
+
+class Mailbox {
+ public:
+  /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting`, false if it does
+  /// not; both null: says whether there is a rule for the type.
+  using Merge = bool (*)(const MessageType& type, Mail* waiting, void* newer) noexcept;
+  /// Where the message sits in a mail of this type.
+  using Payload = void* (*)(Mail& mail) noexcept;
+
+  struct Rules {
+    WhenFull when_full = WhenFull::kWait;
+    Merge merge = nullptr;
+    Payload payload = nullptr;
+  };
+
+  Mailbox(const char* name, const MailboxOptions& options, const Rules& rules);
+  /// A new one, or the one that a restarted child inherits (Inheritance).
+  static Mailbox* make_or_inherit(const char* name, const MailboxOptions& options,
+                                  const Rules& rules, bool& inherited);
+  /// While it lives, the next actor made on this thread gets this mailbox (unless it is null)
+  /// instead of a new one.
+  class Inheritance {
+   public:
+    explicit Inheritance(Mailbox* mailbox) noexcept;
+    ~Inheritance();
+  };
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  void add_reference() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept;
+
+  // ---- senders, any thread
+  // -------------------------------------------------------------------------
+  /// Asks for a place for `message`, which is moved from only when it was merged.
+  template <class M>
+  Admit admit(SenderShare* share, M& message) noexcept {
+    if constexpr (ControlMessage<M>) {
+      return reserve_control() ? Admit::kReserved : Admit::kClosed;
+    } else {
+      const Reserved result = share == nullptr ? credits_.reserve() : reserve_of(*share);
+      if (result == Reserved::kYes) [[likely]] {
+        return Admit::kReserved;
+      }
+      return result == Reserved::kClosed ? Admit::kClosed
+                                         : admit_full(kMessageType<M>, &message, share);
+    }
+  }
+  /// Notes on the mail what the mailbox wants to know when it is taken. Before it is delivered.
+  void stamp(Mail& mail, SenderShare* share) const noexcept {
+    if (share != nullptr || measuring_.load(std::memory_order_relaxed)) [[unlikely]] {
+      note(mail, share);
+    }
+  }
+  void deliver(Mail& mail) noexcept {
+    EventLoop* loop = loop_.load(std::memory_order_acquire);
+    if (loop == EventLoop::current_or_null() || loop == nullptr) [[likely]] {
+      enqueue(mail);
+    } else {
+      mail.target = this;
+      mail.sender = sender_name();
+      mail.run = &Mailbox::arrive;
+      loop->post_from_any_thread(mail);
+    }
+  }
+  /// A control message that nobody waits for: bounced only when the actor has ended.
+  void deliver_control(Mail& mail) noexcept;
+  /// Without a credit: the mail waits in line, and its place (if any) says when it was accepted or
+  /// bounced.
+  void deliver_in_line(Mail& mail) noexcept;
+  /// Takes a mail out of the line and frees it. Of the mailbox's loop; its place says that it
+  /// waits.
+  void withdraw(Mail& mail) noexcept;
+  /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is
+  /// closed; false: at once, because the actor was not started.
+  bool wait_for_room(SenderShare* share) noexcept;
+  void count_rejected() noexcept { rejected_.fetch_add(1, std::memory_order_relaxed); }
+
+  [[nodiscard]] bool closed() const noexcept { return credits_.closed(); }
+  [[nodiscard]] const char* name() const noexcept { return name_; }
+  /// Messages accepted and not taken yet, control messages aside.
+  [[nodiscard]] std::uint64_t depth() const noexcept { return credits_.out(); }
+  [[nodiscard]] std::uint64_t credits() const noexcept { return credits_.credits(); }
+  [[nodiscard]] MailboxMetrics metrics() const noexcept;
+  /// Null until the actor was started.
+  [[nodiscard]] EventLoop* loop() const noexcept { return loop_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool is_on_this_thread() const noexcept {
+    return loop_.load(std::memory_order_relaxed) == EventLoop::current_or_null();
+  }
+
+  // ---- the actor, on its loop
+  // ----------------------------------------------------------------------
+  void open(EventLoop& loop) noexcept;
+  /// The next message, its credit given back; null if there is none.
+  Mail* take() noexcept {
+    if (waited_for()) [[unlikely]] {
+      return take_and_look();
+    }
+    Mail* mail = static_cast<Mail*>(queue_.pop());
+    if (mail == nullptr) {
+      return nullptr;
+    }
+    if (mail->noted) [[unlikely]] {
+      settle_taken(*mail);
+    } else {
+      credits_.give_back();
+    }
+    return mail;
+  }
+  /// No further message is accepted, but for control messages; what was accepted is still handled.
+  void close() noexcept;
+  /// close(), and what was accepted is bounced.
+  void stop() noexcept;
+  /// The actor is to pause: it takes no more, messages wait. For a child that may go on after a
+  /// restart: open() again.
+  void halt() noexcept;
+  /// Nothing but control messages will ever come: closed, and everything accepted was taken.
+  [[nodiscard]] bool drained() const noexcept {
+    return stopped_ || (closed() && depth() == 0 && control_depth() == 0);
+  }
+  /// Refuses control messages, too, if it is drained; false: one is on its way after all.
+  [[nodiscard]] bool seal() noexcept;
+  /// The actor takes no more: bounces what is queued and fails the asks whose answers are owed.
+  void end() noexcept;
+  [[nodiscard]] bool stopped() const noexcept { return stopped_; }
+  [[nodiscard]] bool ended() const noexcept { return ended_; }
+  /// Those who are told when the actor has ended.
+  [[nodiscard]] Watchers& watchers() noexcept { return watchers_; }
+  /// The actor object is gone; frees this when nobody refers to it.
+  void abandon() noexcept;
+  /// Whether depth_max and waiting times are measured from now on.
+  void measure(bool on) noexcept;
+
+  // ---- the loop's MailTap
+  // --------------------------------------------------------------------------
+  /// A tap was installed or removed.
+  void update_tap() noexcept { update_diverted(); }
+  void deliver_tapped(Mail& mail) noexcept;
+  void drop_tapped(Mail& mail) noexcept;
+  /// The next open mailbox of the loop.
+  [[nodiscard]] Mailbox* next_on_loop() const noexcept { return next_on_loop_; }
+
+  void add_owed(OwedAnswer& answer) noexcept;
+  static void remove_owed(OwedAnswer& answer) noexcept;
+
+  /// co_await: until there is mail, or drained().
+  class MailAwaiter {
+   public:
+    static constexpr const char* kAwaitName = "mail";
+    explicit MailAwaiter(Mailbox& mailbox) noexcept : mailbox_(mailbox) {}
+    bool await_ready() const noexcept { return mailbox_.has_mail() || mailbox_.drained(); }
+    template <class Promise>
+    void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+      mailbox_.resume_.set(coroutine);
+      mailbox_.waiting_ = true;
+    }
+    void await_resume() const noexcept {}
+
+   private:
+    Mailbox& mailbox_;
+  };
+
+ private:
+  static constexpr std::uint64_t kClosedBit = std::uint64_t{1} << 63;
+  // A sender gave a credit of its share back while somebody waits for one: the loop looks after it.
+  struct Kick : Op {
+    explicit Kick(Mailbox& owner) noexcept : Op(&Mailbox::arrive_kick), mailbox(owner) {}
+    Mailbox& mailbox;
+  };
+
+  ~Mailbox() = default;
+  static void arrive(Op& op) noexcept;
+  static void arrive_in_line(Op& op) noexcept;
+  static void arrive_kick(Op& op) noexcept;
+  static void arrive_thread(Op& op) noexcept;
+  void note(Mail& mail, SenderShare* share) const noexcept;
+  static const char* sender_name() noexcept {
+    return t_running.name != nullptr ? t_running.name : "outside";
+  }
+
+  struct ThreadWait;
+
+  Reserved reserve_of(SenderShare& share) noexcept;
+  bool reserve_control() noexcept;
+  bool reserve_over(SenderShare* share) noexcept;
+  void return_share(SenderShare& share) noexcept;
+  Admit admit_full(const MessageType& type, void* message, SenderShare* share) noexcept;
+
+  // Arrivals, on the loop.
+  void enqueue(Mail& mail) noexcept {
+    if (diverted_ || mail.control) [[unlikely]] {
+      divert(mail);
+      return;
+    }
+    queue_.push(mail);
+    wake_actor();
+  }
+  void divert(Mail& mail) noexcept;
+  void place(Mail& mail) noexcept;
+  void update_diverted() noexcept;
+  void leave_loop() noexcept;
+  bool merge_into_waiting(const MessageType& type, void* message) noexcept;
+  void drop_excess(const Mail& newest) noexcept;
+
+  // The line, on the loop.
+  void join(Mail& mail) noexcept;
+  void join_line(Mail& mail) noexcept;
+  void serve_shares() noexcept;
+  void wake_threads() noexcept;
+  void wake_sleepers() noexcept;
+  void bounce_line() noexcept;
+
+  // Departures, on the loop.
+  Mail* take_and_look() noexcept;
+  void settle_taken(Mail& mail) noexcept;
+  void give_back(SenderShare* share) noexcept;
+  void release_share(SenderShare& share) noexcept;
+  void bounce_accepted(Mail& mail, Bounced why) noexcept;
+  void free_if_unused() noexcept;
+  // Control mail is there, or somebody waits for a credit: one look for all of them.
+  [[nodiscard]] bool waited_for() const noexcept {
+    return static_cast<int>(control_.empty()) + static_cast<int>(line_.empty()) +
+               static_cast<int>(threads_.empty()) !=
+           3;
+  }
+
+  void wake_actor() noexcept {
+    if (waiting_) {
+      waiting_ = false;
+      if (planted(Bug::kLostWakeUp) && depth() > 1) {
+        return;
+      }
+      loop_.load(std::memory_order_relaxed)->post(resume_);
+    }
+  }
+  [[nodiscard]] bool has_mail() const noexcept { return !queue_.empty() || !control_.empty(); }
+  [[nodiscard]] std::uint64_t control_depth() const noexcept {
+    return (control_sent_.load(std::memory_order_relaxed) & ~kClosedBit) - control_taken_;
+  }
+  [[nodiscard]] std::int64_t now_ns() const noexcept;
+
+  const char* name_;
+  const Rules rules_;
+  std::atomic<EventLoop*> loop_{nullptr};
+  std::atomic<bool> measuring_;
+  // Written by senders.
+  alignas(64) std::atomic<std::uint32_t> references_{1};  // the actor's own
+  std::atomic<std::uint64_t> control_sent_{0};
+  std::atomic<std::uint64_t> rejected_{0};
+  std::atomic<bool> kicked_{false};  // kick_ is on its way
+  Kick kick_{*this};
+  // Its second line, and everything that follows, is written on the loop only.
+  [[no_unique_address]] CreditCounter credits_;
+  OpQueue<Op> queue_;    // of Mail
+  OpQueue<Op> control_;  // of Mail that overtakes the queue
+  OpQueue<Op> line_;     // of Mail that waits for a credit
+  OpQueue<Op> threads_;  // of ThreadWait that has arrived
+  ResumeOp resume_;
+  OwedAnswer* owed_ = nullptr;
+  std::uint64_t control_taken_ = 0;
+  Mailbox* next_on_loop_ = nullptr;
+  Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
+  bool diverted_ = false;  // mail does not simply go into the queue: see update_diverted()
+  bool waiting_ = false;
+  bool stopped_ = false;
+  bool ended_ = false;
+  bool abandoned_ = false;
+  OpQueue<Op> share_line_;         // of Mail that waits for a credit of its share
+  std::vector<Mail*> candidates_;  // for merging; kept, so that it allocates once
+  struct Counters {
+    std::atomic<std::uint64_t> depth_max{0};
+    std::atomic<std::uint64_t> waited{0};
+    std::atomic<std::int64_t> waited_total_ns{0};
+    std::atomic<std::int64_t> waited_max_ns{0};
+    std::atomic<std::uint64_t> dropped{0};
+    std::atomic<std::uint64_t> coalesced{0};
+  };
+  Counters counters_;
+  Watchers watchers_;
+  // Every thread that sleeps for room, arrived or not: the end of the actor wakes them though its
+  // loop may run no more.
+  std::mutex sleepers_mutex_;
+  std::vector<ThreadWait*> sleepers_;
+};
+
+}  // namespace detail
+}  // namespace tandem

@@ -1,0 +1,307 @@
+// runtime/detail/mailbox/mailbox_await.hpp — what `co_await address.send(m)` and `co_await
+// address.ask(r)` wait in.
+//
+// Both hold the mailbox (counted) and live in the awaiting coroutine's frame; their rules are those
+// of address.hpp. Invariants: whoever ends a wait (mailbox, answer, deadline, stop) posts the
+// coroutine once; when it goes on, no other thread and no mail refers to its frame. Internal.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/deadline.hpp"
+#include "runtime/detail/mailbox/ask_slot.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/detail/mailbox/message.hpp"
+#include "runtime/trace.hpp"
+
+namespace tandem {
+
+namespace detail {
+
+template <class M, class... Messages>
+concept OneOf = (std::same_as<M, Messages> || ...);
+
+template <class M>
+struct MailFor {
+  using Type = MessageMail<M>;
+};
+template <Request R>
+struct MailFor<R> {
+  using Type = AskMail<R>;
+};
+template <class M>
+using MailOf = typename MailFor<M>::Type;
+
+inline void trace_send(Mail& mail) noexcept {
+  if (trace::enabled()) [[unlikely]] {
+    mail.flow_id = trace::detail::next_id();
+    trace::detail::record(trace::detail::Kind::kFlowStart, mail.type->name, trace::detail::now_ns(),
+                          0, mail.flow_id);
+  }
+}
+
+/// The mail of a message on its way to `mailbox`.
+template <class M, class Arg>
+MailOf<M>& make_mail(const Mailbox& mailbox, SenderShare* share, Arg&& message) {
+  MailOf<M>& mail = *make_in_pool<MailOf<M>>(std::forward<Arg>(message));
+  mailbox.stamp(mail, share);
+  trace_send(mail);
+  return mail;
+}
+
+/// Counted references to a mailbox (null: of nobody) and to the share of a sender (null: none).
+class Destination {
+ public:
+  Destination() noexcept = default;
+  Destination(Mailbox* mailbox, SenderShare* share) noexcept : mailbox_(mailbox), share_(share) {
+    if (mailbox_ != nullptr) {
+      mailbox_->add_reference();
+    }
+    if (share_ != nullptr) {
+      share_->add_reference();
+    }
+  }
+  Destination(const Destination& other) noexcept : Destination(other.mailbox_, other.share_) {}
+  Destination(Destination&& other) noexcept
+      : mailbox_(std::exchange(other.mailbox_, nullptr)),
+        share_(std::exchange(other.share_, nullptr)) {}
+  Destination& operator=(Destination other) noexcept {
+    std::swap(mailbox_, other.mailbox_);
+    std::swap(share_, other.share_);
+    return *this;
+  }
+  ~Destination() {
+    if (mailbox_ != nullptr) {
+      mailbox_->release();
+    }
+    if (share_ != nullptr) {
+      share_->release();
+    }
+  }
+
+  [[nodiscard]] Mailbox* mailbox() const noexcept { return mailbox_; }
+  [[nodiscard]] SenderShare* share() const noexcept { return share_; }
+  [[nodiscard]] const char* name() const noexcept {
+    return mailbox_ != nullptr ? mailbox_->name() : "nobody";
+  }
+  /// What is in line there is touched by the thread of `loop`.
+  [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {
+    const EventLoop* home = mailbox_->loop();
+    return home == nullptr || home == &loop;
+  }
+
+ private:
+  Mailbox* mailbox_ = nullptr;
+  SenderShare* share_ = nullptr;
+};
+
+template <class M>
+class SendAwaiter {
+ public:
+  static constexpr const char* kAwaitName = kTypeName<M>;
+
+  template <class Arg>
+  SendAwaiter(const Destination& to, Arg&& message, StopToken stop)
+      : to_(to), message_(std::forward<Arg>(message)), stop_(stop) {}
+  SendAwaiter(const SendAwaiter&) = delete;
+  SendAwaiter& operator=(const SendAwaiter&) = delete;
+
+  bool await_ready() {
+    if (stop_.stop_requested()) {
+      stopped_ = true;
+      return true;
+    }
+    if (to_.mailbox() != nullptr) {
+      admit_ = to_.mailbox()->admit(to_.share(), message_);
+    }
+    if (admit_ == Admit::kReserved) {
+      to_.mailbox()->deliver(make_mail<M>(*to_.mailbox(), to_.share(), std::move(message_)));
+    }
+    if (admit_ == Admit::kReserved || admit_ == Admit::kMerged) {
+      return EventLoop::current().may_continue_synchronously();
+    }
+    return admit_ != Admit::kWait;
+  }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+    resume_.set(coroutine);
+    place_.loop = &EventLoop::current();
+    if (admit_ != Admit::kWait) {
+      place_.loop->post(resume_);  // sent long enough without a pause: others first
+      return;
+    }
+    mail_ = &make_mail<M>(*to_.mailbox(), to_.share(), std::move(message_));
+    place_.told = &told_;
+    mail_->place = &place_;
+    stop_.link(callback_);
+    to_.mailbox()->deliver_in_line(*mail_);
+  }
+  void await_resume() {
+    callback_.unlink();
+    if (stopped_) {
+      throw Stopped();
+    }
+    if (admit_ == Admit::kRefused) {
+      to_.mailbox()->count_rejected();
+      throw MailboxFull(kTypeName<M>, to_.name(), to_.mailbox()->depth());
+    }
+    if (admit_ == Admit::kClosed || place_.state == LinePlace::State::kBounced) {
+      throw ActorClosed(to_.name());
+    }
+  }
+
+ private:
+  struct Callback : StopCallback {
+    explicit Callback(SendAwaiter& owner) noexcept
+        : StopCallback(
+              [](StopCallback& self) noexcept { static_cast<Callback&>(self).awaiter.withdraw(); }),
+          awaiter(owner) {}
+    SendAwaiter& awaiter;
+  };
+  // The mail has left the line.
+  struct Told : Op {
+    explicit Told(SendAwaiter& owner) noexcept
+        : Op([](Op& op) noexcept { static_cast<Told&>(op).awaiter.go_on(); }), awaiter(owner) {}
+    SendAwaiter& awaiter;
+  };
+  // To the mailbox's loop, which alone may take the mail out of the line, and back.
+  struct Withdraw : Op {
+    explicit Withdraw(SendAwaiter& owner) noexcept : awaiter(owner) {}
+    static void there(Op& op) noexcept {
+      auto& self = static_cast<Withdraw&>(op);
+      SendAwaiter& awaiter = self.awaiter;
+      if (awaiter.place_.state == LinePlace::State::kWaiting) {
+        awaiter.to_.mailbox()->withdraw(*awaiter.mail_);
+      }
+      self.run = &Withdraw::back;
+      awaiter.place_.loop->post_from_any_thread(self);
+    }
+    static void back(Op& op) noexcept {
+      SendAwaiter& awaiter = static_cast<Withdraw&>(op).awaiter;
+      awaiter.withdrawing_ = false;
+      // Otherwise it was told that it is too late, and that came before this.
+      awaiter.stopped_ = awaiter.place_.state == LinePlace::State::kWithdrawn;
+      awaiter.go_on();
+    }
+    SendAwaiter& awaiter;
+  };
+
+  void withdraw() noexcept {
+    if (to_.is_near(*place_.loop)) {
+      if (place_.state == LinePlace::State::kWaiting) {
+        to_.mailbox()->withdraw(*mail_);
+        stopped_ = true;
+        place_.loop->post(resume_);
+      }
+      return;
+    }
+    withdrawing_ = true;
+    withdraw_.run = &Withdraw::there;
+    to_.mailbox()->loop()->post_from_any_thread(withdraw_);
+  }
+  // Nothing refers to this frame any more.
+  void go_on() noexcept {
+    if (!withdrawing_) {
+      ResumeOp::resume(resume_);
+    }
+  }
+
+  Destination to_;
+  M message_;
+  StopToken stop_;
+  Admit admit_ = Admit::kClosed;
+  bool stopped_ = false;
+  bool withdrawing_ = false;
+  LinePlace place_;
+  Mail* mail_ = nullptr;
+  ResumeOp resume_;
+  Told told_{*this};
+  Withdraw withdraw_{*this};
+  Callback callback_{*this};
+};
+
+template <Request R>
+class AskAwaiter : private AskSlot<typename R::Reply> {
+  using Slot = AskSlot<typename R::Reply>;
+  using End = AskSlotBase::End;
+
+ public:
+  using Reply = typename R::Reply;
+  static constexpr const char* kAwaitName = kTypeName<R>;
+
+  AskAwaiter(const Destination& to, R request, TimePoint deadline, StopToken stop)
+      : to_(to), request_(std::move(request)), deadline_(deadline), stop_(stop) {}
+  AskAwaiter(const AskAwaiter&) = delete;
+  AskAwaiter& operator=(const AskAwaiter&) = delete;
+
+  bool await_ready() noexcept {
+    if (stop_.stop_requested()) {
+      this->end = End::kStopped;
+    }
+    return this->end != End::kNone || to_.mailbox() == nullptr;
+  }
+  template <class Promise>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    Mailbox& mailbox = *to_.mailbox();
+    admit_ = mailbox.admit(to_.share(), request_);
+    if (admit_ == Admit::kClosed || admit_ == Admit::kRefused) {
+      return false;
+    }
+    Slot::begin(coroutine);
+    AskMail<R>& mail = make_mail<R>(mailbox, to_.share(), std::move(request_));
+    mail.set_asker(*this->loop, this->key, !mailbox.is_on_this_thread());
+    if (deadline_ != TimePoint::max()) {
+      Slot::limit(deadline_);
+    }
+    Slot::stop_with(stop_);
+    // The answer may be on its way before this returns, but it is posted, not resumed, so nothing
+    // runs under us.
+    if (admit_ == Admit::kReserved) {
+      mailbox.deliver(mail);
+      return true;
+    }
+    if (to_.is_near(*this->loop)) {
+      mail_ = &mail;
+      mail.place = &place_;
+      this->leave_line = [](AskSlotBase& slot) noexcept {
+        auto& self = static_cast<AskAwaiter&>(slot);
+        if (self.place_.state == LinePlace::State::kWaiting) {
+          self.to_.mailbox()->withdraw(*self.mail_);
+        }
+      };
+    }
+    mailbox.deliver_in_line(mail);
+    return true;
+  }
+  Reply await_resume() {
+    switch (this->end) {
+      case End::kAnswered:
+        return this->outcome.take();
+      case End::kDeadline:
+        throw DeadlineExceeded(kTypeName<R>, to_.name());
+      case End::kStopped:
+        throw Stopped();
+      case End::kNone:
+        break;
+    }
+    if (admit_ == Admit::kRefused) {
+      to_.mailbox()->count_rejected();
+      throw MailboxFull(kTypeName<R>, to_.name(), to_.mailbox()->depth());
+    }
+    throw ActorClosed(to_.name());
+  }
+
+ private:
+  Destination to_;
+  R request_;
+  TimePoint deadline_;
+  StopToken stop_;
+  Admit admit_ = Admit::kClosed;
+  LinePlace place_;
+  Mail* mail_ = nullptr;  // while it waits in line on this loop
+};
+
+}  // namespace detail
+}  // namespace tandem

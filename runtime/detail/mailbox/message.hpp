@@ -1,0 +1,244 @@
+// runtime/detail/mailbox/message.hpp — what travels to a mailbox: a message or a request, in a
+// block of the sender's message pool.
+//
+// A request type says what it is answered with (`using Reply = X;`). Its block also carries the
+// answer back when the asker lives on another loop. Internal, apart from the concepts Request and
+// ControlMessage.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/detail/loop_link.hpp"
+#include "runtime/detail/mailbox/ask_slot.hpp"
+#include "runtime/detail/mailbox/message_pool.hpp"
+#include "runtime/detail/op.hpp"
+#include "runtime/util/outcome.hpp"
+#include "runtime/util/type_name.hpp"
+
+namespace tandem {
+
+template <class M>
+concept Request = requires { typename M::Reply; };
+
+/// A message that needs no credit and overtakes the others: `static constexpr bool kControl =
+/// true;`.
+template <class M>
+concept ControlMessage = requires { requires M::kControl; };
+
+namespace detail {
+
+class Mailbox;
+class SenderShare;
+
+/// One per message type; its address tells the types apart.
+struct MessageType {
+  const char* name;
+  bool control;
+};
+template <class M>
+inline constexpr MessageType kMessageType{kTypeName<M>, ControlMessage<M>};
+
+/// The place in line of a mail that waits for a credit; lives in the awaiter of its sender.
+struct LinePlace {
+  enum class State : unsigned char { kNone, kWaiting, kAccepted, kBounced, kWithdrawn };
+  State state = State::kNone;  // of the mailbox's loop, once the mail is on its way
+  // posted to the sender's loop when the mail leaves the line; null: only the state tells
+  Op* told = nullptr;
+  EventLoop* loop = nullptr;  // the sender's
+};
+
+/// Why a mail comes back.
+enum class Bounced : unsigned char { kClosed, kDropped, kWithdrawn };
+
+struct Mail : Op {
+  using Bounce = void (*)(Mail&, const char* actor, Bounced why) noexcept;
+  Mail(const MessageType& message_type, Bounce function) noexcept
+      : type(&message_type), bounce(function), control(message_type.control) {}
+
+  const MessageType* type;
+  Bounce bounce;                 // ends and frees the mail; an asker learns why
+  Mailbox* target = nullptr;     // on the way between threads
+  LinePlace* place = nullptr;    // while it waits in line, if its sender wants to know
+  SenderShare* share = nullptr;  // that it holds a credit and a reference of
+  std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
+  const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
+  std::uint64_t flow_id = 0;     // in the trace; 0: not traced
+  bool control;                  // as its type says
+  bool noted = false;            // share or sent_ns is set: one look says it when it is taken
+};
+
+template <class T, class... Args>
+T* make_in_pool(Args&&... args) {
+  static_assert(alignof(T) <= 16, "messages are aligned to 16 bytes at most");
+  void* block = MessagePool::allocate(sizeof(T));
+  try {
+    return std::construct_at(static_cast<T*>(block), std::forward<Args>(args)...);
+  } catch (...) {
+    MessagePool::deallocate(block);
+    throw;
+  }
+}
+
+template <class T>
+void destroy_in_pool(T& object) noexcept {
+  std::destroy_at(&object);
+  MessagePool::deallocate(&object);
+}
+
+template <class M>
+struct MessageMail : Mail {
+  static_assert(std::is_nothrow_move_constructible_v<M>, "a message moves without throwing");
+  template <class Arg>
+  explicit MessageMail(Arg&& argument)
+      : Mail(kMessageType<M>,
+             [](Mail& mail, const char*, Bounced) noexcept {
+               destroy_in_pool(static_cast<MessageMail&>(mail));
+             }),
+        message(std::forward<Arg>(argument)) {}
+  M message;
+};
+
+/// An answer that a handler promised (a ReplyTo exists): the mailbox fails it when the actor ends
+/// first.
+struct OwedAnswer {
+  using FailClosed = void (*)(OwedAnswer&, const char* actor) noexcept;
+  explicit OwedAnswer(FailClosed function) noexcept : fail_closed(function) {}
+  FailClosed fail_closed;
+  OwedAnswer* next_owed = nullptr;
+  OwedAnswer** link_to_this = nullptr;
+  bool failed = false;
+};
+
+std::exception_ptr actor_closed_error(const char* actor) noexcept;
+std::exception_ptr message_dropped_error(const char* request, const char* actor) noexcept;
+std::exception_ptr reply_dropped_error(const char* request) noexcept;
+
+template <class R>
+struct AskMail : Mail, OwedAnswer {
+  using Reply = typename R::Reply;
+  static_assert(std::is_nothrow_move_constructible_v<R>, "a request moves without throwing");
+
+  template <class Arg>
+  explicit AskMail(Arg&& argument)
+      : Mail(kMessageType<R>,
+             [](Mail& mail, const char* actor, Bounced why) noexcept {
+               static_cast<AskMail&>(mail).come_back(actor, why);
+             }),
+        OwedAnswer([](OwedAnswer& owed, const char* actor) noexcept {
+          auto& self = static_cast<AskMail&>(owed);
+          self.failed = true;
+          // The ReplyTo still holds this block, so the failure travels in one of its own.
+          try {
+            auto* carrier = make_in_pool<AskMail>(static_cast<R*>(nullptr));
+            carrier->asker = self.asker;
+            carrier->link = std::exchange(self.link, nullptr);
+            carrier->key = self.key;
+            carrier->fail(actor_closed_error(actor));
+          } catch (...) {
+            TANDEM_CHECK(false, "out of memory while an actor ends");
+          }
+        }),
+        has_request(!std::is_same_v<std::remove_cvref_t<Arg>, R*>) {
+    if constexpr (!std::is_same_v<std::remove_cvref_t<Arg>, R*>) {
+      std::construct_at(&request, std::forward<Arg>(argument));
+    }
+  }
+  ~AskMail() {
+    if (has_request) {
+      std::destroy_at(&request);
+    }
+    if (link != nullptr) {
+      link->release();
+    }
+  }
+
+  /// Who gets the answer; `far`: the answer will come from another loop, so this one may be gone by
+  /// then.
+  void set_asker(EventLoop& loop, AskKey ask_key, bool far) noexcept {
+    asker = &loop;
+    key = ask_key;
+    if (far) {
+      link = &loop.link();
+      link->add_reference();
+    }
+  }
+
+  /// Each of these ends and frees the mail.
+  template <class... Args>
+  void answer(Args&&... value) {
+    outcome.set_value(std::forward<Args>(value)...);
+    send_outcome();
+  }
+  void fail(std::exception_ptr error) noexcept {
+    outcome.set_error(std::move(error));
+    send_outcome();
+  }
+  void drop() noexcept { destroy_in_pool(*this); }
+  void come_back(const char* actor, Bounced why) noexcept {
+    if (asker == nullptr || why == Bounced::kWithdrawn) {
+      drop();
+    } else if (why == Bounced::kDropped) {
+      fail(message_dropped_error(kTypeName<R>, actor));
+    } else {
+      fail(actor_closed_error(actor));
+    }
+  }
+
+  EventLoop* asker = nullptr;  // null: it was sent, not asked
+  LoopLink* link = nullptr;    // to the asker, if it is another loop
+  AskKey key;
+  Outcome<Reply> outcome;
+  bool has_request;
+  union {
+    R request;
+  };
+
+ private:
+  void send_outcome() noexcept {
+    if (asker == nullptr) {
+      drop();
+    } else if (link == nullptr) {
+      answer_near();
+    } else {
+      this->run = &AskMail::deliver;
+      if (!link->post(*this)) {
+        drop();
+      }
+    }
+  }
+  // The asker's loop is the actor's: it lives. This thread may not be running it (an actor that
+  // ends between two runs).
+  void answer_near() noexcept {
+    if (asker == EventLoop::current_or_null()) {
+      deliver(*this);
+    } else {
+      this->run = &AskMail::deliver;
+      asker->post_from_any_thread(*this);
+    }
+  }
+  static void deliver(Op& op) noexcept {
+    auto& self = static_cast<AskMail&>(op);
+    if (AskSlotBase* slot = self.asker->asks().take(self.key)) {
+      static_cast<AskSlot<Reply>*>(slot)->outcome.assign(std::move(self.outcome));
+      slot->finish(AskSlotBase::End::kAnswered);
+    }
+    self.drop();
+  }
+};
+
+/// Where the message sits in a mail of its type.
+template <class M>
+void* payload_of(Mail& mail) noexcept {
+  if constexpr (Request<M>) {
+    return &static_cast<AskMail<M>&>(mail).request;
+  } else {
+    return &static_cast<MessageMail<M>&>(mail).message;
+  }
+}
+
+}  // namespace detail
+}  // namespace tandem

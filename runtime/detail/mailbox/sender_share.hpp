@@ -1,0 +1,57 @@
+// runtime/detail/mailbox/sender_share.hpp — how much of a mailbox one sender may fill: a counter
+// that its addresses and messages refer to.
+//
+// A message holds one credit of its sender's share from acceptance until it is taken or bounced,
+// and a reference for as long as it exists, so that neither the sender's death nor the actor's
+// loses any. Invariant: on the mailbox's loop, nobody waits for a credit while there is one (but
+// for the moment of a give_back() by a sender, who looks at `waiting` afterwards: both sides write
+// before they read, sequentially consistent). Thread rule: any thread; what waits belongs to the
+// mailbox's loop. Internal.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace tandem::detail {
+
+class SenderShare {
+ public:
+  explicit SenderShare(std::uint32_t limit) noexcept : limit_(limit) {}
+  SenderShare(const SenderShare&) = delete;
+  SenderShare& operator=(const SenderShare&) = delete;
+
+  void add_reference() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    // acq_rel: what others did with it is done before it goes.
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Takes a credit, if fewer than `most` are taken.
+  [[nodiscard]] bool try_take(std::uint64_t most) noexcept {
+    std::uint64_t used = used_.load();
+    while (used < most) {
+      if (used_.compare_exchange_weak(used, used + 1)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  void give_back() noexcept { used_.fetch_sub(1); }
+
+  [[nodiscard]] std::uint64_t limit() const noexcept { return limit_; }
+  [[nodiscard]] std::uint64_t used() const noexcept { return used_.load(); }
+
+  /// Messages that wait for a credit of this share; written on the mailbox's loop.
+  std::atomic<std::uint32_t> waiting{0};
+
+ private:
+  ~SenderShare() = default;
+
+  const std::uint64_t limit_;
+  std::atomic<std::uint64_t> used_{0};
+  std::atomic<std::uint32_t> references_{1};
+};
+
+}  // namespace tandem::detail

@@ -1,0 +1,50 @@
+// runtime/detail/mailbox/watchers.hpp — those who wait for the end of one actor: the list in its
+// mailbox that monitor.hpp fills.
+//
+// A lock, because watching is rare and comes from any thread; it is held while a Down is posted to
+// another loop, so that a watch that was withdrawn sends nothing any more. Internal.
+#pragma once
+
+#include <mutex>
+
+#include "runtime/exit_reason.hpp"
+
+namespace tandem::detail {
+
+class Mailbox;
+struct Mail;
+
+/// One watch. Belongs to its Watch; linked while the target lives.
+struct WatchNode {
+  using Fill = void (*)(Mail& mail, const ExitReason& reason) noexcept;
+  Mailbox* target = nullptr;   // counted
+  Mailbox* watcher = nullptr;  // counted
+  Mail* mail = nullptr;  // made ahead, so that the end of an actor needs no memory; null once sent
+  Fill fill = nullptr;
+  WatchNode* next = nullptr;
+  WatchNode** link_to_this = nullptr;
+};
+
+class Watchers {
+ public:
+  Watchers() noexcept = default;
+  Watchers(const Watchers&) = delete;
+  Watchers& operator=(const Watchers&) = delete;
+
+  /// Any thread. Sends at once if the actor has ended.
+  void add(WatchNode& node) noexcept;
+  /// Any thread. False: the Down was sent.
+  bool remove(WatchNode& node) noexcept;
+  /// The actor has ended. The first call counts.
+  void tell(const ExitReason& reason) noexcept;
+
+ private:
+  static Mail& take_mail(WatchNode& node, const ExitReason& reason) noexcept;
+
+  std::mutex mutex_;
+  WatchNode* first_ = nullptr;
+  bool told_ = false;
+  ExitReason reason_;
+};
+
+}  // namespace tandem::detail

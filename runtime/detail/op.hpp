@@ -1,0 +1,100 @@
+// runtime/detail/op.hpp — the one thing an event loop schedules, and the queue it waits in.
+//
+// An Op is embedded in whoever wants to run (a suspended coroutine's awaiter, a message, a timer),
+// so that posting never allocates. Thread rule: an Op belongs to whoever posted it until run() is
+// called, on the loop's thread; it may be in one queue at a time. Cancel rule: a posted Op runs;
+// cancelling is the business of what it stands for.
+//
+//   struct Hello : Op { Hello() : Op(&Hello::greet) {}  static void greet(Op& op) noexcept; };
+//   loop.post(hello);
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace tandem {
+
+struct Op {
+  using Run = void (*)(Op&) noexcept;
+
+  Op() noexcept = default;
+  explicit Op(Run run_function) noexcept : run(run_function) {}
+  Op(const Op&) = delete;
+  Op& operator=(const Op&) = delete;
+
+  Op* next = nullptr;
+  Run run = nullptr;
+};
+
+/// First in, first out; intrusive; of one thread.
+template <class Node = Op>
+class OpQueue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
+
+  void push(Node& node) noexcept {
+    node.next = nullptr;
+    if (head_ == nullptr) {
+      head_ = &node;
+    } else {
+      tail_->next = &node;
+    }
+    tail_ = &node;
+  }
+
+  /// Null when empty.
+  Node* pop() noexcept {
+    Node* node = head_;
+    if (node != nullptr) {
+      head_ = static_cast<Node*>(node->next);
+    }
+    return node;
+  }
+
+  /// The oldest; null when empty. The others follow by their `next`.
+  [[nodiscard]] Node* first() const noexcept { return head_; }
+
+  /// Takes out the oldest that `wanted` says true to; null if it never does.
+  template <class Predicate>
+  Node* take_first(Predicate wanted) noexcept {
+    Node* previous = nullptr;
+    for (Node* node = head_; node != nullptr;
+         previous = node, node = static_cast<Node*>(node->next)) {
+      if (wanted(*node)) {
+        if (previous != nullptr) {
+          previous->next = node->next;
+        } else {
+          head_ = static_cast<Node*>(node->next);
+        }
+        tail_ = node == tail_ ? previous : tail_;
+        return node;
+      }
+    }
+    return nullptr;
+  }
+
+  /// Takes `node` out wherever it is; false if it is not in this queue. Looks through the queue.
+  bool take_out(Node& node) noexcept {
+    return take_first([&](const Node& at) { return &at == &node; }) != nullptr;
+  }
+
+  /// Moves everything of `other` behind what is here.
+  void append(OpQueue& other) noexcept {
+    if (other.head_ == nullptr) {
+      return;
+    }
+    if (head_ == nullptr) {
+      head_ = other.head_;
+    } else {
+      tail_->next = other.head_;
+    }
+    tail_ = other.tail_;
+    other.head_ = nullptr;
+  }
+
+ private:
+  Node* head_ = nullptr;
+  Node* tail_ = nullptr;  // valid while head_ is set
+};
+
+}  // namespace tandem

@@ -1,0 +1,131 @@
+// runtime/detail/root_task.hpp — the coroutines that nobody awaits: what run() drives, and what a
+// Scope spawns.
+//
+// Starts when its op runs, ends by itself; whoever made it learns the end through what the body
+// does last. Internal.
+#pragma once
+
+#include <algorithm>
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "runtime/detail/op.hpp"
+#include "runtime/task.hpp"
+#include "runtime/trace.hpp"
+
+namespace tandem::detail {
+
+/// Resumes a coroutine on the loop it is posted to.
+struct ResumeOp : Op {
+  ResumeOp() noexcept : Op(&ResumeOp::resume) {}
+
+  template <std::derived_from<TaskPromiseBase> Promise>
+  void set(std::coroutine_handle<Promise> coroutine) noexcept {
+    handle = coroutine;
+    promise = &coroutine.promise();
+    waiting_since_ns = trace::enabled() ? trace::detail::now_ns() : 0;
+  }
+
+  static void resume(Op& op) noexcept;
+  /// The same, with the await that ends here and the run that begins in the trace.
+  static void resume_traced(ResumeOp& self) noexcept;
+
+  std::coroutine_handle<> handle;
+  TaskPromiseBase* promise = nullptr;
+  std::int64_t waiting_since_ns = 0;  // 0: it does not wait, or was not traced then
+};
+
+class RootTask {
+ public:
+  struct promise_type : TaskPromiseBase {
+    ResumeOp start_op;
+    promise_type* previous_in_scope = nullptr;
+    promise_type* next_in_scope = nullptr;
+    std::uint64_t trace_id = 0;    // 0: not traced
+    std::int64_t reported_ns = 0;  // by a watchdog: the wait that began then
+
+    RootTask get_return_object(std::source_location location = std::source_location::current()) {
+      made = location;
+      where = location;
+      const auto handle = std::coroutine_handle<promise_type>::from_promise(*this);
+      start_op.set(handle);
+      start_op.waiting_since_ns = 0;  // its turn in the queue is no await
+      return RootTask(handle);
+    }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    // The frame goes with the coroutine's end.
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept {
+      TANDEM_CHECK(false, "a root task handles its own exceptions");
+    }
+  };
+
+  [[nodiscard]] promise_type& promise() const noexcept { return handle_.promise(); }
+  void set_name(const char* name) const noexcept {
+    promise().name = name;
+    promise().task = name;
+  }
+  /// To be posted to the loop once.
+  [[nodiscard]] Op& start() const noexcept { return handle_.promise().start_op; }
+
+ private:
+  explicit RootTask(std::coroutine_handle<promise_type> handle) noexcept : handle_(handle) {}
+  std::coroutine_handle<promise_type> handle_;
+};
+
+/// The coroutine behind EventLoop::run. `factory` and `args` live in its frame until the task is
+/// done.
+template <class T, class Factory, class... Args>
+RootTask run_root(Outcome<T>* outcome, bool* done, Factory factory, Args... args) {
+  try {
+    if constexpr (std::is_void_v<T>) {
+      co_await std::invoke(factory, std::move(args)...);
+      outcome->set_value();
+    } else {
+      outcome->set_value(co_await std::invoke(factory, std::move(args)...));
+    }
+  } catch (...) {
+    outcome->set_error(std::current_exception());
+  }
+  *done = true;
+}
+
+struct RunningName {
+  const char* name = nullptr;
+  std::source_location where;
+};
+/// The name this thread's operation runs under, and the last ones since its loop looked at the
+/// clock: whom a stall is blamed on.
+struct RunningNames : RunningName {
+  static constexpr unsigned kKept = 32;
+
+  void set(const RunningName& now) noexcept { static_cast<RunningName&>(*this) = now; }
+  void add(const RunningName& now) noexcept {
+    set(now);
+    last[count++ % kKept] = now;
+  }
+  [[nodiscard]] std::span<const RunningName> kept() const noexcept {
+    return {last, std::min(count, kKept)};
+  }
+
+  RunningName last[kKept];
+  unsigned count = 0;
+};
+extern constinit thread_local RunningNames t_running;
+
+inline void ResumeOp::resume(Op& op) noexcept {
+  auto& self = static_cast<ResumeOp&>(op);
+  t_running.add({self.promise->task, self.promise->where});
+  if (trace::enabled()) [[unlikely]] {
+    resume_traced(self);
+  } else {
+    self.handle.resume();
+  }
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,146 @@
+#include "runtime/io/file_io.hpp"
+
+#include <algorithm>
+
+#include <unistd.h>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/io/thread_files.hpp"
+#include "runtime/io/uring_files.hpp"
+
+namespace tandem {
+namespace {
+
+using Kind = FileRequest::Kind;
+
+// Linux transfers no more than 2 GiB - 4 KiB at a time.
+constexpr std::size_t kCallBytesMax = std::size_t{1} << 30;
+
+void check_alignment(const char* verb, const IoFile& file, const void* buffer, std::size_t bytes,
+                     std::uint64_t offset) {
+  const std::uint64_t all = reinterpret_cast<std::uintptr_t>(buffer) | bytes | offset;
+  if (file.is_direct() && all % FileIo::kDirectAlignment != 0) {
+    throw failure(ExitCode::kFailure, "file",
+                  "cannot {} {} at byte {} ({} bytes) past the page cache: buffer, offset and size "
+                  "must be multiples of {}; align them, or open the file without open_direct",
+                  verb, file.path(), offset, bytes, FileIo::kDirectAlignment);
+  }
+}
+
+}  // namespace
+
+IoFile& IoFile::operator=(IoFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(direct_, other.direct_);
+  std::swap(owner_, other.owner_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+IoFile::~IoFile() {
+  if (descriptor_ < 0) {
+    return;
+  }
+  if (owner_ != nullptr) {
+    owner_->drop(descriptor_);
+  } else {
+    ::close(descriptor_);
+  }
+}
+
+FileIo::FileIo(EventLoop& loop, Options options)
+    : FileIo(loop, make_backend(loop, options), options) {
+  why_ = options.backend == Backend::kAuto ? choose().why : "asked for";
+}
+
+FileIo::FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend, Options options)
+    : loop_(loop),
+      call_bytes_max_(std::clamp(options.call_bytes_max, kDirectAlignment, kCallBytesMax)),
+      backend_(std::move(backend)),
+      why_("given") {}
+
+FileIo::Choice FileIo::choose() {
+  const detail::UringSupport& support = detail::uring_support();
+  return {.uring = support.usable, .why = support.what};
+}
+
+std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options& options) {
+  const bool uring =
+      options.backend == Backend::kUring || (options.backend == Backend::kAuto && choose().uring);
+  if (uring) {
+    return detail::make_uring_files(loop, {.entries = options.ring_entries, .name = options.name});
+  }
+  return std::make_unique<detail::ThreadFiles>(loop, options.threads, options.name);
+}
+
+FileIo::~FileIo() = default;
+
+FileRequest FileIo::on_file(Kind kind, const IoFile& file) const noexcept {
+  FileRequest request{.kind = kind};
+  request.path_of_file = &file.path_;
+  request.descriptor = file.descriptor_;
+  request.direct = file.direct_;
+  return request;
+}
+
+FileIo::Awaiter<IoFile> FileIo::open(std::string path, OpenMode mode, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kOpen, .path = std::move(path), .mode = mode}, stop};
+}
+
+FileIo::Awaiter<IoFile> FileIo::open_direct(std::string path, OpenMode mode, StopToken stop) {
+  return {*this,
+          FileRequest{.kind = Kind::kOpen, .path = std::move(path), .mode = mode, .direct = true},
+          stop};
+}
+
+FileIo::Awaiter<std::size_t> FileIo::read(const IoFile& file, std::uint64_t offset,
+                                          std::span<std::byte> into, StopToken stop) {
+  check_alignment("read", file, into.data(), into.size(), offset);
+  FileRequest request = on_file(Kind::kRead, file);
+  request.into = into.data();
+  request.bytes = into.size();
+  request.offset = offset;
+  return {*this, std::move(request), stop};
+}
+
+FileIo::Awaiter<void> FileIo::write(const IoFile& file, std::uint64_t offset,
+                                    std::span<const std::byte> from, StopToken stop) {
+  check_alignment("write", file, from.data(), from.size(), offset);
+  FileRequest request = on_file(Kind::kWrite, file);
+  request.from = from.data();
+  request.bytes = from.size();
+  request.offset = offset;
+  return {*this, std::move(request), stop};
+}
+
+FileIo::Awaiter<void> FileIo::fsync(const IoFile& file, StopToken stop) {
+  return {*this, on_file(Kind::kFsync, file), stop};
+}
+
+FileIo::Awaiter<void> FileIo::fsync_folder(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kFsyncFolder, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<void> FileIo::close(IoFile file) {
+  FileRequest request = on_file(Kind::kClose, file);
+  request.path_of_file = nullptr;
+  request.path = std::move(file.path_);
+  file.descriptor_ = -1;
+  return {*this, std::move(request), StopToken()};
+}
+
+FileIo::Awaiter<void> FileIo::rename(std::string from, std::string to, StopToken stop) {
+  return {*this,
+          FileRequest{.kind = Kind::kRename, .path = std::move(from), .new_path = std::move(to)},
+          stop};
+}
+
+FileIo::Awaiter<void> FileIo::remove(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kRemove, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<std::uint64_t> FileIo::size(const IoFile& file, StopToken stop) {
+  return {*this, on_file(Kind::kSize, file), stop};
+}
+
+}  // namespace tandem

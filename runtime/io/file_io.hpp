@@ -1,0 +1,187 @@
+// runtime/io/file_io.hpp — file operations as awaitables: the loop never waits for a disk.
+//
+// Reads and writes are carried through short transfers, EINTR and EAGAIN. A failure is a FileError
+// that names path and operation. What carries the calls out is a FileBackend: threads that block,
+// or one's own (simulated, with faults). Thread rule: of the loop's thread. Buffers and the IoFile
+// belong to the operation until its await returns. Cancel rule: a stop request is passed on to the
+// operation, and the await lasts until that has ended, since its buffer is in use: it throws
+// Stopped if the operation did not run to its end (a write may have been done in part), else it
+// returns as ever. close() cannot be stopped.
+//
+//   FileIo io(loop);
+//   IoFile file = co_await io.open("run/state.tmp", OpenMode::kCreate);
+//   co_await io.write(file, 0, bytes);   co_await io.fsync(file);   co_await
+//   io.close(std::move(file)); co_await io.rename("run/state.tmp", "run/state");   co_await
+//   io.fsync_folder("run");
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/io/file_backend.hpp"
+#include "runtime/stop_token.hpp"
+#include "runtime/task.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+class EventLoop;
+
+/// An operation on a file failed: "[file] cannot write run/state at byte 4096: No space left on
+/// device".
+class FileError : public Error {
+ public:
+  FileError(const std::string& text, int error_number)
+      : Error(ExitCode::kFailure, text), error_number_(error_number) {}
+  /// errno's value, e.g. ENOSPC.
+  [[nodiscard]] int error_number() const noexcept { return error_number_; }
+
+ private:
+  int error_number_;
+};
+
+/// An open file. Closed by FileIo::close (which reports errors), else by the destructor (which
+/// blocks and cannot).
+class IoFile {
+ public:
+  IoFile() noexcept = default;
+  IoFile(IoFile&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)),
+        direct_(other.direct_),
+        owner_(other.owner_),
+        path_(std::move(other.path_)) {}
+  IoFile& operator=(IoFile&& other) noexcept;
+  ~IoFile();
+
+  [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// Past the page cache: buffer, offset and size are multiples of kDirectAlignment.
+  [[nodiscard]] bool is_direct() const noexcept { return direct_; }
+
+ private:
+  friend class FileIo;
+  IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept
+      : descriptor_(descriptor), direct_(direct), owner_(owner), path_(std::move(path)) {}
+  int descriptor_ = -1;
+  bool direct_ = false;
+  FileBackend* owner_ = nullptr;  // of a descriptor that is not the kernel's
+  std::string path_;
+};
+
+class FileIo {
+  template <class T>
+  class Awaiter;
+
+ public:
+  static constexpr std::size_t kDirectAlignment = FileOp::kDirectAlignment;
+
+  enum class Backend {
+    kAuto,   // io_uring, else threads
+    kUring,  // an Error where it cannot be had
+    kThreads,
+  };
+  struct Options {
+    Backend backend = Backend::kAuto;
+    unsigned ring_entries = 128;  // operations that the kernel has at a time; more wait
+    int threads = 2;              // that block, without io_uring
+    std::string name = "io";
+    // larger transfers are cut: the kernel's own limit is 2 GiB
+    std::size_t call_bytes_max = std::size_t{1} << 30;
+  };
+  explicit FileIo(EventLoop& loop) : FileIo(loop, Options()) {}
+  FileIo(EventLoop& loop, Options options);
+  /// With a back end of one's own.
+  FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend)
+      : FileIo(loop, std::move(backend), Options()) {}
+  FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend, Options options);
+  /// No operation may be on its way any more.
+  ~FileIo();
+  FileIo(const FileIo&) = delete;
+  FileIo& operator=(const FileIo&) = delete;
+
+  [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
+  /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for
+  /// kDirectAlignment.
+  [[nodiscard]] Awaiter<IoFile> open_direct(std::string path, OpenMode mode, StopToken stop = {});
+  /// Fills `into` from byte `offset` on; returns how many bytes there were, fewer only at the
+  /// file's end.
+  [[nodiscard]] Awaiter<std::size_t> read(const IoFile& file, std::uint64_t offset,
+                                          std::span<std::byte> into, StopToken stop = {});
+  /// Writes all of `from`.
+  [[nodiscard]] Awaiter<void> write(const IoFile& file, std::uint64_t offset,
+                                    std::span<const std::byte> from, StopToken stop = {});
+  /// What was written is on the medium afterwards.
+  [[nodiscard]] Awaiter<void> fsync(const IoFile& file, StopToken stop = {});
+  /// The folder's entries (after a rename, a creation) are on the medium afterwards.
+  [[nodiscard]] Awaiter<void> fsync_folder(std::string path, StopToken stop = {});
+  [[nodiscard]] Awaiter<void> close(IoFile file);
+  /// Atomic; replaces `to`.
+  [[nodiscard]] Awaiter<void> rename(std::string from, std::string to, StopToken stop = {});
+  [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
+  [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
+
+  /// "io_uring" or "threads", and why it is this one.
+  [[nodiscard]] std::string_view backend_name() const noexcept { return backend_->name(); }
+  [[nodiscard]] const std::string& why() const noexcept { return why_; }
+
+  /// The back end that `options` ask for: to put another one before it.
+  [[nodiscard]] static std::unique_ptr<FileBackend> make_backend(EventLoop& loop,
+                                                                 const Options& options);
+  struct Choice {
+    bool uring = false;
+    std::string why;
+  };
+  /// What kAuto takes on this machine, and why. Tries io_uring out once per process.
+  [[nodiscard]] static Choice choose();
+
+ private:
+  [[nodiscard]] FileRequest on_file(FileRequest::Kind kind, const IoFile& file) const noexcept;
+
+  EventLoop& loop_;
+  std::size_t call_bytes_max_;
+  std::unique_ptr<FileBackend> backend_;
+  std::string why_;
+};
+
+template <class T>
+class FileIo::Awaiter {
+ public:
+  static constexpr const char* kAwaitName = "file";
+  Awaiter(FileIo& io, FileRequest request, StopToken stop)
+      : backend_(*io.backend_),
+        op_(backend_, io.loop_, std::move(request), io.call_bytes_max_, stop) {}
+  Awaiter(const Awaiter&) = delete;
+  Awaiter& operator=(const Awaiter&) = delete;
+
+  bool await_ready() noexcept {
+    if (!op_.stop_requested()) {
+      return false;
+    }
+    op_.refuse_to_start();
+    return true;
+  }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    op_.start(coroutine);
+  }
+  T await_resume() {
+    op_.throw_if_failed();
+    if constexpr (std::is_same_v<T, IoFile>) {
+      return IoFile(static_cast<int>(op_.result()), op_.request.direct,
+                    backend_.owns_descriptors() ? &backend_ : nullptr, std::move(op_.request.path));
+    } else if constexpr (!std::is_void_v<T>) {
+      return static_cast<T>(op_.result());
+    }
+  }
+
+ private:
+  FileBackend& backend_;
+  FileOp op_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,183 @@
+// runtime/io/net.hpp — how ranks reach each other: frames of bytes over channels, behind one
+// interface for sockets, shared memory and the simulator.
+//
+// A channel is a number that both ends agree on. Frames of one (sender, receiver, channel) arrive
+// whole, once and in order; between channels there is no order. A send ends when its buffer may be
+// reused, not when the frame has arrived; each channel takes a few frames ahead of the receiver,
+// then sends wait. A receive gets the next frame and its size. Failures: a peer that is gone fails
+// every operation with it, now and later, with PeerLost, which names the rank at fault. A rank that
+// gives up says whose fault it was with abandon(): every peer's operations then fail naming that
+// rank, so that nobody blames a mere witness. Broken once, a net stays broken. Thread rule: of the
+// loop's thread. Buffers belong to the operation until its await returns. Cancel rule: a stopped
+// receive ends at once and takes no frame; a stopped send ends at once if nothing of it has left,
+// else when all of it has.
+//
+//   co_await net.send(peer, kGradients, bytes);      std::size_t n = co_await net.recv(peer,
+//   kGradients, into);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/stop_token.hpp"
+#include "runtime/task.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/planted.hpp"
+
+namespace tandem {
+
+/// A rank is gone, or was given up: "[net] rank 2 is lost: receive from rank 0 on channel 1 cannot
+/// end".
+class PeerLost : public Error {
+ public:
+  PeerLost(const std::string& text, std::uint32_t rank)
+      : Error(ExitCode::kPeer, text), rank_(rank) {}
+  /// The rank at fault; not always the peer of the operation that failed.
+  [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
+
+ private:
+  std::uint32_t rank_;
+};
+
+/// One send or receive on its way; lives in the awaiting coroutine's frame. Internal.
+struct NetOp {
+  enum class Kind : unsigned char { kSend, kReceive };
+  enum class End : unsigned char { kNone, kDone, kPeerLost, kTooLong, kStopped };
+
+  struct Request {
+    Kind kind;
+    std::uint32_t peer;
+    std::uint32_t channel;
+    const std::byte* from = nullptr;  // of a send
+    std::byte* into = nullptr;        // of a receive
+    std::size_t bytes = 0;            // to send; room to receive in
+  };
+
+  explicit NetOp(const Request& what) noexcept : request(what) {}
+
+  Request request;
+  End end = End::kNone;
+  std::size_t moved = 0;      // kDone: bytes; kTooLong: the frame's
+  std::uint32_t culprit = 0;  // kPeerLost
+  detail::ResumeOp resume;
+
+  void throw_if_failed() const;
+};
+
+/// Carries operations out: sets `end` and posts op.resume to the loop, once. Internal.
+class NetBackend {
+ public:
+  virtual ~NetBackend() = default;
+  [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
+  [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
+  virtual void submit(NetOp& op) = 0;
+  /// False: too late, it has ended or will.
+  virtual bool cancel(NetOp& op) noexcept = 0;
+  virtual void abandon(std::uint32_t culprit) = 0;
+};
+
+class Net {
+  template <class T>
+  class Awaiter;
+
+ public:
+  explicit Net(std::unique_ptr<NetBackend> backend) noexcept : backend_(std::move(backend)) {}
+
+  [[nodiscard]] std::uint32_t rank() const noexcept { return backend_->rank(); }
+  [[nodiscard]] std::uint32_t world() const noexcept { return backend_->world(); }
+
+  [[nodiscard]] Awaiter<void> send(std::uint32_t peer, std::uint32_t channel,
+                                   std::span<const std::byte> frame, StopToken stop = {});
+  /// The size of the frame, which fits `into` (else it is an Error, and the frame is gone).
+  [[nodiscard]] Awaiter<std::size_t> recv(std::uint32_t peer, std::uint32_t channel,
+                                          std::span<std::byte> into, StopToken stop = {});
+  /// This rank gives up because of `culprit` (itself, perhaps): everything on this net fails, here
+  /// and at all peers.
+  void abandon(std::uint32_t culprit) { backend_->abandon(culprit); }
+
+ private:
+  std::unique_ptr<NetBackend> backend_;
+};
+
+template <class T>
+class Net::Awaiter {
+ public:
+  static constexpr const char* kAwaitName = "net";
+  Awaiter(NetBackend& backend, const NetOp::Request& request, StopToken stop) noexcept
+      : backend_(backend), op_(request), stop_(stop), on_stop_(*this) {
+    TANDEM_CHECK(request.peer < backend.world() && request.peer != backend.rank(),
+                 "a peer is another rank");
+  }
+  Awaiter(const Awaiter&) = delete;
+  Awaiter& operator=(const Awaiter&) = delete;
+
+  bool await_ready() noexcept {
+    if (stop_.stop_requested()) {
+      op_.end = NetOp::End::kStopped;
+    }
+    return op_.end != NetOp::End::kNone;
+  }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+    op_.resume.set(coroutine);
+    loop_ = &EventLoop::current();
+    stop_.link(on_stop_);
+    backend_.submit(op_);
+  }
+  T await_resume() {
+    on_stop_.unlink();
+    op_.throw_if_failed();
+    if constexpr (!std::is_void_v<T>) {
+      return op_.moved;
+    }
+  }
+
+ private:
+  friend class Net;
+  struct OnStop : StopCallback {
+    explicit OnStop(Awaiter& owner) noexcept
+        : StopCallback([](StopCallback& self) noexcept {
+            Awaiter& awaiter = static_cast<OnStop&>(self).awaiter;
+            if (planted(Bug::kUseAfterCancel) || awaiter.backend_.cancel(awaiter.op_)) {
+              awaiter.op_.end = NetOp::End::kStopped;
+              awaiter.loop_->post(awaiter.op_.resume);
+            }
+          }),
+          awaiter(owner) {}
+    Awaiter& awaiter;
+  };
+
+  NetBackend& backend_;
+  NetOp op_;
+  StopToken stop_;
+  EventLoop* loop_ = nullptr;
+  OnStop on_stop_;
+};
+
+inline Net::Awaiter<void> Net::send(std::uint32_t peer, std::uint32_t channel,
+                                    std::span<const std::byte> frame, StopToken stop) {
+  return {*backend_,
+          NetOp::Request{.kind = NetOp::Kind::kSend,
+                         .peer = peer,
+                         .channel = channel,
+                         .from = frame.data(),
+                         .bytes = frame.size()},
+          stop};
+}
+
+inline Net::Awaiter<std::size_t> Net::recv(std::uint32_t peer, std::uint32_t channel,
+                                           std::span<std::byte> into, StopToken stop) {
+  return {*backend_,
+          NetOp::Request{.kind = NetOp::Kind::kReceive,
+                         .peer = peer,
+                         .channel = channel,
+                         .into = into.data(),
+                         .bytes = into.size()},
+          stop};
+}
+
+}  // namespace tandem

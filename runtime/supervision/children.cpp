@@ -1,0 +1,181 @@
+#include "runtime/supervision/children.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+namespace tandem {
+
+void detail::stop_children(Children& children) noexcept { children.request_stop(); }
+
+const TaskFailure* detail::escalated(const Children& children) noexcept {
+  return children.escalated_ ? &*children.escalated_ : nullptr;
+}
+
+Children::Child::~Child() {
+  if (mailbox != nullptr) {
+    mailbox->abandon();
+  }
+}
+
+void Children::Child::open_scope(EventLoop& loop, StopToken stop) {
+  scope.reset();
+  scope.emplace(loop, Name(std::string_view(name)), stop);
+}
+
+ExitReason Children::Child::exit_reason() const {
+  if (not_made != nullptr) {
+    return {ExitReason::Kind::kFailed, name, name, nullptr, not_made};
+  }
+  if (!scope->failures().empty()) {
+    const TaskFailure& first = scope->failures().front();
+    return {ExitReason::Kind::kFailed, name, first.task, first.message, first.error};
+  }
+  return {.kind = mailbox->stopped() ? ExitReason::Kind::kStopped : ExitReason::Kind::kNormal,
+          .actor = name};
+}
+
+Children::Children(Scope& scope, Options options) : options_(options), scope_(&scope) {}
+
+Children::~Children() {
+  TANDEM_CHECK(running_ == 0, "children died before they had ended: join the parent's scope first");
+}
+
+Scope& Children::owner() {
+  if (scope_ == nullptr) {
+    scope_ = scope_of_parent_(parent_);
+    TANDEM_CHECK(scope_ != nullptr, "a parent starts children once it is started: in on_start()");
+  }
+  if (!stop_) {
+    stop_.emplace(scope_->stop_token());
+  }
+  return *scope_;
+}
+
+void Children::request_stop() noexcept {
+  if (stop_) {
+    stop_->request_stop();
+  }
+}
+
+// One for each child, a task of the parent's scope: from its start to its final end.
+Task<> Children::look_after(Child* child) {
+  for (;;) {
+    co_await child->scope->empty();
+    if (child->with_another) {
+      co_await child->remade;
+      child->remade.reset();
+      child->with_another = false;
+      continue;
+    }
+    ExitReason reason = child->exit_reason();
+    const OnExit what = decide(reason);
+    if (what == OnExit::kRestart) {
+      co_await restart(child);
+      continue;
+    }
+    end(*child, reason);
+    if (what == OnExit::kEscalate) {
+      escalate(reason);
+    }
+    break;
+  }
+  if (--running_ == 0) {
+    stop_.reset();
+  }
+}
+
+OnExit Children::decide(ExitReason& reason) {
+  if (reason.failed() && (!reason.restartable() || stop_->stop_requested())) {
+    return OnExit::kEscalate;  // while all stop, nothing is restarted, and no error is lost
+  }
+  OnExit what = reason.failed() ? OnExit::kRestart : OnExit::kStop;
+  if (ask_ != nullptr && !stop_->stop_requested()) {
+    try {
+      what = ask_(parent_, reason);
+    } catch (...) {
+      reason.error = std::current_exception();
+      return OnExit::kEscalate;
+    }
+  }
+  if (what == OnExit::kRestart) {
+    if (!reason.failed()) {
+      return OnExit::kStop;
+    }
+    return may_restart(reason) ? OnExit::kRestart : OnExit::kEscalate;
+  }
+  return what;
+}
+
+bool Children::may_restart(ExitReason& reason) {
+  const RestartLimit& limit = options_.limit;
+  const TimePoint now = scope_->loop().now();
+  std::erase_if(recent_, [&](TimePoint then) { return now - then > limit.within; });
+  if (recent_.size() < static_cast<std::size_t>(std::max(limit.most, 0))) {
+    recent_.push_back(now);
+    return true;
+  }
+  reason.error = std::make_exception_ptr(failure(
+      ExitCode::kFailure, "actor", "{}; {} restarts within {:.3g} s are allowed; mend the cause",
+      reason.text(), limit.most, std::chrono::duration<double>(limit.within).count()));
+  return false;
+}
+
+Task<> Children::restart(Child* failed) {
+  ++restarts_;
+  std::vector<Child*> all;
+  for (const auto& each : children_) {
+    Child* child = each.get();
+    if (child == failed) {
+      all.push_back(child);
+    } else if (options_.strategy == Strategy::kAllForOne && !child->ended) {
+      child->with_another = true;
+      child->scope->request_stop();
+      all.push_back(child);
+    }
+  }
+  for (Child* child : all) {
+    co_await child->scope->empty();
+  }
+  for (std::size_t i = all.size(); i > 0; --i) {
+    all[i - 1]->destroy_state();
+  }
+  for (Child* child : all) {
+    remake(*child);
+    if (child != failed) {
+      child->remade.set();
+    }
+  }
+}
+
+void Children::remake(Child& child) {
+  child.open_scope(scope_->loop(), stop_->token());
+  child.not_made = nullptr;
+  try {
+    child.make();
+  } catch (...) {
+    child.not_made = std::current_exception();  // the next exit
+    return;
+  }
+  child.start();
+}
+
+void Children::end(Child& child, const ExitReason& reason) noexcept {
+  child.ended = true;
+  child.mailbox->end();
+  child.destroy_state();
+  child.scope.reset();
+  child.mailbox->watchers().tell(reason);
+}
+
+void Children::escalate(const ExitReason& reason) {
+  std::exception_ptr error = reason.error;
+  if (error == nullptr) {
+    error = std::make_exception_ptr(failure(ExitCode::kFailure, "actor", "{}", reason.text()));
+  }
+  const char* origin = reason.origin != nullptr ? reason.origin : reason.actor;
+  escalated_ = TaskFailure{origin, error, reason.message};
+  request_stop();
+  scope_->fail(origin, error, reason.message);
+}
+
+}  // namespace tandem

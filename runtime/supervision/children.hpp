@@ -1,0 +1,182 @@
+// runtime/supervision/children.hpp — the actors that a parent owns: their state is made here, and
+// made afresh when they fail.
+//
+// A child runs in a scope of its own (its tasks end with it). When it has ended, the parent's
+// `OnExit on_child_exit(const ExitReason&)` decides: restart, stop, or escalate (without that
+// function: restart what failed). Escalating fails the parent's scope with the child's error; if
+// the parent is itself a child, its own parent decides next. More than `limit.most` restarts within
+// `limit.within` escalate. What cannot be restarted (errors of devices and collectives) escalates
+// up to the root; nobody is asked. A child that closed itself, or that was stopped, is not
+// restarted. A restart: the tasks of the child's scope end, its state is destroyed, a new one is
+// made from the same arguments (copied) behind the same mailbox. Senders keep their address; what
+// waits in the mailbox survives and is handled by the new state, in its order. The message that
+// failed is gone (its asker got the error), and answers that the old state owed fail. Thread rule:
+// of the loop's thread. Ownership: a member of the parent (or beside its scope); dies after the
+// scope was joined. on_child_exit is called between two resumptions, maybe while a handler of the
+// parent is suspended: it decides. Cancel rule: children stop with the parent, and when it ends.
+//
+//   struct Farm : Actor<Farm, Job> {
+//     void on_start() { worker_ = children_.start<Worker>(); }
+//     void handle(Job job) { (void)worker_.try_send(std::move(job)); }
+//     OnExit on_child_exit(const ExitReason& reason) { return reason.failed() ? OnExit::kRestart :
+//     OnExit::kStop; } Children children_{*this, {.limit = {.most = 3, .within = 10s}}};
+//     Worker::AddressType worker_;
+//   };
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/actor.hpp"
+
+namespace tandem {
+
+/// What a parent does about a child that has ended.
+enum class OnExit : unsigned char { kRestart, kStop, kEscalate };
+
+struct RestartLimit {
+  int most = 3;
+  Duration within = std::chrono::seconds(10);
+};
+
+class Children {
+ public:
+  enum class Strategy : unsigned char {
+    kOneForOne,  // the failed one is restarted
+    kAllForOne,  // all of them are, in the order of their starts
+  };
+  struct Options {
+    RestartLimit limit = {};
+    Strategy strategy = Strategy::kOneForOne;
+  };
+
+  /// Of an actor.
+  template <class Self, class... Messages>
+  explicit Children(Actor<Self, Messages...>& parent) : Children(parent, Options()) {}
+  template <class Self, class... Messages>
+  Children(Actor<Self, Messages...>& parent, Options options);
+  /// Of nobody: what failed is restarted, what escalates fails `scope`.
+  explicit Children(Scope& scope) : Children(scope, Options()) {}
+  Children(Scope& scope, Options options);
+  ~Children();
+  Children(const Children&) = delete;
+  Children& operator=(const Children&) = delete;
+
+  /// Makes A(args...) and starts it. Throws what the constructor throws.
+  template <class A, class... Args>
+  typename A::AddressType start(Args... args);
+
+  /// Asks all of them to stop; they end as tasks of the parent's scope.
+  void request_stop() noexcept;
+  [[nodiscard]] std::size_t running() const noexcept { return running_; }
+  /// Restarts so far.
+  [[nodiscard]] std::uint64_t restarts() const noexcept { return restarts_; }
+
+ private:
+  friend void detail::stop_children(Children& children) noexcept;
+  friend const TaskFailure* detail::escalated(const Children& children) noexcept;
+
+  struct Child {
+    virtual ~Child();
+    virtual void make() = 0;   // the state, behind `mailbox` if there is one
+    virtual void start() = 0;  // in `scope`
+    virtual void destroy_state() noexcept = 0;
+    [[nodiscard]] ExitReason exit_reason() const;
+    void open_scope(EventLoop& loop, StopToken stop);
+
+    const char* name = nullptr;
+    detail::Mailbox* mailbox = nullptr;  // owned, as an actor owns its own
+    std::optional<Scope> scope;
+    std::exception_ptr not_made;  // what the constructor threw at a restart
+    bool with_another = false;  // all for one: ends because a sibling failed, and is remade with it
+    bool ended = false;
+    Event remade;
+  };
+  template <class A, class... Args>
+  struct ChildOf;
+  using Ask = OnExit (*)(void* parent, const ExitReason& reason);
+
+  Scope& owner();
+  Task<> look_after(Child* child);
+  OnExit decide(ExitReason& reason);
+  bool may_restart(ExitReason& reason);
+  Task<> restart(Child* child);
+  void remake(Child& child);
+  void end(Child& child, const ExitReason& reason) noexcept;
+  void escalate(const ExitReason& reason);
+
+  Options options_;
+  void* parent_ = nullptr;
+  Scope* (*scope_of_parent_)(void* parent) = nullptr;
+  Ask ask_ = nullptr;
+  Scope* scope_ = nullptr;
+  // Of all children; there while some run, so that it never outlives the parent's scope.
+  std::optional<StopSource> stop_;
+  std::vector<std::unique_ptr<Child>> children_;
+  std::size_t running_ = 0;
+  std::uint64_t restarts_ = 0;
+  std::vector<TimePoint> recent_;  // restarts within the limit's time
+  std::optional<TaskFailure> escalated_;
+};
+
+template <class A, class... Args>
+struct Children::ChildOf final : Child {
+  explicit ChildOf(Args... given) : args(std::move(given)...) {}
+  ~ChildOf() override { destroy_state(); }
+  void make() override {
+    {
+      const detail::Mailbox::Inheritance inheritance(mailbox);
+      actor = std::apply([](const Args&... each) { return std::make_unique<A>(each...); }, args);
+    }
+    TANDEM_CHECK(mailbox == nullptr || actor->mailbox_ == mailbox,
+                 "a child's Actor base is made before everything else in it");
+    mailbox = actor->mailbox_;
+    name = mailbox->name();
+    actor->is_child_ = true;
+  }
+  void start() override { actor->start(*scope); }
+  void destroy_state() noexcept override { actor.reset(); }
+  std::tuple<Args...> args;
+  std::unique_ptr<A> actor;
+};
+
+template <class Self, class... Messages>
+Children::Children(Actor<Self, Messages...>& parent, Options options)
+    : options_(options), parent_(&parent) {
+  parent.children_ = this;
+  scope_of_parent_ = [](void* actor) {
+    return static_cast<Actor<Self, Messages...>*>(actor)->scope_;
+  };
+  ask_ = [](void* actor, const ExitReason& reason) {
+    auto& self = static_cast<Self&>(*static_cast<Actor<Self, Messages...>*>(actor));
+    if constexpr (requires { self.on_child_exit(reason); }) {
+      return self.on_child_exit(reason);
+    } else {
+      return reason.failed() ? OnExit::kRestart : OnExit::kStop;
+    }
+  };
+}
+
+template <class A, class... Args>
+typename A::AddressType Children::start(Args... args) {
+  Scope& scope = owner();
+  children_.push_back(std::make_unique<ChildOf<A, Args...>>(std::move(args)...));
+  auto& child = static_cast<ChildOf<A, Args...>&>(*children_.back());
+  try {
+    child.make();
+  } catch (...) {
+    children_.pop_back();
+    throw;
+  }
+  child.open_scope(scope.loop(), stop_->token());
+  child.start();
+  ++running_;
+  scope.spawn(std::string_view(child.name), &Children::look_after, this,
+              static_cast<Child*>(&child));
+  return child.actor->address();
+}
+
+}  // namespace tandem

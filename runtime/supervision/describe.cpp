@@ -1,0 +1,97 @@
+#include "runtime/supervision/describe.hpp"
+
+#include <asio/signal_set.hpp>
+#include <fmt/format.h>
+
+#include "runtime/detail/await_chain.hpp"
+#include "runtime/detail/mailbox/ask_table.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/scope.hpp"
+
+namespace tandem {
+namespace {
+
+std::string counted(std::uint64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+void dump(EventLoop& loop, std::FILE* out) {
+  std::fputs(describe_tasks(loop).c_str(), out);
+  std::fflush(out);
+}
+
+}  // namespace
+
+std::string describe_tasks(EventLoop& loop) {
+  std::string scopes;
+  std::string actors;
+  std::uint64_t scope_count = 0;
+  std::uint64_t actor_count = 0;
+  const detail::LoopRegistry& registry = loop.registry();
+  for (const Scope* scope = registry.first_scope; scope != nullptr; scope = scope->next_on_loop()) {
+    scopes = scope->describe() + scopes;  // the oldest first
+    ++scope_count;
+  }
+  for (const detail::Mailbox* mailbox = registry.first_mailbox; mailbox != nullptr;
+       mailbox = mailbox->next_on_loop()) {
+    actors = fmt::format("actor {}: {}{}\n", mailbox->name(),
+                         mailbox->depth() == 1 ? "1 message waits"
+                                               : counted(mailbox->depth(), "message") + " wait",
+                         mailbox->closed() ? ", closed" : "") +
+             actors;
+    ++actor_count;
+  }
+  std::string text =
+      fmt::format("loop \"{}\" at {:.3f} s: {}, {}, {} without an answer, {}\n", loop.name(),
+                  static_cast<double>(loop.now().time_since_epoch().count()) * 1e-9,
+                  counted(scope_count, "scope"), counted(actor_count, "actor"),
+                  counted(loop.asks().pending(), "ask"), counted(loop.armed_timers(), "timer"));
+  if (registry.main != nullptr) {
+    text += "  " + describe_await_chain(*registry.main, loop.now()) + "\n";
+  }
+  return text + scopes + actors;
+}
+
+void request_dump(EventLoop& loop, std::FILE* out) {
+  struct Request : Op {
+    Request(EventLoop& loop_in, std::FILE* out_in) noexcept
+        : Op([](Op& op) noexcept {
+            const std::unique_ptr<Request> self(static_cast<Request*>(&op));
+            dump(self->loop, self->out);
+          }),
+          loop(loop_in),
+          out(out_in) {}
+    EventLoop& loop;
+    std::FILE* out;
+  };
+  loop.post_from_any_thread(*new Request(loop, out));
+}
+
+// Held by whoever installed it and by the wait under way, which may end after that.
+struct DumpOnSignal::Signals {
+  Signals(EventLoop& loop_in, int signal) : loop(loop_in), set(loop_in.reactor(), signal) {}
+  EventLoop& loop;
+  asio::signal_set set;
+
+  static void wait(const std::shared_ptr<Signals>& self) {
+    self->set.async_wait([self](const asio::error_code& error, int) {
+      if (!error) {
+        dump(self->loop, stderr);
+        wait(self);
+      }
+    });
+  }
+};
+
+DumpOnSignal::DumpOnSignal(EventLoop& loop, int signal)
+    : signals_(std::make_shared<Signals>(loop, signal)) {
+  Signals::wait(signals_);
+}
+
+DumpOnSignal::~DumpOnSignal() {
+  asio::error_code ignored;
+  signals_->set.clear(ignored);
+  signals_->set.cancel(ignored);
+}
+
+}  // namespace tandem

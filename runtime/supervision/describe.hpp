@@ -1,0 +1,46 @@
+// runtime/supervision/describe.hpp — what lives on a loop and what it waits for, for a person who
+// asks why nothing moves.
+//
+//   loop "rank 0" at 12.250 s: 2 scopes, 1 actor, 0 asks without an answer, 1 timer
+//   scope "root": 2 running
+//     reader (pump at actor.hpp:128, 3.002 s) <- parse (reader.cpp:40, 3.002 s) <- [completion]
+//   actor reader: 3 messages wait
+//
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run); request_dump()
+// from any thread. The times are the loop's, noted when it last looked at its clock, so some
+// microseconds coarse.
+#pragma once
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "runtime/clock.hpp"
+
+namespace tandem {
+
+class EventLoop;
+
+/// Every scope with its tasks' await chains, and every actor with the depth of its mailbox.
+[[nodiscard]] std::string describe_tasks(EventLoop& loop);
+
+/// Prints describe_tasks(loop) to `out` as soon as the loop gets to it. Any thread; the loop
+/// outlives the request.
+void request_dump(EventLoop& loop, std::FILE* out = stderr);
+
+/// While it lives, `signal` (Ctrl-\ by default) prints describe_tasks(loop) to stderr instead of
+/// ending the process. Of the loop's thread (or of the owner's while the loop does not run).
+class DumpOnSignal {
+ public:
+  explicit DumpOnSignal(EventLoop& loop, int signal = SIGQUIT);
+  ~DumpOnSignal();
+  DumpOnSignal(const DumpOnSignal&) = delete;
+  DumpOnSignal& operator=(const DumpOnSignal&) = delete;
+
+ private:
+  struct Signals;
+  std::shared_ptr<Signals> signals_;
+};
+
+}  // namespace tandem

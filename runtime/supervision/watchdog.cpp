@@ -1,0 +1,63 @@
+#include "runtime/supervision/watchdog.hpp"
+
+#include <cstdio>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "runtime/detail/await_chain.hpp"
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/scope.hpp"
+
+namespace tandem {
+
+Watchdog::Timer::Timer(Watchdog& owner) noexcept
+    : TimerOp([](Op& op) noexcept {
+        Watchdog& self = static_cast<Timer&>(op).watchdog;
+        self.look();
+        self.loop_.arm(self.timer_, self.loop_.now() + self.options_.every);
+      }),
+      watchdog(owner) {}
+
+Watchdog::Watchdog(EventLoop& loop, Options options)
+    : loop_(loop), options_(std::move(options)), timer_(*this) {
+  if (options_.every <= Duration::zero()) {
+    options_.every = options_.limit / 4;
+  }
+  if (options_.report == nullptr) {
+    options_.report = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  }
+  loop_.arm(timer_, loop_.now() + options_.every);
+}
+
+void Watchdog::look() {
+  if (auto* main = loop_.registry().main) {
+    look_at(*main);
+  }
+  for (Scope* scope = loop_.registry().first_scope; scope != nullptr;
+       scope = scope->next_on_loop()) {
+    for (auto* root = scope->first_task(); root != nullptr; root = root->next_in_scope) {
+      look_at(*root);
+    }
+  }
+}
+
+void Watchdog::look_at(detail::RootTask::promise_type& root) {
+  const TaskPromiseBase& leaf = await_leaf(root);
+  const std::int64_t now_ns = loop_.now().time_since_epoch().count();
+  // By their text: equal literals of two sources need not be one.
+  const std::string_view wait = leaf.waiting_for != nullptr ? leaf.waiting_for : "";
+  const bool idle =
+      wait == detail::Mailbox::MailAwaiter::kAwaitName || wait == Scope::EmptyAwaiter::kAwaitName;
+  if (idle || now_ns - leaf.since_ns <= options_.limit.count() ||
+      root.reported_ns == leaf.since_ns) {
+    return;
+  }
+  root.reported_ns = leaf.since_ns;
+  ++reports_;
+  options_.report(fmt::format("[watchdog] a task waits for {:.1f} s: {}",
+                              static_cast<double>(now_ns - leaf.since_ns) * 1e-9,
+                              describe_await_chain(root, loop_.now())));
+}
+
+}  // namespace tandem

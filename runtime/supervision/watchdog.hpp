@@ -1,0 +1,51 @@
+// runtime/supervision/watchdog.hpp — says which tasks wait too long, once for each wait, with their
+// await chains.
+//
+// It looks at all scopes of a loop every `every`. Waits for mail and for the tasks of a scope are
+// not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop that
+// is held does not look: that is a stall (EventLoop::stalls). Thread rule: of the loop's thread (or
+// of the owner's while the loop does not run).
+//
+//   const Watchdog watchdog(loop, {.limit = 30s});   // "[watchdog] a task waits for 31.2 s: reader
+//   (...) <- [completion]"
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/event_loop.hpp"
+
+namespace tandem {
+
+class Watchdog {
+ public:
+  struct Options {
+    Duration limit = std::chrono::seconds(30);
+    Duration every{};                                // 0: a quarter of the limit
+    std::function<void(const std::string&)> report;  // null: a line on stderr
+  };
+  explicit Watchdog(EventLoop& loop) : Watchdog(loop, Options()) {}
+  Watchdog(EventLoop& loop, Options options);
+  ~Watchdog() { loop_.disarm(timer_); }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  [[nodiscard]] std::uint64_t reports() const noexcept { return reports_; }
+  /// Looks now.
+  void look();
+
+ private:
+  struct Timer : TimerOp {
+    explicit Timer(Watchdog& owner) noexcept;
+    Watchdog& watchdog;
+  };
+
+  void look_at(detail::RootTask::promise_type& root);
+
+  EventLoop& loop_;
+  Options options_;
+  Timer timer_;
+  std::uint64_t reports_ = 0;
+};
+
+}  // namespace tandem

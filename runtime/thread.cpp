@@ -1,0 +1,45 @@
+#include "runtime/thread.hpp"
+
+#include <atomic>
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "runtime/trace.hpp"
+#include "runtime/util/machine.hpp"
+
+namespace tandem::thread {
+namespace {
+std::atomic<int> counted_threads{0};
+}
+
+void set_name(const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  trace::set_thread_name(name);
+}
+
+bool pin_to(int cpu) noexcept {
+  if (cpu < 0 || cpu >= CPU_SETSIZE) {
+    return false;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
+void set_background() noexcept {
+  const sched_param none = {};
+  sched_setscheduler(0, SCHED_BATCH, &none);  // a refusal leaves the thread as it was
+}
+
+void enter_runtime() noexcept { counted_threads.fetch_add(1, std::memory_order_relaxed); }
+void leave_runtime() noexcept { counted_threads.fetch_sub(1, std::memory_order_relaxed); }
+
+int spare_cpus() noexcept {
+  static const int usable = machine::usable_cpus();
+  return usable - counted_threads.load(std::memory_order_relaxed);
+}
+
+}  // namespace tandem::thread

@@ -1,0 +1,28 @@
+// runtime/thread.hpp — names, pins and counts the runtime's threads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tandem::thread {
+
+/// Names the calling thread (the kernel keeps 15 characters; the trace keeps all). Call it before
+/// anything is traced.
+void set_name(const std::string& name);
+
+/// Binds the calling thread to one CPU. False if the CPU is not ours to use.
+[[nodiscard]] bool pin_to(int cpu) noexcept;
+
+/// The calling thread's wake-ups no longer preempt what runs; its share of the CPU stays
+/// (SCHED_BATCH). A lower priority would starve it whenever another process is busy, and somebody
+/// waits for its work.
+void set_background() noexcept;
+
+/// Counts this thread among those that compute or spin, while it does: an idle loop spins only if
+/// CPUs are left over.
+void enter_runtime() noexcept;
+void leave_runtime() noexcept;
+/// Usable CPUs minus counted threads; may be negative.
+[[nodiscard]] int spare_cpus() noexcept;
+
+}  // namespace tandem::thread

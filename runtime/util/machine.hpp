@@ -1,0 +1,38 @@
+// runtime/util/machine.hpp — facts about the machine that plans and refusals are based on. Any
+// thread; read anew at each call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::machine {
+
+/// CPUs this process may use at once: its affinity mask, cut by the cgroup's CPU quota (rounded
+/// up). At least 1.
+[[nodiscard]] int usable_cpus();
+/// The numbers of the CPUs in the affinity mask, ascending.
+[[nodiscard]] std::vector<int> affinity();
+
+/// Of the largest cache that the system tells of; 0: it tells of none.
+[[nodiscard]] std::uint64_t cache_bytes();
+
+/// Bytes that can still be allocated: MemAvailable, cut by what is left below the cgroup's limit.
+[[nodiscard]] std::uint64_t memory_available_bytes();
+[[nodiscard]] std::uint64_t memory_total_bytes();
+/// Resident set of this process, now and at its highest.
+[[nodiscard]] std::uint64_t rss_bytes();
+[[nodiscard]] std::uint64_t peak_rss_bytes();
+/// How much may be locked (mlock, pinned); UINT64_MAX: no limit.
+[[nodiscard]] std::uint64_t memlock_limit_bytes();
+
+struct Core {
+  int numa_node;
+  std::vector<int> cpus;  // hardware threads of this core that we may use
+};
+/// Cores and NUMA nodes as hwloc sees them, in its order; only what the affinity mask allows.
+[[nodiscard]] std::vector<Core> cores();
+/// The CPU's name, e.g. "AMD EPYC 7B13"; empty if unknown.
+[[nodiscard]] std::string cpu_name();
+
+}  // namespace tandem::machine

@@ -1,0 +1,25 @@
+// runtime/util/name.hpp — names of tasks, actors and spans: plain pointers that live for ever.
+//
+// A literal costs nothing; a name made at run time is interned once (one lock and one look-up) and
+// never freed, so use it for names of which there are few. Any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+class Name {
+ public:
+  consteval Name(const char* literal) noexcept : text_(literal) {}  // NOLINT: converts on purpose
+  Name(std::string_view text) : text_(intern(text)) {}              // NOLINT
+  Name(const std::string& text) : text_(intern(text)) {}            // NOLINT
+
+  [[nodiscard]] const char* c_str() const noexcept { return text_; }
+
+ private:
+  static const char* intern(std::string_view text);
+  const char* text_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,234 @@
+// What ranks of one host tell each other beside NCCL: decisions, who is behind, who is at fault;
+// and the whole back end on it, ranks as threads on fakes of CUDA and NCCL.
+#include "actors/collectives/nccl/shm_nccl_peers.hpp"
+
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/sleep.hpp"
+#include "tests/support/nccl_world.hpp"
+#include "tests/support/reduction_reference.hpp"
+#include "tests/support/shm_world.hpp"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::FakeCuda;
+using testing::FakeNccl;
+using ::testing::HasSubstr;
+using testing::NcclRank;
+
+/// body(loop, peers) for each rank, on a thread of its own; what each threw.
+std::vector<std::string> on_threads(
+    std::uint32_t world,
+    const std::function<void(EventLoop&, const std::shared_ptr<ShmNcclPeers>&, std::uint32_t)>&
+        body) {
+  const std::string job = testing::random_job();
+  std::vector<std::string> errors(world);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        EventLoop loop({.name = fmt::format("rank {}", rank)});
+        const std::shared_ptr<ShmNcclPeers> peers =
+            ShmNcclPeers::connect(loop, {.rank = rank, .world = world, .job = job});
+        body(loop, peers, rank);
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return errors;
+}
+
+/// Polls until there is one; the reactor, which hears of it, gets its turns meanwhile.
+Task<> wait_for_loss(NcclPeers* peers, NcclLoss* found) {
+  for (std::optional<NcclLoss> loss; !loss;) {
+    loss = peers->loss();
+    if (loss) {
+      *found = *loss;
+    }
+    co_await sleep_for(1ms);
+  }
+}
+
+Task<> decide_turns(NcclPeers* peers, std::uint64_t turns) {
+  for (std::uint64_t turn = 0; turn < turns; ++turn) {
+    while (turn >= NcclPeers::kMostAhead && peers->behind(turn - NcclPeers::kMostAhead + 1)) {
+      co_await sleep_for(Duration(0));
+    }
+    NcclLaunch launch{.lane = static_cast<std::uint32_t>(turn * turn % 7 % 2), .operation = {}};
+    launch.operation.number = turn * 3;
+    peers->decide(turn, launch);
+    peers->has_begun(turn + 1);
+  }
+}
+
+Task<> follow_turns(NcclPeers* peers, std::uint64_t turns) {
+  for (std::uint64_t turn = 0; turn < turns; ++turn) {
+    std::optional<NcclLaunch> launch;
+    while (!(launch = peers->decided(turn))) {
+      co_await sleep_for(Duration(0));
+    }
+    EXPECT_EQ(launch->lane, turn * turn % 7 % 2);
+    EXPECT_EQ(launch->operation.number, turn * 3);
+    peers->has_begun(turn + 1);
+  }
+}
+
+// Many rounds of the ring: a decision is not overwritten before everybody has seen it.
+TEST(ShmNcclPeers, EverybodyFollowsRank0) {
+  const auto errors = on_threads(3, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+    loop.run(rank == 0 ? &decide_turns : &follow_turns, static_cast<NcclPeers*>(peers.get()),
+             std::uint64_t{5000});
+    loop.run(
+        [](NcclPeers* p) -> Task<> {
+          while (p->behind(5000)) {
+            co_await sleep_for(Duration(0));
+          }
+        },
+        static_cast<NcclPeers*>(peers.get()));
+    EXPECT_FALSE(peers->behind(5000));
+    EXPECT_EQ(peers->behind(5001), 0U);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+}
+
+TEST(ShmNcclPeers, WhoGivesUpIsHeardByAll) {
+  const auto errors = on_threads(3, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+    if (rank == 1) {
+      peers->give_up(1, "rank 1 gave up: no more");
+    }
+    NcclLoss loss;
+    loop.run(&wait_for_loss, peers.get(), &loss);
+    EXPECT_EQ(loss.culprit, 1U);
+    EXPECT_EQ(loss.cause, "rank 1 gave up: no more");
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+}
+
+TEST(ShmNcclPeers, WhoLeavesIsMissedOnlyByThoseThatNeedIt) {
+  const auto errors = on_threads(2, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+    peers->has_begun(7);
+    if (rank == 1) {
+      return;
+    }
+    EXPECT_FALSE(peers->loss());
+    peers->has_begun(8);
+    NcclLoss loss;
+    loop.run(&wait_for_loss, peers.get(), &loss);
+    EXPECT_EQ(loss.culprit, 1U);
+    EXPECT_EQ(loss.cause, "rank 1 has left");
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+TEST(ShmNcclPeers, AProcessThatDiesIsHeardOf) {
+  const std::string job = testing::random_job();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    EventLoop loop;
+    const auto peers = ShmNcclPeers::connect(loop, {.rank = 1, .world = 2, .job = job});
+    ::_exit(0);  // without a good-bye
+  }
+  EventLoop loop;
+  const auto peers = ShmNcclPeers::connect(loop, {.rank = 0, .world = 2, .job = job});
+  NcclLoss loss;
+  loop.run(&wait_for_loss, peers.get(), &loss);
+  EXPECT_EQ(loss.culprit, 1U);
+  EXPECT_EQ(loss.cause, "rank 1 is gone: its process ended");
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+}
+
+// ---- the whole back end ----
+struct Trained {
+  std::vector<float> sum;
+  std::string error;
+};
+
+Task<> train(EventLoop* loop, NcclRank* rank, NcclBackend::Options options, Trained* out,
+             bool raises) {
+  rank->backend = co_await NcclBackend::connect(loop, rank->device.get(), options);
+  constexpr std::size_t kShard = std::size_t{512} * 9;
+  const DeviceBuffer block = rank->buffer(kShard * options.world * 4);
+  const DeviceBuffer sum = rank->buffer(kShard * 4);
+  const DeviceBuffer all = rank->buffer(kShard * options.world * 4);
+  for (std::uint32_t round = 0; round < 20; ++round) {
+    testing::fill_block(block.data(), DType::kF32, kShard * options.world, options.rank, round);
+    (void)co_await rank->backend->reduce_scatter_add(
+        {.block = block.data(),
+         .accumulator = sum.data(),
+         .shard_elements = kShard,
+         .mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd});
+    if (raises && round == 7 && options.rank == 1) {
+      rank->backend->abandon("no more");
+    }
+    co_await rank->backend->all_gather({sum.data(), all.data(), kShard * 4});
+  }
+  out->sum.resize(kShard * options.world);
+  std::memcpy(out->sum.data(), all.data(), out->sum.size() * 4);
+}
+
+std::vector<Trained> train_on_threads(std::uint32_t world, bool raises) {
+  std::vector<Trained> out(world);
+  const auto errors = on_threads(world, [&](EventLoop& loop, const auto& peers, std::uint32_t r) {
+    NcclRank rank;
+    rank.device = std::make_unique<CudaDevice>(
+        loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", r)});
+    NcclBackend::Options options;
+    options.rank = r;
+    options.world = world;
+    options.api = &FakeNccl::api();
+    options.kernels = &testing::fake_kernels();
+    options.peers = peers;
+    options.workspace_bytes = 16 << 10;
+    options.watchdog.look_every = 5ms;
+    options.from_rank_0 = [](std::string_view key, const std::string& value) {
+      std::string id(key);
+      id.resize(value.size());
+      return id;
+    };
+    try {
+      loop.run(&train, &loop, &rank, options, &out[r], raises);
+    } catch (const PeerLost& lost) {
+      EXPECT_EQ(lost.rank(), 1U);
+      out[r].error = lost.what();
+    }
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(world));
+  return out;
+}
+
+TEST(ShmNcclPeers, CarryTheBackEnd) {
+  const FakeCuda cuda(Clock::real());
+  FakeNccl nccl;
+  nccl.questions = 1;
+  const std::vector<Trained> got = train_on_threads(3, false);
+  const testing::Expected expected(3, DType::kF32, std::size_t{512} * 9 * 3, 20);
+  for (const Trained& rank : got) {
+    EXPECT_EQ(rank.sum, expected.sum);
+  }
+  EXPECT_EQ(nccl.launches(1), nccl.launches(0));
+  EXPECT_EQ(nccl.launches(2), nccl.launches(0));
+}
+
+TEST(ShmNcclPeers, TellTheBackEndsWhoGaveUp) {
+  const FakeCuda cuda(Clock::real());
+  FakeNccl nccl;
+  for (const Trained& rank : train_on_threads(3, true)) {
+    EXPECT_THAT(rank.error, HasSubstr("rank 1 gave up: no more; "));
+  }
+  EXPECT_EQ(nccl.aborted(), 6);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,149 @@
+#include "engine/data/loader.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "engine/data/sampler.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+// torch.randperm(10, generator=torch.Generator().manual_seed(7)), and the first of 1000 with
+// seed 42.
+TEST(Sampler, PermutesAsTorchDoes) {
+  EXPECT_EQ(torch_permutation(10, 7), (std::vector<std::int64_t>{5, 0, 3, 4, 1, 7, 9, 6, 8, 2}));
+  const auto order = torch_permutation(1000, 42);
+  EXPECT_EQ(std::vector<std::int64_t>(order.begin(), order.begin() + 8),
+            (std::vector<std::int64_t>{542, 618, 816, 68, 94, 215, 60, 585}));
+}
+
+TEST(Sampler, RanksShareAnEpochAndWrapAround) {
+  std::multiset<std::int64_t> seen;
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto mine = epoch_indices({.records = 10, .world_size = 4, .rank = rank, .seed = 3}, 0);
+    EXPECT_EQ(mine.size(), 3U);
+    seen.insert(mine.begin(), mine.end());
+  }
+  EXPECT_EQ(seen.size(), 12U);
+  EXPECT_EQ(std::set<std::int64_t>(seen.begin(), seen.end()).size(), 10U);
+}
+
+TEST(Sampler, DealsWholeMicroBatchesToTheRanks) {
+  // One rank's blocks of three, and the same blocks as two and three ranks get them.
+  const SamplerOptions alone = {.records = 20, .block = 3, .seed = 5};
+  const auto order = epoch_indices(alone, 1);
+  ASSERT_EQ(order.size(), 20U);
+  const auto block = [&](std::size_t number) {
+    const std::size_t begin = number % 7 * 3;
+    return std::vector<std::int64_t>(
+        order.begin() + static_cast<std::ptrdiff_t>(begin),
+        order.begin() + std::min<std::ptrdiff_t>(20, static_cast<std::ptrdiff_t>(begin) + 3));
+  };
+  for (const int world_size : {2, 3}) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      SamplerOptions options = alone;
+      options.world_size = world_size;
+      options.rank = rank;
+      std::vector<std::int64_t> expected;
+      for (int round = 0; round < (7 + world_size - 1) / world_size; ++round) {
+        for (const std::int64_t index :
+             block(static_cast<std::size_t>(round * world_size + rank))) {
+          expected.push_back(index);
+        }
+      }
+      EXPECT_EQ(epoch_indices(options, 1), expected) << rank << " of " << world_size;
+    }
+  }
+}
+
+TEST(Sampler, EpochsDiffer) {
+  const SamplerOptions options = {.records = 50, .seed = 3};
+  EXPECT_NE(epoch_indices(options, 0), epoch_indices(options, 1));
+  EXPECT_EQ(epoch_indices(options, 1), epoch_indices(options, 1));
+}
+
+class Numbers : public Dataset {
+ public:
+  explicit Numbers(std::int64_t count) : count_(count) {}
+  [[nodiscard]] std::int64_t size() const override { return count_; }
+  [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override {
+    HostBatch batch{.rows = static_cast<std::int64_t>(indices.size()), .length = 1};
+    batch.inputs.assign(indices.begin(), indices.end());
+    return batch;
+  }
+
+ private:
+  std::int64_t count_;
+};
+
+TEST(Loader, EveryRecordOnceInEachEpochAndAShortLastBatch) {
+  const Loader loader(std::make_shared<Numbers>(10), {.micro_batch = 4, .epochs = 2});
+  EXPECT_EQ(loader.batches_per_epoch(), 3);
+  EXPECT_EQ(loader.batches(), 6);
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    std::set<std::int64_t> seen;
+    for (std::int64_t b = 0; b < 3; ++b) {
+      const auto batch = loader.make(epoch * 3 + b);
+      ASSERT_TRUE(batch.has_value());
+      EXPECT_EQ(batch->epoch, epoch);
+      EXPECT_EQ(batch->rows, b == 2 ? 2 : 4);
+      seen.insert(batch->inputs.begin(), batch->inputs.end());
+    }
+    EXPECT_EQ(seen.size(), 10U);
+  }
+  EXPECT_FALSE(loader.make(6).has_value());
+}
+
+TEST(Loader, DropLastLeavesTheRestOut) {
+  const Loader loader(std::make_shared<Numbers>(10),
+                      {.micro_batch = 4, .epochs = 1, .drop_last = true});
+  EXPECT_EQ(loader.batches(), 2);
+}
+
+TEST(Loader, AStepsMicroBatchesAreTheSameForEveryNumberOfRanks) {
+  const auto make = [](int world_size, int rank, std::int64_t number) {
+    return Loader(std::make_shared<Numbers>(24),
+                  {.sampler = {.world_size = world_size, .rank = rank, .seed = 9},
+                   .micro_batch = 2,
+                   .epochs = 2})
+        .make(number)
+        ->inputs;
+  };
+  for (const int world_size : {2, 4}) {
+    for (std::int64_t k = 0; k < 24; ++k) {
+      EXPECT_EQ(make(1, 0, k), make(world_size, static_cast<int>(k % world_size), k / world_size));
+    }
+  }
+}
+
+TEST(Loader, DropLastDealsTheSameNumberToEveryRank) {
+  for (const int world_size : {1, 2, 3}) {
+    const LoaderOptions options = {
+        .sampler = {.world_size = world_size}, .micro_batch = 4, .drop_last = true};
+    EXPECT_EQ(batches_per_epoch(23, options), 5 / world_size);
+  }
+}
+
+TEST(Loader, NoFullBatchIsTheUsersMistake) {
+  EXPECT_THROW(
+      Loader(std::make_shared<Numbers>(3), {.micro_batch = 4, .epochs = 1, .drop_last = true}),
+      Error);
+}
+
+TEST(Loader, BatchesDoNotDependOnTheOrderInWhichTheyAreMade) {
+  const Loader a(std::make_shared<Numbers>(10), {.micro_batch = 3, .epochs = 0});
+  const Loader b(std::make_shared<Numbers>(10), {.micro_batch = 3, .epochs = 0});
+  std::vector<std::vector<std::int64_t>> forward;
+  for (std::int64_t i = 0; i < 9; ++i) {
+    forward.push_back(a.make(i)->inputs);
+  }
+  for (std::int64_t i = 8; i >= 0; --i) {
+    EXPECT_EQ(b.make(i)->inputs, forward[static_cast<std::size_t>(i)]);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

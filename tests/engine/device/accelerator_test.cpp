@@ -1,0 +1,197 @@
+// The simulated accelerator under the engine: another place for slots and blocks, the same bits,
+// its own time and memory.
+#include "engine/device/accelerator.hpp"
+
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/metrics/flops.hpp"
+#include "runtime/util/error.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using toy::arguments;
+using toy::Setting;
+using toy::train;
+using toy::train_on_ranks;
+using toy::TrainingRun;
+
+TEST(Accelerator, GivesTheBitsOfTheCpuOnOneRank) {
+  for (const std::string type : {"fp32", "bf16", "fp16"}) {
+    for (const int accumulation : {1, 2}) {
+      Setting setting{.accumulation = accumulation, .type = type};
+      const TrainingRun expected = train(setting);
+      setting.device = DeviceKind::kSim;
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const Overlap overlap :
+             {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
+          setting.stage = stage;
+          setting.overlap = overlap;
+          setting.checkpointing = accumulation == 2;
+          setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
+          setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
+          EXPECT_EQ(train(setting), expected)
+              << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
+              << accumulation;
+        }
+      }
+    }
+  }
+}
+
+TEST(Accelerator, GivesTheBitsOfTheCpuOnTwoRanks) {
+  for (const std::string type : {"fp32", "bf16"}) {
+    Setting setting{.accumulation = 2, .type = type};
+    const TrainingRun expected = train_on_ranks(setting, 2, 4);
+    setting.device = DeviceKind::kSim;
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
+        setting.stage = stage;
+        setting.overlap = overlap;
+        EXPECT_EQ(train_on_ranks(setting, 2, 4), expected)
+            << type << " stage " << stage << " " << name_of(overlap);
+      }
+    }
+  }
+}
+
+TEST(Accelerator, HoldsSlotsAndBlocksAndTheHostTheRest) {
+  const auto bytes_at = [](int stage, DeviceKind device) {
+    Setting setting{.stage = stage, .gather_slots = 2};
+    setting.device = device;
+    Engine engine(arguments(setting));
+    const Batch batch = toy::batch(0);
+    const StepResult result = engine.train_step(std::span(&batch, 1));
+    EXPECT_EQ(result.peak_device_bytes, static_cast<std::int64_t>(engine.resident_bytes().device));
+    return engine.resident_bytes();
+  };
+  for (const int stage : {0, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const ResidentBytes cpu = bytes_at(stage, DeviceKind::kCpu);
+    const ResidentBytes sim = bytes_at(stage, DeviceKind::kSim);
+    EXPECT_EQ(cpu.device, 0U);
+    EXPECT_EQ(cpu.staging, 0U);
+    EXPECT_GT(sim.staging, 0U);
+    EXPECT_EQ(sim.optimizer, cpu.optimizer);
+    EXPECT_EQ(sim.twins, cpu.twins);
+    // On the CPU a whole block is the shard; on the device it is a copy of it. Slots move over.
+    const std::size_t blocks = stage < 3 ? cpu.weights : 0;
+    EXPECT_EQ(sim.device, cpu.weights + cpu.gradients + blocks - sim.weights - sim.gradients);
+    EXPECT_LT(sim.gradients, cpu.gradients);
+  }
+}
+
+TEST(Accelerator, RefusesWhatDoesNotFitByUnitAndSize) {
+  const std::pair<int, const char*> cases[] = {{0, "the whole weights of unit \"embedding\""},
+                                               {3, "gather slots, each as large as unit"}};
+  for (const auto& [stage, part] : cases) {
+    Setting setting{.stage = stage};
+    setting.device = DeviceKind::kSim;
+    setting.sim.memory_bytes = 3000;
+    try {
+      Engine engine(arguments(setting));
+      ADD_FAILURE() << "stage " << stage;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kRefused);
+      EXPECT_THAT(error.what(), HasSubstr(part));
+      EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
+      EXPECT_THAT(error.what(), HasSubstr("use --stage 3"));
+    }
+  }
+}
+
+TEST(Accelerator, ASegmentTakesAtLeastWhatTheDeviceWould) {
+  Setting setting;
+  setting.device = DeviceKind::kSim;
+  InitializeArgs args = arguments(setting);
+  double expected_s = 0;
+  for (SegmentSpec& segment : args.model.segments) {
+    segment.cost.seconds = [](bool is_backward) { return is_backward ? 5e-3 : 2e-3; };
+    expected_s += 7e-3;
+  }
+  Engine engine(std::move(args));
+  const Batch batch = toy::batch(0);
+  const StepResult result = engine.train_step(std::span(&batch, 1));
+  EXPECT_GE(result.exposure.compute_busy_s, expected_s - 1e-6);
+  EXPECT_GE(result.step_time_s, expected_s - 1e-6);
+  EXPECT_GT(result.exposure.to_device_busy_s, 0);
+  EXPECT_GT(result.exposure.to_host_busy_s, 0);
+}
+
+TEST(SegmentTime, StartsWhenTheOneBeforeHasEndedAndTheInputsAreThere) {
+  using namespace std::chrono_literals;
+  const TimePoint now = Clock::real().now();
+  DeviceTime device;
+  device.free_since = now + 2ms;
+  {
+    const SegmentTime behind_another(1e-3, now, device);
+  }
+  EXPECT_EQ(device.free_since, now + 3ms);
+  EXPECT_GE(Clock::real().now(), now + 3ms);
+  {
+    const SegmentTime inputs_later(1e-3, now + 5ms, device);
+  }
+  EXPECT_EQ(device.free_since, now + 6ms);
+  EXPECT_GE(Clock::real().now(), now + 6ms);
+  EXPECT_EQ(device.busy_ns.load(), 2'000'000);
+  // A host that wakes up late does not make the device late.
+  device.free_since = now - 1h;
+  {
+    const SegmentTime late(60, now - 2h, device);
+  }
+  EXPECT_EQ(device.free_since, now - 1h + 60s);
+  // Work that takes longer than described does.
+  device.free_since = now;
+  const TimePoint began = Clock::real().now();
+  {
+    const SegmentTime slow(1e-9, now, device);
+    std::this_thread::sleep_for(2ms);
+  }
+  EXPECT_GE(device.free_since, now + 2ms);
+  EXPECT_LE(device.free_since, now + (Clock::real().now() - began));
+}
+
+TEST(Accelerator, EstimatesFromTheDescribedSpeed) {
+  // A toy batch is 4 rows of 12 tokens; the device is so slow that the estimate is what the step
+  // takes.
+  Setting setting;
+  setting.device = DeviceKind::kSim;
+  setting.sim.compute_flops_per_s = 50e6;
+  Engine engine(arguments(setting));
+  const Model& model = engine.model();
+  double flops = 0;
+  for (const SegmentSpec& segment : model.segments) {
+    SegmentShape shape;
+    for (const WeightRef& ref : segment.weights) {
+      shape.weights += model.units[ref.unit].parameters[ref.parameter].numel();
+    }
+    flops += forward_flops(shape, 4, 12) + backward_flops(shape, 4, 12, false);
+  }
+  const Batch batch = toy::batch(0);
+  const StepResult result = engine.train_step(std::span(&batch, 1));
+  EXPECT_GE(result.exposure.compute_busy_s, flops / 50e6 - 1e-6);
+}
+
+TEST(SegmentFlops, AddUpToTheExamplesFigure) {
+  constexpr std::int64_t kLayers = 6;
+  constexpr std::int64_t kWidth = 64;
+  const SegmentShape layer{.weights = 50'000, .attention_width = kWidth};
+  for (const bool recomputes : {false, true}) {
+    const double step = static_cast<double>(kLayers) *
+                        (forward_flops(layer, 3, 128) + backward_flops(layer, 3, 128, recomputes));
+    const FlopShape model{.parameters = kLayers * layer.weights,
+                          .layers = kLayers,
+                          .hidden = kWidth,
+                          .activation_checkpointing = recomputes};
+    EXPECT_NEAR(step / 1e12 / example_tflops(model, 3, 128, 1.0), 1, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,321 @@
+// The engine on a GPU: on the fake of CUDA's calls the bits of the CPU, in the order that the
+// device would work in; and on a real one, where there is one.
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/device/device_choice.hpp"
+#include "runtime/util/error.hpp"
+#include "tests/support/fake_run.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::fake_gpus;
+using testing::FakeRun;
+using ::testing::HasSubstr;
+using testing::kPaces;
+using testing::Pace;
+using toy::arguments;
+using toy::Setting;
+using toy::train;
+using toy::TrainingRun;
+
+TEST(CudaEngine, GivesTheBitsOfTheCpuOnOneRank) {
+  for (const std::string type : {"fp32", "bf16", "fp16"}) {
+    for (const int accumulation : {1, 3}) {
+      Setting setting{.accumulation = accumulation, .type = type};
+      setting.checkpointing = accumulation == 3;
+      const TrainingRun expected = train(setting, 4);
+      for (const Pace& pace : kPaces) {
+        for (const int stage : {0, 1, 2, 3}) {
+          for (const Overlap overlap :
+               {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
+            setting.stage = stage;
+            setting.overlap = overlap;
+            setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
+            setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
+            const FakeRun fake(pace);
+            EXPECT_EQ(train(FakeRun::on_gpu(setting, pace), 4), expected)
+                << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
+                << accumulation << ", " << pace.name;
+            fake.expect_orderly();
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaEngine, GivesTheBitsOfTheCpuOnTwoRanksThatShareAGpu) {
+  for (const std::string type : {"fp32", "bf16"}) {
+    Setting setting{.accumulation = 2, .type = type};
+    const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
+    for (const Pace& pace : kPaces) {
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
+          setting.stage = stage;
+          setting.overlap = overlap;
+          const FakeRun fake(pace);
+          EXPECT_EQ(toy::train_on_ranks(FakeRun::on_gpu(setting, pace), 2, 3), expected)
+              << type << " stage " << stage << " " << name_of(overlap) << ", " << pace.name;
+          fake.expect_orderly();
+        }
+      }
+    }
+  }
+}
+
+// Memory, pins and streams are taken before the first step, and events and points are there after
+// it.
+TEST(CudaEngine, AStepTakesNothingThatMayWaitForTheDevice) {
+  for (const int stage : {0, 3}) {
+    const Setting setting = FakeRun::on_gpu({.stage = stage, .accumulation = 2}, kPaces[0]);
+    const FakeRun fake(kPaces[0]);
+    Engine engine(arguments(setting));
+    const int before = fake.cuda.heavy_calls();
+    EXPECT_GT(before, 0);
+    for (int step = 0; step < 4; ++step) {
+      const std::vector<Batch> batches = {toy::batch(2 * step), toy::batch(2 * step + 1)};
+      engine.train_step(batches);
+    }
+    EXPECT_EQ(fake.cuda.heavy_calls(), before) << "stage " << stage;
+  }
+}
+
+// The lane goes ahead of the device: at the slow pace a step's time is its segments', one after the
+// other, and forward()'s own waiting is only for the loss.
+TEST(CudaEngine, TheDeviceIsTheBusiestAndItsTimeIsKnown) {
+  const Pace pace{"slower segments", 3ms, 1us};
+  const FakeRun fake(pace);
+  Engine engine(arguments(FakeRun::on_gpu({.stage = 3}, pace)));
+  const Batch batch = toy::batch(0);
+  const StepResult result = engine.train_step(std::span(&batch, 1));
+  const double least_s = 3e-3 * 2 * static_cast<double>(engine.model().segments.size());
+  EXPECT_GE(result.exposure.compute_busy_s, least_s);
+  EXPECT_LE(result.exposure.compute_busy_s, result.step_time_s);
+  EXPECT_EQ(result.peak_device_bytes, static_cast<std::int64_t>(engine.resident_bytes().device));
+}
+
+TEST(CudaEngine, DeepSpeedsLoopEvaluationAndLogitsAreThoseOfTheCpu) {
+  struct Seen {
+    std::vector<float> losses;
+    at::Tensor logits;
+  };
+  const auto look = [](const Setting& setting) {
+    Engine engine(arguments(setting));
+    Seen seen;
+    for (int step = 0; step < 3; ++step) {
+      for (int a = 0; a < setting.accumulation; ++a) {
+        const Loss loss = engine.forward(toy::batch(step * 2 + a));
+        seen.losses.push_back(loss.value);
+        engine.backward(loss);
+        engine.step();
+      }
+      seen.losses.push_back(engine.evaluate(toy::batch(100)));
+    }
+    seen.logits = engine.logits(toy::batch(7));
+    return seen;
+  };
+  const Setting setting{.accumulation = 2};
+  const Seen expected = look(setting);
+  for (const Pace& pace : kPaces) {
+    const FakeRun fake(pace);
+    const Seen seen = look(FakeRun::on_gpu(setting, pace));
+    EXPECT_EQ(seen.losses, expected.losses);
+    EXPECT_TRUE(at::equal(seen.logits, expected.logits));
+    fake.expect_orderly();
+  }
+}
+
+// More micro-steps than losses fit into the memory that they are read back to.
+TEST(CudaEngine, ReadsBackTheLossesOfManyMicroSteps) {
+  Setting setting{.overlap = Overlap::kComm, .accumulation = 1100};
+  setting.optimizer_threads = 1;
+  const TrainingRun expected = train(setting, 1);
+  const Pace pace{"quick", Duration(0), Duration(0)};
+  const FakeRun fake(pace);
+  EXPECT_EQ(train(FakeRun::on_gpu(setting, pace), 1), expected);
+}
+
+TEST(CudaEngine, RefusesWhatDoesNotFitByUnitAndSize) {
+  const std::pair<int, const char*> cases[] = {{0, "the whole weights of unit \"embedding\""},
+                                               {3, "gather slots, each as large as unit"}};
+  for (const auto& [stage, part] : cases) {
+    FakeRun fake(kPaces[0]);
+    fake.cuda.memory_bytes = 3000;
+    try {
+      Engine engine(arguments(FakeRun::on_gpu({.stage = stage}, kPaces[0])));
+      ADD_FAILURE() << "stage " << stage;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kRefused);
+      EXPECT_THAT(error.what(), HasSubstr(part));
+      EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
+    }
+  }
+}
+
+/// Its LibTorch is out of memory from the n-th segment on.
+class FullDevice final : public testing::FakeComputeDevice {
+ public:
+  explicit FullDevice(int segments) : FakeComputeDevice(1us), left_(segments) {}
+  void queue(std::function<void()> work) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, left_-- > 0,
+                     "CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but unallocated "
+                     "memory is large try something");
+    FakeComputeDevice::queue(std::move(work));
+  }
+
+ private:
+  int left_;
+};
+
+TEST(CudaEngine, SaysWhichSegmentFoundNoMemory) {
+  const FakeRun fake(kPaces[0]);
+  Setting setting = FakeRun::on_gpu({.stage = 3}, kPaces[0]);
+  setting.open_gpu = [](int /*local_rank*/) {
+    std::shared_ptr<Gpu> gpu = fake_gpus(1us)(0);
+    gpu->compute = std::make_shared<FullDevice>(2 + 3);  // two parts of a batch, three segments
+    return gpu;
+  };
+  Engine engine(arguments(setting));
+  const Batch batch = toy::batch(0);
+  try {
+    engine.train_step(std::span(&batch, 1));
+    ADD_FAILURE() << "a full device trains nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kRefused);
+    EXPECT_STREQ(error.what(),
+                 "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
+                 "allocate 2.00 GiB; use --activation_checkpointing, a smaller micro-batch, "
+                 "shorter rows or --stage 3");
+  }
+}
+
+TEST(CudaEngine, TrainsOnWhereNothingCanBePinnedAndSaysSoOnce) {
+  const Setting setting;
+  const TrainingRun expected = train(setting, 2);
+  FakeRun fake(kPaces[0]);
+  fake.cuda.pinned_limit = 0;
+  fake.cuda.pageable_is_wrong = false;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(train(FakeRun::on_gpu(setting, kPaces[0]), 2), expected);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string words = "for gpu 0 (fake); copies are slower";
+  EXPECT_THAT(said, HasSubstr(words));
+  EXPECT_EQ(said.find(words), said.rfind(words));
+}
+
+TEST(CudaEngine, ALostDeviceEndsTheStepWithItsError) {
+  FakeRun fake(kPaces[0]);
+  Engine engine(arguments(FakeRun::on_gpu({.stage = 3}, kPaces[0])));
+  const Batch batch = toy::batch(0);
+  engine.train_step(std::span(&batch, 1));
+  engine.drain();
+  fake.cuda.lose();
+  try {
+    engine.train_step(std::span(&batch, 1));
+    ADD_FAILURE() << "a lost device trains nothing";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[device] gpu 0 (fake)"));
+    EXPECT_THAT(error.what(), HasSubstr("cudaErrorIllegalAddress"));
+  }
+}
+
+// ---- what --device means ----
+TEST(DeviceChoice, TakesAGpuWhereThreeThingsComeTogether) {
+  const DeviceFacts all{.built_with_cuda = true, .gpus = 1};
+  EXPECT_EQ(choose_device("auto", all), DeviceKind::kCuda);
+  EXPECT_EQ(choose_device("cuda", all), DeviceKind::kCuda);
+  EXPECT_EQ(choose_device("cpu", all), DeviceKind::kCpu);
+  EXPECT_EQ(choose_device("sim", all), DeviceKind::kSim);
+  const std::pair<DeviceFacts, const char*> lacking[] = {
+      {{.built_with_cuda = false, .gpus = 1}, "this build has no CUDA parts"},
+      {{.built_with_cuda = true, .gpus = 0}, "no GPU with a driver was found"},
+      {{.built_with_cuda = true, .gpus = 1, .torch_lacks_cuda = "this LibTorch is one for the CPU"},
+       "this LibTorch is one for the CPU"}};
+  for (const auto& [facts, why] : lacking) {
+    EXPECT_EQ(choose_device("auto", facts), DeviceKind::kCpu);
+    try {
+      (void)choose_device("cuda", facts);
+      ADD_FAILURE() << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUserInput);
+      EXPECT_THAT(error.what(), HasSubstr(std::string("--device is cuda, and ") + why));
+    }
+  }
+}
+
+// ---- on a real GPU ----
+#define REQUIRE_GPU()                                                               \
+  if (const std::string why = why_no_cuda(DeviceFacts::of_machine()); !why.empty()) \
+  GTEST_SKIP() << "needs --device cuda: " << why
+
+/// Two runs may differ by the rounding of a type's operations, step after step.
+void expect_near(const TrainingRun& got, const TrainingRun& expected, double limit) {
+  ASSERT_EQ(got.losses.size(), expected.losses.size());
+  for (std::size_t i = 0; i < got.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], expected.losses[i], limit * std::abs(expected.losses[i]));
+    EXPECT_NEAR(got.norms[i], expected.norms[i], 10 * limit * expected.norms[i]);
+  }
+}
+
+TEST(CudaEngine, RealTrainsAsTheCpuDoes) {
+  REQUIRE_GPU();
+  for (const auto& [type, limit] : {std::pair{"fp32", 1e-4}, {"bf16", 3e-2}, {"fp16", 1e-2}}) {
+    Setting setting{.accumulation = 2, .type = type};
+    const TrainingRun on_cpu = train(setting);
+    setting.device = DeviceKind::kCuda;
+    expect_near(train(setting), on_cpu, limit);
+  }
+}
+
+TEST(CudaEngine, RealGivesOneRunsBitsAtEveryStageAndOverlap) {
+  REQUIRE_GPU();
+  for (const std::string type : {"fp32", "bf16", "fp16"}) {
+    Setting setting{.stage = 0, .overlap = Overlap::kOff, .accumulation = 2, .type = type};
+    setting.device = DeviceKind::kCuda;
+    const TrainingRun expected = train(setting);
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const Overlap overlap :
+           {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
+        setting.stage = stage;
+        setting.overlap = overlap;
+        EXPECT_EQ(train(setting), expected)
+            << type << " stage " << stage << " " << name_of(overlap);
+      }
+    }
+  }
+}
+
+TEST(CudaEngine, RealTwoRanksShareTheGpu) {
+  REQUIRE_GPU();
+  Setting setting{.accumulation = 2};
+  setting.device = DeviceKind::kCuda;
+  const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
+  setting.stage = 1;
+  setting.overlap = Overlap::kOff;
+  EXPECT_EQ(toy::train_on_ranks(setting, 2, 3), expected);
+}
+
+TEST(CudaEngine, RealEvaluatesAndGivesLogits) {
+  REQUIRE_GPU();
+  Setting setting;
+  Engine on_cpu(arguments(setting));
+  setting.device = DeviceKind::kCuda;
+  Engine on_gpu(arguments(setting));
+  EXPECT_NEAR(on_gpu.evaluate(toy::batch(1)), on_cpu.evaluate(toy::batch(1)), 1e-4);
+  EXPECT_TRUE(at::allclose(on_gpu.logits(toy::batch(1)), on_cpu.logits(toy::batch(1)), 1e-3, 1e-4));
+  EXPECT_GT(on_gpu.measure_peak_tflops(), 0);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,120 @@
+// Ranks with a GPU each: the engine over NCCL, on the fakes of CUDA and NCCL, has the bits of ranks
+// on the CPU.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "actors/collectives/nccl/nccl_backend.hpp"
+#include "tests/support/fake_gpu.hpp"
+#include "tests/support/nccl_world.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::FakeCuda;
+using testing::FakeNccl;
+using testing::FakePeers;
+using toy::Setting;
+using toy::TrainingRun;
+
+/// Joins the others by NCCL; all ranks are threads.
+class NcclThreadRank final : public Communicator {
+ public:
+  NcclThreadRank(std::shared_ptr<Communicator> thread, FakePeers& peers)
+      : thread_(std::move(thread)), peers_(peers) {}
+  [[nodiscard]] int rank() const override { return thread_->rank(); }
+  [[nodiscard]] int world_size() const override { return thread_->world_size(); }
+  void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
+  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
+    return thread_->make_backend(loop, pool);
+  }
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                        const RankGroup& group) override {
+    return thread_->make_group_backend(loop, pool, group);
+  }
+  std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& /*pool*/,
+                                                      CudaDevice& gpu,
+                                                      std::string_view /*uuid*/) override {
+    NcclBackend::Options options;
+    options.rank = static_cast<std::uint32_t>(rank());
+    options.world = static_cast<std::uint32_t>(world_size());
+    options.api = &FakeNccl::api();
+    options.kernels = &testing::fake_kernels();
+    options.peers = std::make_shared<FakePeers::OfRank>(peers_, options.rank);
+    options.from_rank_0 = [](std::string_view key, const std::string& value) {
+      std::string id(key);  // the same on all ranks, and that is all it needs to be
+      id.resize(value.size());
+      return id;
+    };
+    return loop.run(&NcclBackend::connect, &loop, &gpu, std::move(options));
+  }
+
+ private:
+  std::shared_ptr<Communicator> thread_;
+  FakePeers& peers_;
+};
+
+TrainingRun train_over_nccl(const Setting& setting, int world, int steps) {
+  FakePeers peers;
+  peers.world = static_cast<std::uint32_t>(world);
+  const auto runs = on_ranks(world, [&](std::shared_ptr<Communicator> thread) {
+    return toy::train(setting, steps, std::make_shared<NcclThreadRank>(std::move(thread), peers));
+  });
+  for (const TrainingRun& run : runs) {
+    EXPECT_EQ(run, runs.front());
+  }
+  return runs.front();
+}
+
+TEST(CudaRanks, OverNcclGiveTheBitsOfRanksOnTheCpu) {
+  for (const std::string type : {"fp32", "bf16"}) {
+    Setting setting{.accumulation = 2, .type = type};
+    const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
+    setting.device = DeviceKind::kCuda;
+    for (const Duration segment : {Duration(1us), Duration(300us)}) {
+      setting.open_gpu = testing::fake_gpus(segment);
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
+          setting.stage = stage;
+          setting.overlap = overlap;
+          const FakeCuda cuda(Clock::real());
+          const FakeNccl nccl;
+          EXPECT_EQ(train_over_nccl(setting, 2, 3), expected)
+              << type << " stage " << stage << " " << name_of(overlap);
+          EXPECT_EQ(cuda.frees_in_use(), 0);
+        }
+      }
+    }
+  }
+}
+
+/// Gradients are reduced into the host's memory, and come up with the update.
+TEST(CudaRanks, OverNcclTakeStateOntoTheirGpus) {
+  for (const std::string type : {"fp32", "bf16"}) {
+    Setting setting{.accumulation = 2, .type = type};
+    const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
+    setting.device = DeviceKind::kCuda;
+    setting.open_gpu = testing::fake_gpus(100us);
+    for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
+      for (const int stage : {0, 1, 3}) {
+        setting.placement = placement;
+        setting.stage = stage;
+        const FakeCuda cuda(Clock::real());
+        const FakeNccl nccl;
+        EXPECT_EQ(train_over_nccl(setting, 2, 3), expected)
+            << type << " stage " << stage << " " << name_of(placement);
+        EXPECT_EQ(cuda.frees_in_use(), 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,266 @@
+#include "engine/distributed/process_group.hpp"
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "actors/collectives/staged_backend.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/device/cuda_device.hpp"
+#include "runtime/device/gpu_probe.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/util/error.hpp"
+#include "tests/support/fake_cuda.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+/// Free at this moment.
+int free_port() {
+  const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  EXPECT_EQ(::bind(probe, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  ::close(probe);
+  return ntohs(address.sin_port);
+}
+
+struct Job {
+  int world = 2;
+  int port = free_port();
+  std::chrono::milliseconds timeout = 30s;
+
+  [[nodiscard]] Environment of(int rank) const {
+    return {.source = "a test",
+            .rank = rank,
+            .world = world,
+            .local_rank = rank,
+            .local_world = world,
+            .master_port = port};
+  }
+};
+
+/// Runs body(rank) on a thread for each environment; what each threw, with its exit code: "4
+/// [rendezvous] ...".
+std::vector<std::string> run(const std::vector<Environment>& environments,
+                             std::chrono::milliseconds timeout,
+                             const std::function<void(ProcessGroup&)>& body) {
+  std::vector<std::string> errors(environments.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < environments.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        const auto group = ProcessGroup::join(environments[i], timeout);
+        body(*group);
+      } catch (const Error& error) {
+        errors[i] = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return errors;
+}
+
+std::vector<Environment> all_of(const Job& job) {
+  std::vector<Environment> environments;
+  for (int rank = 0; rank < job.world; ++rank) {
+    environments.push_back(job.of(rank));
+  }
+  return environments;
+}
+
+TEST(ProcessGroup, OneProcessNeedsNobody) {
+  const auto group = ProcessGroup::join({}, 1s);
+  EXPECT_EQ(group->rank(), 0);
+  EXPECT_EQ(group->world_size(), 1);
+  group->require_same("config", "anything");
+  EventLoop loop;
+  CpuPool pool(loop, {});
+  EXPECT_EQ(group->make_backend(loop, pool)->world(), 1U);
+}
+
+TEST(ProcessGroup, RanksMeetAndReduce) {
+  const Job job{.world = 3};
+  const auto errors = run(all_of(job), job.timeout, [](ProcessGroup& group) {
+    group.require_same("config", "{\"stage\": 3}");
+    EventLoop loop;
+    CpuPool pool(loop, {});
+    const auto backend = group.make_backend(loop, pool);
+    std::int64_t mine = group.rank() + 10;
+    std::vector<std::int64_t> all(3);
+    loop.run([](CollectiveBackend* b, ExchangeArguments a) -> Task<> { co_await b->exchange(a); },
+             backend.get(),
+             ExchangeArguments{reinterpret_cast<const std::byte*>(&mine),
+                               reinterpret_cast<std::byte*>(all.data()), sizeof(mine)});
+    EXPECT_EQ(all, (std::vector<std::int64_t>{10, 11, 12}));
+    group.require_same("model", "the same");
+  });
+  EXPECT_EQ(errors, (std::vector<std::string>{"", "", ""}));
+}
+
+/// The addresses (as /proc writes them) on which something listens at `port`.
+std::string listeners_at(int port) {
+  std::string found;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    std::string line;
+    while (std::getline(in, line)) {
+      char address[64] = {};
+      unsigned at = 0;
+      unsigned state = 0;
+      if (std::sscanf(line.c_str(), " %*d: %63[0-9A-F]:%X %*[0-9A-F]:%*X %X", address, &at,
+                      &state) == 3 &&
+          at == static_cast<unsigned>(port) && state == 10) {
+        found += std::string(address) + " ";
+      }
+    }
+  }
+  return found;
+}
+
+TEST(ProcessGroup, ListensOnTheLoopbackAloneAndNotAfterwards) {
+  const Job job;
+  const auto errors = run(all_of(job), job.timeout, [&](ProcessGroup& group) {
+    if (group.rank() == 0) {
+      EXPECT_EQ(listeners_at(job.port), "0100007F ");
+    }
+    group.require_same("config", "");
+  });
+  EXPECT_EQ(errors, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(listeners_at(job.port), "");
+}
+
+TEST(ProcessGroup, DifferencesEndEveryRankWithBothValues) {
+  const Job job{.world = 3};
+  const std::string shared(1000, 'x');
+  const auto errors = run(all_of(job), job.timeout, [&](ProcessGroup& group) {
+    group.require_same("seed", "42");
+    const std::string value = shared + (group.rank() == 2 ? " stage 3 " : " stage 2 ") + shared;
+    group.require_same("config", value);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, ::testing::StartsWith("4 [ranks] the config differs: rank 0 has "));
+    EXPECT_THAT(error, HasSubstr("stage 2"));
+    EXPECT_THAT(error, HasSubstr("rank 2 has "));
+    EXPECT_THAT(error, HasSubstr("stage 3"));
+    EXPECT_LT(error.size(), 600U);
+  }
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
+TEST(ProcessGroup, DifferentWorldSizesEndEveryRank) {
+  const Job job;
+  std::vector<Environment> environments = all_of(job);
+  environments[1].world = environments[1].local_world = 3;
+  const auto errors = run(environments, job.timeout, [](ProcessGroup&) {});
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 has 3, rank 0 has 2"));
+  EXPECT_THAT(errors[1], ::testing::StartsWith("4 [rendezvous]"));
+}
+
+TEST(ProcessGroup, SaysWhoCame) {
+  const Job job{.world = 4, .timeout = 700ms};
+  const auto errors = run({job.of(0), job.of(2)}, job.timeout, [](ProcessGroup&) {});
+  EXPECT_THAT(errors[0], HasSubstr("2 of 4 ranks came within 0.7 s (0, 2)"));
+  EXPECT_THAT(errors[1], ::testing::StartsWith("4 [rendezvous]"));
+}
+
+TEST(ProcessGroup, SaysThatRankZeroIsMissing) {
+  const Job job{.timeout = 200ms};
+  const auto errors = run({job.of(1)}, job.timeout, [](ProcessGroup&) {});
+  EXPECT_THAT(errors[0], HasSubstr("4 [rendezvous] rank 0 did not open port"));
+}
+
+TEST(ProcessGroup, APortInUseIsTheUsersToChange) {
+  const Job job;
+  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(job.port));
+  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(taken, 1), 0);
+  const auto errors = run({job.of(0)}, job.timeout, [](ProcessGroup&) {});
+  EXPECT_THAT(errors[0],
+              HasSubstr(fmt::format("2 [rendezvous] port {} of 127.0.0.1 is in use", job.port)));
+  ::close(taken);
+}
+
+TEST(ProcessGroup, ADoubledRankIsRefused) {
+  const Job job{.world = 3, .timeout = 3s};
+  const auto errors = run({job.of(0), job.of(1), job.of(1)}, job.timeout, [](ProcessGroup&) {});
+  EXPECT_THAT(errors[1] + errors[2], HasSubstr("4 [rendezvous] rank 1 is there twice"));
+}
+
+// ---- back ends for GPUs, on fakes ----
+/// Rank r says that it computes on gpus[r]; "": on the CPU. What each threw.
+std::vector<std::string> make_backends(const std::vector<std::string>& gpus) {
+  const testing::FakeCuda cuda(Clock::real());
+  const Job job{.world = static_cast<int>(gpus.size())};
+  return run(all_of(job), job.timeout, [&](ProcessGroup& group) {
+    EventLoop loop;
+    CpuPool pool(loop, {});
+    const std::string& gpu = gpus[static_cast<std::size_t>(group.rank())];
+    if (gpu.empty()) {
+      (void)group.make_backend(loop, pool);
+      return;
+    }
+    CudaDevice device(loop, testing::FakeCuda::api(), {.name = "gpu 0"});
+    (void)group.make_gpu_backend(loop, pool, device, gpu);
+  });
+}
+
+TEST(ProcessGroup, RanksThatShareAGpuGoThroughHostMemory) {
+  const testing::FakeCuda cuda(Clock::real());
+  const Job job;
+  const auto errors = run(all_of(job), job.timeout, [](ProcessGroup& group) {
+    EventLoop loop;
+    CpuPool pool(loop, {});
+    CudaDevice device(loop, testing::FakeCuda::api(), {.name = "gpu 0"});
+    const auto backend = group.make_gpu_backend(loop, pool, device, "g0");
+    auto* const staged = dynamic_cast<StagedBackend*>(backend.get());
+    ASSERT_NE(staged, nullptr);
+    std::byte* const shard = staged->allocate_on_device(64);
+    std::byte* const block = staged->allocate_on_device(128);
+    std::memset(shard, group.rank() + 1, 64);  // the fake's device memory is the host's
+    loop.run([](CollectiveBackend* b, GatherArguments a) -> Task<> { co_await b->all_gather(a); },
+             backend.get(), GatherArguments{shard, block, 64});
+    EXPECT_EQ(block[63], std::byte{1});
+    EXPECT_EQ(block[64], std::byte{2});
+  });
+  EXPECT_EQ(errors, (std::vector<std::string>{"", ""}));
+}
+
+TEST(ProcessGroup, RanksOnDevicesOfTwoKindsAreToldSo) {
+  for (const std::string& error : make_backends({"", "g0"})) {
+    EXPECT_EQ(
+        error,
+        "2 [ranks] rank 1 computes on a GPU, rank 0 on the CPU; give every rank a GPU, or use "
+        "--device cpu");
+  }
+}
+
+// Alone it needs neither NCCL nor kernels: copies do.
+TEST(ProcessGroup, ARankAloneWithAGpuGoesThroughHostMemory) {
+  EXPECT_EQ(make_backends({"g0"}), std::vector<std::string>{""});
+}
+
+}  // namespace
+}  // namespace tandem

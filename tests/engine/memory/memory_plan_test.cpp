@@ -1,0 +1,358 @@
+// The memory plan: it counts what a rank really allocates, follows activations as the step holds
+// them, and finds the smallest change that fits.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/memory/memory_check.hpp"
+#include "engine/placement/placement.hpp"
+#include "runtime/util/error.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using toy::Setting;
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+std::int64_t in_all(const MemoryPlan& plan, MemoryPurpose purpose) {
+  std::int64_t sum = 0;
+  for (const std::int64_t bytes : plan.bytes[static_cast<std::size_t>(purpose)]) {
+    sum += bytes;
+  }
+  return sum;
+}
+
+void expect_held(const ResidentBytes& held, const MemoryPlan& plan, const std::string& what) {
+  const auto planned = [&](MemoryPurpose a, MemoryPurpose b) {
+    return static_cast<std::size_t>(in_all(plan, a) + in_all(plan, b));
+  };
+  EXPECT_EQ(held.weights, planned(MemoryPurpose::kWeights, MemoryPurpose::kGatherSlots)) << what;
+  EXPECT_EQ(held.gradients, planned(MemoryPurpose::kGradients, MemoryPurpose::kGradientSlots))
+      << what;
+  EXPECT_EQ(held.optimizer, planned(MemoryPurpose::kMaster, MemoryPurpose::kMoments)) << what;
+  EXPECT_EQ(held.twins, static_cast<std::size_t>(in_all(plan, MemoryPurpose::kTwins))) << what;
+}
+
+TEST(MemoryPlan, CountsWhatARankAllocates) {
+  for (const int world : {1, 2, 3}) {
+    for (const std::string type : {"fp32", "bf16", "fp16"}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        for (const int accumulation : {1, 2}) {
+          const Setting setting{.stage = stage,
+                                .overlap = accumulation == 2 ? Overlap::kFull : Overlap::kOffload,
+                                .gather_slots = stage == 3 ? world : 0,
+                                .accumulation = accumulation,
+                                .type = type,
+                                .persistent_elements = stage == 3 ? 100 : 0,
+                                .inflight_buckets = stage};
+          const InitializeArgs args = toy::arguments(setting);
+          const PlanInput input =
+              PlanInput::of(toy::config_of(setting, world), args.options, world);
+          const MemoryPlan plan = plan_memory(toy::model(), input);
+          const auto held = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
+            return Engine(toy::arguments(setting, std::move(ranks))).resident_bytes();
+          });
+          for (const ResidentBytes& of_rank : held) {
+            expect_held(of_rank, plan,
+                        fmt::format("{} ranks, {}, stage {}, accumulation {}", world, type, stage,
+                                    accumulation));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, FrozenUnitsHaveNoState) {
+  Model model = toy::model();
+  for (ParameterSpec& parameter : model.units[1].parameters) {
+    parameter.frozen = true;
+  }
+  const Setting setting{.type = "bf16"};
+  InitializeArgs args = toy::arguments(setting);
+  args.model = model;
+  const PlanInput input = PlanInput::of(toy::config_of(setting), args.options, 1);
+  const MemoryPlan plan = plan_memory(model, input);
+  expect_held(Engine(std::move(args)).resident_bytes(), plan, "frozen");
+  EXPECT_EQ(plan.units[1].moments, 0U);
+  EXPECT_GT(plan.units[2].moments, 0U);
+}
+
+/// A unit and a segment for each of `figures`.
+Model model_with(const std::vector<ActivationBytes>& figures, std::int64_t elements = 512) {
+  Model model;
+  for (std::size_t s = 0; s < figures.size(); ++s) {
+    const std::string name = std::to_string(s);
+    model.units.push_back({name, {{name, {elements}}}});
+    model.segments.push_back(
+        {name, {{s, 0}}, nullptr, [at = figures[s]](const BatchShape&) { return at; }});
+  }
+  return model;
+}
+
+std::int64_t activations_of(const Model& model, bool checkpointing) {
+  const MemoryPlan plan = plan_memory(model, {.activation_checkpointing = checkpointing});
+  return plan.of(MemoryPurpose::kActivations, MemoryKind::kHost) +
+         plan.of(MemoryPurpose::kLoss, MemoryKind::kHost);
+}
+
+TEST(MemoryPlan, FollowsActivationsToTheirHighestPoint) {
+  const ActivationBytes first{.output = 10};
+  const ActivationBytes block{.output = 10, .kept = 100, .forward = 20, .backward = 30};
+  // All is kept: 10 + 110 + 110, and the second block's backward on top.
+  EXPECT_EQ(activations_of(model_with({first, block, block}), false), 230 + 30);
+  // Borders only: 10 + 10, then the last block; it is the last segment and keeps what it makes.
+  EXPECT_EQ(activations_of(model_with({first, block, block}), true), 20 + 110 + 30);
+  // A block that is not the last is computed again, with the gradient of its output beside it.
+  const ActivationBytes head{.kept = 1, .forward = 5, .backward = 10, .loss = true};
+  EXPECT_EQ(activations_of(model_with({first, block, block, head}), true), 20 + 110 + 30);
+  const ActivationBytes large_head{.kept = 1000, .forward = 500, .backward = 10, .loss = true};
+  const Model model = model_with({first, block, large_head});
+  const MemoryPlan plan = plan_memory(model, {});
+  EXPECT_EQ(plan.of(MemoryPurpose::kLoss, MemoryKind::kHost), 1500);
+  EXPECT_EQ(plan.of(MemoryPurpose::kActivations, MemoryKind::kHost), 120);
+}
+
+TEST(MemoryPlan, LayoutsOfStateHaveTheirBytes) {
+  const Model model = model_with({{}, {}}, 1 << 20);
+  const auto state = [&](StateLayout layout, DType type) {
+    const MemoryPlan plan = plan_memory(model, {.type = type, .state_layout = layout});
+    return in_all(plan, MemoryPurpose::kMaster) + in_all(plan, MemoryPurpose::kMoments);
+  };
+  constexpr std::int64_t kElements = 2 << 20;
+  EXPECT_EQ(state(StateLayout::kFp32, DType::kBF16), 12 * kElements);
+  EXPECT_EQ(state(StateLayout::kFp32, DType::kF32), 8 * kElements);  // the weights are the master
+  EXPECT_EQ(state(StateLayout::kSplit, DType::kBF16), 10 * kElements);
+  EXPECT_EQ(state(StateLayout::kBf16, DType::kBF16), 6 * kElements);
+  EXPECT_EQ(state(StateLayout::kInt8, DType::kBF16), 4 * kElements + kElements / 64);
+  EXPECT_THROW((void)state_layout_of("fp8"), Error);
+}
+
+std::int64_t kept_on(const MemoryPlan& plan, std::initializer_list<MemoryPurpose> purposes,
+                     std::initializer_list<MemoryKind> kinds) {
+  std::int64_t sum = 0;
+  for (const MemoryPurpose purpose : purposes) {
+    for (const MemoryKind kind : kinds) {
+      sum += plan.of(purpose, kind);
+    }
+  }
+  return sum;
+}
+
+TEST(MemoryPlan, CountsWhatARankWithAnAcceleratorAllocates) {
+  using enum MemoryPurpose;
+  using enum MemoryKind;
+  for (const int world : {1, 2}) {
+    for (const std::string type : {"fp32", "bf16"}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        for (const Placement placement : {Placement::kCpu, Placement::kGpu, Placement::kStream}) {
+          Setting setting{.stage = stage,
+                          .overlap = Overlap::kFull,
+                          .type = type,
+                          .persistent_elements = stage == 3 ? 100 : 0,
+                          .inflight_buckets = stage};
+          setting.device = DeviceKind::kSim;
+          const auto arguments = [&](std::shared_ptr<Communicator> ranks) {
+            InitializeArgs args = toy::arguments(setting, std::move(ranks));
+            args.options.places = forced_places(toy::model(), placement, std::nullopt);
+            return args;
+          };
+          PlanInput input =
+              PlanInput::of(toy::config_of(setting, world), arguments(nullptr).options, world);
+          input.accelerator = true;
+          input.placement = forced_places(toy::model(), placement, std::nullopt);
+          const MemoryPlan plan = plan_memory(toy::model(), input);
+          const auto held = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
+            return Engine(arguments(std::move(ranks))).resident_bytes();
+          });
+          SCOPED_TRACE(fmt::format("{} ranks, {}, stage {}, {}", world, type, stage,
+                                   static_cast<int>(placement)));
+          for (const ResidentBytes& of_rank : held) {
+            const auto host = [&](std::initializer_list<MemoryPurpose> purposes) {
+              return static_cast<std::size_t>(kept_on(plan, purposes, {kPinned, kHost, kShared}));
+            };
+            EXPECT_EQ(of_rank.weights, host({kWeights}));
+            EXPECT_EQ(of_rank.gradients, host({kGradients}));
+            EXPECT_EQ(of_rank.optimizer, host({kMaster, kMoments}));
+            EXPECT_EQ(of_rank.twins, host({kTwins}));
+            EXPECT_EQ(of_rank.staging, static_cast<std::size_t>(plan.of(kStaging, kPinned)));
+            EXPECT_EQ(of_rank.device, static_cast<std::size_t>(kept_on(
+                                          plan,
+                                          {kWeights, kGatherSlots, kGradients, kGradientSlots,
+                                           kMaster, kMoments, kTwins, kStaging},
+                                          {kDevice})));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
+  const Model model = model_with({{.output = 64}, {.output = 64}}, 1 << 20);
+  PlanInput input{.type = DType::kBF16, .accelerator = true};
+  input.zero.stage = 3;
+  const MemoryPlan on_host = plan_memory(model, input);
+  EXPECT_EQ(on_host.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 * (2 << 20));
+  EXPECT_EQ(on_host.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 0) << "slots alone";
+  EXPECT_EQ(on_host.of(MemoryPurpose::kMaster, MemoryKind::kHost), 4 * (2 << 20));
+  EXPECT_EQ(on_host.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 * (2 << 20));
+  EXPECT_GT(on_host.of(MemoryPurpose::kActivations, MemoryKind::kDevice), 0);
+  input.placement = {StatePlace::kDevice};
+  const MemoryPlan placed = plan_memory(model, input);
+  EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 8 << 20);
+  EXPECT_EQ(placed.of(MemoryPurpose::kMaster, MemoryKind::kDevice), 4 << 20);
+  input.zero.stage = 2;  // a block there, and its shard here
+  const MemoryPlan whole = plan_memory(model, input);
+  EXPECT_EQ(whole.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 * (2 << 20));
+  EXPECT_EQ(whole.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
+}
+
+// ---- whether it fits
+// ------------------------------------------------------------------------------
+
+/// Sixteen blocks of 64 Mi elements with large activations.
+Model large_model() {
+  std::vector<ActivationBytes> figures(
+      16, {.output = kGiB / 16, .kept = kGiB, .forward = kGiB / 4, .backward = kGiB / 4});
+  return model_with(figures, 64 << 20);
+}
+
+MemoryLimits host_of(double gib) {
+  return {.host = MemoryLimit{static_cast<std::int64_t>(gib * kGiB), "here"}};
+}
+
+PlanInput large_run() {
+  PlanInput input{.type = DType::kBF16, .rows = 8, .length = 2048};
+  input.zero.stage = 3;
+  return input;
+}
+
+TEST(MemoryCheck, ARunThatFitsIsLeftAsItIs) {
+  const FitReport report = check_fit(large_model(), large_run(), host_of(100));
+  EXPECT_FALSE(report.lacks);
+  EXPECT_FALSE(report.change);
+  EXPECT_NO_THROW(require_fit(report, host_of(100), false));
+}
+
+TEST(MemoryCheck, NamesTheSmallestChangeThatFits) {
+  const Model model = large_model();
+  const auto change_for = [&](double gib) {
+    const FitReport report = check_fit(model, large_run(), host_of(gib));
+    EXPECT_TRUE(report.lacks);
+    return report.change ? report.change->text() : std::string("none");
+  };
+  const double needed = static_cast<double>(plan_memory(model, large_run()).host_total()) / kGiB;
+  // A gather slot is an eighth of a GiB; activations are 16 GiB; fp32 state is 12.
+  EXPECT_EQ(change_for(needed - 0.1), "--gather_slots 2");
+  EXPECT_EQ(change_for(needed - 2), "--activation_checkpointing");
+  EXPECT_THAT(change_for(needed - 16), HasSubstr("--activation_checkpointing, "));
+  EXPECT_THAT(change_for(needed - 16), HasSubstr("--optimizer_state split (the same bits)"));
+  EXPECT_THAT(change_for(needed - 18.5), HasSubstr("--optimizer_state bf16"));
+  EXPECT_EQ(change_for(1), "none");
+}
+
+TEST(MemoryCheck, AChangeThatIsAdvisedFits) {
+  const Model model = large_model();
+  for (double gib = 40; gib > 8; gib -= 1.7) {
+    const FitReport report = check_fit(model, large_run(), host_of(gib));
+    if (!report.change) {
+      continue;
+    }
+    const MemoryPlan changed = plan_memory(model, report.change->input);
+    EXPECT_FALSE(shortfall_of(changed, host_of(gib))) << report.change->text();
+    EXPECT_EQ(changed.host_total(), report.change->plan.host_total()) << "of the slim copy";
+  }
+}
+
+TEST(MemoryCheck, AdvisesNothingThatThisVersionLacks) {
+  const double needed =
+      static_cast<double>(plan_memory(large_model(), large_run()).host_total()) / kGiB;
+  const FitReport report =
+      check_fit(large_model(), large_run(), host_of(needed - 18.5), {.state_formats = false});
+  EXPECT_FALSE(report.change);
+  EXPECT_THAT(report.advice(), HasSubstr("smaller model"));
+}
+
+TEST(MemoryCheck, RefusesWithExitCodeThreeAndOneLine) {
+  const MemoryLimits limits = host_of(20);
+  const FitReport report = check_fit(large_model(), large_run(), limits);
+  try {
+    require_fit(report, limits, false);
+    FAIL() << "it does not fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kRefused);
+    const std::string text = error.what();
+    EXPECT_THAT(text, HasSubstr("host memory: "));
+    EXPECT_THAT(text, HasSubstr("20.0 GiB here"));
+    EXPECT_THAT(text, HasSubstr("smallest change that fits: "));
+    EXPECT_EQ(text.find('\n'), std::string::npos);
+  }
+  EXPECT_THAT(report.text(limits), HasSubstr("activations"));
+}
+
+TEST(MemoryCheck, RanksOfAHostShareItsMemory) {
+  PlanInput input = large_run();
+  input.world_size = 4;
+  input.ranks_per_host = 4;
+  const MemoryPlan plan = plan_memory(large_model(), input);
+  EXPECT_EQ(plan.host_total(),
+            4 * (plan.total(MemoryKind::kHost) + plan.total(MemoryKind::kShared)));
+  EXPECT_GT(plan.of(MemoryPurpose::kWeights, MemoryKind::kShared), 0);
+}
+
+TEST(MemoryCheck, TwinsThatAreChosenTakeNobodysRoom) {
+  const Model model = large_model();
+  PlanInput input = large_run();
+  const double needed = static_cast<double>(plan_memory(model, input).host_total()) / kGiB;
+  input.twins_chosen = true;
+  const auto twins_with = [&](double gib) {
+    const FitReport report = check_fit(model, input, host_of(gib));
+    EXPECT_FALSE(report.lacks) << gib;
+    EXPECT_EQ(report.plan.of(MemoryPurpose::kTwins, MemoryKind::kHost),
+              static_cast<std::int64_t>(report.plan.twins) * 12 * (64 << 20));
+    return report.plan.twins;
+  };
+  EXPECT_EQ(twins_with(needed + 0.5), 0U);
+  EXPECT_EQ(twins_with(needed + 2), 2U);  // of 0.75 GiB
+  EXPECT_EQ(twins_with(1000), 15U) << "all but the last visit's";
+  input.twins_chosen = false;
+  input.twins = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
+  const FitReport report = check_fit(model, input, host_of(needed + 4));
+  ASSERT_TRUE(report.change);
+  EXPECT_EQ(report.change->text(), "--inflight_buckets 4");
+}
+
+TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
+  PlanInput input = large_run();
+  input.accelerator = true;
+  input.zero.offload_optimizer.device = "cpu";
+  MemoryLimits limits = host_of(9);
+  limits.device = MemoryLimit{60 * kGiB, "there"};
+  const FitReport report = check_fit(large_model(), input, limits);
+  EXPECT_FALSE(report.lacks) << report.text(limits);
+  EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 0);
+  EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
+  // As the config says: half of it, or all that is not offloaded.
+  limits.host->bytes = 100 * kGiB;
+  input.zero.offload_optimizer.ratio = 0.5;
+  const MemoryPlan half = plan_and_place(large_model(), input, limits);
+  EXPECT_EQ(half.of(MemoryPurpose::kMoments, MemoryKind::kDevice),
+            half.of(MemoryPurpose::kMoments, MemoryKind::kHost));
+  input.placement.clear();
+  input.zero.offload_optimizer.device = "none";
+  const MemoryPlan all_there = plan_and_place(large_model(), input, limits);
+  EXPECT_EQ(all_there.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
+  EXPECT_EQ(all_there.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 0);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,134 @@
+// The placement of a run: the bytes that the solver reckons with are those that a rank allocates;
+// the user's words, the line.
+#include "engine/placement/placement_plan.hpp"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/toy_places.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using toy::arguments;
+using toy::Setting;
+
+using toy::kDevice;
+using toy::kHost;
+using toy::kStreamed;
+
+PlanInput input_of(const Setting& setting, int world) {
+  return PlanInput::of(toy::config_of(setting, world), arguments(setting).options, world);
+}
+
+PlacementProblem problem_of(const Setting& setting, int world = 1) {
+  return placement_problem(toy::model(), input_of(setting, world),
+                           PlacementHardware::of(setting.sim, {.in_place = 10e9}), setting.overlap);
+}
+
+/// Of a device whose memory no twin may have.
+std::size_t held_on_device(Setting setting, int world, const std::vector<StatePlace>& places) {
+  setting.places = places;
+  setting.overlap = Overlap::kOffload;
+  return on_ranks(world,
+                  [&](std::shared_ptr<Communicator> ranks) {
+                    return Engine(arguments(setting, std::move(ranks))).resident_bytes().device;
+                  })
+      .front();
+}
+
+TEST(PlacementPlan, CountsTheDeviceMemoryThatARankAllocates) {
+  for (const int world : {1, 2}) {
+    for (const std::string type : {"fp32", "bf16"}) {
+      for (const int stage : {0, 2, 3}) {
+        for (const StateLayout layout : {StateLayout::kFp32, StateLayout::kInt8}) {
+          Setting setting{.stage = stage,
+                          .overlap = Overlap::kOffload,
+                          .type = type,
+                          .state_layout = layout,
+                          .device = DeviceKind::kSim};
+          SCOPED_TRACE(fmt::format("{} ranks {} stage {} {}", world, type, stage, name_of(layout)));
+          const PlacementProblem problem = problem_of(setting, world);
+          const double base = setting.sim.memory_bytes - problem.device_bytes;
+          const std::vector<StatePlace> host(5, kHost);
+          const double more = world == 1 ? 0 : base - held_on_device(setting, world, host);
+          EXPECT_EQ(more > 0, world > 1) << "their gradients come from the host";
+          for (const std::vector<StatePlace>& places :
+               {std::vector<StatePlace>(5, kDevice),
+                {kStreamed, kStreamed, kStreamed, kStreamed, kStreamed}}) {
+            const bool streams = places[0] == kStreamed;
+            EXPECT_EQ(held_on_device(setting, world, places),
+                      base + problem.device_bytes_of(places) - (streams ? more : 0));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlacementPlan, TheTwinsOfADeviceHaveAQuarterOfIt) {
+  Setting setting{.type = "bf16", .device = DeviceKind::kSim, .places = std::vector(5, kDevice)};
+  const auto twins_with = [&](double memory_bytes) {
+    setting.sim.memory_bytes = memory_bytes;
+    Engine engine(arguments(setting));
+    EXPECT_LE(engine.resident_bytes().device, memory_bytes);
+    const Batch batch = toy::batch(0);
+    return engine.train_step(std::span(&batch, 1)).peak_device_bytes;
+  };
+  const std::int64_t all = twins_with(16e9);
+  setting.overlap = Overlap::kOffload;
+  const std::int64_t without = twins_with(16e9);
+  EXPECT_GT(all, without);
+  setting.overlap = Overlap::kFull;
+  EXPECT_EQ(twins_with(static_cast<double>(without)), without) << "they take nobody's room";
+}
+
+TEST(PlacementPlan, FollowsTheUser) {
+  const Setting setting{.type = "bf16", .device = DeviceKind::kSim};
+  const Model model = toy::model();
+  const PlacementProblem problem = problem_of(setting);
+  const auto planned = [&](Placement placement, std::optional<double> ratio) {
+    return plan_placement(model, problem, placement, ratio);
+  };
+  EXPECT_EQ(planned(Placement::kCpu, std::nullopt).places, std::vector(5, kHost));
+  EXPECT_EQ(planned(Placement::kCpu, std::nullopt).host_ratio, 1);
+  EXPECT_EQ(planned(Placement::kGpu, std::nullopt).places, std::vector(5, kDevice));
+  EXPECT_EQ(planned(Placement::kGpu, std::nullopt).host_ratio, 0);
+  EXPECT_EQ(planned(Placement::kStream, std::nullopt).places, std::vector(5, kStreamed));
+  const PlannedPlacement half = planned(Placement::kAuto, 0.5);
+  EXPECT_FALSE(half.chosen);
+  EXPECT_GE(half.host_ratio, 0.5 - 1e-9);
+  EXPECT_LT(half.host_ratio, 0.9);
+  EXPECT_THAT(half.text(model),
+              AllOf(HasSubstr("on the device"), HasSubstr("on the host"), HasSubstr("predicted")));
+  const PlannedPlacement chosen = planned(Placement::kAuto, std::nullopt);
+  EXPECT_TRUE(chosen.chosen);
+  EXPECT_EQ(chosen.places[0], kDevice) << "the embedding has no window";
+  EXPECT_LE(chosen.step_s, 1.005 * chosen.host_step_s);
+}
+
+TEST(PlacementPlan, KnowsTheStepsParts) {
+  Setting setting{.stage = 2, .accumulation = 2, .type = "bf16", .device = DeviceKind::kSim};
+  setting.sim.compute_flops_per_s = 1e9;
+  const PlacementProblem problem = problem_of(setting);
+  ASSERT_EQ(problem.units.size(), 5U);
+  ASSERT_EQ(problem.segments.size(), 5U);
+  EXPECT_EQ(problem.micro_steps, 2);
+  const UnitLayout block = UnitLayout::make(2 * 24 * 24 * 2 + 48, 1);
+  const auto elements = static_cast<double>(block.shard_elements);
+  const PlacedUnit& unit = problem.units[1];
+  EXPECT_EQ(unit.weights, 2 * elements);
+  EXPECT_EQ(unit.accumulator, 4 * elements);  // two micro-steps are added in fp32
+  EXPECT_EQ(unit.update, (24 + 4 + 2) * elements);
+  EXPECT_EQ(unit.state_in, 12 * elements);
+  EXPECT_TRUE(unit.is_whole);
+  EXPECT_EQ(problem.segments.back().units, (std::vector<std::size_t>{0, 4}));
+  EXPECT_GT(problem.segments[1].backward_s, problem.segments[1].forward_s);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,258 @@
+// The step model against what is known of the schedule, and the solver against every placement
+// there is.
+#include "engine/placement/placement_solver.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "runtime/util/random.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr StatePlace kHost = StatePlace::kHost;
+constexpr StatePlace kDevice = StatePlace::kDevice;
+constexpr StatePlace kStreamed = StatePlace::kStreamed;
+
+/// Equal layers: seconds of compute, of all updates on the pool, and of all gradients (and weights)
+/// on a link.
+PlacementProblem layers(std::size_t count, double forward_s, double backward_s, double update_s,
+                        double link_s) {
+  const auto n = static_cast<double>(count);
+  PlacementProblem problem{
+      .speeds = {.host_update = 28, .to_device = 2, .to_host = 2, .device_memory = 1e9},
+      .device_bytes = 1e18};
+  for (std::size_t i = 0; i < count; ++i) {
+    problem.units.push_back({.weights = 2 * link_s / n,
+                             .gradient = 2 * link_s / n,
+                             .accumulator = 2 * link_s / n,
+                             .update = 28 * update_s / n,
+                             .state_in = 12,
+                             .optimizer = 12,
+                             .on_host = 14,
+                             .on_device = 14,
+                             .when_streamed = 2,
+                             .is_whole = true});
+    problem.segments.push_back(
+        {.units = {i}, .forward_s = forward_s / n, .backward_s = backward_s / n});
+  }
+  return problem;
+}
+
+double on_host(const PlacementProblem& problem) {
+  return predict_step_s(problem, std::vector(problem.units.size(), kHost));
+}
+
+// An event simulation of 36 layers, t_F = 0.25, t_B = 0.75, links 0.15 (the design's overlap
+// model).
+TEST(PlacementModel, PredictsTheSchedulesOfTheOverlapModel) {
+  struct Row {
+    double adam, serial, not_ahead, ahead;
+  };
+  for (const Row& row :
+       {Row{0.25, 1.40, 1.02, 1.02}, Row{0.5, 1.65, 1.26, 1.02}, Row{0.75, 1.90, 1.51, 1.03},
+        Row{1.0, 2.15, 1.76, 1.06}, Row{1.25, 2.40, 2.01, 1.30}, Row{1.5, 2.65, 2.26, 1.54}}) {
+    SCOPED_TRACE(row.adam);
+    PlacementProblem problem = layers(36, 0.25, 0.75, row.adam, 0.15);
+    EXPECT_NEAR(on_host(problem), row.ahead, 0.03);
+    problem.overlap = Overlap::kOffload;
+    EXPECT_NEAR(on_host(problem), row.not_ahead, 0.04);
+    // Serial there has its links half hidden.
+    problem.overlap = Overlap::kOff;
+    EXPECT_NEAR(on_host(problem), 1 + row.adam + 0.3, 1e-9);
+    EXPECT_GE(on_host(problem), row.serial - 1e-9);
+  }
+}
+
+TEST(PlacementModel, WithoutTwinsUpdatesBeginWithTheVerdict) {
+  PlacementProblem problem = layers(12, 0.25, 0.75, 0.8, 0.1);
+  const double ahead = on_host(problem);
+  for (PlacedUnit& unit : problem.units) {
+    unit.has_twin = false;
+  }
+  const double after = on_host(problem);
+  EXPECT_GT(after, 1.2 * ahead);
+  problem.overlap = Overlap::kOffload;
+  EXPECT_DOUBLE_EQ(on_host(problem), after);
+}
+
+TEST(PlacementModel, PassesAheadHaveASpeedOfTheirOwn) {
+  PlacementProblem problem = layers(12, 0.25, 0.75, 1.5, 0.1);
+  const double alike = on_host(problem);
+  problem.speeds.host_update_ahead = problem.speeds.host_update;
+  EXPECT_DOUBLE_EQ(on_host(problem), alike);
+  problem.speeds.host_update_ahead = problem.speeds.host_update / 1.2;
+  const double slower = on_host(problem);
+  // The pool works all the time, about half of it before the verdict.
+  EXPECT_GT(slower, alike + 0.05);
+  EXPECT_LT(slower, alike + 0.3);
+  problem.overlap = Overlap::kOffload;
+  problem.speeds.host_update_ahead = 0;
+  const double after = on_host(problem);
+  problem.speeds.host_update_ahead = 1e-3;
+  EXPECT_DOUBLE_EQ(on_host(problem), after) << "nothing is ahead";
+}
+
+TEST(PlacementModel, OnTheDeviceNothingButComputeIsLeft) {
+  PlacementProblem problem = layers(12, 0.25, 0.75, 5, 2);
+  EXPECT_NEAR(predict_step_s(problem, std::vector(12, kDevice)), 1, 1e-6);
+  // Streamed: 12 bytes each way at 2 bytes a second, both ways at once, for each of 12 units.
+  EXPECT_NEAR(predict_step_s(problem, std::vector(12, kStreamed)), 72, 0.1);
+}
+
+TEST(PlacementModel, MicroStepsRepeatComputeAndReductions) {
+  PlacementProblem problem = layers(6, 0.2, 0.4, 0.01, 0.01);
+  problem.micro_steps = 3;
+  EXPECT_NEAR(on_host(problem), 1.8, 0.02);
+  problem.speeds.to_host /= 100;  // 1 s per micro-step, behind backward
+  EXPECT_NEAR(on_host(problem), 3, 0.6);
+}
+
+// ---- the solver ----
+/// Some machine and some model: an embedding, layers, and speeds between which any of the three
+/// places can be the best.
+PlacementProblem some(Random& random, std::size_t count) {
+  PlacementProblem problem = layers(count, 0.25, 0.75, 1, 0.15);
+  const double elements = 1.0 / static_cast<double>(count);
+  for (PlacedUnit& unit : problem.units) {
+    const double size = elements * (0.5 + random.uniform());
+    unit = {.weights = 2 * size,
+            .gradient = 2 * size,
+            .accumulator = 2 * size,
+            .update = 28 * size,
+            .state_in = 12 * size,
+            .optimizer = 12 * size,
+            .on_host = 14 * size,
+            .on_device = 16 * size,
+            .when_streamed = 4 * size,
+            .is_whole = random.chance(0.5)};
+  }
+  const double tied = 1 + 3 * random.uniform();
+  for (double PlacedUnit::* bytes :
+       {&PlacedUnit::weights, &PlacedUnit::gradient, &PlacedUnit::accumulator, &PlacedUnit::update,
+        &PlacedUnit::state_in, &PlacedUnit::optimizer, &PlacedUnit::on_host, &PlacedUnit::on_device,
+        &PlacedUnit::when_streamed}) {
+    problem.units[0].*bytes *= tied;
+  }
+  problem.segments.back().units.insert(problem.segments.back().units.begin(), 0);
+  const double adam_s = 0.25 + 1.5 * random.uniform();
+  problem.speeds = {.host_update = 28 / adam_s,
+                    .to_device = 24 / (0.1 + 2 * random.uniform()),
+                    .to_host = 24 / (0.1 + 2 * random.uniform()),
+                    .device_memory = 28 / (0.01 + 0.1 * random.uniform())};
+  problem.device_bytes = 16 * random.uniform();
+  problem.gather_slots = 3;
+  return problem;
+}
+
+/// The best of all 3^n.
+double best_of_all(const PlacementProblem& problem) {
+  const std::size_t n = problem.units.size();
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<StatePlace> places(n, kHost);
+  for (;;) {
+    if (problem.fits(places)) {
+      best = std::min(best, predict_step_s(problem, places));
+    }
+    std::size_t i = 0;
+    while (i < n && places[i] == kStreamed) {
+      places[i++] = kHost;
+    }
+    if (i == n) {
+      return best;
+    }
+    places[i] = places[i] == kHost ? kDevice : kStreamed;
+  }
+}
+
+TEST(PlacementSolver, IsWithinThreePercentOfTheBestOfAllPlacements) {
+  Random random(3);
+  double worst = 0;
+  for (int round = 0; round < 36; ++round) {
+    const PlacementProblem problem = some(random, 5 + round % 6);
+    const PlacementChoice choice = choose_places(problem);
+    ASSERT_TRUE(choice.fits);
+    EXPECT_TRUE(problem.fits(choice.places));
+    EXPECT_DOUBLE_EQ(choice.step_s, predict_step_s(problem, choice.places));
+    EXPECT_LE(choice.step_s, 1.005 * choice.host_step_s);
+    worst = std::max(worst, choice.step_s / best_of_all(problem));
+  }
+  EXPECT_LE(worst, 1.03);
+  EXPECT_GE(worst, 1 - 1e-12);
+}
+
+TEST(PlacementSolver, IsWithinThreePercentOfTheBestNumbersOfUnits) {
+  Random random(4);
+  for (int round = 0; round < 6; ++round) {
+    const PlacementProblem problem = some(random, 30);
+    const PlacementChoice choice = choose_places(problem);
+    double best = std::numeric_limits<double>::infinity();
+    for (std::size_t d = 0; d <= 30; ++d) {
+      for (std::size_t s = 0; d + s <= 30; ++s) {
+        const auto places = places_by_number(problem, d, s, StreamOrder::kSpread);
+        if (problem.fits(places)) {
+          best = std::min(best, predict_step_s(problem, places));
+        }
+      }
+    }
+    EXPECT_LE(choice.step_s, 1.03 * best) << round;
+    EXPECT_LT(choice.predictions, 5000U);
+  }
+}
+
+TEST(PlacementSolver, KeepsUnitsWithoutAWindowOnTheDevice) {
+  PlacementProblem problem = layers(12, 0.25, 0.75, 0.1, 0.05);  // the optimizer is no matter
+  EXPECT_EQ(choose_places(problem).places,
+            (std::vector<StatePlace>{kDevice, kDevice, kHost, kHost, kHost, kHost, kHost, kHost,
+                                     kHost, kHost, kHost, kHost}));
+  problem.device_bytes = 20;  // one unit fits, two do not
+  EXPECT_EQ(choose_places(problem).places[0], kDevice);
+  EXPECT_EQ(std::ranges::count(choose_places(problem).places, kDevice), 1);
+  problem.device_bytes = 10;
+  EXPECT_EQ(std::ranges::count(choose_places(problem).places, kDevice), 0);
+}
+
+TEST(PlacementSolver, UsesTheDeviceAsFarAsThereIsRoom) {
+  PlacementProblem problem = layers(12, 0.25, 0.75, 3, 0.05);
+  EXPECT_GE(std::ranges::count(choose_places(problem).places, kDevice), 8);
+  problem.device_bytes = 5 * 14;
+  EXPECT_EQ(std::ranges::count(choose_places(problem).places, kDevice), 5);
+  problem.speeds.to_device = problem.speeds.to_host = 1e6;  // links for which streaming is nothing
+  const PlacementChoice choice = choose_places(problem);
+  EXPECT_GT(std::ranges::count(choice.places, kStreamed), 0);
+  EXPECT_LT(choice.step_s, 0.6 * choice.host_step_s);
+}
+
+TEST(PlacementSolver, LeavesTheHostWhereItHasNoRoom) {
+  PlacementProblem problem = layers(12, 0.25, 0.75, 0.1, 0.05);
+  problem.host_bytes = 6 * 14;
+  const PlacementChoice choice = choose_places(problem);
+  EXPECT_TRUE(choice.fits);
+  EXPECT_LE(std::ranges::count(choice.places, kHost), 6);
+  problem.device_bytes = 30;
+  EXPECT_FALSE(choose_places(problem).fits);
+}
+
+TEST(PlacementSolver, LeavesWhatIsFrozen) {
+  PlacementProblem problem = layers(6, 0.25, 0.75, 3, 0.05);
+  problem.units[0].is_movable = false;
+  const PlacementChoice choice = choose_places(problem);
+  EXPECT_EQ(choice.places[0], kHost);
+  EXPECT_EQ(choice.places[1], kDevice);
+}
+
+TEST(PlacementSolver, SpreadsWhatIsStreamed) {
+  const PlacementProblem problem = layers(7, 1, 1, 1, 1);
+  EXPECT_EQ(places_by_number(problem, 1, 2, StreamOrder::kSpread),
+            (std::vector<StatePlace>{kDevice, kHost, kHost, kStreamed, kHost, kHost, kStreamed}));
+  EXPECT_EQ(places_by_number(problem, 1, 2, StreamOrder::kFirst),
+            (std::vector<StatePlace>{kDevice, kStreamed, kStreamed, kHost, kHost, kHost, kHost}));
+  EXPECT_EQ(places_by_number(problem, 1, 2, StreamOrder::kLast),
+            (std::vector<StatePlace>{kDevice, kHost, kHost, kHost, kHost, kStreamed, kStreamed}));
+}
+
+}  // namespace
+}  // namespace tandem

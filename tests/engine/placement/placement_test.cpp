@@ -1,0 +1,196 @@
+// Places of the optimizer's state under the engine: wherever master and moments of each unit lie,
+// and whoever updates them, losses, norms and weights are the bits of the CPU; and what lies where
+// is counted to the byte.
+#include "engine/placement/placement.hpp"
+
+#include <string>
+#include <tuple>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/util/error.hpp"
+#include "tests/support/toy_places.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using toy::arguments;
+using toy::kAllPlaces;
+using toy::kDevice;
+using toy::kHost;
+using toy::kStreamed;
+using toy::Setting;
+using toy::train_on_ranks;
+using toy::TrainingRun;
+
+class PlacesOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(PlacesOnRanks, ChangeNoBit) {
+  const auto& [type, world_size] = GetParam();
+  const int accumulation = type == "fp16" ? 2 : 1;
+  const double some =
+      toy::middle_norm({.accumulation = accumulation * world_size, .type = type}, 6);
+  for (const double clip : {0.0, some}) {  // acts never, in some steps
+    Setting setting{
+        .overlap = Overlap::kOff, .accumulation = accumulation, .type = type, .clip = clip};
+    const TrainingRun expected = train_on_ranks(setting, world_size, 6);
+    setting.device = DeviceKind::kSim;
+    // For several ranks comm is the same as offload, and they take long.
+    const auto overlaps =
+        world_size > 1
+            ? std::initializer_list<Overlap>{Overlap::kOff, Overlap::kOffload, Overlap::kFull}
+            : std::initializer_list<Overlap>{Overlap::kOff, Overlap::kComm, Overlap::kOffload,
+                                             Overlap::kFull};
+    toy::in_every_place(setting, overlaps, [&](const Setting& there, const std::string& what) {
+      EXPECT_EQ(train_on_ranks(there, world_size, 6), expected) << "clip " << clip << " " << what;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, PlacesOnRanks,
+                         ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
+                                            ::testing::Values(1, 2)),
+                         toy::type_and_ranks);
+
+TEST(Places, ChangeNoBitInAnyLayout) {
+  for (const StateLayout layout : {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
+    Setting setting{.type = "bf16", .clip = 0.01, .state_layout = layout};
+    const TrainingRun expected = toy::train(setting);
+    setting.device = DeviceKind::kSim;
+    for (const auto& places : kAllPlaces) {
+      for (const int stage : {2, 3}) {
+        setting.places = places;
+        setting.stage = stage;
+        EXPECT_EQ(toy::train(setting), expected) << name_of(layout) << " stage " << stage;
+      }
+    }
+  }
+}
+
+/// Updated ahead on the device, and begun again there when the verdict differs.
+TEST(Places, AreSpeculatedOn) {
+  for (const auto& places : kAllPlaces) {
+    for (const double clip : {0.0, 0.01}) {
+      Setting setting{.type = "bf16", .clip = clip, .device = DeviceKind::kSim, .places = places};
+      Engine engine(arguments(setting));
+      for (int step = 0; step < 4; ++step) {
+        const Batch batch = toy::batch(step);
+        const Verdict verdict = engine.train_step(std::span(&batch, 1)).verdict;
+        EXPECT_TRUE(verdict.speculated);
+        EXPECT_EQ(verdict.outcome, clip > 0 ? StepOutcome::kRollback : StepOutcome::kCommit);
+      }
+    }
+  }
+}
+
+TEST(Places, NothingCrossesTheLinksWithAllOnTheDevice) {
+  for (const int stage : {0, 3}) {
+    for (const auto& [placement, moves] :
+         {std::pair{Placement::kGpu, false}, {Placement::kStream, true}, {Placement::kCpu, true}}) {
+      Setting setting{.stage = stage, .type = "bf16", .device = DeviceKind::kSim};
+      setting.placement = placement;
+      Engine engine(arguments(setting));
+      const Batch batch = toy::batch(0);
+      (void)engine.train_step(std::span(&batch, 1));
+      engine.drain();
+      const StepResult result = engine.train_step(std::span(&batch, 1));
+      EXPECT_EQ(result.exposure.to_host_busy_s > 0, moves) << stage << name_of(placement);
+      EXPECT_EQ(result.exposure.to_device_busy_s > 0, moves) << stage << name_of(placement);
+      EXPECT_EQ(result.exposure.optimizer_busy_s > 0, placement == Placement::kCpu);
+    }
+  }
+}
+
+TEST(Places, AreRefusedWhereTheyDoNotFit) {
+  Setting setting{.stage = 3, .device = DeviceKind::kSim};
+  setting.placement = Placement::kGpu;
+  setting.sim.memory_bytes = 60'000;
+  try {
+    Engine engine(arguments(setting));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kRefused);
+    EXPECT_THAT(error.what(), HasSubstr("of unit \""));
+    EXPECT_THAT(error.what(), HasSubstr("--placement cpu"));
+  }
+  setting.placement = Placement::kCpu;
+  Engine fits(arguments(setting));
+}
+
+TEST(Places, NeedAnAccelerator) {
+  for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
+    try {
+      Engine engine(arguments({.placement = placement}));
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUserInput);
+      EXPECT_THAT(error.what(), HasSubstr(name_of(placement)));
+    }
+  }
+  EXPECT_THROW(Engine(arguments({.places = {kDevice}})), Error);
+  EXPECT_NO_THROW(Engine(arguments({.placement = Placement::kCpu})));
+}
+
+// ---- by hand ----
+Model three_units(std::int64_t first, std::int64_t second, std::int64_t third) {
+  Model model;
+  model.units = {{"embedding", {{"e", {first}}}},
+                 {"block 0", {{"a", {second}}}},
+                 {"block 1", {{"b", {third}}}}};
+  return model;
+}
+
+TEST(ForcedPlaces, TheRatioCountsBytes) {
+  using Places = std::vector<StatePlace>;
+  const Model model = three_units(300, 100, 100);
+  EXPECT_EQ(forced_places(model, Placement::kAuto, std::nullopt), Places{});
+  EXPECT_EQ(forced_places(model, Placement::kCpu, std::nullopt), Places{});
+  EXPECT_EQ(forced_places(model, Placement::kAuto, 1.0), Places(3, kHost));
+  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.0), Places(3, kDevice));
+  EXPECT_EQ(forced_places(model, Placement::kGpu, std::nullopt), Places(3, kDevice));
+  EXPECT_EQ(forced_places(model, Placement::kStream, std::nullopt), Places(3, kStreamed));
+  // 60 % may leave: the embedding; 40 %: it is too large, the blocks are not; 20 %: one of them.
+  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.4), (Places{kDevice, kHost, kHost}));
+  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.6), (Places{kHost, kDevice, kDevice}));
+  EXPECT_EQ(forced_places(model, Placement::kStream, 0.8), (Places{kHost, kStreamed, kHost}));
+  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.81), Places(3, kHost));
+}
+
+TEST(ForcedPlaces, LeaveWhatIsFrozen) {
+  Model model = three_units(300, 100, 100);
+  model.units[0].parameters[0].frozen = true;
+  EXPECT_EQ(forced_places(model, Placement::kGpu, 0.5),
+            (std::vector<StatePlace>{kHost, kDevice, kHost}));
+}
+
+TEST(ForcedPlaces, TheConfigsRatioMeansTheSameAndTheFlagWins) {
+  const auto parse = [](const char* ratio) {
+    return parse_config(fmt::format(R"({{"train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu"{}}}}}}})",
+                                    ratio),
+                        "test", 1);
+  };
+  EXPECT_EQ(offload_ratio_of(parse(""), {}), std::nullopt);
+  EXPECT_EQ(offload_ratio_of(parse(R"(, "ratio": 0.75)"), {}), 0.75);
+  EXPECT_EQ(offload_ratio_of(parse(R"(, "ratio": 1.0)"), {}), 1.0);
+  EXPECT_EQ(offload_ratio_of(parse(R"(, "ratio": 0.75)"), {.offload_ratio = 0.5}), 0.5);
+}
+
+TEST(PlacesText, JoinsNeighbours) {
+  Model model;
+  for (const char* name : {"embedding", "block 0", "block 1", "block 2", "block 3", "norm"}) {
+    model.units.push_back({name, {{name, {4}}}});
+  }
+  EXPECT_EQ(places_text(model, {}), "all on the host");
+  EXPECT_EQ(places_text(model, std::vector(6, kHost)), "all on the host");
+  const std::vector<StatePlace> places = {kDevice, kDevice, kDevice, kStreamed, kHost, kHost};
+  EXPECT_EQ(places_text(model, places),
+            "embedding, block 0-1 on the device; block 2 streamed through the device; "
+            "block 3, norm on the host");
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,137 @@
+// Damaged files never crash: whatever bytes they hold, reading them works or ends with an Error.
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "models/data/alpaca.hpp"
+#include "models/io/checkpoint_writer.hpp"
+#include "models/io/hf_config.hpp"
+#include "models/io/safetensors.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
+#include "tests/models/io/io_support.hpp"
+#include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
+
+namespace tandem {
+namespace {
+
+/// A few random changes: bits flipped, bytes replaced by ones that mean something, parts cut out or
+/// doubled, the end cut off.
+std::string damaged(const std::string& original, std::mt19937_64& random) {
+  std::string text = original;
+  constexpr std::string_view kTelling = "{}[]\",:0123456789-eE.\\nul \xFF\x00";
+  const int changes = 1 + static_cast<int>(random() % 4);
+  for (int i = 0; i < changes && !text.empty(); ++i) {
+    const std::size_t at = random() % text.size();
+    switch (random() % 6) {
+      case 0:
+        text[at] = static_cast<char>(text[at] ^ (1 << (random() % 8)));
+        break;
+      case 1:
+      case 2:
+        text[at] = kTelling[random() % kTelling.size()];
+        break;
+      case 3:
+        text.erase(at, 1 + random() % 8);
+        break;
+      case 4:
+        text.insert(at, text.substr(random() % text.size(), random() % 16));
+        break;
+      default:
+        text.resize(at);
+    }
+  }
+  return text;
+}
+
+/// Feeds damaged copies to `read`; at least some must be refused and no other exception may come
+/// out.
+template <class Read>
+void fuzz(const std::string& original, int rounds, Read&& read) {
+  std::mt19937_64 random(20240611);
+  int refused = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const std::string text = damaged(original, random);
+    try {
+      read(text);
+    } catch (const Error& error) {
+      ++refused;
+      ASSERT_EQ(error.code(), ExitCode::kUserInput) << error.what();
+    }
+  }
+  EXPECT_GT(refused, rounds / 10);
+}
+
+TEST(IoFuzz, Safetensors) {
+  const test::TempDir dir;
+  const std::string whole =
+      safetensors_header(std::vector<TensorPlan>{{"a.weight", TensorType::kF32, {4, 2}},
+                                                 {"b", TensorType::kBF16, {3}},
+                                                 {"c", TensorType::kF16, {}}}) +
+      std::string(40, '\x3D');
+  fuzz(whole, 1500, [&](const std::string& text) {
+    test::put(dir / "f.safetensors", text);
+    const SafetensorsFile file = SafetensorsFile::open(dir / "f.safetensors");
+    for (const TensorInfo& tensor : file.tensors()) {
+      ASSERT_LE(tensor.begin_byte + tensor.size_bytes, text.size());
+      ASSERT_EQ(file.bytes(tensor).size(), tensor.size_bytes);
+      if (is_float(tensor.type)) {
+        std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+        file.read_f32(tensor, 0, tensor.numel(), values.data());
+      }
+    }
+  });
+}
+
+TEST(IoFuzz, Tokenizer) {
+  test::TinyTokenizer tiny;
+  tiny.vocabulary += R"(,"ab":256,"abc":257)";
+  tiny.added_tokens =
+      R"({"id": 258, "content": "<s>", "lstrip": true, "rstrip": true, "special": true})";
+  tiny.merges = R"("a b", ["ab", "c"])";
+  tiny.pre_tokenizer =
+      R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": " ?\\p{L}+|\\s+(?!\\S)|[^\\s]"},
+      "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}]})";
+  tiny.members =
+      R"(, "normalizer": {"type": "NFC"}, "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}},
+      {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [258]}}})";
+  ASSERT_NO_THROW((void)Tokenizer::parse(tiny.json(), "t"));
+  fuzz(tiny.json(), 4000, [](const std::string& text) {
+    const Tokenizer tokenizer = Tokenizer::parse(text, "t");
+    const auto ids = tokenizer.encode("abc <s> e\u0301 don't 123 \u4e2d\n\n x", true);
+    (void)tokenizer.decode(ids);
+  });
+}
+
+TEST(IoFuzz, Config) {
+  const std::string config =
+      R"({"model_type": "qwen3", "hidden_act": "silu", "vocab_size": 11, "hidden_size": 8,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 6, "eos_token_id": [1, 2],
+    "intermediate_size": 10, "max_position_embeddings": 32, "torch_dtype": "float32", "rope_scaling": null})";
+  fuzz(config, 4000, [](const std::string& text) {
+    const HfConfig read = parse_hf_config(text, "config.json");
+    ASSERT_EQ(parse_hf_config(hf_config_json(read, "bfloat16"), "again").dtype, "bfloat16");
+  });
+}
+
+TEST(IoFuzz, Dataset) {
+  const test::TempDir dir;
+  const std::string lines =
+      "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"\\u00e4\"}\n{\"instruction\": "
+      "\"j\", \"input\": "
+      "\"x\", \"output\": \"p\"}\n";
+  for (const char* name : {"d.jsonl", "d.json"}) {
+    const std::string whole =
+        std::string_view(name) == "d.json" ? "[" + lines.substr(0, lines.find('\n')) + "]" : lines;
+    fuzz(whole, 500, [&](const std::string& text) {
+      test::put(dir / name, text);
+      for (const AlpacaRecord& record : read_alpaca(dir / name)) {
+        (void)alpaca_text(record);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,160 @@
+// What the plain layers hold beside the memory plan's figures, counted by ATen's allocator. On the
+// CPU LayerNorm and attention are fused as they are on a GPU (RMSNorm is not, and keeps more
+// there), so blocks with it are compared.
+#include "models/transformer/plain_memory.hpp"
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "models/layers/aten/plain.hpp"
+
+namespace tandem {
+namespace {
+
+/// In front of ATen's: every block's bytes, and the most at a time.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    auto* const block = new Block{this, bytes, std::malloc(bytes + 1)};
+    live += static_cast<std::int64_t>(bytes);
+    peak = std::max(peak, live);
+    return {block->memory, block, &give_back, c10::Device(c10::DeviceType::CPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  std::int64_t live = 0;
+  std::int64_t peak = 0;
+
+ private:
+  struct Block {
+    CountingAllocator* owner;
+    std::size_t bytes;
+    void* memory;
+  };
+  static void give_back(void* context) {
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    block->owner->live -= static_cast<std::int64_t>(block->bytes);
+    std::free(block->memory);
+  }
+};
+
+class PlainMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    plain::take_always(true);
+    before_ = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(&counting_, 1);
+  }
+  void TearDown() override {
+    c10::SetCPUAllocator(before_, 1);
+    plain::take_always(false);
+  }
+
+  /// A unit's weights, outside what is counted from now on.
+  std::vector<Weight> weights_of(const UnitSpec& unit) {
+    std::vector<Weight> weights;
+    for (const ParameterSpec& p : unit.parameters) {
+      weights.push_back({.value = at::randn(p.shape).mul_(0.05).requires_grad_(true), .grad = {}});
+    }
+    return weights;
+  }
+
+  CountingAllocator counting_;
+  c10::Allocator* before_ = nullptr;
+};
+
+void expect_near_above(std::int64_t planned, std::int64_t held, const char* what) {
+  EXPECT_GE(static_cast<double>(planned), 0.98 * static_cast<double>(held)) << what;
+  EXPECT_LE(static_cast<double>(planned), 1.05 * static_cast<double>(held)) << what;
+}
+
+TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
+  for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiGlu}) {
+    // With dropout, attention keeps the probabilities of its row blocks.
+    for (const auto& [turns, drops] : {std::pair{false, false}, {true, false}, {true, true}}) {
+      BlockShape shape{.hidden = 192,
+                       .intermediate = 512,
+                       .norm = NormKind::kLayer,
+                       .attention = {.heads = 6, .kv_heads = 6, .head_dim = 32},
+                       .activation = activation};
+      if (drops) {
+        shape.dropout.rates = {.attention = 0.1, .residual = 0.1};
+      }
+      if (turns) {
+        shape.attention.rotary =
+            std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
+      }
+      BlockNames names{.attention_norm = {"a", "ab"},
+                       .qkv = {"qkv"},
+                       .qkv_bias = {},
+                       .qk_norm = {},
+                       .attention_out = {"o"},
+                       .attention_out_bias = {},
+                       .mlp_norm = {"m", "mb"},
+                       .up = {"up"},
+                       .up_bias = {},
+                       .down = {"down"},
+                       .down_bias = {}};
+      const BatchShape batch{.rows = 2, .length = 256, .accelerator = true};
+      const ActivationBytes planned = block_activations(shape, batch);
+      std::vector<Weight> weights =
+          weights_of(block_units("block", shape, names, LeafModule::kBlock)[0]);
+      std::vector<Weight*> bound;
+      for (Weight& weight : weights) {
+        bound.push_back(&weight);
+      }
+      const Batch none{.number = 0};
+      const SegmentContext context{.batch = none, .weights = bound};
+      const auto block = block_segment(shape, names);
+      at::Tensor input = at::randn({2, 256, 192}).requires_grad_(true);
+      (void)block->forward(context, input);  // tables are made
+      const std::int64_t empty = counting_.live;
+      counting_.peak = empty;
+      at::Tensor output = block->forward(context, input);
+      SCOPED_TRACE(turns ? "rotated" : "not rotated");
+      SCOPED_TRACE(drops ? "dropped" : "not dropped");
+      SCOPED_TRACE(static_cast<int>(activation));
+      expect_near_above(planned.output + planned.kept, counting_.live - empty, "kept");
+      expect_near_above(planned.output + planned.kept + planned.forward, counting_.peak - empty,
+                        "peak of forward");
+      const std::int64_t kept = counting_.live;
+      counting_.peak = kept;
+      const at::Tensor gradient = at::ones_like(output);
+      torch::autograd::backward({std::move(output)}, {gradient});
+      // The weights' gradients are slots in the engine.
+      std::int64_t slots = 0;
+      for (const Weight& weight : weights) {
+        slots += static_cast<std::int64_t>(weight.value.nbytes());
+      }
+      EXPECT_LE(counting_.peak - kept, planned.backward + slots);
+    }
+  }
+}
+
+TEST_F(PlainMemory, OfTheLossIsWhatThePlanCounts) {
+  constexpr std::int64_t kHidden = 64;
+  constexpr std::int64_t kVocabulary = 5000;
+  const BatchShape batch{.rows = 4, .length = 128, .accelerator = true};
+  const ActivationBytes planned = plain::loss_memory(kHidden, kVocabulary, batch);
+  std::vector<Weight> weights = weights_of({"head", {{"w", {kVocabulary, kHidden}}}});
+  weights[0].grad = at::zeros_like(weights[0].value).detach();
+  const at::Tensor h = at::randn({4, 128, kHidden}).requires_grad_(true);
+  const at::Tensor labels = at::randint(0, kVocabulary, {4, 128});
+  const std::int64_t empty = counting_.live;
+  counting_.peak = empty;
+  at::Tensor loss = plain::loss(h, labels, weights[0]);
+  expect_near_above(planned.kept, counting_.live - empty, "kept");
+  expect_near_above(planned.kept + planned.forward, counting_.peak - empty, "peak of forward");
+}
+
+}  // namespace
+}  // namespace tandem

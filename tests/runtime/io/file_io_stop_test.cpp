@@ -1,0 +1,227 @@
+// Stopping file operations: at every call, in the queue, in the kernel.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/event.hpp"
+#include "runtime/io/thread_files.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
+#include "tests/runtime/io/file_io_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+class FileIoStop : public FileIoTest {};
+
+// A pipe blocks a read until somebody writes.
+struct Pipe {
+  explicit Pipe(const std::string& path) : name(path) { EXPECT_EQ(mkfifo(path.c_str(), 0600), 0); }
+  std::string name;
+};
+
+// Reads from a pipe that nobody writes to, until stopped.
+Task<bool> read_until_stopped(FileIo* io, std::string path, StopToken stop, Event* started) {
+  // of a pipe: does not wait for the other end
+  const IoFile in = co_await io->open(path, OpenMode::kReadWrite);
+  std::vector<std::byte> into(100);
+  started->set();
+  try {
+    (void)co_await io->read(in, 0, into, stop);
+  } catch (const Stopped&) {
+    co_return true;
+  }
+  co_return false;
+}
+
+TEST_P(FileIoStop, AnOperationThatIsStoppedEndsBeforeItsAwait) {
+  if (GetParam() == FileIo::Backend::kThreads) {
+    GTEST_SKIP() << "a thread's blocking call is awaited, by contract";
+  }
+  const Pipe pipe(folder + "/pipe");
+  loop.run(
+      [](FileIo* io, std::string path) -> Task<> {
+        StopSource source;
+        Event started;
+        Scope scope(EventLoop::current());
+        scope.spawn(
+            "stopper",
+            [](Event* at, StopSource* stop) -> Task<> {
+              co_await *at;
+              for (int i = 0; i < 10; ++i) {
+                co_await yield();  // the read is in the kernel by now
+              }
+              stop->request_stop();
+            },
+            &started, &source);
+        EXPECT_TRUE(co_await read_until_stopped(io, path, source.token(), &started));
+        co_await scope.join();
+      },
+      files.get(), pipe.name);
+}
+
+TEST_P(FileIoStop, WhatHasNotBegunIsStoppedAtOnce) {
+  loop.run(
+      [](FileIo* io, std::string f) -> Task<> {
+        StopSource source;
+        std::vector<std::byte> bytes(100);
+        const IoFile file = co_await io->open(f + "/x", OpenMode::kReadWrite, source.token());
+        source.request_stop();
+        bool stopped = false;
+        try {
+          co_await io->write(file, 0, bytes, source.token());
+        } catch (const Stopped&) {
+          stopped = true;
+        }
+        EXPECT_TRUE(stopped);
+        EXPECT_EQ(co_await io->size(file), 0U);
+        EXPECT_TRUE(file.is_open());
+      },
+      files.get(), folder);
+}
+
+TEST_P(FileIoStop, StopAtEveryCall) {
+  // At the k-th call of a long chain of operations a stop is requested: each ends, with Stopped or
+  // its result.
+  int stopped_runs = 0;
+  for (std::uint64_t k = 1; k <= 40; ++k) {
+    StopSource source;
+    auto watching = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, options()));
+    StopHandle handle = source.handle(loop);
+    watching->set_rule([&](const FileOp&, std::uint64_t call) {
+      if (call == k) {
+        handle.request_stop();  // arrives through the loop's queue, while the call is on its way
+      }
+      return FileFault{};
+    });
+    FileIo io(loop, std::move(watching), with(options(), 4096));
+    const bool stopped = loop.run(
+        [](FileIo* f, std::string path, StopToken stop) -> Task<bool> {
+          try {
+            const auto data = pattern(50'000);
+            IoFile file = co_await f->open(path, OpenMode::kReadWrite, stop);
+            co_await f->write(file, 0, data, stop);
+            co_await f->fsync(file, stop);
+            std::vector<std::byte> back(data.size());
+            EXPECT_EQ(co_await f->read(file, 0, back, stop), back.size());
+            EXPECT_TRUE(back == data);
+            (void)co_await f->size(file, stop);
+            co_await f->close(std::move(file));
+            co_await f->rename(path, path + ".new", stop);
+            co_await f->remove(path + ".new", stop);
+          } catch (const Stopped&) {
+            co_return true;
+          }
+          co_return false;
+        },
+        &io, folder + "/chain", source.token());
+    stopped_runs += stopped ? 1 : 0;
+  }
+  EXPECT_GT(stopped_runs, 20);
+}
+
+// A call that lasts until the test opens the pipe and writes to it. A thread's open waits for a
+// writer; the ring's does not (it tries without blocking first), but its read does, for which a
+// thread gets ESPIPE.
+Task<> block_until_written(FileIo* io, std::string path, int* ended) {
+  const bool uring = io->backend_name() == "io_uring";
+  const IoFile end = co_await io->open(path, uring ? OpenMode::kReadWrite : OpenMode::kRead);
+  if (uring) {
+    std::byte one[1];
+    EXPECT_EQ(co_await io->read(end, 0, one), 1U);
+  }
+  ++*ended;
+}
+
+TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
+  // One thread, or a ring of one, is held by a call that blocks. What queues up behind is stopped.
+  const Pipe pipe(folder + "/pipe");
+  FileIo::Options narrow = with(options(), 4096, 1);
+  narrow.threads = 1;
+  FileIo io(loop, narrow);
+  loop.run(
+      [](FileIo* files, std::string f, std::string pipe_name) -> Task<> {
+        StopSource source;
+        Scope scope(EventLoop::current());
+        int opened = 0;
+        int stops = 0;
+        for (int i = 0; i < 4; ++i) {
+          scope.spawn("blocks", block_until_written, files, pipe_name, &opened);
+        }
+        for (int i = 0; i < 20; ++i) {
+          co_await yield();
+        }
+        for (int i = 0; i < 5; ++i) {
+          scope.spawn(
+              "waits",
+              [](FileIo* r, std::string path, StopToken stop, int* count) -> Task<> {
+                try {
+                  (void)co_await r->open(path, OpenMode::kRead, stop);
+                } catch (const Stopped&) {
+                  ++*count;
+                }
+              },
+              files, f + "/not there", source.token(), &stops);
+        }
+        for (int i = 0; i < 20; ++i) {
+          co_await yield();
+        }
+        source.request_stop();
+        while (stops < 5) {
+          co_await yield();
+        }
+        EXPECT_EQ(opened, 0);
+        const int both_ends = ::open(pipe_name.c_str(), O_RDWR | O_CLOEXEC);
+        EXPECT_EQ(::write(both_ends, "abcd", 4), 4);
+        co_await scope.join();
+        ::close(both_ends);
+        EXPECT_EQ(opened, 4);
+      },
+      &io, folder, pipe.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, FileIoStop, kBothBackends, name_of);
+
+TEST(FileIoThreads, ARunningCallIsAwaited) {
+  // The open of a pipe is under way when it is stopped: the thread ends it when there is a writer,
+  // and not before.
+  std::string path = ::testing::TempDir() + "tandem_pipe_XXXXXX";
+  ASSERT_NE(mkdtemp(path.data()), nullptr);
+  const Pipe pipe(path + "/pipe");
+  EventLoop loop;
+  auto backend = std::make_unique<detail::ThreadFiles>(loop, 1, "io");
+  detail::ThreadFiles* threads = backend.get();
+  FileIo io(loop, std::move(backend));
+  loop.run(
+      [](FileIo* files, detail::ThreadFiles* behind, std::string name) -> Task<> {
+        StopSource source;
+        Scope scope(EventLoop::current());
+        int ended = 0;
+        scope.spawn(
+            "opens",
+            [](FileIo* r, std::string at, StopToken stop, int* count) -> Task<> {
+              const IoFile end = co_await r->open(at, OpenMode::kRead, stop);
+              EXPECT_TRUE(end.is_open());
+              ++*count;
+            },
+            files, name, source.token(), &ended);
+        co_await yield();  // it is submitted
+        while (!behind->queue_is_empty()) {
+          co_await yield();
+        }
+        source.request_stop();
+        for (int i = 0; i < 20; ++i) {
+          co_await yield();
+        }
+        EXPECT_EQ(ended, 0);
+        const int both_ends = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
+        co_await scope.join();
+        ::close(both_ends);
+        EXPECT_EQ(ended, 1);
+      },
+      &io, threads, pipe.name);
+  std::filesystem::remove_all(path);
+}
+
+}  // namespace
+}  // namespace tandem

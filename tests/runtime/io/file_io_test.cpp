@@ -1,0 +1,342 @@
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
+#include "tests/runtime/io/file_io_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+TEST_P(FileIoTest, WritesAndReadsBack) {
+  loop.run(
+      [](FileIo* files, std::string folder_path) -> Task<> {
+        const auto data = pattern(3'000'001);
+        const std::string temporary = folder_path + "/a.tmp";
+        IoFile out = co_await files->open(temporary, OpenMode::kCreate);
+        co_await files->write(out, 0, std::span(data).first(1000));
+        co_await files->write(out, 1000, std::span(data).subspan(1000));
+        co_await files->fsync(out);
+        co_await files->close(std::move(out));
+        EXPECT_FALSE(out.is_open());
+        co_await files->rename(temporary, folder_path + "/a");
+        co_await files->fsync_folder(folder_path);
+
+        const IoFile in = co_await files->open(folder_path + "/a", OpenMode::kRead);
+        EXPECT_EQ(co_await files->size(in), data.size());
+        std::vector<std::byte> back(data.size());
+        EXPECT_EQ(co_await files->read(in, 0, back), data.size());
+        EXPECT_TRUE(back == data);
+        // Fewer at the end, none behind it.
+        EXPECT_EQ(co_await files->read(in, data.size() - 10, back), 10U);
+        EXPECT_EQ(co_await files->read(in, data.size() + 10, back), 0U);
+        co_await files->remove(folder_path + "/a");
+        EXPECT_FALSE(std::filesystem::exists(folder_path + "/a"));
+      },
+      files.get(), folder);
+}
+
+TEST_P(FileIoTest, ManyAtOnce) {
+  Scope scope(loop);
+  for (int i = 0; i < 50; ++i) {
+    scope.spawn(
+        "file",
+        [](FileIo* files, std::string path) -> Task<> {
+          const auto data = pattern(10'000 + path.size());
+          IoFile file = co_await files->open(path, OpenMode::kReadWrite);
+          co_await files->write(file, 0, data);
+          std::vector<std::byte> back(data.size());
+          EXPECT_EQ(co_await files->read(file, 0, back), data.size());
+          EXPECT_TRUE(back == data);
+          co_await files->close(std::move(file));
+        },
+        files.get(), folder + "/" + std::to_string(i));
+  }
+  loop.run(&Scope::join, &scope);
+}
+
+TEST_P(FileIoTest, ShortReadsAreCarriedThrough) {
+  // The kernel answers a large read of a /proc file with a page or so at a time.
+  const auto whole = loop.run(
+      [](FileIo* files) -> Task<std::size_t> {
+        const IoFile in = co_await files->open("/proc/kallsyms", OpenMode::kRead);
+        std::vector<std::byte> text(100'000);
+        co_return co_await files->read(in, 0, text);
+      },
+      files.get());
+  std::ifstream file("/proc/kallsyms");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (text.size() < 100'000) {
+    GTEST_SKIP() << "/proc/kallsyms is short here";
+  }
+  EXPECT_EQ(whole, 100'000U);
+}
+
+TEST_P(FileIoTest, ErrorsNamePathAndOperation) {
+  const auto [missing, missing_number] = error_of([](FileIo* files) -> Task<> {
+    (void)co_await files->open("/nowhere/at/all", OpenMode::kRead);
+  });
+  EXPECT_EQ(missing, "[file] cannot open /nowhere/at/all: No such file or directory");
+  EXPECT_EQ(missing_number, ENOENT);
+
+  const auto [full, full_number] = error_of([](FileIo* files) -> Task<> {
+    const IoFile device = co_await files->open("/dev/full", OpenMode::kReadWrite);
+    const auto data = pattern(4096);
+    co_await files->write(device, 0, data);
+  });
+  EXPECT_EQ(full, "[file] cannot write /dev/full at byte 0 (4096 bytes): No space left on device");
+  EXPECT_EQ(full_number, ENOSPC);
+
+  const auto [renamed, renamed_number] = error_of(
+      [](FileIo* files, std::string f) -> Task<> { co_await files->rename(f + "/a", f + "/b"); },
+      folder);
+  EXPECT_EQ(renamed,
+            "[file] cannot rename " + folder + "/a to " + folder + "/b: No such file or directory");
+  EXPECT_EQ(renamed_number, ENOENT);
+
+  EXPECT_EQ(
+      error_of([](FileIo* files, std::string f) -> Task<> { co_await files->remove(f); }, folder)
+          .second,
+      EISDIR);
+  EXPECT_EQ(error_of(
+                [](FileIo* files, std::string f) -> Task<> {
+                  const IoFile file = co_await files->open(f, OpenMode::kRead);
+                  std::vector<std::byte> into(10);
+                  (void)co_await files->read(file, 0, into);
+                },
+                folder)
+                .second,
+            EISDIR);
+  EXPECT_EQ(error_of([](FileIo* files) -> Task<> {
+              IoFile closed;
+              co_await files->fsync(closed);
+            }).second,
+            EBADF);
+}
+
+TEST_P(FileIoTest, AFileSizeLimitShowsAsAnErrorOfTheWrite) {
+  // A partial transfer first, then EFBIG: the short write must not pass as success.
+  struct sigaction ignore{};
+  struct sigaction before{};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGXFSZ, &ignore, &before);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  rlimit small = old;
+  small.rlim_cur = 10'000;
+  setrlimit(RLIMIT_FSIZE, &small);
+  const int number = error_of(
+                         [](FileIo* files, std::string f) -> Task<> {
+                           const IoFile file = co_await files->open(f + "/big", OpenMode::kCreate);
+                           const auto data = pattern(100'000);
+                           co_await files->write(file, 0, data);
+                         },
+                         folder)
+                         .second;
+  setrlimit(RLIMIT_FSIZE, &old);
+  sigaction(SIGXFSZ, &before, nullptr);
+  EXPECT_EQ(number, EFBIG);
+  EXPECT_EQ(std::filesystem::file_size(folder + "/big"), 10'000U);
+}
+
+TEST_P(FileIoTest, InterruptedCallsGoOn) {
+  // Signals without SA_RESTART rain on the process while files are written and read.
+  struct sigaction handler{};
+  struct sigaction before{};
+  handler.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &handler, &before);
+  std::atomic<bool> stop{false};
+  std::thread rain([&stop] {
+    while (!stop) {
+      kill(getpid(), SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  });
+  loop.run(
+      [](FileIo* files, std::string f) -> Task<> {
+        const auto data = pattern(1 << 20);
+        for (int i = 0; i < 20; ++i) {
+          IoFile file = co_await files->open(f + "/rain", OpenMode::kReadWrite);
+          co_await files->write(file, 0, data);
+          co_await files->fsync(file);
+          std::vector<std::byte> back(data.size());
+          EXPECT_EQ(co_await files->read(file, 0, back), data.size());
+          EXPECT_TRUE(back == data);
+          co_await files->close(std::move(file));
+        }
+      },
+      files.get(), folder);
+  stop = true;
+  rain.join();
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_P(FileIoTest, SaysWhatItRunsOn) {
+  EXPECT_EQ(files->backend_name(), GetParam() == FileIo::Backend::kUring ? "io_uring" : "threads");
+  EXPECT_EQ(files->why(), "asked for");
+  const FileIo by_itself(loop);
+  EXPECT_EQ(by_itself.backend_name(), FileIo::choose().uring ? "io_uring" : "threads");
+  EXPECT_FALSE(by_itself.why().empty());
+}
+
+TEST_P(FileIoTest, LargeTransfersAreCut) {
+  // The logic of transfers beyond 2 GiB, with a small limit.
+  std::uint64_t calls = 0;
+  std::size_t largest = 0;
+  auto counting = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, options()));
+  counting->set_rule([&](const FileOp& op, std::uint64_t) {
+    calls += op.is_transfer() ? 1 : 0;
+    largest = std::max(largest, op.bytes());
+    return FileFault{};
+  });
+  FileIo cut(loop, std::move(counting), with(options(), 65536));
+  loop.run(write_and_read_back, &cut, folder + "/cut", std::size_t{1'000'000});
+  EXPECT_EQ(largest, 65536U);
+  EXPECT_EQ(calls, 2U * 16);
+}
+
+TEST_P(FileIoTest, ShortTransfersAndInterruptionsAreCarriedThrough) {
+  auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, options()));
+  FaultyFiles& faults = *faulty;
+  faults.set_rule([](const FileOp& op, std::uint64_t call) {
+    if (op.request.kind == FileRequest::Kind::kClose) {
+      return FileFault{};
+    }
+    switch (call % 4) {
+      case 0:
+        return FileFault{.error_number = EINTR};
+      case 1:
+        return FileFault{.bytes_max = 7'001 * call};
+      case 2:
+        return FileFault{.error_number = EAGAIN};
+      default:
+        return FileFault{};
+    }
+  });
+  FileIo io(loop, std::move(faulty), with(options(), 100'000));
+  loop.run(write_and_read_back, &io, folder + "/short", std::size_t{3'000'001});
+  EXPECT_GT(faults.faults(), 20U);
+}
+
+TEST_P(FileIoTest, AnErrorAtTheKthCallReachesTheCaller) {
+  for (std::uint64_t k = 1; k <= 8; ++k) {
+    auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, options()));
+    FaultyFiles& faults = *faulty;
+    faults.set_rule([k](const FileOp&, std::uint64_t call) {
+      return FileFault{.error_number = call == k ? ENOSPC : 0};
+    });
+    FileIo io(loop, std::move(faulty), with(options(), 4096));
+    try {
+      loop.run(write_and_read_back, &io, folder + "/kth", std::size_t{8192});
+      EXPECT_GT(k, faults.calls()) << "no error though there was one";
+    } catch (const FileError& error) {
+      EXPECT_EQ(error.error_number(), ENOSPC);
+      EXPECT_EQ(faults.calls(), k);
+    }
+  }
+}
+
+TEST_P(FileIoTest, ARefusalWithoutEndIsAnErrorInTheEnd) {
+  ManualClock clock;
+  EventLoop virtual_loop({.clock = &clock});
+  auto faulty =
+      std::make_unique<FaultyFiles>(virtual_loop, FileIo::make_backend(virtual_loop, options()));
+  faulty->set_rule([](const FileOp&, std::uint64_t) { return FileFault{.error_number = EAGAIN}; });
+  FileIo io(virtual_loop, std::move(faulty));
+  EXPECT_THROW(virtual_loop.run(write_and_read_back, &io, folder + "/never", std::size_t{10}),
+               FileError);
+}
+
+TEST_P(FileIoTest, MoreOperationsThanTheRingHolds) {
+  FileIo small(loop, with(options(), 1 << 20, 2));
+  Scope scope(loop);
+  for (int i = 0; i < 300; ++i) {
+    scope.spawn("file", write_and_read_back, &small, folder + "/" + std::to_string(i),
+                std::size_t{5'000});
+  }
+  loop.run(&Scope::join, &scope);
+}
+
+TEST_P(FileIoTest, ALoopThatNeverSleepsStillLearnsTheEnd) {
+  // Another task keeps the loop awake until the files are done: completions must be looked for
+  // meanwhile.
+  Scope scope(loop);
+  bool done = false;
+  scope.spawn(
+      "files",
+      [](FileIo* io, std::string path, bool* end) -> Task<> {
+        co_await write_and_read_back(io, path, 1'000'000);
+        *end = true;
+      },
+      files.get(), folder + "/busy", &done);
+  scope.spawn(
+      "busy",
+      [](bool* end) -> Task<> {
+        while (!*end) {
+          co_await yield();
+        }
+      },
+      &done);
+  loop.run(&Scope::join, &scope);
+  EXPECT_TRUE(done);
+}
+
+TEST_P(FileIoTest, ALoopMayChangeItsThreadBetweenRuns) {
+  loop.run(write_and_read_back, files.get(), folder + "/a", std::size_t{10'000});
+  std::thread([this] {
+    loop.run(write_and_read_back, files.get(), folder + "/b", std::size_t{300'000});
+  }).join();
+  loop.run(write_and_read_back, files.get(), folder + "/c", std::size_t{10'000});
+}
+
+TEST_P(FileIoTest, PastThePageCache) {
+  const auto [text, number] = error_of(
+      [](FileIo* io, std::string path) -> Task<> {
+        struct alignas(4096) Block {
+          std::byte bytes[4096];
+        };
+        std::vector<Block> blocks(20);
+        const std::span<std::byte> all(blocks[0].bytes, blocks.size() * sizeof(Block));
+        IoFile out = co_await io->open(path, OpenMode::kCreate);
+        const auto data = pattern(70'001);
+        co_await io->write(out, 0, data);
+        co_await io->close(std::move(out));
+        const IoFile in = co_await io->open_direct(path, OpenMode::kRead);
+        EXPECT_TRUE(in.is_direct());
+        // The last block is not full: it ends there.
+        EXPECT_EQ(co_await io->read(in, 0, all), 70'001U);
+        EXPECT_EQ(std::memcmp(all.data(), data.data(), data.size()), 0);
+        std::string message;
+        try {
+          (void)co_await io->read(in, 5, all.first(100));
+        } catch (const Error& error) {
+          message = error.what();
+        }
+        EXPECT_EQ(message, "[file] cannot read " + path +
+                               " at byte 5 (100 bytes) past the page cache: buffer, offset and "
+                               "size must be multiples of "
+                               "4096; align them, or open the file without open_direct");
+      },
+      folder + "/direct");
+  if (number == EINVAL) {
+    GTEST_SKIP() << "this file system has no O_DIRECT";
+  }
+  EXPECT_EQ(text, "no error");
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, name_of);
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,50 @@
+// tests/support/fake_gpu.hpp — a GPU for the engine, on the fake of CUDA's calls: ATen computes on
+// the CPU, in the stream's time.
+//
+// Device memory is host memory, so tensors are at::kCPU's. What the lane queues is called when the
+// fake stream comes to it and its cost has passed, not before: a slot that is overwritten or read
+// too early shows in the bits.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "engine/device/gpu.hpp"
+#include "tests/support/fake_cuda.hpp"
+#include "tests/support/fake_update_kernels.hpp"
+#include "tests/support/nccl_world.hpp"
+
+namespace tandem::testing {
+
+class FakeComputeDevice : public ComputeDevice {
+ public:
+  explicit FakeComputeDevice(Duration cost) : cost_(cost) {
+    TANDEM_CHECK(FakeCuda::api().make_stream(&stream_, false) == 0, "a fake makes streams");
+  }
+  [[nodiscard]] at::Device tensors() const override { return at::kCPU; }
+  [[nodiscard]] void* stream() const override { return stream_; }
+  void prepare_thread() override {}
+  void queue(std::function<void()> work) override {
+    FakeCuda::of_test().launch(stream_, {.cost = cost_, .run = std::move(work)});
+  }
+
+ private:
+  Duration cost_;
+  void* stream_ = nullptr;
+};
+
+/// All ranks on GPU 0 of the fake. `cost`: of each segment.
+inline OpenGpu fake_gpus(Duration cost) {
+  return [cost](int /*local_rank*/) {
+    return std::make_shared<Gpu>(Gpu{.api = &FakeCuda::api(),
+                                     .index = 0,
+                                     .name = "gpu 0 (fake)",
+                                     .uuid = "f",
+                                     .compute = std::make_shared<FakeComputeDevice>(cost),
+                                     .updates = &fake_update_kernels(),
+                                     .sums = &fake_kernels()});
+  };
+}
+
+}  // namespace tandem::testing

@@ -1,0 +1,93 @@
+// tests/support/thread_ranks.hpp — ranks as threads of one process, over the shared-memory back
+// end: for tests, benchmarks, and for trying out what several ranks do without a launcher.
+//
+//   auto losses = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) {
+//     Engine engine({..., .communicator = ranks});  ...
+//   });
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "actors/collectives/shm/shm_backend.hpp"
+#include "engine/distributed/communicator.hpp"
+
+namespace tandem {
+
+class ThreadRank final : public Communicator {
+ public:
+  ThreadRank(int rank, int world_size, std::string job)
+      : rank_(rank), world_size_(world_size), job_(std::move(job)) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int world_size() const override { return world_size_; }
+  void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
+  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
+    return connect(loop, pool, {.name = job_, .rank = rank_, .world_size = world_size_});
+  }
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                        const RankGroup& group) override {
+    RankGroup of_job = group;
+    of_job.name = job_ + "-" + group.name;
+    return connect(loop, pool, of_job);
+  }
+
+ private:
+  static std::unique_ptr<CollectiveBackend> connect(EventLoop& loop, CpuPool& pool,
+                                                    const RankGroup& group) {
+    if (group.world_size == 1) {
+      return std::make_unique<SelfBackend>(pool);
+    }
+    return ShmBackend::connect(loop, pool,
+                               {.rank = static_cast<std::uint32_t>(group.rank),
+                                .world = static_cast<std::uint32_t>(group.world_size),
+                                .job = group.name,
+                                .timeout = std::chrono::seconds(60)});
+  }
+
+  int rank_;
+  int world_size_;
+  std::string job_;
+};
+
+/// Runs body(communicator) for every rank at once, each on a thread of its own; their results by
+/// rank. Once all have ended, the failure of the lowest rank that failed is thrown on.
+template <class Body>
+auto on_ranks(int world_size, Body body) {
+  using Result = decltype(body(std::shared_ptr<Communicator>()));
+  static std::atomic<int> runs{0};
+  const std::string job = fmt::format("threads-{}-{}", ::getpid(), runs++);
+  const auto world = static_cast<std::size_t>(world_size);
+  std::vector<Result> results(world);
+  std::vector<std::exception_ptr> errors(world);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      try {
+        results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job));
+      } catch (...) {
+        errors[at] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+  }
+  return results;
+}
+
+}  // namespace tandem
