@@ -48,8 +48,8 @@ Task<> CpuOptimizer::handle(UpdateUnit update) {
 }
 
 void CpuOptimizer::begin(UpdateUnit update) {
-  TANDEM_CHECK(!update.ahead || options_.units[update.unit].state.has_twin(),
-               "only a unit with a twin is updated ahead of the verdict");
+  TANDEM_CHECK(!update.ahead || options_.units[update.unit].state.has_shadow(),
+               "only a unit with a shadow is updated ahead of the verdict");
   jobs_[update.unit] = {.update = update,
                         .arrival = arrivals_++,
                         .pass = update.ahead ? UpdatePass::kAhead : UpdatePass::kInPlace,
@@ -68,7 +68,7 @@ Task<> CpuOptimizer::confirm(UpdateUnit update) {
   ++counters_.queued;
   counters_.queued_max = std::max(counters_.queued_max, counters_.queued);
   if (job.next_chunk == 0) {
-    job.pass = UpdatePass::kInPlace;  // it has not begun, and needs no twin any more
+    job.pass = UpdatePass::kInPlace;  // it has not begun, and needs no shadow any more
   } else if (!counts) {
     ++counters_.again;
     turn(update.unit, UpdatePass::kAgain);

@@ -13,7 +13,7 @@
 // verdict is done in place. The work before each deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
-// asked for ahead of the step's verdict, for units with a twin (update_pass.hpp): it then waits at
+// asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits at
 // its end until the same update is asked for without `ahead`. If its constants are the same, the
 // pass ahead is the update, and only pointers are swapped; if they differ it is done again from the
 // old state; UndoUpdates ends it with the old bits. An update that had not begun when the verdict
@@ -49,7 +49,7 @@ struct UpdateUnit {
   const UpdateStep* steps = nullptr;  // [group]
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
-  bool ahead = false;  // of the verdict; the unit has a twin
+  bool ahead = false;  // of the verdict; the unit has a shadow
   bool again = false;  // what was done ahead does not count, whatever its constants
 };
 

@@ -48,7 +48,7 @@ DeviceUpdates::Stage& DeviceUpdates::take_stage() {
 std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
   UpdatedUnit& view = stage.view;
   view.buffers = slice.unit->buffers;
-  view.twin = slice.unit->twin;
+  view.shadow = slice.unit->shadow;
   view.buffers.position += slice.begin;
   clip_ranges(slice.unit->ranges, slice, view.ranges);
   stage.arrays.clear();

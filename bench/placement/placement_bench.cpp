@@ -88,7 +88,7 @@ void run_model(benchmark::State& state, const Shape& shape, double adam, double 
                   .rows = rows,
                   .length = 4096,
                   .activation_checkpointing = true,
-                  .twins = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
+                  .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
   input.zero.stage = 2;
   const SimSpec spec = {.compute_flops_per_s = 500e12,
                         .to_device_bytes_per_s = 50e9,
@@ -170,7 +170,7 @@ std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
 
 void run_engine(benchmark::State& state, double ratio) {
   const auto times = std::make_shared<LayerTimes>();
-  PlanInput input{.type = DType::kBF16, .twins = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
+  PlanInput input{.type = DType::kBF16, .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
   input.zero.stage = 2;
   UpdateKernel kernel{.threads = 1};
   kernel.weight = kernel.gradient = DType::kBF16;

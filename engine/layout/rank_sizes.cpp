@@ -30,16 +30,16 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   // half.
   const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
   const std::size_t kept = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
-  sizes.twin = sizes.moments() + sizes.state.master + kept;
+  sizes.shadow = sizes.moments() + sizes.state.master + kept;
   sizes.place = place;
   sizes.gradient_on_device = place != StatePlace::kHost && alone;
-  sizes.twin_on_device = place == StatePlace::kDevice     ? sizes.twin
+  sizes.shadow_on_device = place == StatePlace::kDevice     ? sizes.shadow
                          : place == StatePlace::kStreamed ? kept
                                                           : 0;
   return sizes;
 }
 
-/// Of a slice's arrays that lie on the host: master and moments, once more in the twin, and the
+/// Of a slice's arrays that lie on the host: master and moments, once more in the shadow, and the
 /// gradient of several ranks.
 std::size_t stage_of(const UnitSizes& unit, const RankShape& shape, std::size_t elements,
                      DType accumulator_type) {
@@ -75,34 +75,34 @@ std::vector<PoolSizes> sizes_of(const SlotPools& pools, std::size_t shared_slots
   return sizes;
 }
 
-std::vector<std::size_t> twins_of(const Model& model, const RankShape& shape,
+std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
                                   const SlotClasses& classes, const std::vector<UnitSizes>& units,
                                   std::size_t device_room) {
-  std::vector<std::size_t> twins;
-  if (shape.twins.units == 0) {
-    return twins;
+  std::vector<std::size_t> shadows;
+  if (shape.shadows.units == 0) {
+    return shadows;
   }
   const StepPlan plan = StepPlan::training(model, classes, 1);
   std::size_t on_host = 0;
   std::size_t on_device = 0;
   for (std::size_t v = 0; v + 1 < plan.visits.size(); ++v) {
     for (const UnitUse& use : plan.visits[v].uses) {
-      const std::size_t device = units[use.unit].twin_on_device;
-      const std::size_t host = units[use.unit].twin - device;
-      if (use.last_gradient && twins.size() < shape.twins.units &&
-          on_host + host <= shape.twins.bytes && on_device + device <= device_room) {
+      const std::size_t device = units[use.unit].shadow_on_device;
+      const std::size_t host = units[use.unit].shadow - device;
+      if (use.last_gradient && shadows.size() < shape.shadows.units &&
+          on_host + host <= shape.shadows.bytes && on_device + device <= device_room) {
         on_host += host;
         on_device += device;
-        twins.push_back(use.unit);
+        shadows.push_back(use.unit);
       }
     }
   }
-  return twins;
+  return shadows;
 }
 
 }  // namespace
 
-TwinRoom TwinRoom::of(const EngineOptions& options, std::int64_t world_size) {
+ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_size) {
   if (!may_speculate(options)) {
     return {};
   }
@@ -129,8 +129,8 @@ std::size_t RankSizes::device_bytes() const {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     bytes += device_bytes_of(unit);
   }
-  for (const std::size_t unit : twins) {
-    bytes += units[unit].twin_on_device;
+  for (const std::size_t unit : shadows) {
+    bytes += units[unit].shadow_on_device;
   }
   return bytes;
 }
@@ -172,8 +172,8 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Reside
   const std::size_t room = shape.device_bytes == 0
                                ? SIZE_MAX
                                : std::min(shape.device_bytes / 4, shape.device_bytes - used);
-  sizes.twins =
-      twins_of(model, shape, classes, sizes.units, std::min(room, shape.twins.device_bytes));
+  sizes.shadows =
+      shadows_of(model, shape, classes, sizes.units, std::min(room, shape.shadows.device_bytes));
   return sizes;
 }
 

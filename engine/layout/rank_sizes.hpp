@@ -25,13 +25,13 @@ namespace tandem {
 inline constexpr std::size_t kStreamedSliceElements = 256 * std::size_t{1024};
 
 /// Room for second copies of state, which updates ahead of the verdict write to (--overlap full).
-struct TwinRoom {
+struct ShadowBudget {
   std::size_t units = 0;                // at most
   std::size_t bytes = 0;                // at most, of one rank, on the host
   std::size_t device_bytes = SIZE_MAX;  // at most, on its device
 
   /// As the options say; chosen: all that a quarter of the free memory holds.
-  static TwinRoom of(const EngineOptions& options, std::int64_t world_size);
+  static ShadowBudget of(const EngineOptions& options, std::int64_t world_size);
 };
 
 /// Of a run, as far as sizes depend on it.
@@ -41,7 +41,7 @@ struct RankShape {
   int gather_slots = 0;  // 0: chosen
   UpdateConfig update;   // what state the optimizer has
   StateLayout layout = StateLayout::kFp32;
-  TwinRoom twins;
+  ShadowBudget shadows;
   std::vector<StatePlace> places;  // [unit]; empty: all on the host
   std::size_t device_bytes = 0;    // of an accelerator's memory; 0: not known
 };
@@ -54,10 +54,10 @@ struct UnitSizes {
   std::size_t shard = 0;
   StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
   std::size_t accumulator = 0;  // 0: frozen
-  std::size_t twin = 0;         // what an update ahead of the verdict needs; 0: frozen
+  std::size_t shadow = 0;         // what an update ahead of the verdict needs; 0: frozen
   StatePlace place = StatePlace::kHost;  // what is frozen stays there
   bool gradient_on_device = false;       // the accumulator lies there
-  std::size_t twin_on_device = 0;        // of `twin`, what lies beside arrays of the device
+  std::size_t shadow_on_device = 0;        // of `shadow`, what lies beside arrays of the device
 
   [[nodiscard]] std::size_t moments() const noexcept {
     return state.state[0] + state.state[1] + state.scale[0] + state.scale[1];
@@ -80,7 +80,7 @@ struct RankSizes {
   /// Units with a second copy of master and state, in the order in which gradients come: the sooner
   /// one is there, the more of the backward its update can use. Those of the last visit come with
   /// the verdict, and gain nothing.
-  std::vector<std::size_t> twins;
+  std::vector<std::size_t> shadows;
   /// Where nothing is ever added (one micro-step on one rank) a 16-bit gradient is kept as it is:
   /// the same values, hence the same bits later on, at half the memory and traffic.
   DType accumulator_type = DType::kF32;
@@ -93,9 +93,9 @@ struct RankSizes {
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
 
   /// What a unit holds in an accelerator's memory because of its place, beside slots, whole blocks
-  /// and twins.
+  /// and shadows.
   [[nodiscard]] std::size_t device_bytes_of(std::size_t unit) const;
-  /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, twins, stages.
+  /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, shadows, stages.
   [[nodiscard]] std::size_t device_bytes() const;
 
   /// Throws user_error when the slots asked for cannot work.

@@ -76,9 +76,9 @@ void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, Pla
 }  // namespace
 
 MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
-  const bool chosen = input.twins_chosen && limits.host;
+  const bool chosen = input.shadows_chosen && limits.host;
   if (chosen) {
-    input.twins = {};
+    input.shadows = {};
   }
   MemoryPlan plan = plan_memory(model, input);
   if (input.accelerator && input.placement.empty()) {
@@ -89,11 +89,11 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
     const std::int64_t room =
         std::min(limits.host->bytes / 4, limits.host->bytes - plan.host_total()) /
         plan.ranks_per_host;
-    input.twins = {.units = SIZE_MAX,
+    input.shadows = {.units = SIZE_MAX,
                    .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
     if (limits.device) {
       const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
-      input.twins.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
+      input.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
     }
     plan = plan_memory(model, input);
   }

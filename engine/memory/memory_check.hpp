@@ -50,7 +50,7 @@ struct ChangesAllowed {
 };
 
 /// A plan with its optimizer state placed: on the host as far as it fits, then on the accelerator
-/// from the first unit on (the first units' weights are needed soonest, so they gain most). Twins
+/// from the first unit on (the first units' weights are needed soonest, so they gain most). Shadows
 /// that are chosen get what room is left, at most a quarter of all.
 [[nodiscard]] MemoryPlan plan_and_place(const Model& model, PlanInput& input,
                                         const MemoryLimits& limits);

@@ -53,7 +53,7 @@ class Planner {
     for (const PoolSizes& pool : sizes_.gradient_pools) {
       add(MemoryPurpose::kGradientSlots, peers_read(), pool.bytes());
     }
-    add_twins();
+    add_shadows();
     add_activations();
     add_staging();
     add_process();
@@ -126,13 +126,13 @@ class Planner {
     plan_.units.push_back(cost);
   }
 
-  void add_twins() {
-    for (const std::size_t unit : sizes_.twins) {
+  void add_shadows() {
+    for (const std::size_t unit : sizes_.shadows) {
       const UnitSizes& sizes = sizes_.units[unit];
-      const std::size_t there = in_.accelerator ? sizes.twin_on_device : 0;
-      add(MemoryPurpose::kTwins, state_of(unit), sizes.twin - there);
-      add(MemoryPurpose::kTwins, MemoryKind::kDevice, there);
-      ++plan_.twins;
+      const std::size_t there = in_.accelerator ? sizes.shadow_on_device : 0;
+      add(MemoryPurpose::kShadows, state_of(unit), sizes.shadow - there);
+      add(MemoryPurpose::kShadows, MemoryKind::kDevice, there);
+      ++plan_.shadows;
     }
   }
 
@@ -284,10 +284,10 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                                                                  : machine::usable_cpus(),
                   .update = update_config(config.optimizer),
                   .state_layout = options.state_layout,
-                  .twins = TwinRoom::of(options, config.world_size),
+                  .shadows = ShadowBudget::of(options, config.world_size),
                   .world_size = config.world_size,
                   .ranks_per_host = ranks_per_host};
-  input.twins_chosen = input.twins.units == SIZE_MAX;
+  input.shadows_chosen = input.shadows.units == SIZE_MAX;
   return input;
 }
 
@@ -297,7 +297,7 @@ RankShape PlanInput::shape() const {
           .gather_slots = gather_slots,
           .update = update,
           .layout = state_layout,
-          .twins = twins,
+          .shadows = shadows,
           .places = placement,
           .device_bytes = device_bytes};
 }

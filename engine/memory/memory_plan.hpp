@@ -35,7 +35,7 @@ enum class MemoryPurpose : std::uint8_t {
   kGradientSlots,  // gradients of whole units, until they are reduced
   kMaster,         // what of the fp32 weights the weights are not
   kMoments,        // of the optimizer
-  kTwins,          // out-of-place copies of units that are updated ahead of the verdict
+  kShadows,          // out-of-place copies of units that are updated ahead of the verdict
   kActivations,
   kLoss,       // logits, their gradient, and the head's weight gradient
   kAllocator,  // freed blocks that malloc cannot use again
@@ -57,8 +57,8 @@ struct PlanInput {
   int compute_threads = 1;
   UpdateConfig update;  // of the optimizer
   StateLayout state_layout = StateLayout::kFp32;
-  TwinRoom twins;             // for updates ahead of the verdict
-  bool twins_chosen = false;  // as many as there is room for, when nothing else wants it
+  ShadowBudget shadows;             // for updates ahead of the verdict
+  bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
@@ -87,7 +87,7 @@ struct MemoryPlan {
   std::vector<UnitCost> units;                                                  // [unit]
   std::int64_t parameters = 0;
   std::size_t gather_slots = 0;
-  std::size_t twins = 0;  // units that can be updated ahead of the verdict
+  std::size_t shadows = 0;  // units that can be updated ahead of the verdict
   /// What a simulated accelerator's memory will hold, which the host has and which is counted
   /// there.
   std::int64_t simulated_bytes = 0;

@@ -30,16 +30,16 @@ struct Level {
 };
 using Knob = std::vector<Level>;
 
-Knob twins_knob(const PlanInput& now) {
+Knob shadows_knob(const PlanInput& now) {
   Knob knob;
-  if (now.twins_chosen || now.twins.units == 0) {
+  if (now.shadows_chosen || now.shadows.units == 0) {
     return knob;  // those that are chosen take nobody's room
   }
-  for (std::size_t twins = now.twins.units / 2; twins > 0; twins /= 2) {
-    knob.push_back({1, fmt::format("--inflight_buckets {}", twins),
-                    [twins](PlanInput& in) { in.twins.units = twins; }});
+  for (std::size_t shadows = now.shadows.units / 2; shadows > 0; shadows /= 2) {
+    knob.push_back({1, fmt::format("--inflight_buckets {}", shadows),
+                    [shadows](PlanInput& in) { in.shadows.units = shadows; }});
   }
-  knob.push_back({2, "--overlap offload", [](PlanInput& in) { in.twins = {}; }});
+  knob.push_back({2, "--overlap offload", [](PlanInput& in) { in.shadows = {}; }});
   return knob;
 }
 
@@ -120,7 +120,7 @@ Knob length_knob(const PlanInput& now) {
 }
 
 std::vector<Knob> knobs_of(const PlanInput& now, const ChangesAllowed& allowed) {
-  std::vector<Knob> knobs = {twins_knob(now), micro_batch_knob(now), stage_knob(now),
+  std::vector<Knob> knobs = {shadows_knob(now), micro_batch_knob(now), stage_knob(now),
                              length_knob(now)};
   if (now.gather_slots == 0) {
     Knob slots;

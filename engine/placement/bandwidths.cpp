@@ -79,12 +79,12 @@ class MeasuredUnit {
     }
     UpdateBuffers other = home;
     place_state(other, kernel.layout, kernel.update, kernel.weight, elements, other_state_.data());
-    unit_.twin.master = is_master ? other_weight_.data() : other.master;
+    unit_.shadow.master = is_master ? other_weight_.data() : other.master;
     for (std::size_t array = 0; array < 2; ++array) {
-      unit_.twin.state[array] = other.state[array];
-      unit_.twin.scale[array] = other.scale[array];
+      unit_.shadow.state[array] = other.state[array];
+      unit_.shadow.scale[array] = other.scale[array];
     }
-    unit_.twin.weight = unit_.keeps_weight() && !is_master ? other_weight_.data() : nullptr;
+    unit_.shadow.weight = unit_.keeps_weight() && !is_master ? other_weight_.data() : nullptr;
   }
 
   [[nodiscard]] const UpdatedUnit& updated() const noexcept { return unit_; }

@@ -331,7 +331,7 @@ class Play {
       case kReductions:
         if (reductions_[next_reduction_++].is_last) {
           units_[unit].reduced = true;
-          if (p_.overlap == Overlap::kFull && p_.units[unit].has_twin) {
+          if (p_.overlap == Overlap::kFull && p_.units[unit].has_shadow) {
             queue_update(unit);
           }
         }

@@ -3,7 +3,7 @@
 //
 // Compute goes through the visits of a step in order, each behind its gathers. Reductions and
 // gathers go one after another, in the plan's order; updates by earliest deadline, the pool's, the
-// streamed and the device's side by side, each beginning when its gradient is reduced (with a twin
+// streamed and the device's side by side, each beginning when its gradient is reduced (with a shadow
 // and --overlap full) or with the verdict. What is under way at the same time shares a link, or the
 // device's memory, equally. A few steps are played, and the last ones count: a step's updates run
 // under the next one's forward. Not modelled: latencies of single copies, and that the pool and
@@ -42,7 +42,7 @@ struct PlacedUnit {
   double on_device = 0;      // device memory with all state there
   double when_streamed = 0;  // and when streamed
   bool is_movable = true;    // not frozen
-  bool has_twin = true;
+  bool has_shadow = true;
   bool is_whole = false;  // gathered once for each version
 };
 

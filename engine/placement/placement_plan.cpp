@@ -98,7 +98,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
          .on_device = static_cast<double>(device.device_bytes_of(unit)),
          .when_streamed = static_cast<double>(streamed.device_bytes_of(unit)),
          .is_movable = !model.units[unit].frozen(),
-         .has_twin = std::ranges::find(host.twins, unit) != host.twins.end(),
+         .has_shadow = std::ranges::find(host.shadows, unit) != host.shadows.end(),
          .is_whole = residency.whole[unit]});
   }
   for (std::size_t s = 0; s < model.segments.size(); ++s) {
@@ -133,7 +133,7 @@ UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads) {
 }
 
 HostUpdateSpeeds host_update_speeds(const PlanInput& input, int optimizer_threads) {
-  return HostUpdateSpeeds::of(update_kernel_of(input, optimizer_threads), input.twins.units > 0);
+  return HostUpdateSpeeds::of(update_kernel_of(input, optimizer_threads), input.shadows.units > 0);
 }
 
 PlannedPlacement plan_placement(const Model& model, const PlacementProblem& problem,

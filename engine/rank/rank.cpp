@@ -52,7 +52,7 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
     rank.optimizer_cores = cores.optimizer;
     rank.service_cores = cores.service;
   }
-  rank.twins = TwinRoom::of(options, config.world_size);
+  rank.shadows = ShadowBudget::of(options, config.world_size);
   return rank;
 }
 
@@ -81,7 +81,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
        .gather_slots = options_.gather_slots,
        .update = options_.update,
        .layout = options_.state_layout,
-       .twins = options_.twins,
+       .shadows = options_.shadows,
        .places = places_of(model_, options_),
        .device_bytes = accelerator_ ? accelerator_->device().memory_bytes() : std::size_t{0}},
       residency_, classes_);
@@ -92,7 +92,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
     parameter_count_ += unit.numel();
   }
   allocate_units();
-  allocate_twins();
+  allocate_shadows();
   make_slot_pools();
   load_weights();
   make_actors();  // last: from here on there are tasks that stop() must end
@@ -230,7 +230,7 @@ void Rank::make_actors() {
     buffers.gradient_type = sizes_.accumulator_type;
     optimized.push_back(
         {.name = "update " + model_.units[unit].name,
-         .state = {.buffers = buffers, .twin = memory.twin, .ranges = update_ranges(unit)},
+         .state = {.buffers = buffers, .shadow = memory.shadow, .ranges = update_ranges(unit)},
          .shard = shards_.back()->address(),
          .runner = runner_of(place_of(unit))});
   }
@@ -301,11 +301,11 @@ std::vector<Unit*> Rank::units() {
   return list;
 }
 
-bool Rank::has_twin(std::size_t unit) const { return memory_[unit].twin.master != nullptr; }
+bool Rank::has_shadow(std::size_t unit) const { return memory_[unit].shadow.master != nullptr; }
 
-std::size_t Rank::twins() const {
+std::size_t Rank::shadows() const {
   return static_cast<std::size_t>(std::ranges::count_if(
-      memory_, [](const Memory& memory) { return memory.twin.master != nullptr; }));
+      memory_, [](const Memory& memory) { return memory.shadow.master != nullptr; }));
 }
 
 Busy Rank::busy() const {

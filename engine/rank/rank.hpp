@@ -56,7 +56,7 @@ struct RankOptions {
   int gather_slots = 0;  // 0: chosen
   UpdateConfig update;   // what state the optimizer has, and how it lies:
   StateLayout state_layout = StateLayout::kFp32;
-  TwinRoom twins;  // for updates ahead of the verdict
+  ShadowBudget shadows;  // for updates ahead of the verdict
   Placement placement = Placement::kAuto;
   std::optional<double> offload_ratio;
   std::vector<StatePlace> places;  // [unit]; empty: by the two above
@@ -120,8 +120,8 @@ class Rank {
   }
   [[nodiscard]] const RankSizes& sizes() const noexcept { return sizes_; }
   /// Whether the unit can be updated ahead of the verdict, and how many can.
-  [[nodiscard]] bool has_twin(std::size_t unit) const;
-  [[nodiscard]] std::size_t twins() const;
+  [[nodiscard]] bool has_shadow(std::size_t unit) const;
+  [[nodiscard]] std::size_t shadows() const;
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
   /// For segments; null where no unit has several parts.
   [[nodiscard]] RankExchange* exchange() noexcept { return part_ranks_ ? &*part_ranks_ : nullptr; }
@@ -196,7 +196,7 @@ class Rank {
     std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
     // where the optimizer's state begins; its place changes with updates ahead of the verdict
     UpdateBuffers buffers;
-    UpdateTwin twin;
+    UpdateShadow shadow;
     std::byte* accumulator = nullptr;
   };
 
@@ -208,7 +208,7 @@ class Rank {
   std::byte* allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlace place);
   void allocate_weights(std::size_t unit);
   void allocate_units();
-  void allocate_twins();
+  void allocate_shadows();
   /// What the optimizer writes of a unit's slice: not padding, not frozen parameters.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void open_device(const Communicator& communicator);
@@ -257,7 +257,7 @@ class Rank {
     UpdateBuffers buffers;
     std::vector<Array> arrays;  // what lies on the device
   };
-  struct TwinArray {
+  struct ShadowArray {
     std::byte* to;
     const std::byte* from;
     std::size_t bytes;
@@ -268,10 +268,10 @@ class Rank {
   [[nodiscard]] CpuPool& loading_pool() noexcept;
   [[nodiscard]] std::vector<Cast> casts_of(std::size_t unit) const;
   void cast_weights(const Cast& part, const UpdateBuffers& buffers) const;
-  [[nodiscard]] std::vector<TwinArray> twin_arrays(std::size_t unit) const;
+  [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
   /// What of it is host memory.
-  void copy_to_twin(std::size_t unit) const;
+  void copy_to_shadow(std::size_t unit) const;
   [[nodiscard]] bool is_on_device(const void* memory) const noexcept;
   [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers) const;
   Task<> load_on_device(std::size_t unit);

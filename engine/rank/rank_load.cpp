@@ -73,7 +73,7 @@ void Rank::load_weights() {
   }
   const auto load = [&](std::size_t i) { load_piece(pieces[i], memory_[pieces[i].unit].buffers); };
   const auto cast = [&](std::size_t i) { cast_weights(casts[i], memory_[casts[i].unit].buffers); };
-  const auto complete = [&](std::size_t i) { copy_to_twin(here[i]); };
+  const auto complete = [&](std::size_t i) { copy_to_shadow(here[i]); };
   loop_.run(
       [](Rank* self, std::size_t count, const decltype(load)* load_one, std::size_t cast_count,
          const decltype(cast)* cast_one, std::size_t units, const decltype(complete)* complete_one,
@@ -116,20 +116,20 @@ void Rank::cast_weights(const Cast& part, const UpdateBuffers& buffers) const {
 }
 
 /// What is in no update (frozen parameters, padding) must be there when the two are swapped.
-std::vector<Rank::TwinArray> Rank::twin_arrays(std::size_t unit) const {
+std::vector<Rank::ShadowArray> Rank::shadow_arrays(std::size_t unit) const {
   const UpdateBuffers& home = memory_[unit].buffers;
-  const UpdateTwin& twin = memory_[unit].twin;
+  const UpdateShadow& shadow = memory_[unit].shadow;
   const StateSizes& sizes = sizes_.units[unit].state;
-  std::vector<TwinArray> arrays;
+  std::vector<ShadowArray> arrays;
   const auto add = [&](void* to, const void* from, std::size_t bytes) {
     if (to != nullptr && bytes > 0) {
       arrays.push_back({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes});
     }
   };
-  add(twin.master, home.master, master_bytes(unit));
+  add(shadow.master, home.master, master_bytes(unit));
   for (std::size_t array = 0; array < 2; ++array) {
-    add(twin.state[array], home.state[array], sizes.state[array]);
-    add(twin.scale[array], home.scale[array], sizes.scale[array]);
+    add(shadow.state[array], home.state[array], sizes.state[array]);
+    add(shadow.scale[array], home.scale[array], sizes.scale[array]);
   }
   return arrays;
 }
@@ -139,8 +139,8 @@ std::size_t Rank::master_bytes(std::size_t unit) const {
                                       : sizes_.units[unit].state.master;
 }
 
-void Rank::copy_to_twin(std::size_t unit) const {
-  for (const TwinArray& array : twin_arrays(unit)) {
+void Rank::copy_to_shadow(std::size_t unit) const {
+  for (const ShadowArray& array : shadow_arrays(unit)) {
     if (!is_on_device(array.to)) {
       std::memcpy(array.to, array.from, array.bytes);
     }
@@ -195,8 +195,8 @@ Task<> Rank::load_on_device(std::size_t unit) {
       co_await copies_->clear(reinterpret_cast<std::byte*>(home.scale[k]), sizes.scale[k]);
     }
   }
-  copy_to_twin(unit);
-  for (const TwinArray& array : twin_arrays(unit)) {
+  copy_to_shadow(unit);
+  for (const ShadowArray& array : shadow_arrays(unit)) {
     if (is_on_device(array.to)) {
       co_await copies_->within_device(array.to, array.from, array.bytes);
     }

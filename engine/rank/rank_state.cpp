@@ -70,8 +70,8 @@ void Rank::allocate_units() {
   }
 }
 
-void Rank::allocate_twins() {
-  for (const std::size_t unit : sizes_.twins) {
+void Rank::allocate_shadows() {
+  for (const std::size_t unit : sizes_.shadows) {
     const StateSizes& sizes = sizes_.units[unit].state;
     const std::size_t elements = layouts_[unit].block.shard_elements;
     const StatePlace place = place_of(unit);
@@ -81,19 +81,19 @@ void Rank::allocate_twins() {
     const auto take = [&](std::size_t bytes, bool on_device) {
       return bytes == 0  ? nullptr
              : on_device ? allocate_on_device(bytes, purpose)
-                         : allocate_streamed(bytes, resident_bytes_.twins, place);
+                         : allocate_streamed(bytes, resident_bytes_.shadows, place);
     };
     const bool state_there = place == StatePlace::kDevice;
     const bool weight_there = place != StatePlace::kHost;
-    UpdateTwin& twin = memory_[unit].twin;
-    twin.master = options_.type == DType::kF32 ? take(elements * sizeof(float), weight_there)
+    UpdateShadow& shadow = memory_[unit].shadow;
+    shadow.master = options_.type == DType::kF32 ? take(elements * sizeof(float), weight_there)
                                                : take(sizes.master, state_there);
     for (std::size_t array = 0; array < 2; ++array) {
-      twin.state[array] = take(sizes.state[array], state_there);
-      twin.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array], state_there));
+      shadow.state[array] = take(sizes.state[array], state_there);
+      shadow.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array], state_there));
     }
     if (memory_[unit].buffers.weight_is_half()) {
-      twin.weight = take(elements * bytes_of(options_.type), weight_there);
+      shadow.weight = take(elements * bytes_of(options_.type), weight_there);
     }
   }
 }

@@ -268,7 +268,7 @@ Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t orde
   reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
       GradientReady{micro_step == 0, last, order});
   // What this rank knows to be bad need not be tried.
-  if (ahead_ && last && rank_.has_twin(use.unit) && reduced_[use.unit].first_bad_element < 0) {
+  if (ahead_ && last && rank_.has_shadow(use.unit) && reduced_[use.unit].first_bad_element < 0) {
     co_await update_ahead(use.unit);
   }
 }

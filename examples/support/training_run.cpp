@@ -166,9 +166,9 @@ PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& opt
   std::string placement = place_run(model, config, limits, input, options, ranks);
   FitReport report = check_fit(model, input, limits);
   require_fit(report, limits, ranks.rank() == 0);
-  if (input.twins_chosen) {
-    options.inflight_buckets = static_cast<int>(report.plan.twins);
-    options.speculate = report.plan.twins > 0 ? options.speculate : Speculate::kOff;
+  if (input.shadows_chosen) {
+    options.inflight_buckets = static_cast<int>(report.plan.shadows);
+    options.speculate = report.plan.shadows > 0 ? options.speculate : Speculate::kOff;
   }
   std::string json = report.json(limits);
   return {

@@ -48,7 +48,7 @@ struct LargestBatch {
 };
 /// The memory that a run will need, before anything of it is allocated or written. Throws
 /// Error(kRefused) when it does not fit; the first rank prints the table. What the options leave to
-/// choose (how many units have twins) is as planned then.
+/// choose (how many units have shadows) is as planned then.
 PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
                     Communicator& ranks, const LargestBatch& batch, const RunFlags& flags);
 /// output_dir/memory_plan.json.

@@ -37,7 +37,7 @@ struct Rank : World {
   Collectives collectives{{.backend = &backend}};
   HostBuffer gather_memory, gradient_memory;
   std::unique_ptr<SlotPool> gather_slots, gradient_slots;
-  std::vector<HostBuffer> weights, masters, moments, twins, accumulators;
+  std::vector<HostBuffer> weights, masters, moments, shadows, accumulators;
   std::vector<std::unique_ptr<ParameterShard>> shards;
   std::vector<std::unique_ptr<GradientBucket>> buckets;
   std::unique_ptr<CpuOptimizer> optimizer;
@@ -91,13 +91,13 @@ struct Rank : World {
                                 .accumulator = accumulators[u].data(),
                                 .slots = gradient_slots->address(),
                                 .collectives = collectives.address()}));
-    twins.emplace_back(n * 12);
-    auto* const twin = twins[u].as<float>();
+    shadows.emplace_back(n * 12);
+    auto* const shadow = shadows[u].as<float>();
     return {.state = {.buffers = {.master = masters[u].as<float>(),
                                   .state = {moments[u].as<float>(), moments[u].as<float>() + n},
                                   .gradient = accumulators[u].data(),
                                   .weight = weights[u].data()},
-                      .twin = {.master = twin, .state = {twin + n, twin + 2 * n}},
+                      .shadow = {.master = shadow, .state = {shadow + n, shadow + 2 * n}},
                       .ranges = {{0, n, 0}}},
             .shard = shards[u]->address()};
   }

@@ -135,8 +135,8 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
   weights.emplace_back(n * 4);
   masters.emplace_back(n * 4);
   moments.emplace_back(n * 8);
-  twins.emplace_back(n * 12);
-  auto* const twin = twins[u].as<float>();
+  shadows.emplace_back(n * 12);
+  auto* const shadow = shadows[u].as<float>();
   accumulators.emplace_back(n * 4);
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t at = layout.shard_begin(rank) + i;
@@ -159,7 +159,7 @@ CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
                                 .state = {moments[u].as<float>(), moments[u].as<float>() + n},
                                 .gradient = accumulators[u].data(),
                                 .weight = weights[u].data()},
-                    .twin = {.master = twin, .state = {twin + n, twin + 2 * n}},
+                    .shadow = {.master = shadow, .state = {shadow + n, shadow + 2 * n}},
                     .ranges = {{0, n, 0}}},
           .shard = shards[u]->address()};
 }

@@ -116,7 +116,7 @@ class TrainingRank {
   Collectives collectives;
   HostBuffer gather_memory, gradient_memory;
   std::unique_ptr<SlotPool> gather_slots, gradient_slots;
-  std::vector<HostBuffer> weights, masters, moments, twins, accumulators;
+  std::vector<HostBuffer> weights, masters, moments, shadows, accumulators;
   std::vector<std::unique_ptr<ParameterShard>> shards;
   std::vector<std::unique_ptr<GradientBucket>> buckets;
   std::unique_ptr<CpuOptimizer> optimizer;

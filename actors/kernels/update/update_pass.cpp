@@ -15,16 +15,16 @@ constexpr std::size_t kKeptBlock = 4096;
 
 /// Copies elements [begin, end) of what is sent out and is part of the master. What is kept is
 /// seldom looked at again.
-void copy_kept(const UpdatedUnit& unit, bool to_twin, std::size_t begin, std::size_t end) {
+void copy_kept(const UpdatedUnit& unit, bool to_shadow, std::size_t begin, std::size_t end) {
   const std::size_t size =
       unit.weight_is_master() ? sizeof(float) : bytes_of(unit.buffers.weight_type);
   auto* home = static_cast<std::byte*>(unit.sent_out()) + begin * size;
-  auto* twin = static_cast<std::byte*>(unit.kept()) + begin * size;
+  auto* shadow = static_cast<std::byte*>(unit.kept()) + begin * size;
   const std::size_t bytes = (end - begin) * size;
-  if (to_twin) {
-    copy_past_caches(twin, home, bytes);
+  if (to_shadow) {
+    copy_past_caches(shadow, home, bytes);
   } else {
-    std::memcpy(home, twin, bytes);
+    std::memcpy(home, shadow, bytes);
   }
 }
 
@@ -73,11 +73,11 @@ void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep*
 
 void commit_pass_ahead(UpdatedUnit& unit) noexcept {
   for (std::size_t i = 0; i < 2; ++i) {
-    std::swap(unit.buffers.state[i], unit.twin.state[i]);
-    std::swap(unit.buffers.scale[i], unit.twin.scale[i]);
+    std::swap(unit.buffers.state[i], unit.shadow.state[i]);
+    std::swap(unit.buffers.scale[i], unit.shadow.scale[i]);
   }
   if (!unit.weight_is_master()) {
-    std::swap(unit.buffers.master, unit.twin.master);
+    std::swap(unit.buffers.master, unit.shadow.master);
   }
 }
 

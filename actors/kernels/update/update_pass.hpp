@@ -2,12 +2,12 @@
 // verdict, and what undoes that.
 //
 // An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
-// what it read: the moments, and a master that is not itself the weight, go to a twin of the same
+// what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
 // size, and a commit swaps the two. What is sent out, the weight, has one place and is written
 // there; where it is the master (fp32) or half of it (split masters), the old one is kept in the
-// twin first. So no pass copies state that it does not read anyway, and nothing is ever computed
+// shadow first. So no pass copies state that it does not read anyway, and nothing is ever computed
 // backwards:
-//   ahead    home -> twin, weight in place           then: commit = swap the pointers, or one of
+//   ahead    home -> shadow, weight in place           then: commit = swap the pointers, or one of
 //   again    the same update with other constants, from the old state, in place
 //   back     the old weight, bit for bit: the kept one, or cast from the master, which never
 //   changed
@@ -26,7 +26,7 @@ namespace tandem {
 
 /// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls:
 /// there is none.
-struct UpdateTwin {
+struct UpdateShadow {
   void* master = nullptr;  // the next master; where the weight is the master, the one before
   void* state[2] = {nullptr, nullptr};
   std::uint8_t* scale[2] = {nullptr, nullptr};  // with 8-bit state
@@ -43,10 +43,10 @@ struct UpdateRange {
 /// The optimizer's memory of one unit's shard; all of it outlives the optimizer.
 struct UpdatedUnit {
   UpdateBuffers buffers;
-  UpdateTwin twin;
+  UpdateShadow shadow;
   std::vector<UpdateRange> ranges;  // ascending; what lies in none is never written
 
-  [[nodiscard]] bool has_twin() const noexcept { return twin.master != nullptr; }
+  [[nodiscard]] bool has_shadow() const noexcept { return shadow.master != nullptr; }
   /// fp32: what is sent out is the master itself.
   [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
   /// What is sent out is part of the state, so the old one is kept.
@@ -58,7 +58,7 @@ struct UpdatedUnit {
     return weight_is_master() ? buffers.master : buffers.weight;
   }
   [[nodiscard]] void* kept() const noexcept {
-    return weight_is_master() ? twin.master : twin.weight;
+    return weight_is_master() ? shadow.master : shadow.weight;
   }
   /// How far the passes reach.
   [[nodiscard]] std::size_t elements() const noexcept {
@@ -91,32 +91,32 @@ struct ArrayUse {
 template <class Visit>
 void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   UpdateBuffers& home = unit.buffers;
-  UpdateTwin& twin = unit.twin;
+  UpdateShadow& shadow = unit.shadow;
   const bool ahead = pass == UpdatePass::kAhead;
   const bool back = pass == UpdatePass::kBack;
   const bool again = pass == UpdatePass::kAgain;
-  const bool writes_home = !ahead && !back;  // of what a pass ahead writes to the twin
+  const bool writes_home = !ahead && !back;  // of what a pass ahead writes to the shadow
   const bool is_master = unit.weight_is_master();
   const bool is_half = home.weight_is_half();
   const std::size_t master = is_half ? 2 : sizeof(float);
   const std::size_t weight = bytes_of(home.weight_type);
   if (is_master) {  // written in place, the old one kept
     visit(home.master, ArrayUse{master, 1, !back && !again, true});
-    visit(twin.master, ArrayUse{master, 1, again || back, ahead});
+    visit(shadow.master, ArrayUse{master, 1, again || back, ahead});
   } else {
     visit(home.master, ArrayUse{master, 1, !(back && is_half), writes_home});
-    visit(twin.master, ArrayUse{master, 1, false, ahead});
+    visit(shadow.master, ArrayUse{master, 1, false, ahead});
   }
   for (std::size_t i = 0; i < 2; ++i) {
     const std::size_t moment = moment_bytes(home.layout);
     visit(home.state[i], ArrayUse{moment, 1, !back, writes_home});
-    visit(twin.state[i], ArrayUse{moment, 1, false, ahead});
+    visit(shadow.state[i], ArrayUse{moment, 1, false, ahead});
     visit(home.scale[i], ArrayUse{1, kStateBlock, !back, writes_home});
-    visit(twin.scale[i], ArrayUse{1, kStateBlock, false, ahead});
+    visit(shadow.scale[i], ArrayUse{1, kStateBlock, false, ahead});
   }
   visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !back, false});
   visit(home.weight, ArrayUse{weight, 1, is_half && !back && !again, true});
-  visit(twin.weight, ArrayUse{weight, 1, is_half && (again || back), is_half && ahead});
+  visit(shadow.weight, ArrayUse{weight, 1, is_half && (again || back), is_half && ahead});
 }
 
 /// What an update of a pass reads and writes; not of kBack, which updates nothing.
@@ -128,13 +128,13 @@ struct PassBuffers {
     if (pass == UpdatePass::kAhead) {
       for (std::size_t i = 0; i < 2; ++i) {
         buffers.from.state[i] = unit.buffers.state[i];
-        buffers.state[i] = unit.twin.state[i];
+        buffers.state[i] = unit.shadow.state[i];
         buffers.from.scale[i] = unit.buffers.scale[i];
-        buffers.scale[i] = unit.twin.scale[i];
+        buffers.scale[i] = unit.shadow.scale[i];
       }
       if (!unit.weight_is_master()) {
         buffers.from.master = unit.buffers.master;
-        buffers.master = unit.twin.master;
+        buffers.master = unit.shadow.master;
       }
       kept = unit.keeps_weight() ? unit.kept() : nullptr;
     } else if (pass == UpdatePass::kAgain && unit.keeps_weight()) {

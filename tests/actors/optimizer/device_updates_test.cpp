@@ -63,7 +63,7 @@ struct Pair : testing::ShardPair {
            (is_gradient && side == Side::kWeightAndGradient);
   }
 
-  /// All bytes of home and twin.
+  /// All bytes of home and shadow.
   std::vector<std::byte> bytes() {
     std::vector<std::byte> all;
     visit_arrays(unit, UpdatePass::kInPlace, [&]<class T>(T*& array, const ArrayUse& use) {
@@ -221,7 +221,7 @@ TEST(DeviceUpdates, DoNotWaitForThePool) {
   DeviceUpdates updates({.device = &device, .is_on_device = [](const void*) { return true; }});
   std::vector<CpuOptimizer::Unit> units;
   for (std::size_t u = 0; u < 2; ++u) {
-    units.push_back({.state = {world.states[u].buffers(), world.states[u].twin(), {{0, 4096, 0}}},
+    units.push_back({.state = {world.states[u].buffers(), world.states[u].shadow(), {{0, 4096, 0}}},
                      .shard = world.shards[u]->address(),
                      .runner = u == 1 ? &updates : nullptr});
   }

@@ -58,10 +58,10 @@ class Roadblock {
   bool open_ = false;
 };
 
-/// One unit's arrays, and those of its twin.
+/// One unit's arrays, and those of its shadow.
 struct State {
   std::vector<float> master, exp_avg, exp_avg_sq, gradient;
-  std::vector<float> twin_master, twin_exp_avg, twin_exp_avg_sq;
+  std::vector<float> shadow_master, shadow_exp_avg, shadow_exp_avg_sq;
   std::vector<std::uint16_t> weight;
   bool weight_is_master = false;
 
@@ -70,8 +70,8 @@ struct State {
         exp_avg(n),
         exp_avg_sq(n),
         gradient(n),
-        twin_exp_avg(n, 99.0F),
-        twin_exp_avg_sq(n, 99.0F),
+        shadow_exp_avg(n, 99.0F),
+        shadow_exp_avg_sq(n, 99.0F),
         weight(n) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
@@ -80,7 +80,7 @@ struct State {
       gradient[i] = normal(random);
     }
     cast(master.data(), DType::kF32, weight.data(), DType::kBF16, 0, n);
-    twin_master = master;
+    shadow_master = master;
   }
   UpdateBuffers buffers() {
     return {.master = master.data(),
@@ -89,8 +89,8 @@ struct State {
             .weight = weight_is_master ? nullptr : weight.data(),
             .weight_type = DType::kBF16};
   }
-  UpdateTwin twin() {
-    return {.master = twin_master.data(), .state = {twin_exp_avg.data(), twin_exp_avg_sq.data()}};
+  UpdateShadow shadow() {
+    return {.master = shadow_master.data(), .state = {shadow_exp_avg.data(), shadow_exp_avg_sq.data()}};
   }
 };
 
@@ -118,7 +118,7 @@ struct OptimizerWorld : World {
       states.emplace_back(sizes[u], static_cast<unsigned>(u));
       states[u].weight_is_master = weight_is_master;
       options.units.push_back(
-          {.state = {states[u].buffers(), states[u].twin(), ranges[u]}, .shard = shard->address()});
+          {.state = {states[u].buffers(), states[u].shadow(), ranges[u]}, .shard = shard->address()});
       shards.push_back(std::move(shard));
     }
     optimizer = std::make_unique<CpuOptimizer>(std::move(options));

@@ -79,7 +79,7 @@ TEST(Accelerator, HoldsSlotsAndBlocksAndTheHostTheRest) {
     EXPECT_EQ(cpu.staging, 0U);
     EXPECT_GT(sim.staging, 0U);
     EXPECT_EQ(sim.optimizer, cpu.optimizer);
-    EXPECT_EQ(sim.twins, cpu.twins);
+    EXPECT_EQ(sim.shadows, cpu.shadows);
     // On the CPU a whole block is the shard; on the device it is a copy of it. Slots move over.
     const std::size_t blocks = stage < 3 ? cpu.weights : 0;
     EXPECT_EQ(sim.device, cpu.weights + cpu.gradients + blocks - sim.weights - sim.gradients);

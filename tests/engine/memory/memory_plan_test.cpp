@@ -35,7 +35,7 @@ void expect_held(const ResidentBytes& held, const MemoryPlan& plan, const std::s
   EXPECT_EQ(held.gradients, planned(MemoryPurpose::kGradients, MemoryPurpose::kGradientSlots))
       << what;
   EXPECT_EQ(held.optimizer, planned(MemoryPurpose::kMaster, MemoryPurpose::kMoments)) << what;
-  EXPECT_EQ(held.twins, static_cast<std::size_t>(in_all(plan, MemoryPurpose::kTwins))) << what;
+  EXPECT_EQ(held.shadows, static_cast<std::size_t>(in_all(plan, MemoryPurpose::kShadows))) << what;
 }
 
 TEST(MemoryPlan, CountsWhatARankAllocates) {
@@ -179,12 +179,12 @@ TEST(MemoryPlan, CountsWhatARankWithAnAcceleratorAllocates) {
             EXPECT_EQ(of_rank.weights, host({kWeights}));
             EXPECT_EQ(of_rank.gradients, host({kGradients}));
             EXPECT_EQ(of_rank.optimizer, host({kMaster, kMoments}));
-            EXPECT_EQ(of_rank.twins, host({kTwins}));
+            EXPECT_EQ(of_rank.shadows, host({kShadows}));
             EXPECT_EQ(of_rank.staging, static_cast<std::size_t>(plan.of(kStaging, kPinned)));
             EXPECT_EQ(of_rank.device, static_cast<std::size_t>(kept_on(
                                           plan,
                                           {kWeights, kGatherSlots, kGradients, kGradientSlots,
-                                           kMaster, kMoments, kTwins, kStaging},
+                                           kMaster, kMoments, kShadows, kStaging},
                                           {kDevice})));
           }
         }
@@ -309,23 +309,23 @@ TEST(MemoryCheck, RanksOfAHostShareItsMemory) {
   EXPECT_GT(plan.of(MemoryPurpose::kWeights, MemoryKind::kShared), 0);
 }
 
-TEST(MemoryCheck, TwinsThatAreChosenTakeNobodysRoom) {
+TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
   const Model model = large_model();
   PlanInput input = large_run();
   const double needed = static_cast<double>(plan_memory(model, input).host_total()) / kGiB;
-  input.twins_chosen = true;
-  const auto twins_with = [&](double gib) {
+  input.shadows_chosen = true;
+  const auto shadows_with = [&](double gib) {
     const FitReport report = check_fit(model, input, host_of(gib));
     EXPECT_FALSE(report.lacks) << gib;
-    EXPECT_EQ(report.plan.of(MemoryPurpose::kTwins, MemoryKind::kHost),
-              static_cast<std::int64_t>(report.plan.twins) * 12 * (64 << 20));
-    return report.plan.twins;
+    EXPECT_EQ(report.plan.of(MemoryPurpose::kShadows, MemoryKind::kHost),
+              static_cast<std::int64_t>(report.plan.shadows) * 12 * (64 << 20));
+    return report.plan.shadows;
   };
-  EXPECT_EQ(twins_with(needed + 0.5), 0U);
-  EXPECT_EQ(twins_with(needed + 2), 2U);  // of 0.75 GiB
-  EXPECT_EQ(twins_with(1000), 15U) << "all but the last visit's";
-  input.twins_chosen = false;
-  input.twins = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
+  EXPECT_EQ(shadows_with(needed + 0.5), 0U);
+  EXPECT_EQ(shadows_with(needed + 2), 2U);  // of 0.75 GiB
+  EXPECT_EQ(shadows_with(1000), 15U) << "all but the last visit's";
+  input.shadows_chosen = false;
+  input.shadows = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
   const FitReport report = check_fit(model, input, host_of(needed + 4));
   ASSERT_TRUE(report.change);
   EXPECT_EQ(report.change->text(), "--inflight_buckets 4");

@@ -30,7 +30,7 @@ PlacementProblem problem_of(const Setting& setting, int world = 1) {
                            PlacementHardware::of(setting.sim, {.in_place = 10e9}), setting.overlap);
 }
 
-/// Of a device whose memory no twin may have.
+/// Of a device whose memory no shadow may have.
 std::size_t held_on_device(Setting setting, int world, const std::vector<StatePlace>& places) {
   setting.places = places;
   setting.overlap = Overlap::kOffload;
@@ -70,21 +70,21 @@ TEST(PlacementPlan, CountsTheDeviceMemoryThatARankAllocates) {
   }
 }
 
-TEST(PlacementPlan, TheTwinsOfADeviceHaveAQuarterOfIt) {
+TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
   Setting setting{.type = "bf16", .device = DeviceKind::kSim, .places = std::vector(5, kDevice)};
-  const auto twins_with = [&](double memory_bytes) {
+  const auto shadows_with = [&](double memory_bytes) {
     setting.sim.memory_bytes = memory_bytes;
     Engine engine(arguments(setting));
     EXPECT_LE(engine.resident_bytes().device, memory_bytes);
     const Batch batch = toy::batch(0);
     return engine.train_step(std::span(&batch, 1)).peak_device_bytes;
   };
-  const std::int64_t all = twins_with(16e9);
+  const std::int64_t all = shadows_with(16e9);
   setting.overlap = Overlap::kOffload;
-  const std::int64_t without = twins_with(16e9);
+  const std::int64_t without = shadows_with(16e9);
   EXPECT_GT(all, without);
   setting.overlap = Overlap::kFull;
-  EXPECT_EQ(twins_with(static_cast<double>(without)), without) << "they take nobody's room";
+  EXPECT_EQ(shadows_with(static_cast<double>(without)), without) << "they take nobody's room";
 }
 
 TEST(PlacementPlan, FollowsTheUser) {

@@ -67,11 +67,11 @@ TEST(PlacementModel, PredictsTheSchedulesOfTheOverlapModel) {
   }
 }
 
-TEST(PlacementModel, WithoutTwinsUpdatesBeginWithTheVerdict) {
+TEST(PlacementModel, WithoutShadowsUpdatesBeginWithTheVerdict) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.8, 0.1);
   const double ahead = on_host(problem);
   for (PlacedUnit& unit : problem.units) {
-    unit.has_twin = false;
+    unit.has_shadow = false;
   }
   const double after = on_host(problem);
   EXPECT_GT(after, 1.2 * ahead);

@@ -202,7 +202,7 @@ struct LayoutShard {
   }
 };
 
-/// A shard to update, and another of other numbers as its twin.
+/// A shard to update, and another of other numbers as its shadow.
 struct ShardPair {
   LayoutShard home, spare;
   UpdatedUnit unit;
@@ -210,12 +210,12 @@ struct ShardPair {
   ShardPair(const UpdateConfig& config, const LayoutCase& types, std::size_t elements,
             std::vector<UpdateRange> ranges)
       : home(config, types, elements, 7), spare(config, types, elements, 99) {
-    const UpdateBuffers& twin = spare.buffers;
+    const UpdateBuffers& shadow = spare.buffers;
     unit = {.buffers = home.buffers,
-            .twin = {.master = twin.master,
-                     .state = {twin.state[0], twin.state[1]},
-                     .scale = {twin.scale[0], twin.scale[1]},
-                     .weight = twin.weight},
+            .shadow = {.master = shadow.master,
+                     .state = {shadow.state[0], shadow.state[1]},
+                     .scale = {shadow.scale[0], shadow.scale[1]},
+                     .weight = shadow.weight},
             .ranges = std::move(ranges)};
   }
 };

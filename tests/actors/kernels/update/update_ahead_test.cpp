@@ -97,7 +97,7 @@ class UpdateAhead : public ::testing::TestWithParam<Case> {
         return std::vector<float>(values, values + kElements);
       };
       const auto touched = [unit](std::vector<float> state) {
-        // What no update touches has no moments; a twin's are whatever they were.
+        // What no update touches has no moments; a shadow's are whatever they were.
         if (unit == 0) {
           std::fill(state.begin() + 700, state.begin() + 900, 0.0F);
         }
@@ -162,7 +162,7 @@ TEST_P(UpdateAhead, LeavesTheOldBitsWhenUndone) {
   expect_state([&](State& state, std::size_t unit) { update(state, unit, clipped); });
 }
 
-TEST_P(UpdateAhead, AlternatesBetweenTheTwins) {
+TEST_P(UpdateAhead, AlternatesBetweenTheShadows) {
   const std::vector<UpdateStep> second = {
       UpdateStep::make({.lr = 1e-2}, 2, 0.5),
       UpdateStep::make({.lr = 3e-2, .weight_decay = 0.1}, 2, 0.5)};

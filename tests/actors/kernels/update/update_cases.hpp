@@ -188,7 +188,7 @@ struct Two {
     run_update_pass(pass, vectors.unit, steps, begin, end);
     run_threads(pass, threads, steps, begin, end);
     expect_same(threads.home, vectors.home, elements, what);
-    expect_same(threads.spare, vectors.spare, elements, std::string(what) + ", twin");
+    expect_same(threads.spare, vectors.spare, elements, std::string(what) + ", shadow");
   }
   void commit() {
     commit_pass_ahead(vectors.unit);
