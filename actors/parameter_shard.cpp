@@ -69,7 +69,7 @@ void ParameterShard::handle(ParamReady ready) {
   serve_if_possible();
 }
 
-void ParameterShard::handle(UpdateUndone update) {
+void ParameterShard::handle(UpdateRolledBack update) {
   TANDEM_CHECK(updating_ && update.version > version_, "only an update under way is undone");
   updating_ = false;
 }

@@ -13,7 +13,7 @@
 // (a tied weight). Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
 //
 // Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or
-// UpdateUndone: then CpuOptimizer writes them. No gather reads them meanwhile, because the plan
+// UpdateRolledBack: then CpuOptimizer writes them. No gather reads them meanwhile, because the plan
 // orders both: a step's update is sent after the last gradient of the unit is reduced, so after the
 // last visit of the old version held its block; and the first gather of the new version waits for
 // ParamReady. Both directions are checked. An update that is undone leaves the old version as it
@@ -52,7 +52,7 @@ struct ReleaseUnit {
   std::uint64_t next_use = kNoNextUse;
 };
 
-/// From CpuOptimizer: it writes the shard from now on; ParamReady or UpdateUndone of `version`
+/// From CpuOptimizer: it writes the shard from now on; ParamReady or UpdateRolledBack of `version`
 /// follows.
 struct UpdateStarts {
   std::uint64_t version = 0;
@@ -65,15 +65,15 @@ struct ParamReady {
 };
 
 /// The update that had started is no more: the shard holds what it held before.
-struct UpdateUndone {
+struct UpdateRolledBack {
   std::uint64_t version = 0;
 };
 
 using ParameterShardAddress =
-    Address<AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady, UpdateUndone>;
+    Address<AcquireUnit, ReleaseUnit, UpdateStarts, ParamReady, UpdateRolledBack>;
 
 class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, UpdateStarts,
-                                    ParamReady, UpdateUndone> {
+                                    ParamReady, UpdateRolledBack> {
  public:
   struct Options {
     Name name = "shard";
@@ -100,7 +100,7 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
   Task<> handle(ReleaseUnit release);
   void handle(UpdateStarts update);
   void handle(ParamReady ready);
-  void handle(UpdateUndone update);
+  void handle(UpdateRolledBack update);
 
   /// Loop thread.
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }

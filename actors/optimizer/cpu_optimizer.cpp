@@ -41,20 +41,20 @@ Task<> CpuOptimizer::handle(UpdateUnit update) {
     begin(update);
     co_return;
   }
-  TANDEM_CHECK(jobs_[update.unit].update.ahead && !update.ahead &&
+  TANDEM_CHECK(jobs_[update.unit].update.speculative && !update.speculative &&
                    jobs_[update.unit].update.new_version == update.new_version,
                "a unit is updated once per version");
   co_await confirm(update);
 }
 
 void CpuOptimizer::begin(UpdateUnit update) {
-  TANDEM_CHECK(!update.ahead || options_.units[update.unit].state.has_shadow(),
+  TANDEM_CHECK(!update.speculative || options_.units[update.unit].state.has_shadow(),
                "only a unit with a shadow is updated ahead of the verdict");
   jobs_[update.unit] = {.update = update,
                         .arrival = arrivals_++,
-                        .pass = update.ahead ? UpdatePass::kAhead : UpdatePass::kInPlace,
+                        .pass = update.speculative ? UpdatePass::kSpeculative : UpdatePass::kInPlace,
                         .chunks = chunks_of(update.unit)};
-  update.ahead ? ++ahead_ : ++counters_.queued;
+  update.speculative ? ++speculative_ : ++counters_.queued;
   counters_.queued_max = std::max(counters_.queued_max, counters_.queued);
   enqueue(update.unit);
 }
@@ -62,16 +62,16 @@ void CpuOptimizer::begin(UpdateUnit update) {
 /// The verdict on an update that was asked for ahead of it.
 Task<> CpuOptimizer::confirm(UpdateUnit update) {
   Job& job = jobs_[update.unit];
-  const bool counts = !update.again && same_constants(update.unit, update.steps);
+  const bool counts = !update.redo && same_constants(update.unit, update.steps);
   job.update = update;
-  --ahead_;
+  --speculative_;
   ++counters_.queued;
   counters_.queued_max = std::max(counters_.queued_max, counters_.queued);
   if (job.next_chunk == 0) {
     job.pass = UpdatePass::kInPlace;  // it has not begun, and needs no shadow any more
   } else if (!counts) {
-    ++counters_.again;
-    turn(update.unit, UpdatePass::kAgain);
+    ++counters_.redone;
+    turn(update.unit, UpdatePass::kRedo);
   } else if (job.done == job.chunks) {
     co_await finish(update.unit);
   }
@@ -82,21 +82,21 @@ void CpuOptimizer::handle(DrainOptimizer, ReplyTo<DrainOptimizer> reply) {
   answer();
 }
 
-void CpuOptimizer::handle(UndoUpdates, ReplyTo<UndoUpdates> reply) {
+void CpuOptimizer::handle(RollBackUpdates, ReplyTo<RollBackUpdates> reply) {
   for (std::uint32_t unit = 0; unit < jobs_.size(); ++unit) {
     Job& job = jobs_[unit];
-    if (job.chunks == 0 || !job.update.ahead) {
+    if (job.chunks == 0 || !job.update.speculative) {
       continue;
     }
     if (job.next_chunk == 0) {
       std::erase(lane_of(unit).queue, unit);
       job = {};
-      --ahead_;
+      --speculative_;
     } else {
-      turn(unit, UpdatePass::kBack);
+      turn(unit, UpdatePass::kRollback);
     }
   }
-  undos_.push(std::move(reply));
+  rollbacks_.push(std::move(reply));
   answer();
 }
 
@@ -104,14 +104,14 @@ void CpuOptimizer::answer() {
   while (counters_.queued == 0 && !drains_.empty()) {
     drains_.pop()->send(counters_);
   }
-  while (ahead_ == 0 && !undos_.empty()) {
-    undos_.pop()->send(counters_);
+  while (speculative_ == 0 && !rollbacks_.empty()) {
+    rollbacks_.pop()->send(counters_);
   }
 }
 
 std::size_t CpuOptimizer::waiting_for_verdict() const noexcept {
   return static_cast<std::size_t>(std::ranges::count_if(jobs_, [](const Job& job) {
-    return job.chunks > 0 && job.update.ahead && job.done == job.chunks && !job.next;
+    return job.chunks > 0 && job.update.speculative && job.done == job.chunks && !job.next;
   }));
 }
 
@@ -144,10 +144,10 @@ void CpuOptimizer::turn(std::uint32_t unit, UpdatePass pass) {
 
 void CpuOptimizer::begin_pass(std::uint32_t unit, UpdatePass pass) {
   Job& job = jobs_[unit];
-  job.ahead_chunks = job.next_chunk;
+  job.speculative_chunks = job.next_chunk;
   job.pass = pass;
   job.next.reset();
-  job.chunks = pass == UpdatePass::kBack ? job.ahead_chunks : chunks_of(unit);
+  job.chunks = pass == UpdatePass::kRollback ? job.speculative_chunks : chunks_of(unit);
   job.next_chunk = 0;
   job.done = 0;
   enqueue(unit);
@@ -165,7 +165,7 @@ void CpuOptimizer::enqueue(std::uint32_t unit) {
 CpuOptimizer::Job* CpuOptimizer::most_urgent(const Lane& lane) {
   const auto urgency = [this](std::uint32_t unit) {
     const Job& job = jobs_[unit];
-    const bool yields = !(job.update.ahead && job.next_chunk > 0);
+    const bool yields = !(job.update.speculative && job.next_chunk > 0);
     return std::tuple(yields, job.update.deadline, job.arrival);
   };
   const auto best = std::ranges::min_element(lane.queue, {}, urgency);
@@ -178,7 +178,7 @@ Task<> CpuOptimizer::work(std::size_t lane_number) {
   Lane& lane = lanes_[lane_number];
   while (Job* job = most_urgent(lane)) {
     const std::uint32_t unit = job->update.unit;
-    const bool starts = job->next_chunk == 0 && job->ahead_chunks == 0;
+    const bool starts = job->next_chunk == 0 && job->speculative_chunks == 0;
     const std::size_t before = job->next_chunk;
     const UpdateSlice slice = take_slice(lane, *job);
     const std::size_t chunks = job->next_chunk - before;
@@ -190,7 +190,7 @@ Task<> CpuOptimizer::work(std::size_t lane_number) {
     job->done += chunks;
     if (job->next && job->done == job->next_chunk) {
       begin_pass(unit, *job->next);
-    } else if (job->done == job->chunks && (!job->update.ahead || job->pass == UpdatePass::kBack)) {
+    } else if (job->done == job->chunks && (!job->update.speculative || job->pass == UpdatePass::kRollback)) {
       co_await finish(unit);
     }
   }
@@ -201,10 +201,10 @@ Task<> CpuOptimizer::work(std::size_t lane_number) {
 UpdateSlice CpuOptimizer::take_slice(Lane& lane, Job& job) {
   const std::uint32_t unit = job.update.unit;
   const std::size_t first = job.next_chunk;
-  // Where the pass ahead has not been there is nothing to do again: the state is the old one.
-  const bool untouched = job.pass == UpdatePass::kAgain && first >= job.ahead_chunks;
+  // Where the speculative pass has not been there is nothing to do again: the state is the old one.
+  const bool untouched = job.pass == UpdatePass::kRedo && first >= job.speculative_chunks;
   const std::size_t limit =
-      job.pass == UpdatePass::kAgain && !untouched ? job.ahead_chunks : job.chunks;
+      job.pass == UpdatePass::kRedo && !untouched ? job.speculative_chunks : job.chunks;
   job.next_chunk = std::min(first + lane.runner->slice_chunks(), limit);
   if (job.next_chunk == job.chunks) {
     std::erase(lane.queue, unit);
@@ -227,14 +227,14 @@ Task<> CpuOptimizer::run_slice(UpdateRunner* runner, UpdateSlice slice) {
 Task<> CpuOptimizer::finish(std::uint32_t unit) {
   const Job job = std::exchange(jobs_[unit], {});
   const Unit& done = options_.units[unit];
-  if (job.pass == UpdatePass::kBack) {
-    --ahead_;
-    ++counters_.undone;
-    co_await done.shard.send(UpdateUndone{job.update.new_version}, scope().stop_token());
+  if (job.pass == UpdatePass::kRollback) {
+    --speculative_;
+    ++counters_.rolled_back;
+    co_await done.shard.send(UpdateRolledBack{job.update.new_version}, scope().stop_token());
   } else {
-    if (job.pass == UpdatePass::kAhead) {
-      commit_pass_ahead(options_.units[unit].state);
-      ++counters_.ahead;
+    if (job.pass == UpdatePass::kSpeculative) {
+      commit_speculative(options_.units[unit].state);
+      ++counters_.speculative;
     }
     --counters_.queued;
     ++counters_.updates;

@@ -14,14 +14,14 @@
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
 // asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits at
-// its end until the same update is asked for without `ahead`. If its constants are the same, the
-// pass ahead is the update, and only pointers are swapped; if they differ it is done again from the
-// old state; UndoUpdates ends it with the old bits. An update that had not begun when the verdict
+// its end until the same update is asked for without `speculative`. If its constants are the same, the
+// speculative pass is the update, and only pointers are swapped; if they differ it is done again from the
+// old state; RollBackUpdates ends it with the old bits. An update that had not begun when the verdict
 // came is an ordinary one.
-//   ahead: queued -> running -> waiting -> idle, by (the same) swap | (others) running again |
-//   (undo) running back
-// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateUndone, after
-// its last chunk. Buffers, from UpdateUnit to ParamReady or UpdateUndone: the state, the gradient
+//   speculative: queued -> running -> waiting -> idle, by (the same) swap | (others) running again |
+//   (no verdict, or skip) running back
+// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack, after
+// its last chunk. Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient
 // (the bucket's accumulator) and the weight (the shard's bytes) of that unit are the optimizer's;
 // before and after, gradient and weight belong to the bucket and the shard. The weight is fully
 // written when ParamReady is sent, on every thread's view.
@@ -43,22 +43,22 @@ namespace tandem {
 
 /// All of the unit's shard, but for frozen elements. The smaller the deadline, the sooner; equal
 /// ones in the order of arrival. `steps`, one for each parameter group, is lent until the
-/// ParamReady or UpdateUndone that follows.
+/// ParamReady or UpdateRolledBack that follows.
 struct UpdateUnit {
   std::uint32_t unit = 0;
   const UpdateStep* steps = nullptr;  // [group]
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
-  bool ahead = false;  // of the verdict; the unit has a shadow
-  bool again = false;  // what was done ahead does not count, whatever its constants
+  bool speculative = false;  // of the verdict; the unit has a shadow
+  bool redo = false;  // what was done ahead does not count, whatever its constants
 };
 
 struct OptimizerCounters {
   std::uint64_t updates = 0;   // units done
   std::uint64_t elements = 0;  // of these
-  std::uint64_t ahead = 0;  // of the updates, those that were made ahead of the verdict and counted
-  std::uint64_t again = 0;  // done a second time
-  std::uint64_t undone = 0;  // ended with the old bits
+  std::uint64_t speculative = 0;  // of the updates, those that were made ahead of the verdict and counted
+  std::uint64_t redone = 0;  // done a second time
+  std::uint64_t rolled_back = 0;  // ended with the old bits
   double busy_s = 0;         // at least one slice was under way
   std::size_t queued = 0;    // units queued or running now, but for those ahead of the verdict
   std::size_t queued_max = 0;
@@ -71,11 +71,11 @@ struct DrainOptimizer {
 
 /// There is no verdict, or it says skip: replies when every unit that was updated ahead has its old
 /// bits.
-struct UndoUpdates {
+struct RollBackUpdates {
   using Reply = OptimizerCounters;
 };
 
-class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, UndoUpdates> {
+class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, RollBackUpdates> {
  public:
   using Range = UpdateRange;
 
@@ -97,7 +97,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
 
   Task<> handle(UpdateUnit update);
   void handle(DrainOptimizer request, ReplyTo<DrainOptimizer> reply);
-  void handle(UndoUpdates request, ReplyTo<UndoUpdates> reply);
+  void handle(RollBackUpdates request, ReplyTo<RollBackUpdates> reply);
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
@@ -125,7 +125,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
     std::size_t chunks = 0;          // of the pass; 0: idle
     std::size_t next_chunk = 0;      // not handed out yet
     std::size_t done = 0;
-    std::size_t ahead_chunks = 0;  // that the pass ahead has written, when another one follows
+    std::size_t speculative_chunks = 0;  // that the speculative pass has written, when another one follows
   };
 
   [[nodiscard]] std::size_t chunks_of(std::size_t unit) const noexcept;
@@ -153,9 +153,9 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Undo
   int slices_ = 0;
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;
-  std::size_t ahead_ = 0;  // units that are ahead of the verdict, or on their way back
+  std::size_t speculative_ = 0;  // units that are ahead of the verdict, or on their way back
   RingQueue<std::optional<ReplyTo<DrainOptimizer>>> drains_;
-  RingQueue<std::optional<ReplyTo<UndoUpdates>>> undos_;
+  RingQueue<std::optional<ReplyTo<RollBackUpdates>>> rollbacks_;
   OptimizerCounters counters_;
 };
 

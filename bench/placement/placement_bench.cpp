@@ -176,9 +176,9 @@ void run_engine(benchmark::State& state, double ratio) {
   kernel.weight = kernel.gradient = DType::kBF16;
   for (auto _ : state) {
     UpdateKernel ahead = kernel;
-    ahead.ahead = true;
+    ahead.speculative = true;
     const HostUpdateSpeeds speeds = {.in_place = measure_update_speed(kernel),
-                                     .ahead = measure_update_speed(ahead)};
+                                     .speculative = measure_update_speed(ahead)};
     const double adam_s = update_bytes_per_element(kernel) * kLayers * kWeights / speeds.in_place;
     times->forward_s = adam_s / ratio / kLayers * 0.25;
     times->backward_s = adam_s / ratio / kLayers * 0.75;

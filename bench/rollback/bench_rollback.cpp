@@ -211,7 +211,7 @@ void inverse(benchmark::State& state, const Trouble& trouble, double decay) {
     state.SetIterationTime(undo);
   }
   report(state, before, Values(b, n));
-  state.counters["cost_undo"] = median(costs);
+  state.counters["cost_rollback"] = median(costs);
 }
 
 void register_all() {

@@ -61,8 +61,8 @@ class MeasuredUnit {
       : state_(state_bytes(kernel.layout, kernel.update, kernel.weight, elements)),
         weight_(elements * bytes_of(kernel.weight)),
         gradient_(elements * bytes_of(kernel.gradient)),
-        other_state_(kernel.ahead ? state_.size_bytes() : 0),
-        other_weight_(kernel.ahead ? elements * sizeof(float) : 0) {
+        other_state_(kernel.speculative ? state_.size_bytes() : 0),
+        other_weight_(kernel.speculative ? elements * sizeof(float) : 0) {
     const bool is_master = kernel.weight == DType::kF32;
     UpdateBuffers& home = unit_.buffers;
     home = {.gradient = gradient_.data(),
@@ -74,7 +74,7 @@ class MeasuredUnit {
     }
     unit_.ranges = {{0, elements, 0}};
     place_state(home, kernel.layout, kernel.update, kernel.weight, elements, state_.data());
-    if (!kernel.ahead) {
+    if (!kernel.speculative) {
       return;
     }
     UpdateBuffers other = home;
@@ -115,7 +115,7 @@ double measure_update_speed(const UpdateKernel& kernel) {
           kChunkElements);
   const MeasuredUnit unit(kernel, chunks * kChunkElements);
   const UpdateStep step = UpdateStep::make(kernel.update, 1, 1.0);
-  const UpdatePass pass = kernel.ahead ? UpdatePass::kAhead : UpdatePass::kInPlace;
+  const UpdatePass pass = kernel.speculative ? UpdatePass::kSpeculative : UpdatePass::kInPlace;
   EventLoop loop({.name = "measurement"});
   CpuPool pool(loop, {.threads = kernel.threads, .name = "measurement"});
   std::vector<double> seconds;
@@ -197,7 +197,7 @@ std::string cache_key(const UpdateKernel& kernel) {
       "{}, {} cores, {} threads, optimizer {} of {} arrays, {} state, {} weights, {} gradients{}",
       machine::cpu_name(), machine::cores().size(), kernel.threads,
       static_cast<int>(kernel.update.kind), state_arrays(kernel.update), name_of(kernel.layout),
-      name_of(kernel.weight), name_of(kernel.gradient), kernel.ahead ? ", ahead" : "");
+      name_of(kernel.weight), name_of(kernel.gradient), kernel.speculative ? ", ahead" : "");
 }
 
 double update_speed(const UpdateKernel& kernel) {

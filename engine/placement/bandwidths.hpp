@@ -23,7 +23,7 @@ struct UpdateKernel {
   DType weight = DType::kF32;
   DType gradient = DType::kF32;
   int threads = 1;
-  bool ahead = false;  // out of place, before the verdict
+  bool speculative = false;  // out of place, before the verdict
 };
 
 /// Bytes that an update reads and writes per element: state and gradient, and the weight where it

@@ -61,7 +61,7 @@ class Play {
     bool current = true;   // its weights are those that the next visit needs
     bool reduced = false;  // its gradient is, in this step
     bool queued = false;   // its update
-    bool ahead = false;    // its update began before the verdict
+    bool speculative = false;    // its update began before the verdict
     bool updated = false;  // and ended before it
     std::size_t first_visit = SIZE_MAX;
     std::size_t last_visit = 0;  // its gradient is complete after it, in each micro-step's sweep
@@ -155,7 +155,7 @@ class Play {
 
   void queue_update(std::size_t unit) {
     units_[unit].queued = true;
-    units_[unit].ahead = false;
+    units_[unit].speculative = false;
     ++updates_;
     const StatePlace place = places_[unit];
     const Lane lane = place == StatePlace::kHost     ? kHostUpdates
@@ -235,7 +235,7 @@ class Play {
   }
 
   /// What works on this step's gradient before its verdict.
-  [[nodiscard]] bool is_ahead(std::size_t unit) const {
+  [[nodiscard]] bool is_speculative(std::size_t unit) const {
     return units_[unit].reduced && !verdict_given_;
   }
 
@@ -244,7 +244,7 @@ class Play {
   void choose_update(Lane lane) {
     Activity& update = lanes_[lane];
     if (update.runs) {
-      if (units_[update.unit].ahead && is_ahead(update.unit)) {
+      if (units_[update.unit].speculative && is_speculative(update.unit)) {
         return;
       }
       progress_[update.unit] = update.left;
@@ -260,11 +260,11 @@ class Play {
       return;
     }
     const PlacedUnit& sizes = p_.units[best];
-    units_[best].ahead = units_[best].ahead || is_ahead(best);
+    units_[best].speculative = units_[best].speculative || is_speculative(best);
     Demand demand{};
     if (lane == kHostUpdates) {
-      const bool slower = units_[best].ahead && p_.speeds.host_update_ahead > 0;
-      demand[kPool] = sizes.update / (slower ? p_.speeds.host_update_ahead : p_.speeds.host_update);
+      const bool slower = units_[best].speculative && p_.speeds.host_update_speculative > 0;
+      demand[kPool] = sizes.update / (slower ? p_.speeds.host_update_speculative : p_.speeds.host_update);
     } else {
       demand[kMemory] = sizes.update / p_.speeds.device_memory;
       const double gradient = p_.is_alone ? 0 : sizes.accumulator;

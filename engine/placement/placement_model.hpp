@@ -23,7 +23,7 @@ namespace tandem {
 /// Bytes per second.
 struct PlacementSpeeds {
   double host_update = 50e9;     // read and written by updates on the pool
-  double host_update_ahead = 0;  // by those that begin before the verdict; 0: the same
+  double host_update_speculative = 0;  // by those that begin before the verdict; 0: the same
   double to_device = 25e9;
   double to_host = 25e9;
   double device_memory = 2e12;

@@ -43,15 +43,15 @@ PlacedSegment placed_segment(const Model& model, const PlanInput& input,
 HostUpdateSpeeds HostUpdateSpeeds::of(UpdateKernel kernel, bool speculates) {
   HostUpdateSpeeds speeds{.in_place = update_speed(kernel)};
   if (speculates) {
-    kernel.ahead = true;
-    speeds.ahead = update_speed(kernel);
+    kernel.speculative = true;
+    speeds.speculative = update_speed(kernel);
   }
   return speeds;
 }
 
 PlacementHardware PlacementHardware::of(const SimSpec& spec, const HostUpdateSpeeds& host) {
   return {.speeds = {.host_update = host.in_place,
-                     .host_update_ahead = host.ahead,
+                     .host_update_speculative = host.speculative,
                      .to_device = spec.to_device_bytes_per_s,
                      .to_host = spec.to_host_bytes_per_s,
                      .device_memory = spec.memory_bytes_per_s},

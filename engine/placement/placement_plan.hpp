@@ -19,7 +19,7 @@ namespace tandem {
 /// Bytes that updates on the pool read and write per second.
 struct HostUpdateSpeeds {
   double in_place = 50e9;
-  double ahead = 0;  // of those that begin before the verdict; 0: there are none
+  double speculative = 0;  // of those that begin before the verdict; 0: there are none
 
   /// Measured, or from the user's file.
   [[nodiscard]] static HostUpdateSpeeds of(UpdateKernel kernel, bool speculates);

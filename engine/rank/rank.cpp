@@ -264,7 +264,7 @@ void Rank::stop() {
   loop_.run(
       [](Rank* self) -> Task<> {
         try {
-          co_await self->optimizer_->address().ask(UndoUpdates{});  // of a step that has not ended
+          co_await self->optimizer_->address().ask(RollBackUpdates{});  // of a step that has not ended
           co_await self->optimizer_->address().ask(DrainOptimizer{});
         } catch (const ActorClosed&) {
           // It failed, and said so to whoever awaited it then.

@@ -104,8 +104,8 @@ Task<> TrainStep::backward(double seed) {
   if (++backwards_ == micro_steps_ && speculation_.worthwhile()) {
     // Not before: slices of the step before may read its constants until this step's forward had
     // the unit.
-    set_constants(ahead_steps_, expected_, 1 / expected_.loss_scale);
-    ahead_ = true;
+    set_constants(speculative_steps_, expected_, 1 / expected_.loss_scale);
+    speculative_ = true;
   }
   const TimePoint asked = rank_.loop().now();
   for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
@@ -156,8 +156,8 @@ Task<Verdict> TrainStep::finish(Update update) {
   norm.value /= update.loss_scale;
   if (!norm.finite()) {
     speculation_.record(true);
-    const bool speculated = ahead_;
-    co_await undo_ahead();
+    const bool speculated = speculative_;
+    co_await roll_back();
     co_return Verdict{StepOutcome::kSkip, norm, speculated};
   }
   // Clipping: g *= min(1, limit / (norm + 1e-6)). Like the loss scale it is undone inside the
@@ -170,10 +170,10 @@ Task<Verdict> TrainStep::finish(Update update) {
   speculation_.record(clip != 1 || forced);
   co_await updates_done();  // a unit that no segment uses may still be at the step before
   set_constants(update_steps_, update, clip * (1 / update.loss_scale));
-  const bool missed = ahead_ && (forced || update_steps_ != ahead_steps_);
-  trace::instant(missed ? Name("verdict: again") : Name("verdict"));
+  const bool missed = speculative_ && (forced || update_steps_ != speculative_steps_);
+  trace::instant(missed ? Name("verdict: redo") : Name("verdict"));
   co_await issue_updates(missed);
-  const bool speculated = std::exchange(ahead_, false);
+  const bool speculated = std::exchange(speculative_, false);
   if (overlap_ < Overlap::kOffload) {
     const Stopwatch waited;
     co_await updates_done();
@@ -183,7 +183,7 @@ Task<Verdict> TrainStep::finish(Update update) {
 }
 
 Task<> TrainStep::drain() {
-  co_await undo_ahead();
+  co_await roll_back();
   co_await updates_done();
 }
 
@@ -268,8 +268,8 @@ Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t orde
   reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
       GradientReady{micro_step == 0, last, order});
   // What this rank knows to be bad need not be tried.
-  if (ahead_ && last && rank_.has_shadow(use.unit) && reduced_[use.unit].first_bad_element < 0) {
-    co_await update_ahead(use.unit);
+  if (speculative_ && last && rank_.has_shadow(use.unit) && reduced_[use.unit].first_bad_element < 0) {
+    co_await update_speculatively(use.unit);
   }
 }
 
@@ -348,31 +348,31 @@ void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& upda
   }
 }
 
-Task<> TrainStep::update_ahead(std::size_t unit) {
+Task<> TrainStep::update_speculatively(std::size_t unit) {
   co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
-                                                       .steps = ahead_steps_.data(),
+                                                       .steps = speculative_steps_.data(),
                                                        .deadline = deadlines_[unit],
                                                        .new_version = version_ + 1,
-                                                       .ahead = true});
+                                                       .speculative = true});
 }
 
-Task<> TrainStep::undo_ahead() {
-  if (std::exchange(ahead_, false)) {
-    co_await rank_.optimizer().address().ask(UndoUpdates{});
+Task<> TrainStep::roll_back() {
+  if (std::exchange(speculative_, false)) {
+    co_await rank_.optimizer().address().ask(RollBackUpdates{});
   }
 }
 
 Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
 
-/// `again`: what was made ahead of the verdict does not count.
-Task<> TrainStep::issue_updates(bool again) {
+/// `redo`: what was made ahead of the verdict does not count.
+Task<> TrainStep::issue_updates(bool redo) {
   ++version_;
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
     co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
                                                          .steps = update_steps_.data(),
                                                          .deadline = deadlines_[unit],
                                                          .new_version = version_,
-                                                         .again = again});
+                                                         .redo = redo});
   }
 }
 

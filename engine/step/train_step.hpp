@@ -82,12 +82,12 @@ class TrainStep {
   /// Opens those of the visit; since when they could be had.
   Task<TimePoint> gradient_slots(const Visit& visit);
   Task<GlobalNorm> global_norm();
-  Task<> update_ahead(std::size_t unit);
+  Task<> update_speculatively(std::size_t unit);
   Task<> updates_done();
-  Task<> undo_ahead();
+  Task<> roll_back();
   [[nodiscard]] bool missed_by_force() const;
   void set_constants(std::vector<UpdateStep>& steps, const Update& update, double gradient_scale);
-  Task<> issue_updates(bool again);
+  Task<> issue_updates(bool redo);
 
   Rank& rank_;
   const Overlap overlap_;
@@ -120,8 +120,8 @@ class TrainStep {
   Exposure exposure_;
   Update expected_;                       // of this step
   std::size_t backwards_ = 0;             // begun in this step
-  bool ahead_ = false;                    // updates of this step begin ahead of its verdict
-  std::vector<UpdateStep> ahead_steps_;   // [group] of these
+  bool speculative_ = false;                    // updates of this step begin ahead of its verdict
+  std::vector<UpdateStep> speculative_steps_;   // [group] of these
   std::vector<UpdateStep> update_steps_;  // [group] of the updates issued last
   std::vector<std::uint64_t> deadlines_;  // [unit] of its update: its first visit in a forward
   std::vector<float> whole_;              // of whole_of()

@@ -114,12 +114,12 @@ PlacementHardware hardware_of(const Config& config, const PlanInput& input,
                       BandwidthCache::of_user());
     }
     const HostUpdateSpeeds host = host_update_speeds(input, threads);
-    measured = fmt::format("{} {} {}", host.in_place, host.ahead, to_string(spec));
+    measured = fmt::format("{} {} {}", host.in_place, host.speculative, to_string(spec));
   }
   std::istringstream words(ranks.of_first_rank(measured));
   HostUpdateSpeeds host;
   std::string spec;
-  words >> host.in_place >> host.ahead >> spec;
+  words >> host.in_place >> host.speculative >> spec;
   return PlacementHardware::of(parse_sim_spec(spec), host);
 }
 

@@ -160,7 +160,7 @@ struct Rank : World {
                                                         .steps = &rank->ahead,
                                                         .deadline = u,
                                                         .new_version = rank->step + 1,
-                                                        .ahead = true});
+                                                        .speculative = true});
     co_return norm;
   }
 };
@@ -215,8 +215,8 @@ TEST(ActorsTogether, TrainToTheBitsOfPlainLoops) {
     }
     const OptimizerCounters counters = drain(rank);
     EXPECT_EQ(counters.updates, kSteps * kUnits);
-    EXPECT_GT(counters.ahead, 0U) << "updates made ahead of the verdict counted";
-    EXPECT_GT(counters.again, 0U) << "others were made again";
+    EXPECT_GT(counters.speculative, 0U) << "updates made ahead of the verdict counted";
+    EXPECT_GT(counters.redone, 0U) << "others were made again";
     for (std::uint32_t u = 0; u < kUnits; ++u) {
       const float* got = rank.optimizer->state_of(u).buffers.whole_master();
       EXPECT_EQ(std::vector<float>(got, got + expected[u].size()), expected[u])

@@ -274,7 +274,7 @@ Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, G
   if (random.chance(0.7)) {
     co_await optimizer->address().send(
         UpdateUnit{
-            .unit = u, .steps = &ahead, .deadline = u, .new_version = step + 1, .ahead = true},
+            .unit = u, .steps = &ahead, .deadline = u, .new_version = step + 1, .speculative = true},
         stop);
   }
 }

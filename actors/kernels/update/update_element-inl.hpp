@@ -217,7 +217,7 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise no
   }
 }
 
-/// What is sent out, as it was before a pass ahead (UpdatePass::kBack): the one that was kept, bit
+/// What is sent out, as it was before a speculative pass (UpdatePass::kRollback): the one that was kept, bit
 /// for bit, or one cast from the master.
 struct Restored {
   void* to = nullptr;
@@ -329,7 +329,7 @@ void carry_out_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* 
   fill_sources(work.buffers);
   visit_ranges(
       unit.ranges, begin, end, [&](const UpdateRange& range, std::size_t first, std::size_t last) {
-        if (pass == UpdatePass::kBack) {
+        if (pass == UpdatePass::kRollback) {
           launch.restore(Restored(unit), first, last - first);
         } else {
           const UpdateStep& step = steps[range.group];

@@ -28,9 +28,9 @@ void copy_kept(const UpdatedUnit& unit, bool to_shadow, std::size_t begin, std::
   }
 }
 
-void update_ahead(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
+void update_speculatively(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
                   std::size_t end) {
-  const PassBuffers pass(UpdatePass::kAhead, unit);
+  const PassBuffers pass(UpdatePass::kSpeculative, unit);
   if (!unit.keeps_weight()) {
     apply_update(step, pass.buffers, begin, end);
     return;
@@ -61,17 +61,17 @@ void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep*
       unit.ranges, begin, end, [&](const UpdateRange& range, std::size_t first, std::size_t last) {
         switch (pass) {
           case UpdatePass::kInPlace:
-          case UpdatePass::kAgain:
+          case UpdatePass::kRedo:
             return apply_update(steps[range.group], PassBuffers(pass, unit).buffers, first, last);
-          case UpdatePass::kAhead:
-            return update_ahead(unit, steps[range.group], first, last);
-          case UpdatePass::kBack:
+          case UpdatePass::kSpeculative:
+            return update_speculatively(unit, steps[range.group], first, last);
+          case UpdatePass::kRollback:
             return go_back(unit, first, last);
         }
       });
 }
 
-void commit_pass_ahead(UpdatedUnit& unit) noexcept {
+void commit_speculative(UpdatedUnit& unit) noexcept {
   for (std::size_t i = 0; i < 2; ++i) {
     std::swap(unit.buffers.state[i], unit.shadow.state[i]);
     std::swap(unit.buffers.scale[i], unit.shadow.scale[i]);

@@ -1,16 +1,15 @@
-// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: in place, ahead of the
+// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: in place, speculative of the
 // verdict, and what undoes that.
 //
-// An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
+// An update made speculative of the verdict (gradient finite? norm within the clipping limit?) must leave
 // what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
 // size, and a commit swaps the two. What is sent out, the weight, has one place and is written
 // there; where it is the master (fp32) or half of it (split masters), the old one is kept in the
 // shadow first. So no pass copies state that it does not read anyway, and nothing is ever computed
 // backwards:
-//   ahead    home -> shadow, weight in place           then: commit = swap the pointers, or one of
-//   again    the same update with other constants, from the old state, in place
-//   back     the old weight, bit for bit: the kept one, or cast from the master, which never
-//   changed
+//   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or followed by
+//   redo          the same update with other constants, from the old state, in place, or by
+//   rollback      the old weight, bit for bit: the kept one, or cast from the master, which never changed
 // Invariant: each pass writes the elements of its range alone, and gives the bits of an update in
 // place. C++17, for nvcc as well.
 #pragma once
@@ -24,7 +23,7 @@
 
 namespace tandem {
 
-/// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls:
+/// Memory for an update speculative of the verdict: as many elements per array as the unit has. Nulls:
 /// there is none.
 struct UpdateShadow {
   void* master = nullptr;  // the next master; where the weight is the master, the one before
@@ -66,7 +65,7 @@ struct UpdatedUnit {
   }
 };
 
-enum class UpdatePass : std::uint8_t { kInPlace, kAhead, kAgain, kBack };
+enum class UpdatePass : std::uint8_t { kInPlace, kSpeculative, kRedo, kRollback };
 
 /// How a pass uses one array of a unit.
 struct ArrayUse {
@@ -92,40 +91,40 @@ template <class Visit>
 void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   UpdateBuffers& home = unit.buffers;
   UpdateShadow& shadow = unit.shadow;
-  const bool ahead = pass == UpdatePass::kAhead;
-  const bool back = pass == UpdatePass::kBack;
-  const bool again = pass == UpdatePass::kAgain;
-  const bool writes_home = !ahead && !back;  // of what a pass ahead writes to the shadow
+  const bool speculative = pass == UpdatePass::kSpeculative;
+  const bool rollback = pass == UpdatePass::kRollback;
+  const bool redo = pass == UpdatePass::kRedo;
+  const bool writes_home = !speculative && !rollback;  // of what a speculative pass writes to the shadow
   const bool is_master = unit.weight_is_master();
   const bool is_half = home.weight_is_half();
   const std::size_t master = is_half ? 2 : sizeof(float);
   const std::size_t weight = bytes_of(home.weight_type);
   if (is_master) {  // written in place, the old one kept
-    visit(home.master, ArrayUse{master, 1, !back && !again, true});
-    visit(shadow.master, ArrayUse{master, 1, again || back, ahead});
+    visit(home.master, ArrayUse{master, 1, !rollback && !redo, true});
+    visit(shadow.master, ArrayUse{master, 1, redo || rollback, speculative});
   } else {
-    visit(home.master, ArrayUse{master, 1, !(back && is_half), writes_home});
-    visit(shadow.master, ArrayUse{master, 1, false, ahead});
+    visit(home.master, ArrayUse{master, 1, !(rollback && is_half), writes_home});
+    visit(shadow.master, ArrayUse{master, 1, false, speculative});
   }
   for (std::size_t i = 0; i < 2; ++i) {
     const std::size_t moment = moment_bytes(home.layout);
-    visit(home.state[i], ArrayUse{moment, 1, !back, writes_home});
-    visit(shadow.state[i], ArrayUse{moment, 1, false, ahead});
-    visit(home.scale[i], ArrayUse{1, kStateBlock, !back, writes_home});
-    visit(shadow.scale[i], ArrayUse{1, kStateBlock, false, ahead});
+    visit(home.state[i], ArrayUse{moment, 1, !rollback, writes_home});
+    visit(shadow.state[i], ArrayUse{moment, 1, false, speculative});
+    visit(home.scale[i], ArrayUse{1, kStateBlock, !rollback, writes_home});
+    visit(shadow.scale[i], ArrayUse{1, kStateBlock, false, speculative});
   }
-  visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !back, false});
-  visit(home.weight, ArrayUse{weight, 1, is_half && !back && !again, true});
-  visit(shadow.weight, ArrayUse{weight, 1, is_half && (again || back), is_half && ahead});
+  visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !rollback, false});
+  visit(home.weight, ArrayUse{weight, 1, is_half && !rollback && !redo, true});
+  visit(shadow.weight, ArrayUse{weight, 1, is_half && (redo || rollback), is_half && speculative});
 }
 
-/// What an update of a pass reads and writes; not of kBack, which updates nothing.
+/// What an update of a pass reads and writes; not of kRollback, which updates nothing.
 struct PassBuffers {
   UpdateBuffers buffers;
   void* kept = nullptr;  // takes what is sent out before it is overwritten; null: nobody wants it
 
   PassBuffers(UpdatePass pass, const UpdatedUnit& unit) : buffers(unit.buffers) {
-    if (pass == UpdatePass::kAhead) {
+    if (pass == UpdatePass::kSpeculative) {
       for (std::size_t i = 0; i < 2; ++i) {
         buffers.from.state[i] = unit.buffers.state[i];
         buffers.state[i] = unit.shadow.state[i];
@@ -137,7 +136,7 @@ struct PassBuffers {
         buffers.master = unit.shadow.master;
       }
       kept = unit.keeps_weight() ? unit.kept() : nullptr;
-    } else if (pass == UpdatePass::kAgain && unit.keeps_weight()) {
+    } else if (pass == UpdatePass::kRedo && unit.keeps_weight()) {
       (unit.weight_is_master() ? buffers.from.master : buffers.from.weight) = unit.kept();
     }
   }
@@ -156,12 +155,12 @@ void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std
   }
 }
 
-/// One pass over the elements [begin, end); kAgain and kBack where a pass ahead has been. `steps`
-/// by group; kBack reads none. Any thread; disjoint ranges may run at the same time.
+/// One pass over the elements [begin, end); kRedo and kRollback where a speculative pass has been. `steps`
+/// by group; kRollback reads none. Any thread; disjoint ranges may run at the same time.
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end);
 
-/// The pass ahead went over all elements, and counts: its results are the unit's state from now on.
-void commit_pass_ahead(UpdatedUnit& unit) noexcept;
+/// the speculative pass went over all elements, and counts: its results are the unit's state from now on.
+void commit_speculative(UpdatedUnit& unit) noexcept;
 
 }  // namespace tandem

@@ -146,7 +146,7 @@ TEST_P(DeviceUpdatesOf, HaveTheBitsOfThePass) {
   const UpdateStep likely[] = {UpdateStep::make(kAdamW, 3, 1.0), UpdateStep::make(kAdamW, 3, 0.5)};
   const UpdateStep clipped[] = {UpdateStep::make(kAdamW, 3, 0.1),
                                 UpdateStep::make(kAdamW, 3, 0.05)};
-  constexpr std::size_t kPart = 2 * kSlice;  // how far a pass ahead came
+  constexpr std::size_t kPart = 2 * kSlice;  // how far a speculative pass came
   for (const Side side : {Side::kAll, Side::kWeightAndGradient, Side::kWeight, Side::kNothing}) {
     SCOPED_TRACE(static_cast<int>(side));
     Pair expected(types);
@@ -160,20 +160,20 @@ TEST_P(DeviceUpdatesOf, HaveTheBitsOfThePass) {
     world.run(UpdatePass::kInPlace, got, likely);
     same("in place");
     EXPECT_TRUE(got.bytes() != before);
-    run_here(UpdatePass::kAhead, expected, likely);
-    world.run(UpdatePass::kAhead, got, likely);
+    run_here(UpdatePass::kSpeculative, expected, likely);
+    world.run(UpdatePass::kSpeculative, got, likely);
     same("ahead");
-    commit_pass_ahead(expected.unit);
-    commit_pass_ahead(got.unit);
-    run_here(UpdatePass::kAhead, expected, likely, kPart);
-    world.run(UpdatePass::kAhead, got, likely, kPart);
-    run_here(UpdatePass::kAgain, expected, clipped, kPart);
-    world.run(UpdatePass::kAgain, got, clipped, kPart);
+    commit_speculative(expected.unit);
+    commit_speculative(got.unit);
+    run_here(UpdatePass::kSpeculative, expected, likely, kPart);
+    world.run(UpdatePass::kSpeculative, got, likely, kPart);
+    run_here(UpdatePass::kRedo, expected, clipped, kPart);
+    world.run(UpdatePass::kRedo, got, clipped, kPart);
     same("again");
-    run_here(UpdatePass::kAhead, expected, likely, kPart);
-    world.run(UpdatePass::kAhead, got, likely, kPart);
-    run_here(UpdatePass::kBack, expected, likely, kPart);
-    world.run(UpdatePass::kBack, got, likely, kPart);
+    run_here(UpdatePass::kSpeculative, expected, likely, kPart);
+    world.run(UpdatePass::kSpeculative, got, likely, kPart);
+    run_here(UpdatePass::kRollback, expected, likely, kPart);
+    world.run(UpdatePass::kRollback, got, likely, kPart);
     same("back");
     EXPECT_EQ(world.updates->bytes_in() == 0, side == Side::kAll);
     EXPECT_EQ(world.updates->bytes_out() == 0, side == Side::kAll);

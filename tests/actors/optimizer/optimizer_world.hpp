@@ -17,7 +17,7 @@ namespace tandem::testing {
 
 /// Stands where the units' shards are, and writes down what the optimizer tells them.
 class RecordingShard : public Actor<RecordingShard, AcquireUnit, ReleaseUnit, UpdateStarts,
-                                    ParamReady, UpdateUndone> {
+                                    ParamReady, UpdateRolledBack> {
  public:
   RecordingShard() : Actor("recording shard") {}
   std::byte* handle(AcquireUnit) { return nullptr; }
@@ -31,7 +31,7 @@ class RecordingShard : public Actor<RecordingShard, AcquireUnit, ReleaseUnit, Up
     journal->push_back("ready " + std::to_string(unit));
   }
 
-  void handle(UpdateUndone) { journal->push_back("undone " + std::to_string(unit)); }
+  void handle(UpdateRolledBack) { journal->push_back("undone " + std::to_string(unit)); }
 
   std::uint32_t unit = 0;
   std::uint64_t started = 0;
@@ -170,7 +170,7 @@ struct OptimizerWorld : World {
   OptimizerCounters undo() {
     return loop.run(
         [](OptimizerWorld* w) -> Task<OptimizerCounters> {
-          co_return co_await w->optimizer->address().ask(UndoUpdates{});
+          co_return co_await w->optimizer->address().ask(RollBackUpdates{});
         },
         this);
   }

@@ -117,7 +117,7 @@ TEST(UpdateSpeed, IsMeasuredWithTheRealKernel) {
   EXPECT_GT(measure_update_speed(kernel), 1e7);
   EXPECT_NE(cache_key(kernel), cache_key({.threads = 2}));
   UpdateKernel ahead = kernel;
-  ahead.ahead = true;
+  ahead.speculative = true;
   EXPECT_NE(cache_key(kernel), cache_key(ahead));
   for (const DType weight : {DType::kF32, DType::kBF16}) {
     for (const StateLayout layout : {StateLayout::kFp32, StateLayout::kSplit, StateLayout::kInt8}) {

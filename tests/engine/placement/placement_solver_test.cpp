@@ -82,17 +82,17 @@ TEST(PlacementModel, WithoutShadowsUpdatesBeginWithTheVerdict) {
 TEST(PlacementModel, PassesAheadHaveASpeedOfTheirOwn) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 1.5, 0.1);
   const double alike = on_host(problem);
-  problem.speeds.host_update_ahead = problem.speeds.host_update;
+  problem.speeds.host_update_speculative = problem.speeds.host_update;
   EXPECT_DOUBLE_EQ(on_host(problem), alike);
-  problem.speeds.host_update_ahead = problem.speeds.host_update / 1.2;
+  problem.speeds.host_update_speculative = problem.speeds.host_update / 1.2;
   const double slower = on_host(problem);
   // The pool works all the time, about half of it before the verdict.
   EXPECT_GT(slower, alike + 0.05);
   EXPECT_LT(slower, alike + 0.3);
   problem.overlap = Overlap::kOffload;
-  problem.speeds.host_update_ahead = 0;
+  problem.speeds.host_update_speculative = 0;
   const double after = on_host(problem);
-  problem.speeds.host_update_ahead = 1e-3;
+  problem.speeds.host_update_speculative = 1e-3;
   EXPECT_DOUBLE_EQ(on_host(problem), after) << "nothing is ahead";
 }
 

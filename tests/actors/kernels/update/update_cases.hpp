@@ -191,8 +191,8 @@ struct Two {
     expect_same(threads.spare, vectors.spare, elements, std::string(what) + ", shadow");
   }
   void commit() {
-    commit_pass_ahead(vectors.unit);
-    commit_pass_ahead(threads.unit);
+    commit_speculative(vectors.unit);
+    commit_speculative(threads.unit);
   }
 };
 
@@ -231,13 +231,13 @@ void expect_bits_of_the_vectors(const UpdateCase& optimizer, Run run_threads,
         both.run(pass, steps, extent.begin, extent.end, what, run_threads);
       };
       run(UpdatePass::kInPlace, likely, "in place");
-      run(UpdatePass::kAhead, clipped, "ahead");
+      run(UpdatePass::kSpeculative, clipped, "ahead");
       both.commit();
       run(UpdatePass::kInPlace, likely, "after a commit");
-      run(UpdatePass::kAhead, likely, "ahead, to be made again");
-      run(UpdatePass::kAgain, clipped, "again");
-      run(UpdatePass::kAhead, likely, "ahead, to be undone");
-      run(UpdatePass::kBack, nullptr, "back");
+      run(UpdatePass::kSpeculative, likely, "ahead, to be made again");
+      run(UpdatePass::kRedo, clipped, "again");
+      run(UpdatePass::kSpeculative, likely, "ahead, to be undone");
+      run(UpdatePass::kRollback, nullptr, "back");
     }
   }
 }

@@ -71,8 +71,8 @@ TEST_P(UpdatePasses, ACommitIsTheUpdateInPlace) {
   LayoutShard direct(kAdamW, GetParam(), kElements, 7);
   const std::vector<float> before = numbers(direct.buffers);
   for (int t = 0; t < 3; ++t) {
-    ahead.run(UpdatePass::kAhead, step);
-    commit_pass_ahead(ahead.unit);
+    ahead.run(UpdatePass::kSpeculative, step);
+    commit_speculative(ahead.unit);
     apply_update(step, direct.buffers, 0, kElements);
     EXPECT_TRUE(same_bits(numbers(ahead.unit.buffers), numbers(direct.buffers))) << "step " << t;
   }
@@ -84,8 +84,8 @@ TEST_P(UpdatePasses, APassMadeAgainForgetsTheFirst) {
   const UpdateStep clipped = UpdateStep::make(kAdamW, 4, 0.125);
   Pair ahead(GetParam());
   LayoutShard direct(kAdamW, GetParam(), kElements, 7);
-  ahead.run(UpdatePass::kAhead, early);
-  ahead.run(UpdatePass::kAgain, clipped);
+  ahead.run(UpdatePass::kSpeculative, early);
+  ahead.run(UpdatePass::kRedo, clipped);
   apply_update(clipped, direct.buffers, 0, kElements);
   EXPECT_TRUE(same_bits(numbers(ahead.unit.buffers), numbers(direct.buffers)));
 }
@@ -93,10 +93,10 @@ TEST_P(UpdatePasses, APassMadeAgainForgetsTheFirst) {
 TEST_P(UpdatePasses, APassTakenBackLeavesNoBit) {
   Pair ahead(GetParam());
   const std::vector<float> before = numbers(ahead.unit.buffers);
-  ahead.run(UpdatePass::kAhead, UpdateStep::make(kAdamW, 4, HUGE_VAL));
+  ahead.run(UpdatePass::kSpeculative, UpdateStep::make(kAdamW, 4, HUGE_VAL));
   EXPECT_FALSE(
       same_bits(before, numbers(ahead.unit.buffers)));  // the weight, or what it is half of
-  ahead.run(UpdatePass::kBack, {});
+  ahead.run(UpdatePass::kRollback, {});
   EXPECT_TRUE(same_bits(before, numbers(ahead.unit.buffers)));
 }
 

@@ -18,7 +18,7 @@ using testing::State;
 constexpr std::size_t kElements = 512 * 20 + 77;
 constexpr std::size_t kChunk = 512;
 
-/// How far the pass ahead is when the verdict comes.
+/// How far the speculative pass is when the verdict comes.
 enum class Progress : std::uint8_t { kNotBegun, kUnderWay, kDone };
 
 struct Case {
@@ -26,7 +26,7 @@ struct Case {
   Progress progress;
 };
 
-class UpdateAhead : public ::testing::TestWithParam<Case> {
+class SpeculativeUpdate : public ::testing::TestWithParam<Case> {
  protected:
   /// Units 0 and 1 have elements that no update touches; the others keep the pool from unit 0 and 1
   /// in kNotBegun.
@@ -40,11 +40,11 @@ class UpdateAhead : public ::testing::TestWithParam<Case> {
   std::vector<UpdateStep> clipped = {UpdateStep::make({.lr = 1e-2}, 1, 0.25),
                                      UpdateStep::make({.lr = 3e-2, .weight_decay = 0.1}, 1, 0.25)};
 
-  /// Units that the pass ahead has touched when the verdict comes: both slices under way are of the
+  /// Units that the speculative pass has touched when the verdict comes: both slices under way are of the
   /// first one.
   static std::size_t begun() { return static_cast<std::size_t>(GetParam().progress); }
 
-  void ask_ahead(std::uint64_t version = 1) {
+  void ask_speculatively(std::uint64_t version = 1) {
     if (GetParam().progress != Progress::kDone) {
       world.block_pool();
     }
@@ -59,21 +59,21 @@ class UpdateAhead : public ::testing::TestWithParam<Case> {
                   .steps = guess.data(),
                   .deadline = 5,
                   .new_version = version,
-                  .ahead = true});
+                  .speculative = true});
     }
     while (GetParam().progress == Progress::kDone && world.optimizer->waiting_for_verdict() < 2) {
       world.loop.run(&settle);
     }
     world.loop.run(&settle);
   }
-  void verdict(const std::vector<UpdateStep>& steps, bool again = false,
+  void verdict(const std::vector<UpdateStep>& steps, bool redo = false,
                std::uint64_t version = 1) {
     for (const std::uint32_t unit : {0U, 1U}) {
       world.send({.unit = unit,
                   .steps = steps.data(),
                   .deadline = 5,
                   .new_version = version,
-                  .again = again});
+                  .redo = redo});
     }
     world.finish();
   }
@@ -115,46 +115,46 @@ class UpdateAhead : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(UpdateAhead, CountsWhenTheVerdictHasItsConstants) {
-  ask_ahead();
+TEST_P(SpeculativeUpdate, CountsWhenTheVerdictHasItsConstants) {
+  ask_speculatively();
   const std::vector<UpdateStep> same = guess;
   verdict(same);
   expect_state([&](State& state, std::size_t unit) { update(state, unit, guess); });
-  EXPECT_EQ(world.optimizer->counters().ahead, begun());
-  EXPECT_EQ(world.optimizer->counters().again, 0U);
+  EXPECT_EQ(world.optimizer->counters().speculative, begun());
+  EXPECT_EQ(world.optimizer->counters().redone, 0U);
   EXPECT_EQ(said("start 0"), 1);
   EXPECT_EQ(world.shards[0]->ready, 1U);
 }
 
-TEST_P(UpdateAhead, IsMadeAgainWithOtherConstants) {
-  ask_ahead();
+TEST_P(SpeculativeUpdate, IsMadeAgainWithOtherConstants) {
+  ask_speculatively();
   verdict(clipped);
   expect_state([&](State& state, std::size_t unit) { update(state, unit, clipped); });
-  EXPECT_EQ(world.optimizer->counters().ahead, 0U);
-  EXPECT_EQ(world.optimizer->counters().again, begun());
+  EXPECT_EQ(world.optimizer->counters().speculative, 0U);
+  EXPECT_EQ(world.optimizer->counters().redone, begun());
   EXPECT_EQ(said("start 0"), 1);
   EXPECT_EQ(said("ready 0"), 1);
 }
 
-TEST_P(UpdateAhead, IsMadeAgainWhenAskedTo) {
-  ask_ahead();
+TEST_P(SpeculativeUpdate, IsMadeAgainWhenAskedTo) {
+  ask_speculatively();
   verdict(guess, true);
   expect_state([&](State& state, std::size_t unit) { update(state, unit, guess); });
-  EXPECT_EQ(world.optimizer->counters().ahead, 0U);
+  EXPECT_EQ(world.optimizer->counters().speculative, 0U);
 }
 
-TEST_P(UpdateAhead, LeavesTheOldBitsWhenUndone) {
-  ask_ahead();
+TEST_P(SpeculativeUpdate, LeavesTheOldBitsWhenUndone) {
+  ask_speculatively();
   world.loop.run(
       [](OptimizerWorld* w) -> Task<> {
-        auto undone = w->optimizer->address().ask(UndoUpdates{});
+        auto undone = w->optimizer->address().ask(RollBackUpdates{});
         w->roadblock.open();
         co_await std::move(undone);
       },
       &world);
   world.finish();
   expect_state([](State&, std::size_t) {});
-  EXPECT_EQ(world.optimizer->counters().undone, begun());
+  EXPECT_EQ(world.optimizer->counters().rolled_back, begun());
   EXPECT_EQ(said("undone 0"), said("start 0"));
   EXPECT_EQ(said("start 0"), begun() > 0 ? 1 : 0);
   EXPECT_EQ(said("ready 0"), 0);
@@ -162,17 +162,17 @@ TEST_P(UpdateAhead, LeavesTheOldBitsWhenUndone) {
   expect_state([&](State& state, std::size_t unit) { update(state, unit, clipped); });
 }
 
-TEST_P(UpdateAhead, AlternatesBetweenTheShadows) {
+TEST_P(SpeculativeUpdate, AlternatesBetweenTheShadows) {
   const std::vector<UpdateStep> second = {
       UpdateStep::make({.lr = 1e-2}, 2, 0.5),
       UpdateStep::make({.lr = 3e-2, .weight_decay = 0.1}, 2, 0.5)};
-  ask_ahead();
+  ask_speculatively();
   const std::vector<UpdateStep> first = guess;
   verdict(first);
   guess = second;
   for (const std::uint32_t unit : {0U, 1U}) {
     world.send(
-        {.unit = unit, .steps = guess.data(), .deadline = 5, .new_version = 2, .ahead = true});
+        {.unit = unit, .steps = guess.data(), .deadline = 5, .new_version = 2, .speculative = true});
   }
   while (world.optimizer->waiting_for_verdict() < 2) {
     world.loop.run(&settle);
@@ -184,8 +184,8 @@ TEST_P(UpdateAhead, AlternatesBetweenTheShadows) {
   });
 }
 
-TEST_P(UpdateAhead, IsNotWhatADrainWaitsFor) {
-  ask_ahead();
+TEST_P(SpeculativeUpdate, IsNotWhatADrainWaitsFor) {
+  ask_speculatively();
   if (GetParam().progress == Progress::kDone) {
     EXPECT_EQ(world.drain().updates, 0U);
   }
@@ -203,7 +203,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Verdicts, UpdateAhead,
+    Verdicts, SpeculativeUpdate,
     ::testing::Values(Case{false, Progress::kNotBegun}, Case{false, Progress::kUnderWay},
                       Case{false, Progress::kDone}, Case{true, Progress::kNotBegun},
                       Case{true, Progress::kUnderWay}, Case{true, Progress::kDone}),
