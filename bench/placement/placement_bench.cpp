@@ -43,8 +43,8 @@ void sweep(const PlacementProblem& problem, std::span<const StreamOrder> orders,
   for (std::size_t d = 0; d <= units; ++d) {
     for (std::size_t s = 0; d + s <= units; ++s) {
       for (const StreamOrder order : orders) {
-        if (const auto places = places_by_number(problem, d, s, order); problem.fits(places)) {
-          visit(places);
+        if (const auto placements = placements_by_count(problem, d, s, order); problem.fits(placements)) {
+          visit(placements);
         }
       }
     }
@@ -98,27 +98,27 @@ void run_model(benchmark::State& state, const Shape& shape, double adam, double 
   PlacementProblem problem = placement_problem(
       model, input, PlacementHardware::of(spec, {.in_place = adam}), Overlap::kFull);
   problem.device_bytes = 0;
-  for (const PlacedUnit& unit : problem.units) {
+  for (const PlacementUnit& unit : problem.units) {
     problem.device_bytes += free * unit.on_device;
   }
   PlacementChoice choice;
   for (auto _ : state) {
     const Stopwatch watch;
-    choice = choose_places(problem);
+    choice = choose_placements(problem);
     state.SetIterationTime(watch.elapsed_s());
   }
   double best_s = choice.step_s;
-  sweep(problem, kOrders, [&](const std::vector<StatePlace>& places) {
-    best_s = std::min(best_s, predict_step_s(problem, places));
+  sweep(problem, kOrders, [&](const std::vector<StatePlacement>& placements) {
+    best_s = std::min(best_s, predict_step_s(problem, placements));
   });
-  const auto share = [&](StatePlace place) {
-    return static_cast<double>(std::ranges::count(choice.places, place));
+  const auto share = [&](StatePlacement place) {
+    return static_cast<double>(std::ranges::count(choice.placements, place));
   };
   state.counters["quality"] = choice.step_s / best_s;
   state.counters["chosen_ms"] = 1e3 * choice.step_s;
   state.counters["host_ms"] = 1e3 * choice.host_step_s;
-  state.counters["on_device"] = share(StatePlace::kDevice);
-  state.counters["streamed"] = share(StatePlace::kStreamed);
+  state.counters["on_device"] = share(StatePlacement::kDevice);
+  state.counters["streamed"] = share(StatePlacement::kStreamed);
   state.counters["predictions"] = static_cast<double>(choice.predictions);
 }
 
@@ -142,8 +142,8 @@ double median(std::vector<double> values) {
 
 /// Seconds of some steps with these places.
 std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
-                                   const std::vector<StatePlace>& places) {
-  EngineOptions options{.device = DeviceKind::kSim, .sim = kAccelerator, .places = places};
+                                   const std::vector<StatePlacement>& placements) {
+  EngineOptions options{.device = DeviceKind::kSim, .sim = kAccelerator, .placements = placements};
   options.compute_threads = 1;
   options.optimizer_threads = 1;
   Engine engine({.model = timed_layers(kLayers, kWeights, times),
@@ -188,31 +188,31 @@ void run_engine(benchmark::State& state, double ratio) {
     // Room for so many layers, and for the stages of others.
     problem.device_bytes = kRoom * problem.units[0].on_device + problem.device_stage_bytes +
                            kLayers * problem.units[0].when_streamed;
-    const PlacementChoice choice = choose_places(problem);
-    std::map<std::vector<StatePlace>, std::vector<double>> seconds;
-    seconds[choice.places] = {};
+    const PlacementChoice choice = choose_placements(problem);
+    std::map<std::vector<StatePlacement>, std::vector<double>> seconds;
+    seconds[choice.placements] = {};
     sweep(problem, std::span(kOrders).first(1),
-          [&](const std::vector<StatePlace>& places) { seconds[places] = {}; });
+          [&](const std::vector<StatePlacement>& placements) { seconds[placements] = {}; });
     for (int pass = 0; pass < kPasses; ++pass) {
-      for (auto& [places, steps] : seconds) {
-        const std::vector<double> more = measured_steps(times, places);
+      for (auto& [placements, steps] : seconds) {
+        const std::vector<double> more = measured_steps(times, placements);
         steps.insert(steps.end(), more.begin(), more.end());
       }
     }
     double best_s = kForEver;
-    for (const auto& [places, steps] : seconds) {
+    for (const auto& [placements, steps] : seconds) {
       best_s = std::min(best_s, median(steps));
     }
-    const double chosen_s = median(seconds[choice.places]);
+    const double chosen_s = median(seconds[choice.placements]);
     state.SetIterationTime(chosen_s);
     state.counters["quality"] = chosen_s / best_s;
     state.counters["predicted"] = choice.step_s / chosen_s;
     state.counters["host_ms"] =
-        1e3 * median(seconds[std::vector<StatePlace>(kLayers, StatePlace::kHost)]);
+        1e3 * median(seconds[std::vector<StatePlacement>(kLayers, StatePlacement::kHost)]);
     state.counters["on_device"] =
-        static_cast<double>(std::ranges::count(choice.places, StatePlace::kDevice));
+        static_cast<double>(std::ranges::count(choice.placements, StatePlacement::kDevice));
     state.counters["streamed"] =
-        static_cast<double>(std::ranges::count(choice.places, StatePlace::kStreamed));
+        static_cast<double>(std::ranges::count(choice.placements, StatePlacement::kStreamed));
     state.counters["placements"] = static_cast<double>(seconds.size());
   }
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduced
 
 UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
-                   const RankShape& shape, DType accumulator_type, StatePlace place, bool alone) {
+                   const RankShape& shape, DType accumulator_type, StatePlacement placement, bool alone) {
   const std::size_t elements = layout.shard_elements;
   const std::size_t floats = elements * sizeof(float);
   const std::size_t element = bytes_of(shape.type);
@@ -31,10 +31,10 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
   const std::size_t kept = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
   sizes.shadow = sizes.moments() + sizes.state.master + kept;
-  sizes.place = place;
-  sizes.gradient_on_device = place != StatePlace::kHost && alone;
-  sizes.shadow_on_device = place == StatePlace::kDevice     ? sizes.shadow
-                         : place == StatePlace::kStreamed ? kept
+  sizes.placement = placement;
+  sizes.gradient_on_device = placement != StatePlacement::kHost && alone;
+  sizes.shadow_on_device = placement == StatePlacement::kDevice     ? sizes.shadow
+                         : placement == StatePlacement::kStreamed ? kept
                                                           : 0;
   return sizes;
 }
@@ -47,7 +47,7 @@ std::size_t stage_of(const UnitSizes& unit, const RankShape& shape, std::size_t 
   const std::size_t gradient =
       unit.gradient_on_device ? 0 : (slice * bytes_of(accumulator_type) + 63) / 64 * 64;
   const std::size_t state =
-      unit.place == StatePlace::kStreamed
+      unit.placement == StatePlacement::kStreamed
           ? 2 * state_sizes(shape.layout, shape.update, shape.type, slice).total()
           : 0;
   return state + gradient;
@@ -115,12 +115,12 @@ ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_s
 
 std::size_t RankSizes::device_bytes_of(std::size_t unit) const {
   const UnitSizes& sizes = units[unit];
-  if (sizes.place == StatePlace::kHost) {
+  if (sizes.placement == StatePlacement::kHost) {
     return 0;
   }
   return (weights_whole[unit] ? 0 : sizes.weights) +
          (sizes.gradient_on_device ? sizes.accumulator : 0) +
-         (sizes.place == StatePlace::kDevice ? sizes.state.total() : 0);
+         (sizes.placement == StatePlacement::kDevice ? sizes.state.total() : 0);
 }
 
 std::size_t RankSizes::device_bytes() const {
@@ -144,12 +144,12 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Reside
   sizes.weights_whole = residency.whole;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const UnitLayout layout = residency.layout_of(model.units[unit]);
-    const StatePlace place = unit < shape.places.size() ? shape.places[unit] : StatePlace::kHost;
+    const StatePlacement placement = unit < shape.placements.size() ? shape.placements[unit] : StatePlacement::kHost;
     sizes.units.push_back(sizes_of(model.units[unit], layout, residency.whole[unit], shape,
-                                   sizes.accumulator_type, place, residency.world == 1));
+                                   sizes.accumulator_type, placement, residency.world == 1));
     const UnitSizes& made = sizes.units.back();
-    if (made.place != StatePlace::kHost) {
-      std::size_t& stage = made.place == StatePlace::kStreamed ? sizes.stream_stage_bytes
+    if (made.placement != StatePlacement::kHost) {
+      std::size_t& stage = made.placement == StatePlacement::kStreamed ? sizes.stream_stage_bytes
                                                                : sizes.resident_stage_bytes;
       stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
     }

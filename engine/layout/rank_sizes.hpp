@@ -16,7 +16,7 @@
 #include "engine/layout/slot_classes.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
-#include "engine/types/state_place.hpp"
+#include "engine/types/state_placement.hpp"
 
 namespace tandem {
 
@@ -42,7 +42,7 @@ struct RankShape {
   UpdateConfig update;   // what state the optimizer has
   StateLayout layout = StateLayout::kFp32;
   ShadowBudget shadows;
-  std::vector<StatePlace> places;  // [unit]; empty: all on the host
+  std::vector<StatePlacement> placements;  // [unit]; empty: all on the host
   std::size_t device_bytes = 0;    // of an accelerator's memory; 0: not known
 };
 
@@ -55,7 +55,7 @@ struct UnitSizes {
   StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
   std::size_t accumulator = 0;  // 0: frozen
   std::size_t shadow = 0;         // what an update ahead of the verdict needs; 0: frozen
-  StatePlace place = StatePlace::kHost;  // what is frozen stays there
+  StatePlacement placement = StatePlacement::kHost;  // what is frozen stays there
   bool gradient_on_device = false;       // the accumulator lies there
   std::size_t shadow_on_device = 0;        // of `shadow`, what lies beside arrays of the device
 
@@ -92,7 +92,7 @@ struct RankSizes {
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
 
-  /// What a unit holds in an accelerator's memory because of its place, beside slots, whole blocks
+  /// What a unit holds in an accelerator's memory because of its placement, beside slots, whole blocks
   /// and shadows.
   [[nodiscard]] std::size_t device_bytes_of(std::size_t unit) const;
   /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, shadows, stages.

@@ -69,7 +69,7 @@ void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, Pla
   }
   for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
     wanted -= static_cast<std::int64_t>(leaves(all_on_host.units[unit]));
-    input.placement.push_back(StatePlace::kDevice);
+    input.placement.push_back(StatePlacement::kDevice);
   }
 }
 

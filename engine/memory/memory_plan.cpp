@@ -80,11 +80,11 @@ class Planner {
   }
   /// Of what the pool updates, only weights and gradients travel.
   [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
-    const bool streams = sizes_.units[unit].place == StatePlace::kStreamed;
+    const bool streams = sizes_.units[unit].placement == StatePlacement::kStreamed;
     return on_device(unit) ? MemoryKind::kDevice : streams ? copied() : MemoryKind::kHost;
   }
   [[nodiscard]] bool on_device(std::size_t unit) const {
-    return in_.accelerator && sizes_.units[unit].place == StatePlace::kDevice;
+    return in_.accelerator && sizes_.units[unit].placement == StatePlacement::kDevice;
   }
 
   /// Beside an accelerator a unit that stays whole is a block there, and its shard is the
@@ -96,7 +96,7 @@ class Planner {
       return;
     }
     const bool whole = sizes_.weights_whole[unit];
-    const bool updated_there = sizes.place != StatePlace::kHost;
+    const bool updated_there = sizes.placement != StatePlacement::kHost;
     if (whole) {
       add(MemoryPurpose::kWeights, MemoryKind::kDevice, sizes.weights);
     }
@@ -298,7 +298,7 @@ RankShape PlanInput::shape() const {
           .update = update,
           .layout = state_layout,
           .shadows = shadows,
-          .places = placement,
+          .placements = placement,
           .device_bytes = device_bytes};
 }
 

@@ -62,7 +62,7 @@ struct PlanInput {
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
-  std::vector<StatePlace> placement;  // [unit]; empty: all on the host
+  std::vector<StatePlacement> placement;  // [unit]; empty: all on the host
   std::size_t device_bytes = 0;       // of one rank's accelerator; 0: not known
   // resident before the engine is made; 0: as programs usually have
   std::int64_t process_bytes = 0;

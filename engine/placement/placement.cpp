@@ -1,4 +1,4 @@
-// engine/placement/placement.cpp — places as the user says.
+// engine/placement/placement.cpp — placements as the user says.
 #include "engine/placement/placement.hpp"
 
 #include <algorithm>
@@ -20,11 +20,11 @@ std::optional<double> offload_ratio_of(const Config& config, const EngineOptions
   return given ? std::optional(offload.ratio) : std::nullopt;
 }
 
-void require_possible_places(DeviceKind device, Placement placement,
-                             std::span<const StatePlace> places) {
+void require_possible_placements(DeviceKind device, Placement placement,
+                             std::span<const StatePlacement> placements) {
   const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
   const bool given =
-      std::ranges::any_of(places, [](StatePlace p) { return p != StatePlace::kHost; });
+      std::ranges::any_of(placements, [](StatePlacement p) { return p != StatePlacement::kHost; });
   if (device == DeviceKind::kCpu && (leaves || given)) {
     throw user_error("engine",
                      "placement is {}, and the CPU computes; use --placement cpu, or --device cuda "
@@ -33,28 +33,28 @@ void require_possible_places(DeviceKind device, Placement placement,
   }
 }
 
-std::vector<StatePlace> forced_places(const Model& model, Placement placement,
+std::vector<StatePlacement> forced_placements(const Model& model, Placement placement,
                                       std::optional<double> ratio) {
   if (placement == Placement::kCpu || (placement == Placement::kAuto && !ratio)) {
     return {};
   }
-  const StatePlace there =
-      placement == Placement::kStream ? StatePlace::kStreamed : StatePlace::kDevice;
+  const StatePlacement there =
+      placement == Placement::kStream ? StatePlacement::kStreamed : StatePlacement::kDevice;
   double all = 0;
   for (const UnitSpec& unit : model.units) {
     all += unit.frozen() ? 0 : static_cast<double>(unit.numel());
   }
   // Bytes per element are the same in all units, so elements count them.
   double room = (1 - ratio.value_or(0)) * all * (1 + 1e-9);
-  std::vector<StatePlace> places(model.units.size(), StatePlace::kHost);
+  std::vector<StatePlacement> placements(model.units.size(), StatePlacement::kHost);
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const auto size = static_cast<double>(model.units[unit].numel());
     if (!model.units[unit].frozen() && size <= room) {
       room -= size;
-      places[unit] = there;
+      placements[unit] = there;
     }
   }
-  return places;
+  return placements;
 }
 
 namespace {
@@ -82,16 +82,16 @@ NumberedName numbered(const std::string& name) {
   return {name.substr(0, begin), std::stol(name.substr(begin, end - begin)), name.substr(end)};
 }
 
-/// The names of units of one place, neighbours joined: "embedding, block 0-7".
-std::string ranges_text(const Model& model, std::span<const StatePlace> places, StatePlace place) {
+/// The names of units of one placement, neighbours joined: "embedding, block 0-7".
+std::string ranges_text(const Model& model, std::span<const StatePlacement> placements, StatePlacement placement) {
   std::string text;
-  for (std::size_t unit = 0; unit < places.size(); ++unit) {
-    if (places[unit] != place || model.units[unit].frozen()) {
+  for (std::size_t unit = 0; unit < placements.size(); ++unit) {
+    if (placements[unit] != placement || model.units[unit].frozen()) {
       continue;
     }
     const NumberedName first = numbered(model.units[unit].name);
     long last = first.number;
-    while (first.number >= 0 && unit + 1 < places.size() && places[unit + 1] == place) {
+    while (first.number >= 0 && unit + 1 < placements.size() && placements[unit + 1] == placement) {
       const NumberedName next = numbered(model.units[unit + 1].name);
       if (next.before != first.before || next.behind != first.behind || next.number != last + 1) {
         break;
@@ -109,19 +109,19 @@ std::string ranges_text(const Model& model, std::span<const StatePlace> places, 
 
 }  // namespace
 
-std::string places_text(const Model& model, std::span<const StatePlace> places) {
+std::string placements_text(const Model& model, std::span<const StatePlacement> placements) {
   std::string text;
-  const auto say = [&](StatePlace place, std::string_view how) {
-    if (const std::string names = ranges_text(model, places, place); !names.empty()) {
+  const auto say = [&](StatePlacement placement, std::string_view how) {
+    if (const std::string names = ranges_text(model, placements, placement); !names.empty()) {
       text += fmt::format("{}{} {}", text.empty() ? "" : "; ", names, how);
     }
   };
-  say(StatePlace::kDevice, "on the device");
-  say(StatePlace::kStreamed, "streamed through the device");
+  say(StatePlacement::kDevice, "on the device");
+  say(StatePlacement::kStreamed, "streamed through the device");
   if (text.empty()) {
     return "all on the host";
   }
-  say(StatePlace::kHost, "on the host");
+  say(StatePlacement::kHost, "on the host");
   return text;
 }
 

@@ -1,13 +1,13 @@
 // engine/placement/placement.hpp — which unit's optimizer state lies where: as the user says, or so
 // that the step is shortest.
 //
-// The solver knows a unit by what its update moves and what its place holds on the device, and a
+// The solver knows a unit by what its update moves and what its placement holds on the device, and a
 // placement by the step time that a small simulation of the schedule predicts
 // (placement_model.hpp). Units have no window of equal length: the first ones in forward order get
 // their gradient last and are needed first (the embedding has none at all), so what goes to the
 // device goes there from the first unit on; streamed units are spread among the rest, so that pool
 // and link work side by side all the time. Invariant: pure functions; the same problem gives the
-// same places on every rank. A place changes no bit of any result.
+// same placements on every rank. A placement changes no bit of any result.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +27,18 @@ namespace tandem {
 [[nodiscard]] std::optional<double> offload_ratio_of(const Config& config,
                                                      const EngineOptions& options);
 
-/// Throws user_error where somebody wants another place than the host and the CPU computes.
-void require_possible_places(DeviceKind device, Placement placement,
-                             std::span<const StatePlace> places);
+/// Throws user_error where somebody wants another placement than the host and the CPU computes.
+void require_possible_placements(DeviceKind device, Placement placement,
+                             std::span<const StatePlacement> placements);
 
 /// By --placement and --offload_ratio alone; empty: all on the host. `ratio` counts bytes: units
 /// leave the host from the first one on as long as at least that share stays; one that is too large
 /// for what is left is passed over.
-[[nodiscard]] std::vector<StatePlace> forced_places(const Model& model, Placement placement,
+[[nodiscard]] std::vector<StatePlacement> forced_placements(const Model& model, Placement placement,
                                                     std::optional<double> ratio);
 
 /// "blocks 0-7 on the device, blocks 8-11 streamed, all others on the host", by the units' names:
 /// neighbours that differ in one number are a range.
-[[nodiscard]] std::string places_text(const Model& model, std::span<const StatePlace> places);
+[[nodiscard]] std::string placements_text(const Model& model, std::span<const StatePlacement> placements);
 
 }  // namespace tandem

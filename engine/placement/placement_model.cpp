@@ -36,9 +36,9 @@ enum Lane : std::uint8_t { kGathers, kReductions, kHostUpdates, kStreams, kDevic
 
 class Play {
  public:
-  Play(const PlacementProblem& problem, std::span<const StatePlace> places)
+  Play(const PlacementProblem& problem, std::span<const StatePlacement> placements)
       : p_(problem),
-        places_(places),
+        placements_(placements),
         units_(problem.units.size()),
         progress_(problem.units.size(), 1) {
     make_visits();
@@ -157,9 +157,9 @@ class Play {
     units_[unit].queued = true;
     units_[unit].speculative = false;
     ++updates_;
-    const StatePlace place = places_[unit];
-    const Lane lane = place == StatePlace::kHost     ? kHostUpdates
-                      : place == StatePlace::kDevice ? kDeviceUpdates
+    const StatePlacement placement = placements_[unit];
+    const Lane lane = placement == StatePlacement::kHost     ? kHostUpdates
+                      : placement == StatePlacement::kDevice ? kDeviceUpdates
                                                      : kStreams;
     queues_[lane].push_back(unit);
     progress_[unit] = 1;
@@ -189,7 +189,7 @@ class Play {
         return;
       }
     }
-    const PlacedSegment& segment = p_.segments[visits_[visit_].segment];
+    const PlacementSegment& segment = p_.segments[visits_[visit_].segment];
     compute_left_ = visits_[visit_].is_backward ? segment.backward_s : segment.forward_s;
   }
 
@@ -205,9 +205,9 @@ class Play {
     if (!units_[unit].current || !has_slot || (!runs_ahead && visit != visit_)) {
       return;
     }
-    const PlacedUnit& sizes = p_.units[unit];
+    const PlacementUnit& sizes = p_.units[unit];
     Demand demand{};
-    if (places_[unit] == StatePlace::kHost) {
+    if (placements_[unit] == StatePlacement::kHost) {
       demand[kToDevice] = sizes.weights / p_.speeds.to_device;
     } else if (!p_.is_alone) {
       demand[kToHost] = sizes.weights / p_.speeds.to_host;
@@ -224,9 +224,9 @@ class Play {
       return;
     }
     const std::size_t unit = reductions_[next_reduction_].unit;
-    const PlacedUnit& sizes = p_.units[unit];
+    const PlacementUnit& sizes = p_.units[unit];
     Demand demand{};
-    if (places_[unit] == StatePlace::kHost || !p_.is_alone) {
+    if (placements_[unit] == StatePlacement::kHost || !p_.is_alone) {
       demand[kToHost] = sizes.gradient / p_.speeds.to_host;
     } else {
       demand[kMemory] = (sizes.gradient + sizes.accumulator) / p_.speeds.device_memory;
@@ -259,7 +259,7 @@ class Play {
     if (best == SIZE_MAX) {
       return;
     }
-    const PlacedUnit& sizes = p_.units[best];
+    const PlacementUnit& sizes = p_.units[best];
     units_[best].speculative = units_[best].speculative || is_speculative(best);
     Demand demand{};
     if (lane == kHostUpdates) {
@@ -368,7 +368,7 @@ class Play {
   };
 
   const PlacementProblem& p_;
-  std::span<const StatePlace> places_;
+  std::span<const StatePlacement> placements_;
   std::vector<Step> visits_;
   std::vector<Gather> gathers_;
   std::vector<std::vector<std::size_t>> gathers_of_;  // [visit]
@@ -390,30 +390,30 @@ class Play {
 
 }  // namespace
 
-double PlacementProblem::device_bytes_of(std::span<const StatePlace> places) const {
+double PlacementProblem::device_bytes_of(std::span<const StatePlacement> placements) const {
   double bytes = 0;
   bool streams = false;
-  for (std::size_t unit = 0; unit < places.size(); ++unit) {
-    bytes += places[unit] == StatePlace::kDevice     ? units[unit].on_device
-             : places[unit] == StatePlace::kStreamed ? units[unit].when_streamed
+  for (std::size_t unit = 0; unit < placements.size(); ++unit) {
+    bytes += placements[unit] == StatePlacement::kDevice     ? units[unit].on_device
+             : placements[unit] == StatePlacement::kStreamed ? units[unit].when_streamed
                                                      : 0;
-    streams = streams || places[unit] == StatePlace::kStreamed;
+    streams = streams || placements[unit] == StatePlacement::kStreamed;
   }
   return bytes + (streams ? device_stage_bytes : 0);
 }
 
-double PlacementProblem::host_bytes_of(std::span<const StatePlace> places) const {
+double PlacementProblem::host_bytes_of(std::span<const StatePlacement> placements) const {
   double bytes = 0;
-  for (std::size_t unit = 0; unit < places.size(); ++unit) {
-    bytes += places[unit] == StatePlace::kHost       ? units[unit].on_host
-             : places[unit] == StatePlace::kStreamed ? units[unit].optimizer
+  for (std::size_t unit = 0; unit < placements.size(); ++unit) {
+    bytes += placements[unit] == StatePlacement::kHost       ? units[unit].on_host
+             : placements[unit] == StatePlacement::kStreamed ? units[unit].optimizer
                                                      : 0;
   }
   return bytes;
 }
 
-double predict_step_s(const PlacementProblem& problem, std::span<const StatePlace> places) {
-  return Play(problem, places).run();
+double predict_step_s(const PlacementProblem& problem, std::span<const StatePlacement> placements) {
+  return Play(problem, placements).run();
 }
 
 }  // namespace tandem

@@ -30,7 +30,7 @@ struct PlacementSpeeds {
 };
 
 /// Of one unit and one step, in bytes.
-struct PlacedUnit {
+struct PlacementUnit {
   double weights = 0;      // what a gather brings to the device
   double gradient = 0;     // what a reduction takes from it
   double accumulator = 0;  // that a reduction writes
@@ -46,15 +46,15 @@ struct PlacedUnit {
   bool is_whole = false;  // gathered once for each version
 };
 
-struct PlacedSegment {
+struct PlacementSegment {
   std::vector<std::size_t> units;
   double forward_s = 0;
   double backward_s = 0;
 };
 
 struct PlacementProblem {
-  std::vector<PlacedUnit> units;
-  std::vector<PlacedSegment> segments;
+  std::vector<PlacementUnit> units;
+  std::vector<PlacementSegment> segments;
   PlacementSpeeds speeds;
   Overlap overlap = Overlap::kFull;
   int micro_steps = 1;
@@ -65,15 +65,15 @@ struct PlacementProblem {
   double device_stage_bytes = 0;  // of these, once anything is streamed
 
   /// Memory of a placement.
-  [[nodiscard]] double device_bytes_of(std::span<const StatePlace> places) const;
-  [[nodiscard]] double host_bytes_of(std::span<const StatePlace> places) const;
-  [[nodiscard]] bool fits(std::span<const StatePlace> places) const {
-    return device_bytes_of(places) <= device_bytes && host_bytes_of(places) <= host_bytes;
+  [[nodiscard]] double device_bytes_of(std::span<const StatePlacement> placements) const;
+  [[nodiscard]] double host_bytes_of(std::span<const StatePlacement> placements) const;
+  [[nodiscard]] bool fits(std::span<const StatePlacement> placements) const {
+    return device_bytes_of(placements) <= device_bytes && host_bytes_of(placements) <= host_bytes;
   }
 };
 
-/// Seconds of a step in the long run. `places`: one for each unit.
+/// Seconds of a step in the long run. `placements`: one for each unit.
 [[nodiscard]] double predict_step_s(const PlacementProblem& problem,
-                                    std::span<const StatePlace> places);
+                                    std::span<const StatePlacement> placements);
 
 }  // namespace tandem

@@ -12,17 +12,17 @@ namespace tandem {
 namespace {
 
 RankSizes sizes_with(const Model& model, const PlanInput& input, const Residency& residency,
-                     const SlotClasses& classes, StatePlace place) {
+                     const SlotClasses& classes, StatePlacement placement) {
   RankShape shape = input.shape();
-  shape.places.assign(model.units.size(), place);
+  shape.placements.assign(model.units.size(), placement);
   shape.device_bytes = 0;  // second copies as if there were room
   return RankSizes::of(model, shape, residency, classes);
 }
 
-PlacedSegment placed_segment(const Model& model, const PlanInput& input,
+PlacementSegment placement_segment(const Model& model, const PlanInput& input,
                              const PlacementHardware& hardware, std::size_t s) {
   const SegmentSpec& spec = model.segments[s];
-  PlacedSegment segment{.units = units_of(spec)};
+  PlacementSegment segment{.units = units_of(spec)};
   if (spec.cost.seconds) {
     segment.forward_s = spec.cost.seconds(false);
     segment.backward_s = spec.cost.seconds(true);
@@ -65,9 +65,9 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
   const Residency residency =
       Residency::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0);
   const SlotClasses classes = SlotClasses::of(model, residency);
-  const RankSizes host = sizes_with(model, input, residency, classes, StatePlace::kHost);
-  const RankSizes device = sizes_with(model, input, residency, classes, StatePlace::kDevice);
-  const RankSizes streamed = sizes_with(model, input, residency, classes, StatePlace::kStreamed);
+  const RankSizes host = sizes_with(model, input, residency, classes, StatePlacement::kHost);
+  const RankSizes device = sizes_with(model, input, residency, classes, StatePlacement::kDevice);
+  const RankSizes streamed = sizes_with(model, input, residency, classes, StatePlacement::kStreamed);
   PlacementProblem problem{
       .speeds = hardware.speeds,
       .overlap = overlap,
@@ -102,7 +102,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
          .is_whole = residency.whole[unit]});
   }
   for (std::size_t s = 0; s < model.segments.size(); ++s) {
-    problem.segments.push_back(placed_segment(model, input, hardware, s));
+    problem.segments.push_back(placement_segment(model, input, hardware, s));
   }
   return problem;
 }
@@ -110,7 +110,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
 void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput& input,
                   const MemoryLimits& limits) {
   PlanInput all_here = input;
-  all_here.placement.assign(model.units.size(), StatePlace::kHost);
+  all_here.placement.assign(model.units.size(), StatePlacement::kHost);
   const MemoryPlan on_host = plan_memory(model, all_here);
   if (limits.device) {
     problem.device_bytes =
@@ -140,30 +140,30 @@ PlannedPlacement plan_placement(const Model& model, const PlacementProblem& prob
                                 Placement placement, std::optional<double> ratio) {
   PlannedPlacement plan;
   if (placement == Placement::kAuto && !ratio) {
-    PlacementChoice choice = choose_places(problem);
-    plan.places = std::move(choice.places);
+    PlacementChoice choice = choose_placements(problem);
+    plan.placements = std::move(choice.placements);
     plan.chosen = true;
   } else {
-    plan.places = forced_places(model, placement, ratio);
-    plan.places.resize(problem.units.size(), StatePlace::kHost);
+    plan.placements = forced_placements(model, placement, ratio);
+    plan.placements.resize(problem.units.size(), StatePlacement::kHost);
   }
-  plan.step_s = predict_step_s(problem, plan.places);
+  plan.step_s = predict_step_s(problem, plan.placements);
   plan.host_step_s =
-      predict_step_s(problem, std::vector<StatePlace>(problem.units.size(), StatePlace::kHost));
+      predict_step_s(problem, std::vector<StatePlacement>(problem.units.size(), StatePlacement::kHost));
   double all = 0;
   double there = 0;
   for (std::size_t unit = 0; unit < problem.units.size(); ++unit) {
     all += problem.units[unit].optimizer;
-    there += plan.places[unit] == StatePlace::kDevice ? problem.units[unit].optimizer : 0;
+    there += plan.placements[unit] == StatePlacement::kDevice ? problem.units[unit].optimizer : 0;
   }
   plan.host_ratio = all > 0 ? 1 - there / all : 1;
   return plan;
 }
 
 std::string PlannedPlacement::text(const Model& model) const {
-  std::string text = places_text(model, places);
+  std::string text = placements_text(model, placements);
   const bool all_host =
-      std::ranges::all_of(places, [](StatePlace place) { return place == StatePlace::kHost; });
+      std::ranges::all_of(placements, [](StatePlacement placement) { return placement == StatePlacement::kHost; });
   text += fmt::format("; a step of {:.1f} ms predicted", 1e3 * step_s);
   if (!all_host) {
     text += fmt::format(" ({:.1f} ms with all on the host), {:.0f} % of the state in host memory",

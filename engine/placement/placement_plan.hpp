@@ -52,7 +52,7 @@ void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput
 
 /// What became of --placement, --offload_ratio and the config.
 struct PlannedPlacement {
-  std::vector<StatePlace> places;  // [unit]
+  std::vector<StatePlacement> placements;  // [unit]
   // share of the optimizer's bytes that stays on the host, streamed ones included
   double host_ratio = 1;
   double step_s = 0;       // predicted
@@ -64,7 +64,7 @@ struct PlannedPlacement {
   [[nodiscard]] std::string text(const Model& model) const;
 };
 
-/// By the user's words where there are any (forced_places), else by the solver.
+/// By the user's words where there are any (forced_placements), else by the solver.
 [[nodiscard]] PlannedPlacement plan_placement(const Model& model, const PlacementProblem& problem,
                                               Placement placement, std::optional<double> ratio);
 

@@ -30,7 +30,7 @@ std::vector<std::size_t> movable_in_order(const PlacementProblem& problem) {
     }
     seen[unit] = true;
   };
-  for (const PlacedSegment& segment : problem.segments) {
+  for (const PlacementSegment& segment : problem.segments) {
     std::ranges::for_each(segment.units, take);
   }
   for (std::size_t unit = 0; unit < problem.units.size(); ++unit) {
@@ -45,8 +45,8 @@ class Solver {
       : p_(problem), order_(movable_in_order(problem)), windowless_(windowless()) {}
 
   PlacementChoice run() {
-    const std::vector<StatePlace> host(p_.units.size(), StatePlace::kHost);
-    PlacementChoice choice{.places = host, .host_step_s = predict_step_s(p_, host)};
+    const std::vector<StatePlacement> host(p_.units.size(), StatePlacement::kHost);
+    PlacementChoice choice{.placements = host, .host_step_s = predict_step_s(p_, host)};
     choice.step_s = choice.host_step_s;
     if (order_.size() <= kFewUnits) {
       look_at_all(host);
@@ -55,11 +55,11 @@ class Solver {
       improve();
     }
     if (!best_.empty()) {  // and with the first units where they belong
-      Places places = best_;
+      Placements placements = best_;
       for (std::size_t i = 0; i < windowless_; ++i) {
-        places[order_[i]] = StatePlace::kDevice;
+        placements[order_[i]] = StatePlacement::kDevice;
       }
-      look(std::move(places));
+      look(std::move(placements));
       look(windowless_, 0, StreamOrder::kSpread);
     }
     choose(choice);
@@ -73,17 +73,17 @@ class Solver {
     double device_bytes;
     double streamed_bytes;
   };
-  using Places = std::vector<StatePlace>;
+  using Placements = std::vector<StatePlacement>;
 
   /// How many of the first units have no window and fit onto the device together.
   [[nodiscard]] std::size_t windowless() const {
     std::size_t count = 0;
-    Places places(p_.units.size(), StatePlace::kHost);
+    Placements placements(p_.units.size(), StatePlacement::kHost);
     for (std::size_t s = 0; s < std::min(kWindowless, p_.segments.size()); ++s) {
       for (const std::size_t unit : p_.segments[s].units) {
         if (count < order_.size() && order_[count] == unit) {
-          places[unit] = StatePlace::kDevice;
-          if (p_.device_bytes_of(places) > p_.device_bytes) {
+          placements[unit] = StatePlacement::kDevice;
+          if (p_.device_bytes_of(placements) > p_.device_bytes) {
             return count;
           }
           ++count;
@@ -93,46 +93,46 @@ class Solver {
     return count;
   }
 
-  /// Seconds of these places; what does not fit takes for ever.
-  double look(Places places) {
-    if (const auto known = seen_.find(places); known != seen_.end()) {
+  /// Seconds of these placements; what does not fit takes for ever.
+  double look(Placements placements) {
+    if (const auto known = seen_.find(placements); known != seen_.end()) {
       return known->second.step_s;
     }
-    if (!p_.fits(places)) {
+    if (!p_.fits(placements)) {
       return kForEver;
     }
     double streamed = 0;
-    for (std::size_t unit = 0; unit < places.size(); ++unit) {
-      streamed += places[unit] == StatePlace::kStreamed ? p_.units[unit].state_in : 0;
+    for (std::size_t unit = 0; unit < placements.size(); ++unit) {
+      streamed += placements[unit] == StatePlacement::kStreamed ? p_.units[unit].state_in : 0;
     }
-    const double step_s = predict_step_s(p_, places);
+    const double step_s = predict_step_s(p_, placements);
     if (step_s < best_s_) {
       best_s_ = step_s;
-      best_ = places;
+      best_ = placements;
     }
-    const double device = p_.device_bytes_of(places);
-    seen_.emplace(std::move(places), Seen{step_s, device, streamed});
+    const double device = p_.device_bytes_of(placements);
+    seen_.emplace(std::move(placements), Seen{step_s, device, streamed});
     return step_s;
   }
 
   /// Every placement there is.
-  void look_at_all(Places places) {
+  void look_at_all(Placements placements) {
     for (;;) {
-      look(places);
+      look(placements);
       std::size_t i = 0;
-      while (i < order_.size() && places[order_[i]] == StatePlace::kStreamed) {
-        places[order_[i++]] = StatePlace::kHost;
+      while (i < order_.size() && placements[order_[i]] == StatePlacement::kStreamed) {
+        placements[order_[i++]] = StatePlacement::kHost;
       }
       if (i == order_.size()) {
         return;
       }
-      StatePlace& next = places[order_[i]];
-      next = next == StatePlace::kHost ? StatePlace::kDevice : StatePlace::kStreamed;
+      StatePlacement& next = placements[order_[i]];
+      next = next == StatePlacement::kHost ? StatePlacement::kDevice : StatePlacement::kStreamed;
     }
   }
 
   double look(std::size_t d, std::size_t s, StreamOrder order) {
-    return look(places_by_number(p_, d, s, order));
+    return look(placements_by_count(p_, d, s, order));
   }
 
   /// Numbers of units on a grid, then nearer and nearer to the best ones.
@@ -179,39 +179,39 @@ class Solver {
     const std::size_t of_a_round = units * (units + 4) / 2;
     const std::size_t count =
         std::clamp<std::size_t>(kFromStarts / std::max<std::size_t>(1, of_a_round), 1, kMostStarts);
-    std::vector<std::pair<double, Places>> starts;
-    for (const auto& [places, seen] : seen_) {
-      starts.emplace_back(seen.step_s, places);
+    std::vector<std::pair<double, Placements>> starts;
+    for (const auto& [placements, seen] : seen_) {
+      starts.emplace_back(seen.step_s, placements);
     }
     std::ranges::sort(starts);
     starts.resize(std::min(starts.size(), count));
-    for (const auto& [step_s, places] : starts) {
-      improve(places, step_s);
+    for (const auto& [step_s, placements] : starts) {
+      improve(placements, step_s);
     }
   }
 
-  /// Another place for one unit, or two units' places exchanged, as long as that helps.
-  void improve(Places best, double best_s) {
-    const auto try_places = [&](Places places) {
-      if (const double step_s = look(places); step_s < best_s) {
+  /// Another placement for one unit, or two units' placements exchanged, as long as that helps.
+  void improve(Placements best, double best_s) {
+    const auto try_placements = [&](Placements placements) {
+      if (const double step_s = look(placements); step_s < best_s) {
         best_s = step_s;
-        best = std::move(places);
+        best = std::move(placements);
       }
     };
     for (int round = 0; round < kMostRounds && order_.size() <= kMostMoved; ++round) {
       const double before = best_s;
       for (std::size_t i = 0; i < order_.size(); ++i) {
-        for (const StatePlace place :
-             {StatePlace::kHost, StatePlace::kDevice, StatePlace::kStreamed}) {
-          Places places = best;
-          places[order_[i]] = place;
-          try_places(std::move(places));
+        for (const StatePlacement placement :
+             {StatePlacement::kHost, StatePlacement::kDevice, StatePlacement::kStreamed}) {
+          Placements placements = best;
+          placements[order_[i]] = placement;
+          try_placements(std::move(placements));
         }
         for (std::size_t j = 0; j < i; ++j) {
           if (best[order_[i]] != best[order_[j]]) {
-            Places places = best;
-            std::swap(places[order_[i]], places[order_[j]]);
-            try_places(std::move(places));
+            Placements placements = best;
+            std::swap(placements[order_[i]], placements[order_[j]]);
+            try_placements(std::move(placements));
           }
         }
       }
@@ -222,8 +222,8 @@ class Solver {
   }
 
   void choose(PlacementChoice& choice) const {
-    const std::pair<const Places, Seen>* chosen = nullptr;
-    const auto rank = [this](const std::pair<const Places, Seen>& one) {
+    const std::pair<const Placements, Seen>* chosen = nullptr;
+    const auto rank = [this](const std::pair<const Placements, Seen>& one) {
       return std::tuple(!keeps_windowless(one.first), one.second.device_bytes,
                         one.second.streamed_bytes, one.second.step_s);
     };
@@ -235,31 +235,31 @@ class Solver {
     }
     choice.fits = chosen != nullptr;
     if (chosen != nullptr) {
-      choice.places = chosen->first;
+      choice.placements = chosen->first;
       choice.step_s = chosen->second.step_s;
       choice.device_bytes = chosen->second.device_bytes;
     }
   }
 
-  [[nodiscard]] bool keeps_windowless(const Places& places) const {
+  [[nodiscard]] bool keeps_windowless(const Placements& placements) const {
     return std::all_of(order_.begin(), order_.begin() + static_cast<long>(windowless_),
-                       [&](std::size_t unit) { return places[unit] == StatePlace::kDevice; });
+                       [&](std::size_t unit) { return placements[unit] == StatePlacement::kDevice; });
   }
 
   const PlacementProblem& p_;
   std::vector<std::size_t> order_;
   std::size_t windowless_ = 0;
-  std::map<Places, Seen> seen_;
-  Places best_;
+  std::map<Placements, Seen> seen_;
+  Placements best_;
   double best_s_ = kForEver;
 };
 
 }  // namespace
 
-std::vector<StatePlace> places_by_number(const PlacementProblem& problem, std::size_t device,
+std::vector<StatePlacement> placements_by_count(const PlacementProblem& problem, std::size_t device,
                                          std::size_t streamed, StreamOrder order) {
   const std::vector<std::size_t> movable = movable_in_order(problem);
-  std::vector<StatePlace> places(problem.units.size(), StatePlace::kHost);
+  std::vector<StatePlacement> placements(problem.units.size(), StatePlacement::kHost);
   // What streaming takes is set aside first.
   double room = problem.device_bytes - (streamed > 0 ? problem.device_stage_bytes : 0);
   std::vector<std::size_t> others;
@@ -267,7 +267,7 @@ std::vector<StatePlace> places_by_number(const PlacementProblem& problem, std::s
     const std::size_t unit = movable[i];
     if (i < device && problem.units[unit].on_device <= room) {
       room -= problem.units[unit].on_device;
-      places[unit] = StatePlace::kDevice;
+      placements[unit] = StatePlacement::kDevice;
     } else {
       others.push_back(unit);
     }
@@ -279,12 +279,12 @@ std::vector<StatePlace> places_by_number(const PlacementProblem& problem, std::s
                              ? i >= others.size() - count
                              : (i + 1) * count / others.size() > i * count / others.size();
     if (streams) {
-      places[others[i]] = StatePlace::kStreamed;
+      placements[others[i]] = StatePlacement::kStreamed;
     }
   }
-  return places;
+  return placements;
 }
 
-PlacementChoice choose_places(const PlacementProblem& problem) { return Solver(problem).run(); }
+PlacementChoice choose_placements(const PlacementProblem& problem) { return Solver(problem).run(); }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// engine/placement/placement_solver.hpp — the places with which a step is shortest, by the model of
+// engine/placement/placement_solver.hpp — the placements with which a step is shortest, by the model of
 // placement_model.hpp.
 //
 // Of few units it looks at every placement. Of more it looks at numbers: d of them on the device,
@@ -18,7 +18,7 @@
 namespace tandem {
 
 struct PlacementChoice {
-  std::vector<StatePlace> places;  // [unit]
+  std::vector<StatePlacement> placements;  // [unit]
   double step_s = 0;               // predicted
   double host_step_s = 0;          // with all state on the host
   double device_bytes = 0;
@@ -31,10 +31,10 @@ enum class StreamOrder : std::uint8_t { kSpread, kFirst, kLast };
 
 /// `device` of the movable units, in forward order, on the device as far as there is room, and
 /// `streamed` of the others.
-[[nodiscard]] std::vector<StatePlace> places_by_number(const PlacementProblem& problem,
+[[nodiscard]] std::vector<StatePlacement> placements_by_count(const PlacementProblem& problem,
                                                        std::size_t device, std::size_t streamed,
                                                        StreamOrder order);
 
-[[nodiscard]] PlacementChoice choose_places(const PlacementProblem& problem);
+[[nodiscard]] PlacementChoice choose_placements(const PlacementProblem& problem);
 
 }  // namespace tandem

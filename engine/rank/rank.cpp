@@ -16,13 +16,13 @@ namespace tandem {
 
 namespace {
 
-std::vector<StatePlace> places_of(const Model& model, const RankOptions& options) {
-  require_possible_places(options.device, options.placement, options.places);
+std::vector<StatePlacement> placements_of(const Model& model, const RankOptions& options) {
+  require_possible_placements(options.device, options.placement, options.placements);
   if (options.device == DeviceKind::kCpu) {
     return {};
   }
-  return options.places.empty() ? forced_places(model, options.placement, options.offload_ratio)
-                                : options.places;
+  return options.placements.empty() ? forced_placements(model, options.placement, options.offload_ratio)
+                                : options.placements;
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .state_layout = options.state_layout,
       .placement = options.placement,
       .offload_ratio = offload_ratio_of(config, options),
-      .places = options.places,
+      .placements = options.placements,
       .recomputes = options.activation_checkpointing};
   rank.compute_threads = cores.compute_threads;
   rank.optimizer_threads = cores.optimizer_threads;
@@ -82,7 +82,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
        .update = options_.update,
        .layout = options_.state_layout,
        .shadows = options_.shadows,
-       .places = places_of(model_, options_),
+       .placements = placements_of(model_, options_),
        .device_bytes = accelerator_ ? accelerator_->device().memory_bytes() : std::size_t{0}},
       residency_, classes_);
   connect(communicator);
@@ -120,8 +120,8 @@ std::byte* Rank::allocate_shared(std::size_t bytes, std::size_t& counted) {
   return backend_->allocate(bytes);
 }
 
-std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlace place) {
-  return on_gpu() && place == StatePlace::kStreamed ? allocate_shared(bytes, counted)
+std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlacement placement) {
+  return on_gpu() && placement == StatePlacement::kStreamed ? allocate_shared(bytes, counted)
                                                     : allocate(bytes, counted);
 }
 
@@ -232,7 +232,7 @@ void Rank::make_actors() {
         {.name = "update " + model_.units[unit].name,
          .state = {.buffers = buffers, .shadow = memory.shadow, .ranges = update_ranges(unit)},
          .shard = shards_.back()->address(),
-         .runner = runner_of(place_of(unit))});
+         .runner = runner_of(placement_of(unit))});
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
       CpuOptimizer::Options{.pool = &optimizer_pool_, .units = std::move(optimized)});

@@ -59,7 +59,7 @@ struct RankOptions {
   ShadowBudget shadows;  // for updates ahead of the verdict
   Placement placement = Placement::kAuto;
   std::optional<double> offload_ratio;
-  std::vector<StatePlace> places;  // [unit]; empty: by the two above
+  std::vector<StatePlacement> placements;  // [unit]; empty: by the two above
   int compute_threads = 1;
   int optimizer_threads = 1;
   int link_threads = 1;
@@ -115,8 +115,8 @@ class Rank {
     return *buckets_[unit];
   }
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
-  [[nodiscard]] StatePlace place_of(std::size_t unit) const noexcept {
-    return sizes_.units[unit].place;
+  [[nodiscard]] StatePlacement placement_of(std::size_t unit) const noexcept {
+    return sizes_.units[unit].placement;
   }
   [[nodiscard]] const RankSizes& sizes() const noexcept { return sizes_; }
   /// Whether the unit can be updated ahead of the verdict, and how many can.
@@ -205,7 +205,7 @@ class Rank {
   /// Memory that the peers' collectives read in place; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
   /// State in host memory; what is streamed lies where a GPU's copies are fast.
-  std::byte* allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlace place);
+  std::byte* allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlacement placement);
   void allocate_weights(std::size_t unit);
   void allocate_units();
   void allocate_shadows();
@@ -224,11 +224,11 @@ class Rank {
   std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose);
   std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, Name name,
                              std::size_t bytes);
-  /// Of master and moments, on the side that the unit's place says.
+  /// Of master and moments, on the side that the unit's placement says.
   std::byte* allocate_state(std::size_t unit);
   std::byte* allocate_accumulator(std::size_t unit);
-  /// Who updates units of that place; null: the pool.
-  [[nodiscard]] UpdateRunner* runner_of(StatePlace place);
+  /// Who updates units of that placement; null: the pool.
+  [[nodiscard]] UpdateRunner* runner_of(StatePlacement placement);
   void make_actors();
   [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
 

@@ -67,7 +67,7 @@ void Rank::connect(Communicator& communicator) {
     whole_buffer_ = floats(largest * residency_.world);
   }
   if (std::ranges::any_of(sizes_.units,
-                          [](const UnitSizes& unit) { return unit.place != StatePlace::kHost; })) {
+                          [](const UnitSizes& unit) { return unit.placement != StatePlacement::kHost; })) {
     accelerator_->reduce_there();
     copies_.emplace(accelerator_->device(),
                     on_gpu() ? std::span(accelerator_->pinned(DeviceCopies::kStageBytes),
@@ -188,11 +188,11 @@ std::byte* Rank::slots_on_device(const SlotPools& pools, std::size_t pool, Name 
                             fmt::format("{}, each as large as unit \"{}\"", name.c_str(), largest));
 }
 
-UpdateRunner* Rank::runner_of(StatePlace place) {
-  if (place == StatePlace::kHost) {
+UpdateRunner* Rank::runner_of(StatePlacement placement) {
+  if (placement == StatePlacement::kHost) {
     return nullptr;
   }
-  const bool streams = place == StatePlace::kStreamed;
+  const bool streams = placement == StatePlacement::kStreamed;
   std::unique_ptr<DeviceUpdates>& runner = streams ? streamed_updates_ : resident_updates_;
   if (runner != nullptr) {
     return runner.get();
@@ -213,8 +213,8 @@ UpdateRunner* Rank::runner_of(StatePlace place) {
 
 std::byte* Rank::allocate_state(std::size_t unit) {
   const std::size_t bytes = sizes_.units[unit].state.total();
-  if (place_of(unit) != StatePlace::kDevice) {
-    return allocate_streamed(bytes, resident_bytes_.optimizer, place_of(unit));
+  if (placement_of(unit) != StatePlacement::kDevice) {
+    return allocate_streamed(bytes, resident_bytes_.optimizer, placement_of(unit));
   }
   return allocate_on_device(
       bytes, fmt::format("the optimizer state of unit \"{}\"", model_.units[unit].name));

@@ -28,7 +28,7 @@ void Rank::allocate_weights(std::size_t unit) {
   const std::size_t size = bytes_of(options_.type);
   Memory& memory = memory_[unit];
   const std::size_t block_bytes = layout.padded_elements * size;
-  const bool updated_there = place_of(unit) != StatePlace::kHost;  // on the device
+  const bool updated_there = placement_of(unit) != StatePlacement::kHost;  // on the device
   if (residency_.whole[unit] && accelerator_) {
     memory.block = allocate_on_device(
         block_bytes, fmt::format("the whole weights of unit \"{}\"", model_.units[unit].name));
@@ -74,17 +74,17 @@ void Rank::allocate_shadows() {
   for (const std::size_t unit : sizes_.shadows) {
     const StateSizes& sizes = sizes_.units[unit].state;
     const std::size_t elements = layouts_[unit].block.shard_elements;
-    const StatePlace place = place_of(unit);
+    const StatePlacement placement = placement_of(unit);
     const std::string purpose =
         fmt::format("the second copy of unit \"{}\"", model_.units[unit].name);
     // Each array on the side of the one that it stands in for.
     const auto take = [&](std::size_t bytes, bool on_device) {
       return bytes == 0  ? nullptr
              : on_device ? allocate_on_device(bytes, purpose)
-                         : allocate_streamed(bytes, resident_bytes_.shadows, place);
+                         : allocate_streamed(bytes, resident_bytes_.shadows, placement);
     };
-    const bool state_there = place == StatePlace::kDevice;
-    const bool weight_there = place != StatePlace::kHost;
+    const bool state_there = placement == StatePlacement::kDevice;
+    const bool weight_there = placement != StatePlacement::kHost;
     UpdateShadow& shadow = memory_[unit].shadow;
     shadow.master = options_.type == DType::kF32 ? take(elements * sizeof(float), weight_there)
                                                : take(sizes.master, state_there);

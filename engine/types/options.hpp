@@ -11,7 +11,7 @@
 
 #include "actors/kernels/state_layout.hpp"
 #include "engine/types/sim_spec.hpp"
-#include "engine/types/state_place.hpp"
+#include "engine/types/state_placement.hpp"
 
 namespace tandem {
 
@@ -72,7 +72,7 @@ struct EngineOptions {
   // Share of the optimizer's bytes on the host; absent: the config's.
   std::optional<double> offload_ratio;
   // [unit], chosen already (plan_placement); empty: by the two above.
-  std::vector<StatePlace> places;
+  std::vector<StatePlacement> placements;
   bool activation_checkpointing = false;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores

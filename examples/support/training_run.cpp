@@ -127,7 +127,7 @@ PlacementHardware hardware_of(const Config& config, const PlanInput& input,
 std::string place_run(const Model& model, const Config& config, const MemoryLimits& limits,
                       PlanInput& input, EngineOptions& options, Communicator& ranks) {
   if (options.device == DeviceKind::kCpu) {
-    input.placement.assign(model.units.size(), StatePlace::kHost);
+    input.placement.assign(model.units.size(), StatePlacement::kHost);
     return "placement all on the host: the CPU computes";
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
@@ -140,11 +140,11 @@ std::string place_run(const Model& model, const Config& config, const MemoryLimi
   // room.
   const bool offloads = config.zero.offload_optimizer.device != "none";
   const bool keeps = options.placement == Placement::kAuto && !ratio && !offloads &&
-                     problem.fits(forced_places(model, Placement::kGpu, std::nullopt));
+                     problem.fits(forced_placements(model, Placement::kGpu, std::nullopt));
   const PlannedPlacement planned =
       plan_placement(model, problem, keeps ? Placement::kGpu : options.placement, ratio);
-  options.places = planned.places;
-  input.placement = planned.places;
+  options.placements = planned.placements;
+  input.placement = planned.placements;
   input.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
   return "placement " + planned.text(model);
 }

@@ -62,7 +62,7 @@ struct Setting {
   DeviceKind device = DeviceKind::kCpu;
   OpenGpu open_gpu;
   Placement placement = Placement::kAuto;
-  std::vector<StatePlace> places = {};
+  std::vector<StatePlacement> placements = {};
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
 };
@@ -90,7 +90,7 @@ inline InitializeArgs arguments(const Setting& setting,
   args.options.open_gpu = setting.open_gpu;
   args.options.sim = setting.sim;
   args.options.placement = setting.placement;
-  args.options.places = setting.places;
+  args.options.placements = setting.placements;
   args.options.overlap = setting.overlap;
   args.options.speculate = setting.speculate;
   args.options.forced_misses = setting.forced_misses;

@@ -176,8 +176,8 @@ std::string place(const Model& model, const Flags& f, const Config& config,
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
   const PlannedPlacement planned = plan_placement(model, problem, options.placement, ratio);
-  if (!planned.chosen || problem.fits(planned.places)) {
-    input.placement = planned.places;
+  if (!planned.chosen || problem.fits(planned.placements)) {
+    input.placement = planned.placements;
     return planned.text(model);
   }
   return "none that fits";
@@ -213,7 +213,7 @@ int run_plan(int argc, char** argv) {
       .offload_ratio = flags.offload_ratio,
       .activation_checkpointing = flags.activation_checkpointing,
       .gather_slots = flags.gather_slots};
-  require_possible_places(options.device, options.placement, {});
+  require_possible_placements(options.device, options.placement, {});
   PlanInput input = PlanInput::of(config, options, ranks_per_host);
   input.length = std::min(flags.max_length, shape.max_position_embeddings);
   input.accelerator = accelerator;

@@ -1,7 +1,7 @@
-// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: in place, speculative of the
+// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: in place, ahead of the
 // verdict, and what undoes that.
 //
-// An update made speculative of the verdict (gradient finite? norm within the clipping limit?) must leave
+// An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
 // what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
 // size, and a commit swaps the two. What is sent out, the weight, has one place and is written
 // there; where it is the master (fp32) or half of it (split masters), the old one is kept in the
@@ -23,7 +23,7 @@
 
 namespace tandem {
 
-/// Memory for an update speculative of the verdict: as many elements per array as the unit has. Nulls:
+/// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls:
 /// there is none.
 struct UpdateShadow {
   void* master = nullptr;  // the next master; where the weight is the master, the one before
@@ -160,7 +160,7 @@ void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end);
 
-/// the speculative pass went over all elements, and counts: its results are the unit's state from now on.
+/// The speculative pass went over all elements, and counts: its results are the unit's state from now on.
 void commit_speculative(UpdatedUnit& unit) noexcept;
 
 }  // namespace tandem

@@ -11,9 +11,9 @@
 namespace tandem {
 namespace {
 
-std::string chosen(const std::vector<RankPlace>& places) {
+std::string chosen(const std::vector<RankPlace>& placements) {
   try {
-    return std::string(name_of(choose_backend(places)));
+    return std::string(name_of(choose_backend(placements)));
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUserInput);
     return error.what();

@@ -159,13 +159,13 @@ TEST(MemoryPlan, CountsWhatARankWithAnAcceleratorAllocates) {
           setting.device = DeviceKind::kSim;
           const auto arguments = [&](std::shared_ptr<Communicator> ranks) {
             InitializeArgs args = toy::arguments(setting, std::move(ranks));
-            args.options.places = forced_places(toy::model(), placement, std::nullopt);
+            args.options.placements = forced_placements(toy::model(), placement, std::nullopt);
             return args;
           };
           PlanInput input =
               PlanInput::of(toy::config_of(setting, world), arguments(nullptr).options, world);
           input.accelerator = true;
-          input.placement = forced_places(toy::model(), placement, std::nullopt);
+          input.placement = forced_placements(toy::model(), placement, std::nullopt);
           const MemoryPlan plan = plan_memory(toy::model(), input);
           const auto held = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
             return Engine(arguments(std::move(ranks))).resident_bytes();
@@ -203,7 +203,7 @@ TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
   EXPECT_EQ(on_host.of(MemoryPurpose::kMaster, MemoryKind::kHost), 4 * (2 << 20));
   EXPECT_EQ(on_host.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 * (2 << 20));
   EXPECT_GT(on_host.of(MemoryPurpose::kActivations, MemoryKind::kDevice), 0);
-  input.placement = {StatePlace::kDevice};
+  input.placement = {StatePlacement::kDevice};
   const MemoryPlan placed = plan_memory(model, input);
   EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 << 20);
   EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);

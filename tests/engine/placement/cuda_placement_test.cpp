@@ -10,7 +10,7 @@
 #include "engine/device/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_run.hpp"
-#include "tests/support/toy_places.hpp"
+#include "tests/support/toy_placements.hpp"
 
 namespace tandem {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using testing::kPaces;
 using testing::Pace;
 using toy::arguments;
-using toy::kAllPlaces;
+using toy::kAllPlacements;
 using toy::kDevice;
 using toy::kHost;
 using toy::kStreamed;
@@ -29,14 +29,14 @@ using toy::Setting;
 using toy::train_on_ranks;
 using toy::TrainingRun;
 
-class CudaPlaces : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class CudaPlacements : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
-TEST_P(CudaPlaces, ChangeNoBit) {
+TEST_P(CudaPlacements, ChangeNoBit) {
   const auto& [type, world_size] = GetParam();
   Setting setting{.overlap = Overlap::kOff, .accumulation = type == "fp16" ? 2 : 1, .type = type};
   const TrainingRun expected = train_on_ranks(setting, world_size, 4);
   int turn = 0;
-  toy::in_every_place(
+  toy::in_every_placement(
       setting, {Overlap::kOff, Overlap::kOffload, Overlap::kFull},
       [&](const Setting& there, const std::string& what) {
         const Pace& pace = kPaces[++turn % std::size(kPaces)];
@@ -47,12 +47,12 @@ TEST_P(CudaPlaces, ChangeNoBit) {
       });
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, CudaPlaces,
+INSTANTIATE_TEST_SUITE_P(Matrix, CudaPlacements,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
                                             ::testing::Values(1, 2)),
                          toy::type_and_ranks);
 
-TEST(CudaPlaces, ChangeNoBitInAnyLayout) {
+TEST(CudaPlacements, ChangeNoBitInAnyLayout) {
   for (const StateLayout layout : {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
     for (const std::string type : {"fp32", "bf16"}) {
       Setting setting{.type = type, .state_layout = layout};
@@ -60,13 +60,13 @@ TEST(CudaPlaces, ChangeNoBitInAnyLayout) {
         continue;  // there is nothing to split
       }
       const TrainingRun expected = toy::train(setting, 4);
-      for (const auto& places : kAllPlaces) {
+      for (const auto& placements : kAllPlacements) {
         for (const Pace& pace : kPaces) {
-          setting.places = places;
+          setting.placements = placements;
           setting.stage = layout == StateLayout::kSplit ? 3 : 2;
           const FakeRun fake(pace);
           EXPECT_EQ(toy::train(FakeRun::on_gpu(setting, pace), 4), expected)
-              << name_of(layout) << " " << type << " places " << &places - kAllPlaces << ", "
+              << name_of(layout) << " " << type << " places " << &placements - kAllPlacements << ", "
               << pace.name;
           fake.expect_orderly();
         }
@@ -76,7 +76,7 @@ TEST(CudaPlaces, ChangeNoBitInAnyLayout) {
 }
 
 /// By the flag as by unit.
-TEST(CudaPlaces, AreThoseOfThePlacementFlag) {
+TEST(CudaPlacements, AreThoseOfThePlacementFlag) {
   Setting setting{.type = "bf16"};
   const TrainingRun expected = toy::train(setting, 3);
   for (const Placement placement : {Placement::kGpu, Placement::kStream, Placement::kCpu}) {
@@ -87,11 +87,11 @@ TEST(CudaPlaces, AreThoseOfThePlacementFlag) {
 }
 
 /// Updated ahead on the device, and begun again there when the verdict differs.
-TEST(CudaPlaces, AreSpeculatedOn) {
-  for (const auto& places : kAllPlaces) {
+TEST(CudaPlacements, AreSpeculatedOn) {
+  for (const auto& placements : kAllPlacements) {
     for (const double clip : {0.0, 0.01}) {
       const FakeRun fake(kPaces[0]);
-      Setting setting{.type = "bf16", .clip = clip, .places = places};
+      Setting setting{.type = "bf16", .clip = clip, .placements = placements};
       Engine engine(arguments(FakeRun::on_gpu(setting, kPaces[0])));
       for (int step = 0; step < 4; ++step) {
         const Batch batch = toy::batch(step);
@@ -103,11 +103,11 @@ TEST(CudaPlaces, AreSpeculatedOn) {
   }
 }
 
-TEST(CudaPlaces, AStepTakesNothingThatMayWaitForTheDevice) {
-  for (const auto& places : kAllPlaces) {
+TEST(CudaPlacements, AStepTakesNothingThatMayWaitForTheDevice) {
+  for (const auto& placements : kAllPlacements) {
     for (const int stage : {0, 3}) {
       const Setting setting =
-          FakeRun::on_gpu({.stage = stage, .accumulation = 2, .places = places}, kPaces[0]);
+          FakeRun::on_gpu({.stage = stage, .accumulation = 2, .placements = placements}, kPaces[0]);
       const FakeRun fake(kPaces[0]);
       Engine engine(arguments(setting));
       const int before = fake.cuda.heavy_calls();
@@ -120,7 +120,7 @@ TEST(CudaPlaces, AStepTakesNothingThatMayWaitForTheDevice) {
   }
 }
 
-TEST(CudaPlaces, GradientsAndEvaluationAreThoseOfTheCpu) {
+TEST(CudaPlacements, GradientsAndEvaluationAreThoseOfTheCpu) {
   struct Seen {
     std::vector<float> losses;
     std::vector<std::vector<float>> gradients;
@@ -149,18 +149,18 @@ TEST(CudaPlaces, GradientsAndEvaluationAreThoseOfTheCpu) {
     for (const int accumulation : {1, 2}) {
       Setting setting{.accumulation = accumulation, .type = type};
       const Seen expected = look(setting);
-      for (const auto& places : kAllPlaces) {
-        setting.places = places;
+      for (const auto& placements : kAllPlacements) {
+        setting.placements = placements;
         const FakeRun fake(kPaces[1]);
         EXPECT_TRUE(look(FakeRun::on_gpu(setting, kPaces[1])) == expected)
-            << type << " accumulation " << accumulation << " places " << &places - kAllPlaces;
+            << type << " accumulation " << accumulation << " places " << &placements - kAllPlacements;
         fake.expect_orderly();
       }
     }
   }
 }
 
-TEST(CudaPlaces, AreRefusedWhereTheyDoNotFit) {
+TEST(CudaPlacements, AreRefusedWhereTheyDoNotFit) {
   FakeRun fake(kPaces[0]);
   fake.cuda.memory_bytes = 60'000;
   Setting setting = FakeRun::on_gpu({.stage = 3}, kPaces[0]);
@@ -177,7 +177,7 @@ TEST(CudaPlaces, AreRefusedWhereTheyDoNotFit) {
 
 // ---- on a real GPU: the host's updates and the device's have the same gradients, hence the same
 // bits ----
-TEST(CudaPlaces, RealUpdatesHaveTheBitsOfTheHosts) {
+TEST(CudaPlacements, RealUpdatesHaveTheBitsOfTheHosts) {
   if (const std::string why = why_no_cuda(DeviceFacts::of_machine()); !why.empty()) {
     GTEST_SKIP() << "needs --device cuda: " << why;
   }
@@ -187,13 +187,13 @@ TEST(CudaPlaces, RealUpdatesHaveTheBitsOfTheHosts) {
       Setting setting{.accumulation = accumulation, .type = "bf16", .state_layout = layout};
       setting.device = DeviceKind::kCuda;
       const TrainingRun expected = toy::train(setting);
-      for (const auto& places : kAllPlaces) {
+      for (const auto& placements : kAllPlacements) {
         for (const int stage : {0, 3}) {
-          setting.places = places;
+          setting.placements = placements;
           setting.stage = stage;
           EXPECT_EQ(toy::train(setting), expected)
               << name_of(layout) << " accumulation " << accumulation << " places "
-              << &places - kAllPlaces << " stage " << stage;
+              << &placements - kAllPlacements << " stage " << stage;
         }
       }
     }

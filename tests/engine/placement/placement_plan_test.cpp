@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/toy_places.hpp"
+#include "tests/support/toy_placements.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
@@ -31,8 +31,8 @@ PlacementProblem problem_of(const Setting& setting, int world = 1) {
 }
 
 /// Of a device whose memory no shadow may have.
-std::size_t held_on_device(Setting setting, int world, const std::vector<StatePlace>& places) {
-  setting.places = places;
+std::size_t held_on_device(Setting setting, int world, const std::vector<StatePlacement>& placements) {
+  setting.placements = placements;
   setting.overlap = Overlap::kOffload;
   return on_ranks(world,
                   [&](std::shared_ptr<Communicator> ranks) {
@@ -54,15 +54,15 @@ TEST(PlacementPlan, CountsTheDeviceMemoryThatARankAllocates) {
           SCOPED_TRACE(fmt::format("{} ranks {} stage {} {}", world, type, stage, name_of(layout)));
           const PlacementProblem problem = problem_of(setting, world);
           const double base = setting.sim.memory_bytes - problem.device_bytes;
-          const std::vector<StatePlace> host(5, kHost);
+          const std::vector<StatePlacement> host(5, kHost);
           const double more = world == 1 ? 0 : base - held_on_device(setting, world, host);
           EXPECT_EQ(more > 0, world > 1) << "their gradients come from the host";
-          for (const std::vector<StatePlace>& places :
-               {std::vector<StatePlace>(5, kDevice),
+          for (const std::vector<StatePlacement>& placements :
+               {std::vector<StatePlacement>(5, kDevice),
                 {kStreamed, kStreamed, kStreamed, kStreamed, kStreamed}}) {
-            const bool streams = places[0] == kStreamed;
-            EXPECT_EQ(held_on_device(setting, world, places),
-                      base + problem.device_bytes_of(places) - (streams ? more : 0));
+            const bool streams = placements[0] == kStreamed;
+            EXPECT_EQ(held_on_device(setting, world, placements),
+                      base + problem.device_bytes_of(placements) - (streams ? more : 0));
           }
         }
       }
@@ -71,7 +71,7 @@ TEST(PlacementPlan, CountsTheDeviceMemoryThatARankAllocates) {
 }
 
 TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
-  Setting setting{.type = "bf16", .device = DeviceKind::kSim, .places = std::vector(5, kDevice)};
+  Setting setting{.type = "bf16", .device = DeviceKind::kSim, .placements = std::vector(5, kDevice)};
   const auto shadows_with = [&](double memory_bytes) {
     setting.sim.memory_bytes = memory_bytes;
     Engine engine(arguments(setting));
@@ -94,11 +94,11 @@ TEST(PlacementPlan, FollowsTheUser) {
   const auto planned = [&](Placement placement, std::optional<double> ratio) {
     return plan_placement(model, problem, placement, ratio);
   };
-  EXPECT_EQ(planned(Placement::kCpu, std::nullopt).places, std::vector(5, kHost));
+  EXPECT_EQ(planned(Placement::kCpu, std::nullopt).placements, std::vector(5, kHost));
   EXPECT_EQ(planned(Placement::kCpu, std::nullopt).host_ratio, 1);
-  EXPECT_EQ(planned(Placement::kGpu, std::nullopt).places, std::vector(5, kDevice));
+  EXPECT_EQ(planned(Placement::kGpu, std::nullopt).placements, std::vector(5, kDevice));
   EXPECT_EQ(planned(Placement::kGpu, std::nullopt).host_ratio, 0);
-  EXPECT_EQ(planned(Placement::kStream, std::nullopt).places, std::vector(5, kStreamed));
+  EXPECT_EQ(planned(Placement::kStream, std::nullopt).placements, std::vector(5, kStreamed));
   const PlannedPlacement half = planned(Placement::kAuto, 0.5);
   EXPECT_FALSE(half.chosen);
   EXPECT_GE(half.host_ratio, 0.5 - 1e-9);
@@ -107,7 +107,7 @@ TEST(PlacementPlan, FollowsTheUser) {
               AllOf(HasSubstr("on the device"), HasSubstr("on the host"), HasSubstr("predicted")));
   const PlannedPlacement chosen = planned(Placement::kAuto, std::nullopt);
   EXPECT_TRUE(chosen.chosen);
-  EXPECT_EQ(chosen.places[0], kDevice) << "the embedding has no window";
+  EXPECT_EQ(chosen.placements[0], kDevice) << "the embedding has no window";
   EXPECT_LE(chosen.step_s, 1.005 * chosen.host_step_s);
 }
 
@@ -120,7 +120,7 @@ TEST(PlacementPlan, KnowsTheStepsParts) {
   EXPECT_EQ(problem.micro_steps, 2);
   const UnitLayout block = UnitLayout::make(2 * 24 * 24 * 2 + 48, 1);
   const auto elements = static_cast<double>(block.shard_elements);
-  const PlacedUnit& unit = problem.units[1];
+  const PlacementUnit& unit = problem.units[1];
   EXPECT_EQ(unit.weights, 2 * elements);
   EXPECT_EQ(unit.accumulator, 4 * elements);  // two micro-steps are added in fp32
   EXPECT_EQ(unit.update, (24 + 4 + 2) * elements);

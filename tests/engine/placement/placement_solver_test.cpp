@@ -13,9 +13,9 @@
 namespace tandem {
 namespace {
 
-constexpr StatePlace kHost = StatePlace::kHost;
-constexpr StatePlace kDevice = StatePlace::kDevice;
-constexpr StatePlace kStreamed = StatePlace::kStreamed;
+constexpr StatePlacement kHost = StatePlacement::kHost;
+constexpr StatePlacement kDevice = StatePlacement::kDevice;
+constexpr StatePlacement kStreamed = StatePlacement::kStreamed;
 
 /// Equal layers: seconds of compute, of all updates on the pool, and of all gradients (and weights)
 /// on a link.
@@ -70,7 +70,7 @@ TEST(PlacementModel, PredictsTheSchedulesOfTheOverlapModel) {
 TEST(PlacementModel, WithoutShadowsUpdatesBeginWithTheVerdict) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.8, 0.1);
   const double ahead = on_host(problem);
-  for (PlacedUnit& unit : problem.units) {
+  for (PlacementUnit& unit : problem.units) {
     unit.has_shadow = false;
   }
   const double after = on_host(problem);
@@ -117,7 +117,7 @@ TEST(PlacementModel, MicroStepsRepeatComputeAndReductions) {
 PlacementProblem some(Random& random, std::size_t count) {
   PlacementProblem problem = layers(count, 0.25, 0.75, 1, 0.15);
   const double elements = 1.0 / static_cast<double>(count);
-  for (PlacedUnit& unit : problem.units) {
+  for (PlacementUnit& unit : problem.units) {
     const double size = elements * (0.5 + random.uniform());
     unit = {.weights = 2 * size,
             .gradient = 2 * size,
@@ -131,10 +131,10 @@ PlacementProblem some(Random& random, std::size_t count) {
             .is_whole = random.chance(0.5)};
   }
   const double tied = 1 + 3 * random.uniform();
-  for (double PlacedUnit::* bytes :
-       {&PlacedUnit::weights, &PlacedUnit::gradient, &PlacedUnit::accumulator, &PlacedUnit::update,
-        &PlacedUnit::state_in, &PlacedUnit::optimizer, &PlacedUnit::on_host, &PlacedUnit::on_device,
-        &PlacedUnit::when_streamed}) {
+  for (double PlacementUnit::* bytes :
+       {&PlacementUnit::weights, &PlacementUnit::gradient, &PlacementUnit::accumulator, &PlacementUnit::update,
+        &PlacementUnit::state_in, &PlacementUnit::optimizer, &PlacementUnit::on_host, &PlacementUnit::on_device,
+        &PlacementUnit::when_streamed}) {
     problem.units[0].*bytes *= tied;
   }
   problem.segments.back().units.insert(problem.segments.back().units.begin(), 0);
@@ -152,19 +152,19 @@ PlacementProblem some(Random& random, std::size_t count) {
 double best_of_all(const PlacementProblem& problem) {
   const std::size_t n = problem.units.size();
   double best = std::numeric_limits<double>::infinity();
-  std::vector<StatePlace> places(n, kHost);
+  std::vector<StatePlacement> placements(n, kHost);
   for (;;) {
-    if (problem.fits(places)) {
-      best = std::min(best, predict_step_s(problem, places));
+    if (problem.fits(placements)) {
+      best = std::min(best, predict_step_s(problem, placements));
     }
     std::size_t i = 0;
-    while (i < n && places[i] == kStreamed) {
-      places[i++] = kHost;
+    while (i < n && placements[i] == kStreamed) {
+      placements[i++] = kHost;
     }
     if (i == n) {
       return best;
     }
-    places[i] = places[i] == kHost ? kDevice : kStreamed;
+    placements[i] = placements[i] == kHost ? kDevice : kStreamed;
   }
 }
 
@@ -173,10 +173,10 @@ TEST(PlacementSolver, IsWithinThreePercentOfTheBestOfAllPlacements) {
   double worst = 0;
   for (int round = 0; round < 36; ++round) {
     const PlacementProblem problem = some(random, 5 + round % 6);
-    const PlacementChoice choice = choose_places(problem);
+    const PlacementChoice choice = choose_placements(problem);
     ASSERT_TRUE(choice.fits);
-    EXPECT_TRUE(problem.fits(choice.places));
-    EXPECT_DOUBLE_EQ(choice.step_s, predict_step_s(problem, choice.places));
+    EXPECT_TRUE(problem.fits(choice.placements));
+    EXPECT_DOUBLE_EQ(choice.step_s, predict_step_s(problem, choice.placements));
     EXPECT_LE(choice.step_s, 1.005 * choice.host_step_s);
     worst = std::max(worst, choice.step_s / best_of_all(problem));
   }
@@ -188,13 +188,13 @@ TEST(PlacementSolver, IsWithinThreePercentOfTheBestNumbersOfUnits) {
   Random random(4);
   for (int round = 0; round < 6; ++round) {
     const PlacementProblem problem = some(random, 30);
-    const PlacementChoice choice = choose_places(problem);
+    const PlacementChoice choice = choose_placements(problem);
     double best = std::numeric_limits<double>::infinity();
     for (std::size_t d = 0; d <= 30; ++d) {
       for (std::size_t s = 0; d + s <= 30; ++s) {
-        const auto places = places_by_number(problem, d, s, StreamOrder::kSpread);
-        if (problem.fits(places)) {
-          best = std::min(best, predict_step_s(problem, places));
+        const auto placements = placements_by_count(problem, d, s, StreamOrder::kSpread);
+        if (problem.fits(placements)) {
+          best = std::min(best, predict_step_s(problem, placements));
         }
       }
     }
@@ -205,53 +205,53 @@ TEST(PlacementSolver, IsWithinThreePercentOfTheBestNumbersOfUnits) {
 
 TEST(PlacementSolver, KeepsUnitsWithoutAWindowOnTheDevice) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.1, 0.05);  // the optimizer is no matter
-  EXPECT_EQ(choose_places(problem).places,
-            (std::vector<StatePlace>{kDevice, kDevice, kHost, kHost, kHost, kHost, kHost, kHost,
+  EXPECT_EQ(choose_placements(problem).placements,
+            (std::vector<StatePlacement>{kDevice, kDevice, kHost, kHost, kHost, kHost, kHost, kHost,
                                      kHost, kHost, kHost, kHost}));
   problem.device_bytes = 20;  // one unit fits, two do not
-  EXPECT_EQ(choose_places(problem).places[0], kDevice);
-  EXPECT_EQ(std::ranges::count(choose_places(problem).places, kDevice), 1);
+  EXPECT_EQ(choose_placements(problem).placements[0], kDevice);
+  EXPECT_EQ(std::ranges::count(choose_placements(problem).placements, kDevice), 1);
   problem.device_bytes = 10;
-  EXPECT_EQ(std::ranges::count(choose_places(problem).places, kDevice), 0);
+  EXPECT_EQ(std::ranges::count(choose_placements(problem).placements, kDevice), 0);
 }
 
 TEST(PlacementSolver, UsesTheDeviceAsFarAsThereIsRoom) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 3, 0.05);
-  EXPECT_GE(std::ranges::count(choose_places(problem).places, kDevice), 8);
+  EXPECT_GE(std::ranges::count(choose_placements(problem).placements, kDevice), 8);
   problem.device_bytes = 5 * 14;
-  EXPECT_EQ(std::ranges::count(choose_places(problem).places, kDevice), 5);
+  EXPECT_EQ(std::ranges::count(choose_placements(problem).placements, kDevice), 5);
   problem.speeds.to_device = problem.speeds.to_host = 1e6;  // links for which streaming is nothing
-  const PlacementChoice choice = choose_places(problem);
-  EXPECT_GT(std::ranges::count(choice.places, kStreamed), 0);
+  const PlacementChoice choice = choose_placements(problem);
+  EXPECT_GT(std::ranges::count(choice.placements, kStreamed), 0);
   EXPECT_LT(choice.step_s, 0.6 * choice.host_step_s);
 }
 
 TEST(PlacementSolver, LeavesTheHostWhereItHasNoRoom) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.1, 0.05);
   problem.host_bytes = 6 * 14;
-  const PlacementChoice choice = choose_places(problem);
+  const PlacementChoice choice = choose_placements(problem);
   EXPECT_TRUE(choice.fits);
-  EXPECT_LE(std::ranges::count(choice.places, kHost), 6);
+  EXPECT_LE(std::ranges::count(choice.placements, kHost), 6);
   problem.device_bytes = 30;
-  EXPECT_FALSE(choose_places(problem).fits);
+  EXPECT_FALSE(choose_placements(problem).fits);
 }
 
 TEST(PlacementSolver, LeavesWhatIsFrozen) {
   PlacementProblem problem = layers(6, 0.25, 0.75, 3, 0.05);
   problem.units[0].is_movable = false;
-  const PlacementChoice choice = choose_places(problem);
-  EXPECT_EQ(choice.places[0], kHost);
-  EXPECT_EQ(choice.places[1], kDevice);
+  const PlacementChoice choice = choose_placements(problem);
+  EXPECT_EQ(choice.placements[0], kHost);
+  EXPECT_EQ(choice.placements[1], kDevice);
 }
 
 TEST(PlacementSolver, SpreadsWhatIsStreamed) {
   const PlacementProblem problem = layers(7, 1, 1, 1, 1);
-  EXPECT_EQ(places_by_number(problem, 1, 2, StreamOrder::kSpread),
-            (std::vector<StatePlace>{kDevice, kHost, kHost, kStreamed, kHost, kHost, kStreamed}));
-  EXPECT_EQ(places_by_number(problem, 1, 2, StreamOrder::kFirst),
-            (std::vector<StatePlace>{kDevice, kStreamed, kStreamed, kHost, kHost, kHost, kHost}));
-  EXPECT_EQ(places_by_number(problem, 1, 2, StreamOrder::kLast),
-            (std::vector<StatePlace>{kDevice, kHost, kHost, kHost, kHost, kStreamed, kStreamed}));
+  EXPECT_EQ(placements_by_count(problem, 1, 2, StreamOrder::kSpread),
+            (std::vector<StatePlacement>{kDevice, kHost, kHost, kStreamed, kHost, kHost, kStreamed}));
+  EXPECT_EQ(placements_by_count(problem, 1, 2, StreamOrder::kFirst),
+            (std::vector<StatePlacement>{kDevice, kStreamed, kStreamed, kHost, kHost, kHost, kHost}));
+  EXPECT_EQ(placements_by_count(problem, 1, 2, StreamOrder::kLast),
+            (std::vector<StatePlacement>{kDevice, kHost, kHost, kHost, kHost, kStreamed, kStreamed}));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
-#include "tests/support/toy_places.hpp"
+#include "tests/support/toy_placements.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using toy::arguments;
-using toy::kAllPlaces;
+using toy::kAllPlacements;
 using toy::kDevice;
 using toy::kHost;
 using toy::kStreamed;
@@ -26,9 +26,9 @@ using toy::Setting;
 using toy::train_on_ranks;
 using toy::TrainingRun;
 
-class PlacesOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class PlacementsOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
-TEST_P(PlacesOnRanks, ChangeNoBit) {
+TEST_P(PlacementsOnRanks, ChangeNoBit) {
   const auto& [type, world_size] = GetParam();
   const int accumulation = type == "fp16" ? 2 : 1;
   const double some =
@@ -44,25 +44,25 @@ TEST_P(PlacesOnRanks, ChangeNoBit) {
             ? std::initializer_list<Overlap>{Overlap::kOff, Overlap::kOffload, Overlap::kFull}
             : std::initializer_list<Overlap>{Overlap::kOff, Overlap::kComm, Overlap::kOffload,
                                              Overlap::kFull};
-    toy::in_every_place(setting, overlaps, [&](const Setting& there, const std::string& what) {
+    toy::in_every_placement(setting, overlaps, [&](const Setting& there, const std::string& what) {
       EXPECT_EQ(train_on_ranks(there, world_size, 6), expected) << "clip " << clip << " " << what;
     });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, PlacesOnRanks,
+INSTANTIATE_TEST_SUITE_P(Matrix, PlacementsOnRanks,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
                                             ::testing::Values(1, 2)),
                          toy::type_and_ranks);
 
-TEST(Places, ChangeNoBitInAnyLayout) {
+TEST(Placements, ChangeNoBitInAnyLayout) {
   for (const StateLayout layout : {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
     Setting setting{.type = "bf16", .clip = 0.01, .state_layout = layout};
     const TrainingRun expected = toy::train(setting);
     setting.device = DeviceKind::kSim;
-    for (const auto& places : kAllPlaces) {
+    for (const auto& placements : kAllPlacements) {
       for (const int stage : {2, 3}) {
-        setting.places = places;
+        setting.placements = placements;
         setting.stage = stage;
         EXPECT_EQ(toy::train(setting), expected) << name_of(layout) << " stage " << stage;
       }
@@ -71,10 +71,10 @@ TEST(Places, ChangeNoBitInAnyLayout) {
 }
 
 /// Updated ahead on the device, and begun again there when the verdict differs.
-TEST(Places, AreSpeculatedOn) {
-  for (const auto& places : kAllPlaces) {
+TEST(Placements, AreSpeculatedOn) {
+  for (const auto& placements : kAllPlacements) {
     for (const double clip : {0.0, 0.01}) {
-      Setting setting{.type = "bf16", .clip = clip, .device = DeviceKind::kSim, .places = places};
+      Setting setting{.type = "bf16", .clip = clip, .device = DeviceKind::kSim, .placements = placements};
       Engine engine(arguments(setting));
       for (int step = 0; step < 4; ++step) {
         const Batch batch = toy::batch(step);
@@ -86,7 +86,7 @@ TEST(Places, AreSpeculatedOn) {
   }
 }
 
-TEST(Places, NothingCrossesTheLinksWithAllOnTheDevice) {
+TEST(Placements, NothingCrossesTheLinksWithAllOnTheDevice) {
   for (const int stage : {0, 3}) {
     for (const auto& [placement, moves] :
          {std::pair{Placement::kGpu, false}, {Placement::kStream, true}, {Placement::kCpu, true}}) {
@@ -104,7 +104,7 @@ TEST(Places, NothingCrossesTheLinksWithAllOnTheDevice) {
   }
 }
 
-TEST(Places, AreRefusedWhereTheyDoNotFit) {
+TEST(Placements, AreRefusedWhereTheyDoNotFit) {
   Setting setting{.stage = 3, .device = DeviceKind::kSim};
   setting.placement = Placement::kGpu;
   setting.sim.memory_bytes = 60'000;
@@ -120,7 +120,7 @@ TEST(Places, AreRefusedWhereTheyDoNotFit) {
   Engine fits(arguments(setting));
 }
 
-TEST(Places, NeedAnAccelerator) {
+TEST(Placements, NeedAnAccelerator) {
   for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
     try {
       Engine engine(arguments({.placement = placement}));
@@ -130,7 +130,7 @@ TEST(Places, NeedAnAccelerator) {
       EXPECT_THAT(error.what(), HasSubstr(name_of(placement)));
     }
   }
-  EXPECT_THROW(Engine(arguments({.places = {kDevice}})), Error);
+  EXPECT_THROW(Engine(arguments({.placements = {kDevice}})), Error);
   EXPECT_NO_THROW(Engine(arguments({.placement = Placement::kCpu})));
 }
 
@@ -143,30 +143,30 @@ Model three_units(std::int64_t first, std::int64_t second, std::int64_t third) {
   return model;
 }
 
-TEST(ForcedPlaces, TheRatioCountsBytes) {
-  using Places = std::vector<StatePlace>;
+TEST(ForcedPlacements, TheRatioCountsBytes) {
+  using Placements = std::vector<StatePlacement>;
   const Model model = three_units(300, 100, 100);
-  EXPECT_EQ(forced_places(model, Placement::kAuto, std::nullopt), Places{});
-  EXPECT_EQ(forced_places(model, Placement::kCpu, std::nullopt), Places{});
-  EXPECT_EQ(forced_places(model, Placement::kAuto, 1.0), Places(3, kHost));
-  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.0), Places(3, kDevice));
-  EXPECT_EQ(forced_places(model, Placement::kGpu, std::nullopt), Places(3, kDevice));
-  EXPECT_EQ(forced_places(model, Placement::kStream, std::nullopt), Places(3, kStreamed));
+  EXPECT_EQ(forced_placements(model, Placement::kAuto, std::nullopt), Placements{});
+  EXPECT_EQ(forced_placements(model, Placement::kCpu, std::nullopt), Placements{});
+  EXPECT_EQ(forced_placements(model, Placement::kAuto, 1.0), Placements(3, kHost));
+  EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.0), Placements(3, kDevice));
+  EXPECT_EQ(forced_placements(model, Placement::kGpu, std::nullopt), Placements(3, kDevice));
+  EXPECT_EQ(forced_placements(model, Placement::kStream, std::nullopt), Placements(3, kStreamed));
   // 60 % may leave: the embedding; 40 %: it is too large, the blocks are not; 20 %: one of them.
-  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.4), (Places{kDevice, kHost, kHost}));
-  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.6), (Places{kHost, kDevice, kDevice}));
-  EXPECT_EQ(forced_places(model, Placement::kStream, 0.8), (Places{kHost, kStreamed, kHost}));
-  EXPECT_EQ(forced_places(model, Placement::kAuto, 0.81), Places(3, kHost));
+  EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.4), (Placements{kDevice, kHost, kHost}));
+  EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.6), (Placements{kHost, kDevice, kDevice}));
+  EXPECT_EQ(forced_placements(model, Placement::kStream, 0.8), (Placements{kHost, kStreamed, kHost}));
+  EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.81), Placements(3, kHost));
 }
 
-TEST(ForcedPlaces, LeaveWhatIsFrozen) {
+TEST(ForcedPlacements, LeaveWhatIsFrozen) {
   Model model = three_units(300, 100, 100);
   model.units[0].parameters[0].frozen = true;
-  EXPECT_EQ(forced_places(model, Placement::kGpu, 0.5),
-            (std::vector<StatePlace>{kHost, kDevice, kHost}));
+  EXPECT_EQ(forced_placements(model, Placement::kGpu, 0.5),
+            (std::vector<StatePlacement>{kHost, kDevice, kHost}));
 }
 
-TEST(ForcedPlaces, TheConfigsRatioMeansTheSameAndTheFlagWins) {
+TEST(ForcedPlacements, TheConfigsRatioMeansTheSameAndTheFlagWins) {
   const auto parse = [](const char* ratio) {
     return parse_config(fmt::format(R"({{"train_micro_batch_size_per_gpu": 1,
         "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu"{}}}}}}})",
@@ -179,15 +179,15 @@ TEST(ForcedPlaces, TheConfigsRatioMeansTheSameAndTheFlagWins) {
   EXPECT_EQ(offload_ratio_of(parse(R"(, "ratio": 0.75)"), {.offload_ratio = 0.5}), 0.5);
 }
 
-TEST(PlacesText, JoinsNeighbours) {
+TEST(PlacementsText, JoinsNeighbours) {
   Model model;
   for (const char* name : {"embedding", "block 0", "block 1", "block 2", "block 3", "norm"}) {
     model.units.push_back({name, {{name, {4}}}});
   }
-  EXPECT_EQ(places_text(model, {}), "all on the host");
-  EXPECT_EQ(places_text(model, std::vector(6, kHost)), "all on the host");
-  const std::vector<StatePlace> places = {kDevice, kDevice, kDevice, kStreamed, kHost, kHost};
-  EXPECT_EQ(places_text(model, places),
+  EXPECT_EQ(placements_text(model, {}), "all on the host");
+  EXPECT_EQ(placements_text(model, std::vector(6, kHost)), "all on the host");
+  const std::vector<StatePlacement> placements = {kDevice, kDevice, kDevice, kStreamed, kHost, kHost};
+  EXPECT_EQ(placements_text(model, placements),
             "embedding, block 0-1 on the device; block 2 streamed through the device; "
             "block 3, norm on the host");
 }

@@ -1,4 +1,4 @@
-// tests/support/toy_places.hpp — placements of the toy model's five units that between them meet
+// tests/support/toy_placements.hpp — placements of the toy model's five units that between them meet
 // every case, and a walk through them.
 #pragma once
 
@@ -8,16 +8,16 @@
 
 #include <fmt/format.h>
 
-#include "engine/types/state_place.hpp"
+#include "engine/types/state_placement.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem::toy {
 
-inline constexpr StatePlace kHost = StatePlace::kHost;
-inline constexpr StatePlace kDevice = StatePlace::kDevice;
-inline constexpr StatePlace kStreamed = StatePlace::kStreamed;
+inline constexpr StatePlacement kHost = StatePlacement::kHost;
+inline constexpr StatePlacement kDevice = StatePlacement::kDevice;
+inline constexpr StatePlacement kStreamed = StatePlacement::kStreamed;
 
-inline const std::vector<StatePlace> kAllPlaces[] = {
+inline const std::vector<StatePlacement> kAllPlacements[] = {
     {kDevice, kDevice, kDevice, kDevice, kDevice},
     {kStreamed, kStreamed, kStreamed, kStreamed, kStreamed},
     {kDevice, kStreamed, kHost, kStreamed, kHost},
@@ -27,9 +27,9 @@ inline const std::vector<StatePlace> kAllPlaces[] = {
 /// visit(setting, what): `setting` at each placement, stage and overlap; some of them with forced
 /// misses, some with units that stay whole.
 template <class Visit>
-void in_every_place(Setting setting, std::initializer_list<Overlap> overlaps, Visit visit) {
-  for (const auto& places : kAllPlaces) {
-    setting.places = places;
+void in_every_placement(Setting setting, std::initializer_list<Overlap> overlaps, Visit visit) {
+  for (const auto& placements : kAllPlacements) {
+    setting.placements = placements;
     for (const int stage : {0, 1, 2, 3}) {
       for (const Overlap overlap : overlaps) {
         setting.stage = stage;
@@ -37,7 +37,7 @@ void in_every_place(Setting setting, std::initializer_list<Overlap> overlaps, Vi
         setting.forced_misses = overlap == Overlap::kFull && stage % 2 == 1 ? 0.5 : 0;
         setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
         visit(setting, fmt::format("stage {}, {}, places {}", stage, name_of(overlap),
-                                   &places - kAllPlaces));
+                                   &placements - kAllPlacements));
       }
     }
   }

@@ -1,6 +1,6 @@
-// engine/types/state_place.hpp — where the optimizer's state of a unit lies, and who updates it.
+// engine/types/state_placement.hpp — where the optimizer's state of a unit lies, and who updates it.
 //
-//   place     master, moments   weight and, on one rank, gradient   update runs on
+//   placement master, moments   weight and, on one rank, gradient   update runs on
 //   host      host              host                                the pool
 //   device    device            device                              the device
 //   streamed  host              device                              the device, state copied there
@@ -16,9 +16,9 @@
 
 namespace tandem {
 
-enum class StatePlace : std::uint8_t { kHost, kDevice, kStreamed };
+enum class StatePlacement : std::uint8_t { kHost, kDevice, kStreamed };
 
-/// What the user wants of the places (--placement). The last two leave the share --offload_ratio on
+/// What the user wants of the placements (--placement). The last two leave the share --offload_ratio on
 /// the host.
 enum class Placement : std::uint8_t {
   kAuto,    // chosen by the solver, or all on the host where nobody asks it
@@ -27,8 +27,8 @@ enum class Placement : std::uint8_t {
   kStream,  // streamed through the device
 };
 
-constexpr std::string_view name_of(StatePlace place) noexcept {
-  return place == StatePlace::kHost ? "host" : place == StatePlace::kDevice ? "device" : "streamed";
+constexpr std::string_view name_of(StatePlacement placement) noexcept {
+  return placement == StatePlacement::kHost ? "host" : placement == StatePlacement::kDevice ? "device" : "streamed";
 }
 
 constexpr std::string_view name_of(Placement placement) noexcept {
