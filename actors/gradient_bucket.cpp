@@ -79,7 +79,7 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
 }
 
 Task<GradientNorm> GradientBucket::reduce(std::uint64_t order, ReduceArguments arguments) {
-  if (options_.reduce_whole) {
+  if (options_.accumulate_replicated) {
     co_return co_await options_.collectives.ask(AllReduceAdd{order, arguments},
                                                 scope().stop_token());
   }

@@ -138,7 +138,7 @@ Task<> ParameterShard::gather(std::uint64_t order, std::byte* into) {
                                                 {.shard = options_.shard,
                                                  .block = into,
                                                  .shard_bytes = shard_bytes,
-                                                 .is_whole = options_.layout.world == 1}},
+                                                 .is_replicated = options_.layout.world == 1}},
                                       scope().stop_token());
   } catch (...) {
     error = std::current_exception();

@@ -74,7 +74,7 @@ std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
 std::string description_of(const Model& model) {
   std::string text;
   for (const UnitSpec& unit : model.units) {
-    text += unit.parts > 1 ? fmt::format("in {} parts: ", unit.parts) : "";
+    text += unit.ep_size > 1 ? fmt::format("over {} expert-parallel ranks: ", unit.ep_size) : "";
     for (const ParameterSpec& parameter : unit.parameters) {
       text += fmt::format("{} [{}] group {}{}; ", parameter.name, fmt::join(parameter.shape, ", "),
                           parameter.group, parameter.frozen ? " frozen" : "");

@@ -32,7 +32,7 @@ struct GatherArguments {
   std::size_t shard_bytes = 0;
   // The shard is all of the block, with the same bytes on every rank: a copy, for which nothing
   // travels between ranks and the block holds shard_bytes. All ranks say so alike.
-  bool is_whole = false;
+  bool is_replicated = false;
 };
 
 /// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank

@@ -18,7 +18,7 @@ double seconds_since(TimePoint start) {
 
 // Of the whole block that an operation is about.
 std::uint64_t block_bytes(const GatherArguments& a, std::uint32_t world) noexcept {
-  return a.is_whole ? a.shard_bytes : a.shard_bytes * world;
+  return a.is_replicated ? a.shard_bytes : a.shard_bytes * world;
 }
 std::uint64_t block_bytes(const BroadcastArguments& a, std::uint32_t) noexcept { return a.bytes; }
 std::uint64_t block_bytes(const AllToAllArguments& a, std::uint32_t world) noexcept {

@@ -30,7 +30,7 @@ struct StagedBackend::GatherStep {
     return inner.all_gather({.shard = shard,
                              .block = p.for_device,
                              .shard_bytes = p.bytes,
-                             .is_whole = whole.is_whole});
+                             .is_replicated = whole.is_replicated});
   }
 };
 
@@ -141,8 +141,8 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
     co_await inner_->all_gather(a);
     co_return;
   }
-  const bool in_place = a.shard == a.block + (a.is_whole ? 0 : rank() * a.shard_bytes);
-  if (a.is_whole || world() == 1) {
+  const bool in_place = a.shard == a.block + (a.is_replicated ? 0 : rank() * a.shard_bytes);
+  if (a.is_replicated || world() == 1) {
     if (!in_place) {
       co_await straight(a);
     }

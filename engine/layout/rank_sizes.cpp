@@ -118,7 +118,7 @@ std::size_t RankSizes::device_bytes_of(std::size_t unit) const {
   if (sizes.placement == StatePlacement::kHost) {
     return 0;
   }
-  return (weights_whole[unit] ? 0 : sizes.weights) +
+  return (weights_replicated[unit] ? 0 : sizes.weights) +
          (sizes.gradient_on_device ? sizes.accumulator : 0) +
          (sizes.placement == StatePlacement::kDevice ? sizes.state.total() : 0);
 }
@@ -135,25 +135,25 @@ std::size_t RankSizes::device_bytes() const {
   return bytes;
 }
 
-RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Residency& residency,
+RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Sharding& sharding,
                         const SlotClasses& classes) {
   RankSizes sizes;
   sizes.accumulator_type =
-      shape.micro_steps == 1 && residency.world == 1 ? shape.type : DType::kF32;
-  sizes.accumulators_shared = !residency.divided;
-  sizes.weights_whole = residency.whole;
+      shape.micro_steps == 1 && sharding.world == 1 ? shape.type : DType::kF32;
+  sizes.accumulators_shared = !sharding.state_sharded;
+  sizes.weights_replicated = sharding.weights_replicated;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    const UnitLayout layout = residency.layout_of(model.units[unit]);
+    const UnitLayout layout = sharding.layout_of(model.units[unit]);
     const StatePlacement placement = unit < shape.placements.size() ? shape.placements[unit] : StatePlacement::kHost;
-    sizes.units.push_back(sizes_of(model.units[unit], layout, residency.whole[unit], shape,
-                                   sizes.accumulator_type, placement, residency.world == 1));
+    sizes.units.push_back(sizes_of(model.units[unit], layout, sharding.weights_replicated[unit], shape,
+                                   sizes.accumulator_type, placement, sharding.world == 1));
     const UnitSizes& made = sizes.units.back();
     if (made.placement != StatePlacement::kHost) {
       std::size_t& stage = made.placement == StatePlacement::kStreamed ? sizes.stream_stage_bytes
                                                                : sizes.resident_stage_bytes;
       stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
     }
-    sizes.device_base_bytes += residency.whole[unit] ? made.weights : 0;
+    sizes.device_base_bytes += sharding.weights_replicated[unit] ? made.weights : 0;
   }
   const SlotPools& gradients = classes.gradients;
   sizes.gather_slots = gather_slots_of(classes.weights, shape.gather_slots);

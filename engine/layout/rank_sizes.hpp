@@ -12,7 +12,7 @@
 
 #include "actors/kernels/dtype.hpp"
 #include "actors/kernels/update/state_memory.hpp"
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/layout/slot_classes.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
@@ -49,7 +49,7 @@ struct RankShape {
 /// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its
 /// own.
 struct UnitSizes {
-  std::size_t weights = 0;  // the whole block where it stays whole, else this rank's slice
+  std::size_t weights = 0;  // the whole block where it stays replicated, else this rank's slice
   // this rank's slice, which has memory of its own beside a block on a device
   std::size_t shard = 0;
   StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
@@ -73,7 +73,7 @@ struct PoolSizes {
 
 struct RankSizes {
   std::vector<UnitSizes> units;           // [unit]
-  std::vector<bool> weights_whole;        // [unit] they stay gathered
+  std::vector<bool> weights_replicated;        // [unit] they stay gathered
   std::vector<PoolSizes> weight_pools;    // [pool] of SlotClasses::weights
   std::vector<PoolSizes> gradient_pools;  // [pool] of SlotClasses::gradients
   std::size_t gather_slots = 0;           // of the shared pool
@@ -99,7 +99,7 @@ struct RankSizes {
   [[nodiscard]] std::size_t device_bytes() const;
 
   /// Throws user_error when the slots asked for cannot work.
-  static RankSizes of(const Model& model, const RankShape& shape, const Residency& residency,
+  static RankSizes of(const Model& model, const RankShape& shape, const Sharding& sharding,
                       const SlotClasses& classes);
 };
 

@@ -72,19 +72,19 @@ std::size_t SlotPools::shared_units() const {
   return static_cast<std::size_t>(std::ranges::count(pool_of, 0U));
 }
 
-SlotClasses SlotClasses::of(const Model& model, const Residency& residency) {
+SlotClasses SlotClasses::of(const Model& model, const Sharding& sharding) {
   std::vector<std::size_t> blocks;
   std::vector<std::size_t> sizes;
   std::vector<bool> gathered;
   std::vector<bool> learning;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    blocks.push_back(residency.gathered_layout_of(model.units[unit]).padded_elements);
-    sizes.push_back(residency.layout_of(model.units[unit]).padded_elements);
-    gathered.push_back(!residency.whole[unit]);
+    blocks.push_back(sharding.gathered_layout_of(model.units[unit]).padded_elements);
+    sizes.push_back(sharding.layout_of(model.units[unit]).padded_elements);
+    gathered.push_back(!sharding.weights_replicated[unit]);
     learning.push_back(!model.units[unit].frozen());
   }
   return {.weights = share_slots(model, blocks, gathered),
-          .gradients = residency.gradient_slot_of_own ? one_slot_each(sizes, learning)
+          .gradients = sharding.gradient_slot_of_own ? one_slot_each(sizes, learning)
                                                       : share_slots(model, sizes, learning)};
 }
 

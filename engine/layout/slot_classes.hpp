@@ -4,15 +4,15 @@
 // would blow up every slot: it gets a pool of its own, with one slot. So does a unit that several
 // segments use (tied weights), because its gradient stays open from its first visit in backward to
 // its last and would block the pool's order meanwhile. All other units share pool 0. Weights that
-// stay whole need no slot, nor do gradients of frozen units; gradients may have one for each unit
-// (Residency).
+// stay replicated need no slot, nor do gradients of frozen units; gradients may have one for each unit
+// (Sharding).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/types/model.hpp"
 
 namespace tandem {
@@ -33,7 +33,7 @@ struct SlotClasses {
   SlotPools weights;
   SlotPools gradients;
 
-  static SlotClasses of(const Model& model, const Residency& residency);
+  static SlotClasses of(const Model& model, const Sharding& sharding);
 };
 
 }  // namespace tandem

@@ -13,12 +13,12 @@ Visit make_visit(const Model& model, const SlotClasses& classes, Phase phase, st
                  std::size_t micro_step) {
   Visit visit{.phase = phase, .segment = segment, .micro_step = micro_step};
   for (const std::size_t unit : units_of(model.segments[segment])) {
-    const std::int64_t parts = model.units[unit].parts;
+    const std::int64_t ep_size = model.units[unit].ep_size;
     visit.uses.push_back({.unit = unit,
                           .pool = classes.weights.pool_of[unit],
                           .gradient_pool = classes.gradients.pool_of[unit],
-                          .line = parts > 1 ? kPartRanks : kAllRanks,
-                          .blocks = static_cast<std::uint64_t>(parts)});
+                          .communicator = ep_size > 1 ? kExpertParallel : kWorld,
+                          .blocks = static_cast<std::uint64_t>(ep_size)});
   }
   return visit;
 }
@@ -28,7 +28,7 @@ void number_uses(StepPlan& plan, std::size_t pools) {
   plan.tickets.assign(pools, 0);
   for (Visit& visit : plan.visits) {
     for (UnitUse& use : visit.uses) {
-      use.order = plan.gathers[use.line]++;
+      use.order = plan.gathers[use.communicator]++;
       if (use.pool != kNoPool) {
         use.ticket = plan.tickets[use.pool]++;
       }

@@ -6,7 +6,7 @@
 
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/optimizer/device_updates.hpp"
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/layout/update_config.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/machine.hpp"
@@ -34,10 +34,10 @@ class Planner {
   Planner(const Model& model, const PlanInput& input)
       : model_(model),
         in_(input),
-        residency_(
-            Residency::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
-        classes_(SlotClasses::of(model, residency_)),
-        sizes_(RankSizes::of(model, input.shape(), residency_, classes_)) {}
+        sharding_(
+            Sharding::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
+        classes_(SlotClasses::of(model, sharding_)),
+        sizes_(RankSizes::of(model, input.shape(), sharding_, classes_)) {}
 
   MemoryPlan run() {
     plan_.gather_slots = sizes_.gather_slots;
@@ -87,7 +87,7 @@ class Planner {
     return in_.accelerator && sizes_.units[unit].placement == StatePlacement::kDevice;
   }
 
-  /// Beside an accelerator a unit that stays whole is a block there, and its shard is the
+  /// Beside an accelerator a unit that stays replicated is a block there, and its shard is the
   /// optimizer's, wherever that works.
   void add_weights(std::size_t unit) {
     const UnitSizes& sizes = sizes_.units[unit];
@@ -95,7 +95,7 @@ class Planner {
       add(MemoryPurpose::kWeights, peers_read(), sizes.weights);
       return;
     }
-    const bool whole = sizes_.weights_whole[unit];
+    const bool whole = sizes_.weights_replicated[unit];
     const bool updated_there = sizes.placement != StatePlacement::kHost;
     if (whole) {
       add(MemoryPurpose::kWeights, MemoryKind::kDevice, sizes.weights);
@@ -152,7 +152,7 @@ class Planner {
 
   const Model& model_;
   const PlanInput& in_;
-  Residency residency_;
+  Sharding sharding_;
   SlotClasses classes_;
   RankSizes sizes_;
   MemoryPlan plan_;
@@ -247,8 +247,8 @@ void Planner::add_staging() {
   std::size_t largest_block = 0;  // elements
   std::size_t largest_shard = 0;
   for (const UnitSpec& unit : model_.units) {
-    if (residency_.divides(unit)) {
-      const UnitLayout layout = residency_.layout_of(unit);
+    if (sharding_.is_sharded(unit)) {
+      const UnitLayout layout = sharding_.layout_of(unit);
       largest_block = std::max(largest_block, layout.padded_elements);
       largest_shard = std::max(largest_shard, layout.shard_elements);
     }
@@ -261,7 +261,7 @@ void Planner::add_staging() {
     }
   }
   if (in_.accelerator) {
-    const std::size_t backends = require_parts(model_, in_.world_size) > 1 ? 2 : 1;
+    const std::size_t backends = require_ep_size(model_, in_.world_size) > 1 ? 2 : 1;
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
         backends * StagedBackend::kStages * StagedBackend::kUsualStageBytes);
     add(MemoryPurpose::kStaging, MemoryKind::kDevice,

@@ -95,7 +95,7 @@ class Play {
         state.last_visit = v;
         const bool is_first = state.first_visit == v;
         const auto found = std::ranges::find(held, unit);
-        const bool resident = p_.units[unit].is_whole ? !is_first : found != held.end();
+        const bool resident = p_.units[unit].is_replicated ? !is_first : found != held.end();
         if (!resident) {
           gathers_of_[v].push_back(gathers_.size());
           gathers_.push_back({unit, v});
@@ -201,7 +201,7 @@ class Play {
     const auto& [unit, visit] = gathers_[next_gather_];
     const bool runs_ahead = p_.overlap >= Overlap::kComm;
     const std::size_t ahead = runs_ahead ? std::max<std::size_t>(1, p_.gather_slots) : 1;
-    const bool has_slot = p_.units[unit].is_whole || visit < visit_ + ahead;
+    const bool has_slot = p_.units[unit].is_replicated || visit < visit_ + ahead;
     if (!units_[unit].current || !has_slot || (!runs_ahead && visit != visit_)) {
       return;
     }
@@ -212,7 +212,7 @@ class Play {
     } else if (!p_.is_alone) {
       demand[kToHost] = sizes.weights / p_.speeds.to_host;
       demand[kToDevice] = sizes.weights / p_.speeds.to_device;
-    } else if (!sizes.is_whole) {
+    } else if (!sizes.is_replicated) {
       demand[kMemory] = 2 * sizes.weights / p_.speeds.device_memory;
     }
     gather = {.demand = demand, .left = 1, .unit = unit, .runs = true};

@@ -43,7 +43,7 @@ struct PlacementUnit {
   double when_streamed = 0;  // and when streamed
   bool is_movable = true;    // not frozen
   bool has_shadow = true;
-  bool is_whole = false;  // gathered once for each version
+  bool is_replicated = false;  // gathered once for each version
 };
 
 struct PlacementSegment {

@@ -11,12 +11,12 @@
 namespace tandem {
 namespace {
 
-RankSizes sizes_with(const Model& model, const PlanInput& input, const Residency& residency,
+RankSizes sizes_with(const Model& model, const PlanInput& input, const Sharding& sharding,
                      const SlotClasses& classes, StatePlacement placement) {
   RankShape shape = input.shape();
   shape.placements.assign(model.units.size(), placement);
   shape.device_bytes = 0;  // second copies as if there were room
-  return RankSizes::of(model, shape, residency, classes);
+  return RankSizes::of(model, shape, sharding, classes);
 }
 
 PlacementSegment placement_segment(const Model& model, const PlanInput& input,
@@ -62,12 +62,12 @@ PlacementHardware PlacementHardware::of(const SimSpec& spec, const HostUpdateSpe
 
 PlacementProblem placement_problem(const Model& model, const PlanInput& input,
                                    const PlacementHardware& hardware, Overlap overlap) {
-  const Residency residency =
-      Residency::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0);
-  const SlotClasses classes = SlotClasses::of(model, residency);
-  const RankSizes host = sizes_with(model, input, residency, classes, StatePlacement::kHost);
-  const RankSizes device = sizes_with(model, input, residency, classes, StatePlacement::kDevice);
-  const RankSizes streamed = sizes_with(model, input, residency, classes, StatePlacement::kStreamed);
+  const Sharding sharding =
+      Sharding::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0);
+  const SlotClasses classes = SlotClasses::of(model, sharding);
+  const RankSizes host = sizes_with(model, input, sharding, classes, StatePlacement::kHost);
+  const RankSizes device = sizes_with(model, input, sharding, classes, StatePlacement::kDevice);
+  const RankSizes streamed = sizes_with(model, input, sharding, classes, StatePlacement::kStreamed);
   PlacementProblem problem{
       .speeds = hardware.speeds,
       .overlap = overlap,
@@ -80,7 +80,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
       .device_stage_bytes =
           static_cast<double>(DeviceUpdates::kSlices * streamed.stream_stage_bytes)};
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
-    const UnitLayout layout = residency.layout_of(model.units[unit]);
+    const UnitLayout layout = sharding.layout_of(model.units[unit]);
     const UnitSizes& sizes = host.units[unit];
     const auto shard = static_cast<double>(layout.shard_elements);
     const auto whole = static_cast<double>(layout.padded_elements * bytes_of(input.type));
@@ -99,7 +99,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
          .when_streamed = static_cast<double>(streamed.device_bytes_of(unit)),
          .is_movable = !model.units[unit].frozen(),
          .has_shadow = std::ranges::find(host.shadows, unit) != host.shadows.end(),
-         .is_whole = residency.whole[unit]});
+         .is_replicated = sharding.weights_replicated[unit]});
   }
   for (std::size_t s = 0; s < model.segments.size(); ++s) {
     problem.segments.push_back(placement_segment(model, input, hardware, s));

@@ -59,10 +59,10 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
 Rank::Rank(Model model, RankOptions options, Communicator& communicator)
     : options_(std::move(options)),
       model_(std::move(model)),
-      residency_(Residency::of(model_, options_.zero,
+      sharding_(Sharding::of(model_, options_.zero,
                                static_cast<std::uint32_t>(communicator.world_size()),
                                static_cast<std::uint32_t>(communicator.rank()))),
-      classes_(SlotClasses::of(model_, residency_)),
+      classes_(SlotClasses::of(model_, sharding_)),
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
       lane_(loop_, "compute"),
       optimizer_pool_(loop_, {.threads = options_.optimizer_threads,
@@ -84,11 +84,11 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
        .shadows = options_.shadows,
        .placements = placements_of(model_, options_),
        .device_bytes = accelerator_ ? accelerator_->device().memory_bytes() : std::size_t{0}},
-      residency_, classes_);
+      sharding_, classes_);
   connect(communicator);
   require_state_layout(options_.update, options_.state_layout, options_.type);
   for (const UnitSpec& unit : model_.units) {
-    layouts_.push_back(ParameterLayout::of(unit, residency_));
+    layouts_.push_back(ParameterLayout::of(unit, sharding_));
     parameter_count_ += unit.numel();
   }
   allocate_units();
@@ -105,8 +105,8 @@ Rank::~Rank() { stop(); }
 
 void Rank::abandon(std::string_view why) noexcept {
   backend_->abandon(why);
-  if (part_ranks_) {
-    part_ranks_->abandon(why);
+  if (expert_group_) {
+    expert_group_->abandon(why);
   }
 }
 
@@ -128,7 +128,7 @@ std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted, Stat
 std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
   const UnitLayout& layout = layouts_[unit].block;
   const auto slice_begin =
-      static_cast<std::int64_t>(layout.shard_begin(residency_.slice(model_.units[unit])));
+      static_cast<std::int64_t>(layout.shard_begin(sharding_.slice(model_.units[unit])));
   const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
   std::vector<CpuOptimizer::Range> ranges;
   for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
@@ -194,7 +194,7 @@ void Rank::make_actors() {
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     const UnitSpec& spec = model_.units[unit];
     const CollectivesAddress collectives =
-        spec.parts > 1 ? part_ranks_->collectives() : collectives_->address();
+        spec.ep_size > 1 ? expert_group_->collectives() : collectives_->address();
     const Memory& memory = memory_[unit];
     const std::size_t pool = classes_.weights.pool_of[unit];
     const std::size_t gradient_pool = classes_.gradients.pool_of[unit];
@@ -216,9 +216,9 @@ void Rank::make_actors() {
                : std::make_unique<GradientBucket>(GradientBucket::Options{
                      .name = "bucket " + model_.units[unit].name,
                      .layout = layouts_[unit].gathered,
-                     .blocks = static_cast<std::uint32_t>(spec.parts),
-                     .first_element = layouts_[unit].block.shard_begin(residency_.slice(spec)),
-                     .reduce_whole = !residency_.divides(spec),
+                     .blocks = static_cast<std::uint32_t>(spec.ep_size),
+                     .first_element = layouts_[unit].block.shard_begin(sharding_.slice(spec)),
+                     .accumulate_replicated = !sharding_.is_sharded(spec),
                      .block_type = options_.type,
                      .accumulator = memory.accumulator,
                      .accumulator_type = sizes_.accumulator_type,
@@ -245,8 +245,8 @@ void Rank::make_actors() {
     }
   }
   collectives_->start(scope_);
-  if (part_ranks_) {
-    part_ranks_->start(scope_);
+  if (expert_group_) {
+    expert_group_->start(scope_);
   }
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     shards_[unit]->start(scope_);
@@ -277,8 +277,8 @@ void Rank::stop() {
           }
         }
         self->collectives_->close();
-        if (self->part_ranks_) {
-          self->part_ranks_->close();
+        if (self->expert_group_) {
+          self->expert_group_->close();
         }
         for (auto* pools : {&self->weight_pools_, &self->gradient_pools_}) {
           for (const auto& pool : *pools) {

@@ -2,7 +2,7 @@
 // the model they serve.
 //
 // Built once from a model and sizes; wires shards, buckets, slots, collectives and the optimizer
-// together. What lies where follows from the ZeRO stage (Residency). It holds no schedule:
+// together. What lies where follows from the ZeRO stage (Sharding). It holds no schedule:
 // TrainStep decides what happens when. Loop thread, except what is marked for the compute lane.
 // Invariant: buffers and pools outlive the actors, actors outlive what is asked of them.
 #pragma once
@@ -29,9 +29,9 @@
 #include "engine/device/accelerator.hpp"
 #include "engine/device/core_plan.hpp"
 #include "engine/distributed/communicator.hpp"
-#include "engine/distributed/part_ranks.hpp"
+#include "engine/distributed/expert_parallel_group.hpp"
 #include "engine/layout/rank_sizes.hpp"
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/layout/slot_classes.hpp"
 #include "engine/layout/step_plan.hpp"
@@ -123,12 +123,12 @@ class Rank {
   [[nodiscard]] bool has_shadow(std::size_t unit) const;
   [[nodiscard]] std::size_t shadows() const;
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
-  /// For segments; null where no unit has several parts.
-  [[nodiscard]] RankExchange* exchange() noexcept { return part_ranks_ ? &*part_ranks_ : nullptr; }
+  /// For segments; null where no experts are spread over ranks.
+  [[nodiscard]] RankExchange* exchange() noexcept { return expert_group_ ? &*expert_group_ : nullptr; }
 
-  [[nodiscard]] int rank() const noexcept { return static_cast<int>(residency_.rank); }
-  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(residency_.world); }
-  [[nodiscard]] const Residency& residency() const noexcept { return residency_; }
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(sharding_.rank); }
+  [[nodiscard]] int world_size() const noexcept { return static_cast<int>(sharding_.world); }
+  [[nodiscard]] const Sharding& sharding() const noexcept { return sharding_; }
   [[nodiscard]] std::int64_t parameter_count() const noexcept { return parameter_count_; }
   [[nodiscard]] std::size_t gather_slots() const noexcept { return sizes_.gather_slots; }
   [[nodiscard]] const ResidentBytes& resident_bytes() const noexcept { return resident_bytes_; }
@@ -192,7 +192,7 @@ class Rank {
   /// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own,
   /// written by the optimizer.
   struct Memory {
-    std::byte* block = nullptr;  // of a unit that stays whole; on the device where there is one
+    std::byte* block = nullptr;  // of a unit that stays replicated; on the device where there is one
     std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
     // where the optimizer's state begins; its place changes with updates ahead of the verdict
     UpdateBuffers buffers;
@@ -213,7 +213,7 @@ class Rank {
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
   void open_device(const Communicator& communicator);
   void connect(Communicator& communicator);
-  void connect_parts(Communicator& communicator, const PartRanks::Stage& stage);
+  void connect_expert_group(Communicator& communicator, const ExpertParallelGroup::Stage& stage);
   static Task<> account(Rank* self, DeviceEvent event, TimePoint queued);
   void make_slot_pools();
   using Allocate = std::byte* (Rank::*)(std::size_t bytes, std::size_t& counted);
@@ -278,7 +278,7 @@ class Rank {
 
   RankOptions options_;
   Model model_;
-  Residency residency_;
+  Sharding sharding_;
   SlotClasses classes_;
   RankSizes sizes_;
   std::vector<ParameterLayout> layouts_;  // [unit]
@@ -310,7 +310,7 @@ class Rank {
   std::span<float> slice_buffer_;
   std::span<float> whole_buffer_;
   std::unique_ptr<CollectiveBackend> backend_;
-  std::optional<PartRanks> part_ranks_;
+  std::optional<ExpertParallelGroup> expert_group_;
   Scope scope_;
 
   std::vector<std::unique_ptr<SlotPool>> weight_pools_;    // [pool]; null where no unit uses it

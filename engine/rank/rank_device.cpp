@@ -41,11 +41,11 @@ void Rank::connect(Communicator& communicator) {
   losses_ = host_losses_;
   if (!accelerator_) {
     backend_ = communicator.make_backend(loop_, link_pool_);
-    connect_parts(communicator, {});
+    connect_expert_group(communicator, {});
     return;
   }
   backend_ = accelerator_->connect(communicator, loop_, link_pool_);
-  connect_parts(communicator, [this](std::unique_ptr<CollectiveBackend> part) {
+  connect_expert_group(communicator, [this](std::unique_ptr<CollectiveBackend> part) {
     return accelerator_->connect_group(std::move(part));
   });
   if (on_gpu()) {
@@ -56,15 +56,15 @@ void Rank::connect(Communicator& communicator) {
   }
   std::size_t largest = 0;  // slice that is gathered to be saved
   for (const UnitSpec& unit : model_.units) {
-    const std::size_t slice = residency_.layout_of(unit).shard_elements;
-    largest = std::max(largest, residency_.divides(unit) ? slice : 0);
+    const std::size_t slice = sharding_.layout_of(unit).shard_elements;
+    largest = std::max(largest, sharding_.is_sharded(unit) ? slice : 0);
   }
   if (largest > 0 && dynamic_cast<StagedBackend*>(backend_.get()) == nullptr) {
     const auto floats = [&](std::size_t count) {
       return std::span(reinterpret_cast<float*>(backend_->allocate(count * sizeof(float))), count);
     };
     slice_buffer_ = floats(largest);
-    whole_buffer_ = floats(largest * residency_.world);
+    whole_buffer_ = floats(largest * sharding_.world);
   }
   if (std::ranges::any_of(sizes_.units,
                           [](const UnitSizes& unit) { return unit.placement != StatePlacement::kHost; })) {
@@ -77,10 +77,10 @@ void Rank::connect(Communicator& communicator) {
   resident_bytes_.staging = accelerator_->staging_bytes();
 }
 
-void Rank::connect_parts(Communicator& communicator, const PartRanks::Stage& stage) {
-  const std::int64_t parts = require_parts(model_, communicator.world_size());
-  if (parts > 1) {
-    part_ranks_.emplace(communicator, loop_, link_pool_, parts, stage);
+void Rank::connect_expert_group(Communicator& communicator, const ExpertParallelGroup::Stage& stage) {
+  const std::int64_t ep_size = require_ep_size(model_, communicator.world_size());
+  if (ep_size > 1) {
+    expert_group_.emplace(communicator, loop_, link_pool_, ep_size, stage);
   }
 }
 

@@ -21,7 +21,7 @@ std::vector<Rank::Piece> Rank::pieces_of(std::size_t unit) const {
   std::vector<Piece> pieces;
   const UnitLayout& layout = layouts_[unit].block;
   const auto slice_begin =
-      static_cast<std::int64_t>(layout.shard_begin(residency_.slice(model_.units[unit])));
+      static_cast<std::int64_t>(layout.shard_begin(sharding_.slice(model_.units[unit])));
   const auto slice_end = slice_begin + static_cast<std::int64_t>(layout.shard_elements);
   for (std::size_t i = 0; i < model_.units[unit].parameters.size(); ++i) {
     const ParameterSpec& parameter = model_.units[unit].parameters[i];

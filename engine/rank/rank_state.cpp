@@ -13,7 +13,7 @@ namespace tandem {
 std::uint64_t Rank::first_element(std::size_t unit) const {
   const ParameterLayout& own = layouts_[unit];
   auto begin = static_cast<std::uint64_t>(own.position_of(
-      static_cast<std::int64_t>(own.block.shard_begin(residency_.slice(model_.units[unit])))));
+      static_cast<std::int64_t>(own.block.shard_begin(sharding_.slice(model_.units[unit])))));
   for (std::size_t before = 0; before < unit; ++before) {
     const ParameterLayout& layout = layouts_[before];
     const auto elements = static_cast<std::uint64_t>(
@@ -29,14 +29,14 @@ void Rank::allocate_weights(std::size_t unit) {
   Memory& memory = memory_[unit];
   const std::size_t block_bytes = layout.padded_elements * size;
   const bool updated_there = placement_of(unit) != StatePlacement::kHost;  // on the device
-  if (residency_.whole[unit] && accelerator_) {
+  if (sharding_.whole[unit] && accelerator_) {
     memory.block = allocate_on_device(
         block_bytes, fmt::format("the whole weights of unit \"{}\"", model_.units[unit].name));
-  } else if (residency_.whole[unit]) {
+  } else if (sharding_.whole[unit]) {
     memory.block = allocate_shared(block_bytes, resident_bytes_.weights);
   }
   if (memory.block != nullptr && (updated_there || !accelerator_)) {
-    memory.shard = memory.block + layout.shard_begin(residency_.slice(model_.units[unit])) * size;
+    memory.shard = memory.block + layout.shard_begin(sharding_.slice(model_.units[unit])) * size;
   } else if (updated_there) {
     memory.shard =
         allocate_on_device(layout.shard_elements * size,

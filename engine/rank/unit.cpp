@@ -29,11 +29,11 @@ bool UnitSpec::frozen() const noexcept {
   return std::ranges::all_of(parameters, &ParameterSpec::frozen);
 }
 
-ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Residency& residency) {
-  ParameterLayout layout{.block = residency.layout_of(unit),
-                         .gathered = residency.gathered_layout_of(unit)};
+ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Sharding& sharding) {
+  ParameterLayout layout{.block = sharding.layout_of(unit),
+                         .gathered = sharding.gathered_layout_of(unit)};
   const std::int64_t stride = expert_stride(unit);
-  const std::int64_t runs = unit.experts / unit.parts;  // of a part
+  const std::int64_t runs = unit.experts / unit.ep_size;  // of a slice
   layout.part_elements = unit.experts == 1 ? unit.numel() : runs * stride;
   const auto part_stride = static_cast<std::int64_t>(layout.gathered.padded_elements);
   const std::size_t of_run = unit.parameters.size() / static_cast<std::size_t>(unit.experts);
@@ -113,7 +113,7 @@ Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type, at::
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const ParameterSpec& parameter = spec.parameters[i];
     const std::int64_t begin = layout.offsets[i];
-    // Runs of every part are the own part's, seen once more.
+    // Runs of every slice are the own slice's, seen once more.
     weights_[i].value = values_.view(part_stride == 0 ? 0 : begin % part_stride, parameter.shape);
     weights_[i].value.requires_grad_(!parameter.frozen);
     weights_[i].wants_grad = !spec.frozen();

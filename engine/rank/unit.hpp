@@ -15,7 +15,7 @@
 
 #include "actors/kernels/dtype.hpp"
 #include "actors/unit_layout.hpp"
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/types/model.hpp"
 
 namespace tandem {
@@ -25,12 +25,12 @@ namespace tandem {
 struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
-  UnitLayout gathered;                // the block of a gather: of one part, if there are several
-  std::int64_t part_elements = 0;     // of a part, without its padding: what would follow next
+  UnitLayout gathered;                // the block of a gather: one slice of the experts, if they are spread
+  std::int64_t part_elements = 0;     // of a slice, without its padding: where the next one would begin
 
-  static ParameterLayout of(const UnitSpec& unit, const Residency& residency);
-  /// Where an element would be if parts lay together without padding: the same for every number of
-  /// parts and ranks.
+  static ParameterLayout of(const UnitSpec& unit, const Sharding& sharding);
+  /// Where an element would be if slices lay together without padding: the same for every
+  /// expert-parallel size and number of ranks.
   [[nodiscard]] std::int64_t position_of(std::int64_t element) const noexcept;
 };
 

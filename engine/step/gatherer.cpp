@@ -17,8 +17,8 @@ void Gatherer::begin(const StepPlan& plan, std::uint64_t version) {
   pass_->version = version;
   pass_->first_ticket = next_ticket_;
   pass_->first_gather = next_gather_;
-  for (std::size_t line = 0; line < next_gather_.size(); ++line) {
-    next_gather_[line] += plan.gathers[line];
+  for (std::size_t communicator = 0; communicator < next_gather_.size(); ++communicator) {
+    next_gather_[communicator] += plan.gathers[communicator];
   }
   for (std::size_t pool = 0; pool < next_ticket_.size(); ++pool) {
     next_ticket_[pool] += plan.tickets[pool];
@@ -53,7 +53,7 @@ Task<> Gatherer::acquire_visit(Pass& pass, std::size_t v) {
   const Visit& visit = pass.plan->visits[v];
   pass.slots[v].reserve(visit.uses.size());
   for (const UnitUse& use : visit.uses) {
-    const std::uint64_t order = pass.first_gather[use.line] + use.order;
+    const std::uint64_t order = pass.first_gather[use.communicator] + use.order;
     const std::uint64_t ticket =
         use.pool == kNoPool ? order : pass.first_ticket[use.pool] + use.ticket;
     pass.slots[v].push_back(

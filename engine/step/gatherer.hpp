@@ -39,14 +39,14 @@ class Gatherer {
 
   /// The number of a gather of all ranks that belongs to no pass; it comes after those of all
   /// passes begun so far.
-  [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_[kAllRanks]++; }
+  [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_[kWorld]++; }
 
  private:
   struct Pass {
     const StepPlan* plan = nullptr;
     std::uint64_t version = 0;
     std::vector<std::uint64_t> first_ticket;  // [pool]
-    LineOrders first_gather = {};
+    CommunicatorOrders first_gather = {};
     std::vector<std::vector<std::byte*>> slots;    // [visit][use]
     std::vector<std::unique_ptr<Event>> complete;  // [visit]
     std::vector<TimePoint> there_since;            // [visit]
@@ -60,7 +60,7 @@ class Gatherer {
   Scope& scope_;
   bool run_ahead_;
   std::vector<std::uint64_t> next_ticket_;  // [pool]
-  LineOrders next_gather_ = {};
+  CommunicatorOrders next_gather_ = {};
   std::shared_ptr<Pass> pass_;
 };
 

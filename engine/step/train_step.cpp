@@ -138,8 +138,8 @@ Task<> TrainStep::backward(double seed) {
       ++reductions_open_;
       no_reduction_open_.reset();
       rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, here.micro_step,
-                          reduction_order_[use.line]);
-      reduction_order_[use.line] += use.blocks;
+                          reduction_order_[use.communicator]);
+      reduction_order_[use.communicator] += use.blocks;
       if (overlap_ == Overlap::kOff) {
         co_await reductions_done();
       }
@@ -287,7 +287,7 @@ Task<> TrainStep::reductions_done() {
 Task<GlobalNorm> TrainStep::global_norm() {
   GradientNorm norm;  // bad elements by their position in the units laid end to end
   const std::vector<UnitSpec>& units = rank_.model().units;
-  const auto is_divided = [this](const UnitSpec& unit) { return rank_.residency().divides(unit); };
+  const auto is_divided = [this](const UnitSpec& unit) { return rank_.sharding().is_sharded(unit); };
   const bool is_shared = std::ranges::any_of(units, is_divided);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
     if (is_shared && !is_divided(units[unit]) && rank_.rank() != 0) {
@@ -301,7 +301,7 @@ Task<GlobalNorm> TrainStep::global_norm() {
   }
   if (is_shared) {
     norm = co_await rank_.collectives().address().ask(
-        AllReduceNorm{reduction_order_[kAllRanks]++, norm});
+        AllReduceNorm{reduction_order_[kWorld]++, norm});
   }
   GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
   if (norm.first_bad_element >= 0) {
@@ -312,12 +312,12 @@ Task<GlobalNorm> TrainStep::global_norm() {
 
 Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
   co_await rank_.collectives().address().ask(Exchange{
-      reduction_order_[kAllRanks]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
+      reduction_order_[kWorld]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
 }
 
 Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
   std::span<const float> slice = co_await rank_.slice_of(unit, state);
-  if (!rank_.residency().divides(rank_.model().units[unit]) || rank_.world_size() == 1) {
+  if (!rank_.sharding().is_sharded(rank_.model().units[unit]) || rank_.world_size() == 1) {
     co_return slice;
   }
   std::span<float> whole = rank_.whole_buffer();

@@ -128,7 +128,7 @@ class TrainStep {
 
   // Plan-order counters that never restart.
   std::vector<std::uint64_t> gradient_ticket_;  // [gradient pool] first of the step in flight
-  LineOrders reduction_order_ = {};
+  CommunicatorOrders reduction_order_ = {};
   std::uint64_t version_ = 0;
 };
 

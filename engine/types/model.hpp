@@ -57,15 +57,15 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
-  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a border
+  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a boundary
   /// of the optimizer's blocks.
   std::int64_t experts = 1;
-  /// Above 1: ranks hold different experts. The first `world / parts` ranks hold the first part of
-  /// the runs, and so on; ranks at the same place of their parts form an exchange group. A segment
-  /// then sees the runs of its own part, as often as there are parts: run j * (experts / parts) + e
-  /// is the part's expert e, with the gradient of what was exchanged with the group's rank j.
+  /// Expert-parallel size. Above 1 the experts are cut into so many slices: the first `world / ep_size`
+  /// ranks hold the first one, and so on; one rank of each slice forms an exchange group. A segment
+  /// then sees the runs of its own slice, once for each rank of its group: run j * (experts / ep_size)
+  /// + e is the slice's expert e, with the gradient of what was exchanged with the group's rank j.
   /// Gradients of all ranks are added in rank order, as if every rank had all experts.
-  std::int64_t parts = 1;
+  std::int64_t ep_size = 1;
 
   [[nodiscard]] std::int64_t numel() const noexcept;
   /// All of its parameters are: then nothing of it is reduced or updated.
@@ -90,7 +90,7 @@ struct Weight {
   bool wants_grad = true;  // false: write nothing, `grad` has no memory
 };
 
-/// How segments reach the other ranks of their exchange group (UnitSpec::parts). Compute lane.
+/// How segments reach the other ranks of their exchange group (UnitSpec::ep_size). Compute lane.
 class RankExchange {
  public:
   virtual ~RankExchange() = default;
@@ -109,7 +109,7 @@ struct SegmentContext {
   const Batch& batch;
   std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
   HeadOutput head_output = HeadOutput::kLoss;
-  RankExchange* exchange = nullptr;  // null: the model has no unit of several parts
+  RankExchange* exchange = nullptr;  // null: the model has no unit that is spread over ranks
   std::int64_t begin = 0;            // positions before the batch's, of Batch::memory
   at::Tensor* memory = nullptr;      // the segment's part of it; null: there is none
 };

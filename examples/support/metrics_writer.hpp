@@ -37,7 +37,7 @@ class MetricsWriter {
   explicit MetricsWriter(MetricsOptions options);
 
   /// Writes one step everywhere. Throws Error (exit code 1) when the disk is full; what was written
-  /// before stays whole.
+  /// before stays replicated.
   void write(const StepMetrics& metrics);
 
   /// A line among the console lines (above the bar, where there is one).

@@ -169,7 +169,7 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
     model.units.push_back({.name = fmt::format("experts {}", m),
                            .parameters = expert_parameters(shape, m),
                            .experts = shape.experts[m],
-                           .parts = shape.expert_ranks});
+                           .ep_size = shape.expert_ranks});
   }
   SegmentSpec segment{
       .name = "net", .run = std::make_shared<MoeNetSegment>(shape), .one_thread = true};

@@ -31,7 +31,7 @@ struct ShardWorld : World {
   std::vector<std::byte*> blocks;
   std::vector<std::string> errors;
 
-  /// `block_apart`: it stays whole, in the first slot's memory, and its shard lies elsewhere.
+  /// `block_apart`: it stays replicated, in the first slot's memory, and its shard lies elsewhere.
   explicit ShardWorld(std::uint32_t world_size = 1, std::uint32_t rank = 0,
                       bool block_apart = false)
       : layout(UnitLayout::make(5000, world_size)),

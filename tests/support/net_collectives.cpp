@@ -80,7 +80,7 @@ std::byte* NetCollectives::allocate(std::size_t bytes) {
 }
 
 Task<> NetCollectives::all_gather(GatherArguments a) {
-  if (a.is_whole) {
+  if (a.is_replicated) {
     copy_own(a.shard, a.block, a.shard_bytes);
     co_return;
   }

@@ -25,7 +25,7 @@ inline const std::vector<StatePlacement> kAllPlacements[] = {
 };
 
 /// visit(setting, what): `setting` at each placement, stage and overlap; some of them with forced
-/// misses, some with units that stay whole.
+/// misses, some with units that stay replicated.
 template <class Visit>
 void in_every_placement(Setting setting, std::initializer_list<Overlap> overlaps, Visit visit) {
   for (const auto& placements : kAllPlacements) {

@@ -153,7 +153,7 @@ Task<> NcclBackend::all_gather(GatherArguments a) {
     co_return;
   }
   fences_.wait(lane->stream, a.block);
-  if (world() > 1 && !a.is_whole) {
+  if (world() > 1 && !a.is_replicated) {
     co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
       return api.all_gather(a.shard, a.block, a.shard_bytes, NcclType::kBytes, communicator,
                             stream);

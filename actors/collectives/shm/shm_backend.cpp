@@ -77,7 +77,7 @@ void ShmBackend::abandon(std::string_view why) noexcept {
 
 // ---- the operations ----
 Task<> ShmBackend::all_gather(GatherArguments a) {
-  if (a.is_whole) {
+  if (a.is_replicated) {
     co_await pool_.run(
         [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); });
     co_return;

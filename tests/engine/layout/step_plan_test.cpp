@@ -11,12 +11,12 @@
 namespace tandem {
 namespace {
 
-/// Of the toy model at a ZeRO stage; units up to `threshold` elements stay whole.
+/// Of the toy model at a ZeRO stage; units up to `threshold` elements stay replicated.
 SlotClasses classes_of(const Model& model, std::int64_t stage = 3, std::int64_t threshold = 0) {
   ZeroConfig zero;
   zero.stage = stage;
   zero.param_persistence_threshold = threshold;
-  return SlotClasses::of(model, Residency::of(model, zero, 2, 0));
+  return SlotClasses::of(model, Sharding::of(model, zero, 2, 0));
 }
 
 TEST(SlotClasses, TiedAndLargeUnitsHaveTheirOwnPool) {
@@ -42,14 +42,14 @@ TEST(SlotClasses, FollowTheStage) {
             (std::vector<std::size_t>{1, 0, 0, 0, kNoPool}));
 }
 
-TEST(Residency, SmallUnitsStayWholeUntilTheModelsLimit) {
+TEST(Sharding, SmallUnitsStayWholeUntilTheModelsLimit) {
   const Model model = toy::model();
   ZeroConfig zero;
   zero.stage = 3;
   zero.param_persistence_threshold = 3000;
   zero.model_persistence_threshold = 4000;
   // 888, then three of 2352, then 27 elements.
-  EXPECT_EQ(Residency::of(model, zero, 2, 1).whole,
+  EXPECT_EQ(Sharding::of(model, zero, 2, 1).whole,
             (std::vector<bool>{true, true, false, false, true}));
 }
 
@@ -82,7 +82,7 @@ TEST(StepPlan, TicketsAndGathersCountUpWithoutGaps) {
       }
     }
   }
-  EXPECT_EQ(plan.gathers, (LineOrders{next_gather, 0}));
+  EXPECT_EQ(plan.gathers, (CommunicatorOrders{next_gather, 0}));
   for (std::size_t pool = 0; pool < plan.tickets.size(); ++pool) {
     EXPECT_EQ(plan.tickets[pool], next_ticket[pool]);
     EXPECT_EQ(plan.gradient_tickets[pool], next_gradient[pool]);

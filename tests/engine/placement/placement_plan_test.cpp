@@ -125,7 +125,7 @@ TEST(PlacementPlan, KnowsTheStepsParts) {
   EXPECT_EQ(unit.accumulator, 4 * elements);  // two micro-steps are added in fp32
   EXPECT_EQ(unit.update, (24 + 4 + 2) * elements);
   EXPECT_EQ(unit.state_in, 12 * elements);
-  EXPECT_TRUE(unit.is_whole);
+  EXPECT_TRUE(unit.is_replicated);
   EXPECT_EQ(problem.segments.back().units, (std::vector<std::size_t>{0, 4}));
   EXPECT_GT(problem.segments[1].backward_s, problem.segments[1].forward_s);
 }

@@ -35,7 +35,7 @@ PlacementProblem layers(std::size_t count, double forward_s, double backward_s, 
                              .on_host = 14,
                              .on_device = 14,
                              .when_streamed = 2,
-                             .is_whole = true});
+                             .is_replicated = true});
     problem.segments.push_back(
         {.units = {i}, .forward_s = forward_s / n, .backward_s = backward_s / n});
   }
@@ -128,7 +128,7 @@ PlacementProblem some(Random& random, std::size_t count) {
             .on_host = 14 * size,
             .on_device = 16 * size,
             .when_streamed = 4 * size,
-            .is_whole = random.chance(0.5)};
+            .is_replicated = random.chance(0.5)};
   }
   const double tied = 1 + 3 * random.uniform();
   for (double PlacementUnit::* bytes :

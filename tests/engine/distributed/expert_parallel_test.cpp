@@ -1,7 +1,7 @@
 // Experts spread over ranks: where parts lie, who exchanges with whom, what a lane gets when a peer
 // is lost. That no bit changes is said by the mixtures' tests
 // (tests/models/cifar/moe_net_test.cpp).
-#include "engine/distributed/part_ranks.hpp"
+#include "engine/distributed/expert_parallel_group.hpp"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/config.hpp"
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/rank/unit.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -26,7 +26,7 @@ namespace {
 
 /// `experts` runs of a matrix of 600 elements and a vector of 5.
 UnitSpec experts_unit(std::int64_t experts, std::int64_t parts) {
-  UnitSpec unit{.name = "experts", .parameters = {}, .experts = experts, .parts = parts};
+  UnitSpec unit{.name = "experts", .parameters = {}, .experts = experts, .ep_size = parts};
   for (std::int64_t e = 0; e < experts; ++e) {
     unit.parameters.push_back({"e" + std::to_string(e) + ".weight", {20, 30}});
     unit.parameters.push_back({"e" + std::to_string(e) + ".bias", {5}});
@@ -40,10 +40,10 @@ Model model_of(std::vector<UnitSpec> units) {
   return model;
 }
 
-Residency residency_of(const Model& model, int stage, std::uint32_t world, std::uint32_t rank) {
+Sharding sharding_of(const Model& model, int stage, std::uint32_t world, std::uint32_t rank) {
   ZeroConfig zero;
   zero.stage = stage;
-  return Residency::of(model, zero, world, rank);
+  return Sharding::of(model, zero, world, rank);
 }
 
 // ---- where parts lie
@@ -53,10 +53,10 @@ TEST(Parts, AreRunsOfWholeExpertsAtEveryStage) {
   for (const int stage : {0, 3}) {
     for (const std::int64_t parts : {2, 4}) {
       const Model model = model_of({experts_unit(4, parts)});
-      const Residency residency = residency_of(model, stage, 4, 3);
-      const ParameterLayout layout = ParameterLayout::of(model.units[0], residency);
-      EXPECT_TRUE(residency.divides(model.units[0]));
-      EXPECT_FALSE(residency.whole[0]) << "persistent parameters are small and alike on all ranks";
+      const Sharding sharding = sharding_of(model, stage, 4, 3);
+      const ParameterLayout layout = ParameterLayout::of(model.units[0], sharding);
+      EXPECT_TRUE(sharding.is_sharded(model.units[0]));
+      EXPECT_FALSE(sharding.weights_replicated[0]) << "persistent parameters are small and alike on all ranks";
       EXPECT_EQ(layout.block.world, 4U);
       EXPECT_EQ(layout.gathered.world, 4U / parts) << "the ranks that hold a part";
       EXPECT_EQ(layout.gathered.padded_elements * static_cast<std::size_t>(parts),
@@ -76,7 +76,7 @@ TEST(Parts, ElementsHaveOnePositionHoweverTheyAreSpread) {
   const auto positions = [](std::int64_t parts, std::uint32_t world) {
     const Model model = model_of({experts_unit(8, parts)});
     const ParameterLayout layout =
-        ParameterLayout::of(model.units[0], residency_of(model, 1, world, 0));
+        ParameterLayout::of(model.units[0], sharding_of(model, 1, world, 0));
     std::vector<std::int64_t> all;
     for (const std::int64_t offset : layout.offsets) {
       all.push_back(layout.position_of(offset));
@@ -96,7 +96,7 @@ TEST(Parts, ElementsHaveOnePositionHoweverTheyAreSpread) {
 TEST(Parts, ThatCannotBeAreRefused) {
   const auto refusal = [](std::vector<UnitSpec> units, std::int64_t world) -> std::string {
     try {
-      (void)require_parts(model_of(std::move(units)), world);
+      (void)require_ep_size(model_of(std::move(units)), world);
     } catch (const Error& error) {
       return error.what();
     }
@@ -118,7 +118,7 @@ struct World {
   ComputeLane lane{loop, "compute"};
   CpuPool pool{loop, {.threads = 1}};
   std::unique_ptr<CollectiveBackend> all;
-  std::optional<PartRanks> ranks;
+  std::optional<ExpertParallelGroup> ranks;
 
   World(Communicator& communicator, std::int64_t parts)
       : all(communicator.make_backend(loop, pool)) {
@@ -148,7 +148,7 @@ struct World {
   }
 };
 
-TEST(PartRanks, PiecesGoToTheRanksOfTheOtherParts) {
+TEST(ExpertParallelGroup, PiecesGoToTheRanksOfTheOtherParts) {
   for (const auto& [world, parts] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{4, 4}}) {
     const auto received = on_ranks(world, [&](std::shared_ptr<Communicator> communicator) {
       World here(*communicator, parts);
@@ -174,7 +174,7 @@ TEST(PartRanks, PiecesGoToTheRanksOfTheOtherParts) {
   }
 }
 
-TEST(PartRanks, ALostPeerEndsTheLanesWait) {
+TEST(ExpertParallelGroup, ALostPeerEndsTheLanesWait) {
   const auto errors = on_ranks(2, [&](std::shared_ptr<Communicator> communicator) -> std::string {
     World here(*communicator, 2);
     if (communicator->rank() == 1) {
@@ -196,7 +196,7 @@ TEST(PartRanks, ALostPeerEndsTheLanesWait) {
 
 // Too large for what travels with the headers: through the stage, in pieces, copied by the
 // exchange's own thread.
-TEST(PartRanks, LargePiecesComeWhole) {
+TEST(ExpertParallelGroup, LargePiecesComeWhole) {
   const auto received = on_ranks(2, [&](std::shared_ptr<Communicator> communicator) {
     World here(*communicator, 2);
     constexpr std::size_t kPiece = 700'001;

@@ -1,41 +1,41 @@
-#include "engine/layout/residency.hpp"
+#include "engine/layout/sharding.hpp"
 
 #include "engine/config/config.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 
-std::int64_t require_parts(const Model& model, std::int64_t world_size) {
-  std::int64_t parts = 1;
+std::int64_t require_ep_size(const Model& model, std::int64_t world_size) {
+  std::int64_t ep_size = 1;
   for (const UnitSpec& unit : model.units) {
-    if (unit.parts == 1) {
+    if (unit.ep_size == 1) {
       continue;
     }
-    if (parts > 1 && unit.parts != parts) {
+    if (ep_size > 1 && unit.ep_size != ep_size) {
       throw user_error("engine",
                        "unit {} is spread over {} ranks and another one over {}; use one number",
-                       unit.name, unit.parts, parts);
+                       unit.name, unit.ep_size, ep_size);
     }
-    parts = unit.parts;
-    if (parts < 1 || unit.experts % parts != 0) {
+    ep_size = unit.ep_size;
+    if (ep_size < 1 || unit.experts % ep_size != 0) {
       throw user_error(
           "engine",
           "the {} experts of unit {} cannot be divided among {} ranks alike; use a divisor",
-          unit.experts, unit.name, parts);
+          unit.experts, unit.name, ep_size);
     }
   }
-  if (world_size % parts != 0) {
+  if (world_size % ep_size != 0) {
     throw user_error("engine",
                      "experts are spread over {} ranks, and {} take part; use a divisor of that",
-                     parts, world_size);
+                     ep_size, world_size);
   }
-  return parts;
+  return ep_size;
 }
 
-Residency Residency::of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
+Sharding Sharding::of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
                         std::uint32_t rank) {
-  (void)require_parts(model, world);
-  Residency residency{.divided = zero.stage > 0,
+  (void)require_ep_size(model, world);
+  Sharding sharding{.state_sharded = zero.stage > 0,
                       .gradient_slot_of_own = zero.stage < 2,
                       .world = world,
                       .rank = rank};
@@ -45,9 +45,9 @@ Residency Residency::of(const Model& model, const ZeroConfig& zero, std::uint32_
     const bool small = elements <= zero.param_persistence_threshold &&
                        persistent + elements <= zero.model_persistence_threshold;
     persistent += small ? elements : 0;
-    residency.whole.push_back((zero.stage < 3 || small) && unit.parts == 1);
+    sharding.weights_replicated.push_back((zero.stage < 3 || small) && unit.ep_size == 1);
   }
-  return residency;
+  return sharding;
 }
 
 namespace {
@@ -61,21 +61,21 @@ std::int64_t expert_stride(const UnitSpec& unit) {
   return static_cast<std::int64_t>(unit.experts == 1 ? run : round_up(run, kUnitAlignment));
 }
 
-UnitLayout Residency::layout_of(const UnitSpec& unit) const {
+UnitLayout Sharding::layout_of(const UnitSpec& unit) const {
   const UnitLayout part = gathered_layout_of(unit);
-  const auto parts = static_cast<std::size_t>(unit.parts);
-  return {.elements = part.padded_elements * (parts - 1) + part.elements,
-          .padded_elements = part.padded_elements * parts,
+  const auto ep_size = static_cast<std::size_t>(unit.ep_size);
+  return {.elements = part.padded_elements * (ep_size - 1) + part.elements,
+          .padded_elements = part.padded_elements * ep_size,
           .shard_elements = part.shard_elements,
-          .world = part.world * static_cast<std::uint32_t>(parts)};
+          .world = part.world * static_cast<std::uint32_t>(ep_size)};
 }
 
-UnitLayout Residency::gathered_layout_of(const UnitSpec& unit) const {
-  const std::int64_t runs = unit.experts / unit.parts;
+UnitLayout Sharding::gathered_layout_of(const UnitSpec& unit) const {
+  const std::int64_t runs = unit.experts / unit.ep_size;
   const std::int64_t stride = expert_stride(unit);
   const std::int64_t last = unit.numel() / unit.experts;
   return UnitLayout::make(static_cast<std::size_t>((runs - 1) * stride + last),
-                          divides(unit) ? world / static_cast<std::uint32_t>(unit.parts) : 1);
+                          is_sharded(unit) ? world / static_cast<std::uint32_t>(unit.ep_size) : 1);
 }
 
 }  // namespace tandem

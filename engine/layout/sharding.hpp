@@ -1,4 +1,4 @@
-// engine/layout/residency.hpp — what a ZeRO stage keeps on a rank, unit by unit: the only place
+// engine/layout/sharding.hpp — what a ZeRO stage keeps on a rank, unit by unit: the only place
 // that knows the stage's number.
 //
 //   stage  weights                gradient blocks        accumulators, master, moments
@@ -9,10 +9,10 @@
 //
 // Everything else is one mechanism: a unit is gathered when a visit needs it in a newer version
 // than the one that lies there, its gradient is reduced after each micro-step, and each rank
-// updates what it keeps. At stage 3 small units stay whole too
+// updates what it keeps. At stage 3 small units stay replicated too
 // (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many.
-// Units of several parts (experts spread over ranks) lie as at stage 3 at every stage: a rank's
-// slice is a slice of its part, and a gather brings that part.
+// Units whose experts are spread over ranks (ep_size > 1) lie as at stage 3 at every stage: a rank's
+// slice is a slice of its expert slice, and a gather brings that.
 #pragma once
 
 #include <cstddef>
@@ -26,31 +26,31 @@ namespace tandem {
 
 struct ZeroConfig;
 
-/// The parts of the model's units; 1: there are none. Throws user_error when they do not suit each
+/// The expert-parallel size of the model's units; 1: no experts are spread. Throws user_error when they do not suit each
 /// other, the experts or the number of ranks.
-[[nodiscard]] std::int64_t require_parts(const Model& model, std::int64_t world_size);
+[[nodiscard]] std::int64_t require_ep_size(const Model& model, std::int64_t world_size);
 
-struct Residency {
-  bool divided = true;  // by the stage: gradients and optimizer state are this rank's slice only
+struct Sharding {
+  bool state_sharded = true;  // by the stage: gradients and optimizer state are this rank's slice only
   bool gradient_slot_of_own = false;  // for each unit, so that backward never waits for one
-  std::vector<bool> whole;            // [unit] its weights stay gathered
+  std::vector<bool> weights_replicated;            // [unit] its weights stay gathered
   std::uint32_t world = 1;
   std::uint32_t rank = 0;
 
-  static Residency of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
+  static Sharding of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
                       std::uint32_t rank);
 
-  /// Whether the unit is, by the stage or by its parts.
-  [[nodiscard]] bool divides(const UnitSpec& unit) const noexcept {
-    return divided || unit.parts > 1;
+  /// Whether the unit is, by the stage or because its experts are spread.
+  [[nodiscard]] bool is_sharded(const UnitSpec& unit) const noexcept {
+    return state_sharded || unit.ep_size > 1;
   }
   /// How the unit is divided: the slices of all ranks.
   [[nodiscard]] UnitLayout layout_of(const UnitSpec& unit) const;
   /// Which slice of it is this rank's.
   [[nodiscard]] std::uint32_t slice(const UnitSpec& unit) const noexcept {
-    return divides(unit) ? rank : 0;
+    return is_sharded(unit) ? rank : 0;
   }
-  /// What a gather brings: the whole unit, or the part of it that this rank computes with.
+  /// What a gather brings: the whole unit, or the experts of it that this rank computes with.
   [[nodiscard]] UnitLayout gathered_layout_of(const UnitSpec& unit) const;
 };
 

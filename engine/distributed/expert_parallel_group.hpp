@@ -1,0 +1,62 @@
+// engine/distributed/expert_parallel_group.hpp — the collectives of a rank whose model spreads
+// experts over ranks (UnitSpec::ep_size).
+//
+// Of W ranks with expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank r
+// holds slice r / D, as replica r % D. The replicas gather the slice from each other and reduce its
+// gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one slice each: the exchange
+// group, within which the compute lane sends tokens to the slice that computes them and back.
+// Both groups have back ends of their own, so neither waits for what all ranks do.
+// The exchange group's rank j is rank j * D + d. So the blocks of a gradient, added one after another
+// and each in its ranks' order, are added in the order of all ranks: the bits of experts that every
+// rank has.
+// The compute lane exchanges on a loop of its own, which runs there and only meanwhile: a hand-over
+// to the rank's loop and back would be two wake-ups of sleeping threads more.
+// Thread rule: the rank's loop thread; all_to_all() is the compute lane's.
+// Failure: that of the back ends (PeerLost). The groups end or are aborted only while no lane
+// exchanges, because a step's task does not end before its lane.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "actors/collectives/collectives.hpp"
+#include "engine/distributed/communicator.hpp"
+#include "engine/types/model.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+
+namespace tandem {
+
+class ExpertParallelGroup final : public RankExchange {
+ public:
+  /// Puts a back end that knows the units' blocks around one that knows host memory.
+  using Stage =
+      std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> slice)>;
+  /// Blocks until all ranks are connected; they all make one, after their common back end. The
+  /// arguments outlive it.
+  ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t ep_size,
+            const Stage& stage = {});
+
+  void start(Scope& scope);
+  void close();
+  void abandon(std::string_view why) noexcept;
+
+  /// Of the ranks that hold the same slice of the experts.
+  [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }
+
+  [[nodiscard]] std::int64_t ranks() const noexcept override { return ep_size_; }
+  void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) override;
+
+ private:
+  std::int64_t ep_size_;
+  EventLoop lane_loop_;
+  CpuPool lane_pool_;                            // what is large is copied by its thread
+  std::unique_ptr<CollectiveBackend> replicas_;      // D ranks: same slice
+  std::unique_ptr<CollectiveBackend> exchange_;  // P ranks: one of each slice, on the lane's loop
+  Collectives collectives_;
+};
+
+}  // namespace tandem
