@@ -29,10 +29,10 @@ void Rank::allocate_weights(std::size_t unit) {
   Memory& memory = memory_[unit];
   const std::size_t block_bytes = layout.padded_elements * size;
   const bool updated_there = placement_of(unit) != StatePlacement::kHost;  // on the device
-  if (sharding_.whole[unit] && accelerator_) {
+  if (sharding_.weights_replicated[unit] && accelerator_) {
     memory.block = allocate_on_device(
         block_bytes, fmt::format("the whole weights of unit \"{}\"", model_.units[unit].name));
-  } else if (sharding_.whole[unit]) {
+  } else if (sharding_.weights_replicated[unit]) {
     memory.block = allocate_shared(block_bytes, resident_bytes_.weights);
   }
   if (memory.block != nullptr && (updated_there || !accelerator_)) {

@@ -49,7 +49,7 @@ TEST(Sharding, SmallUnitsStayWholeUntilTheModelsLimit) {
   zero.param_persistence_threshold = 3000;
   zero.model_persistence_threshold = 4000;
   // 888, then three of 2352, then 27 elements.
-  EXPECT_EQ(Sharding::of(model, zero, 2, 1).whole,
+  EXPECT_EQ(Sharding::of(model, zero, 2, 1).weights_replicated,
             (std::vector<bool>{true, true, false, false, true}));
 }
 
