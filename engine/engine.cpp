@@ -165,13 +165,13 @@ Task<double> peak_tflops(Rank* rank) {
   const bool on_gpu = !rank->tensors().is_cpu();
   const std::int64_t side = on_gpu ? 8192 : 1024;
   constexpr int kRounds = 8;
-  constexpr double kEnoughS = 0.5;  // some processors have no products of 16 bits: seconds each
+  constexpr double kEnoughS = 0.5;  // some processors have no matmuls of 16 bits: seconds each
   const auto type = at::TensorOptions().dtype(scalar_type_of(rank->options().type));
   double best_s = 1e9;
   const Stopwatch all;
   for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
     const auto a = std::make_shared<at::Tensor>();
-    co_await rank->compute("a product to measure with", [a, side, type, at = rank->tensors()] {
+    co_await rank->compute("a matmul to measure with", [a, side, type, at = rank->tensors()] {
       *a = at::ones({side, side}, type.device(at));
     });
     if (const auto ready = rank->in_use({})) {
@@ -179,9 +179,9 @@ Task<double> peak_tflops(Rank* rank) {
     }
     const auto seconds = std::make_shared<double>();
     const Stopwatch on_loop;
-    co_await rank->compute("a product to measure with", [a, seconds] {
+    co_await rank->compute("a matmul to measure with", [a, seconds] {
       const Stopwatch watch;
-      const at::Tensor product = at::mm(*a, *a);
+      const at::Tensor matmul = at::mm(*a, *a);
       *seconds = watch.elapsed_s();
     });
     if (const auto done = rank->in_use({})) {

@@ -154,7 +154,7 @@ class Engine {
   [[nodiscard]] int optimizer_threads() const;
   /// Which CPUs this rank uses for what.
   [[nodiscard]] const CorePlan& cores() const;
-  /// TFLOP/s of one library matrix product (1024 cubed, the compute type, the run's threads), the
+  /// TFLOP/s of one library matmul (1024 cubed, the compute type, the run's threads), the
   /// best of several: the peak that a CPU's model FLOPs utilisation refers to.
   double measure_peak_tflops();
   /// Of weights, optimizer state, gradients and slots; activations come on top.

@@ -1,5 +1,5 @@
-// bench/models/ops_bench.cpp — products, attention and whole forward-backward passes of a
-// 20M-parameter Qwen3, without the engine. Counters: FLOPS of products; tokens/s of passes. Threads
+// bench/models/ops_bench.cpp — matmuls, attention and whole forward-backward passes of a
+// 20M-parameter Qwen3, without the engine. Counters: FLOPS of matmuls; tokens/s of passes. Threads
 // as ATen is told (OMP_NUM_THREADS).
 #include <array>
 #include <deque>
@@ -36,7 +36,7 @@ constexpr std::array kShapes = {Shape{"qkv", 2048, 1024, 512}, Shape{"o", 2048, 
                                 Shape{"gate_up", 2048, 2816, 512}, Shape{"down", 2048, 512, 1408},
                                 Shape{"head", 1024, 4096, 512}};
 
-void products(benchmark::State& state, const Shape& shape, const std::string& kind,
+void matmuls(benchmark::State& state, const Shape& shape, const std::string& kind,
               const std::string& provider, bool bf16) {
   select_gemm(provider);
   const at::Tensor x = at::randn({shape.rows, shape.in}).to(options(bf16));
@@ -46,7 +46,7 @@ void products(benchmark::State& state, const Shape& shape, const std::string& ki
   const at::Tensor b = kind == "forward" ? w.t() : kind == "dx" ? w : x;
   const at::Tensor c = at::empty({a.size(0), b.size(1)}, options(bf16));
   for (auto _ : state) {
-    multiply(c, a, b);
+    matmul(c, a, b);
   }
   const double flops = 2.0 * static_cast<double>(shape.rows * shape.out * shape.in);
   state.counters["FLOPS"] =
@@ -80,25 +80,25 @@ void attention(benchmark::State& state, bool backward, bool bf16, double dropout
   }
 }
 
-/// 2048 tokens, two of eight experts each: the products into the experts, as one group or expert
+/// 2048 tokens, two of eight experts each: the matmuls into the experts, as one group or expert
 /// after expert.
-void expert_products(benchmark::State& state, bool grouped, bool bf16) {
+void expert_matmuls(benchmark::State& state, bool grouped, bool bf16) {
   constexpr std::int64_t kExperts = 8, kRows = 4096, kIn = 512, kOut = 1408;
   const at::Tensor x = at::randn({kRows, kIn}).to(options(bf16));
   const at::Tensor w = at::randn({kExperts, kOut, kIn}).to(options(bf16));
   const at::Tensor y = at::empty({kRows, kOut}, options(bf16));
-  std::vector<Product> products;
+  std::vector<Matmul> matmuls;
   for (std::int64_t e = 0, begin = 0; e < kExperts; ++e) {
     const std::int64_t rows = e + 1 == kExperts ? kRows - begin : kRows * (e + 1) / 36;  // uneven
-    products.push_back({y.narrow(0, begin, rows), x.narrow(0, begin, rows), w.select(0, e).t()});
+    matmuls.push_back({y.narrow(0, begin, rows), x.narrow(0, begin, rows), w.select(0, e).t()});
     begin += rows;
   }
   for (auto _ : state) {
     if (grouped) {
-      multiply_grouped(products);
+      grouped_matmul(matmuls);
     } else {
-      for (const Product& p : products) {
-        multiply(p.c, p.a, p.b);
+      for (const Matmul& p : matmuls) {
+        matmul(p.c, p.a, p.b);
       }
     }
   }
@@ -204,16 +204,16 @@ void register_all() {
       add(name + "/backward", [=](auto& s) { attention(s, true, bf16, dropout); });
     }
     for (const bool one : {true, false}) {
-      add("experts/" + type + "/products/" + (one ? "grouped" : "one_by_one"),
-          [=](auto& s) { expert_products(s, one, bf16); });
+      add("experts/" + type + "/matmuls/" + (one ? "grouped" : "one_by_one"),
+          [=](auto& s) { expert_matmuls(s, one, bf16); });
       add("experts/" + type + (one ? "/ways" : "/half"),
           [=](auto& s) { expert_half(s, one, bf16); });
     }
     for (const Shape& shape : kShapes) {
       for (const std::string kind : {"forward", "dx", "dw"}) {
         for (const std::string provider : {"own", "aten"}) {
-          add("product/" + type + "/" + shape.name + "/" + kind + "/" + provider,
-              [=](auto& s) { products(s, shape, kind, provider, bf16); });
+          add("matmul/" + type + "/" + shape.name + "/" + kind + "/" + provider,
+              [=](auto& s) { matmuls(s, shape, kind, provider, bf16); });
         }
       }
     }

@@ -58,7 +58,7 @@ class TorchCuda final : public ComputeDevice {
     context.setDeterministicFillUninitializedMemory(false);
     context.setDeterministicCuDNN(true);
     context.setBenchmarkCuDNN(false);
-    context.setAllowTF32CuDNN(false);  // fp32 is fp32; products are so by default
+    context.setAllowTF32CuDNN(false);  // fp32 is fp32; matmuls are so by default
   }
 
   void queue(std::function<void()> work) override { work(); }

@@ -39,7 +39,7 @@ enum class MemoryPurpose : std::uint8_t {
   kActivations,
   kLoss,       // logits, their gradient, and the head's weight gradient
   kAllocator,  // freed blocks that malloc cannot use again
-  kStaging,    // of copies and saving; packed operands of matrix products
+  kStaging,    // of copies and saving; packed operands of matmuls
   kProcess,    // libraries, data set, tokenizer; the accelerator's context
   kSaved       // files of the trained model
 };

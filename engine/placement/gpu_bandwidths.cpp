@@ -70,7 +70,7 @@ class Measurement {
   }
 
   /// Operations per second.
-  [[nodiscard]] double products() {
+  [[nodiscard]] double matmuls() {
     ComputeLane lane(loop_, "measurement");
     const auto a = std::make_shared<at::Tensor>();
     const auto on_lane = [&](std::function<void()> work) {
@@ -87,7 +87,7 @@ class Measurement {
           co_await on->run(prepare);
         },
         &lane, gpu_.compute.get());
-    const std::int64_t side = probe_.product_side;
+    const std::int64_t side = probe_.matmul_side;
     on_lane([a, side, at = gpu_.compute->tensors(), type = scalar_type_of(kernel_.weight)] {
       *a = at::ones({side, side}, at::TensorOptions().dtype(type).device(at));
     });
@@ -149,8 +149,8 @@ SimSpec gpu_spec(const Gpu& gpu, const UpdateKernel& kernel, const BandwidthCach
   spec.memory_bytes_per_s = cache.get(fmt::format("{}, its own {}", where, cache_key(kernel)),
                                       [&] { return measurement.updates(); });
   spec.compute_flops_per_s =
-      cache.get(fmt::format("{}, products in {}", where, name_of(kernel.weight)),
-                [&] { return measurement.products(); });
+      cache.get(fmt::format("{}, matmuls in {}", where, name_of(kernel.weight)),
+                [&] { return measurement.matmuls(); });
   return spec;
 }
 

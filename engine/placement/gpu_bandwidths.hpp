@@ -2,7 +2,7 @@
 // at a run's start, kept in the file of bandwidths.hpp.
 //
 // As the run will do it: copies between pinned memory and the device's, updates by the run's
-// kernel, products in the type of the weights; each alone on the device, the best of a few. Tenths
+// kernel, matmuls in the type of the weights; each alone on the device, the best of a few. Tenths
 // of a second, once for each machine and kernel. Thread rule: no loop may run on the calling
 // thread. Errors: DeviceError.
 #pragma once
@@ -20,7 +20,7 @@ namespace tandem {
 struct GpuProbe {
   std::size_t copied_bytes = std::size_t{64} << 20;
   std::size_t updated_bytes = std::size_t{512} << 20;  // more than the device's cache keeps
-  std::int64_t product_side = 8192;
+  std::int64_t matmul_side = 8192;
 };
 
 /// The GPU as a description; here and now.

@@ -117,7 +117,7 @@ class MoeNetSegment final : public Segment {
     return cifar_trunk(context.batch.inputs.to(first.scalar_type()), values);
   }
 
-  /// One product for all experts. tokens: [E, C, 84].
+  /// One matmul for all experts. tokens: [E, C, 84].
   template <class Take>
   static at::Tensor expert_layers(Take& take, std::int64_t experts, const at::Tensor& tokens) {
     std::vector<at::Tensor> weights;
@@ -183,13 +183,13 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
   return model;
 }
 
-std::int64_t cifar_moe_products(const CifarMoe& shape) {
-  std::int64_t products = 0;
+std::int64_t cifar_moe_macs(const CifarMoe& shape) {
+  std::int64_t matmuls = 0;
   for (const std::int64_t experts : shape.experts) {
-    products += shape.gate.k * kWidth * kWidth + experts * kWidth;
-    products += shape.residual ? kWidth * kWidth + 2 * kWidth : 0;
+    matmuls += shape.gate.k * kWidth * kWidth + experts * kWidth;
+    matmuls += shape.residual ? kWidth * kWidth + 2 * kWidth : 0;
   }
-  return products;
+  return matmuls;
 }
 
 }  // namespace tandem

@@ -40,6 +40,6 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source);
 
 /// Multiply-adds of a picture's forward that the mixtures add: what its k experts, gate and
 /// residual layer do.
-std::int64_t cifar_moe_products(const CifarMoe& shape);
+std::int64_t cifar_moe_macs(const CifarMoe& shape);
 
 }  // namespace tandem

@@ -86,7 +86,7 @@ class HeadTask {
         }
       }
       const GemmOperand values{v_row(block.first), kv_stride_, 1, kType};
-      product(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kType}, values,
+      matmul(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kType}, values,
               {rows, p_.head_dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         T* to = context + context_at(r / block.rows, begin + r % block.rows);
@@ -116,7 +116,7 @@ class HeadTask {
         std::copy_n(from, dim, dout + r * dim);
       }
       const GemmOperand values_across{v_row(block.first), 1, kv_stride_, kType};
-      product(block.all, block.keys, dim, {dout, dim, 1, kType}, values_across,
+      matmul(block.all, block.keys, dim, {dout, dim, 1, kType}, values_across,
               {dscores, block.keys});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t g = r / block.rows;
@@ -136,13 +136,13 @@ class HeadTask {
       const T* ds = narrow_dscores(dscores);
       const GemmOperand ds_t{ds, 1, block.keys, kType};
       const GemmOperand p_t{weights_, 1, block.keys, kType};
-      product(block.keys, dim, block.all, p_t, {dout, dim, 1, kType},
+      matmul(block.keys, dim, block.all, p_t, {dout, dim, 1, kType},
               {dvalues + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
                dvalues + block.first * dim, dim});
-      product(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
+      matmul(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
               {dkeys + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
                dkeys + block.first * dim, dim});
-      product(block.all, dim, block.keys, {ds, block.keys, 1, kType},
+      matmul(block.all, dim, block.keys, {ds, block.keys, 1, kType},
               {keys_ + block.first * dim, dim, 1, kType}, {dq, dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t head = kv_head_ * group_ + r / block.rows;
@@ -220,7 +220,7 @@ class HeadTask {
             p_.rotary};
   }
 
-  static void product(std::int64_t m, std::int64_t n, std::int64_t k, const GemmOperand& a,
+  static void matmul(std::int64_t m, std::int64_t n, std::int64_t k, const GemmOperand& a,
                       const GemmOperand& b, const GemmTarget& c) {
     const GemmProblem problem{m, n, k, a, b, c};
     if (kType == DType::kBF16 && gemm_bf16_available()) {
@@ -244,7 +244,7 @@ class HeadTask {
   }
 
   void score(const Block& block) {
-    product(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
+    matmul(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
             {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
   }
 

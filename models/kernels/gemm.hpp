@@ -1,11 +1,11 @@
-// models/kernels/gemm.hpp — our own matrix product on the CPU: C = start + A B.
+// models/kernels/gemm.hpp — our own matmul on the CPU: C = start + A B.
 //
 // fp32 with vector FMAs (any SIMD target), bf16 with AMX tiles where the processor has them. Both
 // pack their operands, so any transposition costs the same, write straight into the place where the
 // result is wanted, and start from a residual or a bias instead of zero, which saves the pass that
 // would add it. Invariant: every element of C is summed in an order fixed by K alone: the bits
 // depend neither on the number of threads nor on the other extents. Without elements along K the
-// product is its start.
+// matmul is its start.
 #pragma once
 
 #include <cstdint>
@@ -53,13 +53,13 @@ void gemm_f32(const GemmProblem& problem);
 /// Whether gemm_bf16() can run here: AMX-BF16, and the kernel grants its use.
 bool gemm_bf16_available();
 /// Whether the processor multiplies bf16 in vectors (AVX512-BF16), which oneDNN makes use of.
-bool has_bf16_vector_products();
+bool has_bf16_vector_dot();
 /// A and B bf16, products summed in fp32, C fp32 or bf16.
 void gemm_bf16(const GemmProblem& problem);
 
 /// All of them, by one of the two above, in one call: cut into pieces of like work that the team
-/// shares, whatever the products' sizes. The same bits as one by one. No product reads what another
+/// shares, whatever the matmuls' sizes. The same bits as one by one. No matmul reads what another
 /// one writes.
-void gemm_grouped(std::span<const GemmProblem> problems, void (*product)(const GemmProblem&));
+void gemm_grouped(std::span<const GemmProblem> problems, void (*matmul)(const GemmProblem&));
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// models/kernels/gemm_amx.cpp — the bf16 product of gemm.hpp on AMX tiles.
+// models/kernels/gemm_amx.cpp — the bf16 matmul of gemm.hpp on AMX tiles.
 //
 // A tile is 16 rows of 64 bytes. C is computed in blocks of 32 x 32 (four fp32 tiles, in registers
 // over all of K) from two tiles of A [16 rows][32 k] and two of B [16 pairs of k][16 columns][2].
@@ -134,7 +134,7 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-HWY_INLINE void multiply_block(const Bf16* a, const Bf16* b, std::int64_t steps, float* sums) {
+HWY_INLINE void matmul_block(const Bf16* a, const Bf16* b, std::int64_t steps, float* sums) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -199,7 +199,7 @@ HWY_INLINE void finish_f32(const float* sums, const GemmTarget& c, std::int64_t 
   }
 }
 
-struct AmxProduct {
+struct AmxGemm {
   const GemmProblem& p;
   GemmGrid grid;
   std::int64_t steps;  // of K
@@ -212,7 +212,7 @@ struct AmxProduct {
                 packed_b + column * sliver());
   }
 
-  void multiply(const GemmGrid::Part& part) const {
+  void matmul(const GemmGrid::Part& part) const {
     const std::int64_t rows = part.row_end - part.row_begin;
     Bf16* a = packed_a_scratch.get<Bf16>(static_cast<std::size_t>(rows * sliver()));
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -224,7 +224,7 @@ struct AmxProduct {
     alignas(64) float sums[kBlock * kBlock];
     for (std::int64_t c = part.column_begin; c < part.column_end; ++c) {
       for (std::int64_t r = 0; r < rows; ++r) {
-        multiply_block(a + r * sliver(), packed_b + c * sliver(), steps, sums);
+        matmul_block(a + r * sliver(), packed_b + c * sliver(), steps, sums);
         const std::int64_t i = (part.row_begin + r) * kBlock;
         const std::int64_t j = c * kBlock;
         (p.c.type == DType::kBF16 ? finish_bf16 : finish_f32)(
@@ -238,11 +238,11 @@ struct AmxProduct {
 void run(const GemmProblem& p) {
   const GemmGrid grid =
       GemmGrid::of(ceil_div(p.m, kBlock), ceil_div(p.n, kBlock), kRowBlocksPerTask);
-  AmxProduct product{p, grid, ceil_div(p.k, kTileK), nullptr};
-  product.packed_b =
-      packed_b_scratch.get<Bf16>(static_cast<std::size_t>(grid.column_tiles * product.sliver()));
-  parallel_tasks(grid.column_tiles, [&](std::int64_t c) { product.pack_b(c); });
-  parallel_tasks(grid.tasks(), [&](std::int64_t task) { product.multiply(grid.part(task)); });
+  AmxGemm matmul{p, grid, ceil_div(p.k, kTileK), nullptr};
+  matmul.packed_b =
+      packed_b_scratch.get<Bf16>(static_cast<std::size_t>(grid.column_tiles * matmul.sliver()));
+  parallel_tasks(grid.column_tiles, [&](std::int64_t c) { matmul.pack_b(c); });
+  parallel_tasks(grid.tasks(), [&](std::int64_t task) { matmul.matmul(grid.part(task)); });
 }
 
 HWY_POP_ATTRIBUTES
@@ -273,7 +273,7 @@ bool gemm_bf16_available() {
   return available;
 }
 
-bool has_bf16_vector_products() {
+bool has_bf16_vector_dot() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 5 & 1) != 0;
 }
@@ -292,7 +292,7 @@ void gemm_bf16(const GemmProblem& problem) {
 namespace tandem {
 
 bool gemm_bf16_available() { return false; }
-bool has_bf16_vector_products() { return false; }
+bool has_bf16_vector_dot() { return false; }
 void gemm_bf16(const GemmProblem&) {
   TANDEM_CHECK(false, "the caller asks gemm_bf16_available() first");
 }

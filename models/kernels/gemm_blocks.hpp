@@ -1,4 +1,4 @@
-// models/kernels/gemm_blocks.hpp — how a matrix product is cut into tiles, panels and tasks; shared
+// models/kernels/gemm_blocks.hpp — how a matmul is cut into tiles, panels and tasks; shared
 // by the kernels.
 #pragma once
 

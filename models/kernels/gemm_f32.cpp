@@ -274,7 +274,7 @@ void tile(std::int64_t kc, const float* a, const float* b, const TileTarget<T>& 
 }
 
 template <class T>
-struct Product {
+struct Matmul {
   const GemmProblem& p;
   GemmGrid grid;
   std::int64_t k_block;
@@ -285,7 +285,7 @@ struct Product {
     return k0 * grid.column_tiles * kTileColumns;
   }
 
-  void multiply(const GemmGrid::Part& part) const {
+  void matmul(const GemmGrid::Part& part) const {
     const std::int64_t rows = part.row_end - part.row_begin;
     auto* packed_a =
         packed_a_scratch.get<float>(static_cast<std::size_t>(rows * kTileRows * k_block));
@@ -335,17 +335,17 @@ void gemm_typed(const GemmProblem& p) {
       GemmGrid::of(ceil_div(p.m, kTileRows), ceil_div(p.n, kTileColumns), kRowSliversPerTask);
   auto* packed_b = packed_b_scratch.get<float>(
       static_cast<std::size_t>(grid.column_tiles * kTileColumns * std::max<std::int64_t>(p.k, 1)));
-  const Product<T> product{p, grid, k_block, packed_b};
+  const Matmul<T> matmul{p, grid, k_block, packed_b};
   const Lines columns = {p.b, p.b.row_stride, p.b.column_stride, p.n};
   parallel_blocks(grid.column_tiles, kColumnSliversPerTask,
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t k0 = 0; k0 < p.k; k0 += k_block) {
                       const std::int64_t kc = std::min(k_block, p.k - k0);
                       pack<kTileColumns>(columns, begin, end - begin, k0, kc,
-                                         packed_b + product.panel(k0) + begin * kTileColumns * kc);
+                                         packed_b + matmul.panel(k0) + begin * kTileColumns * kc);
                     }
                   });
-  parallel_tasks(grid.tasks(), [&](std::int64_t task) { product.multiply(grid.part(task)); });
+  parallel_tasks(grid.tasks(), [&](std::int64_t task) { matmul.matmul(grid.part(task)); });
 }
 
 void GemmF32(const GemmProblem& p) {

@@ -1,8 +1,8 @@
-// models/kernels/gemm_grouped.cpp — many products in one call: the team shares over products and
+// models/kernels/gemm_grouped.cpp — many matmuls in one call: the team shares over matmuls and
 // pieces of them.
 //
-// A piece is computed by one thread, packing included, so there is no barrier between a product's
-// phases and none between products. Pieces are cut along rows and columns of C only, which changes
+// A piece is computed by one thread, packing included, so there is no barrier between a matmul's
+// phases and none between matmuls. Pieces are cut along rows and columns of C only, which changes
 // no bit (gemm.hpp's invariant).
 #include <algorithm>
 #include <vector>
@@ -64,7 +64,7 @@ void append_pieces(const GemmProblem& p, double most, std::vector<GemmProblem>& 
 
 }  // namespace
 
-void gemm_grouped(std::span<const GemmProblem> problems, void (*product)(const GemmProblem&)) {
+void gemm_grouped(std::span<const GemmProblem> problems, void (*matmul)(const GemmProblem&)) {
   double work = 0;
   for (const GemmProblem& p : problems) {
     work += work_of(p);
@@ -81,7 +81,7 @@ void gemm_grouped(std::span<const GemmProblem> problems, void (*product)(const G
   // Large ones first: whoever comes last then has little left to do.
   std::ranges::stable_sort(pieces, std::greater<>(), work_of);
   parallel_tasks(static_cast<std::int64_t>(pieces.size()),
-                 [&](std::int64_t i) { product(pieces[static_cast<std::size_t>(i)]); });
+                 [&](std::int64_t i) { matmul(pieces[static_cast<std::size_t>(i)]); });
 }
 
 }  // namespace tandem

@@ -27,36 +27,36 @@ class ExpertLinear {
   /// [rows, in] -> [rows, out]
   void forward(const Routes& routes, const at::Tensor& x, const at::Tensor& y) const {
     const at::Tensor bias = bias_.empty() ? at::Tensor() : bias_.value();
-    multiply_rows(routes, x, y, [&](std::int64_t e, Product& p) {
+    matmul_rows(routes, x, y, [&](std::int64_t e, Matmul& p) {
       p.b = matrix(e);
       if (bias.defined()) {
-        p.start = ProductStart::kFrom;
+        p.start = AccumulateMode::kFrom;
         p.from = bias.select(0, e);
       }
     });
   }
 
   void backward_input(const Routes& routes, const at::Tensor& dy, const at::Tensor& dx) const {
-    multiply_rows(routes, dy, dx, [&](std::int64_t e, Product& p) { p.b = matrix(e).t(); });
+    matmul_rows(routes, dy, dx, [&](std::int64_t e, Matmul& p) { p.b = matrix(e).t(); });
   }
 
   void backward_weight(const Routes& routes, const at::Tensor& x, const at::Tensor& dy) const {
-    std::vector<Product> products;
+    std::vector<Matmul> matmuls;
     const auto of_expert = [&](const at::Tensor& rows, std::int64_t e) {
       const std::int64_t begin = routes.begin[static_cast<std::size_t>(e)];
       return rows.narrow(0, begin, routes.begin[static_cast<std::size_t>(e) + 1] - begin);
     };
     for (std::size_t e = 0; e < apart_.size(); ++e) {
       const auto expert = static_cast<std::int64_t>(e);
-      apart_[e].append_gradient_products(of_expert(dy, expert).t(), of_expert(x, expert), products);
+      apart_[e].append_gradient_matmuls(of_expert(dy, expert).t(), of_expert(x, expert), matmuls);
     }
     stacked_.write_gradient_with([&](const at::Tensor& gradient, bool add) {
       for (std::int64_t e = 0; e < gradient.size(0); ++e) {
-        products.push_back({gradient.select(0, e), of_expert(x, e).t(), of_expert(dy, e),
-                            add ? ProductStart::kAccumulate : ProductStart::kZero});
+        matmuls.push_back({gradient.select(0, e), of_expert(x, e).t(), of_expert(dy, e),
+                            add ? AccumulateMode::kAccumulate : AccumulateMode::kZero});
       }
     });
-    multiply_grouped(products);
+    grouped_matmul(matmuls);
   }
 
   /// From dy of rows that count `weights` times (null: once).
@@ -78,23 +78,23 @@ class ExpertLinear {
                           : apart_[static_cast<std::size_t>(e)].value().t();
   }
 
-  /// One product for each expert that has rows; `complete` sets its right side and start.
+  /// One matmul for each expert that has rows; `complete` sets its right side and start.
   template <class Complete>
-  void multiply_rows(const Routes& routes, const at::Tensor& from, const at::Tensor& to,
+  void matmul_rows(const Routes& routes, const at::Tensor& from, const at::Tensor& to,
                      Complete complete) const {
-    std::vector<Product> products;
-    products.reserve(static_cast<std::size_t>(routes.rule.experts));
+    std::vector<Matmul> matmuls;
+    matmuls.reserve(static_cast<std::size_t>(routes.rule.experts));
     for (std::int64_t e = 0; e < routes.rule.experts; ++e) {
       const std::int64_t begin = routes.begin[static_cast<std::size_t>(e)];
       const std::int64_t rows = routes.begin[static_cast<std::size_t>(e) + 1] - begin;
       if (rows > 0) {
-        Product& p = products.emplace_back();
+        Matmul& p = matmuls.emplace_back();
         p.c = to.narrow(0, begin, rows);
         p.a = from.narrow(0, begin, rows);
         complete(e, p);
       }
     }
-    multiply_grouped(products);
+    grouped_matmul(matmuls);
   }
 
   std::vector<JoinedWeights> apart_;

@@ -2,7 +2,7 @@
 //
 //   x + sum of w_e Expert_e(Norm(x)) over the experts of a token
 // One operation from the block's middle to its end: norm, router, the tokens' rows by expert, two
-// grouped products with the activation between them, and back into the tokens' order. Kept for the
+// grouped matmuls with the activation between them, and back into the tokens' order. Kept for the
 // backward: x, the rows before the activation, and the routes. Experts without tokens get a
 // gradient of zero.
 #pragma once

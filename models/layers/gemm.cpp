@@ -34,13 +34,13 @@ GemmOperand operand(const at::Tensor& t) {
 }
 
 GemmProblem problem_of(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                       ProductStart start, const at::Tensor& from) {
+                       AccumulateMode start, const at::Tensor& from) {
   GemmTarget target{c.data_ptr(), c.stride(0), dtype_of(c)};
-  if (start == ProductStart::kAccumulate) {
+  if (start == AccumulateMode::kAccumulate) {
     target.start = GemmStart::kResidual;
     target.initial = target.data;
     target.initial_ld = target.ld;
-  } else if (start == ProductStart::kFrom) {
+  } else if (start == AccumulateMode::kFrom) {
     target.start = from.dim() == 1 ? GemmStart::kBias : GemmStart::kResidual;
     target.initial = from.const_data_ptr();
     target.initial_ld = from.stride(0);
@@ -52,50 +52,50 @@ auto own_kernel(const at::Tensor& a) {
   return dtype_of(a) == DType::kBF16 && gemm_bf16_available() ? gemm_bf16 : gemm_f32;
 }
 
-void multiply_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
+void matmul_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, AccumulateMode start,
                   const at::Tensor& from) {
   own_kernel(a)(problem_of(c, a, b, start, from));
 }
 
-void multiply_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                   ProductStart start, const at::Tensor& from) {
+void matmul_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                   AccumulateMode start, const at::Tensor& from) {
   at::Tensor out = c;
-  if (start == ProductStart::kZero) {
+  if (start == AccumulateMode::kZero) {
     at::mm_out(out, a, b);
   } else {
-    at::addmm_out(out, start == ProductStart::kFrom ? from : c, a, b);
+    at::addmm_out(out, start == AccumulateMode::kFrom ? from : c, a, b);
   }
 }
 
-void multiply_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                     ProductStart start, const at::Tensor& from) {
+void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                     AccumulateMode start, const at::Tensor& from) {
   using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                             std::string_view, c10::List<std::optional<at::Scalar>>,
                             std::optional<std::string_view>);
   static const auto linear = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                  .typed<Linear>();
-  const at::Tensor product = linear.call(a, b.t(), std::nullopt, "none",
+  const at::Tensor matmul = linear.call(a, b.t(), std::nullopt, "none",
                                          c10::List<std::optional<at::Scalar>>(), std::nullopt);
-  if (start == ProductStart::kZero) {
-    c.copy_(product);
-  } else if (start == ProductStart::kAccumulate) {
-    c.add_(product);
+  if (start == AccumulateMode::kZero) {
+    c.copy_(matmul);
+  } else if (start == AccumulateMode::kAccumulate) {
+    c.add_(matmul);
   } else {
     at::Tensor out = c;
-    at::add_out(out, product, from);
+    at::add_out(out, matmul, from);
   }
 }
 
-void multiply_by(GemmProvider provider, const at::Tensor& c, const at::Tensor& a,
-                 const at::Tensor& b, ProductStart start, const at::Tensor& from) {
+void matmul_by(GemmProvider provider, const at::Tensor& c, const at::Tensor& a,
+                 const at::Tensor& b, AccumulateMode start, const at::Tensor& from) {
   switch (provider) {
     case GemmProvider::kOwn:
-      return multiply_own(c, a, b, start, from);
+      return matmul_own(c, a, b, start, from);
     case GemmProvider::kAten:
-      return multiply_aten(c, a, b, start, from);
+      return matmul_aten(c, a, b, start, from);
     case GemmProvider::kOneDnn:
-      return multiply_onednn(c, a, b, start, from);
+      return matmul_onednn(c, a, b, start, from);
   }
 }
 
@@ -111,7 +111,7 @@ Kind kind_of(const at::Tensor& a, const at::Tensor& b) {
 /// extra pass for residuals; in bf16 it needs the matrix unit, and oneDNN (at::mm) has the next
 /// best instructions where there are some.
 Choice choice_of_processor() {
-  const GemmProvider bf16 = !gemm_bf16_available() && has_bf16_vector_products()
+  const GemmProvider bf16 = !gemm_bf16_available() && has_bf16_vector_dot()
                                 ? GemmProvider::kAten
                                 : GemmProvider::kOwn;
   Choice by_features{};
@@ -129,7 +129,7 @@ const Choice& choice() {
 
 GemmProvider provider_of(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
   TANDEM_CHECK(a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
-               "extents of a product fit");
+               "extents of a matmul fit");
   if (c.scalar_type() != a.scalar_type() || a.scalar_type() == at::kHalf) {
     return GemmProvider::kOwn;
   }
@@ -188,14 +188,14 @@ std::string describe_gemm() {
   return text;
 }
 
-void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, ProductStart start,
+void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, AccumulateMode start,
               const at::Tensor& from) {
-  multiply_by(provider_of(c, a, b), c, a, b, start, from);
+  matmul_by(provider_of(c, a, b), c, a, b, start, from);
 }
 
-void multiply_grouped(std::span<const Product> products) {
+void grouped_matmul(std::span<const Matmul> matmuls) {
   std::vector<GemmProblem> own;
-  for (const Product& p : products) {
+  for (const Matmul& p : matmuls) {
     if (p.c.numel() == 0) {
       continue;
     }
@@ -203,11 +203,11 @@ void multiply_grouped(std::span<const Product> products) {
     if (provider == GemmProvider::kOwn || p.a.size(1) == 0) {
       own.push_back(problem_of(p.c, p.a, p.b, p.start, p.from));
     } else {
-      multiply_by(provider, p.c, p.a, p.b, p.start, p.from);
+      matmul_by(provider, p.c, p.a, p.b, p.start, p.from);
     }
   }
   if (!own.empty()) {
-    gemm_grouped(own, own_kernel(products.front().a));
+    gemm_grouped(own, own_kernel(matmuls.front().a));
   }
 }
 

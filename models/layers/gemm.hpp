@@ -1,4 +1,4 @@
-// models/layers/gemm.hpp — matrix products of tensors, by the library that suits this processor.
+// models/layers/gemm.hpp — matmuls of tensors, by the library that suits this processor.
 //
 // Invariant: the choice follows from the processor's features alone, so that every run on one
 // machine has the same bits; select_gemm() overrides it (tests, benchmarks). Compute lane only.
@@ -29,29 +29,29 @@ void select_gemm(std::string_view choice);
 /// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
 std::string describe_gemm();
 
-/// What a product whose right operand has so many elements keeps packed, in the memory of the
+/// What a matmul whose right operand has so many elements keeps packed, in the memory of the
 /// calling thread, for good: our own kernels do, the libraries do not. For the memory plan; any
-/// thread before the first product.
+/// thread before the first matmul.
 [[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
 
-enum class ProductStart : std::uint8_t { kZero, kAccumulate, kFrom };
+enum class AccumulateMode : std::uint8_t { kZero, kAccumulate, kFrom };
 
 /// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of
 /// one type; c may be fp32 with 16-bit operands. One stride of a and of b is 1, rows of c and
 /// `from` are contiguous. No autograd.
-void multiply(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-              ProductStart start = ProductStart::kZero, const at::Tensor& from = {});
+void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+              AccumulateMode start = AccumulateMode::kZero, const at::Tensor& from = {});
 
-/// The operands of one multiply().
-struct Product {
+/// The operands of one matmul().
+struct Matmul {
   at::Tensor c, a, b;
-  ProductStart start = ProductStart::kZero;
+  AccumulateMode start = AccumulateMode::kZero;
   at::Tensor from = {};
 };
 
-/// multiply() of each, in one call, so that threads share over small products, too. All are of one
+/// matmul() of each, in one call, so that threads share over small matmuls, too. All are of one
 /// type; none reads what another one writes; extents may be zero (without elements along K, c
 /// becomes its start).
-void multiply_grouped(std::span<const Product> products);
+void grouped_matmul(std::span<const Matmul> matmuls);
 
 }  // namespace tandem

@@ -45,16 +45,16 @@ void JoinedWeights::write_gradient(const float* sums, float scale) const {
   }
 }
 
-void JoinedWeights::write_gradient_product(const at::Tensor& a, const at::Tensor& b) const {
-  std::vector<Product> products;
-  append_gradient_products(a, b, products);
-  for (const Product& p : products) {
-    multiply(p.c, p.a, p.b, p.start);
+void JoinedWeights::write_gradient_matmul(const at::Tensor& a, const at::Tensor& b) const {
+  std::vector<Matmul> matmuls;
+  append_gradient_matmuls(a, b, matmuls);
+  for (const Matmul& p : matmuls) {
+    matmul(p.c, p.a, p.b, p.start);
   }
 }
 
-void JoinedWeights::append_gradient_products(const at::Tensor& a, const at::Tensor& b,
-                                             std::vector<Product>& products) const {
+void JoinedWeights::append_gradient_matmuls(const at::Tensor& a, const at::Tensor& b,
+                                             std::vector<Matmul>& matmuls) const {
   if (!parts_.front()->wants_grad) {
     return;  // parts are of one unit: none does
   }
@@ -63,15 +63,15 @@ void JoinedWeights::append_gradient_products(const at::Tensor& a, const at::Tens
     alike = alike && part->grad_written == parts_.front()->grad_written;
   }
   const auto start = [](bool written) {
-    return written ? ProductStart::kAccumulate : ProductStart::kZero;
+    return written ? AccumulateMode::kAccumulate : AccumulateMode::kZero;
   };
   if (alike) {
-    products.push_back({joined(parts_, &Weight::grad), a, b, start(parts_.front()->grad_written)});
+    matmuls.push_back({joined(parts_, &Weight::grad), a, b, start(parts_.front()->grad_written)});
   }
   std::int64_t row = 0;
   for (Weight* part : parts_) {
     if (!alike) {
-      products.push_back(
+      matmuls.push_back(
           {part->grad, a.narrow(0, row, part->grad.size(0)), b, start(part->grad_written)});
     }
     row += part->grad.size(0);
@@ -95,31 +95,31 @@ at::Tensor LinearWeights::forward(const at::Tensor& x, const at::Tensor& residua
   const at::Tensor w = input_major ? weight.value() : weight.value().t();
   at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
   if (residual.defined()) {
-    multiply(y, x, w, ProductStart::kFrom, residual);
+    matmul(y, x, w, AccumulateMode::kFrom, residual);
     if (!bias.empty()) {
       y.add_(bias.value());
     }
   } else if (!bias.empty()) {
-    multiply(y, x, w, ProductStart::kFrom, bias.value());
+    matmul(y, x, w, AccumulateMode::kFrom, bias.value());
   } else {
-    multiply(y, x, w);
+    matmul(y, x, w);
   }
   return y;
 }
 
 void LinearWeights::backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
-  multiply(dx, dy, input_major ? weight.value().t() : weight.value());
+  matmul(dx, dy, input_major ? weight.value().t() : weight.value());
 }
 
 void LinearWeights::add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
-  multiply(dx, dy, input_major ? weight.value().t() : weight.value(), ProductStart::kAccumulate);
+  matmul(dx, dy, input_major ? weight.value().t() : weight.value(), AccumulateMode::kAccumulate);
 }
 
 void LinearWeights::backward_weight(const at::Tensor& dy, const at::Tensor& x) const {
   if (input_major) {
-    weight.write_gradient_product(x.t(), dy);
+    weight.write_gradient_matmul(x.t(), dy);
   } else {
-    weight.write_gradient_product(dy.t(), x);
+    weight.write_gradient_matmul(dy.t(), x);
   }
   if (!bias.empty()) {
     std::vector<float> sums(static_cast<std::size_t>(dy.size(1)));

@@ -2,7 +2,7 @@
 // side.
 //
 // Parameters of one unit that are listed one after the other are adjacent in memory, weights and
-// gradients alike. So the projections q, k, v are one matrix [q; k; v] to a single product, and
+// gradients alike. So the projections q, k, v are one matrix [q; k; v] to a single matmul, and
 // likewise gate and up.
 #pragma once
 
@@ -30,11 +30,11 @@ class JoinedWeights {
   /// gradient = or += `sums` (fp32, [numel]), by the weights' contract.
   void write_gradient(const float* sums, float scale = 1.0F) const;
   /// gradient = or += a b, by the weights' contract; a: [rows of all parts, K].
-  void write_gradient_product(const at::Tensor& a, const at::Tensor& b) const;
-  /// The products that write_gradient_product() would make, for a call that makes many: they must
+  void write_gradient_matmul(const at::Tensor& a, const at::Tensor& b) const;
+  /// The matmuls that write_gradient_matmul() would make, for a call that makes many: they must
   /// be made.
-  void append_gradient_products(const at::Tensor& a, const at::Tensor& b,
-                                std::vector<Product>& products) const;
+  void append_gradient_matmuls(const at::Tensor& a, const at::Tensor& b,
+                                std::vector<Matmul>& matmuls) const;
   /// Nothing contributes: the gradient is zero unless it was written before.
   void write_zero_gradient() const;
   /// For a kernel that writes or adds by itself: call(gradient, add) for each part.

@@ -3,7 +3,7 @@
 //
 //   y_t = sum over t's kept choices of weight * expert(x_t);   a token that was dropped everywhere
 //   gives 0 residual (PR-MoE): y = c_0 * y + c_1 * mlp(x), c = softmax(coefficient(x))
-// Tokens are gathered into [E, C, H] by index, and the experts' answers gathered back: no product
+// Tokens are gathered into [E, C, H] by index, and the experts' answers gathered back: no matmul
 // with one-hot masks. Noise is a function of a seed, the gate's number and the micro-batch's number
 // over all ranks and steps. So it is the same for every overlap setting, for recomputed
 // activations, and for W ranks as for one with W times the micro-batches. Plain ATen: autograd

@@ -137,13 +137,13 @@ class LossHead final : public FusedOp {
     const at::Tensor h = h_.narrow(0, begin, rows);
     const at::Tensor logits = buffers.logits.narrow(0, 0, rows);
     const at::Tensor gradient = buffers.gradient.narrow(0, 0, rows);
-    multiply(logits, h, w.t());
+    matmul(logits, h, w.t());
     cross_entropy(dtype_of(logits), logits.data_ptr(), dtype_of(gradient),
                   keep ? gradient.data_ptr() : nullptr, labelled.labels.data() + begin, rows,
                   w.size(0), chunk_scale(), losses + begin);
     if (keep) {
-      multiply(dw_, gradient.t(), h, begin == 0 ? ProductStart::kZero : ProductStart::kAccumulate);
-      multiply(h, gradient, w);
+      matmul(dw_, gradient.t(), h, begin == 0 ? AccumulateMode::kZero : AccumulateMode::kAccumulate);
+      matmul(h, gradient, w);
     }
   }
 
@@ -189,7 +189,7 @@ at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeight
   const bool wide = w.scalar_type() == at::kBFloat16 && gemm_bf16_available();
   at::Tensor logits =
       at::empty({h.size(0), w.size(0)}, wide ? w.options().dtype(at::kFloat) : w.options());
-  multiply(logits, h, w.t());
+  matmul(logits, h, w.t());
   return logits.to(at::kFloat).view({x.size(0), x.size(1), w.size(0)});
 }
 

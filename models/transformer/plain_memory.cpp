@@ -19,7 +19,7 @@ struct TokenBytes {
 };
 
 /// By row blocks of plain operations, which keep each block's weights and which keys it hides. Of
-/// q, k and v matrix products keep copies of their own; qkv itself only the norms keep.
+/// q, k and v matmuls keep copies of their own; qkv itself only the norms keep.
 void add_row_blocks(const BlockShape& shape, const BatchShape& batch, std::int64_t length_of_window,
                     TokenBytes& bytes) {
   const AttentionShape& a = shape.attention;

@@ -205,7 +205,7 @@ std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch)
 struct HalfElements {
   std::int64_t kept, forward, backward;
   std::vector<std::int64_t> blocks;
-  std::int64_t packed;  // of products, in all threads
+  std::int64_t packed;  // of matmuls, in all threads
 };
 
 HalfElements dense_half(const BlockShape& shape, const BatchShape& batch) {

@@ -2,8 +2,8 @@
 // one picture at a time.
 //
 // A picture's forward, loss and backward down to the convolutions' weights touch about 300 KB and
-// stay in the caches; what a matrix library spends on starting a product of this size is more than
-// the product. Weight gradients of the linear layers are sums over the pictures, made in a second
+// stay in the caches; what a matrix library spends on starting a matmul of this size is more than
+// the matmul. Weight gradients of the linear layers are sums over the pictures, made in a second
 // pass. Of a pooled value only one of four inputs gets a gradient, so the convolutions' backward
 // visits a quarter of the places. Invariant: every sum has an order of its own, fixed by the
 // shapes; neither threads nor the number of pictures in a batch change the bits of a picture's

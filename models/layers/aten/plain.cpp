@@ -67,7 +67,7 @@ at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const a
     const std::int64_t first =
         window > 0 ? std::max<std::int64_t>(0, begin + from - window + 1) : 0;
     const std::int64_t keys = begin + from + count - first;
-    // [B, kv_heads, group * count, D]: a group's queries are rows of one product.
+    // [B, kv_heads, group * count, D]: a group's queries are rows of one matmul.
     const at::Tensor queries =
         q.narrow(2, from, count).reshape({q.size(0), k.size(1), group * count, q.size(3)});
     at::Tensor scores = at::matmul(queries, k.narrow(2, first, keys).transpose(2, 3))

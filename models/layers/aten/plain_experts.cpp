@@ -110,8 +110,8 @@ class BlockExperts final : public FusedOp {
     h_ = inputs[0].detach();
     weights_ = inputs[1].detach();
     blocks_ = blocks_of(inputs[2], shape_.count);
-    u_ = product(up_, rows_of(h_), false);
-    const at::Tensor y = product(down_, activation(shape_.activation, u_), false);
+    u_ = matmul(up_, rows_of(h_), false);
+    const at::Tensor y = matmul(down_, activation(shape_.activation, u_), false);
     const at::Tensor out = at::mul(of_tokens(y), weights_.unsqueeze(2)).sum(1);
     if (!keep) {
       u_.reset();
@@ -125,7 +125,7 @@ class BlockExperts final : public FusedOp {
                                    .scatter_(0, blocks_.position, weights_.reshape({-1}))
                                    .unsqueeze(1);
     const at::Tensor dy = rows_of(gradients[0]);  // of weight * y
-    const at::Tensor da = product(down_, dy, true);
+    const at::Tensor da = matmul(down_, dy, true);
     const at::Tensor a = activation(shape_.activation, u_);
     at::Tensor slopes = (a * da).sum(1);
     if (down_.bias != nullptr) {
@@ -135,7 +135,7 @@ class BlockExperts final : public FusedOp {
     const at::Tensor du = activation_backward(da * weights);
     u_.reset();
     write_gradients(up_, rows_of(h_), du, du);
-    const at::Tensor dh = of_tokens(product(up_, du, true)).sum(1);
+    const at::Tensor dh = of_tokens(matmul(up_, du, true)).sum(1);
     return {dh, slopes.index_select(0, blocks_.position).view_as(weights_), at::Tensor()};
   }
 
@@ -161,7 +161,7 @@ class BlockExperts final : public FusedOp {
         1, kChunkBytes / (matrices.size(1) * matrices.size(2) * matrices.element_size()));
   }
 
-  [[nodiscard]] at::Tensor product(const Matrices& m, const at::Tensor& rows,
+  [[nodiscard]] at::Tensor matmul(const Matrices& m, const at::Tensor& rows,
                                    bool transposed) const {
     const at::Tensor all = transposed ? m.value().transpose(1, 2) : m.value();
     const at::Tensor x = rows.view({blocks_.count, blocks_.rows, rows.size(1)});
@@ -175,7 +175,7 @@ class BlockExperts final : public FusedOp {
     return m.bias == nullptr || transposed ? y : y + bias_rows(m);
   }
 
-  /// d(matrices) = x^T dy by expert, d(bias) = sums of `counted`. Blocks are added by a product
+  /// d(matrices) = x^T dy by expert, d(bias) = sums of `counted`. Blocks are added by a matmul
   /// with zeros and ones, whose order is fixed; an addition at indices would not have one on a GPU.
   void write_gradients(const Matrices& m, const at::Tensor& x, const at::Tensor& dy,
                        const at::Tensor& counted) const {

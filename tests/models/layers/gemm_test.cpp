@@ -1,4 +1,4 @@
-// The matrix products: every provider, transposition, start and type against double precision.
+// The matmuls: every provider, transposition, start and type against double precision.
 #include "models/layers/gemm.hpp"
 
 #include <ATen/Parallel.h>
@@ -27,13 +27,13 @@ at::Tensor operand(std::int64_t rows, std::int64_t columns, bool transposed, at:
                     : random({rows, columns}, seed).to(type);
 }
 
-class Products : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
+class Matmuls : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
  protected:
   void SetUp() override { select_gemm(std::get<0>(GetParam())); }
   void TearDown() override { select_gemm("auto"); }
 };
 
-TEST_P(Products, AgreeWithDoublePrecision) {
+TEST_P(Matmuls, AgreeWithDoublePrecision) {
   const at::ScalarType type = std::get<1>(GetParam());
   for (const Extents& e : kExtents) {
     for (const bool a_transposed : {false, true}) {
@@ -42,60 +42,60 @@ TEST_P(Products, AgreeWithDoublePrecision) {
         const at::Tensor b = operand(e.k, e.n, b_transposed, type, 2);
         const at::Tensor row = random({e.n}, 3).to(type);
         const at::Tensor residual = random({e.m, e.n}, 4).to(type);
-        const at::Tensor product = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
-        const auto check = [&](ProductStart start, const at::Tensor& from,
+        const at::Tensor matmul = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
+        const auto check = [&](AccumulateMode start, const at::Tensor& from,
                                const at::Tensor& expected) {
           const at::Tensor c = residual.clone();
-          multiply(c, a, b, start, from);
+          matmul(c, a, b, start, from);
           const double limit = type == at::kFloat ? 3e-6 : type == at::kHalf ? 1e-3 : 8e-3;
           EXPECT_LE(relative_error(c, expected), limit)
               << e.m << " " << e.n << " " << e.k << " " << a_transposed << b_transposed;
         };
-        check(ProductStart::kZero, {}, product);
-        check(ProductStart::kAccumulate, {}, product + residual.to(at::kDouble));
-        check(ProductStart::kFrom, row, product + row.to(at::kDouble));
-        check(ProductStart::kFrom, random({e.m, e.n}, 5).to(type),
-              product + random({e.m, e.n}, 5).to(type).to(at::kDouble));
+        check(AccumulateMode::kZero, {}, matmul);
+        check(AccumulateMode::kAccumulate, {}, matmul + residual.to(at::kDouble));
+        check(AccumulateMode::kFrom, row, matmul + row.to(at::kDouble));
+        check(AccumulateMode::kFrom, random({e.m, e.n}, 5).to(type),
+              matmul + random({e.m, e.n}, 5).to(type).to(at::kDouble));
       }
     }
   }
 }
 
-TEST_P(Products, WriteOnlyInsideTheirRows) {
+TEST_P(Matmuls, WriteOnlyInsideTheirRows) {
   const at::ScalarType type = std::get<1>(GetParam());
   const at::Tensor whole = at::full({40, 50}, 7, at::TensorOptions().dtype(type));
   const at::Tensor a = random({37, 20}, 1).to(type);
   const at::Tensor b = random({20, 45}, 2).to(type);
-  multiply(whole.narrow(0, 1, 37).narrow(1, 2, 45), a, b);
+  matmul(whole.narrow(0, 1, 37).narrow(1, 2, 45), a, b);
   EXPECT_TRUE((whole.narrow(1, 0, 2) == 7).all().item<bool>());
   EXPECT_TRUE((whole.narrow(1, 47, 3) == 7).all().item<bool>());
   EXPECT_TRUE((whole.narrow(0, 38, 2) == 7).all().item<bool>());
 }
 
-TEST_P(Products, OfAGroupAreThoseOfEach) {
+TEST_P(Matmuls, OfAGroupAreThoseOfEach) {
   const at::ScalarType type = std::get<1>(GetParam());
   const int threads = at::get_num_threads();
   for (const int count : {1, 2, 5}) {
     at::set_num_threads(count);
-    std::vector<Product> group;
+    std::vector<Matmul> group;
     std::vector<at::Tensor> expected;
     std::uint64_t seed = 0;
     for (const Extents& e : {Extents{300, 600, 40}, Extents{1, 45, 7}, Extents{20, 33, 0},
                              Extents{0, 33, 9}, Extents{3, 700, 300}}) {
-      for (const ProductStart start : {ProductStart::kZero, ProductStart::kAccumulate}) {
+      for (const AccumulateMode start : {AccumulateMode::kZero, AccumulateMode::kAccumulate}) {
         const at::Tensor a = operand(e.m, e.k, seed % 3 == 0, type, seed + 1);
         const at::Tensor b = operand(e.k, e.n, seed % 2 == 0, type, seed + 2);
         group.push_back({random({e.m, e.n}, seed + 3).to(type), a, b, start});
         expected.push_back(group.back().c.clone());
         if (e.m > 0 && e.k > 0) {
-          multiply(expected.back(), a, b, start);
-        } else if (start == ProductStart::kZero) {
+          matmul(expected.back(), a, b, start);
+        } else if (start == AccumulateMode::kZero) {
           expected.back().zero_();
         }
         seed += 5;
       }
     }
-    multiply_grouped(group);
+    grouped_matmul(group);
     for (std::size_t i = 0; i < group.size(); ++i) {
       EXPECT_TRUE(at::equal(group[i].c, expected[i])) << i << ", " << count << " threads";
     }
@@ -103,7 +103,7 @@ TEST_P(Products, OfAGroupAreThoseOfEach) {
   at::set_num_threads(threads);
 }
 
-INSTANTIATE_TEST_SUITE_P(Providers, Products,
+INSTANTIATE_TEST_SUITE_P(Providers, Matmuls,
                          testing::Combine(testing::Values("own", "aten", "onednn", "auto"),
                                           testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
                          [](const auto& info) {
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Providers, Products,
                                   test::name_of(std::get<1>(info.param));
                          });
 
-TEST(OwnProducts, HaveTheSameBitsOnAnyNumberOfThreads) {
+TEST(OwnMatmuls, HaveTheSameBitsOnAnyNumberOfThreads) {
   select_gemm("own");
   const int threads = at::get_num_threads();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -119,11 +119,11 @@ TEST(OwnProducts, HaveTheSameBitsOnAnyNumberOfThreads) {
     const at::Tensor b = random({700, 130}, 2).to(type);
     const at::Tensor first = at::empty({301, 130}, a.options());
     at::set_num_threads(1);
-    multiply(first, a, b);
+    matmul(first, a, b);
     for (const int count : {2, 3, 5}) {
       at::set_num_threads(count);
       const at::Tensor other = at::empty_like(first);
-      multiply(other, a, b);
+      matmul(other, a, b);
       EXPECT_TRUE(at::equal(first, other)) << count << " threads";
     }
   }
@@ -131,12 +131,12 @@ TEST(OwnProducts, HaveTheSameBitsOnAnyNumberOfThreads) {
   select_gemm("auto");
 }
 
-TEST(OwnProducts, SumBf16InFp32) {
+TEST(OwnMatmuls, SumBf16InFp32) {
   // 4096 ones added to a large number in bf16 would be lost one by one.
   const at::Tensor a = at::ones({2, 4096}, at::TensorOptions().dtype(at::kBFloat16));
   const at::Tensor b = at::ones({4096, 2}, at::TensorOptions().dtype(at::kBFloat16));
   const at::Tensor c = at::full({2, 2}, 1000.5);
-  multiply(c, a, b, ProductStart::kAccumulate);
+  matmul(c, a, b, AccumulateMode::kAccumulate);
   EXPECT_EQ(c[1][1].item<float>(), 5096.5F);
 }
 
