@@ -5,7 +5,7 @@
 //   cifar10 --moe --num-experts 2 4 --mlp-type residual      PR-MoE, at every stage
 //   cifar10                            the example's defaults, on fetched data or a generated set
 //
-// Read cifar10() downward: flags -> data -> config -> engine -> epochs -> accuracy, pictures,
+// Read cifar10() downward: flags -> data -> config -> engine -> epochs -> accuracy, images,
 // weights and summary.
 #include <algorithm>
 #include <filesystem>
@@ -102,7 +102,7 @@ void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
   engine.drain();
 }
 
-/// Accuracy over the whole test set, every rank its share; pictures and weights.
+/// Accuracy over the whole test set, every rank its share; images and weights.
 void evaluate(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
               const CifarImages& images) {
   const ImageLogits logits = [&](const at::Tensor& x) { return engine.logits({.inputs = x}); };

@@ -53,7 +53,7 @@ std::optional<TutorialFlags> parse(int argc, const char* const* argv) {
   CLI::App app("Trains the CIFAR-10 net in a plain loop, as PyTorch's tutorial does.",
                "cifar10_tutorial");
   app.add_option("-e,--epochs", f.epochs, "Epochs")->capture_default_str();
-  app.add_option("--batch_size", f.batch_size, "Pictures per step")->capture_default_str();
+  app.add_option("--batch_size", f.batch_size, "Images per step")->capture_default_str();
   app.add_option("--lr", f.sgd.lr, "Learning rate")->capture_default_str();
   app.add_option("--momentum", f.sgd.momentum, "Momentum")->capture_default_str();
   app.add_option("--steps", f.steps, "Stop after N steps; 0: --epochs decides")
@@ -113,11 +113,11 @@ class LossFile {
   std::optional<LineFile> file_;
 };
 
-/// Pictures trained on.
+/// Images trained on.
 std::int64_t train(const TutorialFlags& flags, const CifarImages& images, PlainNet& net) {
   LossFile losses(flags.output_dir);
   std::int64_t step = 0;
-  std::int64_t pictures = 0;
+  std::int64_t images = 0;
   RunningLoss running(flags.log_interval);
   const auto goes_on = [&](std::int64_t epoch) {
     return flags.steps > 0 ? step < flags.steps : epoch < flags.epochs;
@@ -133,14 +133,14 @@ std::int64_t train(const TutorialFlags& flags, const CifarImages& images, PlainN
       const float loss =
           net.step(image_tensor(images, indices), label_tensor(images, indices), flags.sgd);
       losses.write(++step, loss);
-      pictures += static_cast<std::int64_t>(indices.size());
+      images += static_cast<std::int64_t>(indices.size());
       if (running.add(epoch, number, loss)) {
         fmt::print("{}\n", tutorial_loss_line(epoch, number, running.mean()));
         std::fflush(stdout);
       }
     }
   }
-  return pictures;
+  return images;
 }
 
 int tutorial(const TutorialFlags& flags) {
@@ -151,7 +151,7 @@ int tutorial(const TutorialFlags& flags) {
                                           : cifar_weights_of(flags.init_weights));
   fmt::print("data     {}\n", data.description);
   const Stopwatch watch;
-  const std::int64_t pictures = train(flags, data.train, net);
+  const std::int64_t images = train(flags, data.train, net);
   const double seconds = watch.elapsed_s();
   fmt::print("Finished Training\n");
 
@@ -164,7 +164,7 @@ int tutorial(const TutorialFlags& flags) {
     write_predictions(std::filesystem::path(flags.output_dir) / "predictions.png", data.test,
                       logits);
   }
-  fmt::print("{:.0f} images/s\n", static_cast<double>(pictures) / seconds);
+  fmt::print("{:.0f} images/s\n", static_cast<double>(images) / seconds);
   return 0;
 }
 

@@ -18,7 +18,7 @@ CpuOptimizer::CpuOptimizer(Options options)
       lanes_({{.runner = &pool_}}),
       jobs_(options_.units.size()) {
   TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
-               "chunks end at block borders");
+               "chunks end at block boundaries");
   for (const Unit& unit : options_.units) {
     UpdateRunner* runner = unit.runner != nullptr ? unit.runner : &pool_;
     const auto lane = std::ranges::find(lanes_, runner, &Lane::runner);

@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-/// One pass over the elements [begin, end) of a unit's shard; both lie at chunks' borders, or at
+/// One pass over the elements [begin, end) of a unit's shard; both lie at chunks' boundaries, or at
 /// the shard's end.
 struct UpdateSlice {
   Name name = "update";  // in traces

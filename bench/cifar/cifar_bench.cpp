@@ -35,7 +35,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr std::int64_t kPictures = 2000;
+constexpr std::int64_t kImages = 2000;
 constexpr int kWarmupSteps = 50;
 
 struct Case {
@@ -51,7 +51,7 @@ void run_steps(benchmark::State& state, Model model, const Case& c) {
            "optimizer": {{"type": "Adam", "params": {{"lr": 0.001, "betas": [0.8, 0.999]}}}}}})",
       c.batch, c.stage);
   static const auto images =
-      std::make_shared<const CifarImages>(generated_cifar(kPictures, 1).train);
+      std::make_shared<const CifarImages>(generated_cifar(kImages, 1).train);
   Engine engine({.model = std::move(model),
                  .config = parse_config(config, "bench_cifar", 1),
                  .options = {.overlap = c.overlap, .compute_threads = c.threads},
@@ -129,7 +129,7 @@ void add(const std::string& name, Model (*model)(), const Case& c) {
       ->MinTime(1.5);
 }
 
-/// Steps of two ranks, 8 pictures each; the time of one on rank 0, once all have begun.
+/// Steps of two ranks, 8 images each; the time of one on rank 0, once all have begun.
 void run_spread(benchmark::State& state, bool residual, std::int64_t parts) {
   constexpr int kSteps = 100;
   const std::string config =

@@ -1,7 +1,7 @@
 // engine/rank/segment_runner.hpp — forward and backward of single segments, the only place where
 // autograd is driven.
 //
-// The border between segments is one detached activation. A segment's graph reaches from that
+// The boundary between segments is one detached activation. A segment's graph reaches from that
 // detached input to its output; its backward runs when the engine says so and frees the graph. With
 // activation checkpointing only the input is kept, and the backward runs the forward again first.
 // Compute lane only. No torch guard outlives a call.
@@ -28,7 +28,7 @@ class SegmentRunner {
   struct Activations {
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
-    at::Tensor gradient;  // of the border that backward has reached
+    at::Tensor gradient;  // of the boundary that backward has reached
   };
 
   [[nodiscard]] Activations start() const;

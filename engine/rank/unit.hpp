@@ -21,7 +21,7 @@
 namespace tandem {
 
 /// Where a unit's parameters lie in its flat block: adjacent, in the order of the UnitSpec, padding
-/// behind the last; and behind every expert's run up to a border of blocks.
+/// behind the last; and behind every expert's run up to a boundary of blocks.
 struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it

@@ -3,7 +3,7 @@
 //
 // A *unit* is a list of parameters that lie in one flat block: it is gathered, reduced and updated
 // as one. A *segment* is a plain function of weights and activations (embedding, one block, head).
-// Segments run in order; the border between two of them is one activation tensor, detached, so the
+// Segments run in order; the boundary between two of them is one activation tensor, detached, so the
 // engine drives each segment's backward itself. A weight may be used by several segments (tied
 // embeddings): its unit is then gathered for each of them. Invariant: the last segment returns the
 // scalar loss; every other one returns an activation.
@@ -153,7 +153,7 @@ struct BatchShape {
 
 /// Bytes of activations of one segment, for the memory plan.
 struct ActivationBytes {
-  std::int64_t output = 0;    // the border to the next segment
+  std::int64_t output = 0;    // the boundary to the next segment
   std::int64_t kept = 0;      // from forward to backward, without input and output
   std::int64_t forward = 0;   // beyond those at the peak of forward
   std::int64_t backward = 0;  // the same in backward, the output's gradient included

@@ -23,7 +23,7 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       "Module class gathered as one unit, of a model with experts (Qwen3MoeSparseMoeBlock, "
       "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
   app.add_flag("--activation_checkpointing", f.activation_checkpointing,
-               "Keep only segment borders; recompute in backward");
+               "Keep only segment boundaries; recompute in backward");
   app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs")->capture_default_str();
   app.add_option("--max_length", f.max_length, "Tokens per record, longer ones are cut")
       ->capture_default_str();

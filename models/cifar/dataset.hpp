@@ -1,4 +1,4 @@
-// models/cifar/dataset.hpp — pictures as micro-batches of features: value / 255, then (x - 0.5) /
+// models/cifar/dataset.hpp — images as micro-batches of features: value / 255, then (x - 0.5) /
 // 0.5, as the example does.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// Pixels of one picture as the net sees them, [3, 32, 32], each from -1 to 1.
+/// Pixels of one image as the net sees them, [3, 32, 32], each from -1 to 1.
 void normalise_cifar(const std::uint8_t* pixels, float* out);
 
 class CifarDataset : public Dataset {
@@ -20,7 +20,7 @@ class CifarDataset : public Dataset {
   explicit CifarDataset(std::shared_ptr<const CifarImages> images) : images_(std::move(images)) {}
 
   [[nodiscard]] std::int64_t size() const override { return images_->size(); }
-  /// features [rows, 3, 32, 32], labels [rows]; tokens counts pictures.
+  /// features [rows, 3, 32, 32], labels [rows]; tokens counts images.
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
 
  private:

@@ -64,7 +64,7 @@ void check_images(const at::Tensor& images) {
                "images are [B, 3, 32, 32]");
 }
 
-/// The sums over pictures that are the weights' gradients, `parts` of them, times `scale`; written
+/// The sums over images that are the weights' gradients, `parts` of them, times `scale`; written
 /// or added, in their type.
 void write_gradients(std::span<Weight* const> weights, const Row* rows, std::int64_t count,
                      std::int64_t parts, float scale) {
@@ -99,7 +99,7 @@ class NetLoss final : public FusedOp {
     const std::int64_t count = images_.size(0);
     const float share = 1.0F / static_cast<float>(count);
     const auto* label = labels_.data_ptr<std::int64_t>();
-    // Uninitialised: every picture writes its row before anybody reads it.
+    // Uninitialised: every image writes its row before anybody reads it.
     rows_ = std::make_unique_for_overwrite<Row[]>(static_cast<std::size_t>(count));
     std::vector<double> losses(static_cast<std::size_t>(count));
     const Block<const float> block = values_of(weights_);
@@ -188,7 +188,7 @@ at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
   const auto* label = labels.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < labels.size(0); ++i) {
     if (label[i] < 0 || label[i] >= cifar_net::kClasses) {
-      throw user_error("model", "label {} of picture {} is no class; labels go from 0 to {}",
+      throw user_error("model", "label {} of image {} is no class; labels go from 0 to {}",
                        label[i], i, cifar_net::kClasses - 1);
     }
   }

@@ -1,4 +1,4 @@
-// models/cifar/fused_net.hpp — the CIFAR-10 net as one operation on the CPU, pictures in parallel.
+// models/cifar/fused_net.hpp — the CIFAR-10 net as one operation on the CPU, images in parallel.
 //
 // The arithmetic is fp32. Weights of a 16-bit type are widened, images are rounded to that type
 // first, and gradients are rounded to it at the end: what is between is more exact than ATen's

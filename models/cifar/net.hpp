@@ -3,7 +3,7 @@
 //
 // conv 3-6-5, ReLU, pool 2; conv 6-16-5, ReLU, pool 2; 400-120-84-10 with ReLUs between. Names of
 // tensors are torch's. It is one unit and one segment: a step takes about a millisecond, and each
-// further border would cost a part of it.
+// further boundary would cost a part of it.
 #pragma once
 
 #include <cstdint>

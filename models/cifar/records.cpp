@@ -57,8 +57,8 @@ CifarImages from_pickle(std::string_view bytes, const std::string& file) {
   if (batch.columns != kCifarPixels || batch.rows == 0 ||
       batch.rows != static_cast<std::int64_t>(batch.labels.size())) {
     throw user_error(kWhere,
-                     "{} has {} pictures of {} bytes and {} labels, expected {} bytes each "
-                     "and as many labels as pictures; get the file anew",
+                     "{} has {} images of {} bytes and {} labels, expected {} bytes each "
+                     "and as many labels as images; get the file anew",
                      file, batch.rows, batch.columns, batch.labels.size(), kCifarPixels);
   }
   CifarImages images;

@@ -1,4 +1,4 @@
-// models/cifar/records.hpp — CIFAR-10 as it is published: pictures of 3 x 32 x 32 bytes with a
+// models/cifar/records.hpp — CIFAR-10 as it is published: images of 3 x 32 x 32 bytes with a
 // label from 0 to 9.
 //
 // Three spellings of the same files are read: data_batch_1.bin (binary archive),

@@ -25,10 +25,10 @@ namespace tandem {
 namespace {
 thread_local Scratch sum_scratch;
 
-/// Rows sorted by token, with the borders between the tokens that occur.
+/// Rows sorted by token, with the boundaries between the tokens that occur.
 struct RowsByToken {
   std::vector<std::int64_t> rows;
-  std::vector<std::int64_t> borders;  // of the groups within `rows`
+  std::vector<std::int64_t> boundaries;  // of the groups within `rows`
 
   explicit RowsByToken(const EmbeddingRows& e) : rows(static_cast<std::size_t>(e.rows)) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -37,10 +37,10 @@ struct RowsByToken {
     std::ranges::stable_sort(rows, {}, [&](std::int64_t r) { return e.tokens[r]; });
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (i == 0 || e.tokens[rows[i]] != e.tokens[rows[i - 1]]) {
-        borders.push_back(static_cast<std::int64_t>(i));
+        boundaries.push_back(static_cast<std::int64_t>(i));
       }
     }
-    borders.push_back(static_cast<std::int64_t>(rows.size()));
+    boundaries.push_back(static_cast<std::int64_t>(rows.size()));
   }
 };
 }  // namespace
@@ -95,14 +95,14 @@ void scatter(const EmbeddingRows& e, const T* dy, std::int64_t skip, bool add, T
     });
   }
   const RowsByToken sorted(e);
-  const auto groups = static_cast<std::int64_t>(sorted.borders.size()) - 1;
+  const auto groups = static_cast<std::int64_t>(sorted.boundaries.size()) - 1;
   parallel_blocks(groups, 32, [&](std::int64_t first, std::int64_t last) HWY_ATTR {
     for (std::int64_t g = first; g < last; ++g) {
-      const std::int64_t begin = sorted.borders[g];
+      const std::int64_t begin = sorted.boundaries[g];
       const std::int64_t token = e.tokens[sorted.rows[begin]];
       if (token != skip) {
         sum_rows(
-            e.width, dy, begin, sorted.borders[g + 1],
+            e.width, dy, begin, sorted.boundaries[g + 1],
             [&](std::int64_t k) { return sorted.rows[k]; }, add, gradient + token * e.width);
       }
     }

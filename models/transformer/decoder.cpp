@@ -105,8 +105,8 @@ Model make_decoder(const DecoderSpec& spec) {
     embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
   }
   model.units.push_back(std::move(embedding));
-  // Dropout's gradient is a border's, beside the one that it comes from.
-  const auto border = [hidden,
+  // Dropout's gradient is a boundary's, beside the one that it comes from.
+  const auto boundary = [hidden,
                        drops = spec.block.dropout.rates.embedding > 0](const BatchShape& batch) {
     const std::int64_t bytes =
         batch.tokens() * hidden * static_cast<std::int64_t>(bytes_of(batch.type));
@@ -115,7 +115,7 @@ Model make_decoder(const DecoderSpec& spec) {
   model.segments.push_back({"embedding",
                             all_from(model, 0),
                             std::make_shared<EmbeddingSegment>(spec.padding, spec.block.dropout),
-                            border,
+                            boundary,
                             {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);

@@ -113,17 +113,17 @@ ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch) {
     const TokenBytes each = mlp_memory(shape, size);
     mlp = {.kept = tokens * each.kept, .backward = tokens * each.backward};
   }
-  const std::int64_t border = tokens * shape.hidden * size;
+  const std::int64_t boundary = tokens * shape.hidden * size;
   // Beside what was dropped lies what it is made of, and in backward the gradient that goes past
   // it.
   const std::int64_t dropped =
-      shape.dropout.rates.residual > 0 ? border + drawing_bytes(tokens * shape.hidden) : 0;
+      shape.dropout.rates.residual > 0 ? boundary + drawing_bytes(tokens * shape.hidden) : 0;
   // What attention makes beside it is gone before the MLP begins.
   return {
-      .output = border,
+      .output = boundary,
       .kept = tokens * attention.kept + mlp.kept,
-      .forward = std::max({border + dropped, mlp.forward, tokens * attention.forward - mlp.kept}),
-      .backward = std::max(tokens * attention.backward, mlp.backward + dropped) + 2 * border};
+      .forward = std::max({boundary + dropped, mlp.forward, tokens * attention.forward - mlp.kept}),
+      .backward = std::max(tokens * attention.backward, mlp.backward + dropped) + 2 * boundary};
 }
 
 ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const BatchShape& batch) {

@@ -56,7 +56,7 @@ class BasicCreditCounter {
     return (taken_.load(std::memory_order_relaxed) & kClosedBit) != 0;
   }
   /// Taken and not given back yet. Exact for the consumer once closed; for others a moment's
-  /// picture.
+  /// image.
   [[nodiscard]] std::uint64_t out() const noexcept {
     // In this order, so that it is never below zero.
     const std::uint64_t given = given_back_.load(std::memory_order_acquire);

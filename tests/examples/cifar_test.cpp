@@ -339,7 +339,7 @@ TEST(Accuracy, RunningLossStartsAnewWithEachEpoch) {
   EXPECT_EQ(running.mean(), 6);
 }
 
-// ---- pictures
+// ---- images
 // ------------------------------------------------------------------------------------
 
 class Png : public TrainerTest {};

@@ -26,12 +26,12 @@ int run_launch(int argc, char** argv) {
       ->capture_default_str();
 
   char** const end = argv + argc;
-  char** const border =
+  char** const boundary =
       std::find_if(argv, end, [](const char* one) { return std::string_view(one) == "--"; });
-  if (const auto done = parse_command_line(app, static_cast<int>(border - argv), argv)) {
+  if (const auto done = parse_command_line(app, static_cast<int>(boundary - argv), argv)) {
     return *done;
   }
-  options.command.assign(border == end ? end : border + 1, end);
+  options.command.assign(boundary == end ? end : boundary + 1, end);
   if (options.command.empty()) {
     throw user_error("flags", "launch has no program; give it behind --: launch -n 2 -- PROGRAM");
   }

@@ -82,7 +82,7 @@ void add_flags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   app.add_flag("--activation_checkpointing", f.activation_checkpointing,
-               "keep only segment borders; recompute in backward");
+               "keep only segment boundaries; recompute in backward");
   app.add_option("--gather_slots", f.gather_slots, "gathered units held at a time; 0: chosen")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();

@@ -40,7 +40,7 @@ std::size_t arena_bytes(const ShmBackend::Options& options) {
   const std::size_t room = options.arena_bytes > 0
                                ? options.arena_bytes
                                : 2 * machine::memory_total_bytes() / options.world;
-  return sizeof(ShmControl) + stages + room + (std::size_t{4} << 20);  // and the borders of pages
+  return sizeof(ShmControl) + stages + room + (std::size_t{4} << 20);  // and the boundaries of pages
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// examples/support/cifar/accuracy.hpp — how many pictures of each class a net names right, shared
+// examples/support/cifar/accuracy.hpp — how many images of each class a net names right, shared
 // among ranks.
 #pragma once
 
@@ -23,7 +23,7 @@ struct ClassCounts {
   [[nodiscard]] std::int64_t all() const;
 };
 
-/// Which part of the pictures a process looks at.
+/// Which part of the images a process looks at.
 struct RankShare {
   int rank = 0;
   int world_size = 1;
@@ -32,9 +32,9 @@ struct RankShare {
 /// Logits [B, 10] of images fp32 [B, 3, 32, 32].
 using ImageLogits = std::function<at::Tensor(const at::Tensor& images)>;
 
-/// Counts over this rank's share: every world_size-th picture from `rank` on, `batch` at a time.
+/// Counts over this rank's share: every world_size-th image from `rank` on, `batch` at a time.
 /// Every rank asks for equally many batches, as a sharded model demands: one that has run out asks
-/// for pictures again and does not count them.
+/// for images again and does not count them.
 ClassCounts count_share(const ImageLogits& logits, const CifarImages& images, RankShare share,
                         std::int64_t batch);
 
@@ -44,11 +44,11 @@ using Sum = std::function<std::vector<double>(std::vector<double>)>;
 /// The counts of all ranks together.
 ClassCounts sum_over_ranks(const ClassCounts& mine, const Sum& sum);
 
-/// The classes that the net names for the pictures [0, count).
+/// The classes that the net names for the images [0, count).
 std::vector<std::int64_t> predict(const ImageLogits& logits, const CifarImages& images,
                                   std::int64_t count);
 
-/// fp32 [indices, 3, 32, 32] of pictures, as the net wants them.
+/// fp32 [indices, 3, 32, 32] of images, as the net wants them.
 at::Tensor image_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices);
 
 }  // namespace tandem

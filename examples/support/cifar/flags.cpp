@@ -20,7 +20,7 @@ void add_example_flags(CLI::App& app, CifarFlags& f) {
   app.add_option("--num-experts", f.num_experts, "Experts of each mixture, one number or more")
       ->expected(1, -1);
   app.add_option("--mlp-type", f.mlp_type, "standard or residual")->capture_default_str();
-  app.add_option("--top-k", f.top_k, "Experts per picture")->capture_default_str();
+  app.add_option("--top-k", f.top_k, "Experts per image")->capture_default_str();
   app.add_option("--min-capacity", f.min_capacity, "Least places of an expert")
       ->capture_default_str();
   app.add_option("--noisy-gate-policy", f.noisy_gate_policy, "None, RSample or Jitter");
@@ -35,7 +35,7 @@ void add_own_flags(CLI::App& app, CifarFlags& f) {
                  "Folder with CIFAR-10, binary or Python archive; default: what `./tandem fetch "
                  "dataset cifar10` got, else a generated set");
   app.add_option("--output_dir", f.output_dir,
-                 "Where metrics, summary, weights and pictures go; default: runs/cifar10-<time>");
+                 "Where metrics, summary, weights and images go; default: runs/cifar10-<time>");
   app.add_option("--steps", f.steps, "Stop after N optimizer steps; 0: --epochs decides")
       ->capture_default_str();
   app.add_option("--seed", f.seed, "Seed of weights and shuffle")->capture_default_str();

@@ -1,4 +1,4 @@
-// examples/support/cifar/png.hpp — pictures to look at: an RGB canvas, words in a small font, and
+// examples/support/cifar/png.hpp — images to look at: an RGB canvas, words in a small font, and
 // the PNG file of it.
 #pragma once
 

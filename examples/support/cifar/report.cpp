@@ -11,7 +11,7 @@ namespace tandem {
 
 namespace {
 
-constexpr std::int64_t kMaxPictures = 32;
+constexpr std::int64_t kMaxImages = 32;
 constexpr int kColumns = 8;
 constexpr int kScale = 2;
 constexpr int kSide = static_cast<int>(kCifarSide) * kScale;
@@ -29,7 +29,7 @@ double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
-void draw_picture(Canvas& canvas, int left, int top, const std::uint8_t* pixels) {
+void draw_images(Canvas& canvas, int left, int top, const std::uint8_t* pixels) {
   const auto plane = static_cast<std::ptrdiff_t>(kCifarSide * kCifarSide);
   for (int y = 0; y < kSide; ++y) {
     for (int x = 0; x < kSide; ++x) {
@@ -86,7 +86,7 @@ std::vector<std::string> tutorial_accuracy_lines(const ClassCounts& counts) {
 
 void write_predictions(const std::filesystem::path& file, const CifarImages& images,
                        const ImageLogits& logits) {
-  const std::int64_t count = std::min(kMaxPictures, images.size());
+  const std::int64_t count = std::min(kMaxImages, images.size());
   const std::vector<std::int64_t> predicted = predict(logits, images, count);
   if (file.empty()) {
     return;
@@ -98,7 +98,7 @@ void write_predictions(const std::filesystem::path& file, const CifarImages& ima
     const int top = kGap + static_cast<int>(i / kColumns) * kCellHeight;
     const std::int64_t label = images.labels[static_cast<std::size_t>(i)];
     const std::int64_t said = predicted[static_cast<std::size_t>(i)];
-    draw_picture(canvas, left, top, images.image(i));
+    draw_images(canvas, left, top, images.image(i));
     canvas.write(left, top + kSide + 2, kCifarClassNames[static_cast<std::size_t>(label)], kInk);
     canvas.write(left, top + kSide + 2 + kLine, kCifarClassNames[static_cast<std::size_t>(said)],
                  said == label ? kRight : kWrong);

@@ -1,5 +1,5 @@
 // examples/support/cifar/report.hpp — what a CIFAR-10 trainer says: the example's lines, letter for
-// letter, and pictures.
+// letter, and images.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-/// Floating-point operations of one picture's forward and backward: 6 for each multiplication of
+/// Floating-point operations of one image's forward and backward: 6 for each multiplication of
 /// the forward.
 inline constexpr double kCifarFlopsPerImage =
     6.0 * (28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10);
@@ -38,14 +38,14 @@ class RunningLoss {
 
 /// The DeepSpeed example's `[ 1,  2000] loss:  2.213`; its format puts a blank in the sign's place.
 std::string example_loss_line(std::int64_t epoch, std::int64_t number, double mean);
-/// The DeepSpeed example's eleven lines of accuracy. A class without pictures shows 0 %.
+/// The DeepSpeed example's eleven lines of accuracy. A class without images shows 0 %.
 std::vector<std::string> example_accuracy_lines(const ClassCounts& counts);
 
 /// The tutorial's `[1,  2000] loss: 2.213`.
 std::string tutorial_loss_line(std::int64_t epoch, std::int64_t number, double mean);
 std::vector<std::string> tutorial_accuracy_lines(const ClassCounts& counts);
 
-/// A PNG of the first pictures, at most 32, twice as large, each over its label and what the net
+/// A PNG of the first images, at most 32, twice as large, each over its label and what the net
 /// says (green: the same). An empty `file`: nothing is written (a rank that only takes part in the
 /// model's call).
 void write_predictions(const std::filesystem::path& file, const CifarImages& images,

@@ -31,7 +31,7 @@ constexpr int kTaps1 = 75;          // weights of one output of conv1
 constexpr int kPadded = 5 * 5 * 8;  // of conv2, padded
 constexpr std::int64_t kRowsPerPart = 8;
 
-/// Working memory of one picture. Vector loads may run over a row's end, hence the room behind
+/// Working memory of one image. Vector loads may run over a row's end, hence the room behind
 /// each.
 struct Work {
   alignas(64) float image[kImage + 64];
@@ -43,7 +43,7 @@ struct Work {
   alignas(64) float conv2[2][10][kConv2];            // two output rows of conv2
   alignas(64) std::int32_t chosen2[kPool2 * kPool2][kConv2];  // where in pool1 its patch begins
   alignas(64) float d_flat[kFlat + 16];
-  alignas(64) Row unused;  // for pictures whose backward nobody wants
+  alignas(64) Row unused;  // for images whose backward nobody wants
 };
 thread_local Scratch work_scratch;
 

@@ -1,12 +1,12 @@
 // models/cifar/kernels/cifar_net.hpp — the CIFAR-10 net in fp32 on the CPU: forward and backward of
-// one picture at a time.
+// one image at a time.
 //
-// A picture's forward, loss and backward down to the convolutions' weights touch about 300 KB and
+// An image's forward, loss and backward down to the convolutions' weights touch about 300 KB and
 // stay in the caches; what a matrix library spends on starting a matmul of this size is more than
-// the matmul. Weight gradients of the linear layers are sums over the pictures, made in a second
+// the matmul. Weight gradients of the linear layers are sums over the images, made in a second
 // pass. Of a pooled value only one of four inputs gets a gradient, so the convolutions' backward
 // visits a quarter of the places. Invariant: every sum has an order of its own, fixed by the
-// shapes; neither threads nor the number of pictures in a batch change the bits of a picture's
+// shapes; neither threads nor the number of images in a batch change the bits of an image's
 // values.
 #pragma once
 
@@ -45,7 +45,7 @@ struct Packed {
 };
 void pack(const Parameters<const float>& weights, Packed& packed);
 
-/// What the second pass needs of one picture.
+/// What the second pass needs of one image.
 struct Row {
   alignas(64) float flat[kFlat];  // input of fc1
   alignas(64) float hidden1[128];
@@ -59,13 +59,13 @@ struct Row {
   alignas(64) float d_conv2_bias[kConv2];
 };
 
-/// Logits [10] of one picture [3, 32, 32]. With a `row` also its loss for `label`, returned, and in
+/// Logits [10] of one image [3, 32, 32]. With a `row` also its loss for `label`, returned, and in
 /// `row` what its backward leaves; the gradients there are those of loss * `share`. Any thread.
 double run_image(const Parameters<const float>& weights, const Packed& packed, const float* image,
                  float* logits, Row* row = nullptr, std::int64_t label = 0, float share = 0);
 
 /// The net up to fc2 alone, for what comes behind it instead of fc3: its activations [84] of one
-/// picture. Any thread.
+/// image. Any thread.
 void run_trunk(const Parameters<const float>& weights, const Packed& packed, const float* image,
                float* hidden2);
 /// Their backward, by running the forward once more: in `row` what `d_hidden2` [84] leaves for the

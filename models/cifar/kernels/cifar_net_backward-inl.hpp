@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-// ---- of one picture
+// ---- of one image
 // ------------------------------------------------------------------------------------
 
 /// dx = W^T dy, 0 where x is not above 0.
@@ -133,7 +133,7 @@ HWY_INLINE void conv1_backward(const float* image, Work& work, Row& row) {
   }
 }
 
-/// Loss of one picture; its gradient by the logits, times `share`.
+/// Loss of one image; its gradient by the logits, times `share`.
 inline double softmax_loss(const float* logits, std::int64_t label, float share, float* d_logits) {
   const float largest = *std::max_element(logits, logits + kClasses);
   double sum = 0;
@@ -158,7 +158,7 @@ struct Target {
   HWY_INLINE void put(float sum, float* to) const { *to = add ? *to + scale * sum : scale * sum; }
 };
 
-/// Rows [begin, end) of dW [out, in] = sum over pictures of dy x^T, and of db.
+/// Rows [begin, end) of dW [out, in] = sum over images of dy x^T, and of db.
 template <class X, class Y>
 HWY_INLINE void outer_sums(const Row* rows, std::int64_t count, X x_of, Y dy_of, int in, int begin,
                            int end, Target target, float* weight, float* bias) {
@@ -180,7 +180,7 @@ HWY_INLINE void outer_sums(const Row* rows, std::int64_t count, X x_of, Y dy_of,
   }
 }
 
-/// Sums over pictures of part of a Row, in place of `sums` [size].
+/// Sums over images of part of a Row, in place of `sums` [size].
 template <class Of>
 HWY_INLINE void sum_rows(const Row* rows, std::int64_t count, Of of, int size, float* sums) {
   for_lanes(size, [&](auto d, auto i) HWY_ATTR {

@@ -131,7 +131,7 @@ Reduced reduce(DeviceRank& rank, bool on_device, DType type, std::size_t shard, 
   return rank.loop.run(&two_rounds, &rank, a, elements, all);
 }
 
-// One block; the border of a piece; many pieces, the last one short.
+// One block; the boundary of a piece; many pieces, the last one short.
 constexpr std::size_t kShards[] = {512, 4096, 512 * 67};
 
 TEST_P(Staged, ReductionsHaveTheInnerBackEndsBits) {
@@ -201,7 +201,7 @@ TEST_P(Staged, TheFirstBadElementIsNamedAcrossPieces) {
 }
 
 // ---- moves ----
-// Nothing, odd, around the borders of a piece at one rank and at four, many pieces.
+// Nothing, odd, around the boundaries of a piece at one rank and at four, many pieces.
 constexpr std::size_t kMoves[] = {0, 1, 1001, 4095, 4096, 4097, 16'384, 16'385, 100'003};
 
 void gather(DeviceRank& rank, std::size_t bytes, bool shard_on_device, bool in_place) {

@@ -35,7 +35,7 @@ TEST(Cast, RoundsEveryTopHalfToNearestEven) {
   });
 }
 
-/// Every upper half with what lies at, and next to, the borders of rounding; and for each denormal
+/// Every upper half with what lies at, and next to, the boundaries of rounding; and for each denormal
 /// the middles.
 std::vector<std::uint32_t> hard_cases_of_f16() {
   std::vector<std::uint32_t> bits;

@@ -176,7 +176,7 @@ TEST(CifarNet, ALabelThatIsNoClassIsTheUsersMistake) {
   Batch batch = batch_of(generated_cifar(2, 1).train, 0, 2);
   batch.labels.data_ptr<std::int64_t>()[1] = 10;
   test::MathHarness harness(make_cifar_model({}), at::kFloat, cifar_initial_weights(3));
-  test::expect_error([&] { harness.step(batch); }, {"[model]", "label 10", "picture 1"});
+  test::expect_error([&] { harness.step(batch); }, {"[model]", "label 10", "image 1"});
 }
 
 TEST(CifarNet, SixteenBitWeightsTakeTheSameBatches) {

@@ -155,7 +155,7 @@ class CifarPickle : public testing::Test {
   TempDir folder_;
 };
 
-TEST_F(CifarPickle, EveryWriterGivesTheSamePictures) {
+TEST_F(CifarPickle, EveryWriterGivesTheSameImages) {
   if (!make()) {
     GTEST_SKIP() << "no .venv with numpy: run ./tandem setup";
   }

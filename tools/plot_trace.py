@@ -2,7 +2,7 @@
 """Draws some steps of a trace.json.gz (finetune_zero3 --trace) as an SVG: what the compute lane, the optimizer's threads
 and the links did, one row each, under one axis of time.
 
-    python3 tools/trace_picture.py runs/demo-.../trace.json.gz --first_step 20 --steps 2 > overlap.svg
+    python3 tools/plot_trace.py runs/demo-.../trace.json.gz --first_step 20 --steps 2 > overlap.svg
 """
 import argparse
 import gzip
