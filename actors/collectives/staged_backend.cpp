@@ -89,12 +89,12 @@ StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> 
       inner_(std::move(inner)),
       stage_bytes_(options.stage_bytes),
       is_elsewhere_on_device_(std::move(options.is_on_device)),
-      gathers_(make_lane("gathered from device", "gathers to device")),
-      reductions_(make_lane("gradients to host", "exchanges to device")) {
+      gathers_(make_copy_streams("gathered from device", "gathers to device")),
+      reductions_(make_copy_streams("gradients to host", "exchanges to device")) {
   TANDEM_CHECK(stage_bytes_ / inner_->world() >= kGrain, "a stage has room for all ranks");
 }
 
-StagedBackend::Lane StagedBackend::make_lane(Name to_host, Name to_device) {
+StagedBackend::CopyStreams StagedBackend::make_copy_streams(Name to_host, Name to_device) {
   const auto half = [this] { return allocate(stage_bytes_); };
   return {.to_host = device_.stream(to_host),
           .to_device = device_.stream(to_device),
@@ -148,7 +148,7 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
     }
     co_return;
   }
-  Transfer transfer{.lane = &gathers_,
+  Transfer transfer{.copy_streams = &gathers_,
                     .part_bytes = a.shard_bytes,
                     .source = shard_on_device ? a.shard : nullptr,
                     .target = a.block,
@@ -163,19 +163,19 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
 Task<> StagedBackend::straight(GatherArguments a) {
   fences_.wait(gathers_.to_device, a.block);
   struct Straight {
-    Lane& lane;
+    CopyStreams& copy_streams;
     GatherArguments a;
     bool shard_on_device;
     Task<> operator()(Piece /*piece*/) {
       if (shard_on_device) {
-        lane.to_device.within_device(a.block, a.shard, a.shard_bytes);
+        copy_streams.to_device.within_device(a.block, a.shard, a.shard_bytes);
       } else {
-        lane.to_device.to_device(a.block, {a.shard, a.shard_bytes});
+        copy_streams.to_device.to_device(a.block, {a.shard, a.shard_bytes});
       }
-      co_await lane.to_device.record().wait();
+      co_await copy_streams.to_device.record().wait();
     }
   } straight{gathers_, a, is_on_device(a.shard)};
-  co_await carry_out({.lane = &gathers_}, &straight);
+  co_await carry_out({.copy_streams = &gathers_}, &straight);
 }
 
 void StagedBackend::use_kernels(const SumKernels& kernels) {
@@ -235,7 +235,7 @@ Task<GradientNorm> StagedBackend::reduce_on_device(ReduceArguments a) {
       }
     }
   } reduction{*this, a};
-  co_await carry_out({.lane = &reductions_}, &reduction);
+  co_await carry_out({.copy_streams = &reductions_}, &reduction);
   co_return reduction.norm;
 }
 
@@ -255,7 +255,7 @@ Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) 
   ReduceStep step{*inner_, a, is_all_reduce};
   const bool nothing_added =
       world() == 1 && a.mode == AccumulateMode::kOverwrite && a.accumulator_type == a.block_type;
-  co_await carry_out({.lane = &reductions_,
+  co_await carry_out({.copy_streams = &reductions_,
                       .part_bytes = a.shard_elements * bytes_of(a.block_type),
                       .source = a.block,
                       .source_parts = is_all_reduce ? 1U : world(),
@@ -272,7 +272,7 @@ Task<> StagedBackend::exchange(ExchangeArguments a) {
     co_return;
   }
   ExchangeStep step{*inner_};
-  co_await carry_out({.lane = &reductions_,
+  co_await carry_out({.copy_streams = &reductions_,
                       .part_bytes = a.bytes,
                       .source = a.mine,
                       .target = a.all,
@@ -287,7 +287,7 @@ Task<> StagedBackend::broadcast(BroadcastArguments a) {
   }
   const bool gives = a.root == rank();
   BroadcastStep step{*inner_, a.root};
-  co_await carry_out({.lane = &gathers_,
+  co_await carry_out({.copy_streams = &gathers_,
                       .part_bytes = a.bytes,
                       .source = gives ? a.data : nullptr,
                       .target = gives ? nullptr : a.data},
@@ -302,7 +302,7 @@ Task<> StagedBackend::all_to_all(AllToAllArguments a) {
     co_return;
   }
   AllToAllStep step{*inner_};
-  co_await carry_out({.lane = &gathers_,
+  co_await carry_out({.copy_streams = &gathers_,
                       .part_bytes = a.bytes,
                       .source = a.from,
                       .source_parts = world(),
@@ -334,7 +334,7 @@ Task<> StagedBackend::carry_out(Transfer transfer, Step* step) {
   } catch (...) {
     error = std::current_exception();
   }
-  co_await until_idle(transfer.lane);
+  co_await until_idle(transfer.copy_streams);
   std::rethrow_exception(error);
 }
 
@@ -346,11 +346,11 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
   std::array<std::optional<DeviceEvent>, 2> in;
   std::array<std::optional<DeviceEvent>, 2> out;
   if (t->source != nullptr) {
-    fences_.wait(t->lane->to_host, t->source);
+    fences_.wait(t->copy_streams->to_host, t->source);
     in[0] = copy_in(*t, 0);
   }
   if (t->target != nullptr) {
-    fences_.wait(t->lane->to_device, t->target);
+    fences_.wait(t->copy_streams->to_device, t->target);
   }
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::size_t half = piece % 2;
@@ -366,7 +366,7 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
     co_await (*step)(Piece{.begin = piece * t->piece_bytes,
                            .bytes = t->length(piece),
                            .from_device = landing_of(*t, piece),
-                           .for_device = t->lane->for_device[half]});
+                           .for_device = t->copy_streams->for_device[half]});
     if (t->target != nullptr) {
       out[half] = copy_out(*t, piece);
     }
@@ -377,34 +377,34 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
 }
 
 std::byte* StagedBackend::landing_of(const Transfer& t, std::size_t piece) noexcept {
-  return t.landing != nullptr ? t.landing + piece * t.piece_bytes : t.lane->from_device[piece % 2];
+  return t.landing != nullptr ? t.landing + piece * t.piece_bytes : t.copy_streams->from_device[piece % 2];
 }
 
 DeviceEvent StagedBackend::copy_in(const Transfer& t, std::size_t piece) {
   const std::size_t bytes = t.length(piece);
   std::byte* half = landing_of(t, piece);
   for (std::size_t part = 0; part < t.source_parts && bytes > 0; ++part) {
-    t.lane->to_host.to_host({half + part * bytes, bytes},
+    t.copy_streams->to_host.to_host({half + part * bytes, bytes},
                             t.source + part * t.part_bytes + piece * t.piece_bytes);
   }
-  return t.lane->to_host.record();
+  return t.copy_streams->to_host.record();
 }
 
 DeviceEvent StagedBackend::copy_out(const Transfer& t, std::size_t piece) {
   const std::size_t bytes = t.length(piece);
-  const std::byte* half = t.lane->for_device[piece % 2];
+  const std::byte* half = t.copy_streams->for_device[piece % 2];
   for (std::size_t part = 0; part < t.target_parts && bytes > 0; ++part) {
     if (part != t.part_in_place) {
-      t.lane->to_device.to_device(t.target + part * t.part_bytes + piece * t.piece_bytes,
+      t.copy_streams->to_device.to_device(t.target + part * t.part_bytes + piece * t.piece_bytes,
                                   {half + part * bytes, bytes});
     }
   }
-  return t.lane->to_device.record();
+  return t.copy_streams->to_device.record();
 }
 
 // After a failure: the operands are their owners' again when nothing copies them any more.
-Task<> StagedBackend::until_idle(Lane* lane) {
-  const std::array events = {lane->to_host.record(), lane->to_device.record()};
+Task<> StagedBackend::until_idle(CopyStreams* copy_streams) {
+  const std::array events = {copy_streams->to_host.record(), copy_streams->to_device.record()};
   for (const DeviceEvent& event : events) {
     try {
       co_await event.wait();

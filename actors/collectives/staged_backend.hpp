@@ -94,7 +94,7 @@ class StagedBackend final : public CollectiveBackend {
 
  private:
   // One for each sequence, so that the two do not wait for each other.
-  struct Lane {
+  struct CopyStreams {
     DeviceStream to_host;
     DeviceStream to_device;
     std::array<std::byte*, 2> from_device;  // halves, by piece % 2
@@ -104,7 +104,7 @@ class StagedBackend final : public CollectiveBackend {
   // The device's side of one operation: so many parts one after another, each cut into the same
   // pieces.
   struct Transfer {
-    Lane* lane = nullptr;
+    CopyStreams* copy_streams = nullptr;
     std::size_t part_bytes = 0;
     const std::byte* source = nullptr;  // null: nothing comes from the device
     std::size_t source_parts = 1;
@@ -131,7 +131,7 @@ class StagedBackend final : public CollectiveBackend {
   struct ReduceStep;
   struct ExchangeStep;
 
-  [[nodiscard]] Lane make_lane(Name to_host, Name to_device);
+  [[nodiscard]] CopyStreams make_copy_streams(Name to_host, Name to_device);
   /// Fills in the size of the pieces, carries all of them out, and leaves no copy under way.
   template <class Step>
   Task<> carry_out(Transfer transfer, Step* step);
@@ -140,7 +140,7 @@ class StagedBackend final : public CollectiveBackend {
   [[nodiscard]] static std::byte* landing_of(const Transfer& transfer, std::size_t piece) noexcept;
   DeviceEvent copy_in(const Transfer& transfer, std::size_t piece);
   DeviceEvent copy_out(const Transfer& transfer, std::size_t piece);
-  static Task<> until_idle(Lane* lane);
+  static Task<> until_idle(CopyStreams* copy_streams);
   Task<> straight(GatherArguments arguments);
   Task<GradientNorm> reduce_on_device(ReduceArguments arguments);
   void add_on_device(const ReduceArguments& arguments, GradientNorm* norm);
@@ -158,8 +158,8 @@ class StagedBackend final : public CollectiveBackend {
   const SumKernels* kernels_ = nullptr;
   DeviceBuffer norm_;               // of the reduction under way
   std::byte* norm_here_ = nullptr;  // where it comes to the host
-  Lane gathers_;
-  Lane reductions_;
+  CopyStreams gathers_;
+  CopyStreams reductions_;
 };
 
 }  // namespace tandem

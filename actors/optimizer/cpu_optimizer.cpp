@@ -15,20 +15,20 @@ CpuOptimizer::CpuOptimizer(Options options)
     : Actor("optimizer"),
       options_(std::move(options)),
       pool_(options_.pool, options_.chunk_elements, options_.slice_chunks),
-      lanes_({{.runner = &pool_}}),
+      runner_queues_({{.runner = &pool_}}),
       jobs_(options_.units.size()) {
   TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
                "chunks end at block boundaries");
   for (const Unit& unit : options_.units) {
     UpdateRunner* runner = unit.runner != nullptr ? unit.runner : &pool_;
-    const auto lane = std::ranges::find(lanes_, runner, &Lane::runner);
-    lane_of_.push_back(static_cast<std::size_t>(lane - lanes_.begin()));
-    if (lane == lanes_.end()) {
-      lanes_.push_back({.runner = runner});
+    const auto runner_queue = std::ranges::find(runner_queues_, runner, &RunnerQueue::runner);
+    queue_of_.push_back(static_cast<std::size_t>(runner_queue - runner_queues_.begin()));
+    if (runner_queue == runner_queues_.end()) {
+      runner_queues_.push_back({.runner = runner});
     }
   }
-  for (Lane& lane : lanes_) {
-    lane.queue.reserve(options_.units.size());
+  for (RunnerQueue& runner_queue : runner_queues_) {
+    runner_queue.queue.reserve(options_.units.size());
   }
 }
 
@@ -89,7 +89,7 @@ void CpuOptimizer::handle(RollBackUpdates, ReplyTo<RollBackUpdates> reply) {
       continue;
     }
     if (job.next_chunk == 0) {
-      std::erase(lane_of(unit).queue, unit);
+      std::erase(queue_of(unit).queue, unit);
       job = {};
       --speculative_;
     } else {
@@ -133,7 +133,7 @@ bool CpuOptimizer::same_constants(std::size_t unit, const UpdateStep* steps) con
 
 /// What was under way ahead of the verdict goes on as `pass`, once its slices are through.
 void CpuOptimizer::turn(std::uint32_t unit, UpdatePass pass) {
-  std::erase(lane_of(unit).queue, unit);
+  std::erase(queue_of(unit).queue, unit);
   Job& job = jobs_[unit];
   if (job.done == job.next_chunk) {
     begin_pass(unit, pass);
@@ -154,39 +154,39 @@ void CpuOptimizer::begin_pass(std::uint32_t unit, UpdatePass pass) {
 }
 
 void CpuOptimizer::enqueue(std::uint32_t unit) {
-  Lane& lane = lane_of(unit);
-  lane.queue.push_back(unit);
-  if (lane.workers < lane.runner->slices_under_way()) {
-    ++lane.workers;
-    scope().spawn("optimizer slices", &CpuOptimizer::work, this, lane_of_[unit]);
+  RunnerQueue& runner_queue = queue_of(unit);
+  runner_queue.queue.push_back(unit);
+  if (runner_queue.workers < runner_queue.runner->slices_under_way()) {
+    ++runner_queue.workers;
+    scope().spawn("optimizer slices", &CpuOptimizer::work, this, queue_of_[unit]);
   }
 }
 
-CpuOptimizer::Job* CpuOptimizer::most_urgent(const Lane& lane) {
+CpuOptimizer::Job* CpuOptimizer::most_urgent(const RunnerQueue& runner_queue) {
   const auto urgency = [this](std::uint32_t unit) {
     const Job& job = jobs_[unit];
     const bool yields = !(job.update.speculative && job.next_chunk > 0);
     return std::tuple(yields, job.update.deadline, job.arrival);
   };
-  const auto best = std::ranges::min_element(lane.queue, {}, urgency);
-  return best == lane.queue.end() ? nullptr : &jobs_[*best];
+  const auto best = std::ranges::min_element(runner_queue.queue, {}, urgency);
+  return best == runner_queue.queue.end() ? nullptr : &jobs_[*best];
 }
 
-/// Takes slices of a lane until none is left. As many of these tasks as its runner wants run while
+/// Takes slices of a queue until none is left. As many of these tasks as its runner wants run while
 /// there is work.
-Task<> CpuOptimizer::work(std::size_t lane_number) {
-  Lane& lane = lanes_[lane_number];
-  while (Job* job = most_urgent(lane)) {
+Task<> CpuOptimizer::work(std::size_t queue_number) {
+  RunnerQueue& runner_queue = runner_queues_[queue_number];
+  while (Job* job = most_urgent(runner_queue)) {
     const std::uint32_t unit = job->update.unit;
     const bool starts = job->next_chunk == 0 && job->speculative_chunks == 0;
     const std::size_t before = job->next_chunk;
-    const UpdateSlice slice = take_slice(lane, *job);
+    const UpdateSlice slice = take_slice(runner_queue, *job);
     const std::size_t chunks = job->next_chunk - before;
     if (starts) {
       co_await options_.units[unit].shard.send(UpdateStarts{job->update.new_version},
                                                scope().stop_token());
     }
-    co_await run_slice(lane.runner, slice);
+    co_await run_slice(runner_queue.runner, slice);
     job->done += chunks;
     if (job->next && job->done == job->next_chunk) {
       begin_pass(unit, *job->next);
@@ -194,20 +194,20 @@ Task<> CpuOptimizer::work(std::size_t lane_number) {
       co_await finish(unit);
     }
   }
-  --lane.workers;
+  --runner_queue.workers;
 }
 
 /// The job's next chunks.
-UpdateSlice CpuOptimizer::take_slice(Lane& lane, Job& job) {
+UpdateSlice CpuOptimizer::take_slice(RunnerQueue& runner_queue, Job& job) {
   const std::uint32_t unit = job.update.unit;
   const std::size_t first = job.next_chunk;
   // Where the speculative pass has not been there is nothing to do again: the state is the old one.
   const bool untouched = job.pass == UpdatePass::kRedo && first >= job.speculative_chunks;
   const std::size_t limit =
       job.pass == UpdatePass::kRedo && !untouched ? job.speculative_chunks : job.chunks;
-  job.next_chunk = std::min(first + lane.runner->slice_chunks(), limit);
+  job.next_chunk = std::min(first + runner_queue.runner->slice_chunks(), limit);
   if (job.next_chunk == job.chunks) {
-    std::erase(lane.queue, unit);
+    std::erase(runner_queue.queue, unit);
   }
   const Unit& target = options_.units[unit];
   return {.name = target.name,

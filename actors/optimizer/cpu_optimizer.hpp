@@ -111,7 +111,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
 
  private:
   /// The units of one runner. Those of different runners are updated side by side.
-  struct Lane {
+  struct RunnerQueue {
     UpdateRunner* runner = nullptr;
     std::vector<std::uint32_t> queue;  // units with chunks not handed out, unordered
     std::size_t workers = 0;           // work() tasks that run
@@ -135,10 +135,10 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   void turn(std::uint32_t unit, UpdatePass pass);
   void begin_pass(std::uint32_t unit, UpdatePass pass);
   void enqueue(std::uint32_t unit);
-  [[nodiscard]] Lane& lane_of(std::uint32_t unit) noexcept { return lanes_[lane_of_[unit]]; }
-  [[nodiscard]] Job* most_urgent(const Lane& lane);
-  Task<> work(std::size_t lane);
-  [[nodiscard]] UpdateSlice take_slice(Lane& lane, Job& job);
+  [[nodiscard]] RunnerQueue& queue_of(std::uint32_t unit) noexcept { return runner_queues_[queue_of_[unit]]; }
+  [[nodiscard]] Job* most_urgent(const RunnerQueue& runner_queue);
+  Task<> work(std::size_t runner_queue);
+  [[nodiscard]] UpdateSlice take_slice(RunnerQueue& runner_queue, Job& job);
   Task<> run_slice(UpdateRunner* runner, UpdateSlice slice);
   Task<> finish(std::uint32_t unit);
   void answer();
@@ -147,8 +147,8 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
 
   Options options_;
   PoolUpdates pool_;
-  std::vector<Lane> lanes_;           // of the pool, and of each other runner
-  std::vector<std::size_t> lane_of_;  // [unit]
+  std::vector<RunnerQueue> runner_queues_;           // of the pool, and of each other runner
+  std::vector<std::size_t> queue_of_;  // [unit]
   std::vector<Job> jobs_;             // by unit; queued or running while chunks > 0
   int slices_ = 0;
   TimePoint busy_since_;

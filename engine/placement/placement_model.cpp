@@ -17,7 +17,7 @@ constexpr double kDone = 1e-12;  // of an activity's share, rounding left over
 enum Resource : std::uint8_t { kToDevice, kToHost, kMemory, kPool, kResources };
 using Demand = std::array<double, kResources>;  // seconds of each, alone
 
-/// One operation of a lane.
+/// One operation of one kind.
 struct Activity {
   Demand demand{};
   double left = 0;  // share of it
@@ -32,7 +32,7 @@ struct Step {
   std::size_t micro_step = 0;
 };
 
-enum Lane : std::uint8_t { kGathers, kReductions, kHostUpdates, kStreams, kDeviceUpdates, kLanes };
+enum ActivityKind : std::uint8_t { kGathers, kReductions, kHostUpdates, kStreams, kDeviceUpdates, kActivityKinds };
 
 class Play {
  public:
@@ -158,10 +158,10 @@ class Play {
     units_[unit].speculative = false;
     ++updates_;
     const StatePlacement placement = placements_[unit];
-    const Lane lane = placement == StatePlacement::kHost     ? kHostUpdates
+    const ActivityKind kind = placement == StatePlacement::kHost     ? kHostUpdates
                       : placement == StatePlacement::kDevice ? kDeviceUpdates
                                                      : kStreams;
-    queues_[lane].push_back(unit);
+    queues_[kind].push_back(unit);
     progress_[unit] = 1;
   }
 
@@ -169,8 +169,8 @@ class Play {
     start_compute();
     start_gather();
     start_reduction();
-    for (const Lane lane : {kHostUpdates, kStreams, kDeviceUpdates}) {
-      choose_update(lane);
+    for (const ActivityKind kind : {kHostUpdates, kStreams, kDeviceUpdates}) {
+      choose_update(kind);
     }
   }
 
@@ -194,7 +194,7 @@ class Play {
   }
 
   void start_gather() {
-    Activity& gather = lanes_[kGathers];
+    Activity& gather = activities_[kGathers];
     if (gather.runs || next_gather_ == gathers_.size()) {
       return;
     }
@@ -219,7 +219,7 @@ class Play {
   }
 
   void start_reduction() {
-    Activity& reduction = lanes_[kReductions];
+    Activity& reduction = activities_[kReductions];
     if (reduction.runs || next_reduction_ == reductions_.size()) {
       return;
     }
@@ -241,8 +241,8 @@ class Play {
 
   /// The queued unit that is needed first; another one's progress is kept. What began ahead of the
   /// verdict goes on until that, as CpuOptimizer has it.
-  void choose_update(Lane lane) {
-    Activity& update = lanes_[lane];
+  void choose_update(ActivityKind kind) {
+    Activity& update = activities_[kind];
     if (update.runs) {
       if (units_[update.unit].speculative && is_speculative(update.unit)) {
         return;
@@ -251,7 +251,7 @@ class Play {
     }
     update.runs = false;
     std::size_t best = SIZE_MAX;
-    for (const std::size_t unit : queues_[lane]) {
+    for (const std::size_t unit : queues_[kind]) {
       if (best == SIZE_MAX || units_[unit].first_visit < units_[best].first_visit) {
         best = unit;
       }
@@ -262,13 +262,13 @@ class Play {
     const PlacementUnit& sizes = p_.units[best];
     units_[best].speculative = units_[best].speculative || is_speculative(best);
     Demand demand{};
-    if (lane == kHostUpdates) {
+    if (kind == kHostUpdates) {
       const bool slower = units_[best].speculative && p_.speeds.host_update_speculative > 0;
       demand[kPool] = sizes.update / (slower ? p_.speeds.host_update_speculative : p_.speeds.host_update);
     } else {
       demand[kMemory] = sizes.update / p_.speeds.device_memory;
       const double gradient = p_.is_alone ? 0 : sizes.accumulator;
-      const double state = lane == kStreams ? sizes.state_in : 0;
+      const double state = kind == kStreams ? sizes.state_in : 0;
       demand[kToDevice] = (state + gradient) / p_.speeds.to_device;
       demand[kToHost] = state / p_.speeds.to_host;
     }
@@ -288,30 +288,30 @@ class Play {
   /// To the next end of anything.
   void advance() {
     std::array<int, kResources> users{};
-    for (const Activity& activity : lanes_) {
+    for (const Activity& activity : activities_) {
       for (std::size_t r = 0; r < kResources; ++r) {
         users[r] += activity.runs && activity.demand[r] > 0 ? 1 : 0;
       }
     }
-    std::array<double, kLanes> rates{};
+    std::array<double, kActivityKinds> rates{};
     double passes = compute_left_ >= 0 ? compute_left_ : kNever;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      if (lanes_[lane].runs) {
-        rates[lane] = rate_of(lanes_[lane], users);
-        passes = std::min(passes, rates[lane] == kNever ? 0 : lanes_[lane].left / rates[lane]);
+    for (std::size_t kind = 0; kind < kActivityKinds; ++kind) {
+      if (activities_[kind].runs) {
+        rates[kind] = rate_of(activities_[kind], users);
+        passes = std::min(passes, rates[kind] == kNever ? 0 : activities_[kind].left / rates[kind]);
       }
     }
     TANDEM_CHECK(passes < kNever, "something always goes on in a step");
     now_ += passes;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      Activity& activity = lanes_[lane];
+    for (std::size_t kind = 0; kind < kActivityKinds; ++kind) {
+      Activity& activity = activities_[kind];
       if (!activity.runs) {
         continue;
       }
-      activity.left = rates[lane] == kNever ? 0 : activity.left - rates[lane] * passes;
+      activity.left = rates[kind] == kNever ? 0 : activity.left - rates[kind] * passes;
       if (activity.left <= kDone) {
         activity.runs = false;
-        ended(static_cast<Lane>(lane), activity.unit);
+        ended(static_cast<ActivityKind>(kind), activity.unit);
       }
     }
     if (compute_left_ >= 0) {
@@ -322,8 +322,8 @@ class Play {
     }
   }
 
-  void ended(Lane lane, std::size_t unit) {
-    switch (lane) {
+  void ended(ActivityKind kind, std::size_t unit) {
+    switch (kind) {
       case kGathers:
         ++next_gather_;
         ++gathered_;
@@ -337,7 +337,7 @@ class Play {
         }
         return;
       default:
-        std::erase(queues_[lane], unit);
+        std::erase(queues_[kind], unit);
         units_[unit].queued = false;
         units_[unit].updated = units_[unit].current;
         units_[unit].current = true;
@@ -382,8 +382,8 @@ class Play {
   std::size_t gathered_ = 0;
   std::vector<Reduction> reductions_;
   std::size_t next_reduction_ = 0;
-  std::array<Activity, kLanes> lanes_;
-  std::array<std::vector<std::size_t>, kLanes> queues_;
+  std::array<Activity, kActivityKinds> activities_;
+  std::array<std::vector<std::size_t>, kActivityKinds> queues_;
   std::vector<double> progress_;
   std::size_t updates_ = 0;  // queued
 };

@@ -92,15 +92,15 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
                   made.clock = made.clock != nullptr ? made.clock : &loop.clock();
                   return made;
                 }()),
-      lanes_{Lane(device.stream("gathers", CudaDevice::Priority::kHigh)),
-             Lane(device.stream("reductions", CudaDevice::Priority::kHigh))} {
+      comms_{CommStream(device.stream("gathers", CudaDevice::Priority::kHigh)),
+             CommStream(device.stream("reductions", CudaDevice::Priority::kHigh))} {
   TANDEM_CHECK(options_.world == 1 || (options_.api != nullptr && options_.peers != nullptr &&
                                        options_.from_rank_0 != nullptr),
                "several ranks have ways to tell each other something");
-  for (Lane& lane : lanes_) {
+  for (CommStream& comm : comms_) {
     const std::size_t bytes = (1 + world()) * kExchangeBytes;
-    lane.words = allocate(bytes);
-    lane.device_words = device.allocate(bytes);
+    comm.words = allocate(bytes);
+    comm.device_words = device.allocate(bytes);
   }
 }
 
@@ -117,17 +117,17 @@ std::byte* NcclBackend::allocate(std::size_t bytes) {
 }
 
 NcclBackend::~NcclBackend() {
-  TANDEM_CHECK(!lanes_[kGathers].busy && !lanes_[kReductions].busy,
+  TANDEM_CHECK(!comms_[kGathers].busy && !comms_[kReductions].busy,
                "a collective outlives its back end");
 }
 
 Task<> NcclBackend::initialise(std::size_t index, const char* name) {
-  Lane* const lane = &lanes_[index];
+  CommStream* const comm = &comms_[index];
   const Busy busy(*this, index, ShmHeader{});
   NcclUniqueId id{};
   if (rank() == 0) {
-    lane->result = api_.unique_id(&id);
-    co_await settle(lane);
+    comm->result = api_.unique_id(&id);
+    co_await settle(comm);
   }
   const std::string agreed =
       options_.from_rank_0(fmt::format("nccl/{}", name), std::string(id.bytes, sizeof(id)));
@@ -138,56 +138,56 @@ Task<> NcclBackend::initialise(std::size_t index, const char* name) {
   config.name = name;
   device_.use();
   void* communicator = nullptr;
-  lane->result = api_.init_rank(&communicator, static_cast<int>(world()), id,
+  comm->result = api_.init_rank(&communicator, static_cast<int>(world()), id,
                                 static_cast<int>(rank()), &config);
   watchdog_.adopt(index, communicator);
-  co_await settle(lane);
+  co_await settle(comm);
 }
 
 // ---- gathers ----
 Task<> NcclBackend::all_gather(GatherArguments a) {
-  Lane* const lane = &lanes_[kGathers];
+  CommStream* const comm = &comms_[kGathers];
   const Busy busy(*this, kGathers,
-                  header_for(ShmKind::kAllGather, lane->operations++, a.shard_bytes));
+                  header_for(ShmKind::kAllGather, comm->operations++, a.shard_bytes));
   if (a.shard_bytes == 0) {
     co_return;
   }
-  fences_.wait(lane->stream, a.block);
+  fences_.wait(comm->stream, a.block);
   if (world() > 1 && !a.is_replicated) {
-    co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
+    co_await launch(comm, [&a](const NcclApi& api, void* communicator, void* stream) {
       return api.all_gather(a.shard, a.block, a.shard_bytes, NcclType::kBytes, communicator,
                             stream);
     });
   } else if (a.shard != a.block) {
-    lane->stream.to_device(a.block, {a.shard, a.shard_bytes});
+    comm->stream.to_device(a.block, {a.shard, a.shard_bytes});
   }
-  co_await finish(lane);
+  co_await finish(comm);
 }
 
 Task<> NcclBackend::broadcast(BroadcastArguments a) {
   TANDEM_CHECK(a.root < world(), "the root is a rank");
-  Lane* const lane = &lanes_[kGathers];
-  ShmHeader header = header_for(ShmKind::kBroadcast, lane->operations++, a.bytes);
+  CommStream* const comm = &comms_[kGathers];
+  ShmHeader header = header_for(ShmKind::kBroadcast, comm->operations++, a.bytes);
   header.root = a.root;
   const Busy busy(*this, kGathers, header);
   if (a.bytes == 0 || world() == 1) {
     co_return;
   }
-  co_await launch(lane, [&a](const NcclApi& api, void* communicator, void* stream) {
+  co_await launch(comm, [&a](const NcclApi& api, void* communicator, void* stream) {
     return api.broadcast(a.data, a.data, a.bytes, NcclType::kBytes, static_cast<int>(a.root),
                          communicator, stream);
   });
-  co_await finish(lane);
+  co_await finish(comm);
 }
 
 Task<> NcclBackend::all_to_all(AllToAllArguments a) {
-  Lane* const lane = &lanes_[kGathers];
-  const Busy busy(*this, kGathers, header_for(ShmKind::kAllToAll, lane->operations++, a.bytes));
+  CommStream* const comm = &comms_[kGathers];
+  const Busy busy(*this, kGathers, header_for(ShmKind::kAllToAll, comm->operations++, a.bytes));
   if (a.bytes == 0) {
     co_return;
   }
   if (world() > 1) {
-    co_await launch(lane, [&a, this](const NcclApi& api, void* communicator, void* stream) {
+    co_await launch(comm, [&a, this](const NcclApi& api, void* communicator, void* stream) {
       return grouped(api, [&] {
         NcclResult result = NcclResult::kSuccess;
         for (std::uint32_t p = 0; p < world() && went(result); ++p) {
@@ -203,31 +203,31 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
       });
     });
   } else {
-    lane->stream.to_device(a.into, {a.from, a.bytes});
+    comm->stream.to_device(a.into, {a.from, a.bytes});
   }
-  co_await finish(lane);
+  co_await finish(comm);
 }
 
 // ---- words ----
 Task<> NcclBackend::exchange(ExchangeArguments a) {
   TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
-  Lane* const lane = &lanes_[kReductions];
-  const Busy busy(*this, kReductions, header_for(ShmKind::kExchange, lane->operations++, a.bytes));
-  std::byte* const all = lane->words + kExchangeBytes;
+  CommStream* const comm = &comms_[kReductions];
+  const Busy busy(*this, kReductions, header_for(ShmKind::kExchange, comm->operations++, a.bytes));
+  std::byte* const all = comm->words + kExchangeBytes;
   if (a.bytes > 0) {
-    std::memcpy(world() > 1 ? lane->words : all, a.mine, a.bytes);
+    std::memcpy(world() > 1 ? comm->words : all, a.mine, a.bytes);
   }
   if (world() > 1) {
     // waiting for all ranks is a transfer, too
     const std::size_t bytes = std::max<std::size_t>(a.bytes, 1);
-    std::byte* const device_all = lane->device_words.data() + kExchangeBytes;
-    lane->stream.to_device(lane->device_words.data(), {lane->words, bytes});
-    co_await launch(lane, [=](const NcclApi& api, void* communicator, void* stream) {
-      return api.all_gather(lane->device_words.data(), device_all, bytes, NcclType::kBytes,
+    std::byte* const device_all = comm->device_words.data() + kExchangeBytes;
+    comm->stream.to_device(comm->device_words.data(), {comm->words, bytes});
+    co_await launch(comm, [=](const NcclApi& api, void* communicator, void* stream) {
+      return api.all_gather(comm->device_words.data(), device_all, bytes, NcclType::kBytes,
                             communicator, stream);
     });
-    lane->stream.to_host({all, bytes * world()}, device_all);
-    co_await finish(lane);
+    comm->stream.to_host({all, bytes * world()}, device_all);
+    co_await finish(comm);
   }
   if (a.bytes > 0) {
     std::memcpy(a.all, all, a.bytes * world());
@@ -247,33 +247,33 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
       a.accumulator_type == DType::kF32 || (world() == 1 && a.block_type == a.accumulator_type &&
                                             a.mode == AccumulateMode::kOverwrite),
       "nothing is added in 16 bits");
-  Lane* const lane = &lanes_[kReductions];
-  const Busy busy(*this, kReductions, header_for(ShmKind::kReduceScatter, lane->operations++, a));
-  fences_.wait(lane->stream, a.block);
-  clear_norm(*lane, a.want_norm);
+  CommStream* const comm = &comms_[kReductions];
+  const Busy busy(*this, kReductions, header_for(ShmKind::kReduceScatter, comm->operations++, a));
+  fences_.wait(comm->stream, a.block);
+  clear_norm(*comm, a.want_norm);
   if (options_.sum == Sum::kNccl && world() > 1) {
     have_workspace(a.shard_elements * bytes_of(a.block_type));
-    co_await launch(lane, [&a, this](const NcclApi& api, void* communicator, void* stream) {
+    co_await launch(comm, [&a, this](const NcclApi& api, void* communicator, void* stream) {
       return api.reduce_scatter(a.block, workspace_.data(), a.shard_elements,
                                 nccl_type(a.block_type), NcclOp::kSum, communicator, stream);
     });
-    add(*lane, {.own = workspace_.data(),
+    add(*comm, {.own = workspace_.data(),
                 .block_type = static_cast<int>(a.block_type),
                 .add = a.mode == AccumulateMode::kAdd,
                 .accumulator = static_cast<float*>(a.accumulator),
                 .elements = a.shard_elements,
-                .norm = a.want_norm ? norm_words(*lane) : nullptr});
+                .norm = a.want_norm ? norm_words(*comm) : nullptr});
   } else {
     const Slices slices{.arguments = &a,
                         .slice = a.shard_elements,
                         .elements = a.shard_elements * world(),
                         .accumulator = static_cast<float*>(a.accumulator),
                         .first_element = 0};
-    co_await add_slices(lane, &slices);
+    co_await add_slices(comm, &slices);
   }
-  fetch_norms(*lane, a.want_norm, 1);
-  co_await finish(lane);
-  co_return a.want_norm ? norm_of(*lane, 1) : GradientNorm();
+  fetch_norms(*comm, a.want_norm, 1);
+  co_await finish(comm);
+  co_return a.want_norm ? norm_of(*comm, 1) : GradientNorm();
 }
 
 // Each rank reduces a slice, then the slices and their norms go to everybody.
@@ -282,12 +282,12 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
     co_return co_await reduce_scatter_add(a);  // the slice of the only rank is the whole block
   }
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
-  Lane* const lane = &lanes_[kReductions];
-  const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, lane->operations++, a));
-  fences_.wait(lane->stream, a.block);
-  clear_norm(*lane, a.want_norm);
+  CommStream* const comm = &comms_[kReductions];
+  const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, comm->operations++, a));
+  fences_.wait(comm->stream, a.block);
+  clear_norm(*comm, a.want_norm);
   if (options_.sum == Sum::kNccl) {
-    co_return co_await all_reduce_by_nccl(lane, &a);
+    co_return co_await all_reduce_by_nccl(comm, &a);
   }
   auto* const accumulator = static_cast<float*>(a.accumulator);
   Slices slices{.arguments = &a,
@@ -295,8 +295,8 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
                 .elements = a.shard_elements};
   slices.accumulator = accumulator + slices.begin(rank());
   slices.first_element = static_cast<std::int64_t>(slices.begin(rank()));
-  co_await add_slices(lane, &slices);
-  co_await launch(lane, [&, this](const NcclApi& api, void* communicator, void* stream) {
+  co_await add_slices(comm, &slices);
+  co_await launch(comm, [&, this](const NcclApi& api, void* communicator, void* stream) {
     return grouped(api, [&] {
       NcclResult result = NcclResult::kSuccess;
       if (slices.slice * world() == slices.elements) {
@@ -312,48 +312,48 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
         }
       }
       if (a.want_norm && went(result)) {
-        result = api.all_gather(norm_words(*lane), lane->device_words.data() + kExchangeBytes,
+        result = api.all_gather(norm_words(*comm), comm->device_words.data() + kExchangeBytes,
                                 sizeof(NormWords), NcclType::kBytes, communicator, stream);
       }
       return result;
     });
   });
-  fetch_norms(*lane, a.want_norm, world());
-  co_await finish(lane);
-  co_return a.want_norm ? norm_of(*lane, world()) : GradientNorm();
+  fetch_norms(*comm, a.want_norm, world());
+  co_await finish(comm);
+  co_return a.want_norm ? norm_of(*comm, world()) : GradientNorm();
 }
 
 // Every rank has the sums of all elements, so each adds and takes the norm of the whole.
-Task<GradientNorm> NcclBackend::all_reduce_by_nccl(Lane* lane, const ReduceArguments* a) {
+Task<GradientNorm> NcclBackend::all_reduce_by_nccl(CommStream* comm, const ReduceArguments* a) {
   const std::size_t width = bytes_of(a->block_type);
   const std::size_t most =
       std::max(options_.workspace_bytes / kPieceGrain, std::size_t{1}) * kPieceGrain / width;
   have_workspace(std::min(most, a->shard_elements) * width);
   for (std::size_t at = 0; at < a->shard_elements; at += most) {
     const std::size_t count = std::min(most, a->shard_elements - at);
-    co_await launch(lane, [=, this](const NcclApi& api, void* communicator, void* stream) {
+    co_await launch(comm, [=, this](const NcclApi& api, void* communicator, void* stream) {
       return api.all_reduce(a->block + at * width, workspace_.data(), count,
                             nccl_type(a->block_type), NcclOp::kSum, communicator, stream);
     });
-    add(*lane, {.own = workspace_.data(),
+    add(*comm, {.own = workspace_.data(),
                 .block_type = static_cast<int>(a->block_type),
                 .add = a->mode == AccumulateMode::kAdd,
                 .accumulator = static_cast<float*>(a->accumulator) + at,
                 .elements = count,
-                .norm = a->want_norm ? norm_words(*lane) : nullptr,
+                .norm = a->want_norm ? norm_words(*comm) : nullptr,
                 .first_element = static_cast<std::int64_t>(at)});
   }
-  fetch_norms(*lane, a->want_norm, 1);
-  co_await finish(lane);
-  co_return a->want_norm ? norm_of(*lane, 1) : GradientNorm();
+  fetch_norms(*comm, a->want_norm, 1);
+  co_await finish(comm);
+  co_return a->want_norm ? norm_of(*comm, 1) : GradientNorm();
 }
 
 // Piece by piece: the ranks' parts of a piece come into the workspace, and a kernel adds them,
 // before the next piece comes.
-Task<> NcclBackend::add_slices(Lane* lane, const Slices* slices) {
+Task<> NcclBackend::add_slices(CommStream* comm, const Slices* slices) {
   const std::size_t width = bytes_of(slices->arguments->block_type);
   if (world() == 1) {
-    add_piece(*lane, *slices, 0, slices->slice);
+    add_piece(*comm, *slices, 0, slices->slice);
     co_return;
   }
   const std::size_t most =
@@ -362,14 +362,14 @@ Task<> NcclBackend::add_slices(Lane* lane, const Slices* slices) {
   const std::size_t piece = std::min(most, slices->slice);
   have_workspace(piece * width * world());
   for (std::size_t at = 0; at < slices->slice; at += piece) {
-    co_await transfer_piece(lane, slices, at, piece);
-    add_piece(*lane, *slices, at, piece);
+    co_await transfer_piece(comm, slices, at, piece);
+    add_piece(*comm, *slices, at, piece);
   }
 }
 
-Task<> NcclBackend::transfer_piece(Lane* lane, const Slices* slices, std::size_t at,
+Task<> NcclBackend::transfer_piece(CommStream* comm, const Slices* slices, std::size_t at,
                                    std::size_t most) {
-  return launch(lane, [=, this](const NcclApi& api, void* communicator, void* stream) {
+  return launch(comm, [=, this](const NcclApi& api, void* communicator, void* stream) {
     return grouped(api, [&] {
       const std::size_t width = bytes_of(slices->arguments->block_type);
       const auto count_of = [&](std::uint32_t r) {
@@ -392,7 +392,7 @@ Task<> NcclBackend::transfer_piece(Lane* lane, const Slices* slices, std::size_t
   });
 }
 
-void NcclBackend::add_piece(Lane& lane, const Slices& slices, std::size_t at, std::size_t most) {
+void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t at, std::size_t most) {
   const ReduceArguments& a = *slices.arguments;
   const std::size_t width = bytes_of(a.block_type);
   const std::size_t length = slices.length(rank());
@@ -400,7 +400,7 @@ void NcclBackend::add_piece(Lane& lane, const Slices& slices, std::size_t at, st
   if (a.accumulator == a.block && !a.want_norm) {
     return;  // of one rank: it is what it shall be
   }
-  add(lane, {.own = a.block + (slices.begin(rank()) + at) * width,
+  add(comm, {.own = a.block + (slices.begin(rank()) + at) * width,
              .others = workspace_.data(),
              .stride_bytes = most * width,
              .world = world(),
@@ -410,13 +410,13 @@ void NcclBackend::add_piece(Lane& lane, const Slices& slices, std::size_t at, st
              .accumulator = widens ? slices.accumulator + at : nullptr,
              .copy = widens ? nullptr : a.accumulator,
              .elements = std::min(most, length - std::min(at, length)),
-             .norm = a.want_norm ? norm_words(lane) : nullptr,
+             .norm = a.want_norm ? norm_words(comm) : nullptr,
              .first_element = slices.first_element + static_cast<std::int64_t>(at)});
 }
 
-void NcclBackend::add(Lane& lane, const RankOrderSum& sum) {
+void NcclBackend::add(CommStream& comm, const RankOrderSum& sum) {
   if (sum.elements > 0) {
-    lane.stream.launch("add in rank order", {}, [this, &sum](void* stream) {
+    comm.stream.launch("add in rank order", {}, [this, &sum](void* stream) {
       device_.check(options_.kernels->add_in_rank_order(sum, stream), "a sum cannot be launched");
     });
   }
@@ -432,30 +432,30 @@ void NcclBackend::have_workspace(std::size_t bytes) {
 }
 
 // ---- norms ----
-std::uint64_t* NcclBackend::norm_words(const Lane& lane) const {
-  return reinterpret_cast<std::uint64_t*>(lane.device_words.data());
+std::uint64_t* NcclBackend::norm_words(const CommStream& comm) const {
+  return reinterpret_cast<std::uint64_t*>(comm.device_words.data());
 }
 
-void NcclBackend::clear_norm(Lane& lane, bool wanted) {
+void NcclBackend::clear_norm(CommStream& comm, bool wanted) {
   if (wanted) {
-    lane.stream.launch("clear norm", {}, [this, &lane](void* stream) {
-      device_.check(options_.kernels->clear_norm(norm_words(lane), stream),
+    comm.stream.launch("clear norm", {}, [this, &comm](void* stream) {
+      device_.check(options_.kernels->clear_norm(norm_words(comm), stream),
                     "a norm cannot be cleared");
     });
   }
 }
 
 // One is this rank's own; several are those that were gathered.
-void NcclBackend::fetch_norms(Lane& lane, bool wanted, std::size_t count) {
+void NcclBackend::fetch_norms(CommStream& comm, bool wanted, std::size_t count) {
   if (wanted) {
     const std::size_t at = count == 1 ? 0 : kExchangeBytes;
-    lane.stream.to_host({lane.words + at, count * sizeof(NormWords)},
-                        lane.device_words.data() + at);
+    comm.stream.to_host({comm.words + at, count * sizeof(NormWords)},
+                        comm.device_words.data() + at);
   }
 }
 
-GradientNorm NcclBackend::norm_of(const Lane& lane, std::size_t count) const {
-  const std::byte* const at = lane.words + (count == 1 ? 0 : kExchangeBytes);
+GradientNorm NcclBackend::norm_of(const CommStream& comm, std::size_t count) const {
+  const std::byte* const at = comm.words + (count == 1 ? 0 : kExchangeBytes);
   return merge_norms({reinterpret_cast<const NormWords*>(at), count});
 }
 

@@ -91,8 +91,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   static constexpr std::size_t kReductions = 1;
   enum class Wait : unsigned char { kNothing, kTurn, kNccl, kRelease };
 
-  struct Lane {
-    explicit Lane(DeviceStream of) : stream(of) {}
+  struct CommStream {
+    explicit CommStream(DeviceStream of) : stream(of) {}
     DeviceStream stream;
     ShmHeader operation;  // under way
     std::uint64_t operations = 0;
@@ -119,54 +119,54 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   // While an operation is under way.
   class Busy {
    public:
-    Busy(NcclBackend& backend, std::size_t lane, ShmHeader operation);
+    Busy(NcclBackend& backend, std::size_t comm, ShmHeader operation);
     ~Busy();
     Busy(const Busy&) = delete;
     Busy& operator=(const Busy&) = delete;
 
    private:
     NcclBackend& backend_;
-    std::size_t lane_;
+    std::size_t comm_;
   };
 
   NcclBackend(EventLoop& loop, CudaDevice& device, Options options);
-  Task<> initialise(std::size_t lane, const char* name);
+  Task<> initialise(std::size_t comm, const char* name);
 
   // ---- launching and failing (nccl_launch.cpp) ----
   template <class Calls>
-  Task<> launch(Lane* lane, Calls calls);
+  Task<> launch(CommStream* comm, Calls calls);
   template <class Calls>
-  NcclResult call(Lane& lane, const Calls& calls);
-  Task<> take_turn(Lane* lane);
-  [[nodiscard]] bool grant_turn(Lane& lane);
-  void end_turn(Lane& lane) noexcept;
-  Task<> settle(Lane* lane);
-  Task<> finish(Lane* lane);
-  Task<> wait_for(Lane* lane, Wait what);
+  NcclResult call(CommStream& comm, const Calls& calls);
+  Task<> take_turn(CommStream* comm);
+  [[nodiscard]] bool grant_turn(CommStream& comm);
+  void end_turn(CommStream& comm) noexcept;
+  Task<> settle(CommStream* comm);
+  Task<> finish(CommStream* comm);
+  Task<> wait_for(CommStream* comm, Wait what);
   bool look() noexcept override;
-  bool end_wait(Lane& lane) noexcept;
+  bool end_wait(CommStream& comm) noexcept;
   bool end_waits() noexcept;
-  [[nodiscard]] std::size_t index_of(const Lane& lane) const noexcept {
-    return static_cast<std::size_t>(&lane - lanes_.data());
+  [[nodiscard]] std::size_t index_of(const CommStream& comm) const noexcept {
+    return static_cast<std::size_t>(&comm - comms_.data());
   }
 
   void notice_failures() noexcept;
   void break_off(std::uint32_t culprit, const std::string& cause) noexcept;
   [[nodiscard]] NcclLoss loss_by(const NcclWatchdog::Failure& failure) const;
-  Task<> throw_if_broken(Lane* lane);
-  [[noreturn]] void throw_lost(const Lane& lane) const;
-  [[nodiscard]] std::string describe_lane(const Lane& lane) const;
+  Task<> throw_if_broken(CommStream* comm);
+  [[noreturn]] void throw_lost(const CommStream& comm) const;
+  [[nodiscard]] std::string describe_comm(const CommStream& comm) const;
 
   // ---- the parts of a reduction ----
-  Task<> add_slices(Lane* lane, const Slices* slices);
-  Task<> transfer_piece(Lane* lane, const Slices* slices, std::size_t at, std::size_t count);
-  void add_piece(Lane& lane, const Slices& slices, std::size_t at, std::size_t count);
-  void add(Lane& lane, const RankOrderSum& sum);
-  Task<GradientNorm> all_reduce_by_nccl(Lane* lane, const ReduceArguments* arguments);
-  void clear_norm(Lane& lane, bool wanted);
-  void fetch_norms(Lane& lane, bool wanted, std::size_t count);
-  [[nodiscard]] GradientNorm norm_of(const Lane& lane, std::size_t count) const;
-  [[nodiscard]] std::uint64_t* norm_words(const Lane& lane) const;
+  Task<> add_slices(CommStream* comm, const Slices* slices);
+  Task<> transfer_piece(CommStream* comm, const Slices* slices, std::size_t at, std::size_t count);
+  void add_piece(CommStream& comm, const Slices& slices, std::size_t at, std::size_t count);
+  void add(CommStream& comm, const RankOrderSum& sum);
+  Task<GradientNorm> all_reduce_by_nccl(CommStream* comm, const ReduceArguments* arguments);
+  void clear_norm(CommStream& comm, bool wanted);
+  void fetch_norms(CommStream& comm, bool wanted, std::size_t count);
+  [[nodiscard]] GradientNorm norm_of(const CommStream& comm, std::size_t count) const;
+  [[nodiscard]] std::uint64_t* norm_words(const CommStream& comm) const;
   void have_workspace(std::size_t bytes);
 
   EventLoop& loop_;
@@ -175,7 +175,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   const NcclApi& api_;
   PinnedSlab slab_;
   NcclWatchdog watchdog_;
-  std::array<Lane, 2> lanes_;
+  std::array<CommStream, 2> comms_;
   BlockFences fences_;
   DeviceBuffer workspace_;
   std::uint64_t next_turn_ = 0;
@@ -187,12 +187,12 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
 };
 
 template <class Calls>
-NcclResult NcclBackend::call(Lane& lane, const Calls& calls) {
-  void* const communicator = watchdog_.open_calls(index_of(lane));
+NcclResult NcclBackend::call(CommStream& comm, const Calls& calls) {
+  void* const communicator = watchdog_.open_calls(index_of(comm));
   NcclResult result = NcclResult::kInvalidUsage;
   if (communicator != nullptr) {
     device_.use();
-    result = calls(api_, communicator, device_.native(lane.stream));
+    result = calls(api_, communicator, device_.native(comm.stream));
   }
   watchdog_.close_calls();
   return result;
@@ -201,11 +201,11 @@ NcclResult NcclBackend::call(Lane& lane, const Calls& calls) {
 /// calls(api, communicator, stream): NCCL's calls of one launch. They are made at once, in this
 /// rank's next turn.
 template <class Calls>
-Task<> NcclBackend::launch(Lane* lane, Calls calls) {
-  co_await take_turn(lane);
-  lane->result = call(*lane, calls);
-  co_await settle(lane);
-  end_turn(*lane);
+Task<> NcclBackend::launch(CommStream* comm, Calls calls) {
+  co_await take_turn(comm);
+  comm->result = call(*comm, calls);
+  co_await settle(comm);
+  end_turn(*comm);
 }
 
 }  // namespace tandem

@@ -12,41 +12,41 @@
 
 namespace tandem {
 
-NcclBackend::Busy::Busy(NcclBackend& backend, std::size_t lane, ShmHeader operation)
-    : backend_(backend), lane_(lane) {
-  Lane& at = backend.lanes_[lane];
+NcclBackend::Busy::Busy(NcclBackend& backend, std::size_t comm, ShmHeader operation)
+    : backend_(backend), comm_(comm) {
+  CommStream& at = backend.comms_[comm];
   TANDEM_CHECK(!at.busy, "one operation of a sequence is under way at a time");
   at.busy = true;
   at.operation = operation;
   const Duration limit = operation.kind == ShmKind::kNone ? backend.options_.connect_timeout
                                                           : backend.options_.timeout;
-  backend.watchdog_.operation_begins(lane, backend.loop_.now() + limit);
+  backend.watchdog_.operation_begins(comm, backend.loop_.now() + limit);
   backend.watch();
 }
 
 NcclBackend::Busy::~Busy() {
-  backend_.watchdog_.operation_ends(lane_);
-  backend_.lanes_[lane_].busy = false;
+  backend_.watchdog_.operation_ends(comm_);
+  backend_.comms_[comm_].busy = false;
 }
 
 // ---- turns ----
-Task<> NcclBackend::take_turn(Lane* lane) {
-  lane->came = ++arrivals_;
+Task<> NcclBackend::take_turn(CommStream* comm) {
+  comm->came = ++arrivals_;
   notice_failures();
-  if (!broken_ && !grant_turn(*lane)) {
-    co_await wait_for(lane, Wait::kTurn);
+  if (!broken_ && !grant_turn(*comm)) {
+    co_await wait_for(comm, Wait::kTurn);
   }
-  co_await throw_if_broken(lane);
+  co_await throw_if_broken(comm);
 }
 
-bool NcclBackend::grant_turn(Lane& lane) {
+bool NcclBackend::grant_turn(CommStream& comm) {
   if (launching_) {
     return false;
   }
-  const NcclLaunch own{static_cast<std::uint32_t>(index_of(lane)), lane.operation};
+  const NcclLaunch own{static_cast<std::uint32_t>(index_of(comm)), comm.operation};
   if (rank() == 0) {
-    for (const Lane& other : lanes_) {
-      if (other.wait == Wait::kTurn && other.came < lane.came) {
+    for (const CommStream& other : comms_) {
+      if (other.wait == Wait::kTurn && other.came < comm.came) {
         return false;
       }
     }
@@ -59,7 +59,7 @@ bool NcclBackend::grant_turn(Lane& lane) {
     }
   } else {
     const std::optional<NcclLaunch> decided = options_.peers->decided(next_turn_);
-    if (!decided || decided->lane != own.lane) {
+    if (!decided || decided->comm != own.comm) {
       return false;
     }
     if (!decided->operation.agrees_with(own.operation)) {
@@ -76,8 +76,8 @@ bool NcclBackend::grant_turn(Lane& lane) {
   return true;
 }
 
-void NcclBackend::end_turn(Lane& lane) noexcept {
-  ++lane.operation.phase;  // the operation's next launch is another one
+void NcclBackend::end_turn(CommStream& comm) noexcept {
+  ++comm.operation.phase;  // the operation's next launch is another one
   launching_ = false;
   ++next_turn_;
   (void)end_waits();
@@ -85,35 +85,35 @@ void NcclBackend::end_turn(Lane& lane) noexcept {
 
 // ---- NCCL's answers ----
 // A communicator may hand a launch to a thread of its own, to connect ranks first.
-Task<> NcclBackend::settle(Lane* lane) {
+Task<> NcclBackend::settle(CommStream* comm) {
   notice_failures();
-  if (lane->result == NcclResult::kInProgress && !broken_) {
-    co_await wait_for(lane, Wait::kNccl);
+  if (comm->result == NcclResult::kInProgress && !broken_) {
+    co_await wait_for(comm, Wait::kNccl);
   }
-  co_await throw_if_broken(lane);
-  if (lane->result != NcclResult::kSuccess) {
-    break_off(kUnknownRank, fmt::format("NCCL says \"{}\"", api_.text_of(lane->result)));
-    co_await throw_if_broken(lane);
+  co_await throw_if_broken(comm);
+  if (comm->result != NcclResult::kSuccess) {
+    break_off(kUnknownRank, fmt::format("NCCL says \"{}\"", api_.text_of(comm->result)));
+    co_await throw_if_broken(comm);
   }
 }
 
 // The event is behind what NCCL has put into the stream. An abort ends the kernels as if they were
 // done: look again.
-Task<> NcclBackend::finish(Lane* lane) {
-  const DeviceEvent point = lane->stream.record();
+Task<> NcclBackend::finish(CommStream* comm) {
+  const DeviceEvent point = comm->stream.record();
   try {
     co_await point.wait(released_.token());
   } catch (const Stopped&) {      // everything is aborted: throw_if_broken() says why
   } catch (const DeviceError&) {  // the device keeps its error, which is looked at next
   }
-  co_await throw_if_broken(lane);
+  co_await throw_if_broken(comm);
 }
 
-Task<> NcclBackend::wait_for(Lane* lane, Wait what) {
-  lane->wait = what;
-  lane->woken.reset();
+Task<> NcclBackend::wait_for(CommStream* comm, Wait what) {
+  comm->wait = what;
+  comm->woken.reset();
   watch();
-  co_await lane->woken;
+  co_await comm->woken;
 }
 
 bool NcclBackend::look() noexcept {
@@ -125,7 +125,7 @@ bool NcclBackend::look() noexcept {
   if (broken_ && watchdog_.released() && !released_.stop_requested()) {
     released_.request_stop();
   }
-  if (!lanes_[kGathers].busy && !lanes_[kReductions].busy) {
+  if (!comms_[kGathers].busy && !comms_[kReductions].busy) {
     rest();
   }
   return found;
@@ -133,31 +133,31 @@ bool NcclBackend::look() noexcept {
 
 // In the order in which they came.
 bool NcclBackend::end_waits() noexcept {
-  const std::size_t first = lanes_[kReductions].came < lanes_[kGathers].came ? 1 : 0;
-  const bool one = end_wait(lanes_[first]);
-  return end_wait(lanes_[1 - first]) || one;
+  const std::size_t first = comms_[kReductions].came < comms_[kGathers].came ? 1 : 0;
+  const bool one = end_wait(comms_[first]);
+  return end_wait(comms_[1 - first]) || one;
 }
 
-bool NcclBackend::end_wait(Lane& lane) noexcept {
+bool NcclBackend::end_wait(CommStream& comm) noexcept {
   bool ended = false;
-  if (lane.wait == Wait::kNothing) {
+  if (comm.wait == Wait::kNothing) {
     return false;
   }
   if (broken_) {
     ended = watchdog_.released();
-  } else if (lane.wait == Wait::kTurn) {
-    ended = grant_turn(lane);
-  } else if (lane.wait == Wait::kNccl) {
+  } else if (comm.wait == Wait::kTurn) {
+    ended = grant_turn(comm);
+  } else if (comm.wait == Wait::kNccl) {
     NcclResult state = NcclResult::kSuccess;
-    const NcclResult asked = call(lane, [&state](const NcclApi& api, void* communicator, void*) {
+    const NcclResult asked = call(comm, [&state](const NcclApi& api, void* communicator, void*) {
       return api.async_error(communicator, &state);
     });
-    lane.result = asked == NcclResult::kSuccess ? state : asked;
-    ended = lane.result != NcclResult::kInProgress;
+    comm.result = asked == NcclResult::kSuccess ? state : asked;
+    ended = comm.result != NcclResult::kInProgress;
   }
   if (ended) {
-    lane.wait = Wait::kNothing;
-    lane.woken.set();
+    comm.wait = Wait::kNothing;
+    comm.woken.set();
   }
   return ended;
 }
@@ -186,29 +186,29 @@ void NcclBackend::notice_failures() noexcept {
 }
 
 NcclLoss NcclBackend::loss_by(const NcclWatchdog::Failure& failure) const {
-  if (failure.lane >= lanes_.size()) {
+  if (failure.comm >= comms_.size()) {
     return {kUnknownRank, failure.what};
   }
-  const Lane& lane = lanes_[failure.lane];
+  const CommStream& comm = comms_[failure.comm];
   if (!failure.late) {
-    return {kUnknownRank, fmt::format("{} in {}", failure.what, describe_lane(lane))};
+    return {kUnknownRank, fmt::format("{} in {}", failure.what, describe_comm(comm))};
   }
-  const bool connecting = lane.operation.kind == ShmKind::kNone;
+  const bool connecting = comm.operation.kind == ShmKind::kNone;
   const double limit =
       std::chrono::duration<double>(connecting ? options_.connect_timeout : options_.timeout)
           .count();
   std::optional<std::uint32_t> missing;
   if (!connecting && options_.peers != nullptr) {
     missing = options_.peers->behind(next_turn_ + (launching_ ? 1 : 0));
-    if (!missing && lane.wait == Wait::kTurn && rank() != 0) {
+    if (!missing && comm.wait == Wait::kTurn && rank() != 0) {
       missing = 0;  // it has not decided that this is its turn
     }
   }
   if (missing) {
     return {*missing, fmt::format("rank {} did not arrive at {} within {:.3g} s", *missing,
-                                  describe_lane(lane), limit)};
+                                  describe_comm(comm), limit)};
   }
-  return {kUnknownRank, fmt::format("{} did not end within {:.3g} s", describe_lane(lane), limit)};
+  return {kUnknownRank, fmt::format("{} did not end within {:.3g} s", describe_comm(comm), limit)};
 }
 
 void NcclBackend::break_off(std::uint32_t culprit, const std::string& cause) noexcept {
@@ -227,27 +227,27 @@ void NcclBackend::abandon(std::string_view why) noexcept {
   break_off(rank(), fmt::format("rank {} gave up: {}", rank(), why));
 }
 
-std::string NcclBackend::describe_lane(const Lane& lane) const {
-  if (lane.operation.kind == ShmKind::kNone) {
+std::string NcclBackend::describe_comm(const CommStream& comm) const {
+  if (comm.operation.kind == ShmKind::kNone) {
     return fmt::format("the connection for {}",
-                       index_of(lane) == kGathers ? "gathers" : "reductions");
+                       index_of(comm) == kGathers ? "gathers" : "reductions");
   }
-  return describe(lane.operation);
+  return describe(comm.operation);
 }
 
 // Not before nothing writes into the operation's buffers any more: behind NCCL's kernels there may
 // be some of ours, which end by themselves. A device that does not get through them within the time
 // of an abort is not waited for: the rank ends.
-Task<> NcclBackend::throw_if_broken(Lane* lane) {
+Task<> NcclBackend::throw_if_broken(CommStream* comm) {
   notice_failures();
   if (!broken_) {
     co_return;
   }
   if (!watchdog_.released()) {
-    co_await wait_for(lane, Wait::kRelease);
+    co_await wait_for(comm, Wait::kRelease);
   }
   if (watchdog_.aborted()) {
-    const DeviceEvent last = lane->stream.record();
+    const DeviceEvent last = comm->stream.record();
     const TimePoint limit = loop_.now() + options_.watchdog.abort_limit;
     while (!last.done() && loop_.now() < limit) {
       co_await sleep_for(std::chrono::microseconds(100));
@@ -257,7 +257,7 @@ Task<> NcclBackend::throw_if_broken(Lane* lane) {
     std::rethrow_exception(device_failed_);
   }
   throw PeerLost(fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
-                             describe_lane(*lane), rank()),
+                             describe_comm(*comm), rank()),
                  broken_->culprit);
 }
 

@@ -18,7 +18,7 @@ namespace tandem {
 
 /// A launch as its rank understands it.
 struct NcclLaunch {
-  std::uint32_t lane = 0;
+  std::uint32_t comm = 0;
   ShmHeader operation;
 };
 

@@ -16,7 +16,7 @@ constexpr Duration kLookAtAbortEvery = std::chrono::milliseconds(1);
 
 struct NcclWatchdog::Communicators {
   std::timed_mutex calls;  // of who is inside NCCL with one of them
-  std::array<std::atomic<void*>, kLanes> all{};
+  std::array<std::atomic<void*>, kComms> all{};
   std::atomic<bool> taken{false};  // by an abort: what comes later is not seen by it
   std::atomic<bool> aborted{false};
 
@@ -25,9 +25,9 @@ struct NcclWatchdog::Communicators {
   void abort(const NcclApi& api) {
     std::unique_lock lock(calls, std::chrono::seconds(1));
     taken = true;
-    std::array<void*, kLanes> to_abort{};
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      to_abort[lane] = all[lane].exchange(nullptr);
+    std::array<void*, kComms> to_abort{};
+    for (std::size_t comm = 0; comm < kComms; ++comm) {
+      to_abort[comm] = all[comm].exchange(nullptr);
     }
     if (lock.owns_lock()) {
       lock.unlock();
@@ -82,29 +82,29 @@ NcclWatchdog::~NcclWatchdog() {
 }
 
 // Either the abort sees the communicator, or this sees the abort.
-void NcclWatchdog::adopt(std::size_t lane, void* communicator) {
-  communicators_->all[lane] = communicator;
-  void* const left = communicators_->taken ? communicators_->all[lane].exchange(nullptr) : nullptr;
+void NcclWatchdog::adopt(std::size_t comm, void* communicator) {
+  communicators_->all[comm] = communicator;
+  void* const left = communicators_->taken ? communicators_->all[comm].exchange(nullptr) : nullptr;
   if (left != nullptr) {
     run_abort([left, api = &api_] { (void)api->abort(left); });
   }
 }
 
-void* NcclWatchdog::open_calls(std::size_t lane) {
+void* NcclWatchdog::open_calls(std::size_t comm) {
   communicators_->calls.lock();
-  return communicators_->all[lane].load();
+  return communicators_->all[comm].load();
 }
 
 void NcclWatchdog::close_calls() { communicators_->calls.unlock(); }
 
-void NcclWatchdog::operation_begins(std::size_t lane, TimePoint deadline) noexcept {
+void NcclWatchdog::operation_begins(std::size_t comm, TimePoint deadline) noexcept {
   const std::lock_guard lock(mutex_);
-  lanes_[lane] = {true, deadline};
+  comms_[comm] = {true, deadline};
 }
 
-void NcclWatchdog::operation_ends(std::size_t lane) noexcept {
+void NcclWatchdog::operation_ends(std::size_t comm) noexcept {
   const std::lock_guard lock(mutex_);
-  lanes_[lane].busy = false;
+  comms_[comm].busy = false;
 }
 
 std::optional<NcclWatchdog::Failure> NcclWatchdog::failure() {
@@ -115,15 +115,15 @@ std::optional<NcclWatchdog::Failure> NcclWatchdog::failure() {
 void NcclWatchdog::abort(std::string why) {
   {
     const std::lock_guard lock(mutex_);
-    fail(kLanes, false, std::move(why));
+    fail(kComms, false, std::move(why));
   }
   changed_.notify_all();
 }
 
 // Under the lock.
-void NcclWatchdog::fail(std::size_t lane, bool late, std::string what) {
+void NcclWatchdog::fail(std::size_t comm, bool late, std::string what) {
   if (!failure_) {
-    failure_ = Failure{lane, late, std::move(what)};
+    failure_ = Failure{comm, late, std::move(what)};
     has_failed_ = true;
   }
 }
@@ -175,8 +175,8 @@ void NcclWatchdog::look(TimePoint now) {
 
 // Only an abort frees a communicator, and only this thread starts one.
 void NcclWatchdog::ask_communicators() {
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    void* const communicator = communicators_->all[lane].load();
+  for (std::size_t comm = 0; comm < kComms; ++comm) {
+    void* const communicator = communicators_->all[comm].load();
     NcclResult state = NcclResult::kSuccess;
     if (communicator == nullptr) {
       continue;
@@ -184,15 +184,15 @@ void NcclWatchdog::ask_communicators() {
     const NcclResult asked = api_.async_error(communicator, &state);
     const NcclResult found = asked != NcclResult::kSuccess ? asked : state;
     if (found != NcclResult::kSuccess && found != NcclResult::kInProgress) {
-      fail(lane, false, fmt::format("NCCL says \"{}\"", api_.text_of(found)));
+      fail(comm, false, fmt::format("NCCL says \"{}\"", api_.text_of(found)));
     }
   }
 }
 
 void NcclWatchdog::look_at_deadlines(TimePoint now) {
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    if (lanes_[lane].busy && now >= lanes_[lane].deadline) {
-      fail(lane, true, "an operation is over its time limit");
+  for (std::size_t comm = 0; comm < kComms; ++comm) {
+    if (comms_[comm].busy && now >= comms_[comm].deadline) {
+      fail(comm, true, "an operation is over its time limit");
     }
   }
 }

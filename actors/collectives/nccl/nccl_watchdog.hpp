@@ -27,7 +27,7 @@ namespace tandem {
 
 class NcclWatchdog {
  public:
-  static constexpr std::size_t kLanes = 2;
+  static constexpr std::size_t kComms = 2;
   struct Options {
     const Clock* clock = nullptr;  // of deadlines; null: the real one
     Duration look_every = std::chrono::milliseconds(100);
@@ -40,7 +40,7 @@ class NcclWatchdog {
     bool own_thread = true;  // false: whoever made it calls look(), in a time of its own
   };
   struct Failure {
-    std::size_t lane;  // kLanes: of no operation
+    std::size_t comm;  // kComms: of no operation
     bool late;         // its operation is over its deadline
     std::string what;
   };
@@ -52,14 +52,14 @@ class NcclWatchdog {
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
   /// From now on it is watched; if everything is aborted already, so is this.
-  void adopt(std::size_t lane, void* communicator);
-  /// Begins calls of the loop's thread on the lane's communicator; null: it is aborted, or not
+  void adopt(std::size_t comm, void* communicator);
+  /// Begins calls of the loop's thread on the comm stream's communicator; null: it is aborted, or not
   /// there. Always followed by close_calls().
-  [[nodiscard]] void* open_calls(std::size_t lane);
+  [[nodiscard]] void* open_calls(std::size_t comm);
   void close_calls();
 
-  void operation_begins(std::size_t lane, TimePoint deadline) noexcept;
-  void operation_ends(std::size_t lane) noexcept;
+  void operation_begins(std::size_t comm, TimePoint deadline) noexcept;
+  void operation_ends(std::size_t comm) noexcept;
 
   /// The first thing that went wrong, once something has.
   [[nodiscard]] std::optional<Failure> failure();
@@ -77,7 +77,7 @@ class NcclWatchdog {
 
  private:
   struct Communicators;  // outlives this in an abort that hangs
-  struct Lane {
+  struct CommStream {
     bool busy = false;
     TimePoint deadline;
   };
@@ -86,7 +86,7 @@ class NcclWatchdog {
   void work();
   void ask_communicators();
   void look_at_deadlines(TimePoint now);
-  void fail(std::size_t lane, bool late, std::string what);
+  void fail(std::size_t comm, bool late, std::string what);
   void run_abort(std::function<void()> abort);
   void end_process(const std::string& why);
 
@@ -99,7 +99,7 @@ class NcclWatchdog {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<Lane, kLanes> lanes_;
+  std::array<CommStream, kComms> comms_;
   std::optional<Failure> failure_;
   State state_ = State::kWatching;
   TimePoint abort_deadline_;

@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::size_t kStageBytes = std::size_t{1} << 20;  // of a lane; there are two, in turn
+constexpr std::size_t kStageBytes = std::size_t{1} << 20;  // of a channel; there are two, in turn
 constexpr std::size_t kStepGrain = 4096;                   // whole norm blocks of every type
 constexpr std::size_t kMostRanks = kStageBytes / kStepGrain;
 constexpr std::size_t kCopyChunkBytes = std::size_t{256} << 10;
@@ -36,7 +36,7 @@ std::uint32_t types_of(const ReduceArguments& a) {
 }
 
 std::size_t arena_bytes(const ShmBackend::Options& options) {
-  const std::size_t stages = 2 * ShmControl::kLanes * kStageBytes;
+  const std::size_t stages = 2 * ShmControl::kChannels * kStageBytes;
   const std::size_t room = options.arena_bytes > 0
                                ? options.arena_bytes
                                : 2 * machine::memory_total_bytes() / options.world;
@@ -68,7 +68,7 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
     : pool_(pool),
       arena_(std::move(arena)),
       board_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
-      stage_(arena_->allocate(2 * ShmControl::kLanes * kStageBytes)),
+      stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),
       all_norms_(options.world) {}
 
 void ShmBackend::abandon(std::string_view why) noexcept {
@@ -128,7 +128,7 @@ Task<> ShmBackend::all_to_all(AllToAllArguments a) {
 Task<GradientNorm> ShmBackend::reduce_scatter_add(ReduceArguments a) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   const std::size_t bytes = a.shard_elements * bytes_of(a.block_type);
-  Operation op{.lane = kReductions,
+  Operation op{.channel = kReductions,
                .header = header_for(ShmKind::kReduceScatter, numbers_[kReductions]++, bytes),
                .source = a.block,
                .scatters = true,
@@ -150,7 +150,7 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
       chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock;
   auto* accumulator = static_cast<float*>(a.accumulator);
   Operation add{
-      .lane = kReductions,
+      .channel = kReductions,
       .header = header_for(ShmKind::kAllReduce, numbers_[kReductions]++, a.shard_elements * width),
       .source = a.block,
       .scatters = true,
@@ -163,7 +163,7 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
   add.first_element = static_cast<std::int64_t>(own);
   co_await carry_out(&add);
 
-  Operation give{.lane = kReductions,
+  Operation give{.channel = kReductions,
                  .header = add.header,
                  .source = reinterpret_cast<const std::byte*>(accumulator + own),
                  .part_bytes = slice * sizeof(float),
@@ -195,8 +195,8 @@ Task<> ShmBackend::exchange(ExchangeArguments a) {
                         header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
 }
 
-Task<> ShmBackend::exchange_words(std::size_t lane, ExchangeArguments a, ShmHeader header) {
-  return trade_words(lane, {a.mine, a.bytes}, header,
+Task<> ShmBackend::exchange_words(std::size_t channel, ExchangeArguments a, ShmHeader header) {
+  return trade_words(channel, {a.mine, a.bytes}, header,
                      [a](std::uint32_t from, const std::byte* words) {
                        if (a.bytes > 0) {
                          std::memcpy(a.all + from * a.bytes, words, a.bytes);
@@ -206,17 +206,17 @@ Task<> ShmBackend::exchange_words(std::size_t lane, ExchangeArguments a, ShmHead
 
 // The words travel with the headers, so that everybody's arrival is all there is to wait for.
 template <class Take>
-Task<> ShmBackend::trade_words(std::size_t lane, std::span<const std::byte> mine, ShmHeader header,
+Task<> ShmBackend::trade_words(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                                Take take) {
-  const std::size_t place = board_.sequence(lane) % 2;
+  const std::size_t place = board_.sequence(channel) % 2;
   if (!mine.empty()) {
-    std::memcpy(board_.own().lanes[lane].words[place].data(), mine.data(), mine.size());
+    std::memcpy(board_.own().channels[channel].words[place].data(), mine.data(), mine.size());
   }
-  co_await board_.arrive(lane, header);
+  co_await board_.arrive(channel, header);
   for (std::uint32_t from = 0; from < world(); ++from) {
-    take(from, board_.of(from).lanes[lane].words[place].data());
+    take(from, board_.of(from).channels[channel].words[place].data());
   }
-  board_.finish(lane);
+  board_.finish(channel);
 }
 
 // ---- one operation, step by step ----
@@ -231,36 +231,36 @@ std::size_t ShmBackend::Operation::part_length(std::uint32_t rank) const noexcep
 // With every operand in the arenas there is one step. Else the stage's halves are filled and
 // emptied in turn: half k % 2 is filled with step k when all ranks are through with step k - 2.
 Task<> ShmBackend::carry_out(Operation* op) {
-  const std::size_t lane = op->lane;
+  const std::size_t channel = op->channel;
   co_await begin(op);
   const std::uint64_t first = op->first_step;
   for (std::size_t step = 0; step < op->steps; ++step) {
     if (step > 0) {
-      co_await board_.all_reach(lane, ShmLane::kStaged, first + step + 1);
+      co_await board_.all_reach(channel, ShmChannel::kStaged, first + step + 1);
     }
     if (step + 1 < op->steps) {
       if (step > 0) {
-        co_await board_.all_reach(lane, ShmLane::kTaken, first + step);
+        co_await board_.all_reach(channel, ShmChannel::kTaken, first + step);
       }
       co_await stage(op, step + 1);
-      board_.publish(lane, ShmLane::kStaged, first + step + 2);
+      board_.publish(channel, ShmChannel::kStaged, first + step + 2);
     }
     if (op->reduce != nullptr) {
       co_await reduce(op, step);
     } else {
       co_await copy(op, step);
     }
-    board_.publish(lane, ShmLane::kTaken, first + step + 1);
+    board_.publish(channel, ShmChannel::kTaken, first + step + 1);
   }
-  co_await board_.all_reach(lane, ShmLane::kTaken, first + op->steps);
-  steps_[lane] += op->steps;
-  board_.finish(lane);
+  co_await board_.all_reach(channel, ShmChannel::kTaken, first + op->steps);
+  steps_[channel] += op->steps;
+  board_.finish(channel);
 }
 
 Task<> ShmBackend::begin(Operation* op) {
   const std::size_t parts = op->scatters ? world() : 1;
   op->step_bytes = kStageBytes / parts / kStepGrain * kStepGrain;
-  op->first_step = steps_[op->lane];
+  op->first_step = steps_[op->channel];
   const std::size_t given = op->scatters ? op->total_bytes : op->part_length(rank());
   const std::byte* base = arena_->mapping().data();
   if (op->source == nullptr || given == 0) {
@@ -269,13 +269,13 @@ Task<> ShmBackend::begin(Operation* op) {
     op->header.offset = static_cast<std::uint64_t>(op->source - base);
   } else {
     op->header.is_staged = 1;
-    op->header.offset = static_cast<std::uint64_t>(stage_of(op->lane, 0) - base);
+    op->header.offset = static_cast<std::uint64_t>(stage_of(op->channel, 0) - base);
     co_await stage(op, 0);
   }
-  co_await board_.arrive(op->lane, op->header);
+  co_await board_.arrive(op->channel, op->header);
   bool staged = op->header.is_staged != 0;
   for (std::uint32_t peer = 0; peer < world() && !staged; ++peer) {
-    staged = peer != rank() && board_.header_of(peer, op->lane).is_staged != 0;
+    staged = peer != rank() && board_.header_of(peer, op->channel).is_staged != 0;
   }
   if (staged) {
     op->steps = std::max<std::size_t>(1, chunks_of(op->part_bytes, op->step_bytes));
@@ -284,8 +284,8 @@ Task<> ShmBackend::begin(Operation* op) {
   }
 }
 
-std::byte* ShmBackend::stage_of(std::size_t lane, std::size_t step) const noexcept {
-  return stage_ + (2 * lane + step % 2) * kStageBytes;
+std::byte* ShmBackend::stage_of(std::size_t channel, std::size_t step) const noexcept {
+  return stage_ + (2 * channel + step % 2) * kStageBytes;
 }
 
 Task<> ShmBackend::stage(const Operation* op, std::size_t step) {
@@ -302,7 +302,7 @@ Task<> ShmBackend::stage(const Operation* op, std::size_t step) {
 
 void ShmBackend::stage_now(const Operation& op, std::size_t step) const {
   const std::size_t begin = step * op.step_bytes;
-  std::byte* into = stage_of(op.lane, step);
+  std::byte* into = stage_of(op.channel, step);
   for (std::uint32_t part = 0; part < world(); ++part) {
     // A gather has one part to give, this rank's own; what is scattered to this rank itself stays
     // where it is.
@@ -324,7 +324,7 @@ const std::byte* ShmBackend::part_of(const Operation& op, std::uint32_t from, st
   if (from == rank()) {
     return op.source + (op.scatters ? op.part_begin(rank()) : 0) + at;
   }
-  const ShmHeader& header = board_.header_of(from, op.lane);
+  const ShmHeader& header = board_.header_of(from, op.channel);
   const std::byte* operand = board_.memory_of(from) + header.offset;
   if (header.is_staged != 0) {
     return operand + step % 2 * kStageBytes + (op.scatters ? rank() * op.step_bytes : 0) +

@@ -68,7 +68,7 @@ class ShmBackend final : public CollectiveBackend {
   // total_bytes, the last ones shorter. Either every rank gives one part to all (a gather), or it
   // gives part p to rank p (`scatters`).
   struct Operation {
-    std::size_t lane = kGathers;
+    std::size_t channel = kGathers;
     ShmHeader header;
     const std::byte* source = nullptr;  // what this rank gives; null: nothing
     bool scatters = false;
@@ -105,21 +105,21 @@ class ShmBackend final : public CollectiveBackend {
   void reduce_chunk(const Operation& op, std::size_t step, std::size_t chunk,
                     GradientNorm& norm) const;
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
-  Task<> exchange_words(std::size_t lane, ExchangeArguments arguments, ShmHeader header);
+  Task<> exchange_words(std::size_t channel, ExchangeArguments arguments, ShmHeader header);
   /// At most kExchangeBytes of every rank; take(rank, its words) for each.
   template <class Take>
-  Task<> trade_words(std::size_t lane, std::span<const std::byte> mine, ShmHeader header,
+  Task<> trade_words(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                      Take take);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;
-  [[nodiscard]] std::byte* stage_of(std::size_t lane, std::size_t step) const noexcept;
+  [[nodiscard]] std::byte* stage_of(std::size_t channel, std::size_t step) const noexcept;
 
   CpuPool& pool_;
   std::unique_ptr<ShmArena> arena_;
   ShmBoard board_;
   std::byte* stage_;
-  std::uint64_t numbers_[2] = {};  // of operations asked for, by lane
-  std::uint64_t steps_[2] = {};    // done, by lane
+  std::uint64_t numbers_[2] = {};  // of operations asked for, by channel
+  std::uint64_t steps_[2] = {};    // done, by channel
   // Kept, so that nothing is allocated:
   std::vector<GradientNorm> norms_;   // of the chunks of a reduction
   std::vector<NormWords> all_norms_;  // of the ranks

@@ -70,8 +70,8 @@ ShmBoard::ShmBoard(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> pe
 }
 
 ShmBoard::~ShmBoard() {
-  for (const Lane& lane : lanes_) {
-    TANDEM_CHECK(!lane.waiting, "a collective outlives its back end");
+  for (const Channel& channel : channels_) {
+    TANDEM_CHECK(!channel.waiting, "a collective outlives its back end");
   }
   *self_ = nullptr;
   loop_.disarm(timer_);
@@ -80,36 +80,36 @@ ShmBoard::~ShmBoard() {
   }
 }
 
-Task<> ShmBoard::arrive(std::size_t lane_index, ShmHeader header) {
-  Lane& lane = lanes_[lane_index];
-  lane.header = header;
-  ShmLane& own = control_.lanes[lane_index];
-  own.headers[lane.sequence % 2] = header;
-  publish(lane_index, ShmLane::kArrived, lane.sequence + 1);
-  co_await all_reach(lane_index, ShmLane::kArrived, lane.sequence + 1);
-  compare_headers(lane, lane_index);
+Task<> ShmBoard::arrive(std::size_t channel_index, ShmHeader header) {
+  Channel& channel = channels_[channel_index];
+  channel.header = header;
+  ShmChannel& own = control_.channels[channel_index];
+  own.headers[channel.sequence % 2] = header;
+  publish(channel_index, ShmChannel::kArrived, channel.sequence + 1);
+  co_await all_reach(channel_index, ShmChannel::kArrived, channel.sequence + 1);
+  compare_headers(channel, channel_index);
 }
 
-void ShmBoard::finish(std::size_t lane) noexcept { ++lanes_[lane].sequence; }
+void ShmBoard::finish(std::size_t channel) noexcept { ++channels_[channel].sequence; }
 
-void ShmBoard::compare_headers(const Lane& lane, std::size_t index) {
+void ShmBoard::compare_headers(const Channel& channel, std::size_t index) {
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
     if (peer == rank()) {
       continue;
     }
     const ShmHeader& other = header_of(peer, index);
-    if (!other.agrees_with(lane.header)) {
+    if (!other.agrees_with(channel.header)) {
       give_up(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer,
-                                describe_fully(other), rank(), describe_fully(lane.header)));
-      throw lost(lane);
+                                describe_fully(other), rank(), describe_fully(channel.header)));
+      throw lost(channel);
     }
   }
 }
 
-void ShmBoard::publish(std::size_t lane, std::size_t counter, std::uint64_t value) noexcept {
+void ShmBoard::publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept {
   // seq_cst here and at those who go to sleep: either they see the counter, or this sees them
   // asleep.
-  control_.lanes[lane].counters[counter].value.store(value);
+  control_.channels[channel].counters[counter].value.store(value);
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
     if (peer != rank()) {
       ring(peers_[peer]);
@@ -128,42 +128,42 @@ void ShmBoard::ring(Peer& peer) noexcept {
   }
 }
 
-Task<> ShmBoard::all_reach(std::size_t lane_index, std::size_t counter, std::uint64_t value) {
-  Lane& lane = lanes_[lane_index];
-  TANDEM_CHECK(!lane.waiting, "one operation of a lane is under way at a time");
-  lane.counter = counter;
-  lane.value = value;
-  lane.next_peer = 0;
-  if (has_reached(lane)) {
+Task<> ShmBoard::all_reach(std::size_t channel_index, std::size_t counter, std::uint64_t value) {
+  Channel& channel = channels_[channel_index];
+  TANDEM_CHECK(!channel.waiting, "one operation of a channel is under way at a time");
+  channel.counter = counter;
+  channel.value = value;
+  channel.next_peer = 0;
+  if (has_reached(channel)) {
     co_return;
   }
   watch_sockets();
-  lane.since = loop_.now();
-  lane.waiting = true;
-  lane.done.reset();
+  channel.since = loop_.now();
+  channel.waiting = true;
+  channel.done.reset();
   look_for_leavers();
   if (!broken_) {
     arm_timer();
     loop_.add_poller(*this);
-    co_await lane.done;
+    co_await channel.done;
   }
-  lane.waiting = false;
-  if (!has_reached(lane)) {
-    throw lost(lane);
+  channel.waiting = false;
+  if (!has_reached(channel)) {
+    throw lost(channel);
   }
 }
 
-PeerLost ShmBoard::lost(const Lane& lane) const {
+PeerLost ShmBoard::lost(const Channel& channel) const {
   return {fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
-                      describe(lane.header), rank()),
+                      describe(channel.header), rank()),
           broken_->culprit};
 }
 
-bool ShmBoard::has_reached(Lane& lane) noexcept {
-  const auto index = static_cast<std::size_t>(&lane - lanes_.data());
-  for (; lane.next_peer < world(); ++lane.next_peer) {
-    if (lane.next_peer != rank() &&
-        of(lane.next_peer).lanes[index].counters[lane.counter].value.load() < lane.value) {
+bool ShmBoard::has_reached(Channel& channel) noexcept {
+  const auto index = static_cast<std::size_t>(&channel - channels_.data());
+  for (; channel.next_peer < world(); ++channel.next_peer) {
+    if (channel.next_peer != rank() &&
+        of(channel.next_peer).channels[index].counters[channel.counter].value.load() < channel.value) {
       return false;
     }
   }
@@ -195,11 +195,11 @@ bool ShmBoard::poll_before_sleep() noexcept {
   }
 }
 
-// One peer per lane, plus one; only these need to ring.
+// One peer per channel, plus one; only these need to ring.
 std::uint64_t ShmBoard::awaited_peers() const noexcept {
   std::uint64_t peers = 0;
-  for (const Lane& lane : lanes_) {
-    peers = peers << 16 | (lane.waiting && !lane.done.is_set() ? lane.next_peer + 1 : 0);
+  for (const Channel& channel : channels_) {
+    peers = peers << 16 | (channel.waiting && !channel.done.is_set() ? channel.next_peer + 1 : 0);
   }
   return peers;
 }
@@ -207,12 +207,12 @@ std::uint64_t ShmBoard::awaited_peers() const noexcept {
 bool ShmBoard::end_waits() noexcept {
   bool any = false;
   bool left = false;
-  for (Lane& lane : lanes_) {
-    if (lane.waiting && !lane.done.is_set() && (broken_ || has_reached(lane))) {
-      lane.done.set();
+  for (Channel& channel : channels_) {
+    if (channel.waiting && !channel.done.is_set() && (broken_ || has_reached(channel))) {
+      channel.done.set();
       any = true;
     }
-    left = left || (lane.waiting && !lane.done.is_set());
+    left = left || (channel.waiting && !channel.done.is_set());
   }
   if (!left) {
     loop_.remove_poller(*this);
@@ -280,9 +280,9 @@ void ShmBoard::look_at_peers() noexcept {
 }
 
 void ShmBoard::look_for_leavers() noexcept {
-  for (Lane& lane : lanes_) {
-    if (lane.waiting && !broken_ && !has_reached(lane) && peers_[lane.next_peer].ended) {
-      give_up(lane.next_peer, fmt::format("rank {} has left", lane.next_peer));
+  for (Channel& channel : channels_) {
+    if (channel.waiting && !broken_ && !has_reached(channel) && peers_[channel.next_peer].ended) {
+      give_up(channel.next_peer, fmt::format("rank {} has left", channel.next_peer));
     }
   }
 }
@@ -316,19 +316,19 @@ void ShmBoard::arm_timer() {
 
 void ShmBoard::look_at_deadlines() {
   TimePoint earliest = TimePoint::max();
-  for (Lane& lane : lanes_) {
-    if (!lane.waiting || lane.done.is_set() || has_reached(lane)) {
+  for (Channel& channel : channels_) {
+    if (!channel.waiting || channel.done.is_set() || has_reached(channel)) {
       continue;
     }
-    if (loop_.now() - lane.since < options_.timeout) {
-      earliest = std::min(earliest, lane.since + options_.timeout);
+    if (loop_.now() - channel.since < options_.timeout) {
+      earliest = std::min(earliest, channel.since + options_.timeout);
       continue;
     }
     const double seconds = std::chrono::duration<double>(options_.timeout).count();
-    give_up(lane.next_peer,
-            fmt::format("rank {} did not {} {} within {:.3g} s", lane.next_peer,
-                        lane.counter == ShmLane::kArrived ? "arrive at" : "get through",
-                        describe(lane.header), seconds));
+    give_up(channel.next_peer,
+            fmt::format("rank {} did not {} {} within {:.3g} s", channel.next_peer,
+                        channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
+                        describe(channel.header), seconds));
     return;
   }
   if (earliest != TimePoint::max()) {

@@ -60,25 +60,25 @@ class ShmBoard final : private Poller {
     return peers_[peer].memory->data();
   }
 
-  /// Begins the lane's next operation: publishes `header`, waits until all ranks have begun theirs,
+  /// Begins the channel's next operation: publishes `header`, waits until all ranks have begun theirs,
   /// and compares.
-  Task<> arrive(std::size_t lane, ShmHeader header);
-  /// The number of the lane's operation under way, of those that arrived; its header and words lie
+  Task<> arrive(std::size_t channel, ShmHeader header);
+  /// The number of the channel's operation under way, of those that arrived; its header and words lie
   /// at number % 2.
-  [[nodiscard]] std::uint64_t sequence(std::size_t lane) const noexcept {
-    return lanes_[lane].sequence;
+  [[nodiscard]] std::uint64_t sequence(std::size_t channel) const noexcept {
+    return channels_[channel].sequence;
   }
-  [[nodiscard]] const ShmHeader& header_of(std::uint32_t peer, std::size_t lane) const noexcept {
-    return of(peer).lanes[lane].headers[sequence(lane) % 2];
+  [[nodiscard]] const ShmHeader& header_of(std::uint32_t peer, std::size_t channel) const noexcept {
+    return of(peer).channels[channel].headers[sequence(channel) % 2];
   }
 
-  /// Ends the lane's operation.
-  void finish(std::size_t lane) noexcept;
+  /// Ends the channel's operation.
+  void finish(std::size_t channel) noexcept;
 
   /// This rank's counter; wakes the peers that sleep.
-  void publish(std::size_t lane, std::size_t counter, std::uint64_t value) noexcept;
-  /// Waits until the counter of every peer has reached `value`. One wait per lane at a time.
-  Task<> all_reach(std::size_t lane, std::size_t counter, std::uint64_t value);
+  void publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept;
+  /// Waits until the counter of every peer has reached `value`. One wait per channel at a time.
+  Task<> all_reach(std::size_t channel, std::size_t counter, std::uint64_t value);
 
   /// Breaks the board because of `culprit`, here and at all peers; the first cause counts.
   void give_up(std::uint32_t culprit, const std::string& cause) noexcept;
@@ -101,7 +101,7 @@ class ShmBoard final : private Poller {
     std::uint64_t rung = 0;  // the sleep of its that was ended from here
     bool ended = false;
   };
-  struct Lane {
+  struct Channel {
     ShmHeader header;  // of the operation under way
     std::uint64_t sequence = 0;
     // The wait:
@@ -120,7 +120,7 @@ class ShmBoard final : private Poller {
 
   bool poll() noexcept override;
   bool poll_before_sleep() noexcept override;
-  bool has_reached(Lane& lane) noexcept;
+  bool has_reached(Channel& channel) noexcept;
   bool end_waits() noexcept;
   [[nodiscard]] std::uint64_t awaited_peers() const noexcept;
   void ring(Peer& peer) noexcept;
@@ -131,14 +131,14 @@ class ShmBoard final : private Poller {
   void look_for_leavers() noexcept;
   void arm_timer();
   void look_at_deadlines();
-  void compare_headers(const Lane& lane, std::size_t index);
-  [[nodiscard]] PeerLost lost(const Lane& lane) const;
+  void compare_headers(const Channel& channel, std::size_t index);
+  [[nodiscard]] PeerLost lost(const Channel& channel) const;
 
   EventLoop& loop_;
   ShmControl& control_;
   Options options_;
   std::vector<Peer> peers_;  // by rank; of this rank: its own memory
-  std::array<Lane, ShmControl::kLanes> lanes_;
+  std::array<Channel, ShmControl::kChannels> channels_;
   std::optional<Broken> broken_;
   std::uint64_t sleeps_ = 0;
   bool asleep_ = false;

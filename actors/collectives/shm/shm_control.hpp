@@ -2,7 +2,7 @@
 // memory: the first pages of each arena.
 //
 // Written by its rank alone, read by all. Counters only grow; a reader that sees a value sees all
-// that was written before it. Two lanes, one for each sequence of operations.
+// that was written before it. Two channels, one for each sequence of operations.
 //   arrived   operations this rank has begun: the header of the last is out
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
@@ -36,7 +36,7 @@ struct ShmHeader {
   std::uint32_t root = 0;   // of a broadcast
   std::uint32_t types = 0;  // of a reduction: element type and mode
   std::uint32_t is_staged = 0;
-  std::uint64_t number = 0;  // of the operations of its lane, as its caller counts
+  std::uint64_t number = 0;  // of the operations of its channel, as its caller counts
   std::uint64_t phase = 0;   // an all-reduce has three
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  // of the operand in the arena, if it is not staged
@@ -52,7 +52,7 @@ struct alignas(64) ShmCounter {
   std::atomic<std::uint64_t> value{0};
 };
 
-struct ShmLane {
+struct ShmChannel {
   static constexpr std::size_t kArrived = 0;
   static constexpr std::size_t kStaged = 1;
   static constexpr std::size_t kTaken = 2;
@@ -66,16 +66,16 @@ enum class ShmState : std::uint32_t { kRuns, kLeft, kGaveUp };
 
 struct ShmControl {
   static constexpr std::size_t kCauseBytes = 1024;
-  static constexpr std::size_t kLanes = 2;
+  static constexpr std::size_t kChannels = 2;
 
   alignas(64) std::atomic<std::uint64_t> asleep{
-      // 0: awake; else the number of its sleep in the upper half, and for each lane the rank
+      // 0: awake; else the number of its sleep in the upper half, and for each channel the rank
       // awaited, plus 1
       0};
   alignas(64) std::atomic<ShmState> state{ShmState::kRuns};
   std::uint32_t culprit = 0;  // of kGaveUp, written before
   std::array<char, kCauseBytes> cause{};
-  std::array<ShmLane, kLanes> lanes;
+  std::array<ShmChannel, kChannels> channels;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(std::is_standard_layout_v<ShmControl>);

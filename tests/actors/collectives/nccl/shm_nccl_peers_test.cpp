@@ -65,7 +65,7 @@ Task<> decide_turns(NcclPeers* peers, std::uint64_t turns) {
     while (turn >= NcclPeers::kMostAhead && peers->behind(turn - NcclPeers::kMostAhead + 1)) {
       co_await sleep_for(Duration(0));
     }
-    NcclLaunch launch{.lane = static_cast<std::uint32_t>(turn * turn % 7 % 2), .operation = {}};
+    NcclLaunch launch{.comm = static_cast<std::uint32_t>(turn * turn % 7 % 2), .operation = {}};
     launch.operation.number = turn * 3;
     peers->decide(turn, launch);
     peers->has_begun(turn + 1);
@@ -78,7 +78,7 @@ Task<> follow_turns(NcclPeers* peers, std::uint64_t turns) {
     while (!(launch = peers->decided(turn))) {
       co_await sleep_for(Duration(0));
     }
-    EXPECT_EQ(launch->lane, turn * turn % 7 % 2);
+    EXPECT_EQ(launch->comm, turn * turn % 7 % 2);
     EXPECT_EQ(launch->operation.number, turn * 3);
     peers->has_begun(turn + 1);
   }
