@@ -134,20 +134,20 @@ class Actor {
         self().on_start();
       }
       for (int in_row = 0; !mailbox_->stopped();) {
-        detail::Mail* mail = mailbox_->take();
-        if (mail == nullptr) {
+        detail::Envelope* envelope = mailbox_->take();
+        if (envelope == nullptr) {
           if (mailbox_->drained() && mailbox_->seal()) {
             break;
           }
-          co_await detail::Mailbox::MailAwaiter(*mailbox_);
+          co_await detail::Mailbox::EnvelopeAwaiter(*mailbox_);
           in_row = 0;
           continue;
         }
-        handling = mail->type;
-        const AsyncTraceSpan span(kAnyTask ? mail->type->name : nullptr);
-        // One of the types is the mail's: the handlers of all are tried in their order.
-        (void)((mail->type == &detail::kMessageType<Messages>
-                    ? (co_await dispatch<Messages>(static_cast<detail::MailOf<Messages>&>(*mail)),
+        handling = envelope->type;
+        const AsyncTraceSpan span(kAnyTask ? envelope->type->name : nullptr);
+        // One of the types is the message's: the handlers of all are tried in their order.
+        (void)((envelope->type == &detail::kMessageType<Messages>
+                    ? (co_await dispatch<Messages>(static_cast<detail::EnvelopeOf<Messages>&>(*envelope)),
                        true)
                     : false) ||
                ...);
@@ -224,26 +224,26 @@ class Actor {
   }
 
   template <class M>
-  auto dispatch(detail::MailOf<M>& mail) {
+  auto dispatch(detail::EnvelopeOf<M>& envelope) {
     static_assert(
         handles_deferred<M>() || requires(Self& actor, M m) { actor.handle(std::move(m)); },
         "the actor lacks a public handle() for one of its messages");
-    const Span span(mail, *mailbox_);
+    const Span span(envelope, *mailbox_);
     if constexpr (handles_deferred<M>()) {
-      ReplyTo<M> reply(*mailbox_, mail);
-      return finish([&] { return self().handle(std::move(mail.request), std::move(reply)); });
+      ReplyTo<M> reply(*mailbox_, envelope);
+      return finish([&] { return self().handle(std::move(envelope.request), std::move(reply)); });
     } else if constexpr (Request<M>) {
       using Result = decltype(self().handle(std::declval<M>()));
       if constexpr (AnyTask<Result>) {
-        return answer_later<M>(&mail);
+        return answer_later<M>(&envelope);
       } else {
         static_assert(std::is_same_v<Result, typename M::Reply>, "the handler returns the Reply");
-        answer_now<M>(mail);
+        answer_now<M>(envelope);
         return Handled{};
       }
     } else {
-      const MailOwner<M> owner{mail};
-      return finish([&] { return self().handle(std::move(mail.message)); });
+      const EnvelopeOwner<M> owner{envelope};
+      return finish([&] { return self().handle(std::move(envelope.message)); });
     }
   }
 
@@ -262,51 +262,51 @@ class Actor {
   }
 
   template <class R>
-  void answer_now(detail::AskMail<R>& mail) {
+  void answer_now(detail::RequestEnvelope<R>& envelope) {
     try {
       if constexpr (std::is_void_v<typename R::Reply>) {
-        self().handle(std::move(mail.request));
-        mail.answer();
+        self().handle(std::move(envelope.request));
+        envelope.answer();
       } else {
-        mail.answer(self().handle(std::move(mail.request)));
+        envelope.answer(self().handle(std::move(envelope.request)));
       }
     } catch (...) {
-      mail.fail(std::current_exception());
+      envelope.fail(std::current_exception());
       throw;
     }
   }
 
   template <class R>
-  Task<> answer_later(detail::AskMail<R>* mail) {
+  Task<> answer_later(detail::RequestEnvelope<R>* envelope) {
     try {
       if constexpr (std::is_void_v<typename R::Reply>) {
-        co_await self().handle(std::move(mail->request));
-        mail->answer();
+        co_await self().handle(std::move(envelope->request));
+        envelope->answer();
       } else {
-        mail->answer(co_await self().handle(std::move(mail->request)));
+        envelope->answer(co_await self().handle(std::move(envelope->request)));
       }
     } catch (...) {
-      mail->fail(std::current_exception());
+      envelope->fail(std::current_exception());
       throw;
     }
   }
 
   template <class M>
-  struct MailOwner {
-    detail::MailOf<M>& mail;
-    ~MailOwner() { detail::destroy_in_pool(mail); }
+  struct EnvelopeOwner {
+    detail::EnvelopeOf<M>& envelope;
+    ~EnvelopeOwner() { detail::destroy_in_pool(envelope); }
   };
 
   // The handler in the trace, and the end of the message's arrow.
   struct Span {
-    Span(const detail::Mail& mail, const detail::Mailbox& mailbox) noexcept {
+    Span(const detail::Envelope& envelope, const detail::Mailbox& mailbox) noexcept {
       if (trace::enabled()) [[unlikely]] {
-        name = mail.type->name;
+        name = envelope.type->name;
         start_ns = trace::detail::now_ns();
         trace::detail::record(trace::detail::Kind::kCounter, mailbox.name(), start_ns, 0,
                               mailbox.depth());
-        if (mail.flow_id != 0) {
-          trace::detail::record(trace::detail::Kind::kFlowEnd, name, start_ns, 0, mail.flow_id);
+        if (envelope.flow_id != 0) {
+          trace::detail::record(trace::detail::Kind::kFlowEnd, name, start_ns, 0, envelope.flow_id);
         }
       }
     }
@@ -343,7 +343,7 @@ class Actor {
     return kAnyRule ? detail::Mailbox::Rules{when_full(), &Actor::merge, &Actor::payload}
                     : detail::Mailbox::Rules{when_full()};
   }
-  static bool merge(const detail::MessageType& type, detail::Mail* waiting, void* newer) noexcept {
+  static bool merge(const detail::MessageType& type, detail::Envelope* waiting, void* newer) noexcept {
     bool merged = false;
     (void)((&type == &detail::kMessageType<Messages>
                 ? (merged = merge_as<Messages>(waiting, newer), true)
@@ -352,19 +352,19 @@ class Actor {
     return merged;
   }
   template <class M>
-  static bool merge_as([[maybe_unused]] detail::Mail* waiting, [[maybe_unused]] void* newer) {
+  static bool merge_as([[maybe_unused]] detail::Envelope* waiting, [[maybe_unused]] void* newer) {
     if constexpr (detail::Coalesces<Self, M>) {
       return waiting == nullptr ||
-             Self::coalesce(static_cast<detail::MessageMail<M>*>(waiting)->message,
+             Self::coalesce(static_cast<detail::MessageEnvelope<M>*>(waiting)->message,
                             std::move(*static_cast<M*>(newer)));
     } else {
       return false;
     }
   }
-  static void* payload(detail::Mail& mail) noexcept {
+  static void* payload(detail::Envelope& envelope) noexcept {
     void* message = nullptr;
-    (void)((mail.type == &detail::kMessageType<Messages>
-                ? (message = detail::payload_of<Messages>(mail), true)
+    (void)((envelope.type == &detail::kMessageType<Messages>
+                ? (message = detail::payload_of<Messages>(envelope), true)
                 : false) ||
            ...);
     return message;

@@ -2,7 +2,7 @@
 // actor is gone.
 //
 // Only what the actor handles compiles. A mailbox is bounded: try_send says full, `co_await send`
-// waits in line, `co_await ask` waits for its answer; unless the actor has another policy
+// waits in the wait queue, `co_await ask` waits for its answer; unless the actor has another policy
 // (mailbox_options.hpp). After the actor's end every one of them says closed. An address narrows by
 // itself to one with fewer messages. Messages of one sender arrive in the order of sending (control
 // messages before the others), one that was merged in the place of the one it was merged into.
@@ -10,7 +10,7 @@
 // send_blocking() from any that runs no loop (the actor's goes on running); send() and ask() in
 // coroutines, also of other loops. Cancel rule: ask() with a deadline or StopToken ends at once,
 // and a late answer is dropped; send() with a StopToken ends at once, on another loop as soon as
-// that loop has taken the message out of the line.
+// that loop has taken the message out of the wait queue.
 //
 //   if (address.try_send(Tick(1)) == SendResult::kFull) ...;   co_await address.send(Tick(2));
 //   int sum = co_await address.ask(Sum(), 100ms);
@@ -64,7 +64,7 @@ class Address {
       }
       const detail::Admit admit = mailbox->admit(to_.share(), message);
       if (admit == detail::Admit::kReserved) [[likely]] {
-        mailbox->deliver(detail::make_mail<Message>(*mailbox, to_.share(), std::move(message)));
+        mailbox->deliver(detail::make_envelope<Message>(*mailbox, to_.share(), std::move(message)));
         return SendResult::kSent;
       }
       return result_of(admit);
@@ -83,7 +83,7 @@ class Address {
       }
       const detail::Admit admit = mailbox->admit(to_.share(), message);
       if (admit == detail::Admit::kReserved) [[likely]] {
-        mailbox->deliver(detail::make_mail<M>(*mailbox, to_.share(), std::move(message)));
+        mailbox->deliver(detail::make_envelope<M>(*mailbox, to_.share(), std::move(message)));
         return SendResult::kSent;
       }
       if (admit != detail::Admit::kWait || !mailbox->wait_for_room(to_.share())) {

@@ -106,8 +106,8 @@ bool EventLoop::on_loop_thread() const noexcept {
   return running == nullptr || running == &t_identity;
 }
 
-void EventLoop::set_mail_tap(MailTap* tap) noexcept {
-  registry_.mail_tap = tap;
+void EventLoop::set_message_tap(MessageTap* tap) noexcept {
+  registry_.message_tap = tap;
   for (detail::Mailbox* mailbox = registry_.first_mailbox; mailbox != nullptr;
        mailbox = mailbox->next_on_loop()) {
     mailbox->update_tap();

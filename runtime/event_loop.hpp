@@ -138,9 +138,9 @@ class EventLoop {
   [[nodiscard]] const std::string& name() const noexcept { return options_.name; }
   [[nodiscard]] detail::AskTable& asks() noexcept { return *asks_; }
   [[nodiscard]] detail::LoopLink& link() const noexcept { return *link_; }
-  /// Every message into a mailbox of this loop goes to the tap instead (mail_tap.hpp); null: none.
-  void set_mail_tap(MailTap* tap) noexcept;
-  [[nodiscard]] MailTap* mail_tap() const noexcept { return registry_.mail_tap; }
+  /// Every message into a mailbox of this loop goes to the tap instead (message_tap.hpp); null: none.
+  void set_message_tap(MessageTap* tap) noexcept;
+  [[nodiscard]] MessageTap* message_tap() const noexcept { return registry_.message_tap; }
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
   /// Something is queued to run on this thread (for those who would keep the thread otherwise).
   [[nodiscard]] bool has_ready_ops() const noexcept {
@@ -205,7 +205,7 @@ class EventLoop {
   asio::io_context reactor_;
   struct ReactorTimer;
   std::unique_ptr<ReactorTimer> reactor_timer_;
-  WakesOwed wakes_;
+  PendingWakeups wakes_;
   SpinGauge spin_;
   std::uint64_t stalls_ = 0;
   // of the last one; put into words when asked for, so that a stall allocates nothing

@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kDefaultCredits = 256;
 
 /// What happens to a message that finds no credit.
 enum class WhenFull : unsigned char {
-  kWait,        // send() and ask() wait in line, try_send() says full
+  kWait,        // send() and ask() waits in the wait queue, try_send() says full
   kReject,      // send() and ask() fail at once with MailboxFull, try_send() says full
   kDropOldest,  // accepted; the oldest waiting one is dropped, an asker gets MessageDropped
   // merged into a waiting one by the actor's `static bool coalesce(M& waiting, M&& newer)`, newest

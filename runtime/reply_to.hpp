@@ -23,14 +23,14 @@ class ReplyTo {
   using Reply = typename R::Reply;
 
   /// Internal: made by the actor when it hands the request to its handler.
-  ReplyTo(detail::Mailbox& mailbox, detail::AskMail<R>& mail) noexcept : mail_(&mail) {
-    mailbox.add_owed(mail);
+  ReplyTo(detail::Mailbox& mailbox, detail::RequestEnvelope<R>& envelope) noexcept : envelope_(&envelope) {
+    mailbox.add_pending_reply(envelope);
   }
-  ReplyTo(ReplyTo&& other) noexcept : mail_(std::exchange(other.mail_, nullptr)) {}
+  ReplyTo(ReplyTo&& other) noexcept : envelope_(std::exchange(other.envelope_, nullptr)) {}
   ReplyTo& operator=(ReplyTo&& other) noexcept {
     if (this != &other) {
       drop();
-      mail_ = std::exchange(other.mail_, nullptr);
+      envelope_ = std::exchange(other.envelope_, nullptr);
     }
     return *this;
   }
@@ -40,38 +40,38 @@ class ReplyTo {
   template <class... Args>
     requires(std::is_void_v<Reply> ? sizeof...(Args) == 0 : sizeof...(Args) == 1)
   void send(Args&&... value) {
-    if (detail::AskMail<R>* mail = release()) {
-      mail->answer(std::forward<Args>(value)...);
+    if (detail::RequestEnvelope<R>* envelope = release()) {
+      envelope->answer(std::forward<Args>(value)...);
     }
   }
   void fail(std::exception_ptr error) noexcept {
-    if (detail::AskMail<R>* mail = release()) {
-      mail->fail(std::move(error));
+    if (detail::RequestEnvelope<R>* envelope = release()) {
+      envelope->fail(std::move(error));
     }
   }
   /// False once it was fulfilled or moved from.
-  explicit operator bool() const noexcept { return mail_ != nullptr; }
+  explicit operator bool() const noexcept { return envelope_ != nullptr; }
 
  private:
-  // The mail to answer with; null if the asker has been told already that the actor ended.
-  detail::AskMail<R>* release() noexcept {
-    TANDEM_CHECK(mail_ != nullptr, "a request is answered once");
-    detail::AskMail<R>* mail = std::exchange(mail_, nullptr);
-    if (mail->failed) {
-      mail->drop();
+  // The envelope to answer with; null if the asker has been told already that the actor ended.
+  detail::RequestEnvelope<R>* release() noexcept {
+    TANDEM_CHECK(envelope_ != nullptr, "a request is answered once");
+    detail::RequestEnvelope<R>* envelope = std::exchange(envelope_, nullptr);
+    if (envelope->failed) {
+      envelope->drop();
       return nullptr;
     }
-    detail::Mailbox::remove_owed(*mail);
-    return mail;
+    detail::Mailbox::remove_pending_reply(*envelope);
+    return envelope;
   }
   void drop() noexcept {
-    if (mail_ != nullptr) {
-      const char* name = mail_->type->name;
+    if (envelope_ != nullptr) {
+      const char* name = envelope_->type->name;
       fail(detail::reply_dropped_error(name));
     }
   }
 
-  detail::AskMail<R>* mail_;
+  detail::RequestEnvelope<R>* envelope_;
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
 // runtime/detail/loop_registry.hpp — what a loop knows of those that live on it: scopes, mailboxes,
-// and who taps the mail.
+// and who taps the envelope.
 //
 // Intrusive lists, of the loop's thread (or of the owner's while the loop does not run). Internal.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-class MailTap;
+class MessageTap;
 class Scope;
 
 namespace detail {
@@ -17,7 +17,7 @@ class Mailbox;
 
 struct LoopRegistry {
   Mailbox* first_mailbox = nullptr;  // those that are open, newest first
-  MailTap* mail_tap = nullptr;
+  MessageTap* message_tap = nullptr;
   Scope* first_scope = nullptr;            // newest first
   RootTask::promise_type* main = nullptr;  // of the run() under way
 };

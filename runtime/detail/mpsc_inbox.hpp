@@ -6,7 +6,7 @@
 // is CAF's lifo_inbox). Thread rule: push() from any thread; everything else from the consumer's
 // thread alone. Invariant: a node that was pushed is taken exactly once; the order of one
 // producer's nodes is kept. Explored by tests/model/, together with sleep_until_woken() and
-// WakesOwed.
+// PendingWakeups.
 #pragma once
 
 #include <cstdint>
@@ -106,23 +106,23 @@ template <class Inbox, class Node, class Reactor>
 
 /// Keeps a sleeper alive until everybody who ended one of its sleeps has stopped touching it.
 template <class Atomics>
-class BasicWakesOwed {
+class BasicPendingWakeups {
  public:
-  void owe() noexcept { ++owed_; }
+  void owe() noexcept { ++pending_; }
   /// The last that a waking thread does.
   void paid() noexcept {
     // release: the sleeper goes on to its end only after this thread has stopped touching it.
     paid_.fetch_add(1, std::memory_order_release);
   }
   [[nodiscard]] bool settled() const noexcept {
-    return paid_.load(std::memory_order_acquire) == owed_;
+    return paid_.load(std::memory_order_acquire) == pending_;
   }
 
  private:
-  std::uint64_t owed_ = 0;  // of the sleeper
+  std::uint64_t pending_ = 0;  // of the sleeper
   typename Atomics::template Atomic<std::uint64_t> paid_{0};
 };
 
-using WakesOwed = BasicWakesOwed<StdAtomics>;
+using PendingWakeups = BasicPendingWakeups<StdAtomics>;
 
 }  // namespace tandem

@@ -96,7 +96,7 @@ bool SimNet::cancel(std::uint32_t rank, NetOp& op) noexcept {
   return true;
 }
 
-// The first send in line begins to leave, if the receiver's window allows.
+// The first send in the wait queue begins to leave, if the receiver's window allows.
 void SimNet::start_next(const Link& link) {
   Channel& channel = channels_[link];
   if (channel.leaving || channel.sends.empty() || channel.in_flight >= options_.window_frames) {

@@ -3,10 +3,10 @@
 namespace tandem {
 namespace detail {
 
-Mail& Watchers::take_mail(WatchNode& node, const ExitReason& reason) noexcept {
-  Mail& mail = *std::exchange(node.mail, nullptr);
-  node.fill(mail, reason);
-  return mail;
+Envelope& Watchers::take_envelope(WatchNode& node, const ExitReason& reason) noexcept {
+  Envelope& envelope = *std::exchange(node.envelope, nullptr);
+  node.fill(envelope, reason);
+  return envelope;
 }
 
 void Watchers::add(WatchNode& node) noexcept {
@@ -22,7 +22,7 @@ void Watchers::add(WatchNode& node) noexcept {
       return;
     }
   }
-  node.watcher->deliver_control(take_mail(node, reason_));  // the reason is final by now
+  node.watcher->deliver_control(take_envelope(node, reason_));  // the reason is final by now
 }
 
 bool Watchers::remove(WatchNode& node) noexcept {
@@ -39,7 +39,7 @@ bool Watchers::remove(WatchNode& node) noexcept {
 }
 
 void Watchers::tell(const ExitReason& reason) noexcept {
-  OpQueue<Op> near;  // of Mail
+  OpQueue<Op> near;  // of Envelope
   {
     const std::lock_guard lock(mutex_);
     if (told_) {
@@ -50,20 +50,20 @@ void Watchers::tell(const ExitReason& reason) noexcept {
     while (WatchNode* node = first_) {
       first_ = node->next;
       node->link_to_this = nullptr;
-      Mail& mail = take_mail(*node, reason_);
+      Envelope& envelope = take_envelope(*node, reason_);
       if (node->watcher->is_on_this_thread()) {
         node->watcher->add_reference();
-        mail.target = node->watcher;
-        near.push(mail);
+        envelope.target = node->watcher;
+        near.push(envelope);
       } else {
-        node->watcher->deliver_control(mail);
+        node->watcher->deliver_control(envelope);
       }
     }
   }
   // A tap may sit on the way to a mailbox of this thread, and do what it likes: not under the lock.
   while (Op* op = near.pop()) {
-    Mailbox* watcher = static_cast<Mail*>(op)->target;
-    watcher->deliver_control(static_cast<Mail&>(*op));
+    Mailbox* watcher = static_cast<Envelope*>(op)->target;
+    watcher->deliver_control(static_cast<Envelope&>(*op));
     watcher->release();
   }
 }
@@ -75,14 +75,14 @@ Watch::Watch(detail::Mailbox* target, detail::Mailbox* watcher) {
     return;
   }
   node_ = std::make_unique<detail::WatchNode>();
-  node_->mail = detail::make_in_pool<detail::MessageMail<Down>>(Down{"nobody", {}});
-  node_->fill = [](detail::Mail& mail, const ExitReason& reason) noexcept {
-    static_cast<detail::MessageMail<Down>&>(mail).message = Down{reason.actor, reason};
+  node_->envelope = detail::make_in_pool<detail::MessageEnvelope<Down>>(Down{"nobody", {}});
+  node_->fill = [](detail::Envelope& envelope, const ExitReason& reason) noexcept {
+    static_cast<detail::MessageEnvelope<Down>&>(envelope).message = Down{reason.actor, reason};
   };
   watcher->add_reference();
   node_->watcher = watcher;
   if (target == nullptr) {
-    watcher->deliver_control(*std::exchange(node_->mail, nullptr));
+    watcher->deliver_control(*std::exchange(node_->envelope, nullptr));
     return;
   }
   target->add_reference();
@@ -102,7 +102,7 @@ bool Watch::unwatch() noexcept {
   }
   node->watcher->release();
   if (withdrawn) {
-    detail::destroy_in_pool(static_cast<detail::MessageMail<Down>&>(*node->mail));
+    detail::destroy_in_pool(static_cast<detail::MessageEnvelope<Down>&>(*node->envelope));
   }
   return withdrawn;
 }

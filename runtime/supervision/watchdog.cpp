@@ -48,7 +48,7 @@ void Watchdog::look_at(detail::RootTask::promise_type& root) {
   // By their text: equal literals of two sources need not be one.
   const std::string_view wait = leaf.waiting_for != nullptr ? leaf.waiting_for : "";
   const bool idle =
-      wait == detail::Mailbox::MailAwaiter::kAwaitName || wait == Scope::EmptyAwaiter::kAwaitName;
+      wait == detail::Mailbox::EnvelopeAwaiter::kAwaitName || wait == Scope::EmptyAwaiter::kAwaitName;
   if (idle || now_ns - leaf.since_ns <= options_.limit.count() ||
       root.reported_ns == leaf.since_ns) {
     return;

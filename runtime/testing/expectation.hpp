@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "runtime/address.hpp"
-#include "runtime/mail_tap.hpp"
+#include "runtime/message_tap.hpp"
 
 namespace tandem {
 
@@ -21,16 +21,16 @@ class TestKit;
 enum class Verb : unsigned char { kExpect, kAllow, kDisallow, kPrepone, kPostpone, kDrop };
 
 /// Which messages a sentence is about.
-struct MailPattern {
+struct MessagePattern {
   const char* message = nullptr;
-  bool (*is)(const TappedMail& mail) noexcept = nullptr;
+  bool (*is)(const TappedMessage& envelope) noexcept = nullptr;
   std::string from;              // "": anybody
   std::string to;                // "": anybody
   const void* target = nullptr;  // this very actor; null: by name
-  std::function<bool(const TappedMail&)> fits;
+  std::function<bool(const TappedMessage&)> fits;
 
-  [[nodiscard]] bool is_for(const TappedMail& mail) const;
-  [[nodiscard]] bool matches(const TappedMail& mail) const;
+  [[nodiscard]] bool is_for(const TappedMessage& envelope) const;
+  [[nodiscard]] bool matches(const TappedMessage& envelope) const;
   /// "Note from writer to book"
   [[nodiscard]] std::string text() const;
 };
@@ -40,7 +40,7 @@ class Expectation {
  public:
   Expectation(TestKit& kit, std::source_location where) : kit_(kit), where_(where) {
     pattern_.message = detail::kTypeName<M>;
-    pattern_.is = [](const TappedMail& mail) noexcept { return mail.is<M>(); };
+    pattern_.is = [](const TappedMessage& envelope) noexcept { return envelope.is<M>(); };
   }
   Expectation(const Expectation&) = delete;
   Expectation& operator=(const Expectation&) = delete;
@@ -86,7 +86,7 @@ class Expectation {
     requires std::predicate<Fits, const M&>
   Expectation& with(Fits fits) & {
     return set(
-        [&] { pattern_.fits = [fits](const TappedMail& mail) { return fits(mail.get<M>()); }; });
+        [&] { pattern_.fits = [fits](const TappedMessage& envelope) { return fits(envelope.get<M>()); }; });
   }
   template <class Fits>
     requires std::predicate<Fits, const M&>
@@ -107,7 +107,7 @@ class Expectation {
 
   TestKit& kit_;
   std::source_location where_;
-  MailPattern pattern_;
+  MessagePattern pattern_;
   mutable bool done_ = false;
   mutable bool result_ = false;
 };

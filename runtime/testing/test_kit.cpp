@@ -20,21 +20,21 @@ std::uint64_t next_random(std::uint64_t& state) noexcept {
 
 }  // namespace
 
-bool MailPattern::is_for(const TappedMail& mail) const {
-  return target != nullptr ? mail.target() == target : to.empty() || mail.to() == to;
+bool MessagePattern::is_for(const TappedMessage& envelope) const {
+  return target != nullptr ? envelope.target() == target : to.empty() || envelope.to() == to;
 }
 
-bool MailPattern::matches(const TappedMail& mail) const {
-  return is(mail) && is_for(mail) && (from.empty() || mail.from() == from) &&
-         (fits == nullptr || fits(mail));
+bool MessagePattern::matches(const TappedMessage& envelope) const {
+  return is(envelope) && is_for(envelope) && (from.empty() || envelope.from() == from) &&
+         (fits == nullptr || fits(envelope));
 }
 
-std::string MailPattern::text() const {
+std::string MessagePattern::text() const {
   return fmt::format("{}{}{}{}{}{}", message, from.empty() ? "" : " from ", from,
                      to.empty() ? "" : " to ", to, fits == nullptr ? "" : " that fits");
 }
 
-TestKit::TestKit() { loop_.set_mail_tap(this); }
+TestKit::TestKit() { loop_.set_message_tap(this); }
 
 TestKit::~TestKit() {
   if (std::uncaught_exceptions() > 0) {
@@ -49,7 +49,7 @@ TestKit::~TestKit() {
 }
 
 void TestKit::finish(Where where) {
-  loop_.set_mail_tap(nullptr);
+  loop_.set_message_tap(nullptr);
   held_.clear();
   scope_.request_stop();
   for (detail::Mailbox* mailbox = loop_.registry().first_mailbox; mailbox != nullptr;
@@ -62,7 +62,7 @@ void TestKit::finish(Where where) {
   }
 }
 
-bool TestKit::carry_out(Verb verb, const MailPattern& pattern, const Where& where) {
+bool TestKit::carry_out(Verb verb, const MessagePattern& pattern, const Where& where) {
   settle(where);
   const std::size_t any = first_match(pattern);
   switch (verb) {
@@ -90,13 +90,13 @@ bool TestKit::carry_out(Verb verb, const MailPattern& pattern, const Where& wher
         fail(fmt::format("there is none: {}", pattern.text()), where);
         return false;
       }
-      TappedMail mail = take(any);
+      TappedMessage envelope = take(any);
       if (verb == Verb::kPrepone) {
-        held_.push_front(std::move(mail));
+        held_.push_front(std::move(envelope));
       } else if (verb == Verb::kPostpone) {
-        held_.push_back(std::move(mail));
+        held_.push_back(std::move(envelope));
       } else {
-        mail.drop();
+        envelope.drop();
       }
       break;
     }
@@ -105,7 +105,7 @@ bool TestKit::carry_out(Verb verb, const MailPattern& pattern, const Where& wher
   return true;
 }
 
-std::size_t TestKit::first_match(const MailPattern& pattern) const {
+std::size_t TestKit::first_match(const MessagePattern& pattern) const {
   for (std::size_t i = 0; i < held_.size(); ++i) {
     if (pattern.matches(held_[i])) {
       return i;
@@ -114,7 +114,7 @@ std::size_t TestKit::first_match(const MailPattern& pattern) const {
   return kNone;
 }
 
-std::size_t TestKit::first_for(const MailPattern& pattern) const {
+std::size_t TestKit::first_for(const MessagePattern& pattern) const {
   for (std::size_t i = 0; i < held_.size(); ++i) {
     if (pattern.is_for(held_[i])) {
       return i;
@@ -123,10 +123,10 @@ std::size_t TestKit::first_for(const MailPattern& pattern) const {
   return kNone;
 }
 
-TappedMail TestKit::take(std::size_t index) {
-  TappedMail mail = std::move(held_[index]);
+TappedMessage TestKit::take(std::size_t index) {
+  TappedMessage envelope = std::move(held_[index]);
   held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
-  return mail;
+  return envelope;
 }
 
 void TestKit::reorder(std::uint64_t seed) {
@@ -160,9 +160,9 @@ std::size_t TestKit::run_until_idle(std::size_t most, Where where) {
 std::string TestKit::pending() const {
   std::string text;
   std::size_t number = 0;
-  for (const TappedMail& mail : held_) {
+  for (const TappedMessage& envelope : held_) {
     text +=
-        fmt::format("  {}. {} from {} to {}\n", ++number, mail.message(), mail.from(), mail.to());
+        fmt::format("  {}. {} from {} to {}\n", ++number, envelope.message(), envelope.from(), envelope.to());
   }
   return text.empty() ? "  (no message waits)\n" : text;
 }

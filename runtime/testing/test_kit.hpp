@@ -14,7 +14,7 @@
 // fits: it is delivered allow     the same, if it is so: `if (kit.allow<Note>().to(book)) ...`
 // disallow  no such message waits anywhere
 // prepone, postpone   the first such message becomes its target's next, or last
-// drop      the first such message is bounced: its credit comes back, an asker gets ActorClosed
+// drop      the first such message is returned: its credit comes back, an asker gets ActorClosed
 // A statement is complete at its semicolon, and everything that can run then has run: the tasks sit
 // in their awaits, the messages they sent wait. What does not fit calls the failure handler, with
 // the line of the statement and what waits instead; without a handler (gtest.hpp has one) it throws
@@ -33,12 +33,12 @@
 #include <vector>
 
 #include "runtime/actor.hpp"
-#include "runtime/mail_tap.hpp"
+#include "runtime/message_tap.hpp"
 #include "runtime/testing/expectation.hpp"
 
 namespace tandem {
 
-class TestKit : private MailTap {
+class TestKit : private MessageTap {
  public:
   using Where = std::source_location;
   using FailureHandler = std::function<void(const std::string& text, const Where& where)>;
@@ -140,19 +140,19 @@ class TestKit : private MailTap {
   friend class Expectation;
   static constexpr std::size_t kMostTurns = 1'000'000;
 
-  void on_mail(TappedMail mail) noexcept override { held_.push_back(std::move(mail)); }
+  void on_message(TappedMessage envelope) noexcept override { held_.push_back(std::move(envelope)); }
   /// Whether it went as the verb says; carries it out if so.
-  bool carry_out(Verb verb, const MailPattern& pattern, const Where& where);
-  std::size_t first_match(const MailPattern& pattern) const;
-  std::size_t first_for(const MailPattern& pattern) const;
-  TappedMail take(std::size_t index);
+  bool carry_out(Verb verb, const MessagePattern& pattern, const Where& where);
+  std::size_t first_match(const MessagePattern& pattern) const;
+  std::size_t first_for(const MessagePattern& pattern) const;
+  TappedMessage take(std::size_t index);
   void fail(const std::string& what, const Where& where);
   static Task<std::size_t> until_quiet(std::size_t most);
 
   ManualClock clock_{ManualClock::Idle::kWait};
   EventLoop loop_{{.name = "test kit", .clock = &clock_, .stall_limit = Duration::zero()}};
   Scope scope_{loop_, "test"};
-  std::deque<TappedMail> held_;
+  std::deque<TappedMessage> held_;
   std::vector<std::shared_ptr<void>> actors_;
   FailureHandler on_failure_;
 };

@@ -1,7 +1,7 @@
 // tests/model/inbox_program.hpp — the runtime's inbox protocols as small programs for the model
 // checker.
 //
-// The inbox, the sleep, the wakes owed and the wake counter are the runtime's own templates; a test
+// The inbox, the sleep, the wakes pending and the wake counter are the runtime's own templates; a test
 // puts a flawed one in the place of one of them.
 #pragma once
 
@@ -67,7 +67,7 @@ struct LoopProgram {
   struct Loop {
     Inbox<Atomics, Node> inbox;
     Reactor reactor;
-    BasicWakesOwed<Atomics> wakes;
+    BasicPendingWakeups<Atomics> wakes;
   };
 
   static void build(Execution& run) {

@@ -213,7 +213,7 @@ TEST(Mailbox, TakesAsManyAsItHasCredits) {
   loop.run(
       [](Slow* s) -> Task<> {
         for (int i = 4; i < 20; ++i) {
-          co_await s->address().send(Note{i});  // waits in line
+          co_await s->address().send(Note{i});  // waits in the wait queue
           EXPECT_LE(s->address().depth(), 4U);
         }
         co_await s->address().ask(Flush{});
@@ -341,7 +341,7 @@ TEST_F(ActorTest, AStopOfTheScopeDropsTheAcceptedAndFailsTheirAskers) {
   EXPECT_NE(text, "");
 }
 
-TEST_F(ActorTest, AnOwedAnswerFailsWhenTheActorEnds) {
+TEST_F(ActorTest, AnPendingReplyFailsWhenTheActorEnds) {
   // The asker and the actor share a scope: without this it could never be joined.
   std::string text;
   scope.spawn(

@@ -163,7 +163,7 @@ std::int64_t allocated_when_full(EventLoop& loop) {
       co_await yield();
       co_await all.send(Latest{3});
       if (kPolicy != WhenFull::kReject) {
-        co_await mine.send(Latest{4});  // with kWait: in line
+        co_await mine.send(Latest{4});  // with kWait: in the wait queue
       }
       co_await yield();
     }
@@ -198,7 +198,7 @@ TEST_F(Allocation, TrySendFromAnotherThread) {
     // there are credits).
     std::vector<void*> blocks(64 + 1);
     for (void*& block : blocks) {
-      block = detail::MessagePool::allocate(sizeof(detail::MessageMail<Put>));
+      block = detail::MessagePool::allocate(sizeof(detail::MessageEnvelope<Put>));
     }
     for (void* block : blocks) {
       detail::MessagePool::deallocate(block);

@@ -121,7 +121,7 @@ TEST_F(AskTest, ManyOutstandingAsks) {
   constexpr int kAsks = 1000;
   std::vector<int> got;
   Scope askers(loop);
-  for (int i = 0; i < kAsks; ++i) {  // the mailbox holds 8: the rest wait in line
+  for (int i = 0; i < kAsks; ++i) {  // the mailbox holds 8: the rest waits in the wait queue
     askers.spawn(
         "asker",
         [](Answerer* a, int id, std::vector<int>* out) -> Task<> {

@@ -33,7 +33,7 @@ constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNam
     "reduce_in_arrival_order",
     "stop_not_told",
     "join_too_early",
-    "owed_answer_unlinked",
+    "pending_reply_unlinked",
     "short_read_taken_as_whole",
     "no_space_ignored",
     "event_before_copy",
@@ -107,7 +107,7 @@ Outcome run_seed(std::uint64_t seed) {
     return {"training", rehearse_training(seed)};
   }
   if (kind < 45) {
-    return {"mail", rehearse_mail(seed)};
+    return {"mail", rehearse_messages(seed)};
   }
   if (kind < 65) {
     return {"asks", rehearse_asks(seed)};

@@ -74,7 +74,7 @@ Outcome run_seed(std::uint64_t seed);
 
 // The scenarios.
 std::uint64_t rehearse_training(std::uint64_t seed);
-std::uint64_t rehearse_mail(std::uint64_t seed);
+std::uint64_t rehearse_messages(std::uint64_t seed);
 std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);
 std::uint64_t rehearse_files(std::uint64_t seed);

@@ -60,8 +60,8 @@ struct AskSlotBase {
 
   void give_up(End how) noexcept {
     if (loop->asks().take(key) != nullptr) {
-      if (leave_line != nullptr) {
-        leave_line(*this);
+      if (leave_wait_queue != nullptr) {
+        leave_wait_queue(*this);
       }
       finish(how);
     }
@@ -74,7 +74,7 @@ struct AskSlotBase {
   Timer timer;
   Callback callback;
   // if the request may still wait for a credit
-  void (*leave_line)(AskSlotBase&) noexcept = nullptr;
+  void (*leave_wait_queue)(AskSlotBase&) noexcept = nullptr;
 };
 
 template <class Reply>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/mail_tap.hpp"
+#include "runtime/message_tap.hpp"
 
 namespace tandem {
 
@@ -65,17 +65,17 @@ Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& r
   update_diverted();
 }
 
-void Mailbox::deliver_control(Mail& mail) noexcept {
+void Mailbox::deliver_control(Envelope& envelope) noexcept {
   if (reserve_control()) {
-    deliver(mail);
+    deliver(envelope);
   } else {
-    mail.bounce(mail, name_, Bounced::kClosed);
+    envelope.return_undelivered(envelope, name_, Undelivered::kClosed);
   }
 }
 
 void Mailbox::arrive(Op& op) noexcept {
-  auto& mail = static_cast<Mail&>(op);
-  mail.target->enqueue(mail);
+  auto& envelope = static_cast<Envelope&>(op);
+  envelope.target->enqueue(envelope);
 }
 
 bool Mailbox::reserve_control() noexcept {
@@ -88,19 +88,19 @@ bool Mailbox::reserve_control() noexcept {
   return true;
 }
 
-void Mailbox::note(Mail& mail, SenderShare* share) const noexcept {
-  if (share != nullptr && !mail.control) {
+void Mailbox::note(Envelope& envelope, SenderShare* share) const noexcept {
+  if (share != nullptr && !envelope.control) {
     share->add_reference();
-    mail.share = share;
-    mail.noted = true;
+    envelope.share = share;
+    envelope.noted = true;
   }
   if (measuring_.load(std::memory_order_relaxed)) {
-    mail.sent_ns = now_ns();
-    mail.noted = true;
+    envelope.sent_ns = now_ns();
+    envelope.noted = true;
   }
 }
 
-Mail* Mailbox::take_and_look() noexcept {
+Envelope* Mailbox::take_and_look() noexcept {
   Op* op = control_.pop();
   if (op != nullptr) {
     ++control_taken_;
@@ -110,14 +110,14 @@ Mail* Mailbox::take_and_look() noexcept {
   if (op == nullptr) {
     return nullptr;
   }
-  Mail& mail = static_cast<Mail&>(*op);
-  settle_taken(mail);
-  return &mail;
+  Envelope& envelope = static_cast<Envelope&>(*op);
+  settle_taken(envelope);
+  return &envelope;
 }
 
-void Mailbox::settle_taken(Mail& mail) noexcept {
-  if (mail.sent_ns != 0) {
-    const std::int64_t waited_ns = std::max<std::int64_t>(now_ns() - mail.sent_ns, 0);
+void Mailbox::settle_taken(Envelope& envelope) noexcept {
+  if (envelope.sent_ns != 0) {
+    const std::int64_t waited_ns = std::max<std::int64_t>(now_ns() - envelope.sent_ns, 0);
     const auto add = [](auto& counter, auto by) {
       counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
     };
@@ -127,8 +127,8 @@ void Mailbox::settle_taken(Mail& mail) noexcept {
       counters_.waited_max_ns.store(waited_ns, std::memory_order_relaxed);
     }
   }
-  if (!mail.control) {
-    give_back(std::exchange(mail.share, nullptr));
+  if (!envelope.control) {
+    give_back(std::exchange(envelope.share, nullptr));
   }
 }
 
@@ -157,9 +157,9 @@ std::int64_t Mailbox::now_ns() const noexcept {
 
 void Mailbox::close() noexcept {
   credits_.close();
-  bounce_line();
+  return_waiting();
   while (planted(Bug::kDroppedOnClose) && !queue_.empty()) {
-    bounce_accepted(static_cast<Mail&>(*queue_.pop()), Bounced::kClosed);
+    return_accepted(static_cast<Envelope&>(*queue_.pop()), Undelivered::kClosed);
   }
   if (drained()) {
     wake_actor();
@@ -188,31 +188,31 @@ void Mailbox::end() noexcept {
   ended_ = true;
   update_diverted();
   leave_loop();
-  bounce_line();
+  return_waiting();
   for (OpQueue<Op>* queue : {&control_, &queue_}) {
     while (Op* op = queue->pop()) {
-      bounce_accepted(static_cast<Mail&>(*op), Bounced::kClosed);
+      return_accepted(static_cast<Envelope&>(*op), Undelivered::kClosed);
     }
   }
-  while (OwedAnswer* owed = owed_) {
-    remove_owed(*owed);
-    if (planted(Bug::kOwedAnswerUnlinked)) {
+  while (PendingReply* pending = pending_) {
+    remove_pending_reply(*pending);
+    if (planted(Bug::kPendingReplyUnlinked)) {
       continue;
     }
-    owed->fail_closed(*owed, name_);
+    pending->fail_closed(*pending, name_);
   }
 }
 
-void Mailbox::bounce_accepted(Mail& mail, Bounced why) noexcept {
-  const bool control = mail.control;
-  SenderShare* share = mail.share;
-  mail.bounce(mail, name_, why);
+void Mailbox::return_accepted(Envelope& envelope, Undelivered why) noexcept {
+  const bool control = envelope.control;
+  SenderShare* share = envelope.share;
+  envelope.return_undelivered(envelope, name_, why);
   if (control) {
     ++control_taken_;
   } else if (!planted(Bug::kCreditLeak)) {
     give_back(share);
   }
-  if (planted(Bug::kBouncedTwice)) {
+  if (planted(Bug::kReturnedTwice)) {
     credits_.give_back();
   }
   free_if_unused();
@@ -248,13 +248,13 @@ void Mailbox::open(EventLoop& loop) noexcept {
     next_on_loop_->link_on_loop_ = &next_on_loop_;
   }
   registry.first_mailbox = this;
-  if (registry.mail_tap != nullptr) {
+  if (registry.message_tap != nullptr) {
     update_tap();
     OpQueue<Op> early;  // sent before the actor was started
     early.append(control_);
     early.append(queue_);
     while (Op* op = early.pop()) {
-      divert(static_cast<Mail&>(*op));
+      divert(static_cast<Envelope&>(*op));
     }
   }
 }
@@ -271,64 +271,64 @@ void Mailbox::leave_loop() noexcept {
 
 void Mailbox::update_diverted() noexcept {
   const EventLoop* loop = loop_.load(std::memory_order_relaxed);
-  diverted_ = ended_ || (loop != nullptr && loop->mail_tap() != nullptr) ||
+  diverted_ = ended_ || (loop != nullptr && loop->message_tap() != nullptr) ||
               rules_.when_full == WhenFull::kDropOldest ||
               rules_.when_full == WhenFull::kCoalesce || measuring_.load(std::memory_order_relaxed);
 }
 
-void Mailbox::divert(Mail& mail) noexcept {
+void Mailbox::divert(Envelope& envelope) noexcept {
   if (ended_) {
-    bounce_accepted(mail, Bounced::kClosed);
+    return_accepted(envelope, Undelivered::kClosed);
     return;
   }
   EventLoop* loop = loop_.load(std::memory_order_relaxed);
-  MailTap* tap = loop != nullptr ? loop->mail_tap() : nullptr;
+  MessageTap* tap = loop != nullptr ? loop->message_tap() : nullptr;
   if (tap == nullptr) {
-    place(mail);
+    place(envelope);
     return;
   }
-  mail.target = this;
-  if (mail.sender == nullptr) {
-    mail.sender = sender_name();
+  envelope.target = this;
+  if (envelope.sender == nullptr) {
+    envelope.sender = sender_name();
   }
-  tap->on_mail(TappedMail(mail));
+  tap->on_message(TappedMessage(envelope));
 }
 
-void Mailbox::deliver_tapped(Mail& mail) noexcept {
+void Mailbox::deliver_tapped(Envelope& envelope) noexcept {
   if (ended_) {
-    bounce_accepted(mail, Bounced::kClosed);
+    return_accepted(envelope, Undelivered::kClosed);
     return;
   }
-  place(mail);
+  place(envelope);
 }
 
-// As if the actor had taken it: the credit is free for those in line, and a closed actor may have
+// As if the actor had taken it: the credit is free for those in the wait queue, and a closed actor may have
 // waited for this one.
-void Mailbox::drop_tapped(Mail& mail) noexcept {
+void Mailbox::drop_tapped(Envelope& envelope) noexcept {
   if (ended_) {
-    bounce_accepted(mail, Bounced::kClosed);
+    return_accepted(envelope, Undelivered::kClosed);
     return;
   }
-  bounce_accepted(mail, Bounced::kClosed);
+  return_accepted(envelope, Undelivered::kClosed);
   if (drained()) {
     wake_actor();
   }
 }
 
-void Mailbox::add_owed(OwedAnswer& answer) noexcept {
-  answer.next_owed = owed_;
-  answer.link_to_this = &owed_;
-  if (owed_ != nullptr) {
-    owed_->link_to_this = &answer.next_owed;
+void Mailbox::add_pending_reply(PendingReply& answer) noexcept {
+  answer.next_pending_reply = pending_;
+  answer.link_to_this = &pending_;
+  if (pending_ != nullptr) {
+    pending_->link_to_this = &answer.next_pending_reply;
   }
-  owed_ = &answer;
+  pending_ = &answer;
 }
 
-void Mailbox::remove_owed(OwedAnswer& answer) noexcept {
+void Mailbox::remove_pending_reply(PendingReply& answer) noexcept {
   if (answer.link_to_this != nullptr) {
-    *answer.link_to_this = answer.next_owed;
-    if (answer.next_owed != nullptr) {
-      answer.next_owed->link_to_this = answer.link_to_this;
+    *answer.link_to_this = answer.next_pending_reply;
+    if (answer.next_pending_reply != nullptr) {
+      answer.next_pending_reply->link_to_this = answer.link_to_this;
     }
     answer.link_to_this = nullptr;
   }

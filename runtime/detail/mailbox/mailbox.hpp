@@ -2,14 +2,14 @@
 // queue that outlives the actor.
 //
 // Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
-// the message. Who finds none may wait in line; a credit that comes free passes straight to the
+// the message. Who finds none may waits in the wait queue; a credit that comes free passes straight to the
 // line's first. A thread that runs no loop may sleep until half the mailbox is free, so that it is
 // woken once for many messages. From other threads a message travels as an Op through the loop's
 // inbox; the queue itself is touched on the loop's thread only. What happens without a credit
 // (mailbox_full.cpp) is no part of the way of a message that has one. Invariants: a message that
-// was accepted is handled once, or bounced once (dropped; an ask then fails) when it gave way or
+// was accepted is handled once, or returned once (dropped; an ask then fails) when it gave way or
 // the actor has ended. The closed bit sits in the counters of sent messages: once it is set, that
-// number is final. While somebody waits in line, no credit is free. Internal.
+// number is final. While somebody waits in the wait queue, no credit is free. Internal.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ namespace detail {
 enum class Admit : unsigned char {
   kReserved,  // a credit, or a place that needs none: deliver() has to follow
   kMerged,    // into a waiting one: done
-  kWait,      // full: it may wait in line
+  kWait,      // full: it may waits in the wait queue
   kRefused,   // full, and the policy is to say so
   kClosed,
 };
@@ -47,9 +47,9 @@ class Mailbox {
  public:
   /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting`, false if it does
   /// not; both null: says whether there is a rule for the type.
-  using Merge = bool (*)(const MessageType& type, Mail* waiting, void* newer) noexcept;
-  /// Where the message sits in a mail of this type.
-  using Payload = void* (*)(Mail& mail) noexcept;
+  using Merge = bool (*)(const MessageType& type, Envelope* waiting, void* newer) noexcept;
+  /// Where the message sits in an envelope of this type.
+  using Payload = void* (*)(Envelope& envelope) noexcept;
 
   struct Rules {
     WhenFull when_full = WhenFull::kWait;
@@ -90,31 +90,31 @@ class Mailbox {
                                          : admit_full(kMessageType<M>, &message, share);
     }
   }
-  /// Notes on the mail what the mailbox wants to know when it is taken. Before it is delivered.
-  void stamp(Mail& mail, SenderShare* share) const noexcept {
+  /// Notes on the envelope what the mailbox wants to know when it is taken. Before it is delivered.
+  void stamp(Envelope& envelope, SenderShare* share) const noexcept {
     if (share != nullptr || measuring_.load(std::memory_order_relaxed)) [[unlikely]] {
-      note(mail, share);
+      note(envelope, share);
     }
   }
-  void deliver(Mail& mail) noexcept {
+  void deliver(Envelope& envelope) noexcept {
     EventLoop* loop = loop_.load(std::memory_order_acquire);
     if (loop == EventLoop::current_or_null() || loop == nullptr) [[likely]] {
-      enqueue(mail);
+      enqueue(envelope);
     } else {
-      mail.target = this;
-      mail.sender = sender_name();
-      mail.run = &Mailbox::arrive;
-      loop->post_from_any_thread(mail);
+      envelope.target = this;
+      envelope.sender = sender_name();
+      envelope.run = &Mailbox::arrive;
+      loop->post_from_any_thread(envelope);
     }
   }
-  /// A control message that nobody waits for: bounced only when the actor has ended.
-  void deliver_control(Mail& mail) noexcept;
-  /// Without a credit: the mail waits in line, and its place (if any) says when it was accepted or
-  /// bounced.
-  void deliver_in_line(Mail& mail) noexcept;
-  /// Takes a mail out of the line and frees it. Of the mailbox's loop; its place says that it
+  /// A control message that nobody waits for: returned only when the actor has ended.
+  void deliver_control(Envelope& envelope) noexcept;
+  /// Without a credit: the envelope waits in the wait queue, and its place (if any) says when it was accepted or
+  /// returned.
+  void deliver_waiting(Envelope& envelope) noexcept;
+  /// Takes an envelope out of the wait queue and frees it. Of the mailbox's loop; its place says that it
   /// waits.
-  void withdraw(Mail& mail) noexcept;
+  void withdraw(Envelope& envelope) noexcept;
   /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is
   /// closed; false: at once, because the actor was not started.
   bool wait_for_room(SenderShare* share) noexcept;
@@ -136,24 +136,24 @@ class Mailbox {
   // ----------------------------------------------------------------------
   void open(EventLoop& loop) noexcept;
   /// The next message, its credit given back; null if there is none.
-  Mail* take() noexcept {
+  Envelope* take() noexcept {
     if (waited_for()) [[unlikely]] {
       return take_and_look();
     }
-    Mail* mail = static_cast<Mail*>(queue_.pop());
-    if (mail == nullptr) {
+    Envelope* envelope = static_cast<Envelope*>(queue_.pop());
+    if (envelope == nullptr) {
       return nullptr;
     }
-    if (mail->noted) [[unlikely]] {
-      settle_taken(*mail);
+    if (envelope->noted) [[unlikely]] {
+      settle_taken(*envelope);
     } else {
       credits_.give_back();
     }
-    return mail;
+    return envelope;
   }
   /// No further message is accepted, but for control messages; what was accepted is still handled.
   void close() noexcept;
-  /// close(), and what was accepted is bounced.
+  /// close(), and what was accepted is returned.
   void stop() noexcept;
   /// The actor is to pause: it takes no more, messages wait. For a child that may go on after a
   /// restart: open() again.
@@ -164,7 +164,7 @@ class Mailbox {
   }
   /// Refuses control messages, too, if it is drained; false: one is on its way after all.
   [[nodiscard]] bool seal() noexcept;
-  /// The actor takes no more: bounces what is queued and fails the asks whose answers are owed.
+  /// The actor takes no more: comes back undelivered what is queued and fails the asks whose answers are pending.
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
@@ -175,24 +175,24 @@ class Mailbox {
   /// Whether depth_max and waiting times are measured from now on.
   void measure(bool on) noexcept;
 
-  // ---- the loop's MailTap
+  // ---- the loop's MessageTap
   // --------------------------------------------------------------------------
   /// A tap was installed or removed.
   void update_tap() noexcept { update_diverted(); }
-  void deliver_tapped(Mail& mail) noexcept;
-  void drop_tapped(Mail& mail) noexcept;
+  void deliver_tapped(Envelope& envelope) noexcept;
+  void drop_tapped(Envelope& envelope) noexcept;
   /// The next open mailbox of the loop.
   [[nodiscard]] Mailbox* next_on_loop() const noexcept { return next_on_loop_; }
 
-  void add_owed(OwedAnswer& answer) noexcept;
-  static void remove_owed(OwedAnswer& answer) noexcept;
+  void add_pending_reply(PendingReply& answer) noexcept;
+  static void remove_pending_reply(PendingReply& answer) noexcept;
 
-  /// co_await: until there is mail, or drained().
-  class MailAwaiter {
+  /// co_await: until there is a message, or drained().
+  class EnvelopeAwaiter {
    public:
     static constexpr const char* kAwaitName = "mail";
-    explicit MailAwaiter(Mailbox& mailbox) noexcept : mailbox_(mailbox) {}
-    bool await_ready() const noexcept { return mailbox_.has_mail() || mailbox_.drained(); }
+    explicit EnvelopeAwaiter(Mailbox& mailbox) noexcept : mailbox_(mailbox) {}
+    bool await_ready() const noexcept { return mailbox_.has_messages() || mailbox_.drained(); }
     template <class Promise>
     void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
       mailbox_.resume_.set(coroutine);
@@ -207,17 +207,17 @@ class Mailbox {
  private:
   static constexpr std::uint64_t kClosedBit = std::uint64_t{1} << 63;
   // A sender gave a credit of its share back while somebody waits for one: the loop looks after it.
-  struct Kick : Op {
-    explicit Kick(Mailbox& owner) noexcept : Op(&Mailbox::arrive_kick), mailbox(owner) {}
+  struct Wakeup : Op {
+    explicit Wakeup(Mailbox& owner) noexcept : Op(&Mailbox::arrive_wakeup), mailbox(owner) {}
     Mailbox& mailbox;
   };
 
   ~Mailbox() = default;
   static void arrive(Op& op) noexcept;
-  static void arrive_in_line(Op& op) noexcept;
-  static void arrive_kick(Op& op) noexcept;
+  static void arrive_waiting(Op& op) noexcept;
+  static void arrive_wakeup(Op& op) noexcept;
   static void arrive_thread(Op& op) noexcept;
-  void note(Mail& mail, SenderShare* share) const noexcept;
+  void note(Envelope& envelope, SenderShare* share) const noexcept;
   static const char* sender_name() noexcept {
     return t_running.name != nullptr ? t_running.name : "outside";
   }
@@ -231,39 +231,39 @@ class Mailbox {
   Admit admit_full(const MessageType& type, void* message, SenderShare* share) noexcept;
 
   // Arrivals, on the loop.
-  void enqueue(Mail& mail) noexcept {
-    if (diverted_ || mail.control) [[unlikely]] {
-      divert(mail);
+  void enqueue(Envelope& envelope) noexcept {
+    if (diverted_ || envelope.control) [[unlikely]] {
+      divert(envelope);
       return;
     }
-    queue_.push(mail);
+    queue_.push(envelope);
     wake_actor();
   }
-  void divert(Mail& mail) noexcept;
-  void place(Mail& mail) noexcept;
+  void divert(Envelope& envelope) noexcept;
+  void place(Envelope& envelope) noexcept;
   void update_diverted() noexcept;
   void leave_loop() noexcept;
   bool merge_into_waiting(const MessageType& type, void* message) noexcept;
-  void drop_excess(const Mail& newest) noexcept;
+  void drop_excess(const Envelope& newest) noexcept;
 
-  // The line, on the loop.
-  void join(Mail& mail) noexcept;
-  void join_line(Mail& mail) noexcept;
+  // the wait queue, on the loop.
+  void join(Envelope& envelope) noexcept;
+  void join_wait_queue(Envelope& envelope) noexcept;
   void serve_shares() noexcept;
   void wake_threads() noexcept;
   void wake_sleepers() noexcept;
-  void bounce_line() noexcept;
+  void return_waiting() noexcept;
 
   // Departures, on the loop.
-  Mail* take_and_look() noexcept;
-  void settle_taken(Mail& mail) noexcept;
+  Envelope* take_and_look() noexcept;
+  void settle_taken(Envelope& envelope) noexcept;
   void give_back(SenderShare* share) noexcept;
   void release_share(SenderShare& share) noexcept;
-  void bounce_accepted(Mail& mail, Bounced why) noexcept;
+  void return_accepted(Envelope& envelope, Undelivered why) noexcept;
   void free_if_unused() noexcept;
-  // Control mail is there, or somebody waits for a credit: one look for all of them.
+  // A control message is there, or somebody waits for a credit: one look for all of them.
   [[nodiscard]] bool waited_for() const noexcept {
-    return static_cast<int>(control_.empty()) + static_cast<int>(line_.empty()) +
+    return static_cast<int>(control_.empty()) + static_cast<int>(wait_queue_.empty()) +
                static_cast<int>(threads_.empty()) !=
            3;
   }
@@ -277,7 +277,7 @@ class Mailbox {
       loop_.load(std::memory_order_relaxed)->post(resume_);
     }
   }
-  [[nodiscard]] bool has_mail() const noexcept { return !queue_.empty() || !control_.empty(); }
+  [[nodiscard]] bool has_messages() const noexcept { return !queue_.empty() || !control_.empty(); }
   [[nodiscard]] std::uint64_t control_depth() const noexcept {
     return (control_sent_.load(std::memory_order_relaxed) & ~kClosedBit) - control_taken_;
   }
@@ -291,26 +291,26 @@ class Mailbox {
   alignas(64) std::atomic<std::uint32_t> references_{1};  // the actor's own
   std::atomic<std::uint64_t> control_sent_{0};
   std::atomic<std::uint64_t> rejected_{0};
-  std::atomic<bool> kicked_{false};  // kick_ is on its way
-  Kick kick_{*this};
+  std::atomic<bool> kicked_{false};  // wakeup_ is on its way
+  Wakeup wakeup_{*this};
   // Its second line, and everything that follows, is written on the loop only.
   [[no_unique_address]] CreditCounter credits_;
-  OpQueue<Op> queue_;    // of Mail
-  OpQueue<Op> control_;  // of Mail that overtakes the queue
-  OpQueue<Op> line_;     // of Mail that waits for a credit
+  OpQueue<Op> queue_;    // of Envelope
+  OpQueue<Op> control_;  // of Envelope that overtakes the queue
+  OpQueue<Op> wait_queue_;     // of Envelope that waits for a credit
   OpQueue<Op> threads_;  // of ThreadWait that has arrived
   ResumeOp resume_;
-  OwedAnswer* owed_ = nullptr;
+  PendingReply* pending_ = nullptr;
   std::uint64_t control_taken_ = 0;
   Mailbox* next_on_loop_ = nullptr;
   Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
-  bool diverted_ = false;  // mail does not simply go into the queue: see update_diverted()
+  bool diverted_ = false;  // an envelope does not simply go into the queue: see update_diverted()
   bool waiting_ = false;
   bool stopped_ = false;
   bool ended_ = false;
   bool abandoned_ = false;
-  OpQueue<Op> share_line_;         // of Mail that waits for a credit of its share
-  std::vector<Mail*> candidates_;  // for merging; kept, so that it allocates once
+  OpQueue<Op> share_wait_queue_;         // of Envelope that waits for a credit of its share
+  std::vector<Envelope*> candidates_;  // for merging; kept, so that it allocates once
   struct Counters {
     std::atomic<std::uint64_t> depth_max{0};
     std::atomic<std::uint64_t> waited{0};

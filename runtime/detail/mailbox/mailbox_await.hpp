@@ -3,7 +3,7 @@
 //
 // Both hold the mailbox (counted) and live in the awaiting coroutine's frame; their rules are those
 // of address.hpp. Invariants: whoever ends a wait (mailbox, answer, deadline, stop) posts the
-// coroutine once; when it goes on, no other thread and no mail refers to its frame. Internal.
+// coroutine once; when it goes on, no other thread and no envelope refers to its frame. Internal.
 #pragma once
 
 #include <concepts>
@@ -24,31 +24,31 @@ template <class M, class... Messages>
 concept OneOf = (std::same_as<M, Messages> || ...);
 
 template <class M>
-struct MailFor {
-  using Type = MessageMail<M>;
+struct EnvelopeFor {
+  using Type = MessageEnvelope<M>;
 };
 template <Request R>
-struct MailFor<R> {
-  using Type = AskMail<R>;
+struct EnvelopeFor<R> {
+  using Type = RequestEnvelope<R>;
 };
 template <class M>
-using MailOf = typename MailFor<M>::Type;
+using EnvelopeOf = typename EnvelopeFor<M>::Type;
 
-inline void trace_send(Mail& mail) noexcept {
+inline void trace_send(Envelope& envelope) noexcept {
   if (trace::enabled()) [[unlikely]] {
-    mail.flow_id = trace::detail::next_id();
-    trace::detail::record(trace::detail::Kind::kFlowStart, mail.type->name, trace::detail::now_ns(),
-                          0, mail.flow_id);
+    envelope.flow_id = trace::detail::next_id();
+    trace::detail::record(trace::detail::Kind::kFlowStart, envelope.type->name, trace::detail::now_ns(),
+                          0, envelope.flow_id);
   }
 }
 
-/// The mail of a message on its way to `mailbox`.
+/// The envelope of a message on its way to `mailbox`.
 template <class M, class Arg>
-MailOf<M>& make_mail(const Mailbox& mailbox, SenderShare* share, Arg&& message) {
-  MailOf<M>& mail = *make_in_pool<MailOf<M>>(std::forward<Arg>(message));
-  mailbox.stamp(mail, share);
-  trace_send(mail);
-  return mail;
+EnvelopeOf<M>& make_envelope(const Mailbox& mailbox, SenderShare* share, Arg&& message) {
+  EnvelopeOf<M>& envelope = *make_in_pool<EnvelopeOf<M>>(std::forward<Arg>(message));
+  mailbox.stamp(envelope, share);
+  trace_send(envelope);
+  return envelope;
 }
 
 /// Counted references to a mailbox (null: of nobody) and to the share of a sender (null: none).
@@ -86,7 +86,7 @@ class Destination {
   [[nodiscard]] const char* name() const noexcept {
     return mailbox_ != nullptr ? mailbox_->name() : "nobody";
   }
-  /// What is in line there is touched by the thread of `loop`.
+  /// What is in the wait queue there is touched by the thread of `loop`.
   [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {
     const EventLoop* home = mailbox_->loop();
     return home == nullptr || home == &loop;
@@ -117,7 +117,7 @@ class SendAwaiter {
       admit_ = to_.mailbox()->admit(to_.share(), message_);
     }
     if (admit_ == Admit::kReserved) {
-      to_.mailbox()->deliver(make_mail<M>(*to_.mailbox(), to_.share(), std::move(message_)));
+      to_.mailbox()->deliver(make_envelope<M>(*to_.mailbox(), to_.share(), std::move(message_)));
     }
     if (admit_ == Admit::kReserved || admit_ == Admit::kMerged) {
       return EventLoop::current().may_continue_synchronously();
@@ -132,11 +132,11 @@ class SendAwaiter {
       place_.loop->post(resume_);  // sent long enough without a pause: others first
       return;
     }
-    mail_ = &make_mail<M>(*to_.mailbox(), to_.share(), std::move(message_));
+    envelope_ = &make_envelope<M>(*to_.mailbox(), to_.share(), std::move(message_));
     place_.told = &told_;
-    mail_->place = &place_;
+    envelope_->place = &place_;
     stop_.link(callback_);
-    to_.mailbox()->deliver_in_line(*mail_);
+    to_.mailbox()->deliver_waiting(*envelope_);
   }
   void await_resume() {
     callback_.unlink();
@@ -147,7 +147,7 @@ class SendAwaiter {
       to_.mailbox()->count_rejected();
       throw MailboxFull(kTypeName<M>, to_.name(), to_.mailbox()->depth());
     }
-    if (admit_ == Admit::kClosed || place_.state == LinePlace::State::kBounced) {
+    if (admit_ == Admit::kClosed || place_.state == WaitTicket::State::kReturned) {
       throw ActorClosed(to_.name());
     }
   }
@@ -160,20 +160,20 @@ class SendAwaiter {
           awaiter(owner) {}
     SendAwaiter& awaiter;
   };
-  // The mail has left the line.
+  // The envelope has left the wait queue.
   struct Told : Op {
     explicit Told(SendAwaiter& owner) noexcept
         : Op([](Op& op) noexcept { static_cast<Told&>(op).awaiter.go_on(); }), awaiter(owner) {}
     SendAwaiter& awaiter;
   };
-  // To the mailbox's loop, which alone may take the mail out of the line, and back.
+  // To the mailbox's loop, which alone may take the envelope out of the wait queue, and back.
   struct Withdraw : Op {
     explicit Withdraw(SendAwaiter& owner) noexcept : awaiter(owner) {}
     static void there(Op& op) noexcept {
       auto& self = static_cast<Withdraw&>(op);
       SendAwaiter& awaiter = self.awaiter;
-      if (awaiter.place_.state == LinePlace::State::kWaiting) {
-        awaiter.to_.mailbox()->withdraw(*awaiter.mail_);
+      if (awaiter.place_.state == WaitTicket::State::kWaiting) {
+        awaiter.to_.mailbox()->withdraw(*awaiter.envelope_);
       }
       self.run = &Withdraw::back;
       awaiter.place_.loop->post_from_any_thread(self);
@@ -182,7 +182,7 @@ class SendAwaiter {
       SendAwaiter& awaiter = static_cast<Withdraw&>(op).awaiter;
       awaiter.withdrawing_ = false;
       // Otherwise it was told that it is too late, and that came before this.
-      awaiter.stopped_ = awaiter.place_.state == LinePlace::State::kWithdrawn;
+      awaiter.stopped_ = awaiter.place_.state == WaitTicket::State::kWithdrawn;
       awaiter.go_on();
     }
     SendAwaiter& awaiter;
@@ -190,8 +190,8 @@ class SendAwaiter {
 
   void withdraw() noexcept {
     if (to_.is_near(*place_.loop)) {
-      if (place_.state == LinePlace::State::kWaiting) {
-        to_.mailbox()->withdraw(*mail_);
+      if (place_.state == WaitTicket::State::kWaiting) {
+        to_.mailbox()->withdraw(*envelope_);
         stopped_ = true;
         place_.loop->post(resume_);
       }
@@ -214,8 +214,8 @@ class SendAwaiter {
   Admit admit_ = Admit::kClosed;
   bool stopped_ = false;
   bool withdrawing_ = false;
-  LinePlace place_;
-  Mail* mail_ = nullptr;
+  WaitTicket place_;
+  Envelope* envelope_ = nullptr;
   ResumeOp resume_;
   Told told_{*this};
   Withdraw withdraw_{*this};
@@ -250,8 +250,8 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
       return false;
     }
     Slot::begin(coroutine);
-    AskMail<R>& mail = make_mail<R>(mailbox, to_.share(), std::move(request_));
-    mail.set_asker(*this->loop, this->key, !mailbox.is_on_this_thread());
+    RequestEnvelope<R>& envelope = make_envelope<R>(mailbox, to_.share(), std::move(request_));
+    envelope.set_asker(*this->loop, this->key, !mailbox.is_on_this_thread());
     if (deadline_ != TimePoint::max()) {
       Slot::limit(deadline_);
     }
@@ -259,20 +259,20 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
     // The answer may be on its way before this returns, but it is posted, not resumed, so nothing
     // runs under us.
     if (admit_ == Admit::kReserved) {
-      mailbox.deliver(mail);
+      mailbox.deliver(envelope);
       return true;
     }
     if (to_.is_near(*this->loop)) {
-      mail_ = &mail;
-      mail.place = &place_;
-      this->leave_line = [](AskSlotBase& slot) noexcept {
+      envelope_ = &envelope;
+      envelope.place = &place_;
+      this->leave_wait_queue = [](AskSlotBase& slot) noexcept {
         auto& self = static_cast<AskAwaiter&>(slot);
-        if (self.place_.state == LinePlace::State::kWaiting) {
-          self.to_.mailbox()->withdraw(*self.mail_);
+        if (self.place_.state == WaitTicket::State::kWaiting) {
+          self.to_.mailbox()->withdraw(*self.envelope_);
         }
       };
     }
-    mailbox.deliver_in_line(mail);
+    mailbox.deliver_waiting(envelope);
     return true;
   }
   Reply await_resume() {
@@ -299,8 +299,8 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
   TimePoint deadline_;
   StopToken stop_;
   Admit admit_ = Admit::kClosed;
-  LinePlace place_;
-  Mail* mail_ = nullptr;  // while it waits in line on this loop
+  WaitTicket place_;
+  Envelope* envelope_ = nullptr;  // while it waits in the wait queue on this loop
 };
 
 }  // namespace detail

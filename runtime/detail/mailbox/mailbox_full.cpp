@@ -1,4 +1,4 @@
-// What happens at a mailbox without a credit: policies, shares, and the line.
+// What happens at a mailbox without a credit: policies, shares, and the wait queue.
 #include <algorithm>
 #include <utility>
 
@@ -45,7 +45,7 @@ void Mailbox::return_share(SenderShare& share) noexcept {
     serve_shares();
   } else if (!kicked_.exchange(true)) {
     add_reference();
-    home->post_from_any_thread(kick_);
+    home->post_from_any_thread(wakeup_);
   }
 }
 
@@ -69,19 +69,19 @@ Admit Mailbox::admit_full(const MessageType& type, void* message, SenderShare* s
   return Admit::kWait;
 }
 
-void Mailbox::deliver_in_line(Mail& mail) noexcept {
+void Mailbox::deliver_waiting(Envelope& envelope) noexcept {
   EventLoop* home = loop();
-  mail.target = this;
-  mail.sender = sender_name();
-  if (mail.place != nullptr) {
-    mail.place->state = LinePlace::State::kWaiting;
+  envelope.target = this;
+  envelope.sender = sender_name();
+  if (envelope.place != nullptr) {
+    envelope.place->state = WaitTicket::State::kWaiting;
   }
   if (home == EventLoop::current_or_null() || home == nullptr) {
-    join(mail);
+    join(envelope);
   } else {
     add_reference();  // no credit keeps the mailbox alive meanwhile
-    mail.run = &Mailbox::arrive_in_line;
-    home->post_from_any_thread(mail);
+    envelope.run = &Mailbox::arrive_waiting;
+    home->post_from_any_thread(envelope);
   }
 }
 
@@ -141,25 +141,25 @@ bool Mailbox::wait_for_room(SenderShare* share) noexcept {
 
 // ---- arrivals, on the loop
 // ---------------------------------------------------------------------------
-void Mailbox::place(Mail& mail) noexcept {
-  if (mail.control) {
-    control_.push(mail);
+void Mailbox::place(Envelope& envelope) noexcept {
+  if (envelope.control) {
+    control_.push(envelope);
     wake_actor();
     return;
   }
   const auto over = [&] {
     return depth() > credits() ||
-           (mail.share != nullptr && mail.share->used() > mail.share->limit());
+           (envelope.share != nullptr && envelope.share->used() > envelope.share->limit());
   };
   if (rules_.when_full == WhenFull::kCoalesce && over() &&
-      rules_.merge(*mail.type, nullptr, nullptr) &&
-      merge_into_waiting(*mail.type, rules_.payload(mail))) {
-    bounce_accepted(mail, Bounced::kDropped);  // what is left of it
+      rules_.merge(*envelope.type, nullptr, nullptr) &&
+      merge_into_waiting(*envelope.type, rules_.payload(envelope))) {
+    return_accepted(envelope, Undelivered::kDropped);  // what is left of it
     return;
   }
-  queue_.push(mail);
+  queue_.push(envelope);
   if (rules_.when_full == WhenFull::kDropOldest && over()) {
-    drop_excess(mail);
+    drop_excess(envelope);
   }
   if (measuring_.load(std::memory_order_relaxed) &&
       depth() > counters_.depth_max.load(std::memory_order_relaxed)) {
@@ -171,11 +171,11 @@ void Mailbox::place(Mail& mail) noexcept {
 bool Mailbox::merge_into_waiting(const MessageType& type, void* message) noexcept {
   candidates_.clear();
   for (Op* op = queue_.first(); op != nullptr; op = op->next) {
-    if (static_cast<Mail*>(op)->type == &type) {
-      candidates_.push_back(static_cast<Mail*>(op));
+    if (static_cast<Envelope*>(op)->type == &type) {
+      candidates_.push_back(static_cast<Envelope*>(op));
     }
   }
-  const bool merged = std::any_of(candidates_.rbegin(), candidates_.rend(), [&](Mail* waiting) {
+  const bool merged = std::any_of(candidates_.rbegin(), candidates_.rend(), [&](Envelope* waiting) {
     return rules_.merge(type, waiting, message);
   });
   if (merged) {
@@ -187,30 +187,30 @@ bool Mailbox::merge_into_waiting(const MessageType& type, void* message) noexcep
 
 // What waits beyond the bounds, oldest first; what is still on its way counts, so that it will find
 // its place.
-void Mailbox::drop_excess(const Mail& newest) noexcept {
+void Mailbox::drop_excess(const Envelope& newest) noexcept {
   const auto drop_first = [&](auto wanted) {
     Op* op =
-        queue_.take_first([&](Op& at) { return &at != &newest && wanted(static_cast<Mail&>(at)); });
+        queue_.take_first([&](Op& at) { return &at != &newest && wanted(static_cast<Envelope&>(at)); });
     if (op != nullptr) {
       counters_.dropped.store(counters_.dropped.load(std::memory_order_relaxed) + 1,
                               std::memory_order_relaxed);
-      bounce_accepted(static_cast<Mail&>(*op), Bounced::kDropped);
+      return_accepted(static_cast<Envelope&>(*op), Undelivered::kDropped);
     }
     return op != nullptr;
   };
   SenderShare* share = newest.share;
   while (share != nullptr && share->used() > share->limit() &&
-         drop_first([&](const Mail& mail) { return mail.share == share; })) {
+         drop_first([&](const Envelope& envelope) { return envelope.share == share; })) {
   }
-  while (depth() > credits() && drop_first([](const Mail&) { return true; })) {
+  while (depth() > credits() && drop_first([](const Envelope&) { return true; })) {
   }
 }
 
-// ---- the line, on the loop
+// ---- the wait queue, on the loop
 // ---------------------------------------------------------------------------
 namespace {
-void tell(Mail& mail, LinePlace::State state) noexcept {
-  if (LinePlace* place = std::exchange(mail.place, nullptr)) {
+void tell(Envelope& envelope, WaitTicket::State state) noexcept {
+  if (WaitTicket* place = std::exchange(envelope.place, nullptr)) {
     place->state = state;
     if (place->told == nullptr) {
       return;
@@ -223,26 +223,26 @@ void tell(Mail& mail, LinePlace::State state) noexcept {
   }
 }
 
-// Ends a mail that was not accepted; `share`: its reference, no credit.
-void bounce_unaccepted(Mail& mail, const char* actor) noexcept {
-  SenderShare* share = mail.share;
-  tell(mail, LinePlace::State::kBounced);
-  mail.bounce(mail, actor, Bounced::kClosed);
+// Ends an envelope that was not accepted; `share`: its reference, no credit.
+void return_unaccepted(Envelope& envelope, const char* actor) noexcept {
+  SenderShare* share = envelope.share;
+  tell(envelope, WaitTicket::State::kReturned);
+  envelope.return_undelivered(envelope, actor, Undelivered::kClosed);
   if (share != nullptr) {
     share->release();
   }
 }
 }  // namespace
 
-void Mailbox::arrive_in_line(Op& op) noexcept {
-  auto& mail = static_cast<Mail&>(op);
-  Mailbox* target = mail.target;
-  target->join(mail);
+void Mailbox::arrive_waiting(Op& op) noexcept {
+  auto& envelope = static_cast<Envelope&>(op);
+  Mailbox* target = envelope.target;
+  target->join(envelope);
   target->release();
 }
 
-void Mailbox::arrive_kick(Op& op) noexcept {
-  Mailbox& mailbox = static_cast<Kick&>(op).mailbox;
+void Mailbox::arrive_wakeup(Op& op) noexcept {
+  Mailbox& mailbox = static_cast<Wakeup&>(op).mailbox;
   mailbox.kicked_.store(false);
   mailbox.serve_shares();
   mailbox.release();
@@ -287,82 +287,82 @@ void Mailbox::wake_sleepers() noexcept {
   }
 }
 
-void Mailbox::join(Mail& mail) noexcept {
+void Mailbox::join(Envelope& envelope) noexcept {
   if (closed()) {
-    bounce_unaccepted(mail, name_);
+    return_unaccepted(envelope, name_);
     return;
   }
-  if (SenderShare* share = mail.share) {
+  if (SenderShare* share = envelope.share) {
     share->waiting.fetch_add(1);
     if (!share->try_take(share->limit())) {
-      share_line_.push(mail);
+      share_wait_queue_.push(envelope);
       return;
     }
     share->waiting.fetch_sub(1);
   }
-  join_line(mail);
+  join_wait_queue(envelope);
 }
 
 // Its share, if it has one, has given its credit.
-void Mailbox::join_line(Mail& mail) noexcept {
-  switch (line_.empty() ? credits_.reserve() : Reserved::kFull) {
+void Mailbox::join_wait_queue(Envelope& envelope) noexcept {
+  switch (wait_queue_.empty() ? credits_.reserve() : Reserved::kFull) {
     case Reserved::kYes:
-      tell(mail, LinePlace::State::kAccepted);
-      enqueue(mail);
+      tell(envelope, WaitTicket::State::kAccepted);
+      enqueue(envelope);
       break;
     case Reserved::kFull:
-      line_.push(mail);
+      wait_queue_.push(envelope);
       break;
     case Reserved::kClosed:
-      if (mail.share != nullptr) {
-        mail.share->give_back();
+      if (envelope.share != nullptr) {
+        envelope.share->give_back();
       }
-      bounce_unaccepted(mail, name_);
+      return_unaccepted(envelope, name_);
       break;
   }
 }
 
 void Mailbox::serve_shares() noexcept {
-  while (Op* op = share_line_.take_first([](Op& at) {
-    SenderShare& share = *static_cast<Mail&>(at).share;
+  while (Op* op = share_wait_queue_.take_first([](Op& at) {
+    SenderShare& share = *static_cast<Envelope&>(at).share;
     return share.try_take(share.limit());
   })) {
-    Mail& mail = static_cast<Mail&>(*op);
-    mail.share->waiting.fetch_sub(1);
-    join_line(mail);
+    Envelope& envelope = static_cast<Envelope&>(*op);
+    envelope.share->waiting.fetch_sub(1);
+    join_wait_queue(envelope);
   }
   wake_threads();
 }
 
-void Mailbox::withdraw(Mail& mail) noexcept {
-  SenderShare* share = mail.share;
-  if (!line_.take_out(mail)) {
-    TANDEM_CHECK(share_line_.take_out(mail), "a mail is withdrawn while it waits");
+void Mailbox::withdraw(Envelope& envelope) noexcept {
+  SenderShare* share = envelope.share;
+  if (!wait_queue_.take_out(envelope)) {
+    TANDEM_CHECK(share_wait_queue_.take_out(envelope), "a mail is withdrawn while it waits");
     share->waiting.fetch_sub(1);
   } else if (share != nullptr) {
-    share->add_reference();  // release_share() ends one, and the mail's goes with it below
+    share->add_reference();  // release_share() ends one, and the envelope's goes with it below
     release_share(*share);
   }
-  mail.place->state = LinePlace::State::kWithdrawn;
-  mail.place = nullptr;
-  mail.bounce(mail, name_, Bounced::kWithdrawn);
+  envelope.place->state = WaitTicket::State::kWithdrawn;
+  envelope.place = nullptr;
+  envelope.return_undelivered(envelope, name_, Undelivered::kWithdrawn);
   if (share != nullptr) {
     share->release();
   }
 }
 
-void Mailbox::bounce_line() noexcept {
-  while (Op* op = line_.pop()) {
-    Mail& mail = static_cast<Mail&>(*op);
-    if (mail.share != nullptr) {
-      mail.share->give_back();
+void Mailbox::return_waiting() noexcept {
+  while (Op* op = wait_queue_.pop()) {
+    Envelope& envelope = static_cast<Envelope&>(*op);
+    if (envelope.share != nullptr) {
+      envelope.share->give_back();
     }
-    bounce_unaccepted(mail, name_);
+    return_unaccepted(envelope, name_);
   }
-  while (Op* op = share_line_.pop()) {
-    Mail& mail = static_cast<Mail&>(*op);
-    mail.share->waiting.fetch_sub(1);
-    bounce_unaccepted(mail, name_);
+  while (Op* op = share_wait_queue_.pop()) {
+    Envelope& envelope = static_cast<Envelope&>(*op);
+    envelope.share->waiting.fetch_sub(1);
+    return_unaccepted(envelope, name_);
   }
   wake_threads();
   wake_sleepers();
@@ -370,13 +370,13 @@ void Mailbox::bounce_line() noexcept {
 
 // ---- departures, on the loop
 // ------------------------------------------------------------------------- The credits of a
-// message that was taken or bounced go to whoever waits for them.
+// message that was taken or returned go to whoever waits for them.
 void Mailbox::give_back(SenderShare* share) noexcept {
-  if (line_.empty() || depth() > credits()) {
+  if (wait_queue_.empty() || depth() > credits()) {
     credits_.give_back();
   } else {
-    Mail& next = static_cast<Mail&>(*line_.pop());
-    tell(next, LinePlace::State::kAccepted);
+    Envelope& next = static_cast<Envelope&>(*wait_queue_.pop());
+    tell(next, WaitTicket::State::kAccepted);
     enqueue(next);
   }
   if (share != nullptr) {
@@ -390,11 +390,11 @@ void Mailbox::give_back(SenderShare* share) noexcept {
 void Mailbox::release_share(SenderShare& share) noexcept {
   Op* next = nullptr;
   if (share.waiting.load() > 0 && share.used() <= share.limit()) {
-    next = share_line_.take_first([&](Op& op) { return static_cast<Mail&>(op).share == &share; });
+    next = share_wait_queue_.take_first([&](Op& op) { return static_cast<Envelope&>(op).share == &share; });
   }
   if (next != nullptr) {
     share.waiting.fetch_sub(1);
-    join_line(static_cast<Mail&>(*next));
+    join_wait_queue(static_cast<Envelope&>(*next));
   } else {
     share.give_back();
   }

@@ -42,27 +42,27 @@ struct MessageType {
 template <class M>
 inline constexpr MessageType kMessageType{kTypeName<M>, ControlMessage<M>};
 
-/// The place in line of a mail that waits for a credit; lives in the awaiter of its sender.
-struct LinePlace {
-  enum class State : unsigned char { kNone, kWaiting, kAccepted, kBounced, kWithdrawn };
-  State state = State::kNone;  // of the mailbox's loop, once the mail is on its way
-  // posted to the sender's loop when the mail leaves the line; null: only the state tells
+/// The place in the wait queue of an envelope that waits for a credit; lives in the awaiter of its sender.
+struct WaitTicket {
+  enum class State : unsigned char { kNone, kWaiting, kAccepted, kReturned, kWithdrawn };
+  State state = State::kNone;  // of the mailbox's loop, once the envelope is on its way
+  // posted to the sender's loop when the envelope leaves the wait queue; null: only the state tells
   Op* told = nullptr;
   EventLoop* loop = nullptr;  // the sender's
 };
 
-/// Why a mail comes back.
-enum class Bounced : unsigned char { kClosed, kDropped, kWithdrawn };
+/// Why an envelope comes back.
+enum class Undelivered : unsigned char { kClosed, kDropped, kWithdrawn };
 
-struct Mail : Op {
-  using Bounce = void (*)(Mail&, const char* actor, Bounced why) noexcept;
-  Mail(const MessageType& message_type, Bounce function) noexcept
-      : type(&message_type), bounce(function), control(message_type.control) {}
+struct Envelope : Op {
+  using ReturnUndelivered = void (*)(Envelope&, const char* actor, Undelivered why) noexcept;
+  Envelope(const MessageType& message_type, ReturnUndelivered function) noexcept
+      : type(&message_type), return_undelivered(function), control(message_type.control) {}
 
   const MessageType* type;
-  Bounce bounce;                 // ends and frees the mail; an asker learns why
+  ReturnUndelivered return_undelivered;                 // ends and frees the envelope; an asker learns why
   Mailbox* target = nullptr;     // on the way between threads
-  LinePlace* place = nullptr;    // while it waits in line, if its sender wants to know
+  WaitTicket* place = nullptr;    // while it waits in the wait queue, if its sender wants to know
   SenderShare* share = nullptr;  // that it holds a credit and a reference of
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
@@ -90,13 +90,13 @@ void destroy_in_pool(T& object) noexcept {
 }
 
 template <class M>
-struct MessageMail : Mail {
+struct MessageEnvelope : Envelope {
   static_assert(std::is_nothrow_move_constructible_v<M>, "a message moves without throwing");
   template <class Arg>
-  explicit MessageMail(Arg&& argument)
-      : Mail(kMessageType<M>,
-             [](Mail& mail, const char*, Bounced) noexcept {
-               destroy_in_pool(static_cast<MessageMail&>(mail));
+  explicit MessageEnvelope(Arg&& argument)
+      : Envelope(kMessageType<M>,
+             [](Envelope& envelope, const char*, Undelivered) noexcept {
+               destroy_in_pool(static_cast<MessageEnvelope&>(envelope));
              }),
         message(std::forward<Arg>(argument)) {}
   M message;
@@ -104,12 +104,12 @@ struct MessageMail : Mail {
 
 /// An answer that a handler promised (a ReplyTo exists): the mailbox fails it when the actor ends
 /// first.
-struct OwedAnswer {
-  using FailClosed = void (*)(OwedAnswer&, const char* actor) noexcept;
-  explicit OwedAnswer(FailClosed function) noexcept : fail_closed(function) {}
+struct PendingReply {
+  using FailClosed = void (*)(PendingReply&, const char* actor) noexcept;
+  explicit PendingReply(FailClosed function) noexcept : fail_closed(function) {}
   FailClosed fail_closed;
-  OwedAnswer* next_owed = nullptr;
-  OwedAnswer** link_to_this = nullptr;
+  PendingReply* next_pending_reply = nullptr;
+  PendingReply** link_to_this = nullptr;
   bool failed = false;
 };
 
@@ -118,22 +118,22 @@ std::exception_ptr message_dropped_error(const char* request, const char* actor)
 std::exception_ptr reply_dropped_error(const char* request) noexcept;
 
 template <class R>
-struct AskMail : Mail, OwedAnswer {
+struct RequestEnvelope : Envelope, PendingReply {
   using Reply = typename R::Reply;
   static_assert(std::is_nothrow_move_constructible_v<R>, "a request moves without throwing");
 
   template <class Arg>
-  explicit AskMail(Arg&& argument)
-      : Mail(kMessageType<R>,
-             [](Mail& mail, const char* actor, Bounced why) noexcept {
-               static_cast<AskMail&>(mail).come_back(actor, why);
+  explicit RequestEnvelope(Arg&& argument)
+      : Envelope(kMessageType<R>,
+             [](Envelope& envelope, const char* actor, Undelivered why) noexcept {
+               static_cast<RequestEnvelope&>(envelope).come_back(actor, why);
              }),
-        OwedAnswer([](OwedAnswer& owed, const char* actor) noexcept {
-          auto& self = static_cast<AskMail&>(owed);
+        PendingReply([](PendingReply& pending, const char* actor) noexcept {
+          auto& self = static_cast<RequestEnvelope&>(pending);
           self.failed = true;
           // The ReplyTo still holds this block, so the failure travels in one of its own.
           try {
-            auto* carrier = make_in_pool<AskMail>(static_cast<R*>(nullptr));
+            auto* carrier = make_in_pool<RequestEnvelope>(static_cast<R*>(nullptr));
             carrier->asker = self.asker;
             carrier->link = std::exchange(self.link, nullptr);
             carrier->key = self.key;
@@ -147,7 +147,7 @@ struct AskMail : Mail, OwedAnswer {
       std::construct_at(&request, std::forward<Arg>(argument));
     }
   }
-  ~AskMail() {
+  ~RequestEnvelope() {
     if (has_request) {
       std::destroy_at(&request);
     }
@@ -167,7 +167,7 @@ struct AskMail : Mail, OwedAnswer {
     }
   }
 
-  /// Each of these ends and frees the mail.
+  /// Each of these ends and frees the envelope.
   template <class... Args>
   void answer(Args&&... value) {
     outcome.set_value(std::forward<Args>(value)...);
@@ -178,10 +178,10 @@ struct AskMail : Mail, OwedAnswer {
     send_outcome();
   }
   void drop() noexcept { destroy_in_pool(*this); }
-  void come_back(const char* actor, Bounced why) noexcept {
-    if (asker == nullptr || why == Bounced::kWithdrawn) {
+  void come_back(const char* actor, Undelivered why) noexcept {
+    if (asker == nullptr || why == Undelivered::kWithdrawn) {
       drop();
-    } else if (why == Bounced::kDropped) {
+    } else if (why == Undelivered::kDropped) {
       fail(message_dropped_error(kTypeName<R>, actor));
     } else {
       fail(actor_closed_error(actor));
@@ -204,7 +204,7 @@ struct AskMail : Mail, OwedAnswer {
     } else if (link == nullptr) {
       answer_near();
     } else {
-      this->run = &AskMail::deliver;
+      this->run = &RequestEnvelope::deliver;
       if (!link->post(*this)) {
         drop();
       }
@@ -216,12 +216,12 @@ struct AskMail : Mail, OwedAnswer {
     if (asker == EventLoop::current_or_null()) {
       deliver(*this);
     } else {
-      this->run = &AskMail::deliver;
+      this->run = &RequestEnvelope::deliver;
       asker->post_from_any_thread(*this);
     }
   }
   static void deliver(Op& op) noexcept {
-    auto& self = static_cast<AskMail&>(op);
+    auto& self = static_cast<RequestEnvelope&>(op);
     if (AskSlotBase* slot = self.asker->asks().take(self.key)) {
       static_cast<AskSlot<Reply>*>(slot)->outcome.assign(std::move(self.outcome));
       slot->finish(AskSlotBase::End::kAnswered);
@@ -230,13 +230,13 @@ struct AskMail : Mail, OwedAnswer {
   }
 };
 
-/// Where the message sits in a mail of its type.
+/// Where the message sits in an envelope of its type.
 template <class M>
-void* payload_of(Mail& mail) noexcept {
+void* payload_of(Envelope& envelope) noexcept {
   if constexpr (Request<M>) {
-    return &static_cast<AskMail<M>&>(mail).request;
+    return &static_cast<RequestEnvelope<M>&>(envelope).request;
   } else {
-    return &static_cast<MessageMail<M>&>(mail).message;
+    return &static_cast<MessageEnvelope<M>&>(envelope).message;
   }
 }
 

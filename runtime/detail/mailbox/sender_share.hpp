@@ -1,7 +1,7 @@
 // runtime/detail/mailbox/sender_share.hpp — how much of a mailbox one sender may fill: a counter
 // that its addresses and messages refer to.
 //
-// A message holds one credit of its sender's share from acceptance until it is taken or bounced,
+// A message holds one credit of its sender's share from acceptance until it is taken or returned,
 // and a reference for as long as it exists, so that neither the sender's death nor the actor's
 // loses any. Invariant: on the mailbox's loop, nobody waits for a credit while there is one (but
 // for the moment of a give_back() by a sender, who looks at `waiting` afterwards: both sides write

@@ -12,14 +12,14 @@
 namespace tandem::detail {
 
 class Mailbox;
-struct Mail;
+struct Envelope;
 
 /// One watch. Belongs to its Watch; linked while the target lives.
 struct WatchNode {
-  using Fill = void (*)(Mail& mail, const ExitReason& reason) noexcept;
+  using Fill = void (*)(Envelope& envelope, const ExitReason& reason) noexcept;
   Mailbox* target = nullptr;   // counted
   Mailbox* watcher = nullptr;  // counted
-  Mail* mail = nullptr;  // made ahead, so that the end of an actor needs no memory; null once sent
+  Envelope* envelope = nullptr;  // made ahead, so that the end of an actor needs no memory; null once sent
   Fill fill = nullptr;
   WatchNode* next = nullptr;
   WatchNode** link_to_this = nullptr;
@@ -39,7 +39,7 @@ class Watchers {
   void tell(const ExitReason& reason) noexcept;
 
  private:
-  static Mail& take_mail(WatchNode& node, const ExitReason& reason) noexcept;
+  static Envelope& take_envelope(WatchNode& node, const ExitReason& reason) noexcept;
 
   std::mutex mutex_;
   WatchNode* first_ = nullptr;

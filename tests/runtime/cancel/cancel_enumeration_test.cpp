@@ -124,7 +124,7 @@ Task<> ask_in_every_form(Scenario* scenario, Narrow<WhenFull::kWait>::AddressTyp
   EXPECT_EQ(co_await mine.ask(Question{}, 1h, stop), 1);
   scenario->pass();
   for (int i = 0; i < 3; ++i) {
-    (void)all.try_send(Fill{i});  // so that the next request waits in line
+    (void)all.try_send(Fill{i});  // so that the next request waits in the wait queue
   }
   EXPECT_EQ(co_await all.ask(Question{}, stop), 1);
   scenario->pass();
@@ -289,7 +289,7 @@ struct CompositionsElsewhere : Scenario {
     EXPECT_EQ(a + b + c, 3);
     pass();
     const std::vector<Distant::AddressType> addresses(5,
-                                                      far);  // two credits: the rest wait in line
+                                                      far);  // two credits: the rest waits in the wait queue
     EXPECT_EQ((co_await when_all(addresses, &CompositionsElsewhere::ask)).size(), 5U);
     pass();
     EXPECT_EQ((co_await first_of(ask(far), nap(1h))).index, 0U);
@@ -358,7 +358,7 @@ struct Handlers : Scenario {
             throw;
           }
           self->pass();
-          (void)co_await nap(4ms);  // the worker waits for mail
+          (void)co_await nap(4ms);  // the worker waits for messages
           self->worker.close();
         },
         this);

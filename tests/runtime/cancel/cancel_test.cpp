@@ -78,7 +78,7 @@ Task<> everything(Witness* witness, Narrow* actor, StopToken stop) {
     std::rethrow_exception(error);
   }
   ++witness->points;
-  for (int i = 0; i < 3; ++i) {  // the mailbox has room for one: these wait in line
+  for (int i = 0; i < 3; ++i) {  // the mailbox has room for one: these waits in the wait queue
     co_await address.send(Fill{i}, stop);
     ++witness->points;
   }

@@ -63,7 +63,7 @@ struct Worker : Actor<Worker, Add, Sum, Fail, FailDevice, FailAsk, Owe, Nap, Spa
     throw device_error("gpu 0", "the context is gone; restart the process");
   }
   int handle(FailAsk) { throw std::logic_error("asked"); }
-  void handle(Owe, ReplyTo<Owe> reply) { owed.push_back(std::move(reply)); }
+  void handle(Owe, ReplyTo<Owe> reply) { pending.push_back(std::move(reply)); }
   Task<> handle(Nap) { co_await sleep_for(1s); }
   void handle(SpawnHelper) {
     scope().spawn(
@@ -80,7 +80,7 @@ struct Worker : Actor<Worker, Add, Sum, Fail, FailDevice, FailAsk, Owe, Nap, Spa
   Book* book;
   std::string label;
   int sum = 0;
-  std::vector<ReplyTo<Owe>> owed;
+  std::vector<ReplyTo<Owe>> pending;
 };
 using WorkerAddress = Worker::AddressType;
 
@@ -161,7 +161,7 @@ TEST_F(ChildrenTest, ARestartIsFreshStateBehindTheSameAddressAndWaitingMailSurvi
                                                    "worker gone", "worker on"}));
 }
 
-TEST_F(ChildrenTest, AnAskThatFailsGetsItsErrorAndOwedAnswersFail) {
+TEST_F(ChildrenTest, AnAskThatFailsGetsItsErrorAndPendingReplysFail) {
   make_boss();
   const WorkerAddress worker = child();
   std::vector<std::string> errors;

@@ -157,7 +157,7 @@ TEST_F(MailboxFullTest, CoalescesIntoTheNewestThatFits) {
         EXPECT_EQ(a.metrics().coalesced, 2U);
         EXPECT_EQ(a.metrics().rejected, 1U);
         co_await a.send(Note{13});  // merged: no wait
-        co_await a.send(Note{31});  // waits in line
+        co_await a.send(Note{31});  // waits in the wait queue
         EXPECT_EQ(co_await a.ask(Read{}), 7);
       },
       address);

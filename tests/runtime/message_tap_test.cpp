@@ -1,4 +1,4 @@
-#include "runtime/mail_tap.hpp"
+#include "runtime/message_tap.hpp"
 
 #include <memory>
 #include <string>
@@ -28,19 +28,19 @@ struct Book : Actor<Book, Note, Read> {
   std::vector<int> notes;
 };
 
-struct HoldAll : MailTap {
-  void on_mail(TappedMail mail) noexcept override { held.push_back(std::move(mail)); }
-  std::vector<TappedMail> held;
+struct HoldAll : MessageTap {
+  void on_message(TappedMessage envelope) noexcept override { held.push_back(std::move(envelope)); }
+  std::vector<TappedMessage> held;
 };
 
-class MailTapTest : public ::testing::Test {
+class MessageTapTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    loop.set_mail_tap(&tap);
+    loop.set_message_tap(&tap);
     book.start(scope);
   }
   void TearDown() override {
-    loop.set_mail_tap(nullptr);
+    loop.set_message_tap(nullptr);
     book.close();
     loop.run(&Scope::join, &scope);
     tap.held.clear();
@@ -56,7 +56,7 @@ class MailTapTest : public ::testing::Test {
   Book book;
 };
 
-TEST_F(MailTapTest, HoldsReordersAndDelivers) {
+TEST_F(MessageTapTest, HoldsReordersAndDelivers) {
   (void)book.address().try_send(Note{1});
   settle();
   scope.spawn(
@@ -79,7 +79,7 @@ TEST_F(MailTapTest, HoldsReordersAndDelivers) {
   EXPECT_EQ(book.notes, (std::vector<int>{2, 1}));
 }
 
-TEST_F(MailTapTest, ADroppedAskIsBouncedAndItsCreditComesBack) {
+TEST_F(MessageTapTest, ADroppedAskIsBouncedAndItsCreditComesBack) {
   std::string text;
   scope.spawn(
       "asker",
@@ -101,7 +101,7 @@ TEST_F(MailTapTest, ADroppedAskIsBouncedAndItsCreditComesBack) {
   EXPECT_FALSE(book.ended());
 }
 
-TEST_F(MailTapTest, ADropServesTheLine) {
+TEST_F(MessageTapTest, ADropServesTheLine) {
   Book small(1);
   small.start(scope);
   scope.spawn(
@@ -124,7 +124,7 @@ TEST_F(MailTapTest, ADropServesTheLine) {
   settle();
 }
 
-TEST_F(MailTapTest, AClosedActorWaitsForHeldMail) {
+TEST_F(MessageTapTest, AClosedActorWaitsForHeldMail) {
   (void)book.address().try_send(Note{1});
   (void)book.address().try_send(Note{2});
   settle();
@@ -140,7 +140,7 @@ TEST_F(MailTapTest, AClosedActorWaitsForHeldMail) {
   EXPECT_EQ(book.notes, (std::vector<int>{1}));
 }
 
-TEST_F(MailTapTest, HeldMailOutlivesItsActor) {
+TEST_F(MessageTapTest, HeldMailOutlivesItsActor) {
   {
     Book gone;
     Scope own(loop, "own");
@@ -157,7 +157,7 @@ TEST_F(MailTapTest, HeldMailOutlivesItsActor) {
   tap.held[1].drop();
 }
 
-TEST_F(MailTapTest, MailSentBeforeTheStartAndFromAnotherThreadPassesTheTap) {
+TEST_F(MessageTapTest, MailSentBeforeTheStartAndFromAnotherThreadPassesTheTap) {
   Book late;
   (void)late.address().try_send(Note{1});
   EXPECT_TRUE(tap.held.empty());
@@ -175,8 +175,8 @@ TEST_F(MailTapTest, MailSentBeforeTheStartAndFromAnotherThreadPassesTheTap) {
   settle();
 }
 
-TEST_F(MailTapTest, WithoutATapMailIsDeliveredAgain) {
-  loop.set_mail_tap(nullptr);
+TEST_F(MessageTapTest, WithoutATapMailIsDeliveredAgain) {
+  loop.set_message_tap(nullptr);
   (void)book.address().try_send(Note{1});
   settle();
   EXPECT_TRUE(tap.held.empty());

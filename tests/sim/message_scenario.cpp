@@ -1,4 +1,4 @@
-// Storms of messages between ranks: every accepted message is handled once or bounced once, in its
+// Storms of messages between ranks: every accepted message is handled once or returned once, in its
 // sender's order.
 #include <memory>
 #include <vector>
@@ -117,7 +117,7 @@ struct Sender {
 
 }  // namespace
 
-std::uint64_t rehearse_mail(std::uint64_t seed) {
+std::uint64_t rehearse_messages(std::uint64_t seed) {
   const auto ranks = static_cast<std::uint32_t>(1 + Random(seed).fork("ranks").below(3));
   Run run("mail", seed, ranks);
   Ledger ledger{&run, {}};
