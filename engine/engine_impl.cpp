@@ -157,7 +157,7 @@ Engine::Impl::~Impl() {
   rank.stop();
 }
 
-void Engine::Impl::give_up(std::exception_ptr error) {
+void Engine::Impl::fail(std::exception_ptr error) {
   // An actor that failed ends the others, and what was awaited of those says no more than that they
   // ended.
   if (const auto& failures = rank.scope().failures(); !failures.empty()) {
@@ -166,7 +166,7 @@ void Engine::Impl::give_up(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& cause) {
-    rank.abandon(cause.what());
+    rank.abort(cause.what());
     throw;
   }
 }

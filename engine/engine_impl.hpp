@@ -40,12 +40,12 @@ struct Engine::Impl {
     try {
       return rank.loop().run(function, std::move(arguments)...);
     } catch (...) {
-      give_up(std::current_exception());
+      fail(std::current_exception());
     }
   }
 
   /// Tells the peers why, and throws the cause.
-  [[noreturn]] void give_up(std::exception_ptr error);
+  [[noreturn]] void fail(std::exception_ptr error);
 
   // One step: begin, (forward, backward) for each micro-batch, finish.
   void begin_step();

@@ -110,7 +110,7 @@ class CollectiveBackend {
 
   /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and
   /// `why`. Loop thread.
-  virtual void abandon(std::string_view why) noexcept {}
+  virtual void abort(std::string_view why) noexcept {}
 };
 
 /// World 1. Gathers are copies, reductions accumulations; both run on `pool` in chunks, so all of

@@ -329,7 +329,7 @@ Task<> StagedBackend::carry_out(Transfer transfer, Step* step) {
     co_await run_pieces(&transfer, step);
     co_return;
   } catch (const DeviceError& failed) {
-    inner_->abandon(failed.what());
+    inner_->abort(failed.what());
     error = std::current_exception();
   } catch (...) {
     error = std::current_exception();

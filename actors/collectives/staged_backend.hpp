@@ -19,7 +19,7 @@
 // a block (begin_behind) is waited for on the device, by the streams of the copies. Buffers:
 // operands are lent until the task ends, by whatever end: copies under way are waited for first.
 // Nothing is allocated per operation after the start, but for what the device's own queues take.
-// Failure: a DeviceError ends the operation with it and abandons the peers; an error of the inner
+// Failure: a DeviceError ends the operation with it and aborts the peers; an error of the inner
 // back end passes through. Thread rule: of the loop's thread. Cancel rule: as the inner back end; a
 // wait for a copy lasts until the device is done.
 #pragma once
@@ -90,7 +90,7 @@ class StagedBackend final : public CollectiveBackend {
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
     fences_.set(block, event);
   }
-  void abandon(std::string_view why) noexcept override { inner_->abandon(why); }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
 
  private:
   // One for each sequence, so that the two do not wait for each other.

@@ -53,9 +53,9 @@ void ExpertParallelGroup::start(Scope& scope) { collectives_.start(scope); }
 
 void ExpertParallelGroup::close() { collectives_.close(); }
 
-void ExpertParallelGroup::abandon(std::string_view why) noexcept {
-  replicas_->abandon(why);
-  exchange_->abandon(why);
+void ExpertParallelGroup::abort(std::string_view why) noexcept {
+  replicas_->abort(why);
+  exchange_->abort(why);
 }
 
 }  // namespace tandem

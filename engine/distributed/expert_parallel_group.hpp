@@ -42,7 +42,7 @@ class ExpertParallelGroup final : public RankExchange {
 
   void start(Scope& scope);
   void close();
-  void abandon(std::string_view why) noexcept;
+  void abort(std::string_view why) noexcept;
 
   /// Of the ranks that hold the same slice of the experts.
   [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }

@@ -103,10 +103,10 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
 
 Rank::~Rank() { stop(); }
 
-void Rank::abandon(std::string_view why) noexcept {
-  backend_->abandon(why);
+void Rank::abort(std::string_view why) noexcept {
+  backend_->abort(why);
   if (expert_group_) {
-    expert_group_->abandon(why);
+    expert_group_->abort(why);
   }
 }
 

@@ -97,9 +97,9 @@ class Rank {
   /// them may be gone.
   void stop();
 
-  /// This rank cannot go on: operations under way end here, and the peers learn whose fault it is
+  /// This rank cannot go on: operations under way end here, and the peers learn which rank failed
   /// and why.
-  void abandon(std::string_view why) noexcept;
+  void abort(std::string_view why) noexcept;
 
   [[nodiscard]] EventLoop& loop() noexcept { return loop_; }
   [[nodiscard]] Scope& scope() noexcept { return scope_; }

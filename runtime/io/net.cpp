@@ -13,8 +13,8 @@ void NetOp::throw_if_failed() const {
       throw Stopped();
     case End::kPeerLost:
       throw PeerLost(fmt::format("[net] rank {} is lost: {} cannot end; see that rank's output",
-                                 culprit, describe()),
-                     culprit);
+                                 failed_rank, describe()),
+                     failed_rank);
     case End::kTooLong:
       throw failure(ExitCode::kPeer, "net", "{}: a frame of {} bytes came, there is room for {}",
                     describe(), moved, request.bytes);

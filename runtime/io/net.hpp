@@ -6,7 +6,7 @@
 // reused, not when the frame has arrived; each channel takes a few frames ahead of the receiver,
 // then sends wait. A receive gets the next frame and its size. Failures: a peer that is gone fails
 // every operation with it, now and later, with PeerLost, which names the rank at fault. A rank that
-// gives up says whose fault it was with abandon(): every peer's operations then fail naming that
+// gives up says which rank failed with abort(): every peer's operations then fail naming that
 // rank, so that nobody blames a mere witness. Broken once, a net stays broken. Thread rule: of the
 // loop's thread. Buffers belong to the operation until its await returns. Cancel rule: a stopped
 // receive ends at once and takes no frame; a stopped send ends at once if nothing of it has left,
@@ -62,7 +62,7 @@ struct NetOp {
   Request request;
   End end = End::kNone;
   std::size_t moved = 0;      // kDone: bytes; kTooLong: the frame's
-  std::uint32_t culprit = 0;  // kPeerLost
+  std::uint32_t failed_rank = 0;  // kPeerLost
   detail::ResumeOp resume;
 
   void throw_if_failed() const;
@@ -77,7 +77,7 @@ class NetBackend {
   virtual void submit(NetOp& op) = 0;
   /// False: too late, it has ended or will.
   virtual bool cancel(NetOp& op) noexcept = 0;
-  virtual void abandon(std::uint32_t culprit) = 0;
+  virtual void abort(std::uint32_t failed_rank) = 0;
 };
 
 class Net {
@@ -95,9 +95,9 @@ class Net {
   /// The size of the frame, which fits `into` (else it is an Error, and the frame is gone).
   [[nodiscard]] Awaiter<std::size_t> recv(std::uint32_t peer, std::uint32_t channel,
                                           std::span<std::byte> into, StopToken stop = {});
-  /// This rank gives up because of `culprit` (itself, perhaps): everything on this net fails, here
+  /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails, here
   /// and at all peers.
-  void abandon(std::uint32_t culprit) { backend_->abandon(culprit); }
+  void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
 
  private:
   std::unique_ptr<NetBackend> backend_;

@@ -13,7 +13,7 @@ class SimNet::Endpoint final : public NetBackend {
   [[nodiscard]] std::uint32_t world() const noexcept override { return net_.world_.ranks(); }
   void submit(NetOp& op) override { net_.submit(rank_, op); }
   bool cancel(NetOp& op) noexcept override { return net_.cancel(rank_, op); }
-  void abandon(std::uint32_t culprit) override { net_.abandon(rank_, culprit); }
+  void abort(std::uint32_t failed_rank) override { net_.abort(rank_, failed_rank); }
 
  private:
   SimNet& net_;
@@ -66,8 +66,8 @@ std::size_t SimNet::frames_under_way() const noexcept {
 
 void SimNet::submit(std::uint32_t rank, NetOp& op) {
   const NetOp::Request& request = op.request;
-  if (const auto culprit = lost(rank, request.peer)) {
-    op.culprit = *culprit;
+  if (const auto failed_rank = lost(rank, request.peer)) {
+    op.failed_rank = *failed_rank;
     end(rank, op, NetOp::End::kPeerLost);
     return;
   }
@@ -164,35 +164,35 @@ void SimNet::hand_over(const Link& link) {
   start_next(link);
 }
 
-void SimNet::abandon(std::uint32_t rank, std::uint32_t culprit) {
-  world_.note("abandons its net", rank, culprit);
-  break_all(rank, culprit);
+void SimNet::abort(std::uint32_t rank, std::uint32_t failed_rank) {
+  world_.note("aborts its net", rank, failed_rank);
+  break_all(rank, failed_rank);
   for (std::uint32_t peer = 0; peer < world_.ranks(); ++peer) {
     if (peer != rank) {
       world_.after(
           Duration(random_.between(options_.latency.count(), 3 * options_.latency.count())), peer,
-          [this, peer, culprit] { break_all(peer, culprit); });
+          [this, peer, failed_rank] { break_all(peer, failed_rank); });
     }
   }
 }
 
-void SimNet::break_all(std::uint32_t rank, std::uint32_t culprit) {
+void SimNet::break_all(std::uint32_t rank, std::uint32_t failed_rank) {
   for (std::uint32_t peer = 0; peer < world_.ranks(); ++peer) {
     if (peer != rank) {
-      lose(rank, peer, culprit);
+      lose(rank, peer, failed_rank);
     }
   }
 }
 
-void SimNet::lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t culprit) {
+void SimNet::lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t failed_rank) {
   if (lost(rank, peer)) {
     return;
   }
-  lost(rank, peer) = culprit;
-  world_.note("loses a peer", rank, peer, culprit);
+  lost(rank, peer) = failed_rank;
+  world_.note("loses a peer", rank, peer, failed_rank);
   const auto fail = [&](std::deque<NetOp*>& ops) {
     for (NetOp* op : std::exchange(ops, {})) {
-      op->culprit = culprit;
+      op->failed_rank = failed_rank;
       end(rank, *op, NetOp::End::kPeerLost);
     }
   };

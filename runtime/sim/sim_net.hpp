@@ -58,13 +58,13 @@ class SimNet {
 
   void submit(std::uint32_t rank, NetOp& op);
   bool cancel(std::uint32_t rank, NetOp& op) noexcept;
-  void abandon(std::uint32_t rank, std::uint32_t culprit);
+  void abort(std::uint32_t rank, std::uint32_t failed_rank);
   void start_next(const Link& link);
   void leave(const Link& link);
   void arrive(const Link& link, std::vector<std::byte> frame);
   void hand_over(const Link& link);
-  void lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t culprit);
-  void break_all(std::uint32_t rank, std::uint32_t culprit);
+  void lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t failed_rank);
+  void break_all(std::uint32_t rank, std::uint32_t failed_rank);
   void end(std::uint32_t rank, NetOp& op, NetOp::End how);
   [[nodiscard]] std::optional<std::uint32_t>& lost(std::uint32_t rank, std::uint32_t peer) {
     return lost_[rank * world_.ranks() + peer];
@@ -74,7 +74,7 @@ class SimNet {
   Options options_;
   Random random_;
   std::map<Link, Channel> channels_;
-  std::vector<std::optional<std::uint32_t>> lost_;  // by rank and peer: whose fault it was
+  std::vector<std::optional<std::uint32_t>> lost_;  // by rank and peer: which rank failed
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimePoint> clogged_until_;
 };
 

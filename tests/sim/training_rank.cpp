@@ -176,7 +176,7 @@ void TrainingRank::start() {
   main_scope.spawn("training", &TrainingRank::main, this);
 }
 
-// Trains; whatever happens, the actors end, and the peers learn whose fault it was.
+// Trains; whatever happens, the actors end, and the peers learn which rank failed.
 Task<> TrainingRank::main(TrainingRank* self) {
   std::exception_ptr error;
   try {
@@ -188,7 +188,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
     // An actor that failed first is the cause; what the main task met then is a consequence.
     const auto& failures = self->actors_scope.failures();
     self->cause = failures.empty() ? error : failures.front().error;
-    self->net.abandon(self->culprit());
+    self->net.abort(self->failed_rank());
   }
   self->actors_scope.request_stop();
   co_await self->actors_scope.empty();
@@ -342,7 +342,7 @@ std::string TrainingRank::failure() const {
   return "";
 }
 
-std::uint32_t TrainingRank::culprit() const {
+std::uint32_t TrainingRank::failed_rank() const {
   try {
     if (cause != nullptr) {
       std::rethrow_exception(cause);

@@ -98,7 +98,7 @@ class TrainingRank {
   /// What ended it, as text; empty: nothing did.
   [[nodiscard]] std::string failure() const;
   /// The rank that its failure names.
-  [[nodiscard]] std::uint32_t culprit() const;
+  [[nodiscard]] std::uint32_t failed_rank() const;
 
   Run& run;
   const Plan& plan;

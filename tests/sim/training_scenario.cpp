@@ -142,8 +142,8 @@ struct Training {
   }
 
   void check_blame(const TrainingRank& rank, const std::string& what) {
-    run.require(rank.culprit() == victim, "rank {} blames rank {} instead of {}: {}", rank.rank,
-                rank.culprit(), victim, what);
+    run.require(rank.failed_rank() == victim, "rank {} blames rank {} instead of {}: {}", rank.rank,
+                rank.failed_rank(), victim, what);
     if (rank.rank == victim) {
       const char* word = fault == Fault::kKernel       ? "kernel \"backward\" failed"
                          : fault == Fault::kCopy       ? "a copy to"

@@ -49,8 +49,8 @@ class FakePeers {
       }
       return std::nullopt;
     }
-    void give_up(std::uint32_t culprit, const std::string& cause) noexcept override {
-      all_.lose(culprit, cause);
+    void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept override {
+      all_.lose(failed_rank, cause);
     }
     std::optional<NcclLoss> loss() noexcept override {
       const std::lock_guard lock(all_.mutex_);
@@ -62,10 +62,10 @@ class FakePeers {
     std::uint32_t rank_;
   };
 
-  void lose(std::uint32_t culprit, const std::string& cause) {
+  void lose(std::uint32_t failed_rank, const std::string& cause) {
     const std::lock_guard lock(mutex_);
     if (!loss_) {
-      loss_ = NcclLoss{culprit, cause};
+      loss_ = NcclLoss{failed_rank, cause};
     }
   }
   /// Nobody hears of anybody's failure.
@@ -142,7 +142,7 @@ struct NcclRank {
   std::unique_ptr<NcclBackend> backend;
   std::string error;  // what its last body threw
   int code = 0;
-  std::uint32_t culprit = 0;
+  std::uint32_t failed_rank = 0;
   TimePoint ended;
 
   /// Filled device memory.
@@ -245,7 +245,7 @@ struct NcclWorld {
     } catch (const PeerLost& lost) {
       rank->error = lost.what();
       rank->code = static_cast<int>(lost.code());
-      rank->culprit = lost.rank();
+      rank->failed_rank = lost.rank();
     } catch (const std::exception& error) {
       rank->error = error.what();
       rank->code = 1;

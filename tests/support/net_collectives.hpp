@@ -33,7 +33,7 @@ class NetCollectives final : public CollectiveBackend {
   Task<> exchange(ExchangeArguments arguments) override;
   Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
-  void abandon(std::string_view why) noexcept override { net_.abandon(rank()); }
+  void abort(std::string_view why) noexcept override { net_.abort(rank()); }
 
  private:
   // To each peer p go `bytes` from `from + p * step`, and what p sends lands at `into + p * bytes`.

@@ -10,7 +10,7 @@
 // many ranks, within NCCL's tolerance of the sum. Operands: device memory, or memory of allocate()
 // (pinned, which the device reaches); those of exchange() lie anywhere in host memory. Buffers are
 // the back end's until the task ends. Failure: the first of an error of NCCL, a wait over its
-// deadline, a peer that gave up or whose process ended, ranks at different operations, breaks the
+// deadline, a peer that aborted or whose process ended, ranks at different operations, breaks the
 // back end for good. Every operation then ends with PeerLost (of the device: DeviceError) once the
 // communicators are aborted, so that nothing writes into its buffers any more; see
 // nccl_watchdog.hpp for an abort that hangs. PeerLost::rank() is kUnknownRank where nobody can
@@ -84,7 +84,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
     fences_.set(block, event);
   }
-  void abandon(std::string_view why) noexcept override;
+  void abort(std::string_view why) noexcept override;
 
  private:
   static constexpr std::size_t kGathers = 0;
@@ -151,7 +151,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   }
 
   void notice_failures() noexcept;
-  void break_off(std::uint32_t culprit, const std::string& cause) noexcept;
+  void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] NcclLoss loss_by(const NcclWatchdog::Failure& failure) const;
   Task<> throw_if_broken(CommStream* comm);
   [[noreturn]] void throw_lost(const CommStream& comm) const;

@@ -63,7 +63,7 @@ bool NcclBackend::grant_turn(CommStream& comm) {
       return false;
     }
     if (!decided->operation.agrees_with(own.operation)) {
-      break_off(0, fmt::format("rank 0 is at {} of {} bytes where rank {} is at {} of {} bytes",
+      fail(0, fmt::format("rank 0 is at {} of {} bytes where rank {} is at {} of {} bytes",
                                describe(decided->operation), decided->operation.bytes, rank(),
                                describe(own.operation), own.operation.bytes));
       return false;
@@ -92,7 +92,7 @@ Task<> NcclBackend::settle(CommStream* comm) {
   }
   co_await throw_if_broken(comm);
   if (comm->result != NcclResult::kSuccess) {
-    break_off(kUnknownRank, fmt::format("NCCL says \"{}\"", api_.text_of(comm->result)));
+    fail(kUnknownRank, fmt::format("NCCL says \"{}\"", api_.text_of(comm->result)));
     co_await throw_if_broken(comm);
   }
 }
@@ -169,19 +169,19 @@ void NcclBackend::notice_failures() noexcept {
   }
   if (device_.error() != nullptr) {
     device_failed_ = device_.error();
-    break_off(rank(), fmt::format("rank {} gave up: its device failed", rank()));
+    fail(rank(), fmt::format("rank {} aborted: its device failed", rank()));
     return;
   }
   // Peers first: they know who is at fault, NCCL only that somebody is.
   if (options_.peers != nullptr) {
     if (const std::optional<NcclLoss> loss = options_.peers->loss()) {
-      break_off(loss->culprit, loss->cause);
+      fail(loss->failed_rank, loss->cause);
       return;
     }
   }
   if (watchdog_.has_failed()) {
     const NcclLoss loss = loss_by(*watchdog_.failure());
-    break_off(loss.culprit, loss.cause);
+    fail(loss.failed_rank, loss.cause);
   }
 }
 
@@ -211,20 +211,20 @@ NcclLoss NcclBackend::loss_by(const NcclWatchdog::Failure& failure) const {
   return {kUnknownRank, fmt::format("{} did not end within {:.3g} s", describe_comm(comm), limit)};
 }
 
-void NcclBackend::break_off(std::uint32_t culprit, const std::string& cause) noexcept {
+void NcclBackend::fail(std::uint32_t failed_rank, const std::string& cause) noexcept {
   if (broken_) {
     return;
   }
-  broken_ = NcclLoss{culprit, cause};
+  broken_ = NcclLoss{failed_rank, cause};
   if (options_.peers != nullptr) {
-    options_.peers->give_up(culprit, cause);
+    options_.peers->announce_failure(failed_rank, cause);
   }
   watchdog_.abort(cause);
   watch();
 }
 
-void NcclBackend::abandon(std::string_view why) noexcept {
-  break_off(rank(), fmt::format("rank {} gave up: {}", rank(), why));
+void NcclBackend::abort(std::string_view why) noexcept {
+  fail(rank(), fmt::format("rank {} aborted: {}", rank(), why));
 }
 
 std::string NcclBackend::describe_comm(const CommStream& comm) const {
@@ -258,7 +258,7 @@ Task<> NcclBackend::throw_if_broken(CommStream* comm) {
   }
   throw PeerLost(fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
                              describe_comm(*comm), rank()),
-                 broken_->culprit);
+                 broken_->failed_rank);
 }
 
 }  // namespace tandem

@@ -22,9 +22,9 @@ struct NcclLaunch {
   ShmHeader operation;
 };
 
-/// Why nothing can go on, and whose fault it is.
+/// Why nothing can go on, and which rank failed.
 struct NcclLoss {
-  std::uint32_t culprit = 0;
+  std::uint32_t failed_rank = 0;
   std::string cause;
 };
 
@@ -45,8 +45,8 @@ class NcclPeers {
   [[nodiscard]] virtual std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept = 0;
 
   /// Tells all. The first cause counts.
-  virtual void give_up(std::uint32_t culprit, const std::string& cause) noexcept = 0;
-  /// Somebody gave up, or a rank's process is gone.
+  virtual void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept = 0;
+  /// A rank aborted, or a rank's process is gone.
   [[nodiscard]] virtual std::optional<NcclLoss> loss() noexcept = 0;
 };
 

@@ -81,14 +81,14 @@ std::optional<std::uint32_t> ShmNcclPeers::behind(std::uint64_t turn) noexcept {
   return std::nullopt;
 }
 
-void ShmNcclPeers::give_up(std::uint32_t culprit, const std::string& cause) noexcept {
-  board_.give_up(culprit, cause);
+void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept {
+  board_.fail(failed_rank, cause);
 }
 
 // A rank that left is missed by those that have begun a turn which it has not.
 std::optional<NcclLoss> ShmNcclPeers::loss() noexcept {
   if (board_.is_broken()) {
-    return NcclLoss{board_.broken()->culprit, board_.broken()->cause};
+    return NcclLoss{board_.broken()->failed_rank, board_.broken()->cause};
   }
   const std::uint64_t begun = own_.begun.load(std::memory_order_relaxed);
   for (std::uint32_t rank = 0; rank < board_.world(); ++rank) {

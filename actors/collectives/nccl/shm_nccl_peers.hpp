@@ -2,7 +2,7 @@
 // through shared memory.
 //
 // Each rank has a page that all of them map: how many turns it has begun, and on rank 0's the last
-// decisions, in a ring. Failures go by a ShmBoard: a rank writes down whose fault it is before its
+// decisions, in a ring. Failures go by a ShmBoard: a rank writes down which rank failed before its
 // socket ends, and a socket that ends without a good-bye is a process that died; so both are known
 // at once, long before NCCL notices. Thread rule: of the loop's thread, but connect() blocks and
 // comes before the loop runs.
@@ -35,7 +35,7 @@ class ShmNcclPeers final : public NcclPeers {
   [[nodiscard]] std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept override;
   void has_begun(std::uint64_t turn) noexcept override;
   [[nodiscard]] std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept override;
-  void give_up(std::uint32_t culprit, const std::string& cause) noexcept override;
+  void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept override;
   [[nodiscard]] std::optional<NcclLoss> loss() noexcept override;
 
  private:

@@ -71,8 +71,8 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
       stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),
       all_norms_(options.world) {}
 
-void ShmBackend::abandon(std::string_view why) noexcept {
-  board_.give_up(rank(), fmt::format("rank {} gave up: {}", rank(), why));
+void ShmBackend::abort(std::string_view why) noexcept {
+  board_.fail(rank(), fmt::format("rank {} aborted: {}", rank(), why));
 }
 
 // ---- the operations ----

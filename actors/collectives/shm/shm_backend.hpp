@@ -58,7 +58,7 @@ class ShmBackend final : public CollectiveBackend {
   Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
 
-  void abandon(std::string_view why) noexcept override;
+  void abort(std::string_view why) noexcept override;
 
  private:
   static constexpr std::size_t kGathers = 0;

@@ -99,7 +99,7 @@ void ShmBoard::compare_headers(const Channel& channel, std::size_t index) {
     }
     const ShmHeader& other = header_of(peer, index);
     if (!other.agrees_with(channel.header)) {
-      give_up(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer,
+      fail(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer,
                                 describe_fully(other), rank(), describe_fully(channel.header)));
       throw lost(channel);
     }
@@ -156,7 +156,7 @@ Task<> ShmBoard::all_reach(std::size_t channel_index, std::size_t counter, std::
 PeerLost ShmBoard::lost(const Channel& channel) const {
   return {fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
                       describe(channel.header), rank()),
-          broken_->culprit};
+          broken_->failed_rank};
 }
 
 bool ShmBoard::has_reached(Channel& channel) noexcept {
@@ -267,13 +267,13 @@ void ShmBoard::hear(std::uint32_t peer) noexcept {
 void ShmBoard::look_at_peers() noexcept {
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     const ShmControl& control = of(peer);
-    if (peer != rank() && control.state.load() == ShmState::kGaveUp) {
-      give_up(control.culprit, control.cause.data());
+    if (peer != rank() && control.state.load() == ShmState::kAborted) {
+      fail(control.failed_rank, control.cause.data());
     }
   }
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     if (peers_[peer].ended && of(peer).state.load() == ShmState::kRuns) {
-      give_up(peer, fmt::format("rank {} is gone: its process ended", peer));
+      fail(peer, fmt::format("rank {} is gone: its process ended", peer));
     }
   }
   look_for_leavers();
@@ -282,21 +282,21 @@ void ShmBoard::look_at_peers() noexcept {
 void ShmBoard::look_for_leavers() noexcept {
   for (Channel& channel : channels_) {
     if (channel.waiting && !broken_ && !has_reached(channel) && peers_[channel.next_peer].ended) {
-      give_up(channel.next_peer, fmt::format("rank {} has left", channel.next_peer));
+      fail(channel.next_peer, fmt::format("rank {} has left", channel.next_peer));
     }
   }
 }
 
-void ShmBoard::give_up(std::uint32_t culprit, const std::string& cause) noexcept {
+void ShmBoard::fail(std::uint32_t failed_rank, const std::string& cause) noexcept {
   if (broken_) {
     return;
   }
-  broken_ = Broken{culprit, cause};
-  control_.culprit = culprit;
+  broken_ = Broken{failed_rank, cause};
+  control_.failed_rank = failed_rank;
   const std::size_t length = std::min(cause.size(), control_.cause.size() - 1);
   std::copy_n(cause.begin(), length, control_.cause.begin());
   control_.cause[length] = 0;
-  control_.state.store(ShmState::kGaveUp);
+  control_.state.store(ShmState::kAborted);
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
     if (peer != rank()) {
       (void)send_byte(peers_[peer].socket->native_handle());
@@ -325,7 +325,7 @@ void ShmBoard::look_at_deadlines() {
       continue;
     }
     const double seconds = std::chrono::duration<double>(options_.timeout).count();
-    give_up(channel.next_peer,
+    fail(channel.next_peer,
             fmt::format("rank {} did not {} {} within {:.3g} s", channel.next_peer,
                         channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
                         describe(channel.header), seconds));

@@ -4,11 +4,11 @@
 // A wait looks at counters in shared memory while the loop is awake (it spins where that pays);
 // before the loop sleeps, the rank says so in shared memory, and whoever then makes progress sends
 // a byte through the socket between the two. Failure: a peer's socket at its end without a
-// good-bye, a peer that gave up, one that left while it is still needed, a wait over its deadline,
+// good-bye, a peer that aborted, one that left while it is still needed, a wait over its deadline,
 // ranks at different operations. The first of these breaks the board for good: every wait ends with
-// PeerLost, and the peers are told the culprit and the cause, so that they name it and not this
+// PeerLost, and the peers are told the failed_rank and the cause, so that they name it and not this
 // rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is through or the
-// board breaks (give_up()).
+// board breaks (fail()).
 #pragma once
 
 #include <array>
@@ -80,16 +80,16 @@ class ShmBoard final : private Poller {
   /// Waits until the counter of every peer has reached `value`. One wait per channel at a time.
   Task<> all_reach(std::size_t channel, std::size_t counter, std::uint64_t value);
 
-  /// Breaks the board because of `culprit`, here and at all peers; the first cause counts.
-  void give_up(std::uint32_t culprit, const std::string& cause) noexcept;
+  /// Breaks the board because of `failed_rank`, here and at all peers; the first cause counts.
+  void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
   struct Broken {
-    std::uint32_t culprit;
+    std::uint32_t failed_rank;
     std::string cause;
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
-  /// Hears from now on of peers that die or give up, also while nobody waits.
+  /// Hears from now on of peers that die or abort, also while nobody waits.
   void watch_sockets();
   /// The peer has left, or its process is gone.
   [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }

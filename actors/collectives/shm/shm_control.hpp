@@ -62,7 +62,7 @@ struct ShmChannel {
   std::array<std::array<std::byte, kExchangeBytes>, 2> words;
 };
 
-enum class ShmState : std::uint32_t { kRuns, kLeft, kGaveUp };
+enum class ShmState : std::uint32_t { kRuns, kLeft, kAborted };
 
 struct ShmControl {
   static constexpr std::size_t kCauseBytes = 1024;
@@ -73,7 +73,7 @@ struct ShmControl {
       // awaited, plus 1
       0};
   alignas(64) std::atomic<ShmState> state{ShmState::kRuns};
-  std::uint32_t culprit = 0;  // of kGaveUp, written before
+  std::uint32_t failed_rank = 0;  // of kAborted, written before
   std::array<char, kCauseBytes> cause{};
   std::array<ShmChannel, kChannels> channels;
 };

@@ -46,7 +46,7 @@ TEST(StagedBackend, ADeviceThatFailsEndsTheOperationAndThePeers) {
     });
     EXPECT_NE(errors[1].find("failed; it can do nothing any more"), std::string::npos) << errors[1];
     for (const std::uint32_t peer : {0U, 2U}) {
-      EXPECT_NE(errors[peer].find("rank 1 gave up"), std::string::npos) << errors[peer];
+      EXPECT_NE(errors[peer].find("rank 1 aborted"), std::string::npos) << errors[peer];
       EXPECT_NE(errors[peer].find("bytes failed"), std::string::npos) << errors[peer];
     }
   }

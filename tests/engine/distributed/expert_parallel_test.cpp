@@ -178,7 +178,7 @@ TEST(ExpertParallelGroup, ALostPeerEndsTheLanesWait) {
   const auto errors = on_ranks(2, [&](std::shared_ptr<Communicator> communicator) -> std::string {
     World here(*communicator, 2);
     if (communicator->rank() == 1) {
-      here.ranks->abandon("it had enough");
+      here.ranks->abort("it had enough");
       return "";
     }
     std::array<std::byte, 8> from{};

@@ -125,9 +125,9 @@ TEST(SimNet, ADeadRankIsNamedByItsPeers) {
   chatter.bury(1);
 }
 
-TEST(SimNet, AbandonNamesTheCulpritEverywhere) {
+TEST(SimNet, AbortNamesTheFailedRankEverywhere) {
   Chatter chatter(6, 4);
-  chatter.world.after(50us, 3, [&] { chatter.nets[3]->abandon(3); });
+  chatter.world.after(50us, 3, [&] { chatter.nets[3]->abort(3); });
   EXPECT_EQ(chatter.world.run([&] { return chatter.done(); }), SimWorld::End::kDone);
   for (const auto& scope : chatter.scopes) {
     ASSERT_FALSE(scope->failures().empty());

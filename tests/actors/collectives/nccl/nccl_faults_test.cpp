@@ -82,12 +82,12 @@ std::string third(std::size_t kind) { return fmt::format("{} 2", kKinds[kind]); 
 
 /// Ended by PeerLost within `limit` of virtual time, its communicators aborted.
 void expect_lost(const NcclWorld& w, std::uint32_t rank, TimePoint since, Duration limit,
-                 std::uint32_t culprit) {
+                 std::uint32_t failed_rank) {
   SCOPED_TRACE(rank);
   EXPECT_THAT(w.ranks[rank].error, StartsWith("[collectives] "));
   EXPECT_THAT(w.ranks[rank].error, HasSubstr(fmt::format("cannot end on rank {}", rank)));
   EXPECT_EQ(w.ranks[rank].code, static_cast<int>(ExitCode::kPeer));
-  EXPECT_EQ(w.ranks[rank].culprit, culprit);
+  EXPECT_EQ(w.ranks[rank].failed_rank, failed_rank);
   EXPECT_LE(w.ranks[rank].ended - since, limit + 20ms);
 }
 
@@ -155,16 +155,16 @@ TEST(NcclFaults, ARankThatRaisesIsBlamedByAll) {
         if (r != &world->ranks[1]) {
           co_return co_await operate_times(r, k, 1);
         }
-        r->backend->abandon("out of ideas");
+        r->backend->abort("out of ideas");
       }(&w, &rank, kind);
     });
     for (const std::uint32_t r : {0U, 2U}) {
       expect_lost(w, r, since, 0s, 1);
-      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 gave up: out of ideas; " + third(kind)));
+      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 aborted: out of ideas; " + third(kind)));
     }
     // Its own operations fail, too, each naming itself.
     w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 1); });
-    EXPECT_THAT(w.ranks[1].error, HasSubstr("rank 1 gave up: out of ideas"));
+    EXPECT_THAT(w.ranks[1].error, HasSubstr("rank 1 aborted: out of ideas"));
     EXPECT_EQ(w.nccl.aborted(), 6);
   });
 }
@@ -208,7 +208,7 @@ TEST(NcclFaults, ADeviceThatFailsIsItsRanksFault) {
     EXPECT_THAT(w.ranks[1].error, HasSubstr("[device] gpu 1: somebody's kernel failed"));
     for (const std::uint32_t r : {0U, 2U}) {
       expect_lost(w, r, since, 0s, 1);
-      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 gave up: its device failed"));
+      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 aborted: its device failed"));
     }
   });
 }
@@ -239,14 +239,14 @@ TEST(NcclFaults, SilentPeersEndByTheirOwnDeadlines) {
 TEST(NcclFaults, AfterwardsBothSequencesFailAtOnceWithTheFirstCause) {
   NcclWorld w(2);
   w.connect();
-  w.ranks[0].backend->abandon("first");
-  w.ranks[0].backend->abandon("second");
+  w.ranks[0].backend->abort("first");
+  w.ranks[0].backend->abort("second");
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
     const TimePoint since = w.clock.now();
     w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 1); });
     for (std::uint32_t r = 0; r < 2; ++r) {
       expect_lost(w, r, since, 0s, 0);
-      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 0 gave up: first"));
+      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 0 aborted: first"));
     }
   }
   EXPECT_EQ(w.nccl.aborted(), 4);

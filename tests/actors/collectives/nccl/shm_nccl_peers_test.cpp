@@ -105,12 +105,12 @@ TEST(ShmNcclPeers, EverybodyFollowsRank0) {
 TEST(ShmNcclPeers, WhoGivesUpIsHeardByAll) {
   const auto errors = on_threads(3, [](EventLoop& loop, const auto& peers, std::uint32_t rank) {
     if (rank == 1) {
-      peers->give_up(1, "rank 1 gave up: no more");
+      peers->announce_failure(1, "rank 1 aborted: no more");
     }
     NcclLoss loss;
     loop.run(&wait_for_loss, peers.get(), &loss);
-    EXPECT_EQ(loss.culprit, 1U);
-    EXPECT_EQ(loss.cause, "rank 1 gave up: no more");
+    EXPECT_EQ(loss.failed_rank, 1U);
+    EXPECT_EQ(loss.cause, "rank 1 aborted: no more");
   });
   EXPECT_EQ(errors, std::vector<std::string>(3));
 }
@@ -125,7 +125,7 @@ TEST(ShmNcclPeers, WhoLeavesIsMissedOnlyByThoseThatNeedIt) {
     peers->has_begun(8);
     NcclLoss loss;
     loop.run(&wait_for_loss, peers.get(), &loss);
-    EXPECT_EQ(loss.culprit, 1U);
+    EXPECT_EQ(loss.failed_rank, 1U);
     EXPECT_EQ(loss.cause, "rank 1 has left");
   });
   EXPECT_EQ(errors, std::vector<std::string>(2));
@@ -143,7 +143,7 @@ TEST(ShmNcclPeers, AProcessThatDiesIsHeardOf) {
   const auto peers = ShmNcclPeers::connect(loop, {.rank = 0, .world = 2, .job = job});
   NcclLoss loss;
   loop.run(&wait_for_loss, peers.get(), &loss);
-  EXPECT_EQ(loss.culprit, 1U);
+  EXPECT_EQ(loss.failed_rank, 1U);
   EXPECT_EQ(loss.cause, "rank 1 is gone: its process ended");
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -170,7 +170,7 @@ Task<> train(EventLoop* loop, NcclRank* rank, NcclBackend::Options options, Trai
          .shard_elements = kShard,
          .mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd});
     if (raises && round == 7 && options.rank == 1) {
-      rank->backend->abandon("no more");
+      rank->backend->abort("no more");
     }
     co_await rank->backend->all_gather({sum.data(), all.data(), kShard * 4});
   }
@@ -225,7 +225,7 @@ TEST(ShmNcclPeers, TellTheBackEndsWhoGaveUp) {
   const FakeCuda cuda(Clock::real());
   FakeNccl nccl;
   for (const Trained& rank : train_on_threads(3, true)) {
-    EXPECT_THAT(rank.error, HasSubstr("rank 1 gave up: no more; "));
+    EXPECT_THAT(rank.error, HasSubstr("rank 1 aborted: no more; "));
   }
   EXPECT_EQ(nccl.aborted(), 6);
 }

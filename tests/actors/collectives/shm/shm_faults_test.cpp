@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, ShmFaults,
     ::testing::Values(FaultCase{Fault::kKilled, "killed", "rank 1 is gone: its process ended"},
                       FaultCase{Fault::kStopped, "stopped", "rank 1 did not arrive at"},
-                      FaultCase{Fault::kRaises, "raises", "rank 1 gave up: no more data"},
+                      FaultCase{Fault::kRaises, "raises", "rank 1 aborted: no more data"},
                       FaultCase{Fault::kLeaves, "leaves", "rank 1 has left"}),
     [](const ::testing::TestParamInfo<FaultCase>& info) { return info.param.name; });
 
@@ -152,7 +152,7 @@ void strike(Fault fault, ShmRank& rank) {
       ::raise(SIGSTOP);
       break;
     case Fault::kRaises:
-      rank.backend->abandon("no more data");
+      rank.backend->abort("no more data");
       break;
     case Fault::kLeaves:
       break;
@@ -191,7 +191,7 @@ void run_fault(const FaultCase& c, std::size_t kind) {
   (void)ranks[1]->wait();
 }
 
-TEST_P(ShmFaults, SurvivorsNameTheCulpritAndTheirOperation) {
+TEST_P(ShmFaults, SurvivorsNameTheFailedRankAndTheirOperation) {
   for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
     run_fault(GetParam(), kind);
   }
