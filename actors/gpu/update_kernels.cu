@@ -20,10 +20,10 @@ __device__ std::size_t all_threads() { return static_cast<std::size_t>(gridDim.x
 
 template <class Rule, class Moment, bool kSplit>
 __global__ void __launch_bounds__(kThreads)
-    update_elements(Rule rule, PassBuffers pass, Noise noise, std::size_t first,
+    update_elements(Rule rule, PassBuffers pass, RoundingBits rounding_bits, std::size_t first,
                     std::size_t count) {
   for (std::size_t i = thread_number(); i < count; i += all_threads()) {
-    update_element<Rule, Moment, kSplit>(rule, pass, noise, first, first + i);
+    update_element<Rule, Moment, kSplit>(rule, pass, rounding_bits, first, first + i);
   }
 }
 
@@ -43,11 +43,11 @@ struct Warp {
 
 template <class Rule, bool kSplit>
 __global__ void __launch_bounds__(kThreads)
-    update_blocks(Rule rule, PassBuffers pass, Noise noise, std::size_t first, std::size_t count) {
+    update_blocks(Rule rule, PassBuffers pass, RoundingBits rounding_bits, std::size_t first, std::size_t count) {
   const std::size_t warps = all_threads() / Warp::kMembers;
   for (std::size_t at = thread_number() / Warp::kMembers * kStateBlock; at < count;
        at += warps * kStateBlock) {
-    update_block<Rule, kSplit>(rule, pass, noise.from(at), first + at, count - at, Warp());
+    update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at, count - at, Warp());
   }
 }
 
@@ -67,17 +67,17 @@ struct Launch {
     return wanted < kMostBlocks ? static_cast<unsigned>(wanted) : kMostBlocks;
   }
   template <class Rule, class Moment, bool kSplit>
-  void elements(const Rule& rule, const PassBuffers& pass, Noise noise, std::size_t first,
+  void elements(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits, std::size_t first,
                 std::size_t count) {
     update_elements<Rule, Moment, kSplit>
-        <<<blocks_for(count), kThreads, 0, stream>>>(rule, pass, noise, first, count);
+        <<<blocks_for(count), kThreads, 0, stream>>>(rule, pass, rounding_bits, first, count);
   }
   template <class Rule, bool kSplit>
-  void blocks(const Rule& rule, const PassBuffers& pass, Noise noise, std::size_t first,
+  void blocks(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits, std::size_t first,
               std::size_t count) {
     const std::size_t warps = (count + kStateBlock - 1) / kStateBlock;
     update_blocks<Rule, kSplit><<<blocks_for(warps * Warp::kMembers), kThreads, 0, stream>>>(
-        rule, pass, noise, first, count);
+        rule, pass, rounding_bits, first, count);
   }
   void restore(const Restored& restored, std::size_t first, std::size_t count) {
     restore_elements<<<blocks_for(count), kThreads, 0, stream>>>(restored, first, count);

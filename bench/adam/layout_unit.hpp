@@ -13,7 +13,7 @@
 
 namespace tandem::bench {
 
-/// What an update reads and writes. kFp32: fp32 gradient, no cast-out. The others: bf16 gradient
+/// What an update reads and writes. kFp32: fp32 gradient, no model weight. The others: bf16 gradient
 /// in, bf16 weight out.
 enum class Mix { kFp32, kBf16, kSplit, kBf16Moments, kInt8Moments };
 

@@ -29,12 +29,12 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   // The next master, or the one before where it is the weight; of a split one also the weight's
   // half.
   const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
-  const std::size_t kept = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
-  sizes.shadow = sizes.moments() + sizes.state.master + kept;
+  const std::size_t backup = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
+  sizes.shadow = sizes.moments() + sizes.state.master + backup;
   sizes.placement = placement;
   sizes.gradient_on_device = placement != StatePlacement::kHost && alone;
   sizes.shadow_on_device = placement == StatePlacement::kDevice     ? sizes.shadow
-                         : placement == StatePlacement::kStreamed ? kept
+                         : placement == StatePlacement::kStreamed ? backup
                                                           : 0;
   return sizes;
 }

@@ -84,7 +84,7 @@ class MeasuredUnit {
       unit_.shadow.state[array] = other.state[array];
       unit_.shadow.scale[array] = other.scale[array];
     }
-    unit_.shadow.weight = unit_.keeps_weight() && !is_master ? other_weight_.data() : nullptr;
+    unit_.shadow.weight = unit_.backs_up_weight() && !is_master ? other_weight_.data() : nullptr;
   }
 
   [[nodiscard]] const UpdatedUnit& updated() const noexcept { return unit_; }

@@ -9,7 +9,7 @@
 namespace tandem {
 
 /// Where this rank's slice of a unit begins when the units are laid end to end, each from a state
-/// block's boundary on: random rounding counts from there, whatever the number of ranks.
+/// block's boundary on: stochastic rounding counts from there, whatever the number of ranks.
 std::uint64_t Rank::first_element(std::size_t unit) const {
   const ParameterLayout& own = layouts_[unit];
   auto begin = static_cast<std::uint64_t>(own.position_of(

@@ -21,17 +21,17 @@ struct HostLaunch {
     static std::uint32_t greatest(std::uint32_t own) { return own; }
   };
   template <class Rule, class Moment, bool kSplit>
-  void elements(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::Noise noise,
+  void elements(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits,
                 std::size_t first, std::size_t count) {
     for (std::size_t i = first; i < first + count; ++i) {
-      N_ONE_LANE::update_element<Rule, Moment, kSplit>(rule, pass, noise, first, i);
+      N_ONE_LANE::update_element<Rule, Moment, kSplit>(rule, pass, rounding_bits, first, i);
     }
   }
   template <class Rule, bool kSplit>
-  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::Noise noise, std::size_t first,
+  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits, std::size_t first,
               std::size_t count) {
     for (std::size_t at = 0; at < count; at += kStateBlock) {
-      N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, noise.from(at), first + at, count - at,
+      N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at, count - at,
                                              Alone());
     }
   }

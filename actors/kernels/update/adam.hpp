@@ -1,6 +1,6 @@
 // actors/kernels/update/adam.hpp — one fused pass of Adam / AdamW over a range of elements.
 //
-// gradient -> times gradient_scale -> moments and fp32 master in place -> cast-out weight; gradient
+// gradient -> times gradient_scale -> moments and fp32 master in place -> model weight; gradient
 // and weight are fp32, bf16 or fp16. One pass, because the update is bound by memory: separate
 // unscale, clip and cast passes cost half as much again.
 //
@@ -69,7 +69,7 @@ struct AdamBuffers {
   float* exp_avg_sq = nullptr;
   const void* gradient = nullptr;
   DType gradient_type = DType::kF32;
-  void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
+  void* weight = nullptr;  // the model weight: the new master, rounded to nearest even; null: none
   DType weight_type = DType::kF32;
 };
 

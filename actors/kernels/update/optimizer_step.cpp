@@ -1,6 +1,6 @@
 #include "actors/kernels/update/optimizer_step.hpp"
 
-#include "actors/kernels/update/noise_key.hpp"
+#include "actors/kernels/update/rounding_key.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 #include "actors/kernels/update/update_rules.hpp"
 #include "runtime/util/check.hpp"
@@ -65,7 +65,7 @@ struct UpdateFp32 {
 
 struct UpdatePacked {
   const UpdateBuffers& buffers;
-  std::uint32_t noise;
+  std::uint32_t rounding_bits;
   std::size_t begin;
   std::size_t count;
 
@@ -74,16 +74,16 @@ struct UpdatePacked {
       case StateLayout::kSplit:
         return detail::update_adam_split(s, buffers, begin, count);
       case StateLayout::kBf16:
-        return detail::update_adam_bf16(s, noise, buffers, begin, count);
+        return detail::update_adam_bf16(s, rounding_bits, buffers, begin, count);
       default:
-        return detail::update_adam_int8(s, noise, buffers, begin, count);
+        return detail::update_adam_int8(s, rounding_bits, buffers, begin, count);
     }
   }
   void operator()(const LionStep& s) const {
     if (buffers.layout == StateLayout::kBf16) {
-      detail::update_lion_bf16(s, noise, buffers, begin, count);
+      detail::update_lion_bf16(s, rounding_bits, buffers, begin, count);
     } else {
-      detail::update_lion_int8(s, noise, buffers, begin, count);
+      detail::update_lion_int8(s, rounding_bits, buffers, begin, count);
     }
   }
   void operator()(const AdagradStep& s) const {
@@ -98,7 +98,7 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
   TANDEM_CHECK(supports(step.kind(), b.layout, weight), "the layout fits optimizer and weights");
   TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kStateBlock == 0,
                "8-bit state is updated in whole blocks");
-  for_noise_keys(step.noise, b.position, begin, end,
+  for_rounding_keys(step.rounding_bits, b.position, begin, end,
                  [&](std::uint32_t key, std::size_t first, std::size_t count) {
                    std::visit(UpdatePacked{b, key, first, count}, step.rule);
                  });
@@ -113,16 +113,16 @@ std::size_t state_arrays(const UpdateConfig& config) noexcept {
 
 UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, double gradient_scale) {
   TANDEM_CHECK(step >= 1, "an optimizer's steps count from 1");
-  const std::uint64_t noise = mixed(mixed(config.seed) + static_cast<std::uint64_t>(step));
+  const std::uint64_t rounding_bits = mixed(mixed(config.seed) + static_cast<std::uint64_t>(step));
   switch (config.kind) {
     case OptimizerKind::kAdam:
-      return {adam_step(config, step, gradient_scale), noise};
+      return {adam_step(config, step, gradient_scale), rounding_bits};
     case OptimizerKind::kSgd:
-      return {sgd_step(config, step, gradient_scale), noise};
+      return {sgd_step(config, step, gradient_scale), rounding_bits};
     case OptimizerKind::kLion:
-      return {lion_step(config, gradient_scale), noise};
+      return {lion_step(config, gradient_scale), rounding_bits};
     case OptimizerKind::kAdagrad:
-      return {adagrad_step(config, gradient_scale), noise};
+      return {adagrad_step(config, gradient_scale), rounding_bits};
   }
   return {};
 }

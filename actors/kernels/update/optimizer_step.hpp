@@ -2,7 +2,7 @@
 // elements: Adam, AdamW, SGD, Lion, Adagrad.
 //
 // gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from
-// one buffer to another -> cast-out weight (fp32 | bf16 | fp16). The pass is the same for all
+// one buffer to another -> model weight (fp32 | bf16 | fp16). The pass is the same for all
 // (update-inl.hpp); they differ in one rule per element:
 //   g = gradient * gradient_scale
 //   Adam, AdamW   see adam.hpp
@@ -47,7 +47,7 @@ struct UpdateConfig {
   double momentum = 0.0;        // SGD, as the next two
   double dampening = 0.0;
   bool nesterov = false;
-  std::uint64_t seed = 0;  // of random rounding, in layouts that have it
+  std::uint64_t seed = 0;  // of stochastic rounding, in layouts that have it
 };
 
 /// Arrays of state beside the master: Adam 2, Lion and Adagrad 1, SGD 1 (0 without momentum).
@@ -101,7 +101,7 @@ struct AdagradStep {
 
 struct UpdateStep {
   std::variant<AdamStep, SgdStep, LionStep, AdagradStep> rule;  // in the order of OptimizerKind
-  std::uint64_t noise = 0;                                      // of seed and step
+  std::uint64_t rounding_bits = 0;                                      // of seed and step
 
   /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip.
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
@@ -110,7 +110,7 @@ struct UpdateStep {
     return static_cast<OptimizerKind>(rule.index());
   }
 
-  bool operator==(const UpdateStep& o) const { return rule == o.rule && noise == o.noise; }
+  bool operator==(const UpdateStep& o) const { return rule == o.rule && rounding_bits == o.rounding_bits; }
 };
 
 /// Where an update reads when that is not where it writes; a null array is updated in place. None
@@ -135,10 +135,10 @@ struct UpdateBuffers {
   std::uint8_t* scale[2] = {nullptr, nullptr};
   const void* gradient = nullptr;
   DType gradient_type = DType::kF32;
-  void* weight = nullptr;  // cast-out of the new master, rounded to nearest even; null: none
+  void* weight = nullptr;  // the model weight: the new master, rounded to nearest even; null: none
   DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
-  // Of the first element in the model: where random rounding counts from.
+  // Of the first element in the model: where stochastic rounding counts from.
   std::uint64_t position = 0;
   UpdateSource from;  // never written: an update out of place can be dropped, or done again
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "actors/kernels/state_layout.hpp"
-#include "actors/kernels/update/noise-inl.hpp"
+#include "actors/kernels/update/stochastic_rounding-inl.hpp"
 #include "actors/kernels/vector-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -85,16 +85,16 @@ HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
 // --- random bits
 
 /// 32 random bits per element: a Weyl sequence over positions, then a bijective mixer.
-struct Noise {
-  static constexpr std::uint32_t kStep = kNoiseStep;
+struct RoundingBits {
+  static constexpr std::uint32_t kStep = kRoundingStep;
   std::uint32_t first;
 
-  HWY_INLINE Noise(std::uint32_t key, std::uint64_t position)
+  HWY_INLINE RoundingBits(std::uint32_t key, std::uint64_t position)
       : first(key + static_cast<std::uint32_t>(position) * kStep) {}
 
   /// As if the position were `elements` further on.
-  [[nodiscard]] HWY_INLINE Noise from(std::size_t elements) const {
-    Noise moved = *this;
+  [[nodiscard]] HWY_INLINE RoundingBits from(std::size_t elements) const {
+    RoundingBits moved = *this;
     moved.first += static_cast<std::uint32_t>(elements) * kStep;
     return moved;
   }
@@ -108,11 +108,11 @@ struct Noise {
 
 /// The 16 of them that belong to a state array.
 template <std::size_t kArray>
-HWY_INLINE VU32 bits_of_array(VU32 noise) {
+HWY_INLINE VU32 bits_of_array(VU32 rounding_bits) {
   if constexpr (kArray == 0) {
-    return hn::And(noise, hn::Set(U32(), 0xffff));
+    return hn::And(rounding_bits, hn::Set(U32(), 0xffff));
   } else {
-    return hn::ShiftRight<16>(noise);
+    return hn::ShiftRight<16>(rounding_bits);
   }
 }
 

@@ -1,5 +1,5 @@
 // actors/kernels/update/update-inl.hpp — the frame that all optimizers share: load, unscale and
-// clip, the optimizer's rule, store, cast out; compiled once per SIMD target.
+// clip, the optimizer's rule, store, cast to the model weight; compiled once per SIMD target.
 //
 // Included by the rules' sources after hwy/highway.h and hwy/cache_control.h, inside their
 // foreach_target passes (hence no #pragma once). A rule is a struct of constants with
@@ -57,7 +57,7 @@ HWY_INLINE void put(F32 d, VF32 value, float* to) {
   }
 }
 
-/// One vector of elements; returns the new master, which the caller casts out.
+/// One vector of elements; returns the new master, which the caller casts to the model weight.
 template <Stream kStream, class Rule, class Gradient, class Weight>
 HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Weight>& a,
                               std::size_t i) {

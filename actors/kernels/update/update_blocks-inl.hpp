@@ -89,9 +89,9 @@ HWY_INLINE VU32 greater_magnitude(VU32 greatest, VF32 value) {
   return hn::Max(greatest, hn::And(hn::BitCast(d, value), hn::Set(d, kMagnitude)));
 }
 
-/// A whole block, whose elements the noise counts from 0.
+/// A whole block, whose elements the rounding key counts from 0.
 template <class Rule, class P>
-void update_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise) {
+void update_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits rounding_bits) {
   const F32 df;
   const U32 d;
   const std::size_t lanes = hn::Lanes(df);
@@ -125,7 +125,7 @@ void update_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise) 
     *a.scale[1] = new1;
   }
   for (std::size_t i = 0; i < kStateBlock; i += lanes) {
-    const auto random = noise.at(i);
+    const auto random = rounding_bits.at(i);
     Code<true>::store(hn::Load(df, moments[0] + i), bits_of_array<0>(random), new0, a.state[0] + i);
     if constexpr (Rule::kStates > 1) {
       Code<false>::store(hn::Load(df, moments[1] + i), bits_of_array<1>(random), new1,
@@ -137,7 +137,7 @@ void update_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise) 
 /// The shard's last elements, fewer than a block, through copies on the stack. What is missing
 /// counts as 0.
 template <class Rule, class P>
-void update_last_block(const Rule& rule, const BlockArrays<P>& a, const Noise noise,
+void update_last_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits rounding_bits,
                        std::size_t count) {
   typename P::Gradient gradient[kStateBlock] = {};
   Bf16Bits weight[kStateBlock] = {};
@@ -160,7 +160,7 @@ void update_last_block(const Rule& rule, const BlockArrays<P>& a, const Noise no
   for (std::size_t k = 0; k < Rule::kStates; ++k) {
     std::copy_n(a.state_from[k], count, state[k]);
   }
-  update_block(rule, local, noise);
+  update_block(rule, local, rounding_bits);
   std::copy_n(master, count, a.master);
   if constexpr (P::kSplit) {
     std::copy_n(weight, count, a.weight);
@@ -190,11 +190,11 @@ void update_blocks_as(const Rule& shared, std::uint32_t key, const UpdateBuffers
     place(b.scale[k], b.from.scale[k], begin / kStateBlock, a.scale[k], a.scale_from[k]);
   }
   for (std::size_t i = 0; i < count; i += kStateBlock) {
-    const Noise noise(key, b.position + begin + i);
+    const RoundingBits rounding_bits(key, b.position + begin + i);
     if (count - i >= kStateBlock) {
-      update_block(rule, a, noise);
+      update_block(rule, a, rounding_bits);
     } else {
-      update_last_block(rule, a, noise, count - i);
+      update_last_block(rule, a, rounding_bits, count - i);
     }
     a.advance(kStateBlock);
     for (std::size_t k = 0; k < Rule::kStates; ++k) {

@@ -18,7 +18,7 @@
 #include "actors/kernels/update/adagrad_rule-inl.hpp"
 #include "actors/kernels/update/adam_rule-inl.hpp"
 #include "actors/kernels/update/lion_rule-inl.hpp"
-#include "actors/kernels/update/noise_key.hpp"
+#include "actors/kernels/update/rounding_key.hpp"
 #include "actors/kernels/update/packed-inl.hpp"
 #include "actors/kernels/update/sgd_rule-inl.hpp"
 #include "actors/kernels/update/update_pass.hpp"
@@ -55,32 +55,32 @@ HWY_INLINE VF32 load_moment(const void* array, std::size_t i) {
 }
 
 template <std::size_t kArray>
-HWY_INLINE void store_moment(VF32 value, VU32 /*noise*/, float* to) {
+HWY_INLINE void store_moment(VF32 value, VU32 /*rounding_bits*/, float* to) {
   store_f32(F32(), value, to);
 }
 template <std::size_t kArray>
-HWY_INLINE void store_moment(VF32 value, VU32 noise, Bf16Bits* to) {
-  const auto random = bits_of_array<kArray>(noise);
+HWY_INLINE void store_moment(VF32 value, VU32 rounding_bits, Bf16Bits* to) {
+  const auto random = bits_of_array<kArray>(rounding_bits);
   const VU32 rounded =  // of two moments the second is a mean of squares
       kArray == 1 ? round_to_bf16_above_zero(value, random) : round_to_bf16(value, random);
   to->bits = static_cast<std::uint16_t>(rounded.value >> 16);
 }
 
-/// The master of an element, and what is sent out kept before it is overwritten.
+/// The master of an element, and the model weight kept before it is overwritten.
 template <bool kSplit>
 HWY_INLINE VF32 take_master(const PassBuffers& pass, std::size_t i, VU32 ties) {
   const UpdateBuffers& b = pass.buffers;
   if constexpr (kSplit) {
     const std::uint32_t high = static_cast<const std::uint16_t*>(b.from.weight)[i];
     const std::uint32_t low = static_cast<const std::uint16_t*>(b.from.master)[i];
-    if (pass.kept != nullptr) {
-      static_cast<std::uint16_t*>(pass.kept)[i] = static_cast<std::uint16_t>(high);
+    if (pass.backup != nullptr) {
+      static_cast<std::uint16_t*>(pass.backup)[i] = static_cast<std::uint16_t>(high);
     }
     return join_master(VU32{high << 16 | low}, ties);
   } else {
     const float master = static_cast<const float*>(b.from.master)[i];
-    if (pass.kept != nullptr) {
-      static_cast<float*>(pass.kept)[i] = master;
+    if (pass.backup != nullptr) {
+      static_cast<float*>(pass.backup)[i] = master;
     }
     return VF32{master};
   }
@@ -112,10 +112,10 @@ HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32
   return tie;
 }
 
-/// An element in the layouts fp32, split and bf16. `noise` counts from the range's first element,
+/// An element in the layouts fp32, split and bf16. `rounding_bits` counts from the range's first element,
 /// number `first`.
 template <class Rule, class Moment, bool kSplit>
-HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, Noise noise,
+HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
                                std::size_t first, std::size_t i) {
   const F32 d;
   const UpdateBuffers& b = pass.buffers;
@@ -140,7 +140,7 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, Noise 
   if constexpr (kTies) {
     tied = put_tie(tie, tied);
   }
-  const auto random = noise.at(i - first);
+  const auto random = rounding_bits.at(i - first);
   if constexpr (Rule::kStates > 0) {
     store_moment<0>(s0, random, static_cast<Moment*>(b.state[0]) + i);
   }
@@ -149,12 +149,12 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, Noise 
   }
 }
 
-/// The block of 8-bit state that begins at element `begin`, whose elements the noise counts from 0;
+/// The block of 8-bit state that begins at element `begin`, whose elements the rounding key counts from 0;
 /// `count` of them are there, and what is missing counts as 0. A Team has kStateBlock elements:
 /// each of its members the kElements ones first() + k * kMembers; greatest() is the greatest of all
 /// members' numbers, and waits for them.
 template <class Rule, bool kSplit, class Team>
-HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise noise,
+HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
                              std::size_t begin, std::size_t count, Team team) {
   const F32 d;
   const UpdateBuffers& b = pass.buffers;
@@ -207,7 +207,7 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise no
     if (at >= count) {
       break;
     }
-    const auto random = noise.at(at);
+    const auto random = rounding_bits.at(at);
     Code<true>::store(moments[0][k], bits_of_array<0>(random), new0,
                       static_cast<std::uint8_t*>(b.state[0]) + begin + at);
     if constexpr (kTwo) {
@@ -217,19 +217,19 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Noise no
   }
 }
 
-/// What is sent out, as it was before a speculative pass (UpdatePass::kRollback): the one that was kept, bit
+/// The model weight, as it was before a speculative pass (UpdatePass::kRollback): the one that was kept, bit
 /// for bit, or one cast from the master.
 struct Restored {
   void* to = nullptr;
   const void* from = nullptr;
-  DType type = DType::kF32;  // of what is sent out
+  DType type = DType::kF32;  // of the model weight
   bool is_cast = false;
 
   explicit Restored(const UpdatedUnit& unit)
-      : to(unit.sent_out()),
-        from(unit.keeps_weight() ? unit.kept() : unit.buffers.master),
+      : to(unit.model_weight()),
+        from(unit.backs_up_weight() ? unit.backup() : unit.buffers.master),
         type(unit.weight_is_master() ? DType::kF32 : unit.buffers.weight_type),
-        is_cast(!unit.keeps_weight()) {}
+        is_cast(!unit.backs_up_weight()) {}
 };
 
 HWY_INLINE void restore_element(const Restored& restored, std::size_t i) {
@@ -246,8 +246,8 @@ HWY_INLINE void restore_element(const Restored& restored, std::size_t i) {
 
 // --- what is compiled for which optimizer and layout. A Launch takes the elements [first, first +
 // count):
-//   elements<Rule, Moment, kSplit>(rule, pass, noise, first, count)
-//   blocks<Rule, kSplit>(rule, pass, noise, first, count)         whole blocks, but for the shard's
+//   elements<Rule, Moment, kSplit>(rule, pass, rounding_bits, first, count)
+//   blocks<Rule, kSplit>(rule, pass, rounding_bits, first, count)         whole blocks, but for the shard's
 //   last one restore(restored, first, count)
 
 /// In place, an array and its source are the same.
@@ -267,7 +267,7 @@ inline void fill_sources(UpdateBuffers& b) {
 template <class Launch>
 struct RangeOfPass {
   const PassBuffers& pass;
-  std::uint64_t noise;
+  std::uint64_t rounding_bits;
   std::size_t begin;
   std::size_t end;
   Launch& launch;
@@ -291,9 +291,9 @@ struct RangeOfPass {
   void choose(const Rule& rule) const {
     const UpdateBuffers& b = pass.buffers;
     const bool half = b.weight_is_half();
-    for_noise_keys(noise, b.position, begin, end,
+    for_rounding_keys(rounding_bits, b.position, begin, end,
                    [&](std::uint32_t key, std::size_t first, std::size_t count) {
-                     const Noise random(key, b.position + first);
+                     const RoundingBits random(key, b.position + first);
                      if (b.layout == StateLayout::kFp32) {
                        elements<float, false>(rule, random, first, count);
                      }
@@ -316,7 +316,7 @@ struct RangeOfPass {
   }
 
   template <class Moment, bool kSplit, class Rule>
-  void elements(const Rule& rule, Noise random, std::size_t first, std::size_t count) const {
+  void elements(const Rule& rule, RoundingBits random, std::size_t first, std::size_t count) const {
     launch.template elements<Rule, Moment, kSplit>(rule, pass, random, first, count);
   }
 };
@@ -333,7 +333,7 @@ void carry_out_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* 
           launch.restore(Restored(unit), first, last - first);
         } else {
           const UpdateStep& step = steps[range.group];
-          std::visit(RangeOfPass<Launch>{work, step.noise, first, last, launch}, step.rule);
+          std::visit(RangeOfPass<Launch>{work, step.rounding_bits, first, last, launch}, step.rule);
         }
       });
 }

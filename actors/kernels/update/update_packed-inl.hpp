@@ -56,9 +56,9 @@ HWY_INLINE void store_moments(VF32 a, VF32 b, VU32, VU32, float* to) {
 }
 
 template <std::size_t kArray, bool kStream>
-HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 noise_a, VU32 noise_b, Bf16Bits* to) {
-  const auto first = bits_of_array<kArray>(noise_a);
-  const auto second = bits_of_array<kArray>(noise_b);
+HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 rounding_a, VU32 rounding_b, Bf16Bits* to) {
+  const auto first = bits_of_array<kArray>(rounding_a);
+  const auto second = bits_of_array<kArray>(rounding_b);
   if constexpr (kArray == 1) {  // of two moments the second is a mean of squares
     store_upper<kStream>(round_to_bf16_above_zero(a, first), round_to_bf16_above_zero(b, second),
                          &to->bits);
@@ -69,8 +69,8 @@ HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 noise_a, VU32 noise_b, Bf16Bi
 
 /// Two vectors of elements.
 template <bool kStream, class Rule, class P>
-HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::size_t i, VU32 noise_a,
-                            VU32 noise_b) {
+HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::size_t i, VU32 rounding_a,
+                            VU32 rounding_b) {
   const F32 df;
   const U32 d;
   constexpr bool kTies = P::kSplit && P::kExact;
@@ -111,11 +111,11 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
     store_upper<false>(sum_a, sum_b, &a.weight[i].bits);  // in place, or one that is being restored
     store_lower<kStream>(low_a, low_b, a.master + i);
   } else {
-    store_moments<0, kStream>(pa, pb, noise_a, noise_b, a.master + i);  // fp32: as it is
+    store_moments<0, kStream>(pa, pb, rounding_a, rounding_b, a.master + i);  // fp32: as it is
   }
-  store_moments<0, kStream>(s0a, s0b, noise_a, noise_b, a.state[0] + i);
+  store_moments<0, kStream>(s0a, s0b, rounding_a, rounding_b, a.state[0] + i);
   if constexpr (Rule::kStates > 1) {
-    store_moments<1, kStream>(s1a, s1b, noise_a, noise_b, a.state[1] + i);
+    store_moments<1, kStream>(s1a, s1b, rounding_a, rounding_b, a.state[1] + i);
   }
 }
 
@@ -123,7 +123,7 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
 /// is read or written.
 template <class Rule, class P>
 void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, std::size_t count,
-                 VU32 noise_a, VU32 noise_b) {
+                 VU32 rounding_a, VU32 rounding_b) {
   constexpr std::size_t kLanes = 2 * hn::MaxLanes(F32());
   typename P::Gradient gradient[kLanes] = {};
   Bf16Bits weight[kLanes] = {};
@@ -144,7 +144,7 @@ void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, 
   }
   const PackedArrays<P> local = {
       gradient, weight, master, {state[0], state[1]}, weight, master, {state[0], state[1]}};
-  packed_pair<false>(rule, local, 0, noise_a, noise_b);
+  packed_pair<false>(rule, local, 0, rounding_a, rounding_b);
   copy(a.master + begin, master);
   if constexpr (P::kSplit) {
     copy(a.weight + begin, weight);
@@ -155,13 +155,13 @@ void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, 
 }
 
 template <bool kStream, class Rule, class P>
-void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays, const Noise noise,
+void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays, const RoundingBits rounding_bits,
                   std::size_t count) {
   const Rule rule = shared;  // copies nothing can alias: their values stay in registers
   const PackedArrays<P> a = shared_arrays;
   const std::size_t lanes = hn::Lanes(F32());
-  const auto random = [noise](std::size_t i)
-                          HWY_ATTR { return P::kExact ? hn::Zero(U32()) : noise.at(i); };
+  const auto random = [rounding_bits](std::size_t i)
+                          HWY_ATTR { return P::kExact ? hn::Zero(U32()) : rounding_bits.at(i); };
   std::size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
     packed_pair<kStream>(rule, a, i, random(i), random(i + lanes));
@@ -204,11 +204,11 @@ void update_packed_as(const Rule& rule, std::uint32_t key, const UpdateBuffers& 
   for (std::size_t k = 0; k < Rule::kStates; ++k) {
     place(b.state[k], b.from.state[k], a.state[k], a.state_from[k]);
   }
-  const Noise noise(key, b.position + begin);
+  const RoundingBits rounding_bits(key, b.position + begin);
   if (streams<Rule>(a)) {
-    packed_range<true>(rule, a, noise, count);
+    packed_range<true>(rule, a, rounding_bits, count);
   } else {
-    packed_range<false>(rule, a, noise, count);
+    packed_range<false>(rule, a, rounding_bits, count);
   }
 }
 

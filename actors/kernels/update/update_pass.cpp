@@ -11,15 +11,15 @@ namespace tandem {
 
 namespace {
 
-constexpr std::size_t kKeptBlock = 4096;
+constexpr std::size_t kBackupBlock = 4096;
 
-/// Copies elements [begin, end) of what is sent out and is part of the master. What is kept is
+/// Copies elements [begin, end) of the model weight and is part of the master. The backup is
 /// seldom looked at again.
-void copy_kept(const UpdatedUnit& unit, bool to_shadow, std::size_t begin, std::size_t end) {
+void copy_backup(const UpdatedUnit& unit, bool to_shadow, std::size_t begin, std::size_t end) {
   const std::size_t size =
       unit.weight_is_master() ? sizeof(float) : bytes_of(unit.buffers.weight_type);
-  auto* home = static_cast<std::byte*>(unit.sent_out()) + begin * size;
-  auto* shadow = static_cast<std::byte*>(unit.kept()) + begin * size;
+  auto* home = static_cast<std::byte*>(unit.model_weight()) + begin * size;
+  auto* shadow = static_cast<std::byte*>(unit.backup()) + begin * size;
   const std::size_t bytes = (end - begin) * size;
   if (to_shadow) {
     copy_past_caches(shadow, home, bytes);
@@ -31,23 +31,23 @@ void copy_kept(const UpdatedUnit& unit, bool to_shadow, std::size_t begin, std::
 void update_speculatively(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
                   std::size_t end) {
   const PassBuffers pass(UpdatePass::kSpeculative, unit);
-  if (!unit.keeps_weight()) {
+  if (!unit.backs_up_weight()) {
     apply_update(step, pass.buffers, begin, end);
     return;
   }
-  // Block by block, so that what is kept comes from memory once and the update finds it in the
+  // Block by block, so that the backup comes from memory once and the update finds it in the
   // cache.
-  for (std::size_t first = begin; first < end; first += kKeptBlock) {
-    const std::size_t last = std::min(first + kKeptBlock, end);
-    copy_kept(unit, true, first, last);
+  for (std::size_t first = begin; first < end; first += kBackupBlock) {
+    const std::size_t last = std::min(first + kBackupBlock, end);
+    copy_backup(unit, true, first, last);
     apply_update(step, pass.buffers, first, last);
   }
 }
 
 void go_back(const UpdatedUnit& unit, std::size_t begin, std::size_t end) {
   const UpdateBuffers& home = unit.buffers;
-  if (unit.keeps_weight()) {
-    copy_kept(unit, false, begin, end);
+  if (unit.backs_up_weight()) {
+    copy_backup(unit, false, begin, end);
   } else {
     cast(home.master, DType::kF32, home.weight, home.weight_type, begin, end);
   }

@@ -3,13 +3,13 @@
 //
 // An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
 // what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
-// size, and a commit swaps the two. What is sent out, the weight, has one place and is written
-// there; where it is the master (fp32) or half of it (split masters), the old one is kept in the
+// size, and a commit swaps the two. The model weight has one place and is written
+// there; where it is the master (fp32) or half of it (split masters), the old one is backed up in the
 // shadow first. So no pass copies state that it does not read anyway, and nothing is ever computed
 // backwards:
 //   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or followed by
 //   redo          the same update with other constants, from the old state, in place, or by
-//   rollback      the old weight, bit for bit: the kept one, or cast from the master, which never changed
+//   rollback      the old weight, bit for bit: the backup, or cast from the master, which never changed
 // Invariant: each pass writes the elements of its range alone, and gives the bits of an update in
 // place. C++17, for nvcc as well.
 #pragma once
@@ -46,17 +46,17 @@ struct UpdatedUnit {
   std::vector<UpdateRange> ranges;  // ascending; what lies in none is never written
 
   [[nodiscard]] bool has_shadow() const noexcept { return shadow.master != nullptr; }
-  /// fp32: what is sent out is the master itself.
+  /// fp32: the model weight is the master itself.
   [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
-  /// What is sent out is part of the state, so the old one is kept.
-  [[nodiscard]] bool keeps_weight() const noexcept {
+  /// The model weight is part of the state, so the old one is backed up.
+  [[nodiscard]] bool backs_up_weight() const noexcept {
     return weight_is_master() || buffers.weight_is_half();
   }
-  /// Where what is sent out lies, and where the old one is kept; only where it is.
-  [[nodiscard]] void* sent_out() const noexcept {
+  /// Where the model weight lies, and where the old one is backed up; only where it is.
+  [[nodiscard]] void* model_weight() const noexcept {
     return weight_is_master() ? buffers.master : buffers.weight;
   }
-  [[nodiscard]] void* kept() const noexcept {
+  [[nodiscard]] void* backup() const noexcept {
     return weight_is_master() ? shadow.master : shadow.weight;
   }
   /// How far the passes reach.
@@ -121,7 +121,7 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
 /// What an update of a pass reads and writes; not of kRollback, which updates nothing.
 struct PassBuffers {
   UpdateBuffers buffers;
-  void* kept = nullptr;  // takes what is sent out before it is overwritten; null: nobody wants it
+  void* backup = nullptr;  // takes the model weight before it is overwritten; null: nobody wants it
 
   PassBuffers(UpdatePass pass, const UpdatedUnit& unit) : buffers(unit.buffers) {
     if (pass == UpdatePass::kSpeculative) {
@@ -135,9 +135,9 @@ struct PassBuffers {
         buffers.from.master = unit.buffers.master;
         buffers.master = unit.shadow.master;
       }
-      kept = unit.keeps_weight() ? unit.kept() : nullptr;
-    } else if (pass == UpdatePass::kRedo && unit.keeps_weight()) {
-      (unit.weight_is_master() ? buffers.from.master : buffers.from.weight) = unit.kept();
+      backup = unit.backs_up_weight() ? unit.backup() : nullptr;
+    } else if (pass == UpdatePass::kRedo && unit.backs_up_weight()) {
+      (unit.weight_is_master() ? buffers.from.master : buffers.from.weight) = unit.backup();
     }
   }
 };

@@ -30,9 +30,9 @@ namespace tandem {
 
 HWY_EXPORT(adam_bf16_elements);
 
-void detail::update_adam_bf16(const AdamStep& step, std::uint32_t noise,
+void detail::update_adam_bf16(const AdamStep& step, std::uint32_t rounding_bits,
                               const UpdateBuffers& buffers, std::size_t begin, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(adam_bf16_elements)(step, noise, buffers, begin, count);
+  HWY_DYNAMIC_DISPATCH(adam_bf16_elements)(step, rounding_bits, buffers, begin, count);
 }
 
 }  // namespace tandem

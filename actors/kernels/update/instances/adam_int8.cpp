@@ -30,9 +30,9 @@ namespace tandem {
 
 HWY_EXPORT(adam_int8_elements);
 
-void detail::update_adam_int8(const AdamStep& step, std::uint32_t noise,
+void detail::update_adam_int8(const AdamStep& step, std::uint32_t rounding_bits,
                               const UpdateBuffers& buffers, std::size_t begin, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(adam_int8_elements)(step, noise, buffers, begin, count);
+  HWY_DYNAMIC_DISPATCH(adam_int8_elements)(step, rounding_bits, buffers, begin, count);
 }
 
 }  // namespace tandem

@@ -26,9 +26,9 @@ namespace tandem {
 
 HWY_EXPORT(lion_int8_elements);
 
-void detail::update_lion_int8(const LionStep& step, std::uint32_t noise,
+void detail::update_lion_int8(const LionStep& step, std::uint32_t rounding_bits,
                               const UpdateBuffers& buffers, std::size_t begin, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(lion_int8_elements)(step, noise, buffers, begin, count);
+  HWY_DYNAMIC_DISPATCH(lion_int8_elements)(step, rounding_bits, buffers, begin, count);
 }
 
 }  // namespace tandem

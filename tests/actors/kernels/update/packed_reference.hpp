@@ -27,8 +27,8 @@ inline std::uint64_t mixed64(std::uint64_t x) {
 }
 
 /// The 16 random bits of an element of a state array.
-inline std::uint32_t noise16(const UpdateStep& step, std::uint64_t position, std::size_t array) {
-  const auto key = static_cast<std::uint32_t>(mixed64(step.noise ^ mixed64(position >> 32)));
+inline std::uint32_t rounding_bits16(const UpdateStep& step, std::uint64_t position, std::size_t array) {
+  const auto key = static_cast<std::uint32_t>(mixed64(step.rounding_bits ^ mixed64(position >> 32)));
   std::uint32_t x = key + static_cast<std::uint32_t>(position) * 0x9e3779b1U;
   x = (x ^ x >> 16) * 0x7feb352dU;
   x = (x ^ x >> 15) * 0x846ca68bU;
@@ -95,7 +95,7 @@ inline std::vector<float> rounded_to_codes(const std::vector<float>& values,
 }
 
 /// A master as inexact layouts keep it: a tie that was rounded down is one unit nearer to 0.
-inline float kept_master(float value) {
+inline float backup_master(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return std::isnan(value) || (bits & 0x1ffff) != 0x8000 ? value : std::bit_cast<float>(bits - 1);
 }

@@ -92,7 +92,7 @@ struct Expected {
     apply_update(step, fp32, begin, end);
     if (from.types.weight != DType::kF32 && from.types.layout != StateLayout::kSplit) {
       std::transform(master.begin() + begin, master.begin() + end, master.begin() + begin,
-                     testing::kept_master);
+                     testing::backup_master);
     }
     for (std::size_t k = 0; k < arrays; ++k) {
       round(from, step, k, begin, end);
@@ -102,7 +102,7 @@ struct Expected {
   void round(const LayoutShard& from, const UpdateStep& step, std::size_t k, std::size_t begin,
              std::size_t end) {
     const auto random = [&](std::size_t i) {
-      return testing::noise16(step, from.buffers.position + i, k);
+      return testing::rounding_bits16(step, from.buffers.position + i, k);
     };
     if (from.types.layout == StateLayout::kBf16) {
       for (std::size_t i = begin; i < end; ++i) {

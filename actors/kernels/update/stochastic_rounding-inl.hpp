@@ -1,12 +1,12 @@
-// actors/kernels/update/noise-inl.hpp — a mixer of 32 bits in vectors, which all noise of a
+// actors/kernels/update/stochastic_rounding-inl.hpp — a mixer of 32 bits in vectors, which all rounding_bits of a
 // position is drawn with; compiled once per SIMD target, and for one lane.
 //
 // Invariant: lane by lane, so no bit depends on the vector's width.
-#if defined(TANDEM_ACTORS_KERNELS_NOISE_INL) == defined(HWY_TARGET_TOGGLE)
-#ifdef TANDEM_ACTORS_KERNELS_NOISE_INL
-#undef TANDEM_ACTORS_KERNELS_NOISE_INL
+#if defined(TANDEM_ACTORS_KERNELS_UPDATE_STOCHASTIC_ROUNDING_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_ACTORS_KERNELS_UPDATE_STOCHASTIC_ROUNDING_INL
+#undef TANDEM_ACTORS_KERNELS_UPDATE_STOCHASTIC_ROUNDING_INL
 #else
-#define TANDEM_ACTORS_KERNELS_NOISE_INL
+#define TANDEM_ACTORS_KERNELS_UPDATE_STOCHASTIC_ROUNDING_INL
 #endif
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tandem::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Apart from each other, so that neighbours in a sequence differ in many bits.
-inline constexpr std::uint32_t kNoiseStep = 0x9e3779b1;
+inline constexpr std::uint32_t kRoundingStep = 0x9e3779b1;
 
 /// A bijection of 32 bits that leaves no pattern standing. D: unsigned ones.
 template <class D>

@@ -1,4 +1,4 @@
-// actors/kernels/update/noise_key.hpp — which random bits belong to which position: the noise's
+// actors/kernels/update/rounding_key.hpp — which random bits belong to which position: the rounding's
 // keys. C++17, for nvcc as well.
 //
 // An element's 32 random bits are made of a key and the lower half of its position in the model
@@ -23,13 +23,13 @@ inline std::uint64_t mixed(std::uint64_t x) {
 /// each(key, first, count) for the parts of [begin, end) that have one key; `position`: of element
 /// 0.
 template <class Each>
-void for_noise_keys(std::uint64_t noise, std::uint64_t position, std::size_t begin, std::size_t end,
+void for_rounding_keys(std::uint64_t rounding_bits, std::uint64_t position, std::size_t begin, std::size_t end,
                     Each each) {
   while (begin < end) {
     const std::uint64_t first = position + begin;
     const std::uint64_t room = (std::uint64_t{1} << 32) - (first & 0xffffffffU);
     const std::size_t count = std::min<std::uint64_t>(end - begin, room);
-    each(static_cast<std::uint32_t>(mixed(noise ^ mixed(first >> 32))), begin, count);
+    each(static_cast<std::uint32_t>(mixed(rounding_bits ^ mixed(first >> 32))), begin, count);
     begin += count;
   }
 }
