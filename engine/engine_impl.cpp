@@ -198,7 +198,7 @@ double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
   return learning_rate ? learning_rate(optimizer_step) : schedule.lr_at(optimizer_step);
 }
 
-double Engine::Impl::seed() const {
+double Engine::Impl::loss_gradient() const {
   const double scale = scaler ? scaler->scale() : 1;
   return scale / (static_cast<double>(accumulation) * static_cast<double>(rank.world_size()));
 }
@@ -234,7 +234,7 @@ Task<> Engine::Impl::forward(Batch batch) {
   co_await step.forward(std::move(batch));
 }
 
-Task<> Engine::Impl::backward() { co_await step.backward(seed()); }
+Task<> Engine::Impl::backward() { co_await step.backward(loss_gradient()); }
 
 TrainStep::Update Engine::Impl::update_of_step(double rate) const {
   TrainStep::Update update{.applied_step = applied_steps + 1,

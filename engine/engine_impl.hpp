@@ -31,7 +31,7 @@ struct Engine::Impl {
   void check_no_step_in_flight() const;
   [[nodiscard]] double rate_of(std::int64_t optimizer_step) const;
   /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
-  [[nodiscard]] double seed() const;
+  [[nodiscard]] double loss_gradient() const;
 
   /// Runs a coroutine on the loop. A failure is this rank's end: its peers are told, and need not
   /// wait for it.

@@ -27,7 +27,7 @@
 #include "examples/support/cifar/flags.hpp"
 #include "examples/support/cifar/report.hpp"
 #include "examples/support/metrics_writer.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
@@ -183,7 +183,7 @@ int cifar10(CifarFlags flags) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   return tandem::guarded_main([&] {
     auto flags = tandem::parse_cifar_flags(argc, argv);
     return flags ? tandem::cifar10(std::move(*flags)) : 0;

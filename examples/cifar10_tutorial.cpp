@@ -21,7 +21,7 @@
 #include "examples/support/cifar/accuracy.hpp"
 #include "examples/support/cifar/plain_net.hpp"
 #include "examples/support/cifar/report.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/run_flags.hpp"
 #include "models/cifar/net.hpp"
@@ -172,7 +172,7 @@ int tutorial(const TutorialFlags& flags) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   return tandem::guarded_main([&] {
     const auto flags = tandem::parse(argc, argv);
     return flags ? tandem::tutorial(*flags) : 0;

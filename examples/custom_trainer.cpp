@@ -16,7 +16,7 @@
 
 #include <ATen/ATen.h>
 #include <tandem/engine/initialize.hpp>
-#include <tandem/examples/support/process.hpp>
+#include <tandem/examples/support/reexec.hpp>
 #include <tandem/examples/support/program.hpp>
 
 namespace {
@@ -146,6 +146,6 @@ int train(const std::string& config_file) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);  // compute threads that wait give their core back at once
+  tandem::reexec_with_tuned_env(argv);  // compute threads that wait give their core back at once
   return tandem::guarded_main([&] { return train(argc > 1 ? argv[1] : ""); });
 }

@@ -19,7 +19,7 @@
 #include "examples/support/finetune_config.hpp"
 #include "examples/support/finetune_flags.hpp"
 #include "examples/support/metrics_writer.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/causal_lm.hpp"
@@ -137,7 +137,7 @@ int finetune(FinetuneFlags flags) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   return tandem::guarded_main([&] {
     const auto flags = tandem::parse_finetune_flags(argc, argv);
     return flags ? tandem::finetune(*flags) : 0;

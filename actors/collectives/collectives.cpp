@@ -208,10 +208,10 @@ Task<GradientNorm> Collectives::carry_out(const AllReduceNorm& request) {
 }
 
 Task<GradientNorm> Collectives::all_reduce_norm(GradientNorm local) {
-  own_norm_ = NormWords::of(local);
+  own_norm_ = NormLimbs::of(local);
   co_await options_.backend->exchange({.mine = reinterpret_cast<const std::byte*>(&own_norm_),
                                        .all = reinterpret_cast<std::byte*>(norms_.data()),
-                                       .bytes = sizeof(NormWords)});
+                                       .bytes = sizeof(NormLimbs)});
   co_return merge_norms(norms_);
 }
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "actors/collectives/collective_backend.hpp"
-#include "actors/collectives/norm_words.hpp"
+#include "actors/collectives/norm_limbs.hpp"
 #include "actors/collectives/ordered_inbox.hpp"
 #include "runtime/actor.hpp"
 
@@ -152,8 +152,8 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   OrderedInbox<Reduction> reductions_;
   bool issuing_gathers_ = false;
   bool issuing_reductions_ = false;
-  NormWords own_norm_;            // of the all-reduce of the norm under way
-  std::vector<NormWords> norms_;  // the same, of every rank
+  NormLimbs own_norm_;            // of the all-reduce of the norm under way
+  std::vector<NormLimbs> norms_;  // the same, of every rank
   std::exception_ptr failed_;
   Counters counters_;
 };

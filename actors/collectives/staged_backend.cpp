@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "actors/collectives/norm_words.hpp"
-#include "actors/gpu/norm_digits.hpp"
+#include "actors/collectives/norm_limbs.hpp"
+#include "actors/gpu/norm_limbs.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -179,10 +179,10 @@ Task<> StagedBackend::straight(GatherArguments a) {
 }
 
 void StagedBackend::use_kernels(const SumKernels& kernels) {
-  static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
+  static_assert(sizeof(NormLimbs) == norm::kLimbs * sizeof(std::uint64_t));
   kernels_ = &kernels;
-  norm_ = device_.allocate(sizeof(NormWords));
-  norm_here_ = allocate(sizeof(NormWords));
+  norm_ = device_.allocate(sizeof(NormLimbs));
+  norm_here_ = allocate(sizeof(NormLimbs));
 }
 
 void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) {
@@ -197,14 +197,14 @@ void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) 
 // A launch that failed is the device's last error as well, which ends the stream's events.
 void StagedBackend::add_by_kernels(const ReduceArguments& a) {
   const bool is_wide = a.accumulator_type == DType::kF32;
-  auto* const words = a.want_norm ? reinterpret_cast<std::uint64_t*>(norm_.data()) : nullptr;
+  auto* const limbs = a.want_norm ? reinterpret_cast<std::uint64_t*>(norm_.data()) : nullptr;
   const RankOrderSum sum{.own = a.block,
                          .block_type = static_cast<int>(a.block_type),
                          .add = a.mode == AccumulateMode::kAdd,
                          .accumulator = is_wide ? static_cast<float*>(a.accumulator) : nullptr,
                          .copy = is_wide ? nullptr : a.accumulator,
                          .elements = a.shard_elements,
-                         .norm = words};
+                         .norm = limbs};
   reductions_.to_host.launch("reduce on device", {}, [this, sum](void* stream) {
     if (sum.norm != nullptr) {
       (void)kernels_->clear_norm(sum.norm, stream);
@@ -212,7 +212,7 @@ void StagedBackend::add_by_kernels(const ReduceArguments& a) {
     (void)kernels_->add_in_rank_order(sum, stream);
   });
   if (a.want_norm) {
-    reductions_.to_host.to_host({norm_here_, sizeof(NormWords)}, norm_.data());
+    reductions_.to_host.to_host({norm_here_, sizeof(NormLimbs)}, norm_.data());
   }
 }
 
@@ -231,7 +231,7 @@ Task<GradientNorm> StagedBackend::reduce_on_device(ReduceArguments a) {
       }
       co_await backend.reductions_.to_host.record().wait();
       if (backend.kernels_ != nullptr && a.want_norm) {
-        norm = merge_norms({reinterpret_cast<const NormWords*>(backend.norm_here_), 1});
+        norm = merge_norms({reinterpret_cast<const NormLimbs*>(backend.norm_here_), 1});
       }
     }
   } reduction{*this, a};

@@ -3,7 +3,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
-#include "actors/gpu/norm_digits.hpp"
+#include "actors/gpu/norm_limbs.hpp"
 #include "actors/gpu/sum_kernels.hpp"
 
 namespace tandem {
@@ -38,24 +38,24 @@ __device__ void store(const RankOrderSum& s, std::size_t i, float value) {
   }
 }
 
-__device__ void add_to_norm(std::uint64_t* words, double sum) {
+__device__ void add_to_norm(std::uint64_t* limbs, double sum) {
   const norm::Addends addends = norm::addends_of(sum);
   for (unsigned k = 0; k < addends.count; ++k) {
-    if (addends.words[k] != 0) {
-      atomicAdd(reinterpret_cast<unsigned long long*>(words + addends.index + k),
-                static_cast<unsigned long long>(addends.words[k]));
+    if (addends.limbs[k] != 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(limbs + addends.index + k),
+                static_cast<unsigned long long>(addends.limbs[k]));
     }
   }
 }
 
 // A warp takes a norm block at a time: lane k the elements k, k + 32, ... What a thread block found
 // out comes together in shared memory first, because neighbours' sums have about the same exponent and
-// would all meet at the same three words.
+// would all meet at the same three limbs.
 template <class Value>
 __global__ void add_with_norm(RankOrderSum s) {
-  __shared__ std::uint64_t words[norm::kWords];
-  for (unsigned k = threadIdx.x; k < norm::kWords; k += kThreads) {
-    words[k] = k == norm::kFirstBad ? ~std::uint64_t{0} : 0;
+  __shared__ std::uint64_t limbs[norm::kLimbs];
+  for (unsigned k = threadIdx.x; k < norm::kLimbs; k += kThreads) {
+    limbs[k] = k == norm::kFirstBad ? ~std::uint64_t{0} : 0;
   }
   __syncthreads();
   const unsigned lane = threadIdx.x % norm::kLanes;
@@ -73,7 +73,7 @@ __global__ void add_with_norm(RankOrderSum s) {
       store<Value>(s, i, value);
       squares = __fma_rn(static_cast<double>(value), static_cast<double>(value), squares);
       if (!norm::is_finite(value)) {
-        atomicMin(reinterpret_cast<unsigned long long*>(words + norm::kFirstBad),
+        atomicMin(reinterpret_cast<unsigned long long*>(limbs + norm::kFirstBad),
                   static_cast<unsigned long long>(s.first_element) + i);
       }
     }
@@ -82,19 +82,19 @@ __global__ void add_with_norm(RankOrderSum s) {
       squares = __dadd_rn(squares, __shfl_down_sync(0xffffffffU, squares, half));
     }
     if (lane == 0) {
-      add_to_norm(words, squares);
+      add_to_norm(limbs, squares);
     }
   }
   __syncthreads();
-  for (unsigned k = threadIdx.x; k < norm::kSumWords; k += kThreads) {
-    if (words[k] != 0) {
+  for (unsigned k = threadIdx.x; k < norm::kSumLimbs; k += kThreads) {
+    if (limbs[k] != 0) {
       atomicAdd(reinterpret_cast<unsigned long long*>(s.norm + k),
-                static_cast<unsigned long long>(words[k]));
+                static_cast<unsigned long long>(limbs[k]));
     }
   }
-  if (threadIdx.x == 0 && words[norm::kFirstBad] != ~std::uint64_t{0}) {
+  if (threadIdx.x == 0 && limbs[norm::kFirstBad] != ~std::uint64_t{0}) {
     atomicMin(reinterpret_cast<unsigned long long*>(s.norm + norm::kFirstBad),
-              static_cast<unsigned long long>(words[norm::kFirstBad]));
+              static_cast<unsigned long long>(limbs[norm::kFirstBad]));
   }
 }
 
@@ -107,9 +107,9 @@ __global__ void add_alone(RankOrderSum s) {
   }
 }
 
-__global__ void clear_words(std::uint64_t* words) {
-  for (unsigned k = threadIdx.x; k < norm::kWords; k += kThreads) {
-    words[k] = k == norm::kFirstBad ? ~std::uint64_t{0} : 0;
+__global__ void clear_limbs(std::uint64_t* limbs) {
+  for (unsigned k = threadIdx.x; k < norm::kLimbs; k += kThreads) {
+    limbs[k] = k == norm::kFirstBad ? ~std::uint64_t{0} : 0;
   }
 }
 
@@ -143,8 +143,8 @@ int add_in_rank_order(const RankOrderSum& sum, void* stream) {
   }
 }
 
-int clear_norm(std::uint64_t* words, void* stream) {
-  clear_words<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(words);
+int clear_norm(std::uint64_t* limbs, void* stream) {
+  clear_limbs<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(limbs);
   return cudaPeekAtLastError();  // left for the device to take
 }
 

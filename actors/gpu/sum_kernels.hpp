@@ -27,7 +27,7 @@ struct RankOrderSum {
   // where `accumulator` is null, at world 1: this takes the values as they are, in their type
   void* copy = nullptr;
   std::size_t elements = 0;
-  // Not null: norm::kWords words to which the norm of the result is added (norm_digits.hpp);
+  // Not null: norm::kLimbs limbs to which the norm of the result is added (norm_limbs.hpp);
   // element 0 is then the first of a norm block, and element i counts as `first_element` + i.
   std::uint64_t* norm = nullptr;
   std::int64_t first_element = 0;

@@ -20,7 +20,7 @@ void ExactSum::add(double value) noexcept {
   const std::uint64_t exponent = (bits >> kMantissaBits) & kExponentMax;
   std::uint64_t mantissa = bits & kMantissaMask;
   if (exponent == kExponentMax) {
-    words_[mantissa == 0 ? kInf : kNan] += 1;
+    limbs_[mantissa == 0 ? kInf : kNan] += 1;
     return;
   }
   TANDEM_CHECK((bits >> 63) == 0 || (bits << 1) == 0, "an exact sum takes non-negative values");
@@ -31,9 +31,9 @@ void ExactSum::add(double value) noexcept {
   const unsigned shift = position % 32;
   const std::uint64_t low = (mantissa & kDigitMask) << shift;
   const std::uint64_t high = (mantissa >> 32) << shift;
-  words_[digit] += low & kDigitMask;
-  words_[digit + 1] += (low >> 32) + (high & kDigitMask);  // below 2^33
-  words_[digit + 2] += high >> 32;
+  limbs_[digit] += low & kDigitMask;
+  limbs_[digit + 1] += (low >> 32) + (high & kDigitMask);  // below 2^33
+  limbs_[digit + 2] += high >> 32;
   pending_ += 2;
   if (pending_ >= kMaxPending) {
     normalize();
@@ -41,8 +41,8 @@ void ExactSum::add(double value) noexcept {
 }
 
 void ExactSum::merge(const ExactSum& other) noexcept {
-  for (std::size_t i = 0; i < kWords; ++i) {
-    words_[i] += other.words_[i];
+  for (std::size_t i = 0; i < kLimbs; ++i) {
+    limbs_[i] += other.limbs_[i];
   }
   pending_ += other.pending_ + 1;
   if (pending_ >= kMaxPending) {
@@ -53,23 +53,23 @@ void ExactSum::merge(const ExactSum& other) noexcept {
 void ExactSum::normalize() noexcept {
   std::uint64_t carry = 0;
   for (std::size_t i = 0; i < kDigits; ++i) {
-    const std::uint64_t sum = words_[i] + carry;
-    words_[i] = sum & kDigitMask;
+    const std::uint64_t sum = limbs_[i] + carry;
+    limbs_[i] = sum & kDigitMask;
     carry = sum >> 32;
   }
   TANDEM_CHECK(carry == 0, "the exact sum has room for every sum of doubles");
   pending_ = 0;
 }
 
-std::span<const std::uint64_t, ExactSum::kWords> ExactSum::words() noexcept {
+std::span<const std::uint64_t, ExactSum::kLimbs> ExactSum::limbs() noexcept {
   normalize();
-  return words_;
+  return limbs_;
 }
 
-ExactSum ExactSum::from_words(std::span<const std::uint64_t, kWords> words) noexcept {
+ExactSum ExactSum::from_limbs(std::span<const std::uint64_t, kLimbs> limbs) noexcept {
   ExactSum sum;
-  for (std::size_t i = 0; i < kWords; ++i) {
-    sum.words_[i] = words[i];
+  for (std::size_t i = 0; i < kLimbs; ++i) {
+    sum.limbs_[i] = limbs[i];
   }
   sum.normalize();
   return sum;
@@ -80,19 +80,19 @@ bool operator==(const ExactSum& a, const ExactSum& b) noexcept {
   ExactSum y = b;
   x.normalize();
   y.normalize();
-  return x.words_ == y.words_;
+  return x.limbs_ == y.limbs_;
 }
 
 double ExactSum::value() const noexcept {
-  if (words_[kNan] != 0) {
+  if (limbs_[kNan] != 0) {
     return std::numeric_limits<double>::quiet_NaN();
   }
-  if (words_[kInf] != 0) {
+  if (limbs_[kInf] != 0) {
     return std::numeric_limits<double>::infinity();
   }
   ExactSum canonical = *this;
   canonical.normalize();
-  const auto& digits = canonical.words_;
+  const auto& digits = canonical.limbs_;
   std::size_t top = kDigits;
   while (top > 0 && digits[top - 1] == 0) {
     --top;

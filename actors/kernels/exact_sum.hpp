@@ -2,11 +2,11 @@
 // partition.
 //
 // A fixed-point number wide enough for every double, in base-2^32 digits kept in 64-bit words.
-// Adding a double adds its shifted mantissa to three words; merging two sums adds word by word.
+// Adding a double adds its shifted mantissa to three limbs; merging two sums adds limb by limb.
 // Both are integer additions, so they commute and associate: the global gradient norm has the same
-// bits for every chunking, thread count and number of ranks. The words may be summed over ranks by
-// any 64-bit integer all-reduce (words(), up to 2^31 ranks). Invariant: carries are pending for at
-// most kMaxPending additions, so that no word can overflow.
+// bits for every chunking, thread count and number of ranks. The limbs may be summed over ranks by
+// any 64-bit integer all-reduce (limbs(), up to 2^31 ranks). Invariant: carries are pending for at
+// most kMaxPending additions, so that no limb can overflow.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ namespace tandem {
 class ExactSum {
  public:
   /// Digit 0 has weight 2^-1074 (the least double); 2^64 of the greatest doubles still fit. The
-  /// last two words count the infinities and the NaNs that were added.
+  /// last two limbs count the infinities and the NaNs that were added.
   static constexpr std::size_t kDigits = 68;
-  static constexpr std::size_t kWords = kDigits + 2;
+  static constexpr std::size_t kLimbs = kDigits + 2;
 
   /// Adds `value` >= 0, infinity or NaN. Negative values are our own mistake and end the process.
   void add(double value) noexcept;
@@ -33,26 +33,26 @@ class ExactSum {
   /// infinity if one was added or the sum is beyond the greatest double.
   [[nodiscard]] double value() const noexcept;
 
-  [[nodiscard]] bool is_finite() const noexcept { return words_[kInf] == 0 && words_[kNan] == 0; }
+  [[nodiscard]] bool is_finite() const noexcept { return limbs_[kInf] == 0 && limbs_[kNan] == 0; }
 
-  /// The words in canonical form (every digit below 2^32): what ranks exchange and what equality
+  /// The limbs in canonical form (every digit below 2^32): what ranks exchange and what equality
   /// compares.
-  [[nodiscard]] std::span<const std::uint64_t, kWords> words() noexcept;
+  [[nodiscard]] std::span<const std::uint64_t, kLimbs> limbs() noexcept;
 
-  /// The sum whose words are `words`, e.g. those of several ranks added up.
-  [[nodiscard]] static ExactSum from_words(std::span<const std::uint64_t, kWords> words) noexcept;
+  /// The sum whose limbs are `limbs`, e.g. those of several ranks added up.
+  [[nodiscard]] static ExactSum from_limbs(std::span<const std::uint64_t, kLimbs> limbs) noexcept;
 
   friend bool operator==(const ExactSum& a, const ExactSum& b) noexcept;
 
  private:
   static constexpr std::size_t kInf = kDigits;
   static constexpr std::size_t kNan = kDigits + 1;
-  // A word grows by less than 2^32 per addition of a double or of a canonical sum.
+  // A limb grows by less than 2^32 per addition of a double or of a canonical sum.
   static constexpr std::uint32_t kMaxPending = 1U << 30;
 
   void normalize() noexcept;
 
-  std::array<std::uint64_t, kWords> words_{};
+  std::array<std::uint64_t, kLimbs> limbs_{};
   std::uint32_t pending_ = 0;  // additions since the digits were canonical
 };
 

@@ -24,7 +24,7 @@
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
@@ -204,7 +204,7 @@ void register_all() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   tandem::bench::register_all();
   return tandem::bench::run_benchmarks(argc, argv);
 }

@@ -11,7 +11,7 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 #include "models/causal_lm.hpp"
 #include "models/kernels/attention.hpp"
 #include "models/kernels/experts.hpp"
@@ -224,7 +224,7 @@ void register_all() {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   benchmark::Initialize(&argc, argv);
   tandem::register_all();
   benchmark::RunSpecifiedBenchmarks();

@@ -30,7 +30,7 @@
 #include "bench/program.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -228,7 +228,7 @@ void register_all(Bench* bench) {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   tandem::bench::Bench bench;
   tandem::bench::register_all(&bench);
   return tandem::bench::run_benchmarks(argc, argv);

@@ -28,7 +28,7 @@
 #include "engine/placement/bandwidths.hpp"
 #include "engine/placement/placement_plan.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -246,7 +246,7 @@ void register_all() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::tune_process(argv);
+  tandem::reexec_with_tuned_env(argv);
   tandem::bench::register_all();
   return tandem::bench::run_benchmarks(argc, argv);
 }

@@ -22,7 +22,7 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 #include "examples/support/program.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -180,7 +180,7 @@ void register_gpu() {
 
 int main(int argc, char** argv) {
   using namespace tandem;
-  tune_process(argv);
+  reexec_with_tuned_env(argv);
   return guarded_main([&] {
     if (const char* config = bench::take_flag(argc, argv, "--config=")) {
       const HfConfig shape = read_hf_config(config);

@@ -3,14 +3,14 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 
-#include "engine/device/vector_math.hpp"
+#include "engine/device/vml.hpp"
 
 namespace tandem {
 
 void prepare_compute_thread(int threads) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   at::set_num_threads(threads);
-  settle_vector_math();
+  warm_up_vml();
 }
 
 }  // namespace tandem

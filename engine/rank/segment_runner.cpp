@@ -13,20 +13,20 @@ namespace tandem {
 namespace {
 
 /// While it lives ATen computes on this thread alone, if that is wanted.
-class OneThread {
+class SingleThreadGuard {
  public:
-  explicit OneThread(bool wanted) : before_(wanted ? at::get_num_threads() : 1) {
+  explicit SingleThreadGuard(bool wanted) : before_(wanted ? at::get_num_threads() : 1) {
     if (before_ > 1) {
       at::set_num_threads(1);
     }
   }
-  ~OneThread() {
+  ~SingleThreadGuard() {
     if (before_ > 1) {
       at::set_num_threads(before_);
     }
   }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  SingleThreadGuard(const SingleThreadGuard&) = delete;
+  SingleThreadGuard& operator=(const SingleThreadGuard&) = delete;
 
  private:
   int before_;
@@ -56,7 +56,7 @@ SegmentRunner::Activations SegmentRunner::start() const {
 
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
                               HeadOutput head_output) const {
-  const OneThread alone(model_.segments[s].one_thread);
+  const SingleThreadGuard alone(model_.segments[s].one_thread);
   SegmentContext context = {
       .batch = batch, .weights = weights_[s], .head_output = head_output, .exchange = exchange_};
   if (batch.memory != nullptr) {
@@ -89,7 +89,7 @@ const at::Tensor& SegmentRunner::loss(const Activations& activations) {
 }
 
 void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& activations,
-                             double seed) const {
+                             double loss_gradient) const {
   const bool last = s + 1 == model_.segments.size();
   at::Tensor input = std::move(activations.inputs[s]);
   at::Tensor output = std::move(activations.outputs[s]);
@@ -97,10 +97,10 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
     const at::AutoGradMode mode(true);
     output = run(s, batch, input, HeadOutput::kLoss);
   }
-  const at::Tensor gradient = last ? at::full({}, seed, output.options().requires_grad(false))
+  const at::Tensor gradient = last ? at::full({}, loss_gradient, output.options().requires_grad(false))
                                    : std::move(activations.gradient);
   if (output.requires_grad()) {  // not a first segment that is frozen
-    const OneThread alone(model_.segments[s].one_thread);
+    const SingleThreadGuard alone(model_.segments[s].one_thread);
     torch::autograd::backward({output}, {gradient});
   }
   for (Unit* unit : segment_units_[s]) {

@@ -100,7 +100,7 @@ Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
   }
 }
 
-Task<> TrainStep::backward(double seed) {
+Task<> TrainStep::backward(double loss_gradient) {
   if (++backwards_ == micro_steps_ && speculation_.worthwhile()) {
     // Not before: slices of the step before may read its constants until this step's forward had
     // the unit.
@@ -113,13 +113,13 @@ Task<> TrainStep::backward(double seed) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     const TimePoint slots_there = co_await gradient_slots(here);
     const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
-    auto work = [this, s, slots, inputs_there, seed, gradients = gradient_slot_, micro = micro_,
+    auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_, micro = micro_,
                  at = &here] {
       const TraceSpan span(backward_names_[s]);
       const SegmentTime time = rank_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
       rank_.bind_values(at->uses, slots);
       rank_.bind_gradients(at->uses, gradients);
-      runner_.backward(s, micro->batch, micro->activations, seed);
+      runner_.backward(s, micro->batch, micro->activations, loss_gradient);
       rank_.complete_gradients(at->uses);
       rank_.unbind_values(at->uses);
     };

@@ -43,11 +43,11 @@ class TrainStep {
 
   /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
   void begin(std::size_t micro_steps, const Update& expected);
-  /// Forward of the step's next micro-batch. `seed` of its backward: d(objective)/d(loss).
+  /// Forward of the step's next micro-batch. `loss_gradient` of its backward: d(objective)/d(loss).
   Task<> forward(Batch batch);
   /// Of the forwards so far in this step. On a GPU they are read back once, here.
   Task<std::vector<float>> losses();
-  Task<> backward(double seed);
+  Task<> backward(double loss_gradient);
   /// All micro-batches are through: verdict, then the updates. Returns norm and verdict, the same
   /// on all ranks.
   Task<Verdict> finish(Update update);

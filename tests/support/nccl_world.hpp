@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
-#include "actors/gpu/norm_digits.hpp"
+#include "actors/gpu/norm_limbs.hpp"
 #include "runtime/scope.hpp"
 #include "tests/support/fake_nccl.hpp"
 
@@ -86,7 +86,7 @@ inline const SumKernels& fake_kernels() {
     const bool wide = s.accumulator != nullptr;
     add_norm(wide ? s.accumulator : s.copy, wide ? DType::kF32 : static_cast<DType>(s.block_type),
              0, s.elements, norm);
-    const auto words = norm.sum_of_squares.words();
+    const auto words = norm.sum_of_squares.limbs();
     for (std::size_t k = 0; k < words.size(); ++k) {
       s.norm[k] += words[k];
     }
@@ -128,7 +128,7 @@ inline const SumKernels& fake_kernels() {
             const Uncounted uncounted;
             FakeCuda::of_test().launch(
                 stream, {.ready = {}, .cost = std::chrono::microseconds(1), .run = [words] {
-                           std::memset(words, 0, norm::kSumWords * sizeof(*words));
+                           std::memset(words, 0, norm::kSumLimbs * sizeof(*words));
                            words[norm::kFirstBad] = ~std::uint64_t{0};
                          }});
             return 0;

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "actors/gpu/norm_digits.hpp"
+#include "actors/gpu/norm_limbs.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -15,9 +15,9 @@ namespace {
 
 // Whole norm blocks of every type.
 constexpr std::size_t kPieceGrain = kNormBlock * sizeof(float);
-static_assert(norm::kBlockElements == kNormBlock && norm::kSumWords == ExactSum::kWords);
-static_assert(sizeof(NormWords) == norm::kWords * sizeof(std::uint64_t));
-static_assert(sizeof(NormWords) <= kExchangeBytes);
+static_assert(norm::kBlockElements == kNormBlock && norm::kSumLimbs == ExactSum::kLimbs);
+static_assert(sizeof(NormLimbs) == norm::kLimbs * sizeof(std::uint64_t));
+static_assert(sizeof(NormLimbs) <= kExchangeBytes);
 
 constexpr NcclApi kNoApi{};  // of one rank alone, which calls nothing
 
@@ -99,8 +99,8 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
                "several ranks have ways to tell each other something");
   for (CommStream& comm : comms_) {
     const std::size_t bytes = (1 + world()) * kExchangeBytes;
-    comm.words = allocate(bytes);
-    comm.device_words = device.allocate(bytes);
+    comm.payload = allocate(bytes);
+    comm.device_payload = device.allocate(bytes);
   }
 }
 
@@ -208,22 +208,22 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
   co_await finish(comm);
 }
 
-// ---- words ----
+// ---- small exchanges ----
 Task<> NcclBackend::exchange(ExchangeArguments a) {
   TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
   CommStream* const comm = &comms_[kReductions];
   const Busy busy(*this, kReductions, header_for(ShmKind::kExchange, comm->operations++, a.bytes));
-  std::byte* const all = comm->words + kExchangeBytes;
+  std::byte* const all = comm->payload + kExchangeBytes;
   if (a.bytes > 0) {
-    std::memcpy(world() > 1 ? comm->words : all, a.mine, a.bytes);
+    std::memcpy(world() > 1 ? comm->payload : all, a.mine, a.bytes);
   }
   if (world() > 1) {
     // waiting for all ranks is a transfer, too
     const std::size_t bytes = std::max<std::size_t>(a.bytes, 1);
-    std::byte* const device_all = comm->device_words.data() + kExchangeBytes;
-    comm->stream.to_device(comm->device_words.data(), {comm->words, bytes});
+    std::byte* const device_all = comm->device_payload.data() + kExchangeBytes;
+    comm->stream.to_device(comm->device_payload.data(), {comm->payload, bytes});
     co_await launch(comm, [=](const NcclApi& api, void* communicator, void* stream) {
-      return api.all_gather(comm->device_words.data(), device_all, bytes, NcclType::kBytes,
+      return api.all_gather(comm->device_payload.data(), device_all, bytes, NcclType::kBytes,
                             communicator, stream);
     });
     comm->stream.to_host({all, bytes * world()}, device_all);
@@ -262,7 +262,7 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
                 .add = a.mode == AccumulateMode::kAdd,
                 .accumulator = static_cast<float*>(a.accumulator),
                 .elements = a.shard_elements,
-                .norm = a.want_norm ? norm_words(*comm) : nullptr});
+                .norm = a.want_norm ? norm_limbs(*comm) : nullptr});
   } else {
     const Slices slices{.arguments = &a,
                         .slice = a.shard_elements,
@@ -312,8 +312,8 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
         }
       }
       if (a.want_norm && went(result)) {
-        result = api.all_gather(norm_words(*comm), comm->device_words.data() + kExchangeBytes,
-                                sizeof(NormWords), NcclType::kBytes, communicator, stream);
+        result = api.all_gather(norm_limbs(*comm), comm->device_payload.data() + kExchangeBytes,
+                                sizeof(NormLimbs), NcclType::kBytes, communicator, stream);
       }
       return result;
     });
@@ -340,7 +340,7 @@ Task<GradientNorm> NcclBackend::all_reduce_by_nccl(CommStream* comm, const Reduc
                 .add = a->mode == AccumulateMode::kAdd,
                 .accumulator = static_cast<float*>(a->accumulator) + at,
                 .elements = count,
-                .norm = a->want_norm ? norm_words(*comm) : nullptr,
+                .norm = a->want_norm ? norm_limbs(*comm) : nullptr,
                 .first_element = static_cast<std::int64_t>(at)});
   }
   fetch_norms(*comm, a->want_norm, 1);
@@ -410,7 +410,7 @@ void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t 
              .accumulator = widens ? slices.accumulator + at : nullptr,
              .copy = widens ? nullptr : a.accumulator,
              .elements = std::min(most, length - std::min(at, length)),
-             .norm = a.want_norm ? norm_words(comm) : nullptr,
+             .norm = a.want_norm ? norm_limbs(comm) : nullptr,
              .first_element = slices.first_element + static_cast<std::int64_t>(at)});
 }
 
@@ -432,14 +432,14 @@ void NcclBackend::have_workspace(std::size_t bytes) {
 }
 
 // ---- norms ----
-std::uint64_t* NcclBackend::norm_words(const CommStream& comm) const {
-  return reinterpret_cast<std::uint64_t*>(comm.device_words.data());
+std::uint64_t* NcclBackend::norm_limbs(const CommStream& comm) const {
+  return reinterpret_cast<std::uint64_t*>(comm.device_payload.data());
 }
 
 void NcclBackend::clear_norm(CommStream& comm, bool wanted) {
   if (wanted) {
     comm.stream.launch("clear norm", {}, [this, &comm](void* stream) {
-      device_.check(options_.kernels->clear_norm(norm_words(comm), stream),
+      device_.check(options_.kernels->clear_norm(norm_limbs(comm), stream),
                     "a norm cannot be cleared");
     });
   }
@@ -449,14 +449,14 @@ void NcclBackend::clear_norm(CommStream& comm, bool wanted) {
 void NcclBackend::fetch_norms(CommStream& comm, bool wanted, std::size_t count) {
   if (wanted) {
     const std::size_t at = count == 1 ? 0 : kExchangeBytes;
-    comm.stream.to_host({comm.words + at, count * sizeof(NormWords)},
-                        comm.device_words.data() + at);
+    comm.stream.to_host({comm.payload + at, count * sizeof(NormLimbs)},
+                        comm.device_payload.data() + at);
   }
 }
 
 GradientNorm NcclBackend::norm_of(const CommStream& comm, std::size_t count) const {
-  const std::byte* const at = comm.words + (count == 1 ? 0 : kExchangeBytes);
-  return merge_norms({reinterpret_cast<const NormWords*>(at), count});
+  const std::byte* const at = comm.payload + (count == 1 ? 0 : kExchangeBytes);
+  return merge_norms({reinterpret_cast<const NormLimbs*>(at), count});
 }
 
 }  // namespace tandem

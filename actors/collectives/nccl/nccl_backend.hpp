@@ -32,7 +32,7 @@
 #include "actors/collectives/nccl/nccl_api.hpp"
 #include "actors/collectives/nccl/nccl_peers.hpp"
 #include "actors/collectives/nccl/nccl_watchdog.hpp"
-#include "actors/collectives/norm_words.hpp"
+#include "actors/collectives/norm_limbs.hpp"
 #include "actors/gpu/sum_kernels.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/pinned_slab.hpp"
@@ -101,8 +101,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::uint64_t came = 0;  // who waits for a turn: in this order
     Event woken;
     NcclResult result = NcclResult::kSuccess;  // of the launch under way
-    std::byte* words = nullptr;                // pinned: own words, then all ranks'
-    DeviceBuffer device_words;                 // the same on the device
+    std::byte* payload = nullptr;                // pinned: own payload, then all ranks'
+    DeviceBuffer device_payload;                 // the same on the device
   };
   // The slices of one reduction: rank p's is [p * slice, (p + 1) * slice) of `elements`, the last
   // ones shorter.
@@ -166,7 +166,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   void clear_norm(CommStream& comm, bool wanted);
   void fetch_norms(CommStream& comm, bool wanted, std::size_t count);
   [[nodiscard]] GradientNorm norm_of(const CommStream& comm, std::size_t count) const;
-  [[nodiscard]] std::uint64_t* norm_words(const CommStream& comm) const;
+  [[nodiscard]] std::uint64_t* norm_limbs(const CommStream& comm) const;
   void have_workspace(std::size_t bytes);
 
   EventLoop& loop_;

@@ -84,7 +84,7 @@ Task<> ShmBackend::all_gather(GatherArguments a) {
   }
   const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes);
   if (a.shard_bytes <= kExchangeBytes) {
-    co_await exchange_words(kGathers, {a.shard, a.block, a.shard_bytes}, header);
+    co_await exchange_small(kGathers, {a.shard, a.block, a.shard_bytes}, header);
     co_return;
   }
   Operation op{.header = header,
@@ -110,9 +110,9 @@ Task<> ShmBackend::all_to_all(AllToAllArguments a) {
   const ShmHeader header = header_for(ShmKind::kAllToAll, numbers_[kGathers]++, a.bytes);
   if (a.bytes * world() <= kExchangeBytes) {
     const std::size_t mine = rank() * a.bytes;
-    co_await trade_words(kGathers, {a.from, a.bytes * world()}, header,
-                         [a, mine](std::uint32_t from, const std::byte* words) {
-                           std::memcpy(a.into + from * a.bytes, words + mine, a.bytes);
+    co_await exchange_payload(kGathers, {a.from, a.bytes * world()}, header,
+                         [a, mine](std::uint32_t from, const std::byte* payload) {
+                           std::memcpy(a.into + from * a.bytes, payload + mine, a.bytes);
                          });
     co_return;
   }
@@ -180,41 +180,41 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
 }
 
 Task<GradientNorm> ShmBackend::merge(GradientNorm norm, ShmHeader header) {
-  const NormWords own = NormWords::of(norm);
-  co_await exchange_words(kReductions,
+  const NormLimbs own = NormLimbs::of(norm);
+  co_await exchange_small(kReductions,
                           {.mine = reinterpret_cast<const std::byte*>(&own),
                            .all = reinterpret_cast<std::byte*>(all_norms_.data()),
-                           .bytes = sizeof(NormWords)},
+                           .bytes = sizeof(NormLimbs)},
                           header);
   co_return merge_norms(all_norms_);
 }
 
 Task<> ShmBackend::exchange(ExchangeArguments a) {
   TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
-  return exchange_words(kReductions, a,
+  return exchange_small(kReductions, a,
                         header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
 }
 
-Task<> ShmBackend::exchange_words(std::size_t channel, ExchangeArguments a, ShmHeader header) {
-  return trade_words(channel, {a.mine, a.bytes}, header,
-                     [a](std::uint32_t from, const std::byte* words) {
+Task<> ShmBackend::exchange_small(std::size_t channel, ExchangeArguments a, ShmHeader header) {
+  return exchange_payload(channel, {a.mine, a.bytes}, header,
+                     [a](std::uint32_t from, const std::byte* payload) {
                        if (a.bytes > 0) {
-                         std::memcpy(a.all + from * a.bytes, words, a.bytes);
+                         std::memcpy(a.all + from * a.bytes, payload, a.bytes);
                        }
                      });
 }
 
-// The words travel with the headers, so that everybody's arrival is all there is to wait for.
+// The payload travels with the headers, so that everybody's arrival is all there is to wait for.
 template <class Take>
-Task<> ShmBackend::trade_words(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
+Task<> ShmBackend::exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                                Take take) {
   const std::size_t place = board_.sequence(channel) % 2;
   if (!mine.empty()) {
-    std::memcpy(board_.own().channels[channel].words[place].data(), mine.data(), mine.size());
+    std::memcpy(board_.own().channels[channel].payload[place].data(), mine.data(), mine.size());
   }
   co_await board_.arrive(channel, header);
   for (std::uint32_t from = 0; from < world(); ++from) {
-    take(from, board_.of(from).channels[channel].words[place].data());
+    take(from, board_.of(from).channels[channel].payload[place].data());
   }
   board_.finish(channel);
 }

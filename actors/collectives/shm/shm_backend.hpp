@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "actors/collectives/collective_backend.hpp"
-#include "actors/collectives/norm_words.hpp"
+#include "actors/collectives/norm_limbs.hpp"
 #include "actors/collectives/shm/shm_arena.hpp"
 #include "actors/collectives/shm/shm_board.hpp"
 
@@ -105,10 +105,10 @@ class ShmBackend final : public CollectiveBackend {
   void reduce_chunk(const Operation& op, std::size_t step, std::size_t chunk,
                     GradientNorm& norm) const;
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
-  Task<> exchange_words(std::size_t channel, ExchangeArguments arguments, ShmHeader header);
-  /// At most kExchangeBytes of every rank; take(rank, its words) for each.
+  Task<> exchange_small(std::size_t channel, ExchangeArguments arguments, ShmHeader header);
+  /// At most kExchangeBytes of every rank; take(rank, its payload) for each.
   template <class Take>
-  Task<> trade_words(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
+  Task<> exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                      Take take);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;
@@ -122,7 +122,7 @@ class ShmBackend final : public CollectiveBackend {
   std::uint64_t steps_[2] = {};    // done, by channel
   // Kept, so that nothing is allocated:
   std::vector<GradientNorm> norms_;   // of the chunks of a reduction
-  std::vector<NormWords> all_norms_;  // of the ranks
+  std::vector<NormLimbs> all_norms_;  // of the ranks
 };
 
 }  // namespace tandem

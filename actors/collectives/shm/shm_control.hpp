@@ -6,7 +6,7 @@
 //   arrived   operations this rank has begun: the header of the last is out
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
-// A header or exchanged words of operation n stay until operation n + 2 begins: by then everybody
+// A header or exchanged payload of operation n stay until operation n + 2 begins: by then everybody
 // has begun n + 1, and so is through with n.
 #pragma once
 
@@ -59,7 +59,7 @@ struct ShmChannel {
 
   std::array<ShmCounter, 3> counters;
   std::array<ShmHeader, 2> headers;
-  std::array<std::array<std::byte, kExchangeBytes>, 2> words;
+  std::array<std::array<std::byte, kExchangeBytes>, 2> payload;
 };
 
 enum class ShmState : std::uint32_t { kRuns, kLeft, kAborted };

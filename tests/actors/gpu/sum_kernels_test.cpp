@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "actors/collectives/nccl/nccl_api.hpp"
-#include "actors/collectives/norm_words.hpp"
-#include "actors/gpu/norm_digits.hpp"
+#include "actors/collectives/norm_limbs.hpp"
+#include "actors/gpu/norm_limbs.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "tests/support/reduction_reference.hpp"
@@ -24,8 +24,8 @@ namespace tandem {
 namespace {
 
 /// The norm as a GPU takes it, thread by thread: 32 lanes of a warp, added as a tree, then three
-/// words.
-void add_like_a_warp(const float* values, std::size_t count, std::uint64_t* words) {
+/// limbs.
+void add_like_a_warp(const float* values, std::size_t count, std::uint64_t* limbs) {
   double lanes[norm::kLanes] = {};
   for (unsigned k = 0; k < norm::kBlockElements && k < count; ++k) {
     const auto value = static_cast<double>(values[k]);
@@ -42,7 +42,7 @@ void add_like_a_warp(const float* values, std::size_t count, std::uint64_t* word
   }
   const norm::Addends addends = norm::addends_of(lanes[0]);
   for (unsigned k = 0; k < addends.count; ++k) {
-    words[addends.index + k] += addends.words[k];
+    limbs[addends.index + k] += addends.limbs[k];
   }
 }
 
@@ -58,14 +58,14 @@ TEST(NormDigits, AWarpMakesTheBitsOfTheCpu) {
     } else if (seed == 3) {
       values[kElements - 1] = std::nanf("");
     }
-    std::vector<std::uint64_t> words(norm::kSumWords);
+    std::vector<std::uint64_t> limbs(norm::kSumLimbs);
     for (std::size_t at = 0; at < kElements; at += norm::kBlockElements) {
-      add_like_a_warp(values.data() + at, kElements - at, words.data());
+      add_like_a_warp(values.data() + at, kElements - at, limbs.data());
     }
     GradientNorm expected;
     add_norm(values.data(), DType::kF32, 0, kElements, expected);
-    const std::span<const std::uint64_t, ExactSum::kWords> all(words.data(), ExactSum::kWords);
-    EXPECT_EQ(ExactSum::from_words(all), expected.sum_of_squares) << seed;
+    const std::span<const std::uint64_t, ExactSum::kLimbs> all(limbs.data(), ExactSum::kLimbs);
+    EXPECT_EQ(ExactSum::from_limbs(all), expected.sum_of_squares) << seed;
   }
 }
 
@@ -84,16 +84,16 @@ TEST(NormDigits, EveryDoubleHasTheDigitsOfTheExactSum) {
     values.push_back(value);
   }
   for (const double value : values) {
-    std::vector<std::uint64_t> words(norm::kSumWords);
+    std::vector<std::uint64_t> limbs(norm::kSumLimbs);
     const norm::Addends addends = norm::addends_of(value);
-    ASSERT_LE(addends.index + addends.count, norm::kSumWords);
+    ASSERT_LE(addends.index + addends.count, norm::kSumLimbs);
     for (unsigned k = 0; k < addends.count; ++k) {
-      words[addends.index + k] += addends.words[k];
+      limbs[addends.index + k] += addends.limbs[k];
     }
     ExactSum expected;
     expected.add(value);
-    const std::span<const std::uint64_t, ExactSum::kWords> all(words.data(), ExactSum::kWords);
-    ASSERT_EQ(ExactSum::from_words(all), expected) << value;
+    const std::span<const std::uint64_t, ExactSum::kLimbs> all(limbs.data(), ExactSum::kLimbs);
+    ASSERT_EQ(ExactSum::from_limbs(all), expected) << value;
   }
 }
 
@@ -136,7 +136,7 @@ void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
   const DeviceBuffer others = gpu.buffer(parts.data(), parts.size());
   const DeviceBuffer own = gpu.buffer(parts.data() + n * width, n * width);
   const DeviceBuffer sum = gpu.buffer(expected.data(), n * 4);
-  const DeviceBuffer words = gpu.device.allocate(sizeof(NormWords));
+  const DeviceBuffer limbs = gpu.device.allocate(sizeof(NormLimbs));
   const RankOrderSum arguments{.own = own.data(),
                                .others = others.data(),
                                .stride_bytes = n * width,
@@ -146,15 +146,15 @@ void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
                                .add = add,
                                .accumulator = reinterpret_cast<float*>(sum.data()),
                                .elements = n,
-                               .norm = reinterpret_cast<std::uint64_t*>(words.data())};
+                               .norm = reinterpret_cast<std::uint64_t*>(limbs.data())};
   gpu.stream.launch("add", {}, [&](void* native) {
     EXPECT_EQ(SumKernels::load().clear_norm(arguments.norm, native), 0);
     EXPECT_EQ(SumKernels::load().add_in_rank_order(arguments, native), 0);
   });
   std::vector<float> got(n);
-  NormWords norm;
+  NormLimbs norm;
   gpu.fetch(got.data(), sum);
-  gpu.fetch(&norm, words);
+  gpu.fetch(&norm, limbs);
   gpu.wait();
   GradientNorm expected_norm;
   for (std::uint32_t r = 0; r < kWorld; ++r) {

@@ -57,15 +57,15 @@ TEST(ExactSum, AnyOrderAndPartitionGivesEqualBits) {
     }
     std::shuffle(parts.begin(), parts.end(), random);
     ExactSum merged;
-    std::array<std::uint64_t, ExactSum::kWords> reduced{};  // as an integer all-reduce adds them up
+    std::array<std::uint64_t, ExactSum::kLimbs> reduced{};  // as an integer all-reduce adds them up
     for (ExactSum& part : parts) {
       merged.merge(part);
-      const auto words = part.words();
-      std::ranges::transform(reduced, words, reduced.begin(), std::plus<>());
+      const auto limbs = part.limbs();
+      std::ranges::transform(reduced, limbs, reduced.begin(), std::plus<>());
     }
     EXPECT_EQ(merged, expected);
     EXPECT_EQ(merged.value(), expected.value());
-    EXPECT_EQ(ExactSum::from_words(reduced), expected);
+    EXPECT_EQ(ExactSum::from_limbs(reduced), expected);
   }
 }
 
@@ -138,7 +138,7 @@ TEST(ExactSum, FlagsInfinityAndNan) {
   EXPECT_TRUE(std::isnan(nan.value()));
   infinite.merge(nan);
   EXPECT_TRUE(std::isnan(infinite.value()));
-  EXPECT_TRUE(std::isnan(ExactSum::from_words(nan.words()).value()));
+  EXPECT_TRUE(std::isnan(ExactSum::from_limbs(nan.limbs()).value()));
 }
 
 TEST(ExactSum, CarriesSurviveManyAdditionsAndMerges) {

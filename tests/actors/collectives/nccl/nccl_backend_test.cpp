@@ -288,7 +288,7 @@ Task<> move_all(NcclRank* rank, std::size_t bytes, bool pinned) {
   }
 }
 
-Task<> exchange_words(NcclRank* rank) {
+Task<> exchange_small(NcclRank* rank) {
   NcclBackend& backend = *rank->backend;
   std::vector<std::uint64_t> all(backend.world());
   for (std::uint64_t round = 0; round < 3; ++round) {
@@ -319,7 +319,7 @@ TEST(NcclBackend, MovesArriveWhole) {
           EXPECT_EQ(w.errors(), std::vector<std::string>(world));
         }
       }
-      w.run([](NcclRank& rank) { return exchange_words(&rank); });
+      w.run([](NcclRank& rank) { return exchange_small(&rank); });
       EXPECT_EQ(w.errors(), std::vector<std::string>(world));
       EXPECT_TRUE(w.nccl.mismatches().empty());
     }
@@ -436,7 +436,7 @@ TEST(NcclBackend, NothingIsAllocatedPerOperationAfterWarmUp) {
 TEST(NcclBackend, LeavesNothingBehind) {
   NcclWorld w(3);
   w.connect();
-  w.run([](NcclRank& rank) { return exchange_words(&rank); });
+  w.run([](NcclRank& rank) { return exchange_small(&rank); });
   EXPECT_EQ(w.nccl.live(), 6);
   w.ranks.clear();
   EXPECT_EQ(w.nccl.live(), 0);

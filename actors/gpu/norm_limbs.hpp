@@ -1,9 +1,9 @@
-// actors/gpu/norm_digits.hpp — the arithmetic of an exact norm that the CPU and the GPU share:
+// actors/gpu/norm_limbs.hpp — the arithmetic of an exact norm that the CPU and the GPU share:
 // C++17, for nvcc as well.
 //
 // The sum of squares of a block of 512 elements is 32 lanes in double, element i in lane i mod 32,
 // added as a tree: just one warp's work. A block's sum is then added to the digits of an ExactSum,
-// which are integers: so atomics in any order give the same words.
+// which are integers: so atomics in any order give the same limbs.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ inline constexpr unsigned kLanes = 32;
 inline constexpr unsigned kDigits = 68;  // as ExactSum
 inline constexpr unsigned kInfinities = kDigits;
 inline constexpr unsigned kNans = kDigits + 1;
-inline constexpr unsigned kSumWords = kDigits + 2;
-inline constexpr unsigned kFirstBad = kSumWords;  // index of the first bad element; all ones: none
-inline constexpr unsigned kWords = kSumWords + 1;
+inline constexpr unsigned kSumLimbs = kDigits + 2;
+inline constexpr unsigned kFirstBad = kSumLimbs;  // index of the first bad element; all ones: none
+inline constexpr unsigned kLimbs = kSumLimbs + 1;
 
-/// What a non-negative double, infinity or NaN adds to `words[index]`, `words[index + 1]`,
-/// `words[index + 2]`.
+/// What a non-negative double, infinity or NaN adds to `limbs[index]`, `limbs[index + 1]`,
+/// `limbs[index + 2]`.
 struct Addends {
   unsigned index = 0;
   unsigned count = 0;  // of the three that are there
-  std::uint64_t words[3] = {0, 0, 0};
+  std::uint64_t limbs[3] = {0, 0, 0};
 };
 
 TANDEM_HOST_DEVICE inline Addends addends_of(double value) {
@@ -43,7 +43,7 @@ TANDEM_HOST_DEVICE inline Addends addends_of(double value) {
   if (exponent == 0x7ff) {
     made.index = mantissa == 0 ? kInfinities : kNans;
     made.count = 1;
-    made.words[0] = 1;
+    made.limbs[0] = 1;
     return made;
   }
   const std::uint64_t position = exponent == 0 ? 0 : exponent - 1;
@@ -53,9 +53,9 @@ TANDEM_HOST_DEVICE inline Addends addends_of(double value) {
   const std::uint64_t high = (mantissa >> 32) << shift;
   made.index = static_cast<unsigned>(position / 32);
   made.count = 3;
-  made.words[0] = low & 0xffffffffU;
-  made.words[1] = (low >> 32) + (high & 0xffffffffU);
-  made.words[2] = high >> 32;
+  made.limbs[0] = low & 0xffffffffU;
+  made.limbs[1] = (low >> 32) + (high & 0xffffffffU);
+  made.limbs[2] = high >> 32;
   return made;
 }
 

@@ -1,4 +1,4 @@
-// engine/device/vector_math.hpp — ATen's functions of single elements (tanh, exp, log, ...) have
+// engine/device/vml.hpp — ATen's functions of single elements (tanh, exp, log, ...) have
 // their own bits from the first call on.
 //
 // On x86 ATen computes them with oneMKL's vector functions, each of which looks up its kernel at
@@ -15,7 +15,7 @@ namespace tandem {
 
 /// Calls each of them once, on few elements, before anybody computes with them. Any thread; whoever
 /// comes while the first is at it waits. Some milliseconds the first time.
-void settle_vector_math();
+void warm_up_vml();
 
 /// One of them, for x in (0, 1).
 struct VectorFunction {

@@ -1,4 +1,4 @@
-#include "engine/device/vector_math.hpp"
+#include "engine/device/vml.hpp"
 
 #include <array>
 #include <mutex>
@@ -47,7 +47,7 @@ constexpr auto kFunctions = std::to_array<VectorFunction>({{"acos", &at::acos},
 
 std::span<const VectorFunction> vector_functions() noexcept { return kFunctions; }
 
-void settle_vector_math() {
+void warm_up_vml() {
   static std::once_flag once;
   std::call_once(once, [] {
     for (const at::ScalarType type : {at::kFloat, at::kDouble}) {

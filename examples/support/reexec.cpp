@@ -1,4 +1,4 @@
-#include "examples/support/process.hpp"
+#include "examples/support/reexec.hpp"
 
 #include <cstdlib>
 
@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-void tune_process(char** argv) {
+void reexec_with_tuned_env(char** argv) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);

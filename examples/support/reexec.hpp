@@ -1,4 +1,4 @@
-// examples/support/process.hpp — settings of the whole process that a training program wants. First
+// examples/support/reexec.hpp — settings of the whole process that a training program wants. First
 // thing in main().
 #pragma once
 
@@ -18,6 +18,6 @@ namespace tandem {
 ///  a batch has some twenty
 ///    of its own, so a small model in bf16 took 480 MiB more after 600 steps than at the first. 64
 ///    each hold three lengths; making one anew costs no measurable time.
-void tune_process(char** argv);
+void reexec_with_tuned_env(char** argv);
 
 }  // namespace tandem

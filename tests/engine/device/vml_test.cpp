@@ -1,6 +1,6 @@
 // The list of ATen's functions that are settled: what LibTorch's own header computes with oneMKL,
 // none left out.
-#include "engine/device/vector_math.hpp"
+#include "engine/device/vml.hpp"
 
 #include <fstream>
 #include <set>
@@ -30,7 +30,7 @@ TEST(VectorMath, KnowsAllFunctionsThatLibTorchGivesToOneMkl) {
 }
 
 TEST(VectorMath, CallsThemWhereTheyAreDefined) {
-  settle_vector_math();
+  warm_up_vml();
   for (const VectorFunction& function : vector_functions()) {
     EXPECT_TRUE(function.run(at::full({8}, 0.5)).isfinite().all().item<bool>()) << function.name;
   }
