@@ -4,9 +4,9 @@
 // The shard lies in compute dtype in bytes handed in. AcquireUnit waits until the shard has the
 // wanted version, gets a slot in ticket order, has the shards of all ranks gathered into it (or
 // finds the unit still there in that version, and then answers without a gather) and replies with
-// the whole padded block. A unit that stays replicated has a block of its own instead of slots, and is
-// gathered once for each version: in place, where the shard lies at its place in the block; a block
-// in an accelerator's memory has its shard elsewhere, on the host.
+// the whole padded block. A unit that stays replicated has a block of its own instead of slots, and
+// is gathered once for each version: in place, where the shard lies at its place in the block; a
+// block in an accelerator's memory has its shard elsewhere, on the host.
 //
 // States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released.
 // Visits of one unit pass the first three one after another, in ticket order; several may be held
@@ -81,9 +81,10 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
     UnitLayout layout;
     DType type = DType::kF32;
     std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
-    std::byte* block = nullptr;  // of a unit that stays replicated, `shard` inside or apart; null: slots
-    std::uint64_t version = 0;   // what the shard holds now
-    SlotPoolAddress slots;       // unless there is a block
+    std::byte* block =
+        nullptr;  // of a unit that stays replicated, `shard` inside or apart; null: slots
+    std::uint64_t version = 0;  // what the shard holds now
+    SlotPoolAddress slots;      // unless there is a block
     CollectivesAddress collectives;
   };
 

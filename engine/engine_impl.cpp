@@ -355,12 +355,12 @@ void Engine::Impl::measure(StepResult& result) {
   const Busy now = rank.busy();
   result.exposure.compute_busy_s = now.compute_s - busy_at_start_.compute_s;
   result.exposure.optimizer_busy_s = now.optimizer_s - busy_at_start_.optimizer_s;
-  result.exposure.link_busy_s = now.link_s - busy_at_start_.link_s;
+  result.exposure.copy_busy_s = now.copy_s - busy_at_start_.copy_s;
   result.exposure.to_device_busy_s = now.to_device_s - busy_at_start_.to_device_s;
   result.exposure.to_host_busy_s = now.to_host_s - busy_at_start_.to_host_s;
   result.peak_device_bytes = static_cast<std::int64_t>(rank.resident_bytes().device);
   const double busiest = std::max({result.exposure.compute_busy_s, result.exposure.optimizer_busy_s,
-                                   result.exposure.link_busy_s, result.exposure.to_device_busy_s,
+                                   result.exposure.copy_busy_s, result.exposure.to_device_busy_s,
                                    result.exposure.to_host_busy_s});
   result.overlap_efficiency = std::min(1.0, busiest / result.step_time_s);
 }

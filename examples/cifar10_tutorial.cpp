@@ -19,10 +19,10 @@
 #include "engine/rank/segment_runner.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/cifar/accuracy.hpp"
-#include "examples/support/cifar/plain_net.hpp"
+#include "examples/support/cifar/aten_net.hpp"
 #include "examples/support/cifar/report.hpp"
-#include "examples/support/reexec.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/reexec.hpp"
 #include "examples/support/run_flags.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
@@ -114,7 +114,7 @@ class LossFile {
 };
 
 /// Images trained on.
-std::int64_t train(const TutorialFlags& flags, const CifarImages& images, PlainNet& net) {
+std::int64_t train(const TutorialFlags& flags, const CifarImages& images, AtenNet& net) {
   LossFile losses(flags.output_dir);
   std::int64_t step = 0;
   std::int64_t images = 0;
@@ -147,8 +147,8 @@ int tutorial(const TutorialFlags& flags) {
   const CifarData data = open_cifar(flags.data_dir);
   prepare_compute_thread(flags.compute_threads > 0 ? flags.compute_threads
                                                    : machine::usable_cpus());
-  PlainNet net(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
-                                          : cifar_weights_of(flags.init_weights));
+  AtenNet net(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
+                                         : cifar_weights_of(flags.init_weights));
   fmt::print("data     {}\n", data.description);
   const Stopwatch watch;
   const std::int64_t images = train(flags, data.train, net);

@@ -16,8 +16,8 @@
 
 #include <ATen/ATen.h>
 #include <tandem/engine/initialize.hpp>
-#include <tandem/examples/support/reexec.hpp>
 #include <tandem/examples/support/program.hpp>
+#include <tandem/examples/support/reexec.hpp>
 
 namespace {
 

@@ -147,7 +147,8 @@ class Actor {
         const AsyncTraceSpan span(kAnyTask ? envelope->type->name : nullptr);
         // One of the types is the message's: the handlers of all are tried in their order.
         (void)((envelope->type == &detail::kMessageType<Messages>
-                    ? (co_await dispatch<Messages>(static_cast<detail::EnvelopeOf<Messages>&>(*envelope)),
+                    ? (co_await dispatch<Messages>(
+                           static_cast<detail::EnvelopeOf<Messages>&>(*envelope)),
                        true)
                     : false) ||
                ...);
@@ -343,7 +344,8 @@ class Actor {
     return kAnyRule ? detail::Mailbox::Rules{when_full(), &Actor::merge, &Actor::payload}
                     : detail::Mailbox::Rules{when_full()};
   }
-  static bool merge(const detail::MessageType& type, detail::Envelope* waiting, void* newer) noexcept {
+  static bool merge(const detail::MessageType& type, detail::Envelope* waiting,
+                    void* newer) noexcept {
     bool merged = false;
     (void)((&type == &detail::kMessageType<Messages>
                 ? (merged = merge_as<Messages>(waiting, newer), true)

@@ -138,7 +138,8 @@ class EventLoop {
   [[nodiscard]] const std::string& name() const noexcept { return options_.name; }
   [[nodiscard]] detail::AskTable& asks() noexcept { return *asks_; }
   [[nodiscard]] detail::LoopLink& link() const noexcept { return *link_; }
-  /// Every message into a mailbox of this loop goes to the tap instead (message_tap.hpp); null: none.
+  /// Every message into a mailbox of this loop goes to the tap instead (message_tap.hpp); null:
+  /// none.
   void set_message_tap(MessageTap* tap) noexcept;
   [[nodiscard]] MessageTap* message_tap() const noexcept { return registry_.message_tap; }
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }

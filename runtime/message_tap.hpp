@@ -1,5 +1,6 @@
-// runtime/message_tap.hpp — every message on its way into a mailbox of one loop passes a tap, if the
-// loop has one: what the test kit and the simulator deliver, delay, reorder and drop messages with.
+// runtime/message_tap.hpp — every message on its way into a mailbox of one loop passes a tap, if
+// the loop has one: what the test kit and the simulator deliver, delay, reorder and drop messages
+// with.
 //
 // The tap owns what it was given until it delivers or drops it. A held message keeps its credit and
 // its mailbox, and a closed actor waits for it, as for one that is on its way from another thread.
@@ -24,7 +25,8 @@ namespace tandem {
 class TappedMessage {
  public:
   TappedMessage() noexcept = default;
-  TappedMessage(TappedMessage&& other) noexcept : envelope_(std::exchange(other.envelope_, nullptr)) {}
+  TappedMessage(TappedMessage&& other) noexcept
+      : envelope_(std::exchange(other.envelope_, nullptr)) {}
   TappedMessage& operator=(TappedMessage&& other) noexcept {
     if (this != &other) {
       drop();
@@ -40,8 +42,8 @@ class TappedMessage {
       envelope->target->deliver_tapped(*envelope);
     }
   }
-  /// Ends it: its credit goes back, an asker gets ActorClosed. Who waited in the wait queue for the credit is
-  /// tapped in this call.
+  /// Ends it: its credit goes back, an asker gets ActorClosed. Who waited in the wait queue for the
+  /// credit is tapped in this call.
   void drop() noexcept {
     if (detail::Envelope* envelope = std::exchange(envelope_, nullptr)) {
       envelope->target->drop_tapped(*envelope);

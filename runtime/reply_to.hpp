@@ -23,7 +23,8 @@ class ReplyTo {
   using Reply = typename R::Reply;
 
   /// Internal: made by the actor when it hands the request to its handler.
-  ReplyTo(detail::Mailbox& mailbox, detail::RequestEnvelope<R>& envelope) noexcept : envelope_(&envelope) {
+  ReplyTo(detail::Mailbox& mailbox, detail::RequestEnvelope<R>& envelope) noexcept
+      : envelope_(&envelope) {
     mailbox.add_pending_reply(envelope);
   }
   ReplyTo(ReplyTo&& other) noexcept : envelope_(std::exchange(other.envelope_, nullptr)) {}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws some steps of a trace.json.gz (finetune_zero3 --trace) as an SVG: what the compute lane, the optimizer's threads
-and the links did, one row each, under one axis of time.
+and the copies did, one row each, under one axis of time.
 
     python3 tools/plot_trace.py runs/demo-.../trace.json.gz --first_step 20 --steps 2 > overlap.svg
 """
@@ -37,8 +37,8 @@ def rows_of(events):
             if name == kind or name.startswith(kind + "."):
                 rows[tid] = name
     moved = {tid: streams[name] for tid, name in names.items() if name in streams}
-    links = {tid: name for tid, name in names.items() if name.split(".")[0] == "link"}
-    rows.update(sorted((moved or links).items(), key=lambda item: item[1]))
+    copies = {tid: name for tid, name in names.items() if name.split(".")[0] == "copy"}
+    rows.update(sorted((moved or copies).items(), key=lambda item: item[1]))
     return rows
 
 

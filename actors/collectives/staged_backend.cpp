@@ -377,7 +377,8 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
 }
 
 std::byte* StagedBackend::landing_of(const Transfer& t, std::size_t piece) noexcept {
-  return t.landing != nullptr ? t.landing + piece * t.piece_bytes : t.copy_streams->from_device[piece % 2];
+  return t.landing != nullptr ? t.landing + piece * t.piece_bytes
+                              : t.copy_streams->from_device[piece % 2];
 }
 
 DeviceEvent StagedBackend::copy_in(const Transfer& t, std::size_t piece) {
@@ -385,7 +386,7 @@ DeviceEvent StagedBackend::copy_in(const Transfer& t, std::size_t piece) {
   std::byte* half = landing_of(t, piece);
   for (std::size_t part = 0; part < t.source_parts && bytes > 0; ++part) {
     t.copy_streams->to_host.to_host({half + part * bytes, bytes},
-                            t.source + part * t.part_bytes + piece * t.piece_bytes);
+                                    t.source + part * t.part_bytes + piece * t.piece_bytes);
   }
   return t.copy_streams->to_host.record();
 }
@@ -396,7 +397,7 @@ DeviceEvent StagedBackend::copy_out(const Transfer& t, std::size_t piece) {
   for (std::size_t part = 0; part < t.target_parts && bytes > 0; ++part) {
     if (part != t.part_in_place) {
       t.copy_streams->to_device.to_device(t.target + part * t.part_bytes + piece * t.piece_bytes,
-                                  {half + part * bytes, bytes});
+                                          {half + part * bytes, bytes});
     }
   }
   return t.copy_streams->to_device.record();

@@ -50,10 +50,11 @@ Task<> CpuOptimizer::handle(UpdateUnit update) {
 void CpuOptimizer::begin(UpdateUnit update) {
   TANDEM_CHECK(!update.speculative || options_.units[update.unit].state.has_shadow(),
                "only a unit with a shadow is updated ahead of the verdict");
-  jobs_[update.unit] = {.update = update,
-                        .arrival = arrivals_++,
-                        .pass = update.speculative ? UpdatePass::kSpeculative : UpdatePass::kInPlace,
-                        .chunks = chunks_of(update.unit)};
+  jobs_[update.unit] = {
+      .update = update,
+      .arrival = arrivals_++,
+      .pass = update.speculative ? UpdatePass::kSpeculative : UpdatePass::kInPlace,
+      .chunks = chunks_of(update.unit)};
   update.speculative ? ++speculative_ : ++counters_.queued;
   counters_.queued_max = std::max(counters_.queued_max, counters_.queued);
   enqueue(update.unit);
@@ -190,7 +191,8 @@ Task<> CpuOptimizer::work(std::size_t queue_number) {
     job->done += chunks;
     if (job->next && job->done == job->next_chunk) {
       begin_pass(unit, *job->next);
-    } else if (job->done == job->chunks && (!job->update.speculative || job->pass == UpdatePass::kRollback)) {
+    } else if (job->done == job->chunks &&
+               (!job->update.speculative || job->pass == UpdatePass::kRollback)) {
       co_await finish(unit);
     }
   }

@@ -13,18 +13,18 @@
 // verdict is done in place. The work before each deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
-// asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits at
-// its end until the same update is asked for without `speculative`. If its constants are the same, the
-// speculative pass is the update, and only pointers are swapped; if they differ it is done again from the
-// old state; RollBackUpdates ends it with the old bits. An update that had not begun when the verdict
-// came is an ordinary one.
-//   speculative: queued -> running -> waiting -> idle, by (the same) swap | (others) running again |
-//   (no verdict, or skip) running back
-// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack, after
-// its last chunk. Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient
-// (the bucket's accumulator) and the weight (the shard's bytes) of that unit are the optimizer's;
-// before and after, gradient and weight belong to the bucket and the shard. The weight is fully
-// written when ParamReady is sent, on every thread's view.
+// asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits
+// at its end until the same update is asked for without `speculative`. If its constants are the
+// same, the speculative pass is the update, and only pointers are swapped; if they differ it is
+// done again from the old state; RollBackUpdates ends it with the old bits. An update that had not
+// begun when the verdict came is an ordinary one.
+//   speculative: queued -> running -> waiting -> idle, by (the same) swap | (others) running again
+//   | (no verdict, or skip) running back
+// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack,
+// after its last chunk. Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the
+// gradient (the bucket's accumulator) and the weight (the shard's bytes) of that unit are the
+// optimizer's; before and after, gradient and weight belong to the bucket and the shard. The weight
+// is fully written when ParamReady is sent, on every thread's view.
 #pragma once
 
 #include <cstddef>
@@ -50,17 +50,18 @@ struct UpdateUnit {
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
   bool speculative = false;  // of the verdict; the unit has a shadow
-  bool redo = false;  // what was done ahead does not count, whatever its constants
+  bool redo = false;         // what was done ahead does not count, whatever its constants
 };
 
 struct OptimizerCounters {
   std::uint64_t updates = 0;   // units done
   std::uint64_t elements = 0;  // of these
-  std::uint64_t speculative = 0;  // of the updates, those that were made ahead of the verdict and counted
-  std::uint64_t redone = 0;  // done a second time
+  std::uint64_t speculative =
+      0;  // of the updates, those that were made ahead of the verdict and counted
+  std::uint64_t redone = 0;       // done a second time
   std::uint64_t rolled_back = 0;  // ended with the old bits
-  double busy_s = 0;         // at least one slice was under way
-  std::size_t queued = 0;    // units queued or running now, but for those ahead of the verdict
+  double busy_s = 0;              // at least one slice was under way
+  std::size_t queued = 0;         // units queued or running now, but for those ahead of the verdict
   std::size_t queued_max = 0;
 };
 
@@ -125,7 +126,8 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
     std::size_t chunks = 0;          // of the pass; 0: idle
     std::size_t next_chunk = 0;      // not handed out yet
     std::size_t done = 0;
-    std::size_t speculative_chunks = 0;  // that the speculative pass has written, when another one follows
+    std::size_t speculative_chunks =
+        0;  // that the speculative pass has written, when another one follows
   };
 
   [[nodiscard]] std::size_t chunks_of(std::size_t unit) const noexcept;
@@ -135,7 +137,9 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   void turn(std::uint32_t unit, UpdatePass pass);
   void begin_pass(std::uint32_t unit, UpdatePass pass);
   void enqueue(std::uint32_t unit);
-  [[nodiscard]] RunnerQueue& queue_of(std::uint32_t unit) noexcept { return runner_queues_[queue_of_[unit]]; }
+  [[nodiscard]] RunnerQueue& queue_of(std::uint32_t unit) noexcept {
+    return runner_queues_[queue_of_[unit]];
+  }
   [[nodiscard]] Job* most_urgent(const RunnerQueue& runner_queue);
   Task<> work(std::size_t runner_queue);
   [[nodiscard]] UpdateSlice take_slice(RunnerQueue& runner_queue, Job& job);
@@ -147,9 +151,9 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
 
   Options options_;
   PoolUpdates pool_;
-  std::vector<RunnerQueue> runner_queues_;           // of the pool, and of each other runner
-  std::vector<std::size_t> queue_of_;  // [unit]
-  std::vector<Job> jobs_;             // by unit; queued or running while chunks > 0
+  std::vector<RunnerQueue> runner_queues_;  // of the pool, and of each other runner
+  std::vector<std::size_t> queue_of_;       // [unit]
+  std::vector<Job> jobs_;                   // by unit; queued or running while chunks > 0
   int slices_ = 0;
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;

@@ -50,8 +50,7 @@ void run_steps(benchmark::State& state, Model model, const Case& c) {
       R"({{"train_batch_size": {}, "gradient_clipping": 1.0, "zero_optimization": {{"stage": {}}},
            "optimizer": {{"type": "Adam", "params": {{"lr": 0.001, "betas": [0.8, 0.999]}}}}}})",
       c.batch, c.stage);
-  static const auto images =
-      std::make_shared<const CifarImages>(generated_cifar(kImages, 1).train);
+  static const auto images = std::make_shared<const CifarImages>(generated_cifar(kImages, 1).train);
   Engine engine({.model = std::move(model),
                  .config = parse_config(config, "bench_cifar", 1),
                  .options = {.overlap = c.overlap, .compute_threads = c.threads},

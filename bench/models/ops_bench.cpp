@@ -37,7 +37,7 @@ constexpr std::array kShapes = {Shape{"qkv", 2048, 1024, 512}, Shape{"o", 2048, 
                                 Shape{"head", 1024, 4096, 512}};
 
 void matmuls(benchmark::State& state, const Shape& shape, const std::string& kind,
-              const std::string& provider, bool bf16) {
+             const std::string& provider, bool bf16) {
   select_gemm(provider);
   const at::Tensor x = at::randn({shape.rows, shape.in}).to(options(bf16));
   const at::Tensor w = at::randn({shape.out, shape.in}).to(options(bf16));

@@ -26,7 +26,7 @@ struct OneUnit {
   HostBuffer slot{kElements * 4}, gradient_slot{kElements * 4}, master{kElements * 4};
   HostBuffer moments{kElements * 8}, accumulator{kElements * 4};
   EventLoop loop{{.name = "control"}};
-  CpuPool link{loop, {.name = "link"}};
+  CpuPool link{loop, {.name = "copy"}};
   CpuPool adam{loop, {.name = "adam"}};
   SelfBackend backend{link};
   Scope scope{loop, "actors"};

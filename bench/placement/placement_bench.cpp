@@ -43,7 +43,8 @@ void sweep(const PlacementProblem& problem, std::span<const StreamOrder> orders,
   for (std::size_t d = 0; d <= units; ++d) {
     for (std::size_t s = 0; d + s <= units; ++s) {
       for (const StreamOrder order : orders) {
-        if (const auto placements = placements_by_count(problem, d, s, order); problem.fits(placements)) {
+        if (const auto placements = placements_by_count(problem, d, s, order);
+            problem.fits(placements)) {
           visit(placements);
         }
       }

@@ -22,8 +22,8 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/reexec.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/reexec.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace tandem::bench {

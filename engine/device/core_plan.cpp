@@ -100,11 +100,11 @@ void divide_shared(CorePlan& plan, std::span<const Core> cores, int limit, const
   plan.optimizer = cpus_of(cores.last(count), true);
   plan.service = all_cpus_of(cores);
   plan.optimizer_shares_cores = plan.compute_threads + plan.optimizer_threads > limit;
-  plan.link_threads = std::min(2, plan.compute_threads);
+  plan.copy_threads = std::min(2, plan.compute_threads);
 }
 
-/// Compute on an accelerator: the lane has a core to itself, loop and links another where there are
-/// four, the optimizer its share of the rest.
+/// Compute on an accelerator: the lane has a core to itself, loop and copies another where there
+/// are four, the optimizer its share of the rest.
 void divide_apart(CorePlan& plan, std::span<const Core> cores, int limit, const CoreQuestion& q) {
   const std::size_t reserved = std::min<std::size_t>(cores.size() - 1, cores.size() >= 4 ? 2 : 1);
   const std::span<const Core> rest = cores.subspan(reserved);
@@ -121,7 +121,7 @@ void divide_apart(CorePlan& plan, std::span<const Core> cores, int limit, const 
   plan.service =
       all_cpus_of(cores.first(cores.size() - count).subspan(reserved > 0 ? reserved - 1 : 0));
   plan.optimizer_shares_cores = cores.size() == 1;
-  plan.link_threads = std::clamp(static_cast<int>(plan.service.size()) - 1, 1, 2);
+  plan.copy_threads = std::clamp(static_cast<int>(plan.service.size()) - 1, 1, 2);
 }
 
 }  // namespace
@@ -158,11 +158,11 @@ bool bind_thread(const std::vector<int>& cpus) noexcept {
 
 std::string CorePlan::text() const {
   return fmt::format(
-      "{} CPU{} {}{}: compute {} ({} thread{}), optimizer {} ({}){}, loop and links {} ({})",
+      "{} CPU{} {}{}: compute {} ({} thread{}), optimizer {} ({}){}, loop and copies {} ({})",
       rank.size(), rank.size() == 1 ? "" : "s", ranges_text(rank),
       node >= 0 ? fmt::format(" (node {})", node) : "", ranges_text(compute), compute_threads,
       compute_threads == 1 ? "" : "s", ranges_text(optimizer), optimizer_threads,
-      optimizer_shares_cores ? " beside it" : "", ranges_text(service), link_threads);
+      optimizer_shares_cores ? " beside it" : "", ranges_text(service), copy_threads);
 }
 
 }  // namespace tandem

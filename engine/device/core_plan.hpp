@@ -35,13 +35,13 @@ struct CorePlan {
   int node = -1;               // of the rank's cores; -1: several
   int compute_threads = 1;
   int optimizer_threads = 1;
-  int link_threads = 1;
+  int copy_threads = 1;
   bool optimizer_shares_cores = false;  // with the compute lane
 
   static CorePlan of(const CpuTopology& topology, const CoreQuestion& question);
 
-  /// One line: "8 CPUs 0-7 (node 0): compute 0-3 (4 threads), optimizer 4-7 (3), loop and links 0-7
-  /// (2)".
+  /// One line: "8 CPUs 0-7 (node 0): compute 0-3 (4 threads), optimizer 4-7 (3), loop and copies
+  /// 0-7 (2)".
   [[nodiscard]] std::string text() const;
 };
 

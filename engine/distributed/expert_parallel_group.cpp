@@ -30,18 +30,20 @@ RankGroup exchange_group(const Communicator& communicator, std::int64_t ep_size)
 
 }  // namespace
 
-ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t ep_size,
-                     const Stage& stage)
+ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
+                                         std::int64_t ep_size, const Stage& stage)
     : ep_size_(ep_size),
       lane_loop_({.name = fmt::format("exchange {}", communicator.rank())}),
       lane_pool_(lane_loop_, {.threads = 1, .name = "exchange"}),
-      replicas_(staged(communicator.make_group_backend(loop, pool, expert_data_group(communicator, ep_size)),
-                   stage)),
+      replicas_(staged(
+          communicator.make_group_backend(loop, pool, expert_data_group(communicator, ep_size)),
+          stage)),
       exchange_(communicator.make_group_backend(lane_loop_, lane_pool_,
                                                 exchange_group(communicator, ep_size))),
       collectives_({.backend = replicas_.get()}) {}
 
-void ExpertParallelGroup::all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) {
+void ExpertParallelGroup::all_to_all(const std::byte* from, std::byte* into,
+                                     std::size_t piece_bytes) {
   lane_loop_.run(
       [](CollectiveBackend* exchange, AllToAllArguments arguments) -> Task<> {
         return exchange->all_to_all(arguments);

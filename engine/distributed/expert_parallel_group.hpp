@@ -1,12 +1,12 @@
 // engine/distributed/expert_parallel_group.hpp — the collectives of a rank whose model spreads
 // experts over ranks (UnitSpec::ep_size).
 //
-// Of W ranks with expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank r
-// holds slice r / D, as replica r % D. The replicas gather the slice from each other and reduce its
-// gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one slice each: the exchange
-// group, within which the compute lane sends tokens to the slice that computes them and back.
-// Both groups have back ends of their own, so neither waits for what all ranks do.
-// The exchange group's rank j is rank j * D + d. So the blocks of a gradient, added one after another
+// Of W ranks with expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank
+// r holds slice r / D, as replica r % D. The replicas gather the slice from each other and reduce
+// its gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one slice each: the
+// exchange group, within which the compute lane sends tokens to the slice that computes them and
+// back. Both groups have back ends of their own, so neither waits for what all ranks do. The
+// exchange group's rank j is rank j * D + d. So the blocks of a gradient, added one after another
 // and each in its ranks' order, are added in the order of all ranks: the bits of experts that every
 // rank has.
 // The compute lane exchanges on a loop of its own, which runs there and only meanwhile: a hand-over
@@ -37,8 +37,8 @@ class ExpertParallelGroup final : public RankExchange {
       std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> slice)>;
   /// Blocks until all ranks are connected; they all make one, after their common back end. The
   /// arguments outlive it.
-  ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool, std::int64_t ep_size,
-            const Stage& stage = {});
+  ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
+                      std::int64_t ep_size, const Stage& stage = {});
 
   void start(Scope& scope);
   void close();
@@ -54,7 +54,7 @@ class ExpertParallelGroup final : public RankExchange {
   std::int64_t ep_size_;
   EventLoop lane_loop_;
   CpuPool lane_pool_;                            // what is large is copied by its thread
-  std::unique_ptr<CollectiveBackend> replicas_;      // D ranks: same slice
+  std::unique_ptr<CollectiveBackend> replicas_;  // D ranks: same slice
   std::unique_ptr<CollectiveBackend> exchange_;  // P ranks: one of each slice, on the lane's loop
   Collectives collectives_;
 };

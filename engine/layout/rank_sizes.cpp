@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduced
 
 UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
-                   const RankShape& shape, DType accumulator_type, StatePlacement placement, bool alone) {
+                   const RankShape& shape, DType accumulator_type, StatePlacement placement,
+                   bool alone) {
   const std::size_t elements = layout.shard_elements;
   const std::size_t floats = elements * sizeof(float);
   const std::size_t element = bytes_of(shape.type);
@@ -34,8 +35,8 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   sizes.placement = placement;
   sizes.gradient_on_device = placement != StatePlacement::kHost && alone;
   sizes.shadow_on_device = placement == StatePlacement::kDevice     ? sizes.shadow
-                         : placement == StatePlacement::kStreamed ? backup
-                                                          : 0;
+                           : placement == StatePlacement::kStreamed ? backup
+                                                                    : 0;
   return sizes;
 }
 
@@ -76,8 +77,8 @@ std::vector<PoolSizes> sizes_of(const SlotPools& pools, std::size_t shared_slots
 }
 
 std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
-                                  const SlotClasses& classes, const std::vector<UnitSizes>& units,
-                                  std::size_t device_room) {
+                                    const SlotClasses& classes, const std::vector<UnitSizes>& units,
+                                    std::size_t device_room) {
   std::vector<std::size_t> shadows;
   if (shape.shadows.units == 0) {
     return shadows;
@@ -138,19 +139,19 @@ std::size_t RankSizes::device_bytes() const {
 RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Sharding& sharding,
                         const SlotClasses& classes) {
   RankSizes sizes;
-  sizes.accumulator_type =
-      shape.micro_steps == 1 && sharding.world == 1 ? shape.type : DType::kF32;
+  sizes.accumulator_type = shape.micro_steps == 1 && sharding.world == 1 ? shape.type : DType::kF32;
   sizes.accumulators_shared = !sharding.state_sharded;
   sizes.weights_replicated = sharding.weights_replicated;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const UnitLayout layout = sharding.layout_of(model.units[unit]);
-    const StatePlacement placement = unit < shape.placements.size() ? shape.placements[unit] : StatePlacement::kHost;
-    sizes.units.push_back(sizes_of(model.units[unit], layout, sharding.weights_replicated[unit], shape,
-                                   sizes.accumulator_type, placement, sharding.world == 1));
+    const StatePlacement placement =
+        unit < shape.placements.size() ? shape.placements[unit] : StatePlacement::kHost;
+    sizes.units.push_back(sizes_of(model.units[unit], layout, sharding.weights_replicated[unit],
+                                   shape, sizes.accumulator_type, placement, sharding.world == 1));
     const UnitSizes& made = sizes.units.back();
     if (made.placement != StatePlacement::kHost) {
       std::size_t& stage = made.placement == StatePlacement::kStreamed ? sizes.stream_stage_bytes
-                                                               : sizes.resident_stage_bytes;
+                                                                       : sizes.resident_stage_bytes;
       stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
     }
     sizes.device_base_bytes += sharding.weights_replicated[unit] ? made.weights : 0;

@@ -43,7 +43,7 @@ struct RankShape {
   StateLayout layout = StateLayout::kFp32;
   ShadowBudget shadows;
   std::vector<StatePlacement> placements;  // [unit]; empty: all on the host
-  std::size_t device_bytes = 0;    // of an accelerator's memory; 0: not known
+  std::size_t device_bytes = 0;            // of an accelerator's memory; 0: not known
 };
 
 /// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its
@@ -54,10 +54,10 @@ struct UnitSizes {
   std::size_t shard = 0;
   StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
   std::size_t accumulator = 0;  // 0: frozen
-  std::size_t shadow = 0;         // what an update ahead of the verdict needs; 0: frozen
+  std::size_t shadow = 0;       // what an update ahead of the verdict needs; 0: frozen
   StatePlacement placement = StatePlacement::kHost;  // what is frozen stays there
-  bool gradient_on_device = false;       // the accumulator lies there
-  std::size_t shadow_on_device = 0;        // of `shadow`, what lies beside arrays of the device
+  bool gradient_on_device = false;                   // the accumulator lies there
+  std::size_t shadow_on_device = 0;  // of `shadow`, what lies beside arrays of the device
 
   [[nodiscard]] std::size_t moments() const noexcept {
     return state.state[0] + state.state[1] + state.scale[0] + state.scale[1];
@@ -73,7 +73,7 @@ struct PoolSizes {
 
 struct RankSizes {
   std::vector<UnitSizes> units;           // [unit]
-  std::vector<bool> weights_replicated;        // [unit] they stay gathered
+  std::vector<bool> weights_replicated;   // [unit] they stay gathered
   std::vector<PoolSizes> weight_pools;    // [pool] of SlotClasses::weights
   std::vector<PoolSizes> gradient_pools;  // [pool] of SlotClasses::gradients
   std::size_t gather_slots = 0;           // of the shared pool
@@ -92,8 +92,8 @@ struct RankSizes {
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
 
-  /// What a unit holds in an accelerator's memory because of its placement, beside slots, whole blocks
-  /// and shadows.
+  /// What a unit holds in an accelerator's memory because of its placement, beside slots, whole
+  /// blocks and shadows.
   [[nodiscard]] std::size_t device_bytes_of(std::size_t unit) const;
   /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, shadows, stages.
   [[nodiscard]] std::size_t device_bytes() const;

@@ -9,7 +9,7 @@ struct ResidentBytes {
   std::size_t weights = 0;    // in compute type, slots included; fp32: the master is this
   std::size_t gradients = 0;  // accumulators and slots
   std::size_t optimizer = 0;  // moments, and the master of 16-bit weights
-  std::size_t shadows = 0;      // for updates ahead of the verdict
+  std::size_t shadows = 0;    // for updates ahead of the verdict
   std::size_t staging = 0;    // between host and device, at most
   std::size_t device = 0;     // on the device, where there is one: slots and whole blocks
 

@@ -33,12 +33,12 @@ std::int64_t require_ep_size(const Model& model, std::int64_t world_size) {
 }
 
 Sharding Sharding::of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
-                        std::uint32_t rank) {
+                      std::uint32_t rank) {
   (void)require_ep_size(model, world);
   Sharding sharding{.state_sharded = zero.stage > 0,
-                      .gradient_slot_of_own = zero.stage < 2,
-                      .world = world,
-                      .rank = rank};
+                    .gradient_slot_of_own = zero.stage < 2,
+                    .world = world,
+                    .rank = rank};
   std::int64_t persistent = 0;  // elements, all units together
   for (const UnitSpec& unit : model.units) {
     const std::int64_t elements = unit.numel();

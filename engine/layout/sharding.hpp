@@ -11,8 +11,8 @@
 // than the one that lies there, its gradient is reduced after each micro-step, and each rank
 // updates what it keeps. At stage 3 small units stay replicated too
 // (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many.
-// Units whose experts are spread over ranks (ep_size > 1) lie as at stage 3 at every stage: a rank's
-// slice is a slice of its expert slice, and a gather brings that.
+// Units whose experts are spread over ranks (ep_size > 1) lie as at stage 3 at every stage: a
+// rank's slice is a slice of its expert slice, and a gather brings that.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +26,20 @@ namespace tandem {
 
 struct ZeroConfig;
 
-/// The expert-parallel size of the model's units; 1: no experts are spread. Throws user_error when they do not suit each
-/// other, the experts or the number of ranks.
+/// The expert-parallel size of the model's units; 1: no experts are spread. Throws user_error when
+/// they do not suit each other, the experts or the number of ranks.
 [[nodiscard]] std::int64_t require_ep_size(const Model& model, std::int64_t world_size);
 
 struct Sharding {
-  bool state_sharded = true;  // by the stage: gradients and optimizer state are this rank's slice only
-  bool gradient_slot_of_own = false;  // for each unit, so that backward never waits for one
-  std::vector<bool> weights_replicated;            // [unit] its weights stay gathered
+  bool state_sharded =
+      true;  // by the stage: gradients and optimizer state are this rank's slice only
+  bool gradient_slot_of_own = false;     // for each unit, so that backward never waits for one
+  std::vector<bool> weights_replicated;  // [unit] its weights stay gathered
   std::uint32_t world = 1;
   std::uint32_t rank = 0;
 
   static Sharding of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
-                      std::uint32_t rank);
+                     std::uint32_t rank);
 
   /// Whether the unit is, by the stage or because its experts are spread.
   [[nodiscard]] bool is_sharded(const UnitSpec& unit) const noexcept {

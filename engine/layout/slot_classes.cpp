@@ -85,7 +85,7 @@ SlotClasses SlotClasses::of(const Model& model, const Sharding& sharding) {
   }
   return {.weights = share_slots(model, blocks, gathered),
           .gradients = sharding.gradient_slot_of_own ? one_slot_each(sizes, learning)
-                                                      : share_slots(model, sizes, learning)};
+                                                     : share_slots(model, sizes, learning)};
 }
 
 }  // namespace tandem

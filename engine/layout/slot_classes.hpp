@@ -4,8 +4,8 @@
 // would blow up every slot: it gets a pool of its own, with one slot. So does a unit that several
 // segments use (tied weights), because its gradient stays open from its first visit in backward to
 // its last and would block the pool's order meanwhile. All other units share pool 0. Weights that
-// stay replicated need no slot, nor do gradients of frozen units; gradients may have one for each unit
-// (Sharding).
+// stay replicated need no slot, nor do gradients of frozen units; gradients may have one for each
+// unit (Sharding).
 #pragma once
 
 #include <cstddef>

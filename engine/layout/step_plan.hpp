@@ -19,7 +19,8 @@ namespace tandem {
 
 enum class Phase : std::uint8_t { kForward, kBackward };
 
-/// The communicators: all ranks, and the ranks that hold the same slice of the experts. Each numbers its operations by itself.
+/// The communicators: all ranks, and the ranks that hold the same slice of the experts. Each
+/// numbers its operations by itself.
 inline constexpr std::size_t kWorld = 0;
 inline constexpr std::size_t kExpertParallel = 1;
 using CommunicatorOrders = std::array<std::uint64_t, 2>;  // by communicator
@@ -33,7 +34,8 @@ struct UnitUse {
   // the same unit's next ticket; beyond the pass: in the pass that follows
   std::uint64_t next_use = 0;
   std::size_t communicator = kWorld;  // the collectives that its gathers and reductions go through
-  std::uint64_t order = 0;      // of the gather among all gathers of its communicator, relative to the pass
+  std::uint64_t order =
+      0;  // of the gather among all gathers of its communicator, relative to the pass
   std::uint64_t blocks = 1;     // that a reduction of its gradient adds up, each with a number
   bool first_gradient = false;  // backward: opens the unit's gradient slot in this micro-step
   bool last_gradient = false;   // backward: no later visit of this micro-step adds to it
@@ -53,7 +55,7 @@ struct StepPlan {
   std::vector<Visit> visits;
   std::vector<std::uint64_t> tickets;  // [pool] how far the pass moves its ticket counter on
   std::vector<std::uint64_t> gradient_tickets;  // [gradient pool] the same
-  CommunicatorOrders gathers = {};                      // uses in all
+  CommunicatorOrders gathers = {};              // uses in all
 
   /// One optimizer step of `micro_steps` forward and backward sweeps.
   static StepPlan training(const Model& model, const SlotClasses& classes, std::size_t micro_steps);

@@ -90,7 +90,7 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
         std::min(limits.host->bytes / 4, limits.host->bytes - plan.host_total()) /
         plan.ranks_per_host;
     input.shadows = {.units = SIZE_MAX,
-                   .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
+                     .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
     if (limits.device) {
       const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
       input.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));

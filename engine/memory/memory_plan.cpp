@@ -34,8 +34,7 @@ class Planner {
   Planner(const Model& model, const PlanInput& input)
       : model_(model),
         in_(input),
-        sharding_(
-            Sharding::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
+        sharding_(Sharding::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
         classes_(SlotClasses::of(model, sharding_)),
         sizes_(RankSizes::of(model, input.shape(), sharding_, classes_)) {}
 

@@ -35,7 +35,7 @@ enum class MemoryPurpose : std::uint8_t {
   kGradientSlots,  // gradients of whole units, until they are reduced
   kMaster,         // what of the fp32 weights the weights are not
   kMoments,        // of the optimizer
-  kShadows,          // out-of-place copies of units that are updated ahead of the verdict
+  kShadows,        // out-of-place copies of units that are updated ahead of the verdict
   kActivations,
   kLoss,       // logits, their gradient, and the head's weight gradient
   kAllocator,  // freed blocks that malloc cannot use again
@@ -57,13 +57,13 @@ struct PlanInput {
   int compute_threads = 1;
   UpdateConfig update;  // of the optimizer
   StateLayout state_layout = StateLayout::kFp32;
-  ShadowBudget shadows;             // for updates ahead of the verdict
+  ShadowBudget shadows;         // for updates ahead of the verdict
   bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
   std::vector<StatePlacement> placement;  // [unit]; empty: all on the host
-  std::size_t device_bytes = 0;       // of one rank's accelerator; 0: not known
+  std::size_t device_bytes = 0;           // of one rank's accelerator; 0: not known
   // resident before the engine is made; 0: as programs usually have
   std::int64_t process_bytes = 0;
 

@@ -12,8 +12,9 @@ namespace {
 constexpr std::array<std::string_view, kMemoryKinds> kKindNames = {"device", "pinned", "host",
                                                                    "shared", "disk"};
 constexpr std::array<std::string_view, kMemoryPurposes> kPurposeNames = {
-    "weights",     "gather slots", "gradients", "gradient slots", "master",  "moments",    "shadows",
-    "activations", "loss",         "allocator", "staging",        "process", "saved model"};
+    "weights", "gather slots", "gradients",   "gradient slots", "master",
+    "moments", "shadows",      "activations", "loss",           "allocator",
+    "staging", "process",      "saved model"};
 
 }  // namespace
 

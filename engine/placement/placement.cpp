@@ -21,7 +21,7 @@ std::optional<double> offload_ratio_of(const Config& config, const EngineOptions
 }
 
 void require_possible_placements(DeviceKind device, Placement placement,
-                             std::span<const StatePlacement> placements) {
+                                 std::span<const StatePlacement> placements) {
   const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
   const bool given =
       std::ranges::any_of(placements, [](StatePlacement p) { return p != StatePlacement::kHost; });
@@ -34,7 +34,7 @@ void require_possible_placements(DeviceKind device, Placement placement,
 }
 
 std::vector<StatePlacement> forced_placements(const Model& model, Placement placement,
-                                      std::optional<double> ratio) {
+                                              std::optional<double> ratio) {
   if (placement == Placement::kCpu || (placement == Placement::kAuto && !ratio)) {
     return {};
   }
@@ -83,7 +83,8 @@ NumberedName numbered(const std::string& name) {
 }
 
 /// The names of units of one placement, neighbours joined: "embedding, block 0-7".
-std::string ranges_text(const Model& model, std::span<const StatePlacement> placements, StatePlacement placement) {
+std::string ranges_text(const Model& model, std::span<const StatePlacement> placements,
+                        StatePlacement placement) {
   std::string text;
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
     if (placements[unit] != placement || model.units[unit].frozen()) {

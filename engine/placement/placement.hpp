@@ -1,8 +1,8 @@
 // engine/placement/placement.hpp — which unit's optimizer state lies where: as the user says, or so
 // that the step is shortest.
 //
-// The solver knows a unit by what its update moves and what its placement holds on the device, and a
-// placement by the step time that a small simulation of the schedule predicts
+// The solver knows a unit by what its update moves and what its placement holds on the device, and
+// a placement by the step time that a small simulation of the schedule predicts
 // (placement_model.hpp). Units have no window of equal length: the first ones in forward order get
 // their gradient last and are needed first (the embedding has none at all), so what goes to the
 // device goes there from the first unit on; streamed units are spread among the rest, so that pool
@@ -29,16 +29,17 @@ namespace tandem {
 
 /// Throws user_error where somebody wants another placement than the host and the CPU computes.
 void require_possible_placements(DeviceKind device, Placement placement,
-                             std::span<const StatePlacement> placements);
+                                 std::span<const StatePlacement> placements);
 
 /// By --placement and --offload_ratio alone; empty: all on the host. `ratio` counts bytes: units
 /// leave the host from the first one on as long as at least that share stays; one that is too large
 /// for what is left is passed over.
 [[nodiscard]] std::vector<StatePlacement> forced_placements(const Model& model, Placement placement,
-                                                    std::optional<double> ratio);
+                                                            std::optional<double> ratio);
 
 /// "blocks 0-7 on the device, blocks 8-11 streamed, all others on the host", by the units' names:
 /// neighbours that differ in one number are a range.
-[[nodiscard]] std::string placements_text(const Model& model, std::span<const StatePlacement> placements);
+[[nodiscard]] std::string placements_text(const Model& model,
+                                          std::span<const StatePlacement> placements);
 
 }  // namespace tandem

@@ -32,7 +32,14 @@ struct Step {
   std::size_t micro_step = 0;
 };
 
-enum ActivityKind : std::uint8_t { kGathers, kReductions, kHostUpdates, kStreams, kDeviceUpdates, kActivityKinds };
+enum ActivityKind : std::uint8_t {
+  kGathers,
+  kReductions,
+  kHostUpdates,
+  kStreams,
+  kDeviceUpdates,
+  kActivityKinds
+};
 
 class Play {
  public:
@@ -58,11 +65,11 @@ class Play {
 
  private:
   struct Unit {
-    bool current = true;   // its weights are those that the next visit needs
-    bool reduced = false;  // its gradient is, in this step
-    bool queued = false;   // its update
-    bool speculative = false;    // its update began before the verdict
-    bool updated = false;  // and ended before it
+    bool current = true;       // its weights are those that the next visit needs
+    bool reduced = false;      // its gradient is, in this step
+    bool queued = false;       // its update
+    bool speculative = false;  // its update began before the verdict
+    bool updated = false;      // and ended before it
     std::size_t first_visit = SIZE_MAX;
     std::size_t last_visit = 0;  // its gradient is complete after it, in each micro-step's sweep
   };
@@ -159,8 +166,8 @@ class Play {
     ++updates_;
     const StatePlacement placement = placements_[unit];
     const ActivityKind kind = placement == StatePlacement::kHost     ? kHostUpdates
-                      : placement == StatePlacement::kDevice ? kDeviceUpdates
-                                                     : kStreams;
+                              : placement == StatePlacement::kDevice ? kDeviceUpdates
+                                                                     : kStreams;
     queues_[kind].push_back(unit);
     progress_[unit] = 1;
   }
@@ -264,7 +271,8 @@ class Play {
     Demand demand{};
     if (kind == kHostUpdates) {
       const bool slower = units_[best].speculative && p_.speeds.host_update_speculative > 0;
-      demand[kPool] = sizes.update / (slower ? p_.speeds.host_update_speculative : p_.speeds.host_update);
+      demand[kPool] =
+          sizes.update / (slower ? p_.speeds.host_update_speculative : p_.speeds.host_update);
     } else {
       demand[kMemory] = sizes.update / p_.speeds.device_memory;
       const double gradient = p_.is_alone ? 0 : sizes.accumulator;
@@ -396,7 +404,7 @@ double PlacementProblem::device_bytes_of(std::span<const StatePlacement> placeme
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
     bytes += placements[unit] == StatePlacement::kDevice     ? units[unit].on_device
              : placements[unit] == StatePlacement::kStreamed ? units[unit].when_streamed
-                                                     : 0;
+                                                             : 0;
     streams = streams || placements[unit] == StatePlacement::kStreamed;
   }
   return bytes + (streams ? device_stage_bytes : 0);
@@ -407,7 +415,7 @@ double PlacementProblem::host_bytes_of(std::span<const StatePlacement> placement
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
     bytes += placements[unit] == StatePlacement::kHost       ? units[unit].on_host
              : placements[unit] == StatePlacement::kStreamed ? units[unit].optimizer
-                                                     : 0;
+                                                             : 0;
   }
   return bytes;
 }

@@ -3,12 +3,12 @@
 //
 // Compute goes through the visits of a step in order, each behind its gathers. Reductions and
 // gathers go one after another, in the plan's order; updates by earliest deadline, the pool's, the
-// streamed and the device's side by side, each beginning when its gradient is reduced (with a shadow
-// and --overlap full) or with the verdict. What is under way at the same time shares a link, or the
-// device's memory, equally. A few steps are played, and the last ones count: a step's updates run
-// under the next one's forward. Not modelled: latencies of single copies, and that the pool and
-// copies share the host's memory (the pool's speed is measured as it is alone). Pure: any thread.
-// Some tens of microseconds for a model of 40 units.
+// streamed and the device's side by side, each beginning when its gradient is reduced (with a
+// shadow and --overlap full) or with the verdict. What is under way at the same time shares a link,
+// or the device's memory, equally. A few steps are played, and the last ones count: a step's
+// updates run under the next one's forward. Not modelled: latencies of single copies, and that the
+// pool and copies share the host's memory (the pool's speed is measured as it is alone). Pure: any
+// thread. Some tens of microseconds for a model of 40 units.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace tandem {
 
 /// Bytes per second.
 struct PlacementSpeeds {
-  double host_update = 50e9;     // read and written by updates on the pool
+  double host_update = 50e9;           // read and written by updates on the pool
   double host_update_speculative = 0;  // by those that begin before the verdict; 0: the same
   double to_device = 25e9;
   double to_host = 25e9;

@@ -20,7 +20,7 @@ RankSizes sizes_with(const Model& model, const PlanInput& input, const Sharding&
 }
 
 PlacementSegment placement_segment(const Model& model, const PlanInput& input,
-                             const PlacementHardware& hardware, std::size_t s) {
+                                   const PlacementHardware& hardware, std::size_t s) {
   const SegmentSpec& spec = model.segments[s];
   PlacementSegment segment{.units = units_of(spec)};
   if (spec.cost.seconds) {
@@ -148,8 +148,8 @@ PlannedPlacement plan_placement(const Model& model, const PlacementProblem& prob
     plan.placements.resize(problem.units.size(), StatePlacement::kHost);
   }
   plan.step_s = predict_step_s(problem, plan.placements);
-  plan.host_step_s =
-      predict_step_s(problem, std::vector<StatePlacement>(problem.units.size(), StatePlacement::kHost));
+  plan.host_step_s = predict_step_s(
+      problem, std::vector<StatePlacement>(problem.units.size(), StatePlacement::kHost));
   double all = 0;
   double there = 0;
   for (std::size_t unit = 0; unit < problem.units.size(); ++unit) {
@@ -162,8 +162,8 @@ PlannedPlacement plan_placement(const Model& model, const PlacementProblem& prob
 
 std::string PlannedPlacement::text(const Model& model) const {
   std::string text = placements_text(model, placements);
-  const bool all_host =
-      std::ranges::all_of(placements, [](StatePlacement placement) { return placement == StatePlacement::kHost; });
+  const bool all_host = std::ranges::all_of(
+      placements, [](StatePlacement placement) { return placement == StatePlacement::kHost; });
   text += fmt::format("; a step of {:.1f} ms predicted", 1e3 * step_s);
   if (!all_host) {
     text += fmt::format(" ({:.1f} ms with all on the host), {:.0f} % of the state in host memory",

@@ -242,8 +242,9 @@ class Solver {
   }
 
   [[nodiscard]] bool keeps_windowless(const Placements& placements) const {
-    return std::all_of(order_.begin(), order_.begin() + static_cast<long>(windowless_),
-                       [&](std::size_t unit) { return placements[unit] == StatePlacement::kDevice; });
+    return std::all_of(
+        order_.begin(), order_.begin() + static_cast<long>(windowless_),
+        [&](std::size_t unit) { return placements[unit] == StatePlacement::kDevice; });
   }
 
   const PlacementProblem& p_;
@@ -257,7 +258,7 @@ class Solver {
 }  // namespace
 
 std::vector<StatePlacement> placements_by_count(const PlacementProblem& problem, std::size_t device,
-                                         std::size_t streamed, StreamOrder order) {
+                                                std::size_t streamed, StreamOrder order) {
   const std::vector<std::size_t> movable = movable_in_order(problem);
   std::vector<StatePlacement> placements(problem.units.size(), StatePlacement::kHost);
   // What streaming takes is set aside first.

@@ -1,5 +1,5 @@
-// engine/placement/placement_solver.hpp — the placements with which a step is shortest, by the model of
-// placement_model.hpp.
+// engine/placement/placement_solver.hpp — the placements with which a step is shortest, by the
+// model of placement_model.hpp.
 //
 // Of few units it looks at every placement. Of more it looks at numbers: d of them on the device,
 // from the first one in forward order on, and s of the others streamed, spread, or from one end;
@@ -19,8 +19,8 @@ namespace tandem {
 
 struct PlacementChoice {
   std::vector<StatePlacement> placements;  // [unit]
-  double step_s = 0;               // predicted
-  double host_step_s = 0;          // with all state on the host
+  double step_s = 0;                       // predicted
+  double host_step_s = 0;                  // with all state on the host
   double device_bytes = 0;
   bool fits = true;  // false: not even all on the host, which this is then
   std::size_t predictions = 0;
@@ -32,8 +32,9 @@ enum class StreamOrder : std::uint8_t { kSpread, kFirst, kLast };
 /// `device` of the movable units, in forward order, on the device as far as there is room, and
 /// `streamed` of the others.
 [[nodiscard]] std::vector<StatePlacement> placements_by_count(const PlacementProblem& problem,
-                                                       std::size_t device, std::size_t streamed,
-                                                       StreamOrder order);
+                                                              std::size_t device,
+                                                              std::size_t streamed,
+                                                              StreamOrder order);
 
 [[nodiscard]] PlacementChoice choose_placements(const PlacementProblem& problem);
 

@@ -21,8 +21,9 @@ std::vector<StatePlacement> placements_of(const Model& model, const RankOptions&
   if (options.device == DeviceKind::kCpu) {
     return {};
   }
-  return options.placements.empty() ? forced_placements(model, options.placement, options.offload_ratio)
-                                : options.placements;
+  return options.placements.empty()
+             ? forced_placements(model, options.placement, options.offload_ratio)
+             : options.placements;
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .recomputes = options.activation_checkpointing};
   rank.compute_threads = cores.compute_threads;
   rank.optimizer_threads = cores.optimizer_threads;
-  rank.link_threads = cores.link_threads;
+  rank.copy_threads = cores.copy_threads;
   rank.optimizer_shares_cores = cores.optimizer_shares_cores;
   if (options.pin_cores) {
     rank.compute_cores = cores.compute;
@@ -60,8 +61,8 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
     : options_(std::move(options)),
       model_(std::move(model)),
       sharding_(Sharding::of(model_, options_.zero,
-                               static_cast<std::uint32_t>(communicator.world_size()),
-                               static_cast<std::uint32_t>(communicator.rank()))),
+                             static_cast<std::uint32_t>(communicator.world_size()),
+                             static_cast<std::uint32_t>(communicator.rank()))),
       classes_(SlotClasses::of(model_, sharding_)),
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
       lane_(loop_, "compute"),
@@ -69,9 +70,9 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
                               .cores = options_.optimizer_cores,
                               .name = "adam",
                               .background = options_.optimizer_shares_cores}),
-      link_pool_(
+      copy_pool_(
           loop_,
-          {.threads = options_.link_threads, .cores = options_.service_cores, .name = "link"}),
+          {.threads = options_.copy_threads, .cores = options_.service_cores, .name = "copy"}),
       scope_(loop_, "actors") {
   open_device(communicator);
   sizes_ = RankSizes::of(
@@ -120,9 +121,10 @@ std::byte* Rank::allocate_shared(std::size_t bytes, std::size_t& counted) {
   return backend_->allocate(bytes);
 }
 
-std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlacement placement) {
+std::byte* Rank::allocate_streamed(std::size_t bytes, std::size_t& counted,
+                                   StatePlacement placement) {
   return on_gpu() && placement == StatePlacement::kStreamed ? allocate_shared(bytes, counted)
-                                                    : allocate(bytes, counted);
+                                                            : allocate(bytes, counted);
 }
 
 std::vector<CpuOptimizer::Range> Rank::update_ranges(std::size_t unit) const {
@@ -264,7 +266,8 @@ void Rank::stop() {
   loop_.run(
       [](Rank* self) -> Task<> {
         try {
-          co_await self->optimizer_->address().ask(RollBackUpdates{});  // of a step that has not ended
+          co_await self->optimizer_->address().ask(
+              RollBackUpdates{});  // of a step that has not ended
           co_await self->optimizer_->address().ask(DrainOptimizer{});
         } catch (const ActorClosed&) {
           // It failed, and said so to whoever awaited it then.
@@ -313,7 +316,7 @@ Busy Rank::busy() const {
       static_cast<double>(device_time_.busy_ns.load(std::memory_order_relaxed)) * 1e-9;
   return {.compute_s = accelerator_ ? device_s : lane_.busy_s(),
           .optimizer_s = optimizer_pool_.busy_s() / optimizer_pool_.threads(),
-          .link_s = link_pool_.busy_s() / link_pool_.threads(),
+          .copy_s = copy_pool_.busy_s() / copy_pool_.threads(),
           .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,
           .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0};
 }

@@ -31,8 +31,8 @@
 #include "engine/distributed/communicator.hpp"
 #include "engine/distributed/expert_parallel_group.hpp"
 #include "engine/layout/rank_sizes.hpp"
-#include "engine/layout/sharding.hpp"
 #include "engine/layout/resident_bytes.hpp"
+#include "engine/layout/sharding.hpp"
 #include "engine/layout/slot_classes.hpp"
 #include "engine/layout/step_plan.hpp"
 #include "engine/rank/device_copies.hpp"
@@ -62,10 +62,10 @@ struct RankOptions {
   std::vector<StatePlacement> placements;  // [unit]; empty: by the two above
   int compute_threads = 1;
   int optimizer_threads = 1;
-  int link_threads = 1;
+  int copy_threads = 1;
   std::vector<int> compute_cores;  // empty, as the next two: not bound
   std::vector<int> optimizer_cores;
-  std::vector<int> service_cores;       // of loop and links
+  std::vector<int> service_cores;       // of loop and copies
   bool optimizer_shares_cores = false;  // with the compute lane
   bool recomputes = false;              // activations, in backward
 
@@ -79,7 +79,7 @@ struct RankOptions {
 struct Busy {
   double compute_s = 0;
   double optimizer_s = 0;
-  double link_s = 0;
+  double copy_s = 0;
   double to_device_s = 0;
   double to_host_s = 0;
 };
@@ -124,7 +124,9 @@ class Rank {
   [[nodiscard]] std::size_t shadows() const;
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
   /// For segments; null where no experts are spread over ranks.
-  [[nodiscard]] RankExchange* exchange() noexcept { return expert_group_ ? &*expert_group_ : nullptr; }
+  [[nodiscard]] RankExchange* exchange() noexcept {
+    return expert_group_ ? &*expert_group_ : nullptr;
+  }
 
   [[nodiscard]] int rank() const noexcept { return static_cast<int>(sharding_.rank); }
   [[nodiscard]] int world_size() const noexcept { return static_cast<int>(sharding_.world); }
@@ -192,7 +194,8 @@ class Rank {
   /// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own,
   /// written by the optimizer.
   struct Memory {
-    std::byte* block = nullptr;  // of a unit that stays replicated; on the device where there is one
+    std::byte* block =
+        nullptr;  // of a unit that stays replicated; on the device where there is one
     std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
     // where the optimizer's state begins; its place changes with updates ahead of the verdict
     UpdateBuffers buffers;
@@ -294,7 +297,7 @@ class Rank {
   EventLoop loop_;
   ComputeLane lane_;
   CpuPool optimizer_pool_;
-  CpuPool link_pool_;
+  CpuPool copy_pool_;
   std::optional<Accelerator> accelerator_;
   DeviceTime device_time_;
   std::optional<DeviceCopies> copies_;  // where something of a unit's state lies on the device

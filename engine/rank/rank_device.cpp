@@ -40,11 +40,11 @@ void Rank::connect(Communicator& communicator) {
   host_losses_.resize(kLosses);
   losses_ = host_losses_;
   if (!accelerator_) {
-    backend_ = communicator.make_backend(loop_, link_pool_);
+    backend_ = communicator.make_backend(loop_, copy_pool_);
     connect_expert_group(communicator, {});
     return;
   }
-  backend_ = accelerator_->connect(communicator, loop_, link_pool_);
+  backend_ = accelerator_->connect(communicator, loop_, copy_pool_);
   connect_expert_group(communicator, [this](std::unique_ptr<CollectiveBackend> part) {
     return accelerator_->connect_group(std::move(part));
   });
@@ -66,8 +66,9 @@ void Rank::connect(Communicator& communicator) {
     slice_buffer_ = floats(largest);
     whole_buffer_ = floats(largest * sharding_.world);
   }
-  if (std::ranges::any_of(sizes_.units,
-                          [](const UnitSizes& unit) { return unit.placement != StatePlacement::kHost; })) {
+  if (std::ranges::any_of(sizes_.units, [](const UnitSizes& unit) {
+        return unit.placement != StatePlacement::kHost;
+      })) {
     accelerator_->reduce_there();
     copies_.emplace(accelerator_->device(),
                     on_gpu() ? std::span(accelerator_->pinned(DeviceCopies::kStageBytes),
@@ -77,10 +78,11 @@ void Rank::connect(Communicator& communicator) {
   resident_bytes_.staging = accelerator_->staging_bytes();
 }
 
-void Rank::connect_expert_group(Communicator& communicator, const ExpertParallelGroup::Stage& stage) {
+void Rank::connect_expert_group(Communicator& communicator,
+                                const ExpertParallelGroup::Stage& stage) {
   const std::int64_t ep_size = require_ep_size(model_, communicator.world_size());
   if (ep_size > 1) {
-    expert_group_.emplace(communicator, loop_, link_pool_, ep_size, stage);
+    expert_group_.emplace(communicator, loop_, copy_pool_, ep_size, stage);
   }
 }
 

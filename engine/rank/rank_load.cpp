@@ -93,9 +93,9 @@ void Rank::load_weights() {
       &touch);
 }
 
-/// A page cache feeds more threads than the two that links have.
+/// A page cache feeds more threads than the two copy threads.
 CpuPool& Rank::loading_pool() noexcept {
-  return optimizer_pool_.threads() > link_pool_.threads() ? optimizer_pool_ : link_pool_;
+  return optimizer_pool_.threads() > copy_pool_.threads() ? optimizer_pool_ : copy_pool_;
 }
 
 std::vector<Rank::Cast> Rank::casts_of(std::size_t unit) const {

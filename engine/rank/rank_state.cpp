@@ -87,7 +87,7 @@ void Rank::allocate_shadows() {
     const bool weight_there = placement != StatePlacement::kHost;
     UpdateShadow& shadow = memory_[unit].shadow;
     shadow.master = options_.type == DType::kF32 ? take(elements * sizeof(float), weight_there)
-                                               : take(sizes.master, state_there);
+                                                 : take(sizes.master, state_there);
     for (std::size_t array = 0; array < 2; ++array) {
       shadow.state[array] = take(sizes.state[array], state_there);
       shadow.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array], state_there));

@@ -97,8 +97,9 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
     const at::AutoGradMode mode(true);
     output = run(s, batch, input, HeadOutput::kLoss);
   }
-  const at::Tensor gradient = last ? at::full({}, loss_gradient, output.options().requires_grad(false))
-                                   : std::move(activations.gradient);
+  const at::Tensor gradient =
+      last ? at::full({}, loss_gradient, output.options().requires_grad(false))
+           : std::move(activations.gradient);
   if (output.requires_grad()) {  // not a first segment that is frozen
     const SingleThreadGuard alone(model_.segments[s].one_thread);
     torch::autograd::backward({output}, {gradient});

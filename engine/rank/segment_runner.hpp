@@ -37,10 +37,11 @@ class SegmentRunner {
   void forward(std::size_t s, const Batch& batch, Activations& activations) const;
   /// The scalar loss after the last segment's forward.
   [[nodiscard]] static const at::Tensor& loss(const Activations& activations);
-  /// Backward of segment `s`; segments come in falling order. `loss_gradient`: d(objective)/d(loss), used by
-  /// the last segment. Gradients of weights are complete in their blocks afterwards as far as this
-  /// segment goes.
-  void backward(std::size_t s, const Batch& batch, Activations& activations, double loss_gradient) const;
+  /// Backward of segment `s`; segments come in falling order. `loss_gradient`:
+  /// d(objective)/d(loss), used by the last segment. Gradients of weights are complete in their
+  /// blocks afterwards as far as this segment goes.
+  void backward(std::size_t s, const Batch& batch, Activations& activations,
+                double loss_gradient) const;
 
   /// Forward of one segment without any graph, for evaluation and sampling.
   [[nodiscard]] at::Tensor infer(std::size_t s, const Batch& batch, const at::Tensor& input,

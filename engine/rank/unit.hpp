@@ -25,8 +25,9 @@ namespace tandem {
 struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
-  UnitLayout gathered;                // the block of a gather: one slice of the experts, if they are spread
-  std::int64_t part_elements = 0;     // of a slice, without its padding: where the next one would begin
+  UnitLayout gathered;  // the block of a gather: one slice of the experts, if they are spread
+  std::int64_t part_elements =
+      0;  // of a slice, without its padding: where the next one would begin
 
   static ParameterLayout of(const UnitSpec& unit, const Sharding& sharding);
   /// Where an element would be if slices lay together without padding: the same for every

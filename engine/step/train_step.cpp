@@ -113,8 +113,8 @@ Task<> TrainStep::backward(double loss_gradient) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     const TimePoint slots_there = co_await gradient_slots(here);
     const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
-    auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_, micro = micro_,
-                 at = &here] {
+    auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_,
+                 micro = micro_, at = &here] {
       const TraceSpan span(backward_names_[s]);
       const SegmentTime time = rank_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
       rank_.bind_values(at->uses, slots);
@@ -268,7 +268,8 @@ Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t orde
   reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
       GradientReady{micro_step == 0, last, order});
   // What this rank knows to be bad need not be tried.
-  if (speculative_ && last && rank_.has_shadow(use.unit) && reduced_[use.unit].first_bad_element < 0) {
+  if (speculative_ && last && rank_.has_shadow(use.unit) &&
+      reduced_[use.unit].first_bad_element < 0) {
     co_await update_speculatively(use.unit);
   }
 }
@@ -287,7 +288,9 @@ Task<> TrainStep::reductions_done() {
 Task<GlobalNorm> TrainStep::global_norm() {
   GradientNorm norm;  // bad elements by their position in the units laid end to end
   const std::vector<UnitSpec>& units = rank_.model().units;
-  const auto is_divided = [this](const UnitSpec& unit) { return rank_.sharding().is_sharded(unit); };
+  const auto is_divided = [this](const UnitSpec& unit) {
+    return rank_.sharding().is_sharded(unit);
+  };
   const bool is_shared = std::ranges::any_of(units, is_divided);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
     if (is_shared && !is_divided(units[unit]) && rank_.rank() != 0) {
@@ -300,8 +303,8 @@ Task<GlobalNorm> TrainStep::global_norm() {
     norm.merge(of_unit);
   }
   if (is_shared) {
-    norm = co_await rank_.collectives().address().ask(
-        AllReduceNorm{reduction_order_[kWorld]++, norm});
+    norm =
+        co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_[kWorld]++, norm});
   }
   GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
   if (norm.first_bad_element >= 0) {

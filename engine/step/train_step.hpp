@@ -118,13 +118,13 @@ class TrainStep {
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;
   Exposure exposure_;
-  Update expected_;                       // of this step
-  std::size_t backwards_ = 0;             // begun in this step
-  bool speculative_ = false;                    // updates of this step begin ahead of its verdict
-  std::vector<UpdateStep> speculative_steps_;   // [group] of these
-  std::vector<UpdateStep> update_steps_;  // [group] of the updates issued last
-  std::vector<std::uint64_t> deadlines_;  // [unit] of its update: its first visit in a forward
-  std::vector<float> whole_;              // of whole_of()
+  Update expected_;                            // of this step
+  std::size_t backwards_ = 0;                  // begun in this step
+  bool speculative_ = false;                   // updates of this step begin ahead of its verdict
+  std::vector<UpdateStep> speculative_steps_;  // [group] of these
+  std::vector<UpdateStep> update_steps_;       // [group] of the updates issued last
+  std::vector<std::uint64_t> deadlines_;       // [unit] of its update: its first visit in a forward
+  std::vector<float> whole_;                   // of whole_of()
 
   // Plan-order counters that never restart.
   std::vector<std::uint64_t> gradient_ticket_;  // [gradient pool] first of the step in flight

@@ -3,8 +3,8 @@
 //
 // A *unit* is a list of parameters that lie in one flat block: it is gathered, reduced and updated
 // as one. A *segment* is a plain function of weights and activations (embedding, one block, head).
-// Segments run in order; the boundary between two of them is one activation tensor, detached, so the
-// engine drives each segment's backward itself. A weight may be used by several segments (tied
+// Segments run in order; the boundary between two of them is one activation tensor, detached, so
+// the engine drives each segment's backward itself. A weight may be used by several segments (tied
 // embeddings): its unit is then gathered for each of them. Invariant: the last segment returns the
 // scalar loss; every other one returns an activation.
 #pragma once
@@ -57,12 +57,13 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
-  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a boundary
-  /// of the optimizer's blocks.
+  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a
+  /// boundary of the optimizer's blocks.
   std::int64_t experts = 1;
-  /// Expert-parallel size. Above 1 the experts are cut into so many slices: the first `world / ep_size`
-  /// ranks hold the first one, and so on; one rank of each slice forms an exchange group. A segment
-  /// then sees the runs of its own slice, once for each rank of its group: run j * (experts / ep_size)
+  /// Expert-parallel size. Above 1 the experts are cut into so many slices: the first `world /
+  /// ep_size` ranks hold the first one, and so on; one rank of each slice forms an exchange group.
+  /// A segment then sees the runs of its own slice, once for each rank of its group: run j *
+  /// (experts / ep_size)
   /// + e is the slice's expert e, with the gradient of what was exchanged with the group's rank j.
   /// Gradients of all ranks are added in rank order, as if every rank had all experts.
   std::int64_t ep_size = 1;

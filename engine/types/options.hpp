@@ -77,7 +77,7 @@ struct EngineOptions {
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores
   int optimizer_threads = 0;  // 0: from cpuadam_cores_perc and the usable cores
-  // Bind lane, optimizer, links and loop to the CPUs that the core plan gives them.
+  // Bind lane, optimizer, copies and loop to the CPUs that the core plan gives them.
   bool pin_cores = false;
   // This many steps with a non-finite gradient in a row end the run (exit code 5).
   int max_skipped_steps = 20;

@@ -1,4 +1,5 @@
-// engine/types/state_placement.hpp — where the optimizer's state of a unit lies, and who updates it.
+// engine/types/state_placement.hpp — where the optimizer's state of a unit lies, and who updates
+// it.
 //
 //   placement master, moments   weight and, on one rank, gradient   update runs on
 //   host      host              host                                the pool
@@ -18,8 +19,8 @@ namespace tandem {
 
 enum class StatePlacement : std::uint8_t { kHost, kDevice, kStreamed };
 
-/// What the user wants of the placements (--placement). The last two leave the share --offload_ratio on
-/// the host.
+/// What the user wants of the placements (--placement). The last two leave the share
+/// --offload_ratio on the host.
 enum class Placement : std::uint8_t {
   kAuto,    // chosen by the solver, or all on the host where nobody asks it
   kCpu,     // all on the host
@@ -28,7 +29,9 @@ enum class Placement : std::uint8_t {
 };
 
 constexpr std::string_view name_of(StatePlacement placement) noexcept {
-  return placement == StatePlacement::kHost ? "host" : placement == StatePlacement::kDevice ? "device" : "streamed";
+  return placement == StatePlacement::kHost     ? "host"
+         : placement == StatePlacement::kDevice ? "device"
+                                                : "streamed";
 }
 
 constexpr std::string_view name_of(Placement placement) noexcept {

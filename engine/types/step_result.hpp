@@ -49,7 +49,7 @@ struct Exposure {
   double data_s = 0;
   double compute_busy_s = 0;
   double optimizer_busy_s = 0;  // of the busiest reading: pool time over its threads
-  double link_busy_s = 0;
+  double copy_busy_s = 0;
   double to_device_busy_s = 0;  // of the links between host and device
   double to_host_busy_s = 0;
 };

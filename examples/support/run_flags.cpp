@@ -103,7 +103,7 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
       ->capture_default_str();
   app.add_flag(
       "--pin_cores", f.pin_cores,
-      "Bind the compute lane, the Adam pool and the links to their cores (`cores` says which)");
+      "Bind the compute lane, the Adam pool and the copies to their cores (`cores` says which)");
   app.add_option(
          "--host_memory_gb", f.host_memory_gb,
          "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")

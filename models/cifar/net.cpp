@@ -39,12 +39,12 @@ class NetSegment : public Segment {
                  ? fused_cifar_logits(context.batch.inputs, context.weights)
                  : fused_cifar_loss(context.batch.inputs, context.batch.labels, context.weights);
     }
-    return plain(context);
+    return by_aten(context);
   }
 
  private:
   /// By ATen's operations, in the weights' type.
-  static at::Tensor plain(const SegmentContext& context) {
+  static at::Tensor by_aten(const SegmentContext& context) {
     std::vector<at::Tensor> parameters;
     parameters.reserve(context.weights.size());
     for (const Weight* weight : context.weights) {

@@ -87,7 +87,7 @@ class HeadTask {
       }
       const GemmOperand values{v_row(block.first), kv_stride_, 1, kType};
       matmul(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kType}, values,
-              {rows, p_.head_dim});
+             {rows, p_.head_dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         T* to = context + context_at(r / block.rows, begin + r % block.rows);
         for_lanes(p_.head_dim, [&](auto d, auto c) HWY_ATTR {
@@ -117,7 +117,7 @@ class HeadTask {
       }
       const GemmOperand values_across{v_row(block.first), 1, kv_stride_, kType};
       matmul(block.all, block.keys, dim, {dout, dim, 1, kType}, values_across,
-              {dscores, block.keys});
+             {dscores, block.keys});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t g = r / block.rows;
         const std::int64_t t = begin + r % block.rows;
@@ -137,13 +137,13 @@ class HeadTask {
       const GemmOperand ds_t{ds, 1, block.keys, kType};
       const GemmOperand p_t{weights_, 1, block.keys, kType};
       matmul(block.keys, dim, block.all, p_t, {dout, dim, 1, kType},
-              {dvalues + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
-               dvalues + block.first * dim, dim});
+             {dvalues + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
+              dvalues + block.first * dim, dim});
       matmul(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
-              {dkeys + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
-               dkeys + block.first * dim, dim});
+             {dkeys + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
+              dkeys + block.first * dim, dim});
       matmul(block.all, dim, block.keys, {ds, block.keys, 1, kType},
-              {keys_ + block.first * dim, dim, 1, kType}, {dq, dim});
+             {keys_ + block.first * dim, dim, 1, kType}, {dq, dim});
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t head = kv_head_ * group_ + r / block.rows;
         const std::int64_t t = begin + r % block.rows;
@@ -221,7 +221,7 @@ class HeadTask {
   }
 
   static void matmul(std::int64_t m, std::int64_t n, std::int64_t k, const GemmOperand& a,
-                      const GemmOperand& b, const GemmTarget& c) {
+                     const GemmOperand& b, const GemmTarget& c) {
     const GemmProblem problem{m, n, k, a, b, c};
     if (kType == DType::kBF16 && gemm_bf16_available()) {
       gemm_bf16(problem);
@@ -245,7 +245,7 @@ class HeadTask {
 
   void score(const Block& block) {
     matmul(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
-            {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
+           {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
   }
 
   /// weights_ = softmax of the scores that row r sees, dropped, zero elsewhere; returns the log of

@@ -31,8 +31,8 @@ void parallel_tasks(std::int64_t count, Task&& task) {
       const_cast<void*>(static_cast<const void*>(std::addressof(task))));
 }
 
-/// range(begin, end) over blocks of `block` elements of [0, count); block boundaries do not depend on
-/// the threads.
+/// range(begin, end) over blocks of `block` elements of [0, count); block boundaries do not depend
+/// on the threads.
 template <class Range>
 void parallel_blocks(std::int64_t count, std::int64_t block, Range&& range) {
   parallel_tasks((count + block - 1) / block, [&](std::int64_t i) {

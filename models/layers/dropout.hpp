@@ -27,7 +27,7 @@ struct LayerDropout {
 /// may be empty.
 at::Tensor dropped(const at::Tensor& y, const at::Tensor& residual, const DropMask& mask);
 
-namespace plain {
+namespace aten {
 
 /// x without what is dropped. x: [..., columns]; element (..., c) is the mask's (row, first + c),
 /// where `rows`, int64 on x's device, has one number for each of x's rows.
@@ -39,5 +39,5 @@ namespace plain {
 /// What drawing the mask of so many elements holds for a moment.
 [[nodiscard]] std::int64_t drawing_bytes(std::int64_t elements) noexcept;
 
-}  // namespace plain
+}  // namespace aten
 }  // namespace tandem

@@ -53,7 +53,7 @@ class ExpertLinear {
     stacked_.write_gradient_with([&](const at::Tensor& gradient, bool add) {
       for (std::int64_t e = 0; e < gradient.size(0); ++e) {
         matmuls.push_back({gradient.select(0, e), of_expert(x, e).t(), of_expert(dy, e),
-                            add ? AccumulateMode::kAccumulate : AccumulateMode::kZero});
+                           add ? AccumulateMode::kAccumulate : AccumulateMode::kZero});
       }
     });
     grouped_matmul(matmuls);
@@ -81,7 +81,7 @@ class ExpertLinear {
   /// One matmul for each expert that has rows; `complete` sets its right side and start.
   template <class Complete>
   void matmul_rows(const Routes& routes, const at::Tensor& from, const at::Tensor& to,
-                     Complete complete) const {
+                   Complete complete) const {
     std::vector<Matmul> matmuls;
     matmuls.reserve(static_cast<std::size_t>(routes.rule.experts));
     for (std::int64_t e = 0; e < routes.rule.experts; ++e) {

@@ -53,12 +53,12 @@ auto own_kernel(const at::Tensor& a) {
 }
 
 void matmul_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, AccumulateMode start,
-                  const at::Tensor& from) {
+                const at::Tensor& from) {
   own_kernel(a)(problem_of(c, a, b, start, from));
 }
 
 void matmul_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                   AccumulateMode start, const at::Tensor& from) {
+                 AccumulateMode start, const at::Tensor& from) {
   at::Tensor out = c;
   if (start == AccumulateMode::kZero) {
     at::mm_out(out, a, b);
@@ -68,7 +68,7 @@ void matmul_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
 }
 
 void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                     AccumulateMode start, const at::Tensor& from) {
+                   AccumulateMode start, const at::Tensor& from) {
   using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                             std::string_view, c10::List<std::optional<at::Scalar>>,
                             std::optional<std::string_view>);
@@ -76,7 +76,7 @@ void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b
                                  .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                                  .typed<Linear>();
   const at::Tensor matmul = linear.call(a, b.t(), std::nullopt, "none",
-                                         c10::List<std::optional<at::Scalar>>(), std::nullopt);
+                                        c10::List<std::optional<at::Scalar>>(), std::nullopt);
   if (start == AccumulateMode::kZero) {
     c.copy_(matmul);
   } else if (start == AccumulateMode::kAccumulate) {
@@ -87,8 +87,8 @@ void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-void matmul_by(GemmProvider provider, const at::Tensor& c, const at::Tensor& a,
-                 const at::Tensor& b, AccumulateMode start, const at::Tensor& from) {
+void matmul_by(GemmProvider provider, const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+               AccumulateMode start, const at::Tensor& from) {
   switch (provider) {
     case GemmProvider::kOwn:
       return matmul_own(c, a, b, start, from);
@@ -111,9 +111,8 @@ Kind kind_of(const at::Tensor& a, const at::Tensor& b) {
 /// extra pass for residuals; in bf16 it needs the matrix unit, and oneDNN (at::mm) has the next
 /// best instructions where there are some.
 Choice choice_of_processor() {
-  const GemmProvider bf16 = !gemm_bf16_available() && has_bf16_vector_dot()
-                                ? GemmProvider::kAten
-                                : GemmProvider::kOwn;
+  const GemmProvider bf16 =
+      !gemm_bf16_available() && has_bf16_vector_dot() ? GemmProvider::kAten : GemmProvider::kOwn;
   Choice by_features{};
   by_features.provider[0].fill(GemmProvider::kOwn);
   by_features.provider[1].fill(bf16);
@@ -189,7 +188,7 @@ std::string describe_gemm() {
 }
 
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, AccumulateMode start,
-              const at::Tensor& from) {
+            const at::Tensor& from) {
   matmul_by(provider_of(c, a, b), c, a, b, start, from);
 }
 

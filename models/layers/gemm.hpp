@@ -40,7 +40,7 @@ enum class AccumulateMode : std::uint8_t { kZero, kAccumulate, kFrom };
 /// one type; c may be fp32 with 16-bit operands. One stride of a and of b is 1, rows of c and
 /// `from` are contiguous. No autograd.
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-              AccumulateMode start = AccumulateMode::kZero, const at::Tensor& from = {});
+            AccumulateMode start = AccumulateMode::kZero, const at::Tensor& from = {});
 
 /// The operands of one matmul().
 struct Matmul {

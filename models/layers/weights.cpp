@@ -54,7 +54,7 @@ void JoinedWeights::write_gradient_matmul(const at::Tensor& a, const at::Tensor&
 }
 
 void JoinedWeights::append_gradient_matmuls(const at::Tensor& a, const at::Tensor& b,
-                                             std::vector<Matmul>& matmuls) const {
+                                            std::vector<Matmul>& matmuls) const {
   if (!parts_.front()->wants_grad) {
     return;  // parts are of one unit: none does
   }

@@ -34,7 +34,7 @@ class JoinedWeights {
   /// The matmuls that write_gradient_matmul() would make, for a call that makes many: they must
   /// be made.
   void append_gradient_matmuls(const at::Tensor& a, const at::Tensor& b,
-                                std::vector<Matmul>& matmuls) const;
+                               std::vector<Matmul>& matmuls) const;
   /// Nothing contributes: the gradient is zero unless it was written before.
   void write_zero_gradient() const;
   /// For a kernel that writes or adds by itself: call(gradient, add) for each part.

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/dropout.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/transformer/loss_head.hpp"
@@ -23,10 +23,10 @@ class EmbeddingSegment final : public Segment {
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
     const DropMask mask = dropout_.mask(DropPlace::kEmbedding, context.batch.number);
-    if (plain::takes(context.weights)) {
-      return plain::dropped(plain::embedding(context.batch.inputs, *context.weights[0], positions,
-                                             padding_, context.begin),
-                            mask);
+    if (aten::takes(context.weights)) {
+      return aten::dropped(aten::embedding(context.batch.inputs, *context.weights[0], positions,
+                                           padding_, context.begin),
+                           mask);
     }
     return dropped(
         embedding(context.batch.inputs, *context.weights[0], positions, padding_, context.begin),
@@ -56,12 +56,12 @@ class HeadSegment final : public Segment {
     const auto weights = context.weights;
     // Who continues a text asks for what follows its last position.
     const at::Tensor input = context.memory != nullptr ? all.narrow(1, all.size(1) - 1, 1) : all;
-    if (plain::takes(weights)) {
+    if (aten::takes(weights)) {
       const at::Tensor bias = norm_ == NormKind::kLayer ? weights[1]->value : at::Tensor();
-      const at::Tensor h = plain::norm(norm_, eps_, input, weights[0]->value, bias);
+      const at::Tensor h = aten::norm(norm_, eps_, input, weights[0]->value, bias);
       return context.head_output == HeadOutput::kLogits
-                 ? plain::logits(h, *weights.back())
-                 : plain::loss(h, context.batch.labels, *weights.back());
+                 ? aten::logits(h, *weights.back())
+                 : aten::loss(h, context.batch.labels, *weights.back());
     }
     Norm norm{norm_, eps_, JoinedWeights(weights.first(1)), {}};
     if (norm_ == NormKind::kLayer) {
@@ -107,7 +107,7 @@ Model make_decoder(const DecoderSpec& spec) {
   model.units.push_back(std::move(embedding));
   // Dropout's gradient is a boundary's, beside the one that it comes from.
   const auto boundary = [hidden,
-                       drops = spec.block.dropout.rates.embedding > 0](const BatchShape& batch) {
+                         drops = spec.block.dropout.rates.embedding > 0](const BatchShape& batch) {
     const std::int64_t bytes =
         batch.tokens() * hidden * static_cast<std::int64_t>(bytes_of(batch.type));
     return ActivationBytes{.output = bytes, .backward = drops ? 2 * bytes : 0};

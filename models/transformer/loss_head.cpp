@@ -14,7 +14,7 @@
 #include "models/kernels/gemm.hpp"
 #include "models/layers/fused_op.hpp"
 #include "models/layers/gemm.hpp"
-#include "models/transformer/plain_memory.hpp"
+#include "models/transformer/aten_memory.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -142,7 +142,8 @@ class LossHead final : public FusedOp {
                   keep ? gradient.data_ptr() : nullptr, labelled.labels.data() + begin, rows,
                   w.size(0), chunk_scale(), losses + begin);
     if (keep) {
-      matmul(dw_, gradient.t(), h, begin == 0 ? AccumulateMode::kZero : AccumulateMode::kAccumulate);
+      matmul(dw_, gradient.t(), h,
+             begin == 0 ? AccumulateMode::kZero : AccumulateMode::kAccumulate);
       matmul(h, gradient, w);
     }
   }
@@ -166,7 +167,7 @@ at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
 ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
                                       const BatchShape& batch) {
   if (batch.accelerator) {
-    return plain::loss_memory(hidden, vocabulary, batch);
+    return aten::loss_memory(hidden, vocabulary, batch);
   }
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t labelled = std::max<std::int64_t>(0, batch.tokens() - batch.rows);

@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 
 #include "models/kernels/gemm_blocks.hpp"
-#include "models/layers/aten/plain.hpp"
-#include "models/layers/aten/plain_experts.hpp"
+#include "models/layers/aten/experts.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/gemm.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/norm_linear.hpp"
-#include "models/transformer/plain_memory.hpp"
+#include "models/transformer/aten_memory.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -69,8 +69,8 @@ class TransformerBlock final : public Segment {
   at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
     TANDEM_CHECK(context.weights.size() == begins_[kGroups], "a block gets its unit's weights");
     const std::span<Weight* const> w = context.weights;
-    if (plain::takes(w)) {
-      return by_plain_operations(context, input);
+    if (aten::takes(w)) {
+      return by_aten(context, input);
     }
     const std::int64_t length = input.size(1);
     const at::Tensor x = input.reshape({-1, input.size(2)});
@@ -99,37 +99,36 @@ class TransformerBlock final : public Segment {
   }
 
  private:
-  [[nodiscard]] at::Tensor by_plain_operations(const SegmentContext& context,
-                                               const at::Tensor& input) const {
+  [[nodiscard]] at::Tensor by_aten(const SegmentContext& context, const at::Tensor& input) const {
     const std::span<Weight* const> w = context.weights;
     const at::Tensor x = input.reshape({-1, input.size(2)});
     const auto linear = [&](const at::Tensor& from, Group weight, Group bias) {
-      return plain::linear(from, group(w, weight), group(w, bias), shape_.input_major);
+      return aten::linear(from, group(w, weight), group(w, bias), shape_.input_major);
     };
     const auto normed = [&](const at::Tensor& from, Group norm) {
-      return plain::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
+      return aten::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
     };
     const at::Tensor qkv = linear(normed(x, kAttentionNorm), kQkv, kQkvBias);
     const at::Tensor attended =
-        plain::attention(qkv, input.size(1), shape_.attention,
-                         {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
-                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
-    const at::Tensor middle = x + plain::dropped(linear(attended, kOut, kOutBias),
-                                                 mask(context, DropPlace::kAttentionOut));
+        aten::attention(qkv, input.size(1), shape_.attention,
+                        {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
+                        {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+    const at::Tensor middle = x + aten::dropped(linear(attended, kOut, kOutBias),
+                                                mask(context, DropPlace::kAttentionOut));
     const at::Tensor h = normed(middle, kMlpNorm);
     if (sparse()) {
       at::Tensor logits =
-          plain::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
+          aten::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
       if (observed(context)) {
         logits =
             shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, logits);
       }
-      return (middle + plain::experts(h, logits, group(w, kExperts), shape_.experts))
+      return (middle + aten::experts(h, logits, group(w, kExperts), shape_.experts))
           .view(input.sizes());
     }
     const at::Tensor up = linear(h, kUp, kUpBias);
-    const at::Tensor down = linear(plain::activation(shape_.activation, up), kDown, kDownBias);
-    return (middle + plain::dropped(down, mask(context, DropPlace::kMlpOut))).view(input.sizes());
+    const at::Tensor down = linear(aten::activation(shape_.activation, up), kDown, kDownBias);
+    return (middle + aten::dropped(down, mask(context, DropPlace::kMlpOut))).view(input.sizes());
   }
   /// What is dropped there of this micro-batch.
   [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
@@ -274,7 +273,7 @@ BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
 
 ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
   if (batch.accelerator) {
-    return plain::block_memory(shape, batch);
+    return aten::block_memory(shape, batch);
   }
   const AttentionShape& a = shape.attention;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));

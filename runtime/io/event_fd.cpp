@@ -25,8 +25,8 @@ int make_event() {
 
 EventFd::EventFd(EventLoop& loop) : EventFd(loop, make_event()) {}
 
-void EventFd::ring(std::uint64_t times) noexcept {
-  // Fails only when the counter is full: then it is rung as it is.
+void EventFd::notify(std::uint64_t times) noexcept {
+  // Fails only when the counter is full: then it stays as it is.
   static_cast<void>(::write(descriptor(), &times, sizeof times));
 }
 

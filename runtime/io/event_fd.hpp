@@ -1,10 +1,10 @@
-// runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can ring, and
-// a loop can wait for.
+// runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can notify,
+// and a loop can wait for.
 //
-// Thread rule: wait() on the loop's thread, one at a time; ring() from any thread. Cancel rule:
-// wait(stop_token) ends with Stopped; what was rung stays counted.
+// Thread rule: wait() on the loop's thread, one at a time; notify() from any thread. Cancel rule:
+// wait(stop_token) ends with Stopped; what was notified stays counted.
 //
-//   EventFd bell(loop);   start_worker(bell.descriptor());   std::uint64_t rings = co_await
+//   EventFd bell(loop);   start_worker(bell.descriptor());   std::uint64_t times = co_await
 //   bell.wait();
 #pragma once
 
@@ -23,8 +23,8 @@ class EventFd {
   EventFd(EventLoop& loop, int descriptor) : stream_(loop.reactor(), descriptor) {}
 
   /// Wakes who waits. Never blocks, never fails; safe in a signal handler.
-  void ring(std::uint64_t times = 1) noexcept;
-  /// How often it was rung since the last wait, at least once.
+  void notify(std::uint64_t times = 1) noexcept;
+  /// How often it was notified since the last wait, at least once.
   [[nodiscard]] Task<std::uint64_t> wait(StopToken stop = {});
   /// For others: write(descriptor, 8 bytes with a number).
   [[nodiscard]] int descriptor() { return stream_.native_handle(); }

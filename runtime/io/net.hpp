@@ -61,7 +61,7 @@ struct NetOp {
 
   Request request;
   End end = End::kNone;
-  std::size_t moved = 0;      // kDone: bytes; kTooLong: the frame's
+  std::size_t moved = 0;          // kDone: bytes; kTooLong: the frame's
   std::uint32_t failed_rank = 0;  // kPeerLost
   detail::ResumeOp resume;
 
@@ -95,8 +95,8 @@ class Net {
   /// The size of the frame, which fits `into` (else it is an Error, and the frame is gone).
   [[nodiscard]] Awaiter<std::size_t> recv(std::uint32_t peer, std::uint32_t channel,
                                           std::span<std::byte> into, StopToken stop = {});
-  /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails, here
-  /// and at all peers.
+  /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
+  /// here and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
 
  private:

@@ -53,7 +53,7 @@ Uring::Uring(unsigned entries) noexcept {
     return;
   }
   error_ = -io_uring_register_eventfd(&ring_, event_);
-  ring_event(false);
+  notify_event(false);
   // As many workers of the kernel's as can run: more only take turns, and each brings its buffer
   // into the caches. The first number is of those for files. An old kernel that cannot be told has
   // its own.

@@ -60,7 +60,7 @@ class Uring {
     return count;
   }
   /// Whether completions ring the eventfd. A look after switching it on sees what came before.
-  void ring_event(bool on) noexcept {
+  void notify_event(bool on) noexcept {
     // seq_cst: the flag is out before the completions are looked at, so that none falls between.
     __atomic_exchange_n(ring_.cq.kflags,
                         on ? 0U : static_cast<unsigned>(IORING_CQ_EVENTFD_DISABLED),

@@ -239,10 +239,10 @@ class UringFiles final : public FileBackend, private Poller {
     if (!event_armed_) {
       arm_event();
     }
-    ring_->ring_event(true);
+    ring_->notify_event(true);
     const bool found = poll();
     if (found) {
-      ring_->ring_event(false);
+      ring_->notify_event(false);
     }
     return found;
   }
@@ -265,7 +265,7 @@ class UringFiles final : public FileBackend, private Poller {
     if (error) {
       return;
     }
-    ring_->ring_event(false);
+    ring_->notify_event(false);
     std::uint64_t count = 0;
     static_cast<void>(::read(ring_->event_descriptor(), &count, sizeof count));
     poll();

@@ -10,10 +10,11 @@
 // restarted. A restart: the tasks of the child's scope end, its state is destroyed, a new one is
 // made from the same arguments (copied) behind the same mailbox. Senders keep their address; what
 // waits in the mailbox survives and is handled by the new state, in its order. The message that
-// failed is gone (its asker got the error), and answers that the old state pending fail. Thread rule:
-// of the loop's thread. Ownership: a member of the parent (or beside its scope); dies after the
-// scope was joined. on_child_exit is called between two resumptions, maybe while a handler of the
-// parent is suspended: it decides. Cancel rule: children stop with the parent, and when it ends.
+// failed is gone (its asker got the error), and answers that the old state pending fail. Thread
+// rule: of the loop's thread. Ownership: a member of the parent (or beside its scope); dies after
+// the scope was joined. on_child_exit is called between two resumptions, maybe while a handler of
+// the parent is suspended: it decides. Cancel rule: children stop with the parent, and when it
+// ends.
 //
 //   struct Farm : Actor<Farm, Job> {
 //     void on_start() { worker_ = children_.start<Worker>(); }

@@ -47,8 +47,8 @@ void Watchdog::look_at(detail::RootTask::promise_type& root) {
   const std::int64_t now_ns = loop_.now().time_since_epoch().count();
   // By their text: equal literals of two sources need not be one.
   const std::string_view wait = leaf.waiting_for != nullptr ? leaf.waiting_for : "";
-  const bool idle =
-      wait == detail::Mailbox::EnvelopeAwaiter::kAwaitName || wait == Scope::EmptyAwaiter::kAwaitName;
+  const bool idle = wait == detail::Mailbox::EnvelopeAwaiter::kAwaitName ||
+                    wait == Scope::EmptyAwaiter::kAwaitName;
   if (idle || now_ns - leaf.since_ns <= options_.limit.count() ||
       root.reported_ns == leaf.since_ns) {
     return;

@@ -1,10 +1,10 @@
 // runtime/supervision/watchdog.hpp — says which tasks wait too long, once for each wait, with their
 // await chains.
 //
-// It looks at all scopes of a loop every `every`. Waits for messages and for the tasks of a scope are
-// not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop that
-// is held does not look: that is a stall (EventLoop::stalls). Thread rule: of the loop's thread (or
-// of the owner's while the loop does not run).
+// It looks at all scopes of a loop every `every`. Waits for messages and for the tasks of a scope
+// are not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop
+// that is held does not look: that is a stall (EventLoop::stalls). Thread rule: of the loop's
+// thread (or of the owner's while the loop does not run).
 //
 //   const Watchdog watchdog(loop, {.limit = 30s});   // "[watchdog] a task waits for 31.2 s: reader
 //   (...) <- [completion]"

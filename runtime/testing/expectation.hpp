@@ -85,8 +85,9 @@ class Expectation {
   template <class Fits>
     requires std::predicate<Fits, const M&>
   Expectation& with(Fits fits) & {
-    return set(
-        [&] { pattern_.fits = [fits](const TappedMessage& envelope) { return fits(envelope.get<M>()); }; });
+    return set([&] {
+      pattern_.fits = [fits](const TappedMessage& envelope) { return fits(envelope.get<M>()); };
+    });
   }
   template <class Fits>
     requires std::predicate<Fits, const M&>

@@ -161,8 +161,8 @@ std::string TestKit::pending() const {
   std::string text;
   std::size_t number = 0;
   for (const TappedMessage& envelope : held_) {
-    text +=
-        fmt::format("  {}. {} from {} to {}\n", ++number, envelope.message(), envelope.from(), envelope.to());
+    text += fmt::format("  {}. {} from {} to {}\n", ++number, envelope.message(), envelope.from(),
+                        envelope.to());
   }
   return text.empty() ? "  (no message waits)\n" : text;
 }

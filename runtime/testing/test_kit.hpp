@@ -140,7 +140,9 @@ class TestKit : private MessageTap {
   friend class Expectation;
   static constexpr std::size_t kMostTurns = 1'000'000;
 
-  void on_message(TappedMessage envelope) noexcept override { held_.push_back(std::move(envelope)); }
+  void on_message(TappedMessage envelope) noexcept override {
+    held_.push_back(std::move(envelope));
+  }
   /// Whether it went as the verb says; carries it out if so.
   bool carry_out(Verb verb, const MessagePattern& pattern, const Where& where);
   std::size_t first_match(const MessagePattern& pattern) const;

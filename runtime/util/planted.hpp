@@ -11,21 +11,22 @@ namespace tandem {
 
 enum class Bug : std::uint8_t {
   kNone,
-  kLostWakeUp,             // mailbox: a message arrives while the actor waits, and nobody wakes it
-  kDoubleResume,           // event: set() posts a waiter that its stop posted already
-  kCreditLeak,             // mailbox: a returned message keeps its credit
-  kLateReplyDelivered,     // ask table: an answer does not look at its ask's generation
-  kCollectiveOrder,        // collectives: an operation is issued when it comes, not in its turn
-  kUseAfterCancel,         // net: a cancelled receive still gets the next frame
-  kDroppedOnClose,         // mailbox: close() loses what was accepted
-  kReturnedTwice,           // mailbox: an ask comes back undelivered at the end, and its answer is pending once more
-  kTimerFiresTwice,        // timers: a due timer stays in the heap
+  kLostWakeUp,          // mailbox: a message arrives while the actor waits, and nobody wakes it
+  kDoubleResume,        // event: set() posts a waiter that its stop posted already
+  kCreditLeak,          // mailbox: a returned message keeps its credit
+  kLateReplyDelivered,  // ask table: an answer does not look at its ask's generation
+  kCollectiveOrder,     // collectives: an operation is issued when it comes, not in its turn
+  kUseAfterCancel,      // net: a cancelled receive still gets the next frame
+  kDroppedOnClose,      // mailbox: close() loses what was accepted
+  kReturnedTwice,    // mailbox: an ask comes back undelivered at the end, and its answer is pending
+                     // once more
+  kTimerFiresTwice,  // timers: a due timer stays in the heap
   kTimerNotDisarmed,       // ask: the deadline's timer stays armed after the answer
   kSlotReleasedTwice,      // gradient bucket: the slot goes back before the reduction and after it
   kReduceInArrivalOrder,   // ranks' contributions are added as they come
   kStopNotTold,            // stop token: who links as the second is not told
   kJoinTooEarly,           // scope: the end of any task is taken for the end of all
-  kPendingReplyUnlinked,     // mailbox: a promised answer is not failed when the actor ends
+  kPendingReplyUnlinked,   // mailbox: a promised answer is not failed when the actor ends
   kShortReadTakenAsWhole,  // files: a short transfer counts as a whole one
   kNoSpaceIgnored,         // files: ENOSPC is taken for success
   kEventBeforeCopy,        // device: an event fires before the copy ahead of it is done

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "examples/support/cifar/accuracy.hpp"
-#include "examples/support/cifar/plain_net.hpp"
+#include "examples/support/cifar/aten_net.hpp"
 #include "examples/support/cifar/png.hpp"
 #include "examples/support/cifar/report.hpp"
 #include "models/cifar/net.hpp"
@@ -448,7 +448,7 @@ TEST_F(Cifar, TheTutorialsTraceLossesAndWeights) {
   }
   EXPECT_EQ(step, 20U);
 
-  PlainNet net(cifar_weights_of(shared / "oracles/cifar/initial.safetensors"));
+  AtenNet net(cifar_weights_of(shared / "oracles/cifar/initial.safetensors"));
   const CifarImages images = read_cifar_file(folder_ / "data/data_batch_1.bin.xz");
   for (std::int64_t k = 0; k < 20; ++k) {
     const std::vector<std::int64_t> indices = {4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3};

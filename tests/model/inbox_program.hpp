@@ -1,8 +1,8 @@
 // tests/model/inbox_program.hpp — the runtime's inbox protocols as small programs for the model
 // checker.
 //
-// The inbox, the sleep, the wakes pending and the wake counter are the runtime's own templates; a test
-// puts a flawed one in the place of one of them.
+// The inbox, the sleep, the wakes pending and the wake counter are the runtime's own templates; a
+// test puts a flawed one in the place of one of them.
 #pragma once
 
 #include <memory>

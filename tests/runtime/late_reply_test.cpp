@@ -274,8 +274,8 @@ TEST(LateReply, AfterARestartOfTheActor) {
   {
     const BusyOffice office([&](Scope& scope) {
       children = std::make_unique<Children>(scope, Children::Options{.limit = {.most = 1 << 20}});
-      // Credits for three messages of each asker: none waits in the wait queue, where another task's message
-      // may overtake it.
+      // Credits for three messages of each asker: none waits in the wait queue, where another
+      // task's message may overtake it.
       clerk = children->start<Clerk>(&duties, 3U * kAskers);
     });
     EventLoop loop;

@@ -272,10 +272,12 @@ Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, G
   const GradientReady ready{true, true, step * (plan.units + 1) + visit};
   *norm = co_await bucket.ask(ready, stop);
   if (random.chance(0.7)) {
-    co_await optimizer->address().send(
-        UpdateUnit{
-            .unit = u, .steps = &ahead, .deadline = u, .new_version = step + 1, .speculative = true},
-        stop);
+    co_await optimizer->address().send(UpdateUnit{.unit = u,
+                                                  .steps = &ahead,
+                                                  .deadline = u,
+                                                  .new_version = step + 1,
+                                                  .speculative = true},
+                                       stop);
   }
 }
 

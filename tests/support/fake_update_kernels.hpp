@@ -28,11 +28,11 @@ struct HostLaunch {
     }
   }
   template <class Rule, bool kSplit>
-  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits, std::size_t first,
-              std::size_t count) {
+  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits,
+              std::size_t first, std::size_t count) {
     for (std::size_t at = 0; at < count; at += kStateBlock) {
-      N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at, count - at,
-                                             Alone());
+      N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at,
+                                             count - at, Alone());
     }
   }
   void restore(const N_ONE_LANE::Restored& restored, std::size_t first, std::size_t count) {

@@ -1,5 +1,5 @@
-// tests/support/toy_placements.hpp — placements of the toy model's five units that between them meet
-// every case, and a walk through them.
+// tests/support/toy_placements.hpp — placements of the toy model's five units that between them
+// meet every case, and a walk through them.
 #pragma once
 
 #include <initializer_list>

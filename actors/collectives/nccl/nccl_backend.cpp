@@ -392,7 +392,8 @@ Task<> NcclBackend::transfer_piece(CommStream* comm, const Slices* slices, std::
   });
 }
 
-void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t at, std::size_t most) {
+void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t at,
+                            std::size_t most) {
   const ReduceArguments& a = *slices.arguments;
   const std::size_t width = bytes_of(a.block_type);
   const std::size_t length = slices.length(rank());

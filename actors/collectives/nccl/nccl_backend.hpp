@@ -101,8 +101,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::uint64_t came = 0;  // who waits for a turn: in this order
     Event woken;
     NcclResult result = NcclResult::kSuccess;  // of the launch under way
-    std::byte* payload = nullptr;                // pinned: own payload, then all ranks'
-    DeviceBuffer device_payload;                 // the same on the device
+    std::byte* payload = nullptr;              // pinned: own payload, then all ranks'
+    DeviceBuffer device_payload;               // the same on the device
   };
   // The slices of one reduction: rank p's is [p * slice, (p + 1) * slice) of `elements`, the last
   // ones shorter.

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
-#include "actors/collectives/shm/shm_board.hpp"
+#include "actors/collectives/shm/shm_sync.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/util/check.hpp"
 
@@ -64,8 +64,8 @@ bool NcclBackend::grant_turn(CommStream& comm) {
     }
     if (!decided->operation.agrees_with(own.operation)) {
       fail(0, fmt::format("rank 0 is at {} of {} bytes where rank {} is at {} of {} bytes",
-                               describe(decided->operation), decided->operation.bytes, rank(),
-                               describe(own.operation), own.operation.bytes));
+                          describe(decided->operation), decided->operation.bytes, rank(),
+                          describe(own.operation), own.operation.bytes));
       return false;
     }
   }

@@ -53,8 +53,8 @@ class NcclWatchdog {
 
   /// From now on it is watched; if everything is aborted already, so is this.
   void adopt(std::size_t comm, void* communicator);
-  /// Begins calls of the loop's thread on the comm stream's communicator; null: it is aborted, or not
-  /// there. Always followed by close_calls().
+  /// Begins calls of the loop's thread on the comm stream's communicator; null: it is aborted, or
+  /// not there. Always followed by close_calls().
   [[nodiscard]] void* open_calls(std::size_t comm);
   void close_calls();
 

@@ -33,11 +33,11 @@ std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Optio
   TANDEM_CHECK(memory == reinterpret_cast<std::byte*>(control) + kControlBytes,
                "peers find the page behind the control block");
   auto* const page = new (memory) Page();
-  std::vector<ShmPeer> peers = connect_shm_mesh({.rank = options.rank,
-                                                 .world = options.world,
-                                                 .job = options.job,
-                                                 .timeout = options.connect_timeout},
-                                                *arena);
+  std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,
+                                              .world = options.world,
+                                              .job = options.job,
+                                              .timeout = options.connect_timeout},
+                                             *arena);
   peers[options.rank].memory = arena->shared_mapping();
   return std::unique_ptr<ShmNcclPeers>(
       new ShmNcclPeers(loop, std::move(arena), *control, *page, std::move(peers), options));
@@ -46,13 +46,13 @@ std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Optio
 ShmNcclPeers::ShmNcclPeers(EventLoop& loop, std::unique_ptr<ShmArena> arena, ShmControl& control,
                            Page& page, std::vector<ShmPeer> peers, const Options& options)
     : arena_(std::move(arena)),
-      board_(loop, control, std::move(peers), {.rank = options.rank}),
+      sync_(loop, control, std::move(peers), {.rank = options.rank}),
       own_(page) {
-  board_.watch_sockets();
+  sync_.watch_sockets();
 }
 
 const ShmNcclPeers::Page& ShmNcclPeers::page_of(std::uint32_t rank) const noexcept {
-  return *reinterpret_cast<const Page*>(board_.memory_of(rank) + kControlBytes);
+  return *reinterpret_cast<const Page*>(sync_.memory_of(rank) + kControlBytes);
 }
 
 void ShmNcclPeers::decide(std::uint64_t turn, const NcclLaunch& launch) noexcept {
@@ -73,7 +73,7 @@ void ShmNcclPeers::has_begun(std::uint64_t turn) noexcept {
 }
 
 std::optional<std::uint32_t> ShmNcclPeers::behind(std::uint64_t turn) noexcept {
-  for (std::uint32_t rank = 0; rank < board_.world(); ++rank) {
+  for (std::uint32_t rank = 0; rank < sync_.world(); ++rank) {
     if (page_of(rank).begun.load(std::memory_order_acquire) < turn) {
       return rank;
     }
@@ -82,17 +82,17 @@ std::optional<std::uint32_t> ShmNcclPeers::behind(std::uint64_t turn) noexcept {
 }
 
 void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept {
-  board_.fail(failed_rank, cause);
+  sync_.fail(failed_rank, cause);
 }
 
 // A rank that left is missed by those that have begun a turn which it has not.
 std::optional<NcclLoss> ShmNcclPeers::loss() noexcept {
-  if (board_.is_broken()) {
-    return NcclLoss{board_.broken()->failed_rank, board_.broken()->cause};
+  if (sync_.is_broken()) {
+    return NcclLoss{sync_.broken()->failed_rank, sync_.broken()->cause};
   }
   const std::uint64_t begun = own_.begun.load(std::memory_order_relaxed);
-  for (std::uint32_t rank = 0; rank < board_.world(); ++rank) {
-    if (rank != board_.rank() && board_.has_ended(rank) &&
+  for (std::uint32_t rank = 0; rank < sync_.world(); ++rank) {
+    if (rank != sync_.rank() && sync_.has_ended(rank) &&
         page_of(rank).begun.load(std::memory_order_acquire) < begun) {
       return NcclLoss{rank, fmt::format("rank {} has left", rank)};
     }

@@ -2,7 +2,7 @@
 // through shared memory.
 //
 // Each rank has a page that all of them map: how many turns it has begun, and on rank 0's the last
-// decisions, in a ring. Failures go by a ShmBoard: a rank writes down which rank failed before its
+// decisions, in a ring. Failures go by a ShmSync: a rank writes down which rank failed before its
 // socket ends, and a socket that ends without a good-bye is a process that died; so both are known
 // at once, long before NCCL notices. Thread rule: of the loop's thread, but connect() blocks and
 // comes before the loop runs.
@@ -14,7 +14,7 @@
 
 #include "actors/collectives/nccl/nccl_peers.hpp"
 #include "actors/collectives/shm/shm_arena.hpp"
-#include "actors/collectives/shm/shm_board.hpp"
+#include "actors/collectives/shm/shm_sync.hpp"
 
 namespace tandem {
 
@@ -23,7 +23,7 @@ class ShmNcclPeers final : public NcclPeers {
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
-    std::string job;  // as in ShmMeshOptions
+    std::string job;  // as in ShmBootstrapOptions
     Duration connect_timeout = std::chrono::seconds(300);
   };
   /// Blocks until all ranks of the job are connected. The loop outlives it. Throws Error(kPeer)
@@ -46,7 +46,7 @@ class ShmNcclPeers final : public NcclPeers {
   [[nodiscard]] const Page& page_of(std::uint32_t rank) const noexcept;
 
   std::unique_ptr<ShmArena> arena_;
-  ShmBoard board_;
+  ShmSync sync_;
   Page& own_;
 };
 

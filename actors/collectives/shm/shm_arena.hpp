@@ -54,8 +54,8 @@ class ShmArena {
   ShmArena(const ShmArena&) = delete;
   ShmArena& operator=(const ShmArena&) = delete;
 
-  /// Zeroed, page aligned; 2 MiB and more on boundaries of huge pages. Throws Error(kRefused) when the
-  /// arena is used up.
+  /// Zeroed, page aligned; 2 MiB and more on boundaries of huge pages. Throws Error(kRefused) when
+  /// the arena is used up.
   [[nodiscard]] std::byte* allocate(std::size_t bytes);
 
   [[nodiscard]] const ShmMapping& mapping() const noexcept { return *mapping_; }

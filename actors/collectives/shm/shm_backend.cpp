@@ -40,7 +40,8 @@ std::size_t arena_bytes(const ShmBackend::Options& options) {
   const std::size_t room = options.arena_bytes > 0
                                ? options.arena_bytes
                                : 2 * machine::memory_total_bytes() / options.world;
-  return sizeof(ShmControl) + stages + room + (std::size_t{4} << 20);  // and the boundaries of pages
+  return sizeof(ShmControl) + stages + room +
+         (std::size_t{4} << 20);  // and the boundaries of pages
 }
 
 }  // namespace
@@ -53,11 +54,11 @@ std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, 
   TANDEM_CHECK(options.world <= kMostRanks, "more ranks than a host can have");
   auto arena = std::make_unique<ShmArena>(arena_bytes(options));
   auto* control = new (arena->allocate(sizeof(ShmControl))) ShmControl();
-  std::vector<ShmPeer> peers = connect_shm_mesh({.rank = options.rank,
-                                                 .world = options.world,
-                                                 .job = options.job,
-                                                 .timeout = options.connect_timeout},
-                                                *arena);
+  std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,
+                                              .world = options.world,
+                                              .job = options.job,
+                                              .timeout = options.connect_timeout},
+                                             *arena);
   peers[options.rank].memory = arena->shared_mapping();
   return std::unique_ptr<ShmBackend>(
       new ShmBackend(loop, pool, std::move(arena), *control, std::move(peers), options));
@@ -67,12 +68,12 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
                        ShmControl& control, std::vector<ShmPeer> peers, const Options& options)
     : pool_(pool),
       arena_(std::move(arena)),
-      board_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
+      sync_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
       stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),
       all_norms_(options.world) {}
 
 void ShmBackend::abort(std::string_view why) noexcept {
-  board_.fail(rank(), fmt::format("rank {} aborted: {}", rank(), why));
+  sync_.fail(rank(), fmt::format("rank {} aborted: {}", rank(), why));
 }
 
 // ---- the operations ----
@@ -111,9 +112,9 @@ Task<> ShmBackend::all_to_all(AllToAllArguments a) {
   if (a.bytes * world() <= kExchangeBytes) {
     const std::size_t mine = rank() * a.bytes;
     co_await exchange_payload(kGathers, {a.from, a.bytes * world()}, header,
-                         [a, mine](std::uint32_t from, const std::byte* payload) {
-                           std::memcpy(a.into + from * a.bytes, payload + mine, a.bytes);
-                         });
+                              [a, mine](std::uint32_t from, const std::byte* payload) {
+                                std::memcpy(a.into + from * a.bytes, payload + mine, a.bytes);
+                              });
     co_return;
   }
   Operation op{.header = header,
@@ -197,26 +198,26 @@ Task<> ShmBackend::exchange(ExchangeArguments a) {
 
 Task<> ShmBackend::exchange_small(std::size_t channel, ExchangeArguments a, ShmHeader header) {
   return exchange_payload(channel, {a.mine, a.bytes}, header,
-                     [a](std::uint32_t from, const std::byte* payload) {
-                       if (a.bytes > 0) {
-                         std::memcpy(a.all + from * a.bytes, payload, a.bytes);
-                       }
-                     });
+                          [a](std::uint32_t from, const std::byte* payload) {
+                            if (a.bytes > 0) {
+                              std::memcpy(a.all + from * a.bytes, payload, a.bytes);
+                            }
+                          });
 }
 
 // The payload travels with the headers, so that everybody's arrival is all there is to wait for.
 template <class Take>
-Task<> ShmBackend::exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
-                               Take take) {
-  const std::size_t place = board_.sequence(channel) % 2;
+Task<> ShmBackend::exchange_payload(std::size_t channel, std::span<const std::byte> mine,
+                                    ShmHeader header, Take take) {
+  const std::size_t place = sync_.sequence(channel) % 2;
   if (!mine.empty()) {
-    std::memcpy(board_.own().channels[channel].payload[place].data(), mine.data(), mine.size());
+    std::memcpy(sync_.own().channels[channel].payload[place].data(), mine.data(), mine.size());
   }
-  co_await board_.arrive(channel, header);
+  co_await sync_.arrive(channel, header);
   for (std::uint32_t from = 0; from < world(); ++from) {
-    take(from, board_.of(from).channels[channel].payload[place].data());
+    take(from, sync_.of(from).channels[channel].payload[place].data());
   }
-  board_.finish(channel);
+  sync_.finish(channel);
 }
 
 // ---- one operation, step by step ----
@@ -236,25 +237,25 @@ Task<> ShmBackend::carry_out(Operation* op) {
   const std::uint64_t first = op->first_step;
   for (std::size_t step = 0; step < op->steps; ++step) {
     if (step > 0) {
-      co_await board_.all_reach(channel, ShmChannel::kStaged, first + step + 1);
+      co_await sync_.all_reach(channel, ShmChannel::kStaged, first + step + 1);
     }
     if (step + 1 < op->steps) {
       if (step > 0) {
-        co_await board_.all_reach(channel, ShmChannel::kTaken, first + step);
+        co_await sync_.all_reach(channel, ShmChannel::kTaken, first + step);
       }
       co_await stage(op, step + 1);
-      board_.publish(channel, ShmChannel::kStaged, first + step + 2);
+      sync_.publish(channel, ShmChannel::kStaged, first + step + 2);
     }
     if (op->reduce != nullptr) {
       co_await reduce(op, step);
     } else {
       co_await copy(op, step);
     }
-    board_.publish(channel, ShmChannel::kTaken, first + step + 1);
+    sync_.publish(channel, ShmChannel::kTaken, first + step + 1);
   }
-  co_await board_.all_reach(channel, ShmChannel::kTaken, first + op->steps);
+  co_await sync_.all_reach(channel, ShmChannel::kTaken, first + op->steps);
   steps_[channel] += op->steps;
-  board_.finish(channel);
+  sync_.finish(channel);
 }
 
 Task<> ShmBackend::begin(Operation* op) {
@@ -272,10 +273,10 @@ Task<> ShmBackend::begin(Operation* op) {
     op->header.offset = static_cast<std::uint64_t>(stage_of(op->channel, 0) - base);
     co_await stage(op, 0);
   }
-  co_await board_.arrive(op->channel, op->header);
+  co_await sync_.arrive(op->channel, op->header);
   bool staged = op->header.is_staged != 0;
   for (std::uint32_t peer = 0; peer < world() && !staged; ++peer) {
-    staged = peer != rank() && board_.header_of(peer, op->channel).is_staged != 0;
+    staged = peer != rank() && sync_.header_of(peer, op->channel).is_staged != 0;
   }
   if (staged) {
     op->steps = std::max<std::size_t>(1, chunks_of(op->part_bytes, op->step_bytes));
@@ -324,8 +325,8 @@ const std::byte* ShmBackend::part_of(const Operation& op, std::uint32_t from, st
   if (from == rank()) {
     return op.source + (op.scatters ? op.part_begin(rank()) : 0) + at;
   }
-  const ShmHeader& header = board_.header_of(from, op.channel);
-  const std::byte* operand = board_.memory_of(from) + header.offset;
+  const ShmHeader& header = sync_.header_of(from, op.channel);
+  const std::byte* operand = sync_.memory_of(from) + header.offset;
   if (header.is_staged != 0) {
     return operand + step % 2 * kStageBytes + (op.scatters ? rank() * op.step_bytes : 0) +
            (at - step * op.step_bytes);

@@ -7,7 +7,7 @@
 // headers. Copies and additions run on the pool in chunks; small ones on the loop, where a
 // hand-over would cost more. Reductions add rank by rank into the accumulator, so the bits are
 // those of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per
-// rank, then a gather of the slices. Failure: see shm_board.hpp; PeerLost names the rank at fault
+// rank, then a gather of the slices. Failure: see shm_sync.hpp; PeerLost names the rank at fault
 // and the operation. Thread rule: of the loop's thread, but connect() blocks and comes before the
 // loop runs.
 //
@@ -24,7 +24,7 @@
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/collectives/norm_limbs.hpp"
 #include "actors/collectives/shm/shm_arena.hpp"
-#include "actors/collectives/shm/shm_board.hpp"
+#include "actors/collectives/shm/shm_sync.hpp"
 
 namespace tandem {
 
@@ -33,7 +33,7 @@ class ShmBackend final : public CollectiveBackend {
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
-    std::string job;  // as in ShmMeshOptions
+    std::string job;  // as in ShmBootstrapOptions
     // address space for allocate(); 0: twice the rank's share of the machine's memory
     std::size_t arena_bytes = 0;
     Duration connect_timeout = std::chrono::seconds(300);
@@ -47,8 +47,8 @@ class ShmBackend final : public CollectiveBackend {
   [[nodiscard]] static std::unique_ptr<ShmBackend> connect(EventLoop& loop, CpuPool& pool,
                                                            Options options);
 
-  [[nodiscard]] std::uint32_t world() const noexcept override { return board_.world(); }
-  [[nodiscard]] std::uint32_t rank() const noexcept override { return board_.rank(); }
+  [[nodiscard]] std::uint32_t world() const noexcept override { return sync_.world(); }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return sync_.rank(); }
 
   std::byte* allocate(std::size_t bytes) override { return arena_->allocate(bytes); }
   Task<> all_gather(GatherArguments arguments) override;
@@ -109,14 +109,14 @@ class ShmBackend final : public CollectiveBackend {
   /// At most kExchangeBytes of every rank; take(rank, its payload) for each.
   template <class Take>
   Task<> exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
-                     Take take);
+                          Take take);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;
   [[nodiscard]] std::byte* stage_of(std::size_t channel, std::size_t step) const noexcept;
 
   CpuPool& pool_;
   std::unique_ptr<ShmArena> arena_;
-  ShmBoard board_;
+  ShmSync sync_;
   std::byte* stage_;
   std::uint64_t numbers_[2] = {};  // of operations asked for, by channel
   std::uint64_t steps_[2] = {};    // done, by channel

@@ -99,9 +99,9 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
   TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kStateBlock == 0,
                "8-bit state is updated in whole blocks");
   for_rounding_keys(step.rounding_bits, b.position, begin, end,
-                 [&](std::uint32_t key, std::size_t first, std::size_t count) {
-                   std::visit(UpdatePacked{b, key, first, count}, step.rule);
-                 });
+                    [&](std::uint32_t key, std::size_t first, std::size_t count) {
+                      std::visit(UpdatePacked{b, key, first, count}, step.rule);
+                    });
 }
 
 }  // namespace

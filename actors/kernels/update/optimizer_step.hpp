@@ -101,7 +101,7 @@ struct AdagradStep {
 
 struct UpdateStep {
   std::variant<AdamStep, SgdStep, LionStep, AdagradStep> rule;  // in the order of OptimizerKind
-  std::uint64_t rounding_bits = 0;                                      // of seed and step
+  std::uint64_t rounding_bits = 0;                              // of seed and step
 
   /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip.
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
@@ -110,7 +110,9 @@ struct UpdateStep {
     return static_cast<OptimizerKind>(rule.index());
   }
 
-  bool operator==(const UpdateStep& o) const { return rule == o.rule && rounding_bits == o.rounding_bits; }
+  bool operator==(const UpdateStep& o) const {
+    return rule == o.rule && rounding_bits == o.rounding_bits;
+  }
 };
 
 /// Where an update reads when that is not where it writes; a null array is updated in place. None

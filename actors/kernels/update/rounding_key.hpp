@@ -1,5 +1,5 @@
-// actors/kernels/update/rounding_key.hpp — which random bits belong to which position: the rounding's
-// keys. C++17, for nvcc as well.
+// actors/kernels/update/rounding_key.hpp — which random bits belong to which position: the
+// rounding's keys. C++17, for nvcc as well.
 //
 // An element's 32 random bits are made of a key and the lower half of its position in the model
 // (packed-inl.hpp); the upper half is in the key, with seed and step. Invariant: chunks, ranks and
@@ -23,8 +23,8 @@ inline std::uint64_t mixed(std::uint64_t x) {
 /// each(key, first, count) for the parts of [begin, end) that have one key; `position`: of element
 /// 0.
 template <class Each>
-void for_rounding_keys(std::uint64_t rounding_bits, std::uint64_t position, std::size_t begin, std::size_t end,
-                    Each each) {
+void for_rounding_keys(std::uint64_t rounding_bits, std::uint64_t position, std::size_t begin,
+                       std::size_t end, Each each) {
   while (begin < end) {
     const std::uint64_t first = position + begin;
     const std::uint64_t room = (std::uint64_t{1} << 32) - (first & 0xffffffffU);

@@ -18,8 +18,8 @@
 #include "actors/kernels/update/adagrad_rule-inl.hpp"
 #include "actors/kernels/update/adam_rule-inl.hpp"
 #include "actors/kernels/update/lion_rule-inl.hpp"
-#include "actors/kernels/update/rounding_key.hpp"
 #include "actors/kernels/update/packed-inl.hpp"
+#include "actors/kernels/update/rounding_key.hpp"
 #include "actors/kernels/update/sgd_rule-inl.hpp"
 #include "actors/kernels/update/update_pass.hpp"
 
@@ -112,11 +112,11 @@ HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32
   return tie;
 }
 
-/// An element in the layouts fp32, split and bf16. `rounding_bits` counts from the range's first element,
-/// number `first`.
+/// An element in the layouts fp32, split and bf16. `rounding_bits` counts from the range's first
+/// element, number `first`.
 template <class Rule, class Moment, bool kSplit>
-HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
-                               std::size_t first, std::size_t i) {
+HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass,
+                               RoundingBits rounding_bits, std::size_t first, std::size_t i) {
   const F32 d;
   const UpdateBuffers& b = pass.buffers;
   constexpr bool kTies = kSplit && std::is_same<Moment, float>::value;
@@ -149,10 +149,10 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass, Roundi
   }
 }
 
-/// The block of 8-bit state that begins at element `begin`, whose elements the rounding key counts from 0;
-/// `count` of them are there, and what is missing counts as 0. A Team has kStateBlock elements:
-/// each of its members the kElements ones first() + k * kMembers; greatest() is the greatest of all
-/// members' numbers, and waits for them.
+/// The block of 8-bit state that begins at element `begin`, whose elements the rounding key counts
+/// from 0; `count` of them are there, and what is missing counts as 0. A Team has kStateBlock
+/// elements: each of its members the kElements ones first() + k * kMembers; greatest() is the
+/// greatest of all members' numbers, and waits for them.
 template <class Rule, bool kSplit, class Team>
 HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
                              std::size_t begin, std::size_t count, Team team) {
@@ -217,8 +217,8 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Rounding
   }
 }
 
-/// The model weight, as it was before a speculative pass (UpdatePass::kRollback): the one that was kept, bit
-/// for bit, or one cast from the master.
+/// The model weight, as it was before a speculative pass (UpdatePass::kRollback): the one that was
+/// kept, bit for bit, or one cast from the master.
 struct Restored {
   void* to = nullptr;
   const void* from = nullptr;
@@ -247,8 +247,8 @@ HWY_INLINE void restore_element(const Restored& restored, std::size_t i) {
 // --- what is compiled for which optimizer and layout. A Launch takes the elements [first, first +
 // count):
 //   elements<Rule, Moment, kSplit>(rule, pass, rounding_bits, first, count)
-//   blocks<Rule, kSplit>(rule, pass, rounding_bits, first, count)         whole blocks, but for the shard's
-//   last one restore(restored, first, count)
+//   blocks<Rule, kSplit>(rule, pass, rounding_bits, first, count)         whole blocks, but for the
+//   shard's last one restore(restored, first, count)
 
 /// In place, an array and its source are the same.
 inline void fill_sources(UpdateBuffers& b) {
@@ -291,28 +291,28 @@ struct RangeOfPass {
   void choose(const Rule& rule) const {
     const UpdateBuffers& b = pass.buffers;
     const bool half = b.weight_is_half();
-    for_rounding_keys(rounding_bits, b.position, begin, end,
-                   [&](std::uint32_t key, std::size_t first, std::size_t count) {
-                     const RoundingBits random(key, b.position + first);
-                     if (b.layout == StateLayout::kFp32) {
-                       elements<float, false>(rule, random, first, count);
-                     }
-                     if constexpr (kHasSplit) {
-                       if (b.layout == StateLayout::kSplit) {
-                         elements<float, true>(rule, random, first, count);
-                       }
-                     }
-                     if constexpr (kHasInexact) {
-                       if (b.layout == StateLayout::kBf16) {
-                         half ? elements<Bf16Bits, true>(rule, random, first, count)
-                              : elements<Bf16Bits, false>(rule, random, first, count);
-                       } else if (b.layout == StateLayout::kInt8) {
-                         half ? launch.template blocks<Rule, true>(rule, pass, random, first, count)
-                              : launch.template blocks<Rule, false>(rule, pass, random, first,
-                                                                    count);
-                       }
-                     }
-                   });
+    for_rounding_keys(
+        rounding_bits, b.position, begin, end,
+        [&](std::uint32_t key, std::size_t first, std::size_t count) {
+          const RoundingBits random(key, b.position + first);
+          if (b.layout == StateLayout::kFp32) {
+            elements<float, false>(rule, random, first, count);
+          }
+          if constexpr (kHasSplit) {
+            if (b.layout == StateLayout::kSplit) {
+              elements<float, true>(rule, random, first, count);
+            }
+          }
+          if constexpr (kHasInexact) {
+            if (b.layout == StateLayout::kBf16) {
+              half ? elements<Bf16Bits, true>(rule, random, first, count)
+                   : elements<Bf16Bits, false>(rule, random, first, count);
+            } else if (b.layout == StateLayout::kInt8) {
+              half ? launch.template blocks<Rule, true>(rule, pass, random, first, count)
+                   : launch.template blocks<Rule, false>(rule, pass, random, first, count);
+            }
+          }
+        });
   }
 
   template <class Moment, bool kSplit, class Rule>

@@ -69,8 +69,8 @@ HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 rounding_a, VU32 rounding_b, 
 
 /// Two vectors of elements.
 template <bool kStream, class Rule, class P>
-HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::size_t i, VU32 rounding_a,
-                            VU32 rounding_b) {
+HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::size_t i,
+                            VU32 rounding_a, VU32 rounding_b) {
   const F32 df;
   const U32 d;
   constexpr bool kTies = P::kSplit && P::kExact;
@@ -155,8 +155,8 @@ void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, 
 }
 
 template <bool kStream, class Rule, class P>
-void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays, const RoundingBits rounding_bits,
-                  std::size_t count) {
+void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays,
+                  const RoundingBits rounding_bits, std::size_t count) {
   const Rule rule = shared;  // copies nothing can alias: their values stay in registers
   const PackedArrays<P> a = shared_arrays;
   const std::size_t lanes = hn::Lanes(F32());

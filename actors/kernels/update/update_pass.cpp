@@ -29,7 +29,7 @@ void copy_backup(const UpdatedUnit& unit, bool to_shadow, std::size_t begin, std
 }
 
 void update_speculatively(const UpdatedUnit& unit, const UpdateStep& step, std::size_t begin,
-                  std::size_t end) {
+                          std::size_t end) {
   const PassBuffers pass(UpdatePass::kSpeculative, unit);
   if (!unit.backs_up_weight()) {
     apply_update(step, pass.buffers, begin, end);

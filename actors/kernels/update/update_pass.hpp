@@ -4,12 +4,13 @@
 // An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
 // what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
 // size, and a commit swaps the two. The model weight has one place and is written
-// there; where it is the master (fp32) or half of it (split masters), the old one is backed up in the
-// shadow first. So no pass copies state that it does not read anyway, and nothing is ever computed
-// backwards:
-//   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or followed by
-//   redo          the same update with other constants, from the old state, in place, or by
-//   rollback      the old weight, bit for bit: the backup, or cast from the master, which never changed
+// there; where it is the master (fp32) or half of it (split masters), the old one is backed up in
+// the shadow first. So no pass copies state that it does not read anyway, and nothing is ever
+// computed backwards:
+//   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or
+//   followed by redo          the same update with other constants, from the old state, in place,
+//   or by rollback      the old weight, bit for bit: the backup, or cast from the master, which
+//   never changed
 // Invariant: each pass writes the elements of its range alone, and gives the bits of an update in
 // place. C++17, for nvcc as well.
 #pragma once
@@ -94,7 +95,8 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   const bool speculative = pass == UpdatePass::kSpeculative;
   const bool rollback = pass == UpdatePass::kRollback;
   const bool redo = pass == UpdatePass::kRedo;
-  const bool writes_home = !speculative && !rollback;  // of what a speculative pass writes to the shadow
+  const bool writes_home =
+      !speculative && !rollback;  // of what a speculative pass writes to the shadow
   const bool is_master = unit.weight_is_master();
   const bool is_half = home.weight_is_half();
   const std::size_t master = is_half ? 2 : sizeof(float);
@@ -155,12 +157,13 @@ void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std
   }
 }
 
-/// One pass over the elements [begin, end); kRedo and kRollback where a speculative pass has been. `steps`
-/// by group; kRollback reads none. Any thread; disjoint ranges may run at the same time.
+/// One pass over the elements [begin, end); kRedo and kRollback where a speculative pass has been.
+/// `steps` by group; kRollback reads none. Any thread; disjoint ranges may run at the same time.
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end);
 
-/// The speculative pass went over all elements, and counts: its results are the unit's state from now on.
+/// The speculative pass went over all elements, and counts: its results are the unit's state from
+/// now on.
 void commit_speculative(UpdatedUnit& unit) noexcept;
 
 }  // namespace tandem

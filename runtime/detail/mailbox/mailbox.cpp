@@ -302,8 +302,8 @@ void Mailbox::deliver_tapped(Envelope& envelope) noexcept {
   place(envelope);
 }
 
-// As if the actor had taken it: the credit is free for those in the wait queue, and a closed actor may have
-// waited for this one.
+// As if the actor had taken it: the credit is free for those in the wait queue, and a closed actor
+// may have waited for this one.
 void Mailbox::drop_tapped(Envelope& envelope) noexcept {
   if (ended_) {
     return_accepted(envelope, Undelivered::kClosed);

@@ -2,14 +2,14 @@
 // queue that outlives the actor.
 //
 // Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
-// the message. Who finds none may waits in the wait queue; a credit that comes free passes straight to the
-// line's first. A thread that runs no loop may sleep until half the mailbox is free, so that it is
-// woken once for many messages. From other threads a message travels as an Op through the loop's
-// inbox; the queue itself is touched on the loop's thread only. What happens without a credit
-// (mailbox_full.cpp) is no part of the way of a message that has one. Invariants: a message that
-// was accepted is handled once, or returned once (dropped; an ask then fails) when it gave way or
-// the actor has ended. The closed bit sits in the counters of sent messages: once it is set, that
-// number is final. While somebody waits in the wait queue, no credit is free. Internal.
+// the message. Who finds none may waits in the wait queue; a credit that comes free passes straight
+// to the line's first. A thread that runs no loop may sleep until half the mailbox is free, so that
+// it is woken once for many messages. From other threads a message travels as an Op through the
+// loop's inbox; the queue itself is touched on the loop's thread only. What happens without a
+// credit (mailbox_full.cpp) is no part of the way of a message that has one. Invariants: a message
+// that was accepted is handled once, or returned once (dropped; an ask then fails) when it gave way
+// or the actor has ended. The closed bit sits in the counters of sent messages: once it is set,
+// that number is final. While somebody waits in the wait queue, no credit is free. Internal.
 #pragma once
 
 #include <atomic>
@@ -109,11 +109,11 @@ class Mailbox {
   }
   /// A control message that nobody waits for: returned only when the actor has ended.
   void deliver_control(Envelope& envelope) noexcept;
-  /// Without a credit: the envelope waits in the wait queue, and its place (if any) says when it was accepted or
-  /// returned.
+  /// Without a credit: the envelope waits in the wait queue, and its place (if any) says when it
+  /// was accepted or returned.
   void deliver_waiting(Envelope& envelope) noexcept;
-  /// Takes an envelope out of the wait queue and frees it. Of the mailbox's loop; its place says that it
-  /// waits.
+  /// Takes an envelope out of the wait queue and frees it. Of the mailbox's loop; its place says
+  /// that it waits.
   void withdraw(Envelope& envelope) noexcept;
   /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is
   /// closed; false: at once, because the actor was not started.
@@ -164,7 +164,8 @@ class Mailbox {
   }
   /// Refuses control messages, too, if it is drained; false: one is on its way after all.
   [[nodiscard]] bool seal() noexcept;
-  /// The actor takes no more: comes back undelivered what is queued and fails the asks whose answers are pending.
+  /// The actor takes no more: comes back undelivered what is queued and fails the asks whose
+  /// answers are pending.
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
@@ -295,10 +296,10 @@ class Mailbox {
   Wakeup wakeup_{*this};
   // Its second line, and everything that follows, is written on the loop only.
   [[no_unique_address]] CreditCounter credits_;
-  OpQueue<Op> queue_;    // of Envelope
-  OpQueue<Op> control_;  // of Envelope that overtakes the queue
-  OpQueue<Op> wait_queue_;     // of Envelope that waits for a credit
-  OpQueue<Op> threads_;  // of ThreadWait that has arrived
+  OpQueue<Op> queue_;       // of Envelope
+  OpQueue<Op> control_;     // of Envelope that overtakes the queue
+  OpQueue<Op> wait_queue_;  // of Envelope that waits for a credit
+  OpQueue<Op> threads_;     // of ThreadWait that has arrived
   ResumeOp resume_;
   PendingReply* pending_ = nullptr;
   std::uint64_t control_taken_ = 0;
@@ -309,7 +310,7 @@ class Mailbox {
   bool stopped_ = false;
   bool ended_ = false;
   bool abandoned_ = false;
-  OpQueue<Op> share_wait_queue_;         // of Envelope that waits for a credit of its share
+  OpQueue<Op> share_wait_queue_;       // of Envelope that waits for a credit of its share
   std::vector<Envelope*> candidates_;  // for merging; kept, so that it allocates once
   struct Counters {
     std::atomic<std::uint64_t> depth_max{0};

@@ -37,8 +37,8 @@ using EnvelopeOf = typename EnvelopeFor<M>::Type;
 inline void trace_send(Envelope& envelope) noexcept {
   if (trace::enabled()) [[unlikely]] {
     envelope.flow_id = trace::detail::next_id();
-    trace::detail::record(trace::detail::Kind::kFlowStart, envelope.type->name, trace::detail::now_ns(),
-                          0, envelope.flow_id);
+    trace::detail::record(trace::detail::Kind::kFlowStart, envelope.type->name,
+                          trace::detail::now_ns(), 0, envelope.flow_id);
   }
 }
 

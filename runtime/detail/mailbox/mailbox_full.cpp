@@ -189,8 +189,8 @@ bool Mailbox::merge_into_waiting(const MessageType& type, void* message) noexcep
 // its place.
 void Mailbox::drop_excess(const Envelope& newest) noexcept {
   const auto drop_first = [&](auto wanted) {
-    Op* op =
-        queue_.take_first([&](Op& at) { return &at != &newest && wanted(static_cast<Envelope&>(at)); });
+    Op* op = queue_.take_first(
+        [&](Op& at) { return &at != &newest && wanted(static_cast<Envelope&>(at)); });
     if (op != nullptr) {
       counters_.dropped.store(counters_.dropped.load(std::memory_order_relaxed) + 1,
                               std::memory_order_relaxed);
@@ -390,7 +390,8 @@ void Mailbox::give_back(SenderShare* share) noexcept {
 void Mailbox::release_share(SenderShare& share) noexcept {
   Op* next = nullptr;
   if (share.waiting.load() > 0 && share.used() <= share.limit()) {
-    next = share_wait_queue_.take_first([&](Op& op) { return static_cast<Envelope&>(op).share == &share; });
+    next = share_wait_queue_.take_first(
+        [&](Op& op) { return static_cast<Envelope&>(op).share == &share; });
   }
   if (next != nullptr) {
     share.waiting.fetch_sub(1);

@@ -42,7 +42,8 @@ struct MessageType {
 template <class M>
 inline constexpr MessageType kMessageType{kTypeName<M>, ControlMessage<M>};
 
-/// The place in the wait queue of an envelope that waits for a credit; lives in the awaiter of its sender.
+/// The place in the wait queue of an envelope that waits for a credit; lives in the awaiter of its
+/// sender.
 struct WaitTicket {
   enum class State : unsigned char { kNone, kWaiting, kAccepted, kReturned, kWithdrawn };
   State state = State::kNone;  // of the mailbox's loop, once the envelope is on its way
@@ -60,9 +61,9 @@ struct Envelope : Op {
       : type(&message_type), return_undelivered(function), control(message_type.control) {}
 
   const MessageType* type;
-  ReturnUndelivered return_undelivered;                 // ends and frees the envelope; an asker learns why
-  Mailbox* target = nullptr;     // on the way between threads
-  WaitTicket* place = nullptr;    // while it waits in the wait queue, if its sender wants to know
+  ReturnUndelivered return_undelivered;  // ends and frees the envelope; an asker learns why
+  Mailbox* target = nullptr;             // on the way between threads
+  WaitTicket* place = nullptr;   // while it waits in the wait queue, if its sender wants to know
   SenderShare* share = nullptr;  // that it holds a credit and a reference of
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
@@ -95,9 +96,9 @@ struct MessageEnvelope : Envelope {
   template <class Arg>
   explicit MessageEnvelope(Arg&& argument)
       : Envelope(kMessageType<M>,
-             [](Envelope& envelope, const char*, Undelivered) noexcept {
-               destroy_in_pool(static_cast<MessageEnvelope&>(envelope));
-             }),
+                 [](Envelope& envelope, const char*, Undelivered) noexcept {
+                   destroy_in_pool(static_cast<MessageEnvelope&>(envelope));
+                 }),
         message(std::forward<Arg>(argument)) {}
   M message;
 };
@@ -125,9 +126,9 @@ struct RequestEnvelope : Envelope, PendingReply {
   template <class Arg>
   explicit RequestEnvelope(Arg&& argument)
       : Envelope(kMessageType<R>,
-             [](Envelope& envelope, const char* actor, Undelivered why) noexcept {
-               static_cast<RequestEnvelope&>(envelope).come_back(actor, why);
-             }),
+                 [](Envelope& envelope, const char* actor, Undelivered why) noexcept {
+                   static_cast<RequestEnvelope&>(envelope).come_back(actor, why);
+                 }),
         PendingReply([](PendingReply& pending, const char* actor) noexcept {
           auto& self = static_cast<RequestEnvelope&>(pending);
           self.failed = true;

@@ -19,7 +19,8 @@ struct WatchNode {
   using Fill = void (*)(Envelope& envelope, const ExitReason& reason) noexcept;
   Mailbox* target = nullptr;   // counted
   Mailbox* watcher = nullptr;  // counted
-  Envelope* envelope = nullptr;  // made ahead, so that the end of an actor needs no memory; null once sent
+  Envelope* envelope =
+      nullptr;  // made ahead, so that the end of an actor needs no memory; null once sent
   Fill fill = nullptr;
   WatchNode* next = nullptr;
   WatchNode** link_to_this = nullptr;

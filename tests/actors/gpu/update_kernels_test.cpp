@@ -57,15 +57,15 @@ struct WarpLaunch : testing::HostLaunch {
     }
   };
   template <class Rule, bool kSplit>
-  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits, std::size_t first,
-              std::size_t count) {
+  void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits,
+              std::size_t first, std::size_t count) {
     Shared shared;
     std::vector<std::jthread> members;
     for (unsigned number = 0; number < Member::kMembers; ++number) {
       members.emplace_back([&, number] {
         for (std::size_t at = 0; at < count; at += kStateBlock) {
-          N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at, count - at,
-                                                 Member{number, &shared});
+          N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at,
+                                                 count - at, Member{number, &shared});
         }
       });
     }

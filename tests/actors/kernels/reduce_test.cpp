@@ -35,8 +35,8 @@ TEST(Cast, RoundsEveryTopHalfToNearestEven) {
   });
 }
 
-/// Every upper half with what lies at, and next to, the boundaries of rounding; and for each denormal
-/// the middles.
+/// Every upper half with what lies at, and next to, the boundaries of rounding; and for each
+/// denormal the middles.
 std::vector<std::uint32_t> hard_cases_of_f16() {
   std::vector<std::uint32_t> bits;
   for (const std::uint32_t low : {0x0000U, 0x0001U, 0x0fffU, 0x1000U, 0x1001U, 0x1fffU, 0x2fffU,

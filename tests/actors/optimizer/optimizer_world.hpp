@@ -90,7 +90,8 @@ struct State {
             .weight_type = DType::kBF16};
   }
   UpdateShadow shadow() {
-    return {.master = shadow_master.data(), .state = {shadow_exp_avg.data(), shadow_exp_avg_sq.data()}};
+    return {.master = shadow_master.data(),
+            .state = {shadow_exp_avg.data(), shadow_exp_avg_sq.data()}};
   }
 };
 
@@ -117,8 +118,8 @@ struct OptimizerWorld : World {
       shard->start(scope);
       states.emplace_back(sizes[u], static_cast<unsigned>(u));
       states[u].weight_is_master = weight_is_master;
-      options.units.push_back(
-          {.state = {states[u].buffers(), states[u].shadow(), ranges[u]}, .shard = shard->address()});
+      options.units.push_back({.state = {states[u].buffers(), states[u].shadow(), ranges[u]},
+                               .shard = shard->address()});
       shards.push_back(std::move(shard));
     }
     optimizer = std::make_unique<CpuOptimizer>(std::move(options));

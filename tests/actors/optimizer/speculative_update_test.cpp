@@ -40,8 +40,8 @@ class SpeculativeUpdate : public ::testing::TestWithParam<Case> {
   std::vector<UpdateStep> clipped = {UpdateStep::make({.lr = 1e-2}, 1, 0.25),
                                      UpdateStep::make({.lr = 3e-2, .weight_decay = 0.1}, 1, 0.25)};
 
-  /// Units that the speculative pass has touched when the verdict comes: both slices under way are of the
-  /// first one.
+  /// Units that the speculative pass has touched when the verdict comes: both slices under way are
+  /// of the first one.
   static std::size_t begun() { return static_cast<std::size_t>(GetParam().progress); }
 
   void ask_speculatively(std::uint64_t version = 1) {
@@ -66,8 +66,7 @@ class SpeculativeUpdate : public ::testing::TestWithParam<Case> {
     }
     world.loop.run(&settle);
   }
-  void verdict(const std::vector<UpdateStep>& steps, bool redo = false,
-               std::uint64_t version = 1) {
+  void verdict(const std::vector<UpdateStep>& steps, bool redo = false, std::uint64_t version = 1) {
     for (const std::uint32_t unit : {0U, 1U}) {
       world.send({.unit = unit,
                   .steps = steps.data(),
@@ -171,8 +170,11 @@ TEST_P(SpeculativeUpdate, AlternatesBetweenTheShadows) {
   verdict(first);
   guess = second;
   for (const std::uint32_t unit : {0U, 1U}) {
-    world.send(
-        {.unit = unit, .steps = guess.data(), .deadline = 5, .new_version = 2, .speculative = true});
+    world.send({.unit = unit,
+                .steps = guess.data(),
+                .deadline = 5,
+                .new_version = 2,
+                .speculative = true});
   }
   while (world.optimizer->waiting_for_verdict() < 2) {
     world.loop.run(&settle);

@@ -56,7 +56,7 @@ TEST(CorePlan, OneSocketWithoutSmt) {
   EXPECT_EQ(plan.node, 0);
   EXPECT_EQ(plan.text(),
             "8 CPUs 0-7 (node 0): compute 0-7 (8 threads), optimizer 2-7 (6) beside it, loop and "
-            "links 0-7 (2)");
+            "copies 0-7 (2)");
 }
 
 TEST(CorePlan, TwoSocketsWithSmtCountCoresNotThreads) {

@@ -1,8 +1,6 @@
 // Experts spread over ranks: where parts lie, who exchanges with whom, what a lane gets when a peer
 // is lost. That no bit changes is said by the mixtures' tests
 // (tests/models/cifar/moe_net_test.cpp).
-#include "engine/distributed/expert_parallel_group.hpp"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/config.hpp"
+#include "engine/distributed/expert_parallel_group.hpp"
 #include "engine/layout/sharding.hpp"
 #include "engine/rank/unit.hpp"
 #include "runtime/compute_lane.hpp"
@@ -56,7 +55,8 @@ TEST(Parts, AreRunsOfWholeExpertsAtEveryStage) {
       const Sharding sharding = sharding_of(model, stage, 4, 3);
       const ParameterLayout layout = ParameterLayout::of(model.units[0], sharding);
       EXPECT_TRUE(sharding.is_sharded(model.units[0]));
-      EXPECT_FALSE(sharding.weights_replicated[0]) << "persistent parameters are small and alike on all ranks";
+      EXPECT_FALSE(sharding.weights_replicated[0])
+          << "persistent parameters are small and alike on all ranks";
       EXPECT_EQ(layout.block.world, 4U);
       EXPECT_EQ(layout.gathered.world, 4U / parts) << "the ranks that hold a part";
       EXPECT_EQ(layout.gathered.padded_elements * static_cast<std::size_t>(parts),

@@ -66,8 +66,8 @@ TEST(CudaPlacements, ChangeNoBitInAnyLayout) {
           setting.stage = layout == StateLayout::kSplit ? 3 : 2;
           const FakeRun fake(pace);
           EXPECT_EQ(toy::train(FakeRun::on_gpu(setting, pace), 4), expected)
-              << name_of(layout) << " " << type << " places " << &placements - kAllPlacements << ", "
-              << pace.name;
+              << name_of(layout) << " " << type << " places " << &placements - kAllPlacements
+              << ", " << pace.name;
           fake.expect_orderly();
         }
       }
@@ -153,7 +153,8 @@ TEST(CudaPlacements, GradientsAndEvaluationAreThoseOfTheCpu) {
         setting.placements = placements;
         const FakeRun fake(kPaces[1]);
         EXPECT_TRUE(look(FakeRun::on_gpu(setting, kPaces[1])) == expected)
-            << type << " accumulation " << accumulation << " places " << &placements - kAllPlacements;
+            << type << " accumulation " << accumulation << " places "
+            << &placements - kAllPlacements;
         fake.expect_orderly();
       }
     }

@@ -31,7 +31,8 @@ PlacementProblem problem_of(const Setting& setting, int world = 1) {
 }
 
 /// Of a device whose memory no shadow may have.
-std::size_t held_on_device(Setting setting, int world, const std::vector<StatePlacement>& placements) {
+std::size_t held_on_device(Setting setting, int world,
+                           const std::vector<StatePlacement>& placements) {
   setting.placements = placements;
   setting.overlap = Overlap::kOffload;
   return on_ranks(world,
@@ -71,7 +72,8 @@ TEST(PlacementPlan, CountsTheDeviceMemoryThatARankAllocates) {
 }
 
 TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
-  Setting setting{.type = "bf16", .device = DeviceKind::kSim, .placements = std::vector(5, kDevice)};
+  Setting setting{
+      .type = "bf16", .device = DeviceKind::kSim, .placements = std::vector(5, kDevice)};
   const auto shadows_with = [&](double memory_bytes) {
     setting.sim.memory_bytes = memory_bytes;
     Engine engine(arguments(setting));

@@ -132,9 +132,9 @@ PlacementProblem some(Random& random, std::size_t count) {
   }
   const double tied = 1 + 3 * random.uniform();
   for (double PlacementUnit::* bytes :
-       {&PlacementUnit::weights, &PlacementUnit::gradient, &PlacementUnit::accumulator, &PlacementUnit::update,
-        &PlacementUnit::state_in, &PlacementUnit::optimizer, &PlacementUnit::on_host, &PlacementUnit::on_device,
-        &PlacementUnit::when_streamed}) {
+       {&PlacementUnit::weights, &PlacementUnit::gradient, &PlacementUnit::accumulator,
+        &PlacementUnit::update, &PlacementUnit::state_in, &PlacementUnit::optimizer,
+        &PlacementUnit::on_host, &PlacementUnit::on_device, &PlacementUnit::when_streamed}) {
     problem.units[0].*bytes *= tied;
   }
   problem.segments.back().units.insert(problem.segments.back().units.begin(), 0);
@@ -207,7 +207,7 @@ TEST(PlacementSolver, KeepsUnitsWithoutAWindowOnTheDevice) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.1, 0.05);  // the optimizer is no matter
   EXPECT_EQ(choose_placements(problem).placements,
             (std::vector<StatePlacement>{kDevice, kDevice, kHost, kHost, kHost, kHost, kHost, kHost,
-                                     kHost, kHost, kHost, kHost}));
+                                         kHost, kHost, kHost, kHost}));
   problem.device_bytes = 20;  // one unit fits, two do not
   EXPECT_EQ(choose_placements(problem).placements[0], kDevice);
   EXPECT_EQ(std::ranges::count(choose_placements(problem).placements, kDevice), 1);
@@ -246,12 +246,15 @@ TEST(PlacementSolver, LeavesWhatIsFrozen) {
 
 TEST(PlacementSolver, SpreadsWhatIsStreamed) {
   const PlacementProblem problem = layers(7, 1, 1, 1, 1);
-  EXPECT_EQ(placements_by_count(problem, 1, 2, StreamOrder::kSpread),
-            (std::vector<StatePlacement>{kDevice, kHost, kHost, kStreamed, kHost, kHost, kStreamed}));
-  EXPECT_EQ(placements_by_count(problem, 1, 2, StreamOrder::kFirst),
-            (std::vector<StatePlacement>{kDevice, kStreamed, kStreamed, kHost, kHost, kHost, kHost}));
-  EXPECT_EQ(placements_by_count(problem, 1, 2, StreamOrder::kLast),
-            (std::vector<StatePlacement>{kDevice, kHost, kHost, kHost, kHost, kStreamed, kStreamed}));
+  EXPECT_EQ(
+      placements_by_count(problem, 1, 2, StreamOrder::kSpread),
+      (std::vector<StatePlacement>{kDevice, kHost, kHost, kStreamed, kHost, kHost, kStreamed}));
+  EXPECT_EQ(
+      placements_by_count(problem, 1, 2, StreamOrder::kFirst),
+      (std::vector<StatePlacement>{kDevice, kStreamed, kStreamed, kHost, kHost, kHost, kHost}));
+  EXPECT_EQ(
+      placements_by_count(problem, 1, 2, StreamOrder::kLast),
+      (std::vector<StatePlacement>{kDevice, kHost, kHost, kHost, kHost, kStreamed, kStreamed}));
 }
 
 }  // namespace

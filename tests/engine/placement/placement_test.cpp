@@ -74,7 +74,8 @@ TEST(Placements, ChangeNoBitInAnyLayout) {
 TEST(Placements, AreSpeculatedOn) {
   for (const auto& placements : kAllPlacements) {
     for (const double clip : {0.0, 0.01}) {
-      Setting setting{.type = "bf16", .clip = clip, .device = DeviceKind::kSim, .placements = placements};
+      Setting setting{
+          .type = "bf16", .clip = clip, .device = DeviceKind::kSim, .placements = placements};
       Engine engine(arguments(setting));
       for (int step = 0; step < 4; ++step) {
         const Batch batch = toy::batch(step);
@@ -155,7 +156,8 @@ TEST(ForcedPlacements, TheRatioCountsBytes) {
   // 60 % may leave: the embedding; 40 %: it is too large, the blocks are not; 20 %: one of them.
   EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.4), (Placements{kDevice, kHost, kHost}));
   EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.6), (Placements{kHost, kDevice, kDevice}));
-  EXPECT_EQ(forced_placements(model, Placement::kStream, 0.8), (Placements{kHost, kStreamed, kHost}));
+  EXPECT_EQ(forced_placements(model, Placement::kStream, 0.8),
+            (Placements{kHost, kStreamed, kHost}));
   EXPECT_EQ(forced_placements(model, Placement::kAuto, 0.81), Placements(3, kHost));
 }
 
@@ -186,7 +188,8 @@ TEST(PlacementsText, JoinsNeighbours) {
   }
   EXPECT_EQ(placements_text(model, {}), "all on the host");
   EXPECT_EQ(placements_text(model, std::vector(6, kHost)), "all on the host");
-  const std::vector<StatePlacement> placements = {kDevice, kDevice, kDevice, kStreamed, kHost, kHost};
+  const std::vector<StatePlacement> placements = {kDevice,   kDevice, kDevice,
+                                                  kStreamed, kHost,   kHost};
   EXPECT_EQ(placements_text(model, placements),
             "embedding, block 0-1 on the device; block 2 streamed through the device; "
             "block 3, norm on the host");

@@ -116,7 +116,7 @@ struct Plain {
   }
 };
 
-void expect_fused_as_plain(const Batch& batch, const ParameterSource& source) {
+void expect_fused_as_aten(const Batch& batch, const ParameterSource& source) {
   const Plain plain(batch, source);
   test::MathHarness fused(make_cifar_model({}), at::kFloat, source);
   EXPECT_LE((fused.logits(batch.inputs) - plain.logits).abs().max().item<double>(), 1e-6);
@@ -136,7 +136,7 @@ TEST(CifarNet, TheFusedNetIsThePlainOneForEveryBatchSize) {
   const CifarImages images = generated_cifar(40, 1).train;
   for (const std::int64_t count : {1, 3, 16, 37}) {
     SCOPED_TRACE(count);
-    expect_fused_as_plain(batch_of(images, 0, count), cifar_initial_weights(7));
+    expect_fused_as_aten(batch_of(images, 0, count), cifar_initial_weights(7));
   }
 }
 
@@ -148,7 +148,7 @@ TEST(CifarNet, TheFirstOfEqualsGetsThePoolsGradient) {
   batch.inputs.select(1, 0).fill_(0.5);
   for (const std::uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
-    expect_fused_as_plain(
+    expect_fused_as_aten(
         batch, [seed](const ParameterSpec& spec, std::int64_t begin, std::int64_t end, float* out) {
           cifar_initial_weights(seed)(spec, begin, end, out);
           for (std::int64_t i = begin; spec.name == "conv1.weight" && i < end; ++i) {

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "models/causal_lm.hpp"
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/attention.hpp"
 #include "models/pretrained.hpp"
 #include "models/transformer/transformer_block.hpp"
@@ -98,22 +98,22 @@ TEST(Dropout, IsOffOutsideOfTrainingAndAtRateZero) {
   EXPECT_FALSE(mask_of(1e-12).empty());
   const at::Tensor x = at::randn({4, 5});
   EXPECT_TRUE(at::equal(dropped(x, {}, {}), x));
-  EXPECT_TRUE(at::equal(plain::dropped(x, {}), x));
+  EXPECT_TRUE(at::equal(aten::dropped(x, {}), x));
 }
 
 TEST(Dropout, TheTwoWaysDrawTheSameMask) {
   for (const std::int64_t width : {1, 7, 16, 61, 128}) {
     const DropMask mask = mask_of(0.4);
     const at::Tensor x = at::randn({33, width});
-    EXPECT_TRUE(at::equal(dropped(x.clone(), {}, mask), plain::dropped(x, mask))) << width;
+    EXPECT_TRUE(at::equal(dropped(x.clone(), {}, mask), aten::dropped(x, mask))) << width;
   }
   // From another row and column on, in several pieces, and at numbers beyond 32 bits' products.
   const DropMask mask = mask_of(0.4);
-  const at::Tensor whole = plain::dropped(at::ones({50, 300}), mask);
-  const at::Tensor part = plain::dropped(at::ones({20, 100}), mask, at::arange(30, 50), 200);
+  const at::Tensor whole = aten::dropped(at::ones({50, 300}), mask);
+  const at::Tensor part = aten::dropped(at::ones({20, 100}), mask, at::arange(30, 50), 200);
   EXPECT_TRUE(at::equal(part, whole.narrow(0, 30, 20).narrow(1, 200, 100)));
   const at::Tensor wide = at::ones({3, 5 << 20});
-  EXPECT_TRUE(at::equal(dropped(wide.clone(), {}, mask), plain::dropped(wide, mask)));
+  EXPECT_TRUE(at::equal(dropped(wide.clone(), {}, mask), aten::dropped(wide, mask)));
 }
 
 class DropoutLayers : public testing::TestWithParam<at::ScalarType> {
@@ -129,7 +129,7 @@ TEST_P(DropoutLayers, OfASum) {
       residual.reference + y.reference * factors(mask, 37, 61).to(at::kDouble);
   const at::Tensor got = dropped(y.value.clone(), residual.value, mask);
   EXPECT_LE(relative_error(got, expected), tolerance(type()));
-  const at::Tensor other = residual.value.detach() + plain::dropped(y.value.detach(), mask);
+  const at::Tensor other = residual.value.detach() + aten::dropped(y.value.detach(), mask);
   EXPECT_LE(relative_error(other, expected), tolerance(type()));
   backward_both(got, expected, 3);
   EXPECT_LE(relative_error(y.value.grad(), y.reference.grad()), tolerance(type()));
@@ -151,8 +151,8 @@ TEST_P(DropoutLayers, OfAttention) {
                                .head_dim = c.head_dim,
                                .window = c.window,
                                .sinks = c.sinks};
-    for (const bool by_plain_operations : {false, true}) {
-      SCOPED_TRACE(by_plain_operations ? "plain" : "fused");
+    for (const bool by_aten : {false, true}) {
+      SCOPED_TRACE(by_aten ? "plain" : "fused");
       Input qkv(random({c.batch * c.length, (c.heads + 2 * c.kv_heads) * c.head_dim}, 1), type());
       test::Parameters sinks({random({c.heads}, 7)}, type());
       const at::Tensor expected = attention_by_the_book(
@@ -160,19 +160,18 @@ TEST_P(DropoutLayers, OfAttention) {
           {.sinks = sinks.reference(0),
            .factors = factors(mask, c.batch * c.heads * c.length, c.length).to(at::kDouble)});
       const at::Tensor got =
-          by_plain_operations
-              ? plain::attention(qkv.value, c.length, shape,
-                                 {{}, {}, c.sinks ? sinks[0].value : at::Tensor()}, {}, mask)
-              : causal_attention(
-                    qkv.value, c.length, shape,
-                    {{}, {}, c.sinks ? JoinedWeights(sinks.pointers(0, 1)) : JoinedWeights()}, {},
-                    mask);
+          by_aten ? aten::attention(qkv.value, c.length, shape,
+                                    {{}, {}, c.sinks ? sinks[0].value : at::Tensor()}, {}, mask)
+                  : causal_attention(
+                        qkv.value, c.length, shape,
+                        {{}, {}, c.sinks ? JoinedWeights(sinks.pointers(0, 1)) : JoinedWeights()},
+                        {}, mask);
       EXPECT_LE(relative_error(got, expected), type() == at::kFloat ? 5e-6 : 3e-2);
       backward_both(got, expected, 4);
       EXPECT_LE(relative_error(qkv.value.grad(), qkv.reference.grad()),
                 type() == at::kFloat ? 2e-5 : 4e-2);
       if (c.sinks) {
-        EXPECT_LE(relative_error(by_plain_operations ? sinks[0].value.grad() : sinks[0].grad,
+        EXPECT_LE(relative_error(by_aten ? sinks[0].value.grad() : sinks[0].grad,
                                  sinks.reference(0).grad()),
                   type() == at::kFloat ? 2e-5 : 5e-2);
       }
@@ -207,7 +206,7 @@ std::string config_of(std::string_view family) {
 
 class DropoutModels : public testing::TestWithParam<const char*> {
  protected:
-  void TearDown() override { plain::take_always(false); }
+  void TearDown() override { aten::take_always(false); }
 
   test::MathHarness model(std::uint64_t seed = 7) const {
     const HfConfig config = parse_hf_config(config_of(GetParam()), "config.json");
@@ -248,12 +247,12 @@ TEST_P(DropoutModels, IsOffForLogitsAndOutsideOfTraining) {
 
 TEST_P(DropoutModels, BothWaysAgree) {
   test::MathHarness fused = model();
-  test::MathHarness plain_one = model();
+  test::MathHarness aten_one = model();
   const float loss = fused.step(batch(3));
-  plain::take_always(true);
-  EXPECT_NEAR(plain_one.step(batch(3)), loss, 1e-5);
+  aten::take_always(true);
+  EXPECT_NEAR(aten_one.step(batch(3)), loss, 1e-5);
   for (std::size_t u = 0; u < fused.gradients().size(); ++u) {
-    EXPECT_LE(relative_error(plain_one.gradients()[u], fused.gradients()[u].to(at::kDouble)), 2e-5)
+    EXPECT_LE(relative_error(aten_one.gradients()[u], fused.gradients()[u].to(at::kDouble)), 2e-5)
         << u;
   }
 }
@@ -261,8 +260,8 @@ TEST_P(DropoutModels, BothWaysAgree) {
 /// Along the gradient the loss rises as fast as the gradient says: both ways draw the same mask
 /// forward and backward.
 TEST_P(DropoutModels, GradientIsThatOfTheLoss) {
-  for (const bool by_plain_operations : {false, true}) {
-    plain::take_always(by_plain_operations);
+  for (const bool by_aten : {false, true}) {
+    aten::take_always(by_aten);
     test::MathHarness m = model();
     m.step(batch(3));
     std::vector<at::Tensor> gradients;

@@ -16,7 +16,7 @@
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint_layout.hpp"
 #include "models/io/safetensors.hpp"
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "tests/models/layers/harness.hpp"
 #include "tests/support/python.hpp"
 #include "tests/support/tensor_file.hpp"
@@ -119,7 +119,7 @@ class ExpertsReference : public testing::TestWithParam<Case> {
     ASSERT_EQ(status, 0) << std::ifstream(folder_ / "log").rdbuf();
   }
   void TearDown() override {
-    plain::take_always(false);
+    aten::take_always(false);
     fs::remove_all(folder_);
   }
 
@@ -163,7 +163,7 @@ class ExpertsReference : public testing::TestWithParam<Case> {
 
 TEST_P(ExpertsReference, BothWaysAgree) {
   compare();
-  plain::take_always(true);
+  aten::take_always(true);
   compare();
 }
 

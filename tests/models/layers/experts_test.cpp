@@ -10,8 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/layers/aten/plain.hpp"
-#include "models/layers/aten/plain_experts.hpp"
+#include "models/layers/aten/experts.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/experts.hpp"
 #include "tests/models/layers/math_support.hpp"
 
@@ -188,12 +188,12 @@ TEST_P(Experts, AgreeWithDoublePrecision) {
 TEST_P(Experts, AreTheSameByPlainOperations) {
   Parameters p(initial(), type());
   test::Input x(clear_tokens(p, 61), type());
-  const at::Tensor h = plain::norm(NormKind::kRms, 1e-6, x.value, p[0].value, {});
+  const at::Tensor h = aten::norm(NormKind::kRms, 1e-6, x.value, p[0].value, {});
   const std::vector<Weight*> bias = p.pointers(2, stacked() ? 1 : 0);
-  const at::Tensor logits = plain::linear(h, p.pointers(1, 1), bias, false);
+  const at::Tensor logits = aten::linear(h, p.pointers(1, 1), bias, false);
   const at::Tensor got =
       x.value +
-      plain::experts(h, logits, p.pointers(first_expert(), p.size() - first_expert()), shape());
+      aten::experts(h, logits, p.pointers(first_expert(), p.size() - first_expert()), shape());
   const at::Tensor expected = reference(p, x.reference);
   EXPECT_LE(relative_error(got, expected), tolerance(type()));
   backward_both(got, expected, 8);

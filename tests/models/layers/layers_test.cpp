@@ -1,12 +1,13 @@
 // Every fused layer, forward and backward, against the plain composition of ATen operators in
 // double precision.
+#include "models/layers/aten/layers.hpp"
+
 #include <cmath>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include "models/layers/aten/plain.hpp"
 #include "models/layers/attention.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/linear.hpp"
@@ -142,7 +143,7 @@ struct AttentionRun {
             c.norms ? join(weights, 1) : JoinedWeights(),
             c.sinks ? join(weights, 2) : JoinedWeights()};
   }
-  plain::PlainAttentionWeights plain_ones(const AttentionCase& c) {
+  aten::AtenAttentionWeights aten_ones(const AttentionCase& c) {
     return {c.norms ? weights[0].value : at::Tensor(), c.norms ? weights[1].value : at::Tensor(),
             c.sinks ? weights[2].value : at::Tensor()};
   }
@@ -188,11 +189,11 @@ TEST_P(Layers, Attention) {
   }
 }
 
-TEST_P(Layers, PlainAttention) {
+TEST_P(Layers, AtenAttention) {
   for (const AttentionCase& c : kAttentionCases) {
     SCOPED_TRACE(testing::Message() << "length " << c.length << " head_dim " << c.head_dim);
     AttentionRun run(c, type());
-    const at::Tensor got = plain::attention(run.qkv.value, c.length, run.shape, run.plain_ones(c));
+    const at::Tensor got = aten::attention(run.qkv.value, c.length, run.shape, run.aten_ones(c));
     EXPECT_LE(relative_error(got, run.reference), type() == at::kFloat ? 5e-6 : 3e-2);
     backward_both(got, run.reference, 4);
     if (c.length > 1) {
@@ -222,7 +223,7 @@ TEST_P(Layers, AttentionContinuesATextInPieces) {
     SCOPED_TRACE(testing::Message() << "length " << c.length << " head_dim " << c.head_dim);
     AttentionRun run(c, type());
     at::Tensor memory;
-    at::Tensor plain_memory;
+    at::Tensor aten_memory;
     for (std::int64_t from = 0; from < c.length;) {
       const std::int64_t to = std::min(c.length, from + (from == 0       ? 1 + c.length / 2
                                                          : from % 2 == 0 ? 1
@@ -236,9 +237,9 @@ TEST_P(Layers, AttentionContinuesATextInPieces) {
         return (some.to(at::kDouble) - expected).abs().max().item<double>() / scale;
       };
       EXPECT_LE(error(got), tolerance(type())) << from;
-      EXPECT_LE(error(plain::attention(qkv, to - from, run.shape, run.plain_ones(c),
-                                       {from, &plain_memory})),
-                type() == at::kFloat ? 5e-6 : 3e-2)
+      EXPECT_LE(
+          error(aten::attention(qkv, to - from, run.shape, run.aten_ones(c), {from, &aten_memory})),
+          type() == at::kFloat ? 5e-6 : 3e-2)
           << from;
       from = to;
     }

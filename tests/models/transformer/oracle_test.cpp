@@ -8,7 +8,7 @@
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/safetensors.hpp"
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "tests/models/layers/harness.hpp"
 #include "tests/support/tensor_file.hpp"
 
@@ -30,9 +30,9 @@ struct Case {
 
 class Oracle : public testing::TestWithParam<Case> {
  protected:
-  void TearDown() override { plain::take_always(false); }
+  void TearDown() override { aten::take_always(false); }
   void SetUp() override {
-    plain::take_always(GetParam().plain);
+    aten::take_always(GetParam().plain);
     folder_ = fs::path(TANDEM_SOURCE_DIR) / "../shared/oracles/models" / GetParam().name;
     if (!fs::exists(folder_)) {
       GTEST_SKIP() << "reference data " << folder_ << " is not there";

@@ -288,8 +288,9 @@ struct CompositionsElsewhere : Scenario {
     auto [a, b, c] = co_await when_all(ask(far), compute(this), nap(3ms));
     EXPECT_EQ(a + b + c, 3);
     pass();
-    const std::vector<Distant::AddressType> addresses(5,
-                                                      far);  // two credits: the rest waits in the wait queue
+    const std::vector<Distant::AddressType> addresses(
+        5,
+        far);  // two credits: the rest waits in the wait queue
     EXPECT_EQ((co_await when_all(addresses, &CompositionsElsewhere::ask)).size(), 5U);
     pass();
     EXPECT_EQ((co_await first_of(ask(far), nap(1h))).index, 0U);

@@ -200,7 +200,7 @@ TEST(AsioAwait, AStoppedTokenStartsNothing) {
   StopSource source;
   source.request_stop();
   EventFd bell(loop);
-  bell.ring();
+  bell.notify();
   EXPECT_THROW(loop.run([](EventFd* b, StopToken stop) -> Task<> { (void)co_await b->wait(stop); },
                         &bell, source.token()),
                Stopped);
@@ -227,7 +227,7 @@ TEST(AsioAwait, AnEventFdCountsItsRings) {
   constexpr std::uint64_t kRings = 5000;
   std::thread ringer([&bell] {
     for (std::uint64_t i = 0; i < kRings; ++i) {
-      bell.ring();
+      bell.notify();
     }
   });
   loop.run(

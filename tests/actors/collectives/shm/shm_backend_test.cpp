@@ -143,7 +143,8 @@ struct Moved {
   std::uint32_t world;
   bool shared;
 };
-// Nothing, odd, on and around the boundaries of a chunk (256 KiB), several steps of the stage (1 MiB).
+// Nothing, odd, on and around the boundaries of a chunk (256 KiB), several steps of the stage (1
+// MiB).
 constexpr std::size_t kMoves[] = {0, 1, 1001, 262'144, 262'145, 1'048'577, 3'000'001};
 
 class ShmMoves : public ::testing::TestWithParam<Moved> {};

@@ -27,8 +27,10 @@ inline std::uint64_t mixed64(std::uint64_t x) {
 }
 
 /// The 16 random bits of an element of a state array.
-inline std::uint32_t rounding_bits16(const UpdateStep& step, std::uint64_t position, std::size_t array) {
-  const auto key = static_cast<std::uint32_t>(mixed64(step.rounding_bits ^ mixed64(position >> 32)));
+inline std::uint32_t rounding_bits16(const UpdateStep& step, std::uint64_t position,
+                                     std::size_t array) {
+  const auto key =
+      static_cast<std::uint32_t>(mixed64(step.rounding_bits ^ mixed64(position >> 32)));
   std::uint32_t x = key + static_cast<std::uint32_t>(position) * 0x9e3779b1U;
   x = (x ^ x >> 16) * 0x7feb352dU;
   x = (x ^ x >> 15) * 0x846ca68bU;
@@ -213,9 +215,9 @@ struct ShardPair {
     const UpdateBuffers& shadow = spare.buffers;
     unit = {.buffers = home.buffers,
             .shadow = {.master = shadow.master,
-                     .state = {shadow.state[0], shadow.state[1]},
-                     .scale = {shadow.scale[0], shadow.scale[1]},
-                     .weight = shadow.weight},
+                       .state = {shadow.state[0], shadow.state[1]},
+                       .scale = {shadow.scale[0], shadow.scale[1]},
+                       .weight = shadow.weight},
             .ranges = std::move(ranges)};
   }
 };

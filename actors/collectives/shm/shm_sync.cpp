@@ -1,4 +1,4 @@
-#include "actors/collectives/shm/shm_board.hpp"
+#include "actors/collectives/shm/shm_sync.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -48,17 +48,16 @@ std::string describe(const ShmHeader& header) {
   return fmt::format("{} {}", name_of(header.kind), header.number);
 }
 
-ShmBoard::Timer::Timer(ShmBoard& owner) noexcept
+ShmSync::Timer::Timer(ShmSync& owner) noexcept
     : TimerOp([](Op& op) noexcept {
         auto& self = static_cast<Timer&>(op);
         self.under_way = false;
-        self.board.look_at_deadlines();
+        self.sync.look_at_deadlines();
       }),
-      board(owner) {}
+      sync(owner) {}
 
-ShmBoard::ShmBoard(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers,
-                   Options options)
-    : loop_(loop), control_(control), options_(options), self_(std::make_shared<ShmBoard*>(this)) {
+ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options)
+    : loop_(loop), control_(control), options_(options), self_(std::make_shared<ShmSync*>(this)) {
   for (ShmPeer& peer : peers) {
     Peer& made = peers_.emplace_back();
     made.memory = std::move(peer.memory);
@@ -69,7 +68,7 @@ ShmBoard::ShmBoard(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> pe
   }
 }
 
-ShmBoard::~ShmBoard() {
+ShmSync::~ShmSync() {
   for (const Channel& channel : channels_) {
     TANDEM_CHECK(!channel.waiting, "a collective outlives its back end");
   }
@@ -80,7 +79,7 @@ ShmBoard::~ShmBoard() {
   }
 }
 
-Task<> ShmBoard::arrive(std::size_t channel_index, ShmHeader header) {
+Task<> ShmSync::arrive(std::size_t channel_index, ShmHeader header) {
   Channel& channel = channels_[channel_index];
   channel.header = header;
   ShmChannel& own = control_.channels[channel_index];
@@ -90,45 +89,45 @@ Task<> ShmBoard::arrive(std::size_t channel_index, ShmHeader header) {
   compare_headers(channel, channel_index);
 }
 
-void ShmBoard::finish(std::size_t channel) noexcept { ++channels_[channel].sequence; }
+void ShmSync::finish(std::size_t channel) noexcept { ++channels_[channel].sequence; }
 
-void ShmBoard::compare_headers(const Channel& channel, std::size_t index) {
+void ShmSync::compare_headers(const Channel& channel, std::size_t index) {
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
     if (peer == rank()) {
       continue;
     }
     const ShmHeader& other = header_of(peer, index);
     if (!other.agrees_with(channel.header)) {
-      fail(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer,
-                                describe_fully(other), rank(), describe_fully(channel.header)));
+      fail(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer, describe_fully(other),
+                             rank(), describe_fully(channel.header)));
       throw lost(channel);
     }
   }
 }
 
-void ShmBoard::publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept {
+void ShmSync::publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept {
   // seq_cst here and at those who go to sleep: either they see the counter, or this sees them
   // asleep.
   control_.channels[channel].counters[counter].value.store(value);
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
     if (peer != rank()) {
-      ring(peers_[peer]);
+      notify(peers_[peer]);
     }
   }
 }
 
-void ShmBoard::ring(Peer& peer) noexcept {
+void ShmSync::notify(Peer& peer) noexcept {
   const auto& control = *reinterpret_cast<const ShmControl*>(peer.memory->data());
   const std::uint64_t sleep = control.asleep.load();
   const bool awaits_us = (sleep & 0xffff) == rank() + 1 || (sleep >> 16 & 0xffff) == rank() + 1;
-  if (awaits_us && sleep != peer.rung) {
-    peer.rung = sleep;
+  if (awaits_us && sleep != peer.notified) {
+    peer.notified = sleep;
     // Cannot be sent: it is gone, or has unread bytes enough to wake it.
     (void)send_byte(peer.socket->native_handle());
   }
 }
 
-Task<> ShmBoard::all_reach(std::size_t channel_index, std::size_t counter, std::uint64_t value) {
+Task<> ShmSync::all_reach(std::size_t channel_index, std::size_t counter, std::uint64_t value) {
   Channel& channel = channels_[channel_index];
   TANDEM_CHECK(!channel.waiting, "one operation of a channel is under way at a time");
   channel.counter = counter;
@@ -141,7 +140,7 @@ Task<> ShmBoard::all_reach(std::size_t channel_index, std::size_t counter, std::
   channel.since = loop_.now();
   channel.waiting = true;
   channel.done.reset();
-  look_for_leavers();
+  detect_exits();
   if (!broken_) {
     arm_timer();
     loop_.add_poller(*this);
@@ -153,24 +152,25 @@ Task<> ShmBoard::all_reach(std::size_t channel_index, std::size_t counter, std::
   }
 }
 
-PeerLost ShmBoard::lost(const Channel& channel) const {
+PeerLost ShmSync::lost(const Channel& channel) const {
   return {fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
                       describe(channel.header), rank()),
           broken_->failed_rank};
 }
 
-bool ShmBoard::has_reached(Channel& channel) noexcept {
+bool ShmSync::has_reached(Channel& channel) noexcept {
   const auto index = static_cast<std::size_t>(&channel - channels_.data());
   for (; channel.next_peer < world(); ++channel.next_peer) {
     if (channel.next_peer != rank() &&
-        of(channel.next_peer).channels[index].counters[channel.counter].value.load() < channel.value) {
+        of(channel.next_peer).channels[index].counters[channel.counter].value.load() <
+            channel.value) {
       return false;
     }
   }
   return true;
 }
 
-bool ShmBoard::poll() noexcept {
+bool ShmSync::poll() noexcept {
   if (asleep_) {
     asleep_ = false;
     control_.asleep.store(0);
@@ -180,7 +180,7 @@ bool ShmBoard::poll() noexcept {
 
 // Says for whom it waits, then looks again: whoever reached its value before it could read that is
 // seen here.
-bool ShmBoard::poll_before_sleep() noexcept {
+bool ShmSync::poll_before_sleep() noexcept {
   asleep_ = true;
   for (;;) {
     const std::uint64_t awaited = awaited_peers();
@@ -195,8 +195,8 @@ bool ShmBoard::poll_before_sleep() noexcept {
   }
 }
 
-// One peer per channel, plus one; only these need to ring.
-std::uint64_t ShmBoard::awaited_peers() const noexcept {
+// One peer per channel, plus one; only these need to be notified.
+std::uint64_t ShmSync::awaited_peers() const noexcept {
   std::uint64_t peers = 0;
   for (const Channel& channel : channels_) {
     peers = peers << 16 | (channel.waiting && !channel.done.is_set() ? channel.next_peer + 1 : 0);
@@ -204,7 +204,7 @@ std::uint64_t ShmBoard::awaited_peers() const noexcept {
   return peers;
 }
 
-bool ShmBoard::end_waits() noexcept {
+bool ShmSync::end_waits() noexcept {
   bool any = false;
   bool left = false;
   for (Channel& channel : channels_) {
@@ -221,7 +221,7 @@ bool ShmBoard::end_waits() noexcept {
 }
 
 // ---- what the sockets tell ----
-void ShmBoard::watch_sockets() {
+void ShmSync::watch_sockets() {
   if (watching_) {
     return;
   }
@@ -233,18 +233,18 @@ void ShmBoard::watch_sockets() {
   }
 }
 
-void ShmBoard::watch(std::uint32_t peer) {
+void ShmSync::watch(std::uint32_t peer) {
   peers_[peer].socket->async_wait(
       asio::posix::stream_descriptor::wait_read,
       asio::bind_allocator(detail::RecyclingAllocator<void>(),
                            [self = self_, peer](const asio::error_code& error) {
                              if (*self != nullptr && !error) {
-                               (*self)->hear(peer);
+                               (*self)->on_readable(peer);
                              }
                            }));
 }
 
-void ShmBoard::hear(std::uint32_t peer) noexcept {
+void ShmSync::on_readable(std::uint32_t peer) noexcept {
   std::array<char, 256> bytes;
   Peer& from = peers_[peer];
   for (;;) {
@@ -264,7 +264,7 @@ void ShmBoard::hear(std::uint32_t peer) noexcept {
 }
 
 // What a peer wrote down before its end comes first: it knows better who is at fault.
-void ShmBoard::look_at_peers() noexcept {
+void ShmSync::look_at_peers() noexcept {
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     const ShmControl& control = of(peer);
     if (peer != rank() && control.state.load() == ShmState::kAborted) {
@@ -276,10 +276,10 @@ void ShmBoard::look_at_peers() noexcept {
       fail(peer, fmt::format("rank {} is gone: its process ended", peer));
     }
   }
-  look_for_leavers();
+  detect_exits();
 }
 
-void ShmBoard::look_for_leavers() noexcept {
+void ShmSync::detect_exits() noexcept {
   for (Channel& channel : channels_) {
     if (channel.waiting && !broken_ && !has_reached(channel) && peers_[channel.next_peer].ended) {
       fail(channel.next_peer, fmt::format("rank {} has left", channel.next_peer));
@@ -287,7 +287,7 @@ void ShmBoard::look_for_leavers() noexcept {
   }
 }
 
-void ShmBoard::fail(std::uint32_t failed_rank, const std::string& cause) noexcept {
+void ShmSync::fail(std::uint32_t failed_rank, const std::string& cause) noexcept {
   if (broken_) {
     return;
   }
@@ -307,14 +307,14 @@ void ShmBoard::fail(std::uint32_t failed_rank, const std::string& cause) noexcep
 
 // ---- deadlines ----
 // One timer for all waits; it is left armed when a wait ends, and looks again when it fires.
-void ShmBoard::arm_timer() {
+void ShmSync::arm_timer() {
   if (!timer_.under_way) {
     timer_.under_way = true;
     loop_.arm(timer_, loop_.now() + options_.timeout);
   }
 }
 
-void ShmBoard::look_at_deadlines() {
+void ShmSync::look_at_deadlines() {
   TimePoint earliest = TimePoint::max();
   for (Channel& channel : channels_) {
     if (!channel.waiting || channel.done.is_set() || has_reached(channel)) {
@@ -326,9 +326,9 @@ void ShmBoard::look_at_deadlines() {
     }
     const double seconds = std::chrono::duration<double>(options_.timeout).count();
     fail(channel.next_peer,
-            fmt::format("rank {} did not {} {} within {:.3g} s", channel.next_peer,
-                        channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
-                        describe(channel.header), seconds));
+         fmt::format("rank {} did not {} {} within {:.3g} s", channel.next_peer,
+                     channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
+                     describe(channel.header), seconds));
     return;
   }
   if (earliest != TimePoint::max()) {

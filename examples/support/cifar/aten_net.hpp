@@ -1,4 +1,4 @@
-// examples/support/cifar/plain_net.hpp — the CIFAR-10 net and stochastic gradient descent on plain
+// examples/support/cifar/aten_net.hpp — the CIFAR-10 net and stochastic gradient descent on plain
 // LibTorch tensors: what a training loop looks like without the engine, and what the engine is
 // measured against. One thread.
 #pragma once
@@ -16,10 +16,10 @@ struct SgdOptions {
   double momentum = 0.9;
 };
 
-class PlainNet {
+class AtenNet {
  public:
   /// fp32 parameters filled from `source`.
-  explicit PlainNet(const ParameterSource& source);
+  explicit AtenNet(const ParameterSource& source);
 
   /// Zero gradients, forward, backward, update; the loss before the update. images fp32 [B, 3, 32,
   /// 32], labels int64 [B].

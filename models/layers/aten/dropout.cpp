@@ -1,13 +1,14 @@
+#include "models/layers/dropout.hpp"
+
 #include <algorithm>
 #include <utility>
 
 #include <ATen/Functions.h>
 
-#include "models/layers/dropout.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 namespace {
 
 // bits of a number, in int64: no product of two overflows
@@ -87,4 +88,4 @@ at::Tensor dropped(const at::Tensor& x, const DropMask& mask) {
   return dropped(x, mask, at::arange(rows, x.options().dtype(at::kLong).requires_grad(false)));
 }
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

@@ -1,7 +1,7 @@
 // What the plain layers hold beside the memory plan's figures, counted by ATen's allocator. On the
 // CPU LayerNorm and attention are fused as they are on a GPU (RMSNorm is not, and keeps more
 // there), so blocks with it are compared.
-#include "models/transformer/plain_memory.hpp"
+#include "models/transformer/aten_memory.hpp"
 
 #include <cstdlib>
 #include <memory>
@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 
 namespace tandem {
 namespace {
@@ -47,16 +47,16 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-class PlainMemory : public testing::Test {
+class AtenMemory : public testing::Test {
  protected:
   void SetUp() override {
-    plain::take_always(true);
+    aten::take_always(true);
     before_ = c10::GetCPUAllocator();
     c10::SetCPUAllocator(&counting_, 1);
   }
   void TearDown() override {
     c10::SetCPUAllocator(before_, 1);
-    plain::take_always(false);
+    aten::take_always(false);
   }
 
   /// A unit's weights, outside what is counted from now on.
@@ -77,7 +77,7 @@ void expect_near_above(std::int64_t planned, std::int64_t held, const char* what
   EXPECT_LE(static_cast<double>(planned), 1.05 * static_cast<double>(held)) << what;
 }
 
-TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
+TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
   for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiGlu}) {
     // With dropout, attention keeps the probabilities of its row blocks.
     for (const auto& [turns, drops] : {std::pair{false, false}, {true, false}, {true, true}}) {
@@ -140,18 +140,18 @@ TEST_F(PlainMemory, OfABlockIsWhatThePlanCounts) {
   }
 }
 
-TEST_F(PlainMemory, OfTheLossIsWhatThePlanCounts) {
+TEST_F(AtenMemory, OfTheLossIsWhatThePlanCounts) {
   constexpr std::int64_t kHidden = 64;
   constexpr std::int64_t kVocabulary = 5000;
   const BatchShape batch{.rows = 4, .length = 128, .accelerator = true};
-  const ActivationBytes planned = plain::loss_memory(kHidden, kVocabulary, batch);
+  const ActivationBytes planned = aten::loss_memory(kHidden, kVocabulary, batch);
   std::vector<Weight> weights = weights_of({"head", {{"w", {kVocabulary, kHidden}}}});
   weights[0].grad = at::zeros_like(weights[0].value).detach();
   const at::Tensor h = at::randn({4, 128, kHidden}).requires_grad_(true);
   const at::Tensor labels = at::randint(0, kVocabulary, {4, 128});
   const std::int64_t empty = counting_.live;
   counting_.peak = empty;
-  at::Tensor loss = plain::loss(h, labels, weights[0]);
+  at::Tensor loss = aten::loss(h, labels, weights[0]);
   expect_near_above(planned.kept, counting_.live - empty, "kept");
   expect_near_above(planned.kept + planned.forward, counting_.peak - empty, "peak of forward");
 }

@@ -1,4 +1,4 @@
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 namespace {
 
 bool g_always = false;
@@ -195,7 +195,7 @@ at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
 }
 
 at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                     const PlainAttentionWeights& weights, const EarlierText& earlier,
+                     const AtenAttentionWeights& weights, const EarlierText& earlier,
                      const DropMask& drop) {
   const std::int64_t batch = qkv.size(0) / length;
   const std::int64_t q_width = shape.heads * shape.head_dim;
@@ -263,4 +263,4 @@ at::Tensor logits(const at::Tensor& h, const Weight& output) {
   return at::linear(h, output.value).to(at::kFloat);
 }
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

@@ -1,4 +1,4 @@
-#include "examples/support/cifar/plain_net.hpp"
+#include "examples/support/cifar/aten_net.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-PlainNet::PlainNet(const ParameterSource& source) {
+AtenNet::AtenNet(const ParameterSource& source) {
   for (const ParameterSpec& spec : cifar_parameters()) {
     at::Tensor parameter = at::empty(spec.shape, at::kFloat);
     source(spec, 0, spec.numel(), parameter.data_ptr<float>());
@@ -16,8 +16,7 @@ PlainNet::PlainNet(const ParameterSource& source) {
   }
 }
 
-float PlainNet::step(const at::Tensor& images, const at::Tensor& labels,
-                     const SgdOptions& options) {
+float AtenNet::step(const at::Tensor& images, const at::Tensor& labels, const SgdOptions& options) {
   for (at::Tensor& parameter : parameters_) {
     parameter.mutable_grad().reset();
   }
@@ -28,7 +27,7 @@ float PlainNet::step(const at::Tensor& images, const at::Tensor& labels,
 }
 
 /// v = momentum v + g (the first time v = g), p = p - lr v: torch's order of operations.
-void PlainNet::update(const SgdOptions& options) {
+void AtenNet::update(const SgdOptions& options) {
   const at::NoGradGuard no_grad;
   const bool first = velocities_.empty();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -42,7 +41,7 @@ void PlainNet::update(const SgdOptions& options) {
   }
 }
 
-at::Tensor PlainNet::logits(const at::Tensor& images) const {
+at::Tensor AtenNet::logits(const at::Tensor& images) const {
   const at::NoGradGuard no_grad;
   return cifar_logits(images, parameters_);
 }

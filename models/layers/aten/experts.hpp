@@ -1,4 +1,4 @@
-// models/layers/aten/plain_experts.hpp — experts by ATen's operations, for tensors that our CPU
+// models/layers/aten/experts.hpp — experts by ATen's operations, for tensors that our CPU
 // kernels do not reach.
 //
 // The host looks at no value: shapes follow from the number of tokens alone. Each expert's rows are
@@ -14,7 +14,7 @@
 #include "engine/types/model.hpp"
 #include "models/layers/experts.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 
 /// h: [tokens, hidden] behind the norm, logits: [tokens, experts] -> the sum of w_e Expert_e(h),
 /// without a residual; as expert_mixture() from there on. Gradients of the experts' weights go
@@ -25,4 +25,4 @@ namespace tandem::plain {
 /// Rows in whole blocks, so many as could be needed for `rows` rows of all experts.
 [[nodiscard]] std::int64_t padded_expert_rows(std::int64_t rows, std::int64_t experts) noexcept;
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

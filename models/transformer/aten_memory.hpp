@@ -1,7 +1,7 @@
-// models/transformer/plain_memory.hpp — what the layers of plain.hpp hold on an accelerator, for
+// models/transformer/aten_memory.hpp — what the layers of layers.hpp hold on an accelerator, for
 // the memory plan.
 //
-// Counted from what autograd saves of each operation, in the order in which plain.cpp calls them;
+// Counted from what autograd saves of each operation, in the order in which layers.cpp calls them;
 // LibTorch's kernels there are taken to be the fused ones (RMSNorm, attention by blocks). Pure: any
 // thread.
 #pragma once
@@ -11,7 +11,7 @@
 #include "engine/types/model.hpp"
 #include "models/transformer/transformer_block.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 
 [[nodiscard]] ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch);
 
@@ -19,4 +19,4 @@ namespace tandem::plain {
 [[nodiscard]] ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary,
                                           const BatchShape& batch);
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

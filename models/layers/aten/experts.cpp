@@ -1,4 +1,4 @@
-#include "models/layers/aten/plain_experts.hpp"
+#include "models/layers/aten/experts.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -6,10 +6,10 @@
 
 #include <ATen/Functions.h>
 
-#include "models/layers/aten/plain.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/fused_op.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 namespace {
 
 constexpr std::int64_t kBlockRowsMin = 16;
@@ -162,7 +162,7 @@ class BlockExperts final : public FusedOp {
   }
 
   [[nodiscard]] at::Tensor matmul(const Matrices& m, const at::Tensor& rows,
-                                   bool transposed) const {
+                                  bool transposed) const {
     const at::Tensor all = transposed ? m.value().transpose(1, 2) : m.value();
     const at::Tensor x = rows.view({blocks_.count, blocks_.rows, rows.size(1)});
     std::vector<at::Tensor> out;
@@ -262,4 +262,4 @@ at::Tensor experts(const at::Tensor& h, const at::Tensor& logits, std::span<Weig
       .front();
 }
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

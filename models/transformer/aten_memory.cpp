@@ -1,11 +1,11 @@
-#include "models/transformer/plain_memory.hpp"
+#include "models/transformer/aten_memory.hpp"
 
 #include <algorithm>
 
-#include "models/layers/aten/plain.hpp"
-#include "models/layers/aten/plain_experts.hpp"
+#include "models/layers/aten/experts.hpp"
+#include "models/layers/aten/layers.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 namespace {
 
 constexpr std::int64_t kFloat = 4;
@@ -139,4 +139,4 @@ ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const 
           .loss = true};
 }
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

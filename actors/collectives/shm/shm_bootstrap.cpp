@@ -1,4 +1,4 @@
-#include "actors/collectives/shm/shm_mesh.hpp"
+#include "actors/collectives/shm/shm_bootstrap.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -61,9 +61,9 @@ OwnedDescriptor make_socket() {
   return made;
 }
 
-class Mesh {
+class ShmBootstrap {
  public:
-  Mesh(const ShmMeshOptions& options, ShmArena& arena)
+  ShmBootstrap(const ShmBootstrapOptions& options, ShmArena& arena)
       : options_(options),
         arena_(arena),
         deadline_(Clock::now() + options.timeout),
@@ -251,7 +251,7 @@ class Mesh {
                   options_.world, missing, std::chrono::duration<double>(options_.timeout).count());
   }
 
-  const ShmMeshOptions& options_;
+  const ShmBootstrapOptions& options_;
   ShmArena& arena_;
   Clock::time_point deadline_;
   std::vector<ShmPeer> peers_;
@@ -272,8 +272,8 @@ OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
 
 int OwnedDescriptor::release() noexcept { return std::exchange(descriptor_, -1); }
 
-std::vector<ShmPeer> connect_shm_mesh(const ShmMeshOptions& options, ShmArena& arena) {
-  return Mesh(options, arena).connect();
+std::vector<ShmPeer> bootstrap_shm(const ShmBootstrapOptions& options, ShmArena& arena) {
+  return ShmBootstrap(options, arena).connect();
 }
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// models/layers/aten/plain.hpp — the layers of a decoder by ATen's operations, for tensors that our
-// CPU kernels do not reach.
+// models/layers/aten/layers.hpp — the layers of a decoder by ATen's operations, for tensors that
+// our CPU kernels do not reach.
 //
 // The same functions as the fused layers, within rounding. Gradients of weights come by plain
 // autograd, except the output matrix's: its logits are taken in chunks and never held as a whole.
@@ -17,7 +17,7 @@
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
 
-namespace tandem::plain {
+namespace tandem::aten {
 
 /// Whether a segment with these weights has to take this way.
 [[nodiscard]] bool takes(std::span<Weight* const> weights);
@@ -35,12 +35,11 @@ void take_always(bool always) noexcept;
                                 std::span<Weight* const> biases, bool input_major);
 
 /// As causal_attention(). Each of the weights may be undefined.
-struct PlainAttentionWeights {
+struct AtenAttentionWeights {
   at::Tensor q_norm, k_norm, sinks;
 };
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t length,
-                                   const AttentionShape& shape,
-                                   const PlainAttentionWeights& weights,
+                                   const AttentionShape& shape, const AtenAttentionWeights& weights,
                                    const EarlierText& earlier = {}, const DropMask& drop = {});
 
 [[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
@@ -62,4 +61,4 @@ struct PlainAttentionWeights {
 /// Logits fp32 [B, T, V]. No autograd.
 [[nodiscard]] at::Tensor logits(const at::Tensor& h, const Weight& output);
 
-}  // namespace tandem::plain
+}  // namespace tandem::aten

@@ -1,14 +1,14 @@
-// actors/collectives/shm/shm_board.hpp — waiting for ranks of this host, and learning that one is
+// actors/collectives/shm/shm_sync.hpp — waiting for ranks of this host, and learning that one is
 // gone.
 //
 // A wait looks at counters in shared memory while the loop is awake (it spins where that pays);
 // before the loop sleeps, the rank says so in shared memory, and whoever then makes progress sends
 // a byte through the socket between the two. Failure: a peer's socket at its end without a
 // good-bye, a peer that aborted, one that left while it is still needed, a wait over its deadline,
-// ranks at different operations. The first of these breaks the board for good: every wait ends with
-// PeerLost, and the peers are told the failed_rank and the cause, so that they name it and not this
-// rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is through or the
-// board breaks (fail()).
+// ranks at different operations. The first of these breaks the synchronisation for good: every wait
+// ends with PeerLost, and the peers are told the failed_rank and the cause, so that they name it
+// and not this rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is
+// through or the ShmSync breaks (fail()).
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@
 
 #include <asio/posix/stream_descriptor.hpp>
 
+#include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
-#include "actors/collectives/shm/shm_mesh.hpp"
 #include "runtime/event.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/net.hpp"
@@ -33,7 +33,7 @@ namespace tandem {
 /// "reduce-scatter 812".
 [[nodiscard]] std::string describe(const ShmHeader& header);
 
-class ShmBoard final : private Poller {
+class ShmSync final : private Poller {
  public:
   struct Options {
     std::uint32_t rank = 0;
@@ -42,11 +42,11 @@ class ShmBoard final : private Poller {
 
   /// `control` lies at the beginning of this rank's arena, whose mapping is its own entry in
   /// `peers`, without a socket.
-  ShmBoard(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options);
+  ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options);
   /// Says good-bye. Nobody waits any more.
-  ~ShmBoard();
-  ShmBoard(const ShmBoard&) = delete;
-  ShmBoard& operator=(const ShmBoard&) = delete;
+  ~ShmSync();
+  ShmSync(const ShmSync&) = delete;
+  ShmSync& operator=(const ShmSync&) = delete;
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return options_.rank; }
   [[nodiscard]] std::uint32_t world() const noexcept {
@@ -60,11 +60,11 @@ class ShmBoard final : private Poller {
     return peers_[peer].memory->data();
   }
 
-  /// Begins the channel's next operation: publishes `header`, waits until all ranks have begun theirs,
-  /// and compares.
+  /// Begins the channel's next operation: publishes `header`, waits until all ranks have begun
+  /// theirs, and compares.
   Task<> arrive(std::size_t channel, ShmHeader header);
-  /// The number of the channel's operation under way, of those that arrived; its header and words lie
-  /// at number % 2.
+  /// The number of the channel's operation under way, of those that arrived; its header and words
+  /// lie at number % 2.
   [[nodiscard]] std::uint64_t sequence(std::size_t channel) const noexcept {
     return channels_[channel].sequence;
   }
@@ -80,7 +80,8 @@ class ShmBoard final : private Poller {
   /// Waits until the counter of every peer has reached `value`. One wait per channel at a time.
   Task<> all_reach(std::size_t channel, std::size_t counter, std::uint64_t value);
 
-  /// Breaks the board because of `failed_rank`, here and at all peers; the first cause counts.
+  /// Breaks the synchronisation because of `failed_rank`, here and at all peers; the first cause
+  /// counts.
   void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
   struct Broken {
@@ -89,7 +90,7 @@ class ShmBoard final : private Poller {
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
-  /// Hears from now on of peers that die or abort, also while nobody waits.
+  /// Watches from now on for peers that die or abort, also while nobody waits.
   void watch_sockets();
   /// The peer has left, or its process is gone.
   [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }
@@ -98,7 +99,7 @@ class ShmBoard final : private Poller {
   struct Peer {
     std::unique_ptr<asio::posix::stream_descriptor> socket;
     std::shared_ptr<ShmMapping> memory;
-    std::uint64_t rung = 0;  // the sleep of its that was ended from here
+    std::uint64_t notified = 0;  // the sleep of its that was ended from here
     bool ended = false;
   };
   struct Channel {
@@ -113,8 +114,8 @@ class ShmBoard final : private Poller {
     Event done;
   };
   struct Timer : TimerOp {
-    explicit Timer(ShmBoard& owner) noexcept;
-    ShmBoard& board;
+    explicit Timer(ShmSync& owner) noexcept;
+    ShmSync& sync;
     bool under_way = false;  // armed, or fired and queued
   };
 
@@ -123,12 +124,12 @@ class ShmBoard final : private Poller {
   bool has_reached(Channel& channel) noexcept;
   bool end_waits() noexcept;
   [[nodiscard]] std::uint64_t awaited_peers() const noexcept;
-  void ring(Peer& peer) noexcept;
+  void notify(Peer& peer) noexcept;
 
   void watch(std::uint32_t peer);
-  void hear(std::uint32_t peer) noexcept;
+  void on_readable(std::uint32_t peer) noexcept;
   void look_at_peers() noexcept;
-  void look_for_leavers() noexcept;
+  void detect_exits() noexcept;
   void arm_timer();
   void look_at_deadlines();
   void compare_headers(const Channel& channel, std::size_t index);
@@ -144,7 +145,7 @@ class ShmBoard final : private Poller {
   bool asleep_ = false;
   bool watching_ = false;
   Timer timer_{*this};
-  std::shared_ptr<ShmBoard*> self_;  // of handlers that the reactor still holds
+  std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still holds
 };
 
 }  // namespace tandem

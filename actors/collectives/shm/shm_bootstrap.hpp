@@ -1,5 +1,5 @@
-// actors/collectives/shm/shm_mesh.hpp — how the processes of one host find each other: a socket
-// between each two, over which each gives the other its arena.
+// actors/collectives/shm/shm_bootstrap.hpp — how the processes of one host find each other: a
+// socket between each two, over which each gives the other its arena.
 //
 // Unix sockets in the abstract namespace: nothing in a file system, nothing that a network reaches.
 // Who connects must belong to the same user and know the job's name, which is secret and random.
@@ -38,7 +38,7 @@ struct ShmPeer {
   std::shared_ptr<ShmMapping> memory;
 };
 
-struct ShmMeshOptions {
+struct ShmBootstrapOptions {
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
   std::string job;  // at most 64 characters, the same on all ranks and of this job alone
@@ -46,6 +46,7 @@ struct ShmMeshOptions {
 };
 
 /// A peer for each rank (at `rank` itself: none). Throws Error(kPeer) naming who did not come.
-[[nodiscard]] std::vector<ShmPeer> connect_shm_mesh(const ShmMeshOptions& options, ShmArena& arena);
+[[nodiscard]] std::vector<ShmPeer> bootstrap_shm(const ShmBootstrapOptions& options,
+                                                 ShmArena& arena);
 
 }  // namespace tandem
