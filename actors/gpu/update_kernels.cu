@@ -1,8 +1,7 @@
 // actors/gpu/update_kernels.cu — see update_kernels.hpp. C++17; no header of the runtime.
-#include "actors/gpu/update_kernels.hpp"
-
 #include <cuda_runtime_api.h>
 
+#include "actors/gpu/update_kernels.hpp"
 #include "actors/kernels/update/update_element-inl.hpp"
 
 namespace tandem {
@@ -43,7 +42,8 @@ struct Warp {
 
 template <class Rule, bool kSplit>
 __global__ void __launch_bounds__(kThreads)
-    update_blocks(Rule rule, PassBuffers pass, RoundingBits rounding_bits, std::size_t first, std::size_t count) {
+    update_blocks(Rule rule, PassBuffers pass, RoundingBits rounding_bits, std::size_t first,
+                  std::size_t count) {
   const std::size_t warps = all_threads() / Warp::kMembers;
   for (std::size_t at = thread_number() / Warp::kMembers * kStateBlock; at < count;
        at += warps * kStateBlock) {
@@ -67,14 +67,14 @@ struct Launch {
     return wanted < kMostBlocks ? static_cast<unsigned>(wanted) : kMostBlocks;
   }
   template <class Rule, class Moment, bool kSplit>
-  void elements(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits, std::size_t first,
-                std::size_t count) {
+  void elements(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
+                std::size_t first, std::size_t count) {
     update_elements<Rule, Moment, kSplit>
         <<<blocks_for(count), kThreads, 0, stream>>>(rule, pass, rounding_bits, first, count);
   }
   template <class Rule, bool kSplit>
-  void blocks(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits, std::size_t first,
-              std::size_t count) {
+  void blocks(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
+              std::size_t first, std::size_t count) {
     const std::size_t warps = (count + kStateBlock - 1) / kStateBlock;
     update_blocks<Rule, kSplit><<<blocks_for(warps * Warp::kMembers), kThreads, 0, stream>>>(
         rule, pass, rounding_bits, first, count);

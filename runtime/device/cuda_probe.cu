@@ -33,8 +33,8 @@ std::vector<GpuInfo> gpus() {
       cudaGetLastError();
       continue;
     }
-    GpuInfo info{properties.name, properties.totalGlobalMem, 0, properties.major, properties.minor,
-                 text_of(properties.uuid)};
+    GpuInfo info{properties.name,  properties.totalGlobalMem, 0,
+                 properties.major, properties.minor,          text_of(properties.uuid)};
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     if (cudaSetDevice(device) == cudaSuccess &&
