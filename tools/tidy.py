@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The house rules that a compiler does not check. Run from anywhere; prints each breach, exit 1 if there is one.
+"""The lint: rules that a compiler does not check. Run from anywhere; prints each breach, exit 1 if there is one.
 
 - includes go down only: runtime <- actors <- engine <- models <- examples, tools; LibTorch from engine/ upward
 - inside a layer a room includes the rooms that tools/rooms.py lists, and no other
+- the field's words: those of WORDS are not used, and each names the one to use
 - a header says `#pragma once`, a file begins with a comment that says what it is for (headers)
 - no file over 500 lines, no line over 100 columns (tests: 160), no tabs, no unfinished-work markers
 """
@@ -19,6 +20,37 @@ MAY_INCLUDE = {layer: set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)}
 MAX_LINES, MAX_COLUMNS = 500, 100
 MAX_COLUMNS_TESTS = 160  # literals of other formats read better whole
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+
+# Words that this tree does not use, and the field's word for the same thing. docs/glossary.md has those that are ours.
+WORDS = [(re.compile(pattern), word) for pattern, word in [
+    (r"\b[Tt]wins?\b|_twins?\b|Twin[A-Z]", "shadow"),
+    (r"\bkAhead\b|\bkAgain\b|pass_ahead|undo_ahead|UndoUpdates", "speculative, redo, rollback"),
+    (r"StatePlace\b|forced_places|PlacedUnit", "placement"),
+    (r"PartRanks|part_ranks|LineOrders", "ExpertParallelGroup, ep_size, communicator"),
+    (r"ProductStart|\bmultiply_\w+|[Mm]atrix product", "matmul"),
+    (r"\b[Pp]ictures?\b", "image"),
+    (r"\b[Bb]orders?\b", "boundary"),
+    (r"ShmLane|\bLane lane\b", "channel, comm stream, queue; a lane is the compute lane or SIMD's"),
+    (r"\b[Mm]ail\b|\bMail[A-Z]|[Oo]wed_?[Aa]nswer|\b[Bb]ounced?\b|LinePlace", "envelope, pending reply, wait ticket"),
+    (r"[Cc]ulprit|break_off|whose fault", "failed rank, abort"),
+    (r"sent_out\b|\bcast-out\b|keeps_weight", "model weight, backup"),
+    (r"NoiseKey|noise_key|random rounding", "rounding key, stochastic rounding"),
+    (r"[Rr]esidency|reduce_whole", "sharding, replicated"),
+    (r"NormWords|norm_words|trade_words", "limbs, payload"),
+    (r"ShmBoard|ShmMesh|look_for_leavers|\brung\b", "ShmSync, bootstrap, notify"),
+    (r"namespace plain\b|by_plain_operations|PlainNet", "aten"),
+    (r"settle_vector_math|tune_process|\bOneThread\b", "warm_up_vml, reexec_with_tuned_env, SingleThreadGuard"),
+    (r"\b[Kk]nobs?\b", "option, setting"),
+    (r"[Ff]ront door|[Hh]ouse rules?", "CLI, lint"),
+    (r"\bas ever\b|\bfor good\b|who comes next|through with", "a plain statement"),
+]]
+
+
+def wrong_words(line):
+    for pattern, word in WORDS:
+        found = pattern.search(line)
+        if found:
+            yield f"\"{found[0]}\" is not a word of this tree; the field says: {word}"
 
 
 def breaches(path):
@@ -38,6 +70,8 @@ def breaches(path):
             yield number, f"{len(line)} columns, at most {limit}"
         if "\t" in line:
             yield number, "a tab"
+        for fault in wrong_words(line):
+            yield number, fault
         if UNFINISHED.search(line):
             yield number, "unfinished work does not stay in the tree"
         include = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)

@@ -7,7 +7,7 @@
 // operations in the same order whatever the order of arrival. A visit that needs no gather (its
 // unit is resident) gives its number up with SkipGather.
 //
-// States of a sequence: idle -> issuing -> idle ...; -> failed, for good: after an error of the
+// States of a sequence: idle -> issuing -> idle ...; -> failed, permanently: after an error of the
 // backend every operation held or asked for later fails with it, in both sequences, and so does the
 // scope. Buffers: those of an operation are lent from the request until its reply.
 #pragma once

@@ -339,7 +339,7 @@ Task<> StagedBackend::carry_out(Transfer transfer, Step* step) {
 }
 
 // Half k % 2 takes piece k when piece k - 2 has left it: on its way in that is known, since the
-// inner back end is through with it; on its way out it is awaited.
+// inner back end is done with it; on its way out it is awaited.
 template <class Step>
 Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
   const std::size_t pieces = t->pieces();

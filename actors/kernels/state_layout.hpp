@@ -7,7 +7,7 @@
 //   + remainder                  bf16, rounded at random       2 + 4 int8    weight + remainder 8
 //   bits, blocks of 128         2 + 2.02
 //
-// split: the bf16 weight, rounded to nearest even as ever, is the master's upper half, and the
+// split: the bf16 weight, rounded to nearest even as usual, is the master's upper half, and the
 // remainder is the master's lower 16 bits. Read as a signed number and added to the weight's bits
 // it undoes the rounding, but for one case: 0x8000, a tie, is behind a weight that was rounded down
 // as well as behind one that was rounded up. 2^32 masters do not fit into 2^32 pairs that way (an

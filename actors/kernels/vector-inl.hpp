@@ -91,14 +91,14 @@ HWY_INLINE hn::Vec<D> load_f32(D d, const F16Bits* from) {
   const auto half = hn::PromoteTo(d32, load_bits(d, from));
   const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(d32, 0x8000)));
   const auto exponent = hn::And(half, hn::Set(d32, 0x7c00));
-  const auto digits = hn::ShiftLeft<13>(hn::And(half, hn::Set(d32, 0x7fff)));
-  const auto normal = hn::Add(digits, hn::Set(d32, kRebias));
-  // A denormal's digits behind the exponent of 2^-14, less 2^-14: exact.
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(half, hn::Set(d32, 0x7fff)));
+  const auto normal = hn::Add(magnitude, hn::Set(d32, kRebias));
+  // A denormal's mantissa behind the exponent of 2^-14, less 2^-14: exact.
   const auto least = hn::Set(d32, kLeastNormal);
   const auto small =
-      hn::BitCast(d32, hn::Sub(hn::BitCast(d, hn::Add(digits, least)), hn::BitCast(d, least)));
+      hn::BitCast(d32, hn::Sub(hn::BitCast(d, hn::Add(magnitude, least)), hn::BitCast(d, least)));
   const auto inf = hn::Set(d32, kF32Inf);
-  auto special = hn::Or(digits, inf);
+  auto special = hn::Or(magnitude, inf);
   special = hn::IfThenElse(hn::Eq(special, inf), inf, hn::Or(special, hn::Set(d32, kF32Quiet)));
   auto chosen = hn::IfThenElse(hn::Eq(exponent, hn::Zero(d32)), small, normal);
   chosen = hn::IfThenElse(hn::Eq(exponent, hn::Set(d32, 0x7c00)), special, chosen);

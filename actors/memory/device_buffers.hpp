@@ -1,4 +1,4 @@
-// actors/memory/device_buffers.hpp — device memory that is kept for good, and whether an address is
+// actors/memory/device_buffers.hpp — device memory that is kept permanently, and whether an address is
 // in it.
 //
 // Invariant: what allocate() gave lives until this is destroyed. Of the loop's thread; holds() is

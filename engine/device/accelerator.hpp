@@ -3,7 +3,7 @@
 //
 // Only where things lie differs from a rank on the CPU: slots and blocks are device memory, gathers
 // and reductions pass through a StagedBackend, or NCCL. A simulated device's memory is the host's,
-// so ATen runs on it as ever; a segment then takes at least what the described device would need
+// so ATen runs on it as usual; a segment then takes at least what the described device would need
 // for it (SegmentTime). On a GPU ATen's work is queued on one stream and nobody waits for it here:
 // whoever uses its operands next does so behind an event (in_use()), on the device. Invariant: what
 // it allocated lives until it is destroyed, after the actors that use it. Loop thread, but for

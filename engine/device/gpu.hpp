@@ -29,7 +29,7 @@ class ComputeDevice {
   /// The stream that ATen's work goes to, as the driver knows it. It lives as long as the process.
   [[nodiscard]] virtual void* stream() const = 0;
   /// Compute lane, before all else: this thread's ATen goes to that device and stream from now on,
-  /// for good.
+  /// permanently.
   virtual void prepare_thread() = 0;
   /// Compute lane: work whose kernels go to the stream. It is called at once, or when the stream
   /// comes to it: so it holds what it uses by value.

@@ -1,4 +1,4 @@
-// engine/memory/smallest_change.cpp — the search of memory_check.hpp: knobs of a run, each with
+// engine/memory/smallest_change.cpp — the search of memory_check.hpp: settings of a run, each with
 // levels from mild to harsh.
 //
 // What costs only time comes before what changes numbers, that before what trains something else,
@@ -28,23 +28,23 @@ struct Level {
   std::string text;
   std::function<void(PlanInput&)> apply;
 };
-using Knob = std::vector<Level>;
+using Setting = std::vector<Level>;
 
-Knob shadows_knob(const PlanInput& now) {
-  Knob knob;
+Setting shadows_setting(const PlanInput& now) {
+  Setting setting;
   if (now.shadows_chosen || now.shadows.units == 0) {
-    return knob;  // those that are chosen take nobody's room
+    return setting;  // those that are chosen take nobody's room
   }
   for (std::size_t shadows = now.shadows.units / 2; shadows > 0; shadows /= 2) {
-    knob.push_back({1, fmt::format("--inflight_buckets {}", shadows),
-                    [shadows](PlanInput& in) { in.shadows.units = shadows; }});
+    setting.push_back({1, fmt::format("--inflight_buckets {}", shadows),
+                       [shadows](PlanInput& in) { in.shadows.units = shadows; }});
   }
-  knob.push_back({2, "--overlap offload", [](PlanInput& in) { in.shadows = {}; }});
-  return knob;
+  setting.push_back({2, "--overlap offload", [](PlanInput& in) { in.shadows = {}; }});
+  return setting;
 }
 
-Knob micro_batch_knob(const PlanInput& now) {
-  Knob knob;
+Setting micro_batch_setting(const PlanInput& now) {
+  Setting setting;
   int cost = 3;
   for (std::int64_t parts = 2; parts <= now.rows; parts *= 2) {
     if (now.rows % parts != 0) {
@@ -52,26 +52,26 @@ Knob micro_batch_knob(const PlanInput& now) {
     }
     const std::int64_t rows = now.rows / parts;
     const std::int64_t steps = now.micro_steps * parts;
-    knob.push_back({cost++,
-                    fmt::format("--batch_size {} --gradient_accumulation_steps {}", rows, steps),
-                    [rows, steps](PlanInput& in) {
-                      in.rows = rows;
-                      in.micro_steps = steps;
-                    }});
+    setting.push_back({cost++,
+                       fmt::format("--batch_size {} --gradient_accumulation_steps {}", rows, steps),
+                       [rows, steps](PlanInput& in) {
+                         in.rows = rows;
+                         in.micro_steps = steps;
+                       }});
   }
-  return knob;
+  return setting;
 }
 
-Knob stage_knob(const PlanInput& now) {
-  Knob knob;
+Setting stage_setting(const PlanInput& now) {
+  Setting setting;
   for (std::int64_t stage = now.zero.stage + 1; stage <= 3; ++stage) {
-    knob.push_back({2 + static_cast<int>(stage), fmt::format("--stage {}", stage),
-                    [stage](PlanInput& in) { in.zero.stage = stage; }});
+    setting.push_back({2 + static_cast<int>(stage), fmt::format("--stage {}", stage),
+                       [stage](PlanInput& in) { in.zero.stage = stage; }});
   }
-  return knob;
+  return setting;
 }
 
-Knob state_knob(const PlanInput& now) {
+Setting state_setting(const PlanInput& now) {
   struct Smaller {
     StateLayout layout;
     std::string_view drawback;
@@ -80,72 +80,72 @@ Knob state_knob(const PlanInput& now) {
                                       {StateLayout::kSplit, "the same bits"},
                                       {StateLayout::kBf16, "moments rounded to 16 bits"},
                                       {StateLayout::kInt8, "moments rounded to 8 bits"}};
-  Knob knob;
+  Setting setting;
   int cost = 4;
   bool behind = false;  // of those that are smaller than what is used now
   for (const auto& [layout, drawback] : kEverSmaller) {
     if (behind && supports(now.update.kind, layout, now.type)) {
-      knob.push_back({cost, fmt::format("--optimizer_state {} ({})", name_of(layout), drawback),
-                      [layout](PlanInput& in) { in.state_layout = layout; }});
+      setting.push_back({cost, fmt::format("--optimizer_state {} ({})", name_of(layout), drawback),
+                         [layout](PlanInput& in) { in.state_layout = layout; }});
       cost += 2;
     }
     behind = behind || layout == now.state_layout;
   }
-  return knob;
+  return setting;
 }
 
-Knob ranks_knob(const PlanInput& now) {
-  Knob knob;
+Setting ranks_setting(const PlanInput& now) {
+  Setting setting;
   int cost = 20;
   for (std::int64_t factor = 2; factor <= 8; factor *= 2) {
     const std::int64_t world = now.world_size * factor;
-    knob.push_back({cost++, fmt::format("{} ranks, each with such an accelerator", world),
-                    [factor](PlanInput& in) {
-                      in.world_size *= factor;
-                      in.ranks_per_host *= factor;
-                    }});
+    setting.push_back({cost++, fmt::format("{} ranks, each with such an accelerator", world),
+                       [factor](PlanInput& in) {
+                         in.world_size *= factor;
+                         in.ranks_per_host *= factor;
+                       }});
   }
-  return knob;
+  return setting;
 }
 
-Knob length_knob(const PlanInput& now) {
+Setting length_setting(const PlanInput& now) {
   constexpr std::int64_t kShortest = 256;
-  Knob knob;
+  Setting setting;
   int cost = 12;
   for (std::int64_t length = now.length / 2; length >= kShortest; length /= 2) {
-    knob.push_back({cost++, fmt::format("--max_length {}", length),
-                    [length](PlanInput& in) { in.length = length; }});
+    setting.push_back({cost++, fmt::format("--max_length {}", length),
+                       [length](PlanInput& in) { in.length = length; }});
   }
-  return knob;
+  return setting;
 }
 
-std::vector<Knob> knobs_of(const PlanInput& now, const ChangesAllowed& allowed) {
-  std::vector<Knob> knobs = {shadows_knob(now), micro_batch_knob(now), stage_knob(now),
-                             length_knob(now)};
+std::vector<Setting> settings_of(const PlanInput& now, const ChangesAllowed& allowed) {
+  std::vector<Setting> settings = {shadows_setting(now), micro_batch_setting(now),
+                                   stage_setting(now), length_setting(now)};
   if (now.gather_slots == 0) {
-    Knob slots;
+    Setting slots;
     for (const int count : {2, 1}) {
       slots.push_back({3 - count, fmt::format("--gather_slots {}", count),
                        [count](PlanInput& in) { in.gather_slots = count; }});
     }
-    knobs.push_back(std::move(slots));
+    settings.push_back(std::move(slots));
   }
   if (!now.activation_checkpointing) {
-    knobs.push_back({{2, "--activation_checkpointing",
-                      [](PlanInput& in) { in.activation_checkpointing = true; }}});
+    settings.push_back({{2, "--activation_checkpointing",
+                         [](PlanInput& in) { in.activation_checkpointing = true; }}});
   }
   if (now.type == DType::kF32) {
-    knobs.push_back(
+    settings.push_back(
         {{8, "--dtype bf16 (fp32 master)", [](PlanInput& in) { in.type = DType::kBF16; }}});
   }
   if (allowed.state_formats) {
-    knobs.push_back(state_knob(now));
+    settings.push_back(state_setting(now));
   }
   if (allowed.ranks && now.accelerator) {
-    knobs.push_back(ranks_knob(now));
+    settings.push_back(ranks_setting(now));
   }
-  std::erase_if(knobs, [](const Knob& knob) { return knob.empty(); });
-  return knobs;
+  std::erase_if(settings, [](const Setting& setting) { return setting.empty(); });
+  return settings;
 }
 
 /// The same units and segments, each unit one parameter.
@@ -169,7 +169,7 @@ class Search {
  public:
   Search(const Model& model, const PlanInput& now, const MemoryLimits& limits,
          const ChangesAllowed& allowed)
-      : model_(slim(model)), now_(now), limits_(limits), knobs_(knobs_of(now, allowed)) {}
+      : model_(slim(model)), now_(now), limits_(limits), settings_(settings_of(now, allowed)) {}
 
   std::optional<Change> run() {
     for (std::size_t parts = 1; parts <= kMostParts; ++parts) {
@@ -179,17 +179,17 @@ class Search {
   }
 
  private:
-  void try_parts(std::size_t left, std::size_t first_knob, int cost) {
+  void try_parts(std::size_t left, std::size_t first_setting, int cost) {
     if (left == 0) {
       evaluate(cost);
       return;
     }
-    for (std::size_t knob = first_knob; knob + left <= knobs_.size(); ++knob) {
-      for (const Level& level : knobs_[knob]) {
+    for (std::size_t setting = first_setting; setting + left <= settings_.size(); ++setting) {
+      for (const Level& level : settings_[setting]) {
         const int sum = cost + level.cost + kCostOfAPart;
         if (sum < best_cost_) {
           chosen_.push_back(&level);
-          try_parts(left - 1, knob + 1, sum);
+          try_parts(left - 1, setting + 1, sum);
           chosen_.pop_back();
         }
       }
@@ -216,7 +216,7 @@ class Search {
   Model model_;
   const PlanInput& now_;
   const MemoryLimits& limits_;
-  std::vector<Knob> knobs_;
+  std::vector<Setting> settings_;
   std::vector<const Level*> chosen_;
   std::optional<Change> best_;
   int best_cost_ = std::numeric_limits<int>::max();

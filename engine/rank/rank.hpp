@@ -139,7 +139,7 @@ class Rank {
   // What the lane is given: at once in host memory, queued on a GPU. So the work holds what it uses
   // by value; `what` is for messages.
   Task<> compute(std::string_view what, std::function<void()> work);
-  /// On a GPU: these blocks are in use by what the lane was given so far; who comes next waits for
+  /// On a GPU: these blocks are in use by what the lane was given so far; the next user waits for
   /// it on the device. Gives the event behind it. Elsewhere: nothing, the work is done.
   std::optional<DeviceEvent> in_use(std::span<std::byte* const> blocks);
   /// Where tensors are that segments see.

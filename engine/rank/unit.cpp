@@ -74,7 +74,7 @@ void point_at(const at::Tensor& flat, at::Device device, std::byte* data, std::s
 }
 }  // namespace
 
-// Nothing is allocated: on a GPU that would be memory of LibTorch's cache, kept for good.
+// Nothing is allocated: on a GPU that would be memory of LibTorch's cache, kept permanently.
 FlatBlock::FlatBlock(std::int64_t numel, DType type, at::Device device)
     : flat_(at::for_blob(nullptr, {numel})
                 .options(at::TensorOptions().dtype(scalar_type_of(type)).device(device))

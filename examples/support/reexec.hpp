@@ -14,7 +14,7 @@ namespace tandem {
 ///  - malloc returns large blocks to the system at once, so every step takes the page faults of its
 ///  activations again
 ///    (8 % of a bf16 step). Freed memory is kept instead.
-///  - oneDNN and ATen's wrapper around it each keep 1024 compiled matrix products. Every length of
+///  - oneDNN and ATen's wrapper around it each keep 1024 compiled matmuls. Every length of
 ///  a batch has some twenty
 ///    of its own, so a small model in bf16 took 480 MiB more after 600 steps than at the first. 64
 ///    each hold three lengths; making one anew costs no measurable time.

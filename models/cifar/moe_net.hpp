@@ -1,7 +1,7 @@
 // models/cifar/moe_net.hpp — the CIFAR-10 example's net with mixtures of experts between its second
 // and last linear layer.
 //
-// conv, pool, conv, pool, 400-120-84 as ever; then a mixture for each entry of `experts`, whose
+// conv, pool, conv, pool, 400-120-84 as usual; then a mixture for each entry of `experts`, whose
 // experts are linear 84-84; then fc4 84-10. Residual (PR-MoE): beside the experts one linear layer,
 // the same for all mixtures. Names of tensors are those of DeepSpeed's modules; as there, all
 // experts start as copies of one layer. A mixture's experts are a unit of their own, all other

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "actors/kernels/update/noise_key.hpp"
+#include "actors/kernels/update/rounding_key.hpp"
 #include "models/kernels/parallel.hpp"
 #include "runtime/util/check.hpp"
 

@@ -30,7 +30,7 @@ void select_gemm(std::string_view choice);
 std::string describe_gemm();
 
 /// What a matmul whose right operand has so many elements keeps packed, in the memory of the
-/// calling thread, for good: our own kernels do, the libraries do not. For the memory plan; any
+/// calling thread, permanently: our own kernels do, the libraries do not. For the memory plan; any
 /// thread before the first matmul.
 [[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
 

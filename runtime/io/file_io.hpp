@@ -6,7 +6,7 @@
 // belong to the operation until its await returns. Cancel rule: a stop request is passed on to the
 // operation, and the await lasts until that has ended, since its buffer is in use: it throws
 // Stopped if the operation did not run to its end (a write may have been done in part), else it
-// returns as ever. close() cannot be stopped.
+// returns as usual. close() cannot be stopped.
 //
 //   FileIo io(loop);
 //   IoFile file = co_await io.open("run/state.tmp", OpenMode::kCreate);

@@ -385,7 +385,7 @@ TEST_F(Png, PythonDecodesTheSamePixels) {
   EXPECT_EQ(content_of(path("pixels")), std::string("\x25\0\0\0\x0b\0\0\0", 8) + expected);
 }
 
-TEST_F(Png, TheGridShowsPicturesLabelsAndAnswers) {
+TEST_F(Png, TheGridShowsImagesLabelsAndAnswers) {
   CifarImages images = numbered(40);
   std::fill(images.pixels.begin(), images.pixels.end(), std::uint8_t{77});
   const ImageLogits always_cat = [](const at::Tensor& x) {

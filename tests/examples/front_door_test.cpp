@@ -23,7 +23,7 @@ using ::testing::Not;
 class FrontDoor : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::path(testing::TempDir()) / fmt::format("front door {}", ::getpid());
+    root_ = fs::path(testing::TempDir()) / fmt::format("tandem cli {}", ::getpid());
     fs::remove_all(root_);
     fs::create_directories(root_ / "tools");
     fs::create_directories(root_ / "elsewhere");

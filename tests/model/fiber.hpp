@@ -22,7 +22,7 @@ class Fiber {
   static std::unique_ptr<Fiber> of_this_thread();
 
   /// From the next switch on it runs `body`, from its beginning; what ran on it before is
-  /// forgotten. `body` must not return: it switches away for good.
+  /// forgotten. `body` must not return: it switches away permanently.
   void restart(void (*body)());
   void switch_to(Fiber& other);
 

@@ -79,7 +79,7 @@ TEST_F(MessageTapTest, HoldsReordersAndDelivers) {
   EXPECT_EQ(book.notes, (std::vector<int>{2, 1}));
 }
 
-TEST_F(MessageTapTest, ADroppedAskIsBouncedAndItsCreditComesBack) {
+TEST_F(MessageTapTest, ADroppedAskIsReturnedAndItsCreditComesBack) {
   std::string text;
   scope.spawn(
       "asker",
@@ -157,7 +157,7 @@ TEST_F(MessageTapTest, HeldMailOutlivesItsActor) {
   tap.held[1].drop();
 }
 
-TEST_F(MessageTapTest, MailSentBeforeTheStartAndFromAnotherThreadPassesTheTap) {
+TEST_F(MessageTapTest, MessagesSentBeforeTheStartAndFromAnotherThreadPassesTheTap) {
   Book late;
   (void)late.address().try_send(Note{1});
   EXPECT_TRUE(tap.held.empty());

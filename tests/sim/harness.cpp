@@ -26,7 +26,7 @@ constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNam
     "collective_order",
     "use_after_cancel",
     "dropped_on_close",
-    "bounced_twice",
+    "returned_twice",
     "timer_fires_twice",
     "timer_not_disarmed",
     "slot_released_twice",
@@ -107,7 +107,7 @@ Outcome run_seed(std::uint64_t seed) {
     return {"training", rehearse_training(seed)};
   }
   if (kind < 45) {
-    return {"mail", rehearse_messages(seed)};
+    return {"messages", rehearse_messages(seed)};
   }
   if (kind < 65) {
     return {"asks", rehearse_asks(seed)};

@@ -119,7 +119,7 @@ struct Sender {
 
 std::uint64_t rehearse_messages(std::uint64_t seed) {
   const auto ranks = static_cast<std::uint32_t>(1 + Random(seed).fork("ranks").below(3));
-  Run run("mail", seed, ranks);
+  Run run("messages", seed, ranks);
   Ledger ledger{&run, {}};
   std::vector<std::unique_ptr<Scope>> scopes;
   std::vector<std::unique_ptr<Receiver>> receivers;
@@ -181,7 +181,7 @@ std::uint64_t rehearse_messages(std::uint64_t seed) {
     }
     return true;
   });
-  run.until("late mail arrives", [&] {
+  run.until("late messages arrive", [&] {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       if (run.world.loop(rank).has_ready_ops()) {
         return false;

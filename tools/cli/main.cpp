@@ -1,4 +1,4 @@
-// `tandem`: the subcommands of the front door that are not training itself. `tandem COMMAND --help`
+// `tandem`: the subcommands of ./tandem that are not training itself. `tandem COMMAND --help`
 // says more.
 #include <algorithm>
 #include <array>

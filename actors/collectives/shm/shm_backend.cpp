@@ -230,7 +230,7 @@ std::size_t ShmBackend::Operation::part_length(std::uint32_t rank) const noexcep
 }
 
 // With every operand in the arenas there is one step. Else the stage's halves are filled and
-// emptied in turn: half k % 2 is filled with step k when all ranks are through with step k - 2.
+// emptied in turn: half k % 2 is filled with step k when all ranks are done with step k - 2.
 Task<> ShmBackend::carry_out(Operation* op) {
   const std::size_t channel = op->channel;
   co_await begin(op);

@@ -7,7 +7,7 @@
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
 // A header or exchanged payload of operation n stay until operation n + 2 begins: by then everybody
-// has begun n + 1, and so is through with n.
+// has begun n + 1, and so is done with n.
 #pragma once
 
 #include <array>

@@ -138,7 +138,7 @@ HWY_INLINE VU32 round_to_bf16_above_zero(VF32 value, VU32 random16) {
 
 // --- 8-bit codes: the upper bits of an fp32 magnitude, counted from the block's least binade
 
-/// kSigned: 1 sign, 4 of exponent, 3 digits; else 5 and 3.
+/// kSigned: 1 sign, 4 of exponent, 3 magnitude; else 5 and 3.
 template <bool kSigned>
 struct Code {
   static constexpr std::uint32_t kBinades = kSigned ? 16 : 32;
@@ -162,9 +162,9 @@ struct Code {
   static HWY_INLINE VF32 load(const std::uint8_t* from, std::uint8_t scale) {
     const U32 d;
     const auto code = hn::PromoteTo(d, hn::LoadU(U8(), from));
-    const auto digits = kSigned ? hn::And(code, hn::Set(d, 0x7f)) : code;
-    auto bits = hn::ShiftLeft<20>(hn::Add(digits, hn::Set(d, base(scale))));
-    bits = hn::IfThenZeroElse(hn::Eq(digits, hn::Zero(d)), bits);
+    const auto magnitude = kSigned ? hn::And(code, hn::Set(d, 0x7f)) : code;
+    auto bits = hn::ShiftLeft<20>(hn::Add(magnitude, hn::Set(d, base(scale))));
+    bits = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(d)), bits);
     if constexpr (kSigned) {
       bits = hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, hn::Set(d, 0x80))));
     }

@@ -70,8 +70,8 @@ constexpr CodeFormat kFormats[2] = {{16, 127}, {32, 255}};
 
 float decode(std::size_t array, std::uint8_t code, std::uint8_t scale) {
   const CodeFormat& format = kFormats[array];
-  const std::uint32_t digits = array == 0 ? code & 0x7fU : code;
-  std::uint32_t bits = digits == 0 ? 0 : (digits + format.base(scale)) << 20;
+  const std::uint32_t magnitude = array == 0 ? code & 0x7fU : code;
+  std::uint32_t bits = magnitude == 0 ? 0 : (magnitude + format.base(scale)) << 20;
   bits |= array == 0 && (code & 0x80) != 0 ? kSignBit : 0;
   return std::bit_cast<float>(scale == 255 ? bits | 0x7fc00000 : bits);
 }

@@ -191,7 +191,7 @@ class Mailbox {
   /// co_await: until there is a message, or drained().
   class EnvelopeAwaiter {
    public:
-    static constexpr const char* kAwaitName = "mail";
+    static constexpr const char* kAwaitName = "message";
     explicit EnvelopeAwaiter(Mailbox& mailbox) noexcept : mailbox_(mailbox) {}
     bool await_ready() const noexcept { return mailbox_.has_messages() || mailbox_.drained(); }
     template <class Promise>

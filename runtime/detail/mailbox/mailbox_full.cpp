@@ -337,7 +337,7 @@ void Mailbox::serve_shares() noexcept {
 void Mailbox::withdraw(Envelope& envelope) noexcept {
   SenderShare* share = envelope.share;
   if (!wait_queue_.take_out(envelope)) {
-    TANDEM_CHECK(share_wait_queue_.take_out(envelope), "a mail is withdrawn while it waits");
+    TANDEM_CHECK(share_wait_queue_.take_out(envelope), "an envelope is withdrawn while it waits");
     share->waiting.fetch_sub(1);
   } else if (share != nullptr) {
     share->add_reference();  // release_share() ends one, and the envelope's goes with it below

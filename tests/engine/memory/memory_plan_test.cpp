@@ -106,7 +106,7 @@ TEST(MemoryPlan, FollowsActivationsToTheirHighestPoint) {
   const ActivationBytes block{.output = 10, .kept = 100, .forward = 20, .backward = 30};
   // All is kept: 10 + 110 + 110, and the second block's backward on top.
   EXPECT_EQ(activations_of(model_with({first, block, block}), false), 230 + 30);
-  // Borders only: 10 + 10, then the last block; it is the last segment and keeps what it makes.
+  // Boundaries only: 10 + 10, then the last block; it is the last segment and keeps what it makes.
   EXPECT_EQ(activations_of(model_with({first, block, block}), true), 20 + 110 + 30);
   // A block that is not the last is computed again, with the gradient of its output beside it.
   const ActivationBytes head{.kept = 1, .forward = 5, .backward = 10, .loss = true};

@@ -249,7 +249,7 @@ TEST(CifarMoe, BitsDependOnBatchesAndSeedAlone) {
 }
 
 /// Parts of several ranks, more experts than parts, several micro-steps, state in blocks and with
-/// random rounding.
+/// stochastic rounding.
 TEST(CifarMoe, ExpertsOverRanksChangeNoBit) {
   for (const StateLayout state : {StateLayout::kFp32, StateLayout::kBf16, StateLayout::kInt8}) {
     CifarMoe shape = kResidual;

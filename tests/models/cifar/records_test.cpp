@@ -221,7 +221,7 @@ TEST(CifarGenerated, TheSameBytesEveryTimeAndEveryClass) {
   EXPECT_NE(a.description.find("generated"), std::string::npos);
 }
 
-TEST(CifarDatasetTest, PicturesAsTheNetSeesThem) {
+TEST(CifarDatasetTest, ImagesAsTheNetSeesThem) {
   auto images = std::make_shared<CifarImages>(generated_cifar(4, 1).train);
   images->pixels[2 * kCifarPixels] = 0;
   images->pixels[2 * kCifarPixels + 1] = 255;

@@ -391,7 +391,7 @@ constexpr Covered kAwaitables[] = {
     {"event.hpp", "\"latch\"", "latch"},
     {"file_io.hpp", "\"file\"", "file"},
     {"io/asio_await.hpp", "\"asio\"", "asio"},
-    {"mailbox.hpp", "\"mail\"",
+    {"mailbox.hpp", "\"message\"",
      ""},  // of the actor's own task, which Handlers stops; run() itself never awaits it
     {"mailbox_await.hpp", "kTypeName<M>", "Fill"},
     {"mailbox_await.hpp", "kTypeName<R>", "Question"},

@@ -144,7 +144,7 @@ class ChildrenTest : public ::testing::Test {
   std::unique_ptr<Boss> boss;
 };
 
-TEST_F(ChildrenTest, ARestartIsFreshStateBehindTheSameAddressAndWaitingMailSurvives) {
+TEST_F(ChildrenTest, ARestartIsFreshStateBehindTheSameAddressAndWaitingMessagesSurvive) {
   make_boss();
   const WorkerAddress worker = child();
   (void)worker.try_send(Add{1});

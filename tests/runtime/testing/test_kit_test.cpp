@@ -109,7 +109,7 @@ TEST_F(WordCount, ReorderIsDecidedByItsSeed) {
   EXPECT_EQ(orders[0].size(), 6U);
 }
 
-TEST_F(WordCount, DropBouncesAndGivesTheCreditBack) {
+TEST_F(WordCount, DropReturnsTheMessageAndGivesTheCreditBack) {
   read("1 2 3 4 5 6 7 8 9");  // one more than there are credits
   EXPECT_EQ(kit.pending_count(), 8U);
   kit.drop<Word>().with([](const Word& w) { return w.text == "3"; });

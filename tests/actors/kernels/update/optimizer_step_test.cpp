@@ -98,7 +98,7 @@ struct State {
                                   : testing::f32_of_f16(g_f16[i]);
   }
 
-  /// `weight`: the cast-out's bytes per element; 0: none.
+  /// `weight`: the model weight's bytes per element; 0: none.
   UpdateBuffers buffers(DType gradient, std::size_t weight, DType half, std::size_t shift = 0) {
     UpdateBuffers b{
         .master = p.data() + shift,
