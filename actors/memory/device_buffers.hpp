@@ -1,5 +1,5 @@
-// actors/memory/device_buffers.hpp — device memory that is kept permanently, and whether an address is
-// in it.
+// actors/memory/device_buffers.hpp — device memory that is kept permanently, and whether an address
+// is in it.
 //
 // Invariant: what allocate() gave lives until this is destroyed. Of the loop's thread; holds() is
 // asked in steps, and finds its answer in logarithmic time.

@@ -54,18 +54,6 @@ std::int64_t ParameterLayout::position_of(std::int64_t element) const noexcept {
   return part_stride == 0 ? 0 : element / part_stride * part_elements + element % part_stride;
 }
 
-at::ScalarType scalar_type_of(DType type) {
-  switch (type) {
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
-
 namespace {
 void point_at(const at::Tensor& flat, at::Device device, std::byte* data, std::size_t bytes) {
   c10::StorageImpl* storage = flat.storage().unsafeGetStorageImpl();

@@ -35,8 +35,6 @@ struct ParameterLayout {
   [[nodiscard]] std::int64_t position_of(std::int64_t element) const noexcept;
 };
 
-at::ScalarType scalar_type_of(DType type);
-
 /// A flat tensor whose storage can be pointed at memory owned by someone else. Compute lane only.
 class FlatBlock {
  public:

@@ -181,6 +181,9 @@ struct SegmentSpec {
   bool one_thread = false;
 };
 
+/// ATen's name of a type.
+[[nodiscard]] at::ScalarType scalar_type_of(DType type);
+
 /// The units a segment uses, each once, ascending.
 [[nodiscard]] std::vector<std::size_t> units_of(const SegmentSpec& segment);
 

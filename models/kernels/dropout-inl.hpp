@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "actors/kernels/update/noise-inl.hpp"
+#include "actors/kernels/update/stochastic_rounding-inl.hpp"
 #include "models/kernels/dropout.hpp"
 
 HWY_BEFORE_NAMESPACE();

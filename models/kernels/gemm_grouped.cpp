@@ -13,7 +13,8 @@
 namespace tandem {
 namespace {
 
-// Boundaries of pieces: whole tiles of both kernels in columns, and nearly so in rows (14 * 16 and 32
+// Boundaries of pieces: whole tiles of both kernels in columns, and nearly so in rows (14 * 16 and
+// 32
 // * 7).
 constexpr std::int64_t kColumnStep = 32;
 constexpr std::int64_t kRowStep = 224;

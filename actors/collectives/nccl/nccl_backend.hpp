@@ -11,8 +11,8 @@
 // (pinned, which the device reaches); those of exchange() lie anywhere in host memory. Buffers are
 // the back end's until the task ends. Failure: the first of an error of NCCL, a wait over its
 // deadline, a peer that aborted or whose process ended, ranks at different operations, breaks the
-// back end permanently. Every operation then ends with PeerLost (of the device: DeviceError) once the
-// communicators are aborted, so that nothing writes into its buffers any more; see
+// back end permanently. Every operation then ends with PeerLost (of the device: DeviceError) once
+// the communicators are aborted, so that nothing writes into its buffers any more; see
 // nccl_watchdog.hpp for an abort that hangs. PeerLost::rank() is kUnknownRank where nobody can
 // know. Thread rule: of the loop's thread.
 //

@@ -4,8 +4,8 @@
 // A thread of its own, which owns no stream and launches nothing, so that it goes on when the loop
 // stands still inside NCCL. ncclCommAbort can hang, too: it runs on a further thread, and if it is
 // not through after `abort_limit` the process says why and ends with exit code 4 (there is no other
-// way to get the device back). States: watching -> aborting -> released, the last permanently: nothing
-// that was launched runs any more. Thread rule: all of it from any thread. Calls on the
+// way to get the device back). States: watching -> aborting -> released, the last permanently:
+// nothing that was launched runs any more. Thread rule: all of it from any thread. Calls on the
 // communicators stand between open_calls() and close_calls().
 #pragma once
 

@@ -5,9 +5,9 @@
 // before the loop sleeps, the rank says so in shared memory, and whoever then makes progress sends
 // a byte through the socket between the two. Failure: a peer's socket at its end without a
 // good-bye, a peer that aborted, one that left while it is still needed, a wait over its deadline,
-// ranks at different operations. The first of these breaks the synchronisation permanently: every wait
-// ends with PeerLost, and the peers are told the failed_rank and the cause, so that they name it
-// and not this rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is
+// ranks at different operations. The first of these breaks the synchronisation permanently: every
+// wait ends with PeerLost, and the peers are told the failed_rank and the cause, so that they name
+// it and not this rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is
 // through or the ShmSync breaks (fail()).
 #pragma once
 

@@ -16,7 +16,7 @@ constexpr std::int64_t kLow = 0xffffffff;
 constexpr std::int64_t kStep = 0x9e3779b1;
 constexpr std::int64_t kElements = std::int64_t{4} << 20;  // whose bits are drawn at a time
 
-/// x = mixed_bits(x) of actors/kernels/update/noise-inl.hpp, in its place.
+/// x = mixed_bits(x) of actors/kernels/update/stochastic_rounding-inl.hpp, in its place.
 void mix(at::Tensor& x) {
   constexpr std::int64_t kFirst = 0x7feb352d;
   constexpr std::int64_t kSecond = std::int64_t{0x846ca68b} - kLow - 1;  // the same to 32 bits
