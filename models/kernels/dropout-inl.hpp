@@ -23,12 +23,12 @@ class DropRow {
  public:
   HWY_INLINE DropRow(const DropMask& mask, std::int64_t row, std::int64_t first = 0)
       : start_(static_cast<std::uint32_t>(mask.key) +
-               static_cast<std::uint32_t>(first) * kNoiseStep),
+               static_cast<std::uint32_t>(first) * kRoundingStep),
         last_(static_cast<std::int32_t>(mask.dropped) - 1),
         scale_(mask.scale) {
     const hn::RebindToUnsigned<OneLane> d;
     const std::uint32_t place =
-        static_cast<std::uint32_t>(mask.key >> 32) + static_cast<std::uint32_t>(row) * kNoiseStep;
+        static_cast<std::uint32_t>(mask.key >> 32) + static_cast<std::uint32_t>(row) * kRoundingStep;
     row_ = hn::GetLane(mixed_bits(d, hn::Set(d, place)));
   }
 
@@ -37,8 +37,8 @@ class DropRow {
   HWY_INLINE hn::Vec<D> operator()(D d, std::int64_t i, hn::Vec<D> x) const {
     const hn::RebindToUnsigned<D> du;
     const hn::RebindToSigned<D> di;
-    const std::uint32_t at = start_ + static_cast<std::uint32_t>(i) * kNoiseStep;
-    const auto place = hn::Add(hn::Set(du, at), hn::Mul(hn::Iota(du, 0), hn::Set(du, kNoiseStep)));
+    const std::uint32_t at = start_ + static_cast<std::uint32_t>(i) * kRoundingStep;
+    const auto place = hn::Add(hn::Set(du, at), hn::Mul(hn::Iota(du, 0), hn::Set(du, kRoundingStep)));
     const auto bits = mixed_bits(du, hn::Xor(mixed_bits(du, place), hn::Set(du, row_)));
     const auto stays = hn::Gt(hn::BitCast(di, hn::ShiftRight<1>(bits)), hn::Set(di, last_));
     return hn::IfThenElseZero(hn::RebindMask(d, stays), hn::Mul(x, hn::Set(d, scale_)));
