@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "actors/kernels/update/state_memory.hpp"
+#include "engine/types/model.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/device/cuda_device.hpp"
