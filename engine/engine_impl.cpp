@@ -259,7 +259,7 @@ Task<StepResult> Engine::Impl::finish() {
   const TrainStep::Update update = update_of_step(rate);
   StepResult result{.learning_rate = rate, .loss_scale = update.loss_scale};
   losses_ = co_await step.losses();
-  co_await share_with_ranks(result);
+  result = co_await share_with_ranks(std::move(result));
   result.verdict = co_await step.finish(update);
   result.step = ++global_steps;
   count(result.verdict);
@@ -303,7 +303,7 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
 /// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's
 /// micro-batch a * world + r, and they are added in that order, so its bits do not depend on how
 /// many ranks share them.
-Task<> Engine::Impl::share_with_ranks(StepResult& result) {
+Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
   const auto world = static_cast<std::size_t>(rank.world_size());
   share_.stop = stop_asked;
   std::vector<std::byte> mine(sizeof(Share) + losses_.size() * sizeof(float));
@@ -327,6 +327,7 @@ Task<> Engine::Impl::share_with_ranks(StepResult& result) {
     }
   }
   result.loss /= static_cast<double>(losses_.size() * world);
+  co_return result;
 }
 
 void Engine::Impl::count(const Verdict& verdict) {

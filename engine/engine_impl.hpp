@@ -96,7 +96,8 @@ struct Engine::Impl {
   };
 
   [[nodiscard]] TrainStep::Update update_of_step(double rate) const;
-  Task<> share_with_ranks(StepResult& result);
+  /// `result` with the counts and losses of all ranks in it.
+  Task<StepResult> share_with_ranks(StepResult result);
   void count(const Verdict& verdict);
   void measure(StepResult& result);
 

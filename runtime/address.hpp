@@ -64,7 +64,8 @@ class Address {
       }
       const detail::Admit admit = mailbox->admit(to_.share(), message);
       if (admit == detail::Admit::kReserved) [[likely]] {
-        mailbox->deliver(detail::make_envelope<Message>(*mailbox, to_.share(), std::move(message)));
+        mailbox->deliver(
+            detail::make_envelope<Message>(*mailbox, to_.share(), std::forward<M>(message)));
         return SendResult::kSent;
       }
       return result_of(admit);

@@ -57,20 +57,20 @@ std::size_t chunks_of(std::size_t elements) { return (elements + kChunk - 1) / k
 
 /// fn(chunk, begin, end) for every chunk of the unit, on the pool's threads.
 template <class Fn>
-Task<> over_chunks(CpuPool& pool, std::size_t elements, Fn fn) {
-  co_await pool.for_chunks(chunks_of(elements), [elements, fn](std::size_t chunk) {
+Task<> over_chunks(CpuPool* pool, std::size_t elements, Fn fn) {
+  co_await pool->for_chunks(chunks_of(elements), [elements, fn](std::size_t chunk) {
     fn(chunk, chunk * kChunk, std::min(elements, (chunk + 1) * kChunk));
   });
 }
 
 Task<> ceiling(CpuPool* pool, UpdateBuffers buffers, std::size_t elements) {
-  co_await over_chunks(*pool, elements, [buffers](std::size_t, std::size_t begin, std::size_t end) {
+  co_await over_chunks(pool, elements, [buffers](std::size_t, std::size_t begin, std::size_t end) {
     move_only(buffers, begin, end);
   });
 }
 
 Task<> kernel(CpuPool* pool, UpdateBuffers buffers, std::size_t elements, UpdateStep step) {
-  co_await over_chunks(*pool, elements,
+  co_await over_chunks(pool, elements,
                        [buffers, step](std::size_t, std::size_t begin, std::size_t end) {
                          apply_update(step, buffers, begin, end);
                        });
@@ -89,7 +89,7 @@ double clip_coefficient(const std::vector<GradientNorm>& parts) {
 Task<> pipeline(CpuPool* pool, LayoutUnit* unit) {
   const UpdateBuffers buffers = unit->buffers();
   std::vector<GradientNorm> parts(chunks_of(unit->elements()));
-  co_await over_chunks(*pool, unit->elements(),
+  co_await over_chunks(pool, unit->elements(),
                        [&](std::size_t chunk, std::size_t begin, std::size_t end) {
                          add_norm(buffers.gradient, DType::kBF16, begin, end, parts[chunk]);
                        });
@@ -100,7 +100,7 @@ Task<> pipeline(CpuPool* pool, LayoutUnit* unit) {
 Task<> pipeline_fp32_accumulator(CpuPool* pool, LayoutUnit* unit, float* accumulator) {
   UpdateBuffers buffers = unit->buffers();
   std::vector<GradientNorm> parts(chunks_of(unit->elements()));
-  co_await over_chunks(*pool, unit->elements(),
+  co_await over_chunks(pool, unit->elements(),
                        [&](std::size_t chunk, std::size_t begin, std::size_t end) {
                          accumulate_with_norm(accumulator, buffers.gradient, DType::kBF16, begin,
                                               end, AccumulateMode::kOverwrite, parts[chunk]);

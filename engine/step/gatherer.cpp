@@ -38,7 +38,7 @@ Task<> Gatherer::run_ahead(Gatherer* self, std::shared_ptr<Pass> pass) {
   // ending the scope.
   try {
     for (std::size_t v = 0; v < pass->plan->visits.size(); ++v) {
-      co_await self->acquire_visit(*pass, v);
+      co_await self->acquire_visit(pass, v);
       pass->complete[v]->set();
     }
   } catch (...) {
@@ -49,17 +49,17 @@ Task<> Gatherer::run_ahead(Gatherer* self, std::shared_ptr<Pass> pass) {
   }
 }
 
-Task<> Gatherer::acquire_visit(Pass& pass, std::size_t v) {
-  const Visit& visit = pass.plan->visits[v];
-  pass.slots[v].reserve(visit.uses.size());
+Task<> Gatherer::acquire_visit(std::shared_ptr<Pass> pass, std::size_t v) {
+  const Visit& visit = pass->plan->visits[v];
+  pass->slots[v].reserve(visit.uses.size());
   for (const UnitUse& use : visit.uses) {
-    const std::uint64_t order = pass.first_gather[use.communicator] + use.order;
+    const std::uint64_t order = pass->first_gather[use.communicator] + use.order;
     const std::uint64_t ticket =
-        use.pool == kNoPool ? order : pass.first_ticket[use.pool] + use.ticket;
-    pass.slots[v].push_back(
-        co_await shards_[use.unit]->address().ask(AcquireUnit{pass.version, ticket, order}));
+        use.pool == kNoPool ? order : pass->first_ticket[use.pool] + use.ticket;
+    pass->slots[v].push_back(
+        co_await shards_[use.unit]->address().ask(AcquireUnit{pass->version, ticket, order}));
   }
-  pass.there_since[v] = EventLoop::current().now();
+  pass->there_since[v] = EventLoop::current().now();
 }
 
 Task<std::vector<std::byte*>> Gatherer::acquired(std::size_t v) {
@@ -70,7 +70,7 @@ Task<std::vector<std::byte*>> Gatherer::acquired(std::size_t v) {
       std::rethrow_exception(pass->failure);
     }
   } else {
-    co_await acquire_visit(*pass, v);
+    co_await acquire_visit(pass, v);
   }
   co_return pass->slots[v];
 }

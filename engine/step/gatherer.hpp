@@ -54,7 +54,7 @@ class Gatherer {
   };
 
   static Task<> run_ahead(Gatherer* self, std::shared_ptr<Pass> pass);
-  Task<> acquire_visit(Pass& pass, std::size_t v);
+  Task<> acquire_visit(std::shared_ptr<Pass> pass, std::size_t v);
 
   std::vector<ParameterShard*> shards_;
   Scope& scope_;

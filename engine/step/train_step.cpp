@@ -111,7 +111,7 @@ Task<> TrainStep::backward(double loss_gradient) {
   for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
     const Visit& here = plan_.visits[visit_];
     const std::vector<std::byte*> slots = co_await gathered(visit_);
-    const TimePoint slots_there = co_await gradient_slots(here);
+    const TimePoint slots_there = co_await gradient_slots(visit_);
     const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
     auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_,
                  micro = micro_, at = &here] {
@@ -236,10 +236,10 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   co_return slots;
 }
 
-Task<TimePoint> TrainStep::gradient_slots(const Visit& visit) {
+Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
   const TimePoint asked = rank_.loop().now();
   const Stopwatch waited;
-  for (const UnitUse& use : visit.uses) {
+  for (const UnitUse& use : plan_.visits[v].uses) {
     if (use.first_gradient) {
       gradient_slot_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});

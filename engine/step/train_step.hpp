@@ -79,8 +79,8 @@ class TrainStep {
   Task<> run_visit(std::string_view what, std::function<void()> work,
                    std::vector<std::byte*> slots);
   Task<std::vector<std::byte*>> gathered(std::size_t v);
-  /// Opens those of the visit; since when they could be had.
-  Task<TimePoint> gradient_slots(const Visit& visit);
+  /// Acquires the gradient slots that visit `v` writes first, and says since when they were free.
+  Task<TimePoint> gradient_slots(std::size_t v);
   Task<GlobalNorm> global_norm();
   Task<> update_speculatively(std::size_t unit);
   Task<> updates_done();
