@@ -253,7 +253,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   tandem::bench::register_all();
-  benchmark::RunSpecifiedBenchmarks();
+  tandem::bench::Reporter reporter;
+  benchmark::RunSpecifiedBenchmarks(&reporter);
   benchmark::Shutdown();
   return 0;
 }

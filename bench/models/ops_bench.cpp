@@ -11,6 +11,7 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "bench/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "models/causal_lm.hpp"
 #include "models/kernels/attention.hpp"
@@ -225,7 +226,6 @@ void register_all() {
 
 int main(int argc, char** argv) {
   tandem::reexec_with_tuned_env(argv);
-  benchmark::Initialize(&argc, argv);
   tandem::register_all();
-  benchmark::RunSpecifiedBenchmarks();
+  return tandem::bench::run_benchmarks(argc, argv);
 }

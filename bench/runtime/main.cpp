@@ -3,19 +3,21 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
+#include "bench/program.hpp"
 #include "bench/runtime/peers.hpp"
 
 namespace {
 
 // Prints as usual, and keeps the quickest repetition of each case.
-class Reporter : public benchmark::ConsoleReporter {
+class Reporter : public tandem::bench::Reporter {
  public:
   void ReportRuns(const std::vector<Run>& runs) override {
-    ConsoleReporter::ReportRuns(runs);
+    tandem::bench::Reporter::ReportRuns(runs);
     for (const Run& run : runs) {
       const auto rate = run.counters.find("items_per_second");
       if (run.run_type == Run::RT_Iteration && rate != run.counters.end()) {
@@ -62,6 +64,10 @@ int main(int argc, char** argv) {
                               [](const char* arg) { return std::string(arg) == "--compare"; });
   const bool compare = end != argv + argc;
   argc = static_cast<int>(end - argv);
+  const bool console = std::none_of(argv, argv + argc, [](const char* arg) {
+    const std::string_view flag(arg);
+    return flag.starts_with("--benchmark_format=") && !flag.ends_with("=console");
+  });
   tandem::bench::register_runtime();
   tandem::bench::register_latency();
   if (compare) {
@@ -76,6 +82,8 @@ int main(int argc, char** argv) {
   }
   Reporter reporter;
   benchmark::RunSpecifiedBenchmarks(&reporter);
-  reporter.print_table();
+  if (console) {
+    reporter.print_table();
+  }
   return 0;
 }
