@@ -4,10 +4,8 @@
 
 #include "runtime/util/check.hpp"
 
-#if defined(__GNUC__) && !defined(__clang__) && \
-    (__GNUC__ < 13 || (__GNUC__ == 13 && __GNUC_MINOR__ < 3))
-#error \
-    "this g++ miscompiles co_await (objects are destroyed twice); use g++ >= 13.3 or clang++ >= 19"
+#if !defined(__clang__) || __clang_major__ < 19
+#error "Tandem is built and tested with clang >= 19 only: clang++-19"
 #endif
 
 #if defined(__has_feature)
