@@ -51,8 +51,17 @@ function(tandem_tests name)
   target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gtest_main GTest::gmock)
   target_compile_definitions(test_${name} PRIVATE
     TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT 300 LABELS ${name} ENVIRONMENT GOMP_SPINCOUNT=10000)
+  tandem_discover_tests(test_${name} ${name})
+endfunction()
+
+# tandem_discover_tests(TARGET LABEL): its tests for ctest. Those of TANDEM_LONG_TESTS (tests/long_tests.cmake) are labelled
+# LABEL.long, and `./tandem test --quick` leaves them out. (One label each: gtest_discover_tests splits lists of labels.)
+function(tandem_discover_tests target label)
+  string(JOIN ":" long ${TANDEM_LONG_TESTS})
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "-${long}" TEST_LIST ${target}_short
+    PROPERTIES TIMEOUT 300 LABELS ${label} ENVIRONMENT GOMP_SPINCOUNT=10000)
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" TEST_LIST ${target}_long
+    PROPERTIES TIMEOUT 300 LABELS ${label}.long ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()
 
 # tandem_bench(NAME LINK targets...): the Google Benchmark binary bench_NAME out of bench/NAME/.

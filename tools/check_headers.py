@@ -1,23 +1,29 @@
 #!/usr/bin/env python3
-"""Every header of runtime/ compiles alone: check_headers.py COMPILER [FLAGS...].
+"""Every header of the layers compiles alone: check_headers.py BUILD.
 
-A header that some source or test of the build includes before anything else has been compiled alone by that; the others
-are compiled here, without code being made. Exit 1 if one does not compile.
+A header that some source or test of its layer includes before anything else has been compiled alone by the build; the
+others are compiled here, without code being made, by the layer's commands in BUILD/compile_commands.json. Headers of
+LibTorch's layers get its precompiled header first, as every source does: parsing LibTorch anew for each takes minutes.
+`-inl.hpp` are parts of one source (Highway's way) and no headers. Exit 1 if one does not compile.
 """
 
 import concurrent.futures
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ["runtime", "actors", "engine", "models"]
+LIBTORCH = ["engine", "models"]
 FIRST_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
-def first_includes():
-    """What the sources of the build include first."""
-    for folder in ["runtime", "tests/runtime"]:
+def first_includes(layer):
+    """What the sources and tests of a layer include first."""
+    for folder in [layer, f"tests/{layer}"]:
         for source in (ROOT / folder).rglob("*.cpp"):
             if "compile_fail" in source.parts:
                 continue
@@ -26,26 +32,52 @@ def first_includes():
                 yield found.group(1)
 
 
-def compile_alone(command, header):
-    run = subprocess.run([*command, "-fsyntax-only", "-x", "c++", "-"], cwd=ROOT, capture_output=True, text=True,
+def left_over(layer):
+    headers = {str(path.relative_to(ROOT)) for path in (ROOT / layer).rglob("*.hpp")}
+    return len(headers), sorted(h for h in headers - set(first_includes(layer)) if not h.endswith("-inl.hpp"))
+
+
+def command_of(layer, database):
+    """The command of a source of this layer's library, without its source, object and (where no LibTorch is) its
+    precompiled header; None: the build has no such layer."""
+    for entry in database:
+        if not entry["file"].startswith(f"{ROOT}/{layer}/") or f"tandem_{layer}.dir" not in entry["command"]:
+            continue
+        words = shlex.split(entry["command"])
+        words = words[: words.index("-o")]
+        at = words.index("-include-pch") - 1 if "-include-pch" in words else len(words)
+        precompiled = at + 3 < len(words) and Path(words[at + 3]).is_file()
+        kept = words if layer in LIBTORCH and precompiled else words[:at]
+        return [word for word in kept if word != "-Winvalid-pch"]
+    return None
+
+
+def compile_alone(command, folder, header):
+    run = subprocess.run([*command, "-fsyntax-only", "-x", "c++", "-"], cwd=folder, capture_output=True, text=True,
                          input=f'#include "{header}"\n')
     return header, run.returncode, run.stderr
 
 
 def main():
-    if len(sys.argv) < 2:
+    if len(sys.argv) != 2:
         print(__doc__.splitlines()[0], file=sys.stderr)
         return 2
-    command = [sys.argv[1], "-std=c++20", "-I", str(ROOT), "-DASIO_STANDALONE", "-DASIO_NO_DEPRECATED", *sys.argv[2:]]
-    headers = {str(path.relative_to(ROOT)) for path in (ROOT / "runtime").rglob("*.hpp")}
-    left = sorted(headers - set(first_includes()))
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda header: compile_alone(command, header), left))
-    for header, code, errors in results:
-        if code != 0:
-            print(f"{header} does not compile alone:\n{errors}")
-    print(f"{len(headers)} headers, {len(left)} of them compiled here")
-    return 1 if any(code != 0 for _, code, _ in results) else 0
+    build = Path(sys.argv[1]).resolve()
+    database = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    faults = 0
+    for layer in LAYERS:
+        command = command_of(layer, database)
+        if command is None:
+            print(f"{layer}: not built here")
+            continue
+        total, left = left_over(layer)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for header, code, errors in pool.map(lambda header: compile_alone(command, build, header), left):
+                if code != 0:
+                    print(f"{header} does not compile alone:\n{errors}")
+                    faults += 1
+        print(f"{layer}: {total} headers, {len(left)} of them compiled here")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,13 @@
+# Tests that take seconds each: patterns of GoogleTest, by the times of a release run on two cores (2026-11-22, other work
+# beside it: everything from 5 s on). `./tandem test --quick` leaves them out; they are four fifths of the time.
+set(TANDEM_LONG_TESTS
+  # whole programs, on several ranks, or beside Python's peers
+  Families/References.* Families/ExpertTraining.* Models/Parity.* ParityLimits.* Ranks.* Memory.* Scripts.*
+  Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls
+  Finetune.TransformersLoads* Finetune.TheSameSeed* Finetune.RealRecords* Cifar.* GenerateCommand.*
+  BadInput.FlagsThatMakeNoSense TandemProgram.ConfigRejects* Models/ExpertsReference.*
+  *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
+  # every combination of stage, type, schedule or placement
+  CudaEngine.GivesTheBits* *OnRanks.Change* *CudaPlace* *Stages.GiveTheSameBitsOnOneRank
+  TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*
+  PlacementSolver.IsWithinThreePercentOfTheBestOfAllPlacements)

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""What `./tandem test` looks at before it runs anything: lint.py format | tidy [--most N] [BUILD].
+
+format  every C++ file is as clang-format-19 would write it, and the rules of tools/tidy.py hold
+tidy    clang-tidy-19 on the files that changed since the merge base with origin/main (or, where nothing did, since the
+        last commit but one), the most changed ones first and at most N (20), with the commands of BUILD
+        (build/release); a changed header is looked at through the source that includes it first
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import rooms
+import tidy
+
+ROOT = rooms.ROOT
+HEADER = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def run(*command):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def git(*arguments):
+    """The output's lines, or None where git fails (no repository, no such commit)."""
+    done = run("git", *arguments)
+    return done.stdout.splitlines() if done.returncode == 0 else None
+
+
+def check_format():
+    files = [str(path.relative_to(ROOT)) for path in rooms.sources()]
+    groups = [files[i : i + 50] for i in range(0, len(files), 50)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(pool.map(lambda group: run("clang-format-19", "--dry-run", "--Werror", *group), groups))
+    wrong = sorted({line.split(":")[0] for one in done for line in one.stderr.splitlines() if ": error: " in line})
+    if wrong:
+        print("not formatted; clang-format-19 -i " + " ".join(wrong))
+    elif any(one.returncode for one in done):
+        print("\n".join(one.stderr for one in done if one.returncode))
+    return 1 if any(one.returncode for one in done) else 0
+
+
+def changed_files():
+    """Names of changed C++ files, those with the most changed lines first; None: there is no history to compare with."""
+    head = git("rev-parse", "HEAD")
+    base = git("merge-base", "HEAD", "origin/main") or head
+    if not head:
+        return None
+
+    def since(commit):
+        lines = {}
+        for line in git("diff", "--numstat", "--no-renames", "--diff-filter=d", commit) or []:
+            added, removed, name = line.split("\t")
+            lines[name] = int(added) + int(removed) if added != "-" else 0
+        return lines
+
+    lines = since(base[0])
+    for name in git("ls-files", "--others", "--exclude-standard") or []:
+        lines[name] = len((ROOT / name).read_bytes().splitlines())
+    if not lines and base == head:
+        lines = since("HEAD~")
+    sources = {str(path.relative_to(ROOT)) for path in rooms.sources()}
+    return sorted(sources & set(lines), key=lambda name: -lines[name])
+
+
+def translation_units(names, known):
+    """The sources of the build that show these files; a header's is the one that includes it first."""
+    first = {}
+    for source in sorted(known):
+        found = HEADER.search((ROOT / source).read_text(encoding="utf-8"))
+        if found:
+            first.setdefault(found.group(1), source)
+    return list(dict.fromkeys(unit for unit in (name if name in known else first.get(name) for name in names) if unit))
+
+
+def check_changes(build, most):
+    database = build / "compile_commands.json"
+    if not database.is_file():
+        print(f"lint: no {database}, so clang-tidy is left out")
+        return 0
+    names = changed_files()
+    if names is None:
+        print("lint: no git history to compare with, so clang-tidy is left out")
+        return 0
+    known = {os.path.relpath(entry["file"], ROOT) for entry in json.loads(database.read_text(encoding="utf-8"))}
+    units = translation_units(names, {name for name in known if (ROOT / name).is_file()})
+    if not units:
+        print("lint: no C++ file changed, so clang-tidy has nothing to look at")
+        return 0
+    what = f"{most} of {len(units)} changed sources, the most changed ones" if len(units) > most else f"{len(units)} sources"
+    print(f"lint: clang-tidy on {what}", flush=True)
+
+    headers = "|".join(re.escape(name) for name in names if name.endswith(".hpp")) or "none"  # and no others
+
+    def look(unit):
+        return run("clang-tidy-19", "-p", str(build), "--quiet", "--warnings-as-errors=*",
+                   f"--header-filter=/({headers})$", unit)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(pool.map(look, units[:most]))
+    print("".join(one.stdout for one in done if one.returncode), end="")
+    return 1 if any(one.returncode for one in done) else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["format", "tidy"])
+    parser.add_argument("build", nargs="?", default="build/release")
+    parser.add_argument("--most", type=int, default=20)
+    flags = parser.parse_args()
+    try:
+        if flags.what == "format":
+            return check_format() | tidy.main()
+        return check_changes(ROOT / flags.build, flags.most)
+    except FileNotFoundError as missing:
+        print(f"error: [lint] {missing.filename} not found; ./tandem setup installs it", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
