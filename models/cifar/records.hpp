@@ -49,8 +49,8 @@ CifarImages read_cifar_file(const std::filesystem::path& file);
 /// folder of that archive in it (cifar-10-batches-bin, cifar-10-batches-py). Throws user_error.
 CifarData read_cifar(const std::filesystem::path& folder);
 
-/// Where `./tandem fetch dataset cifar10` puts the data: $TANDEM_CACHE, $XDG_CACHE_HOME/tandem or
-/// ~/.cache/tandem.
+/// The folder into which `tandem fetch dataset cifar10` puts the data: $TANDEM_CACHE, or
+/// $XDG_CACHE_HOME/tandem, or ~/.cache/tandem.
 std::filesystem::path cifar_cache_folder();
 
 /// `data_dir`, else the fetched data, else a generated set; the description says which.

@@ -169,6 +169,7 @@ class AsioAwaiter {
 }  // namespace detail
 }  // namespace tandem
 
+/// \cond SPECIALIZATION_OF_ANOTHER_NAMESPACE
 template <bool kThrows, class... Values>
 class asio::async_result<tandem::UseTask<kThrows>, void(asio::error_code, Values...)> {
  public:
@@ -180,3 +181,4 @@ class asio::async_result<tandem::UseTask<kThrows>, void(asio::error_code, Values
         token.stop, std::move(initiation), Tuple(std::forward<Arguments>(arguments)...));
   }
 };
+/// \endcond
