@@ -68,6 +68,25 @@ TEST_F(FrontDoor, HelpAndUnknownNames) {
   EXPECT_EQ(run("trian").first, 2);
   EXPECT_EQ(run("setup --chekc").first, 2);
   EXPECT_EQ(run("build relaese").first, 2);
+  EXPECT_EQ(run("test modles").first, 2);
+  EXPECT_THAT(run("test --help").second, HasSubstr("--quick"));
+}
+
+TEST_F(FrontDoor, ABuildWithNothingToDoSaysNothing) {
+  fake("dpkg-query", "echo -n installed");
+  fake("ninja",
+       "echo 'ninja: no work to do.'; [[ ! -f fault ]] || { echo 'x.cpp:1: no'; exit 1; }");
+  write(".venv/bin/python", "#!/bin/bash\n");
+  fs::permissions(root_ / ".venv/bin/python", fs::perms::owner_all);
+  write("build/release/build.ninja", "");
+  ASSERT_EQ(run("setup").first, 0);
+  const auto [code, text] = run("build");
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(text, fmt::format("build: {}/build/release/bin\n", root_.string()));
+  write("elsewhere/fault", "");
+  const auto [failed, fault] = run("build");
+  EXPECT_EQ(failed, 1);
+  EXPECT_THAT(fault, HasSubstr("x.cpp:1: no"));
 }
 
 TEST_F(FrontDoor, CheckReportsWhatIsMissingAndChangesNothing) {
