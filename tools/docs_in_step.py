@@ -9,7 +9,9 @@ A page's block is tied to its source by the line above it:
     ```
 
 and equals what stands in that file between `// [counter]` and `// [/counter]`, without the common indentation. In the
-pages below every ```cpp block must be tied. Prints each difference, exit 1 if there is one; --update writes the blocks.
+pages below every ```cpp block must be tied. On all pages relative links lead to a file and a heading that are there, prose
+keeps to 100 columns, and the words are those of tools/tidy.py. Prints each breach, exit 1 if there is one; --update writes
+the blocks.
 """
 
 import re
@@ -17,9 +19,40 @@ import sys
 import textwrap
 from pathlib import Path
 
+import tidy
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["docs/runtime.md"]
 BLOCK = re.compile(r"^(?:<!-- (?P<file>\S+): (?P<name>\w+) -->\n)?```cpp\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+MAX_COLUMNS = 100
+
+
+def headings(text):
+    """The anchors of a page, as GitHub makes them of its headings."""
+    titles = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def page_faults(page):
+    """Dead links, wide lines and wrong words of one page."""
+    text = page.read_text(encoding="utf-8")
+    name, code = page.relative_to(ROOT), False
+    for number, line in enumerate(text.split("\n"), 1):
+        code ^= line.lstrip().startswith("```")
+        if not code and len(line) > MAX_COLUMNS and not line.startswith(("|", "![")):
+            yield f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}"
+        for fault in tidy.wrong_words(line):
+            yield f"{name}:{number}: {fault}"
+        for link in [] if code else LINK.findall(line):
+            if re.match(r"\w+:", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target = (page.parent / file).resolve() if file else page
+            if not target.exists():
+                yield f"{name}:{number}: no {file}, to which it links"
+            elif anchor and anchor not in headings(target.read_text(encoding="utf-8")):
+                yield f"{name}:{number}: {file or name} has no heading #{anchor}"
 
 
 def snippet(file, name):
@@ -56,6 +89,8 @@ def main():
         wanted = BLOCK.sub(check, text)
         if update:
             (ROOT / page).write_text(wanted, encoding="utf-8")
+    for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]:
+        problems += page_faults(page)
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The rooms of the house: which folder of a layer may include which other one. tidy.py enforces this table, and
-`tools/rooms.py --update` draws it into docs/design.md, from the includes that are there.
+`tools/rooms.py --update` draws it into docs/rooms.md, from the includes that are there.
 
 A room is a folder; runtime/'s public headers and detail/ are one room. Layers include downward only, and a room of a lower
 layer is open to every room above it, except detail/, which is its own layer's (and the tests').
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["runtime", "actors", "engine", "models"]
-PAGE = ROOT / "docs/design.md"
+PAGE = ROOT / "docs/rooms.md"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 ONE_ROOM = {"runtime/detail": "runtime", "runtime/detail/mailbox": "runtime"}
 
@@ -176,12 +176,12 @@ def page_faults(update):
     for layer in LAYERS:
         block = re.compile(rf"(<!-- rooms: {layer} -->\n)```mermaid\n.*?```", re.DOTALL)
         if not block.search(text):
-            yield f"docs/design.md has no block `<!-- rooms: {layer} -->`"
+            yield f"docs/rooms.md has no block `<!-- rooms: {layer} -->`"
         wanted = block.sub(lambda m, p=picture(layer): m[1] + p, wanted)
     if wanted != text and update:
         PAGE.write_text(wanted, encoding="utf-8")
     elif wanted != text:
-        yield "docs/design.md draws other rooms than there are; tools/rooms.py --update"
+        yield "docs/rooms.md draws other rooms than there are; tools/rooms.py --update"
 
 
 def main():
