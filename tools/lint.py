@@ -2,8 +2,8 @@
 """What `./tandem test` looks at before it runs anything: lint.py format | tidy [--most N] [BUILD].
 
 format  every C++ file is as clang-format-19 would write it, and the rules of tools/tidy.py hold
-tidy    clang-tidy-19 on the files that changed since the merge base with origin/main (or, where nothing did, since the
-        last commit but one), the most changed ones first and at most N (20), with the commands of BUILD
+tidy    clang-tidy-19 on the lines that changed since the merge base with origin/main (or, where nothing did, since the
+        last commit but one), in at most N sources (20), the most changed ones, with the commands of BUILD
         (build/release); a changed header is looked at through the source that includes it first
 """
 
@@ -46,27 +46,33 @@ def check_format():
     return 1 if any(one.returncode for one in done) else 0
 
 
-def changed_files():
-    """Names of changed C++ files, those with the most changed lines first; None: there is no history to compare with."""
+def changed_lines():
+    """Changed C++ files -> the ranges of their changed lines, the most changed files first; None: there is no history to
+    compare with."""
     head = git("rev-parse", "HEAD")
-    base = git("merge-base", "HEAD", "origin/main") or head
     if not head:
         return None
+    base = git("merge-base", "HEAD", "origin/main") or head
 
     def since(commit):
-        lines = {}
-        for line in git("diff", "--numstat", "--no-renames", "--diff-filter=d", commit) or []:
-            added, removed, name = line.split("\t")
-            lines[name] = int(added) + int(removed) if added != "-" else 0
-        return lines
+        ranges, name = {}, None
+        for line in git("diff", "--unified=0", "--find-renames", "--diff-filter=d", commit) or []:
+            if line.startswith("+++ b/"):
+                name = line[6:]
+            hunk = re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line)
+            if hunk and hunk[2] != "0":
+                first = int(hunk[1])
+                ranges.setdefault(name, []).append([first, first + int(hunk[2] or 1) - 1])
+        return ranges
 
-    lines = since(base[0])
+    ranges = since(base[0])
     for name in git("ls-files", "--others", "--exclude-standard") or []:
-        lines[name] = len((ROOT / name).read_bytes().splitlines())
-    if not lines and base == head:
-        lines = since("HEAD~")
+        ranges[name] = [[1, len((ROOT / name).read_bytes().splitlines()) + 1]]
+    if not ranges and base == head:
+        ranges = since("HEAD~")
     sources = {str(path.relative_to(ROOT)) for path in rooms.sources()}
-    return sorted(sources & set(lines), key=lambda name: -lines[name])
+    names = sorted(sources & set(ranges), key=lambda name: -sum(last - first + 1 for first, last in ranges[name]))
+    return {name: ranges[name] for name in names}
 
 
 def translation_units(names, known):
@@ -79,28 +85,36 @@ def translation_units(names, known):
     return list(dict.fromkeys(unit for unit in (name if name in known else first.get(name) for name in names) if unit))
 
 
+def compiled_files(database):
+    """The sources that can be looked at: those of the build whose precompiled header is there."""
+    found = set()
+    for entry in json.loads(database.read_text(encoding="utf-8")):
+        header = re.search(r"-include-pch -Xclang (\S+)", entry["command"])
+        if Path(entry["file"]).is_file() and (header is None or Path(header[1]).is_file()):
+            found.add(os.path.relpath(entry["file"], ROOT))
+    return found
+
+
 def check_changes(build, most):
     database = build / "compile_commands.json"
     if not database.is_file():
         print(f"lint: no {database}, so clang-tidy is left out")
         return 0
-    names = changed_files()
-    if names is None:
+    lines = changed_lines()
+    if lines is None:
         print("lint: no git history to compare with, so clang-tidy is left out")
         return 0
-    known = {os.path.relpath(entry["file"], ROOT) for entry in json.loads(database.read_text(encoding="utf-8"))}
-    units = translation_units(names, {name for name in known if (ROOT / name).is_file()})
+    units = translation_units(lines, compiled_files(database))
     if not units:
         print("lint: no C++ file changed, so clang-tidy has nothing to look at")
         return 0
     what = f"{most} of {len(units)} changed sources, the most changed ones" if len(units) > most else f"{len(units)} sources"
     print(f"lint: clang-tidy on {what}", flush=True)
 
-    headers = "|".join(re.escape(name) for name in names if name.endswith(".hpp")) or "none"  # and no others
+    changed = json.dumps([{"name": name, "lines": ranges} for name, ranges in lines.items()])
 
     def look(unit):
-        return run("clang-tidy-19", "-p", str(build), "--quiet", "--warnings-as-errors=*",
-                   f"--header-filter=/({headers})$", unit)
+        return run("clang-tidy-19", "-p", str(build), "--quiet", "--warnings-as-errors=*", f"--line-filter={changed}", unit)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = list(pool.map(look, units[:most]))
