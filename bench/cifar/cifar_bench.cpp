@@ -80,7 +80,7 @@ void run_steps(benchmark::State& state, Model model, const Case& c) {
 CifarMoe mixtures(bool residual) {
   return {.experts = residual ? std::vector<std::int64_t>{2, 4} : std::vector<std::int64_t>{2},
           .residual = residual,
-          .gate = {.min_capacity = 0, .rounding_bits = GateNoisePolicy::kRSample}};
+          .gate = {.min_capacity = 0, .noise = GateNoisePolicy::kRSample}};
 }
 
 /// Seconds of a forward and backward of `run`, which gives a tensor.
@@ -94,7 +94,7 @@ double seconds_of(Run run, const at::Tensor& gate) {
 
 void run_ways(benchmark::State& state, std::int64_t tokens, std::int64_t width,
               std::int64_t experts, std::int64_t k) {
-  const GateOptions options{.k = k, .min_capacity = 0, .rounding_bits = GateNoisePolicy::kRSample};
+  const GateOptions options{.k = k, .min_capacity = 0, .noise = GateNoisePolicy::kRSample};
   const at::Tensor x = at::randn({tokens, width});
   const at::Tensor gate = at::randn({experts, width}).mul_(0.1).requires_grad_(true);
   const GateDraw draw{.micro_batch = 1};
