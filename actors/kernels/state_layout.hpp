@@ -30,9 +30,11 @@
 // reads as NaN.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+
+#include "runtime/util/enum_names.hpp"
 
 namespace tandem {
 
@@ -42,18 +44,9 @@ enum class StateLayout : std::uint8_t { kFp32, kSplit, kBf16, kInt8 };
 /// kStateBlock.
 inline constexpr std::size_t kStateBlock = 128;
 
-constexpr std::string_view name_of(StateLayout layout) noexcept {
-  switch (layout) {
-    case StateLayout::kFp32:
-      return "fp32";
-    case StateLayout::kSplit:
-      return "split";
-    case StateLayout::kBf16:
-      return "bf16";
-    case StateLayout::kInt8:
-      return "int8";
-  }
-  return "";
-}
+template <>
+inline constexpr auto kEnumNames<StateLayout> =
+    std::array{EnumName{StateLayout::kFp32, "fp32"}, EnumName{StateLayout::kSplit, "split"},
+               EnumName{StateLayout::kBf16, "bf16"}, EnumName{StateLayout::kInt8, "int8"}};
 
 }  // namespace tandem

@@ -318,18 +318,6 @@ class Parser {
 
 }  // namespace
 
-std::string_view name_of(Precision precision) noexcept {
-  switch (precision) {
-    case Precision::kF32:
-      return "fp32";
-    case Precision::kBF16:
-      return "bf16";
-    case Precision::kF16:
-      return "fp16";
-  }
-  return "";
-}
-
 Precision Config::precision() const noexcept {
   if (fp16.enabled) {
     return Precision::kF16;

@@ -15,11 +15,15 @@
 
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "engine/config/schedule.hpp"
+#include "runtime/util/enum_names.hpp"
 
 namespace tandem {
 
 enum class Precision : std::uint8_t { kF32, kBF16, kF16 };
-[[nodiscard]] std::string_view name_of(Precision precision) noexcept;  // "fp32", "bf16", "fp16"
+template <>
+inline constexpr auto kEnumNames<Precision> =
+    std::array{EnumName{Precision::kF32, "fp32"}, EnumName{Precision::kBF16, "bf16"},
+               EnumName{Precision::kF16, "fp16"}};
 
 /// train_batch_size = micro_batch_size x accumulation_steps x world size. All 0 when the file has
 /// none and ParseOptions::batch_required is false.

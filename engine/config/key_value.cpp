@@ -114,10 +114,8 @@ class Reader {
   [[nodiscard]] WarmupShape shape() const {
     std::string_view text;
     if (value_.get(text) == simdjson::SUCCESS) {
-      for (const WarmupShape shape : {WarmupShape::kLog, WarmupShape::kLinear}) {
-        if (text == name_of(shape)) {
-          return shape;
-        }
+      if (const auto shape = parse_enum<WarmupShape>(text)) {
+        return *shape;
       }
     }
     reject("write \"log\" or \"linear\"");

@@ -44,20 +44,6 @@ std::string_view name_of_host(std::string_view host) noexcept {
 
 }  // namespace
 
-std::string_view name_of(BackendKind kind) noexcept {
-  switch (kind) {
-    case BackendKind::kSelf:
-      return "self";
-    case BackendKind::kShm:
-      return "shm";
-    case BackendKind::kNccl:
-      return "nccl";
-    case BackendKind::kStaged:
-      return "staged";
-  }
-  return "";
-}
-
 void require_one_host(std::span<const std::string> hosts) {
   const auto other =
       std::ranges::find_if(hosts, [&](const std::string& host) { return host != hosts.front(); });
@@ -76,7 +62,7 @@ BackendKind choose_backend(std::span<const RankPlace> places) {
           first_other(places, [](const RankPlace& place) { return place.gpu.empty(); })) {
     throw user_error("ranks",
                      "rank {} computes on a GPU, rank {} on the CPU; give every rank a GPU, or use "
-                     "--device cpu",
+                     "device cpu",
                      on_gpus ? 0 : *other, on_gpus ? *other : 0);
   }
   const auto elsewhere = first_other(places, [](const RankPlace& place) { return place.host; });

@@ -4,9 +4,12 @@
 // The same on all ranks, because all of them have the same places. Pure functions; any thread.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "runtime/util/enum_names.hpp"
 
 namespace tandem {
 
@@ -23,7 +26,10 @@ enum class BackendKind : unsigned char {
   // ranks of one host that share GPUs, which NCCL refuses
   kStaged,
 };
-[[nodiscard]] std::string_view name_of(BackendKind kind) noexcept;
+template <>
+inline constexpr auto kEnumNames<BackendKind> =
+    std::array{EnumName{BackendKind::kSelf, "self"}, EnumName{BackendKind::kShm, "shm"},
+               EnumName{BackendKind::kNccl, "nccl"}, EnumName{BackendKind::kStaged, "staged"}};
 
 /// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end
 /// joins them all.

@@ -1,9 +1,11 @@
 // engine/types/step_result.hpp — what a step tells its caller.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
+
+#include "runtime/util/enum_names.hpp"
 
 namespace tandem {
 
@@ -14,17 +16,10 @@ enum class StepOutcome : std::uint8_t {
   kSkip,      // a gradient was not finite: nothing changed
 };
 
-constexpr std::string_view name_of(StepOutcome outcome) noexcept {
-  switch (outcome) {
-    case StepOutcome::kCommit:
-      return "commit";
-    case StepOutcome::kRollback:
-      return "rollback";
-    case StepOutcome::kSkip:
-      return "skip";
-  }
-  return "";
-}
+template <>
+inline constexpr auto kEnumNames<StepOutcome> =
+    std::array{EnumName{StepOutcome::kCommit, "commit"},
+               EnumName{StepOutcome::kRollback, "rollback"}, EnumName{StepOutcome::kSkip, "skip"}};
 
 /// The global L2 norm before clipping, or the first parameter with an element that is not finite.
 struct GlobalNorm {
