@@ -65,16 +65,16 @@ void append_warmup(Rows& rows, ScheduleConfig& s) {
 }
 
 void append_one_cycle(Rows& rows, ScheduleConfig& s) {
+  constexpr double kStairs = 1e6;
   const std::string p = "scheduler.params.";
   rows.push_back(key(p + "cycle_min_lr", &s.cycle_min_lr).at_least(0).needed());
   rows.push_back(key(p + "cycle_max_lr", &s.cycle_max_lr).at_least(0).needed());
   rows.push_back(key(p + "decay_lr_rate", &s.decay_lr_rate).at_least(0));
   rows.push_back(key(p + "cycle_first_step_size", &s.cycle_first_step_size).range(1, kCountMax));
   rows.push_back(key(p + "cycle_second_step_size", &s.cycle_second_step_size).range(1, kCountMax));
-  for (const char* name : {"cycle_first_stair_count", "cycle_second_stair_count"}) {
-    rows.push_back(
-        raw(p + name, Kind::kInt, "null").unused("DeepSpeed reads it and never uses it"));
-  }
+  rows.push_back(key(p + "cycle_first_stair_count", &s.cycle_first_stair_count).range(0, kStairs));
+  rows.push_back(
+      key(p + "cycle_second_stair_count", &s.cycle_second_stair_count).range(0, kStairs));
   rows.push_back(key(p + "decay_step_size", &s.decay_step_size).range(0, kCountMax));
   rows.push_back(key(p + "cycle_momentum", &s.cycle_momentum));
   rows.push_back(key(p + "cycle_min_mom", &s.cycle_min_mom).range(0, 1));
@@ -176,14 +176,14 @@ Rows top_rows(Config& c) {
           .refused("a step always ends after gradient_accumulation_steps micro-batches"));
   rows.push_back(key("steps_per_print", &c.steps_per_print)
                      .at_least(0)
-                     .unused("--log_interval decides how often a line is printed"));
+                     .unused("log_interval decides how often a line is printed"));
   rows.push_back(key("wall_clock_breakdown", &c.wall_clock_breakdown)
-                     .unused("every step's breakdown is in metrics.jsonl, and --trace shows more"));
+                     .unused("every step's breakdown is in metrics.jsonl, and trace shows more"));
   rows.push_back(raw("memory_breakdown", Kind::kBool, "false")
                      .unused("peak memory is in metrics.jsonl at every step"));
   rows.push_back(
       raw("dump_state", Kind::kBool, "false").unused("resolved_config.json is always written"));
-  rows.push_back(raw("log_level", Kind::kString, "null").unused("--log_level decides"));
+  rows.push_back(raw("log_level", Kind::kString, "null").unused("log_level decides"));
   rows.push_back(key("dataloader_drop_last", &c.dataloader_drop_last));
   rows.push_back(raw("zero_allow_untested_optimizer", Kind::kBool, "false")
                      .unused("every optimizer here is tested"));

@@ -25,28 +25,6 @@ std::int64_t warmup_position(std::int64_t optimizer_step) {
 
 }  // namespace
 
-std::string_view name_of(ScheduleType type) noexcept {
-  switch (type) {
-    case ScheduleType::kConstant:
-      return "";
-    case ScheduleType::kWarmup:
-      return "WarmupLR";
-    case ScheduleType::kWarmupDecay:
-      return "WarmupDecayLR";
-    case ScheduleType::kWarmupCosine:
-      return "WarmupCosineLR";
-    case ScheduleType::kOneCycle:
-      return "OneCycle";
-    case ScheduleType::kRangeTest:
-      return "LRRangeTest";
-  }
-  return "";
-}
-
-std::string_view name_of(WarmupShape shape) noexcept {
-  return shape == WarmupShape::kLog ? "log" : "linear";
-}
-
 LrSchedule::LrSchedule(const ScheduleConfig& config, double optimizer_lr)
     : config_(config), optimizer_lr_(optimizer_lr) {
   const std::string_view type = name_of(config.type);
@@ -110,6 +88,19 @@ double LrSchedule::cycle_size() const {
 /// Height within the cycle, 0..1..0. `position` counts scheduler steps, from 0 at the first
 /// optimizer step.
 double LrSchedule::cycle_scale(std::int64_t position) const {
+  // Stairs of equal width: the height of the stair that the position lies on, in whole numbers.
+  const std::int64_t first = config_.cycle_first_step_size;
+  const std::int64_t second = config_.cycle_second_step_size.value_or(first);
+  const std::int64_t up = config_.cycle_first_stair_count;
+  const std::int64_t down = config_.cycle_second_stair_count.value_or(up);
+  const std::int64_t within = position % (first + second);
+  if (within <= first && up > 0) {
+    return static_cast<double>(within * up / first) / static_cast<double>(up);
+  }
+  if (within > first && down > 0) {
+    const std::int64_t stair = ((within - first) * down + second - 1) / second;
+    return 1 - static_cast<double>(stair) / static_cast<double>(down);
+  }
   const double turn = static_cast<double>(position) / cycle_size();
   const double x = 1 + turn - std::floor(1 + turn);
   const double peak = static_cast<double>(config_.cycle_first_step_size) / cycle_size();

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/util/enum_names.hpp"
+
 namespace tandem {
 
 enum class ScheduleType : std::uint8_t {
@@ -22,9 +24,18 @@ enum class ScheduleType : std::uint8_t {
 };
 enum class WarmupShape : std::uint8_t { kLog, kLinear };
 
-/// DeepSpeed's name, e.g. "WarmupLR"; "" for kConstant.
-[[nodiscard]] std::string_view name_of(ScheduleType type) noexcept;
-[[nodiscard]] std::string_view name_of(WarmupShape shape) noexcept;
+/// DeepSpeed's names; "" for none.
+template <>
+inline constexpr auto kEnumNames<ScheduleType> =
+    std::array{EnumName{ScheduleType::kConstant, ""},
+               EnumName{ScheduleType::kWarmup, "WarmupLR"},
+               EnumName{ScheduleType::kWarmupDecay, "WarmupDecayLR"},
+               EnumName{ScheduleType::kWarmupCosine, "WarmupCosineLR"},
+               EnumName{ScheduleType::kOneCycle, "OneCycle"},
+               EnumName{ScheduleType::kRangeTest, "LRRangeTest"}};
+template <>
+inline constexpr auto kEnumNames<WarmupShape> =
+    std::array{EnumName{WarmupShape::kLog, "log"}, EnumName{WarmupShape::kLinear, "linear"}};
 
 /// The parameters of one scheduler with DeepSpeed's defaults; only those of `type` count.
 struct ScheduleConfig {
@@ -44,8 +55,10 @@ struct ScheduleConfig {
   double cycle_max_lr = 0;
   double decay_lr_rate = 0;
   std::int64_t cycle_first_step_size = 2000;
-  std::optional<std::int64_t> cycle_second_step_size;  // absent: as the first
-  std::int64_t decay_step_size = 0;                    // 0: no decay after the cycle
+  std::optional<std::int64_t> cycle_second_step_size;    // absent: as the first
+  std::int64_t cycle_first_stair_count = 0;              // 0: no stairs
+  std::optional<std::int64_t> cycle_second_stair_count;  // absent: as the first
+  std::int64_t decay_step_size = 0;                      // 0: no decay after the cycle
   bool cycle_momentum = true;
   double cycle_min_mom = 0.8;
   double cycle_max_mom = 0.9;

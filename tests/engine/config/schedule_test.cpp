@@ -112,6 +112,34 @@ TEST(Schedule, OneCycleWithoutDecayStaysAtTheEnd) {
   EXPECT_EQ(LrSchedule(config, 1).betas_at(3), std::nullopt);
 }
 
+TEST(Schedule, OneCycleInStairsHoldsTheRateWithinOne) {
+  ScheduleConfig config{.type = ScheduleType::kOneCycle,
+                        .cycle_min_lr = 0.0005,
+                        .cycle_max_lr = 0.004,
+                        .cycle_first_step_size = 12,
+                        .cycle_second_step_size = 20,
+                        .cycle_first_stair_count = 4,
+                        .cycle_second_stair_count = 5};
+  const LrSchedule schedule(config, 1);
+  const auto expect = [&](std::int64_t first, std::int64_t last, double rate) {
+    for (std::int64_t step = first; step <= last; ++step) {
+      EXPECT_TRUE(close(schedule.lr_at(step), rate)) << step << ": " << schedule.lr_at(step);
+      EXPECT_EQ(schedule.lr_at(step), schedule.lr_at(last)) << step;
+    }
+  };
+  expect(1, 3, 0.0005);
+  expect(4, 6, 0.001375);
+  expect(7, 9, 0.00225);
+  expect(10, 12, 0.003125);
+  expect(13, 13, 0.004);
+  expect(14, 17, 0.0033);
+  expect(18, 21, 0.0026);
+  expect(30, 33, 0.0005);
+  EXPECT_EQ(schedule.betas_at(5), schedule.betas_at(6)) << "the momentum has the same stairs";
+  config.cycle_second_stair_count.reset();
+  EXPECT_TRUE(close(LrSchedule(config, 1).lr_at(18), 0.004 - 0.0035 / 2)) << "4 stairs, as up";
+}
+
 TEST(Schedule, RangeTestInStairs) {
   const ScheduleConfig config{.type = ScheduleType::kRangeTest,
                               .range_test_min_lr = 1,
