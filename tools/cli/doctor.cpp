@@ -1,7 +1,6 @@
 // `tandem doctor`: what this machine offers, which versions are at work, and what would be slow
 // here and why.
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -15,6 +14,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include "actors/kernels/simd_target.hpp"
 #include "engine/device/core_plan.hpp"
 #include "engine/device/device_choice.hpp"
 #include "examples/support/program.hpp"
@@ -42,29 +42,6 @@ std::string first_line_of(const char* path) {
   return line;
 }
 
-/// The widest vector instructions the optimizer's kernels can choose here.
-std::string simd_of_cpu() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("flags") && !line.starts_with("Features")) {
-      continue;
-    }
-    line += ' ';
-    constexpr std::array<std::array<const char*, 2>, 5> kLevels = {{{" avx512bw ", "AVX-512"},
-                                                                    {" avx2 ", "AVX2"},
-                                                                    {" sve ", "SVE"},
-                                                                    {" asimd ", "NEON"},
-                                                                    {" sse4_2 ", "SSE4"}}};
-    for (const auto& [flag, name] : kLevels) {
-      if (line.find(flag) != std::string::npos) {
-        return name;
-      }
-    }
-    break;
-  }
-  return "scalar";
-}
-
 struct Findings {
   std::vector<std::string> facts;
   std::vector<std::string> slow;
@@ -79,8 +56,7 @@ void look_at_processors(Findings& found) {
   const int usable = machine::usable_cpus();
   const std::vector<int> affinity = machine::affinity();
   const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  const std::string simd = simd_of_cpu();
-  found.fact("processor", "{}, {}", machine::cpu_name(), simd);
+  found.fact("processor", "{}, kernels for {}", machine::cpu_name(), simd_target());
   found.fact("cpus", "{} usable of {} (affinity {})", usable, online, ranges_text(affinity));
   struct Node {
     int cores = 0;
@@ -104,8 +80,9 @@ void look_at_processors(Findings& found) {
     found.slow.emplace_back(
         "memory of the other NUMA node is slower: bind each rank to one node, or use --pin_cores");
   }
-  if (simd != "AVX-512" && simd != "AVX2" && simd != "SVE") {
-    found.slow.push_back(fmt::format("the CPU optimizer has only {} vectors here", simd));
+  if (!has_simd()) {
+    found.slow.push_back(
+        "the CPU optimizer has no vectors here: its kernels are built for AVX2 and AVX-512");
   }
 }
 

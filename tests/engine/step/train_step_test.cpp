@@ -86,7 +86,7 @@ TEST(TrainStep, FollowsAReferenceTrainerWithClippingAndAccumulation) {
   setting.accumulation = 2;
   const TrainingRun run = train(setting, 5);
   Reference reference;
-  std::vector<std::vector<at::Tensor>> moments;
+  std::vector<std::array<at::Tensor, 2>> moments;
   for (int step = 0; step < 5; ++step) {
     double loss_sum = 0;
     for (int a = 0; a < 2; ++a) {
@@ -116,8 +116,7 @@ TEST(TrainStep, FollowsAReferenceTrainerWithClippingAndAccumulation) {
         if (step == 0) {
           moments.push_back({at::zeros_like(g), at::zeros_like(g)});
         }
-        auto& [m, v] =
-            *reinterpret_cast<std::pair<at::Tensor, at::Tensor>*>(moments[index++].data());
+        auto& [m, v] = moments[index++];
         m = m * 0.9 + g * 0.1;
         v = v * 0.999 + g * g * 0.001;
         const at::Tensor mean = m / (1 - std::pow(0.9, step + 1));
