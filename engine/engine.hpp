@@ -29,13 +29,15 @@
 #include "engine/device/core_plan.hpp"
 #include "engine/distributed/communicator.hpp"
 #include "engine/layout/resident_bytes.hpp"
+#include "engine/plan/run_plan.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
 #include "engine/types/step_result.hpp"
-#include "runtime/event_loop.hpp"
 #include "runtime/task.hpp"
 
 namespace tandem {
+
+class EventLoop;
 
 /// A config, or a DeepSpeed JSON (a path, or text) that is read for as many ranks as take part.
 class ConfigSource {
@@ -62,6 +64,9 @@ struct InitializeArgs {
   Model model;
   ConfigSource config;
   EngineOptions options;
+  /// Made by plan_run() from the above, whose options it completes; absent: the engine makes it,
+  /// and throws DoesNotFit where the run does not fit (EngineOptions::plans_run).
+  std::optional<RunPlan> plan;
   std::shared_ptr<const Dataset> dataset;  // may be null: then batches are handed in
   std::int64_t epochs = 0;                 // of the dataset; 0: without end
   std::uint64_t seed = 0;                  // of the shuffle

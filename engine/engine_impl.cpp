@@ -103,6 +103,23 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
                        .optimizer_threads = options.optimizer_threads});
 }
 
+/// The caller's options, completed by the plan that comes with them, or by one made here.
+EngineOptions planned_options(InitializeArgs& arguments, const Config& config,
+                              Communicator& communicator) {
+  if (!arguments.plan && !arguments.options.plans_run) {
+    return place_as_asked(arguments.model, config, std::move(arguments.options));
+  }
+  if (!arguments.plan) {
+    LargestBatch batch;
+    if (arguments.dataset) {
+      batch = {.records = arguments.dataset->size(), .length = arguments.dataset->longest()};
+    }
+    arguments.plan = plan_run(arguments.model, config, arguments.options, batch, {}, communicator);
+  }
+  arguments.plan->require_fit();
+  return std::move(arguments.plan->options);
+}
+
 std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
   return communicator != nullptr ? std::move(communicator) : std::make_shared<Alone>();
 }
@@ -132,7 +149,7 @@ Config ConfigSource::resolve(std::int64_t world_size) const {
 Engine::Impl::Impl(InitializeArgs arguments)
     : communicator(or_alone(std::move(arguments.communicator))),
       config(agreed_config(arguments, *communicator)),
-      options(std::move(arguments.options)),
+      options(planned_options(arguments, config, *communicator)),
       schedule(config.schedule, config.optimizer.lr),
       learning_rate(std::move(arguments.learning_rate)),
       groups(groups_of(arguments)),

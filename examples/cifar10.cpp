@@ -21,6 +21,7 @@
 
 #include "engine/config/config.hpp"
 #include "engine/data/loader.hpp"
+#include "engine/device/device_choice.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
 #include "examples/support/cifar/accuracy.hpp"
@@ -47,7 +48,7 @@ std::string describe(const CifarFlags& flags, const Config& config, const Engine
       "engine   {} parameters, {}, ZeRO stage {}, clipping {}, overlap {}, batch {} = {} per "
       "micro-batch x {} accumulation x {} rank, {} compute threads, {} optimizer threads",
       engine.parameter_count(), name_of(config.precision()), config.zero.stage,
-      config.gradient_clipping, flags.overlap, config.batch.train_batch_size,
+      config.gradient_clipping, name_of(flags.engine.overlap), config.batch.train_batch_size,
       config.batch.micro_batch_size, config.batch.accumulation_steps, config.world_size,
       engine.compute_threads(), engine.optimizer_threads());
 }
@@ -130,13 +131,12 @@ int cifar10(CifarFlags flags) {
   const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
 
   Model model = model_of(flags);
-  EngineOptions options = engine_options(flags);
-  const PlannedRun planned =
-      plan_run(model, config, options, *ranks, {.records = train_images->size()}, flags);
+  const RunPlan plan = plan_run(model, config, engine_options(flags, choose_device(flags.device)),
+                                {.records = train_images->size()}, run_limits(flags), *ranks);
   Engine engine(
       {.model = std::move(model),
        .config = config,
-       .options = options,
+       .plan = plan,
        .dataset = std::make_shared<CifarDataset>(train_images),
        .epochs = 0,
        .seed = flags.seed,
@@ -155,12 +155,12 @@ int cifar10(CifarFlags flags) {
                          .silent = engine.rank() != 0});
   metrics.write_resolved_config(resolved_json(config));
   if (engine.rank() == 0) {
-    write_plan(planned, flags.output_dir);
+    write_plan(plan, flags.output_dir);
   }
   metrics.note("data     " + data.description);
   metrics.note(describe(flags, config, engine));
-  metrics.note(cores_line(engine.cores(), flags.pin_cores));
-  metrics.note(planned.placement);
+  metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
+  metrics.note(placement_line(plan));
 
   finish_on_signals();
   train(flags, engine, metrics, total_steps, epoch_steps);
@@ -168,7 +168,7 @@ int cifar10(CifarFlags flags) {
   evaluate(flags, engine, metrics, data.test);
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
-    complete_summary(summary, flags, config, engine, summary.tflops, planned.plan);
+    complete_summary(summary, flags, config, engine, summary.tflops, plan.memory());
     metrics.finish(summary);
     metrics.note(
         fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine/config/config.hpp"
+#include "engine/device/device_choice.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/flops.hpp"
@@ -36,7 +37,7 @@ double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& 
   const FlopShape flops = {.parameters = engine.parameter_count(),
                            .layers = shape.num_hidden_layers,
                            .hidden = shape.hidden_size,
-                           .activation_checkpointing = flags.activation_checkpointing};
+                           .activation_checkpointing = flags.engine.activation_checkpointing};
   return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
 }
 
@@ -58,21 +59,22 @@ int finetune(FinetuneFlags flags) {
       AlpacaOptions{.max_length = flags.max_length, .percentage = flags.dataset_percentage});
 
   // The DeepSpeed config, with the flags that stand for its keys.
-  Config config = finetune_config(flags, ranks->world_size());
+  const DeviceKind device = choose_device(flags.device);
+  Config config = finetune_config(flags, device, ranks->world_size());
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
-  EngineOptions options = engine_options(flags);
-  options.activation_checkpointing = flags.activation_checkpointing;
 
   // Does it fit? Up to here nothing was allocated or written.
-  const PlannedRun planned = plan_run(pretrained.model(flags.leaf_module), config, options, *ranks,
-                                      {dataset->size(), dataset->longest()}, flags);
+  const RunPlan plan = plan_run(
+      pretrained.model(flags.leaf_module), config, engine_options(flags, device),
+      {.records = dataset->size(), .length = dataset->longest()}, run_limits(flags), *ranks);
+  plan.require_fit();
   if (ranks->rank() == 0) {
     make_output_dir(flags.output_dir);
-    write_plan(planned, flags.output_dir);
+    write_plan(plan, flags.output_dir);
   }
   Engine engine({.model = pretrained.model(flags.leaf_module),
                  .config = config,
-                 .options = options,
+                 .plan = plan,
                  .dataset = dataset,
                  .epochs = 0,
                  .seed = flags.seed,
@@ -90,8 +92,8 @@ int finetune(FinetuneFlags flags) {
   for (const std::string& line : describe_run(flags, config, pretrained, engine, *dataset)) {
     metrics.note(line);
   }
-  metrics.note(plan_line(planned.plan));
-  metrics.note(planned.placement);
+  metrics.note(memory_line(plan.memory()));
+  metrics.note(placement_line(plan));
   if (demo && flags.samples) {
     show_samples(metrics, "before training", pretrained, engine, *dataset);
   }
@@ -120,7 +122,7 @@ int finetune(FinetuneFlags flags) {
     const Model model = make_causal_lm(pretrained.config());
     const double model_tflops =
         1e-12 * model_flops_per_token(model, flags.max_length) * summary.tokens_per_s;
-    complete_summary(summary, flags, config, engine, model_tflops, planned.plan);
+    complete_summary(summary, flags, config, engine, model_tflops, plan.memory());
     metrics.finish(summary);
     std::string text = summary_text(summary);
     text.pop_back();  // note() ends the line

@@ -18,8 +18,8 @@ inline constexpr double kCountMax = 2147483647;  // batch sizes and step counts
 // Reasons that several rows give.
 inline constexpr std::string_view kUnits =
     "memory and communication are planned in whole units (one per block of the model)";
-inline constexpr std::string_view kHostOnly =
-    "compute runs on the CPU: nothing is copied to a device";
+inline constexpr std::string_view kPinning =
+    "host memory that an accelerator copies is always pinned; the CPU needs none";
 inline constexpr std::string_view kOneDivision =
     "gradients are summed over ranks in fp32 and divided once, in the update";
 inline constexpr std::string_view kOwnCheckpoints = "checkpoints have a format of their own";

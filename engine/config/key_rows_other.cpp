@@ -66,7 +66,7 @@ void append_unused(Rows& rows, std::string_view block, std::string_view reason,
 }  // namespace
 
 Rows monitor_rows() {
-  constexpr std::string_view kTensorBoard = "--tensorboard and --output_dir decide";
+  constexpr std::string_view kTensorBoard = "the program decides (tensorboard, output_dir)";
   constexpr std::string_view kFigures = "metrics.jsonl and TensorBoard events hold every figure";
   Rows rows;
   rows.push_back(raw("tensorboard.enabled", Kind::kBool, "false").unused(kTensorBoard));
@@ -92,7 +92,7 @@ Rows monitor_rows() {
                  {"experiment_key", Kind::kString, "null"},
                  {"online", Kind::kBool, "null"},
                  {"mode", Kind::kString, "null"}});
-  append_unused(rows, "comms_logger", "--trace records every operation",
+  append_unused(rows, "comms_logger", "trace records every operation",
                 {{"enabled", Kind::kBool, "false"},
                  {"prof_all", Kind::kBool, "true"},
                  {"prof_ops", Kind::kList, "[]"},
@@ -137,10 +137,10 @@ Rows other_rows() {
   for (const char* name : {"partition_activations", "contiguous_memory_optimization",
                            "cpu_checkpointing", "synchronize_checkpoint_boundary", "profile"}) {
     rows.push_back(raw(fmt::format("activation_checkpointing.{}", name), Kind::kBool, "false")
-                       .unused("--activation_checkpointing decides"));
+                       .unused("EngineOptions decide (activation_checkpointing)"));
   }
   rows.push_back(raw("activation_checkpointing.number_checkpoints", Kind::kInt, "null")
-                     .unused("--activation_checkpointing decides"));
+                     .unused("EngineOptions decide (activation_checkpointing)"));
   append_unused(rows, "aio", kNoNvme,
                 {{"block_size", Kind::kInt, "1048576"},
                  {"queue_depth", Kind::kInt, "8"},

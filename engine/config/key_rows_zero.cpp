@@ -8,7 +8,7 @@ void append_stage3(Rows& rows, ZeroConfig& z) {
   const std::string p = "zero_optimization.stage3_";
   rows.push_back(key(p + "prefetch_bucket_size", &z.prefetch_bucket_size)
                      .at_least(0)
-                     .unused("--gather_slots bounds what is gathered ahead"));
+                     .unused("gather_slots bounds what is gathered ahead"));
   rows.push_back(
       key(p + "param_persistence_threshold", &z.param_persistence_threshold).at_least(0));
   rows.push_back(key(p + "model_persistence_threshold", &z.model_persistence_threshold)
@@ -16,7 +16,7 @@ void append_stage3(Rows& rows, ZeroConfig& z) {
                      .unused("stage3_param_persistence_threshold decides, unit by unit"));
   rows.push_back(key(p + "max_live_parameters", &z.max_live_parameters)
                      .at_least(0)
-                     .unused("--gather_slots bounds the gathered weights"));
+                     .unused("gather_slots bounds the gathered weights"));
   rows.push_back(key(p + "max_reuse_distance", &z.max_reuse_distance)
                      .at_least(0)
                      .unused("the plan knows each unit's next use exactly"));
@@ -35,7 +35,7 @@ void append_offload(Rows& rows, ZeroConfig& z) {
   OffloadOptimizerConfig& o = z.offload_optimizer;
   rows.push_back(key(p + "device", &o.device).one_of({"none", "cpu", "nvme"}));
   rows.push_back(key(p + "nvme_path", &o.nvme_path).unused(kNoNvme));
-  rows.push_back(key(p + "pin_memory", &o.pin_memory).unused(kHostOnly));
+  rows.push_back(key(p + "pin_memory", &o.pin_memory).unused(kPinning));
   rows.push_back(key(p + "ratio", &o.ratio).range(0, 1));
   rows.push_back(key(p + "super_offload", &o.super_offload));
   rows.push_back(key(p + "cpuadam_cores_perc", &o.cpuadam_cores_perc).range(0, 1).above(0));
@@ -46,9 +46,10 @@ void append_offload(Rows& rows, ZeroConfig& z) {
   p = "zero_optimization.offload_param.";
   rows.push_back(key(p + "device", &z.offload_param.device)
                      .one_of({"none", "cpu", "nvme"})
-                     .unused("compute runs on the CPU: weights are in host memory anyway"));
+                     .unused("shards always lie in host memory; gathered units, in the slots, lie "
+                             "where compute runs"));
   rows.push_back(key(p + "nvme_path", &z.offload_param.nvme_path).unused(kNoNvme));
-  rows.push_back(key(p + "pin_memory", &z.offload_param.pin_memory).unused(kHostOnly));
+  rows.push_back(key(p + "pin_memory", &z.offload_param.pin_memory).unused(kPinning));
   rows.push_back(raw(p + "buffer_count", Kind::kInt, "5").unused(kNoNvme));
   rows.push_back(raw(p + "buffer_size", Kind::kInt, "100000000").unused(kNoNvme));
   rows.push_back(raw(p + "max_in_cpu", Kind::kInt, "1000000000").unused(kNoNvme));
@@ -62,7 +63,7 @@ Rows zero_rows(Config& c) {
   Rows rows;
   rows.push_back(key(p + "stage", &z.stage).range(0, 3));
   rows.push_back(key(p + "overlap_comm", &z.overlap_comm)
-                     .unused("--overlap decides what runs at the same time"));
+                     .unused("overlap decides what runs at the same time"));
   rows.push_back(key(p + "contiguous_gradients", &z.contiguous_gradients).unused("always so here"));
   rows.push_back(key(p + "reduce_scatter", &z.reduce_scatter)
                      .unused("stages 1 to 3 reduce by reduce-scatter; the sums are the same"));

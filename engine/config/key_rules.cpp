@@ -157,7 +157,7 @@ void mark_zero(const Config& c, Marks& marks) {
   }
   if (!offload.super_offload) {
     marks.unused("zero_optimization.offload_optimizer.super_offload",
-                 "--overlap decides what runs at the same time; off and comm stop it");
+                 "overlap decides what runs at the same time; off and comm stop it");
   }
 }
 

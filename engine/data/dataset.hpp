@@ -27,6 +27,9 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   [[nodiscard]] virtual std::int64_t size() const = 0;
+  /// Tokens of the longest record, for the memory plan; 1: records are no texts, or it is not
+  /// known.
+  [[nodiscard]] virtual std::int64_t longest() const { return 1; }
   /// The records `indices` as one micro-batch. Called from pool threads, several at once.
   [[nodiscard]] virtual HostBatch collate(std::span<const std::int64_t> indices) const = 0;
 };

@@ -107,11 +107,10 @@ std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
     }
     return memory;
   } catch (const DeviceOutOfMemory&) {
-    throw failure(
-        ExitCode::kRefused, "device",
-        "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
-        "--stage 3, a smaller --gather_slots, --placement cpu, a smaller model or more memory",
-        device_->name(), bytes, purpose, device_->free_bytes(), device_->memory_bytes());
+    throw failure(ExitCode::kRefused, "device",
+                  "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
+                  "stage 3, fewer gather_slots, placement cpu, a smaller model or more memory",
+                  device_->name(), bytes, purpose, device_->free_bytes(), device_->memory_bytes());
   }
 }
 

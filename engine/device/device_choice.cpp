@@ -34,7 +34,7 @@ DeviceKind choose_device(std::string_view asked, const DeviceFacts& facts) {
   const std::string why = why_no_cuda(facts);
   if (asked == "cuda" && !why.empty()) {
     throw user_error("device",
-                     "--device is cuda, and {}; use --device cpu, or sim for a simulated "
+                     "device is cuda, and {}; use cpu, or sim for a simulated "
                      "accelerator (./tandem doctor says more)",
                      why);
   }

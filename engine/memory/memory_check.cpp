@@ -1,7 +1,6 @@
 #include "engine/memory/memory_check.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -49,26 +48,15 @@ std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits
 
 namespace {
 
-/// On the accelerator: all state where the config does not offload it, `ratio`'s rest where it
-/// does, and what the host has no room for.
-void place_states(const MemoryPlan& all_on_host, const MemoryLimits& limits, PlanInput& input) {
-  const OffloadOptimizerConfig& offload = input.zero.offload_optimizer;
-  // What leaves the host with a unit: gradients of several ranks are added there.
-  const auto leaves = [alone = input.world_size == 1](const UnitCost& unit) {
-    return unit.shard + unit.master + unit.moments + (alone ? unit.accumulator : 0);
-  };
-  std::size_t all = 0;
-  for (const UnitCost& unit : all_on_host.units) {
-    all += leaves(unit);
-  }
-  const auto share = offload.device == "none" ? 1.0 : 1.0 - offload.ratio;
-  auto wanted = static_cast<std::int64_t>(share * static_cast<double>(all));
-  if (limits.host && offload.device != "none") {
-    const std::int64_t over = all_on_host.host_total() - limits.host->bytes;
-    wanted = std::max(wanted, over / all_on_host.ranks_per_host + (over > 0 ? 1 : 0));
-  }
+/// To the accelerator: what the host has no room for, from the first unit on.
+void place_overflow(const MemoryPlan& all_on_host, const MemoryLimits& limits, PlanInput& input) {
+  const std::int64_t over = all_on_host.host_total() - limits.host->bytes;
+  std::int64_t wanted = over > 0 ? over / all_on_host.ranks_per_host + 1 : 0;
   for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
-    wanted -= static_cast<std::int64_t>(leaves(all_on_host.units[unit]));
+    const UnitCost& cost = all_on_host.units[unit];
+    // What leaves the host with a unit: gradients of several ranks are added there.
+    wanted -= static_cast<std::int64_t>(cost.shard + cost.master + cost.moments +
+                                        (input.world_size == 1 ? cost.accumulator : 0));
     input.placement.push_back(StatePlacement::kDevice);
   }
 }
@@ -81,8 +69,8 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
     input.shadows = {};
   }
   MemoryPlan plan = plan_memory(model, input);
-  if (input.accelerator && input.placement.empty()) {
-    place_states(plan, limits, input);
+  if (input.accelerator && input.placement.empty() && limits.host) {
+    place_overflow(plan, limits, input);
     plan = input.placement.empty() ? plan : plan_memory(model, input);
   }
   if (chosen) {
@@ -179,15 +167,10 @@ std::string FitReport::json(const MemoryLimits& limits) const {
   return json.take() + "\n";
 }
 
-void require_fit(const FitReport& report, const MemoryLimits& limits, bool speaks) {
-  if (!report.lacks) {
-    return;
+void require_fit(const FitReport& report, const MemoryLimits& limits, bool with_table) {
+  if (report.lacks) {
+    throw DoesNotFit(report.advice(), with_table ? report.text(limits) : std::string());
   }
-  if (speaks) {
-    fmt::print(stderr, "{}", report.text(limits));
-    std::fflush(stderr);
-  }
-  throw failure(ExitCode::kRefused, "memory", "{}", report.advice());
 }
 
 }  // namespace tandem

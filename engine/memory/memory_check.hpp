@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/memory/memory_plan.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -45,7 +46,7 @@ struct Shortfall {
 
 /// What an advice may name; the trainers leave out what this version does not have.
 struct ChangesAllowed {
-  bool state_formats = true;  // --optimizer_state
+  bool state_formats = true;  // optimizer_state
   bool ranks = true;
 };
 
@@ -56,7 +57,7 @@ struct ChangesAllowed {
                                         const MemoryLimits& limits);
 
 struct Change {
-  std::vector<std::string> parts;  // "--activation_checkpointing", ...
+  std::vector<std::string> parts;  // "activation_checkpointing", ...
   PlanInput input;
   MemoryPlan plan;
 
@@ -81,7 +82,18 @@ struct FitReport {
 [[nodiscard]] FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& limits,
                                   const ChangesAllowed& allowed = {});
 
-/// Prints the table on stderr (`speaks`: one rank does) and throws Error(kRefused) unless it fits.
-void require_fit(const FitReport& report, const MemoryLimits& limits, bool speaks);
+/// A run does not fit: what() is the advice, and table() the plan that it comes from.
+class DoesNotFit : public Error {
+ public:
+  DoesNotFit(const std::string& advice, std::string table)
+      : Error(ExitCode::kRefused, "[memory] " + advice), table_(std::move(table)) {}
+  [[nodiscard]] const std::string& table() const noexcept { return table_; }
+
+ private:
+  std::string table_;
+};
+
+/// Throws DoesNotFit unless it fits; `with_table`: one rank's error is enough to carry it.
+void require_fit(const FitReport& report, const MemoryLimits& limits, bool with_table = true);
 
 }  // namespace tandem

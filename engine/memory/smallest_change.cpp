@@ -36,10 +36,10 @@ Setting shadows_setting(const PlanInput& now) {
     return setting;  // those that are chosen take nobody's room
   }
   for (std::size_t shadows = now.shadows.units / 2; shadows > 0; shadows /= 2) {
-    setting.push_back({1, fmt::format("--inflight_buckets {}", shadows),
+    setting.push_back({1, fmt::format("inflight_buckets {}", shadows),
                        [shadows](PlanInput& in) { in.shadows.units = shadows; }});
   }
-  setting.push_back({2, "--overlap offload", [](PlanInput& in) { in.shadows = {}; }});
+  setting.push_back({2, "overlap offload", [](PlanInput& in) { in.shadows = {}; }});
   return setting;
 }
 
@@ -53,7 +53,7 @@ Setting micro_batch_setting(const PlanInput& now) {
     const std::int64_t rows = now.rows / parts;
     const std::int64_t steps = now.micro_steps * parts;
     setting.push_back({cost++,
-                       fmt::format("--batch_size {} --gradient_accumulation_steps {}", rows, steps),
+                       fmt::format("batch_size {}, gradient_accumulation_steps {}", rows, steps),
                        [rows, steps](PlanInput& in) {
                          in.rows = rows;
                          in.micro_steps = steps;
@@ -65,7 +65,7 @@ Setting micro_batch_setting(const PlanInput& now) {
 Setting stage_setting(const PlanInput& now) {
   Setting setting;
   for (std::int64_t stage = now.zero.stage + 1; stage <= 3; ++stage) {
-    setting.push_back({2 + static_cast<int>(stage), fmt::format("--stage {}", stage),
+    setting.push_back({2 + static_cast<int>(stage), fmt::format("stage {}", stage),
                        [stage](PlanInput& in) { in.zero.stage = stage; }});
   }
   return setting;
@@ -85,7 +85,7 @@ Setting state_setting(const PlanInput& now) {
   bool behind = false;  // of those that are smaller than what is used now
   for (const auto& [layout, drawback] : kEverSmaller) {
     if (behind && supports(now.update.kind, layout, now.type)) {
-      setting.push_back({cost, fmt::format("--optimizer_state {} ({})", name_of(layout), drawback),
+      setting.push_back({cost, fmt::format("optimizer_state {} ({})", name_of(layout), drawback),
                          [layout](PlanInput& in) { in.state_layout = layout; }});
       cost += 2;
     }
@@ -113,7 +113,7 @@ Setting length_setting(const PlanInput& now) {
   Setting setting;
   int cost = 12;
   for (std::int64_t length = now.length / 2; length >= kShortest; length /= 2) {
-    setting.push_back({cost++, fmt::format("--max_length {}", length),
+    setting.push_back({cost++, fmt::format("max_length {}", length),
                        [length](PlanInput& in) { in.length = length; }});
   }
   return setting;
@@ -125,18 +125,18 @@ std::vector<Setting> settings_of(const PlanInput& now, const ChangesAllowed& all
   if (now.gather_slots == 0) {
     Setting slots;
     for (const int count : {2, 1}) {
-      slots.push_back({3 - count, fmt::format("--gather_slots {}", count),
+      slots.push_back({3 - count, fmt::format("gather_slots {}", count),
                        [count](PlanInput& in) { in.gather_slots = count; }});
     }
     settings.push_back(std::move(slots));
   }
   if (!now.activation_checkpointing) {
-    settings.push_back({{2, "--activation_checkpointing",
+    settings.push_back({{2, "activation_checkpointing",
                          [](PlanInput& in) { in.activation_checkpointing = true; }}});
   }
   if (now.type == DType::kF32) {
     settings.push_back(
-        {{8, "--dtype bf16 (fp32 master)", [](PlanInput& in) { in.type = DType::kBF16; }}});
+        {{8, "dtype bf16 (fp32 master)", [](PlanInput& in) { in.type = DType::kBF16; }}});
   }
   if (allowed.state_formats) {
     settings.push_back(state_setting(now));

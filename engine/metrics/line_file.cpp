@@ -21,9 +21,9 @@ std::string_view remedy(int reason) {
   switch (reason) {
     case ENOSPC:
     case EDQUOT:
-      return "free some space or give another --output_dir";
+      return "free some space or give another output folder";
     default:
-      return "give an --output_dir that can be written";
+      return "give an output folder that can be written";
   }
 }
 

@@ -27,7 +27,7 @@ void require_possible_placements(DeviceKind device, Placement placement,
       std::ranges::any_of(placements, [](StatePlacement p) { return p != StatePlacement::kHost; });
   if (device == DeviceKind::kCpu && (leaves || given)) {
     throw user_error("engine",
-                     "placement is {}, and the CPU computes; use --placement cpu, or --device cuda "
+                     "placement is {}, and the CPU computes; use placement cpu, or device cuda "
                      "(sim simulates an accelerator)",
                      leaves ? name_of(placement) : "given by unit");
   }

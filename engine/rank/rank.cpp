@@ -8,25 +8,10 @@
 
 #include "actors/kernels/update/state_memory.hpp"
 #include "engine/layout/update_config.hpp"
-#include "engine/placement/placement.hpp"
 #include "engine/rank/segment_runner.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
-
-namespace {
-
-std::vector<StatePlacement> placements_of(const Model& model, const RankOptions& options) {
-  require_possible_placements(options.device, options.placement, options.placements);
-  if (options.device == DeviceKind::kCpu) {
-    return {};
-  }
-  return options.placements.empty()
-             ? forced_placements(model, options.placement, options.offload_ratio)
-             : options.placements;
-}
-
-}  // namespace
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, DType type,
                               const CorePlan& cores) {
@@ -40,8 +25,6 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
       .gather_slots = options.gather_slots,
       .update = update_config(config.optimizer),
       .state_layout = options.state_layout,
-      .placement = options.placement,
-      .offload_ratio = offload_ratio_of(config, options),
       .placements = options.placements,
       .recomputes = options.activation_checkpointing};
   rank.compute_threads = cores.compute_threads;
@@ -83,7 +66,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
        .update = options_.update,
        .layout = options_.state_layout,
        .shadows = options_.shadows,
-       .placements = placements_of(model_, options_),
+       .placements = options_.placements,
        .device_bytes = accelerator_ ? accelerator_->device().memory_bytes() : std::size_t{0}},
       sharding_, classes_);
   connect(communicator);

@@ -56,10 +56,8 @@ struct RankOptions {
   int gather_slots = 0;  // 0: chosen
   UpdateConfig update;   // what state the optimizer has, and how it lies:
   StateLayout state_layout = StateLayout::kFp32;
-  ShadowBudget shadows;  // for updates ahead of the verdict
-  Placement placement = Placement::kAuto;
-  std::optional<double> offload_ratio;
-  std::vector<StatePlacement> placements;  // [unit]; empty: by the two above
+  ShadowBudget shadows;                    // for updates ahead of the verdict
+  std::vector<StatePlacement> placements;  // [unit]; empty: all on the host
   int compute_threads = 1;
   int optimizer_threads = 1;
   int copy_threads = 1;

@@ -97,8 +97,8 @@ Task<> Rank::compute(std::string_view what, std::function<void()> work) {
       gpu->queue(std::move(work));
     } catch (const c10::OutOfMemoryError& full) {
       throw failure(ExitCode::kRefused, "device",
-                    "out of device memory in {}: {}; use --activation_checkpointing, a smaller "
-                    "micro-batch, shorter rows or --stage 3",
+                    "out of device memory in {}: {}; use activation_checkpointing, a smaller "
+                    "micro-batch, shorter rows or stage 3",
                     what, first_sentences(full.what_without_backtrace()));
     }
   };

@@ -1,12 +1,12 @@
 // engine/types/options.hpp — how the engine runs, beside what the DeepSpeed config says.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "actors/kernels/state_layout.hpp"
@@ -28,8 +28,6 @@ enum class Overlap : std::uint8_t {
   kFull,  // and under the backward of its own step, ahead of the verdict (Speculate)
 };
 
-std::string_view name_of(Overlap overlap);
-
 /// Where segments run, and where slots and whole blocks lie. Losses and weights are the same bits
 /// on the first two; a GPU rounds in its own way.
 enum class DeviceKind : std::uint8_t {
@@ -39,8 +37,6 @@ enum class DeviceKind : std::uint8_t {
   kSim,
   kCuda,  // a GPU
 };
-
-std::string_view name_of(DeviceKind device);
 
 /// Whether updates begin ahead of the verdict on the gradients (norm, finite), at Overlap::kFull.
 enum class Speculate : std::uint8_t {
@@ -52,9 +48,23 @@ enum class Speculate : std::uint8_t {
   kOff,
 };
 
-std::string_view name_of(Speculate speculate);
+template <>
+inline constexpr auto kEnumNames<Overlap> =
+    std::array{EnumName{Overlap::kOff, "off"}, EnumName{Overlap::kComm, "comm"},
+               EnumName{Overlap::kOffload, "offload"}, EnumName{Overlap::kFull, "full"}};
+template <>
+inline constexpr auto kEnumNames<DeviceKind> =
+    std::array{EnumName{DeviceKind::kCpu, "cpu"}, EnumName{DeviceKind::kSim, "sim"},
+               EnumName{DeviceKind::kCuda, "cuda"}};
+template <>
+inline constexpr auto kEnumNames<Speculate> =
+    std::array{EnumName{Speculate::kAuto, "auto"}, EnumName{Speculate::kOn, "on"},
+               EnumName{Speculate::kOff, "off"}};
 
 struct EngineOptions {
+  /// Whether Engine plans memory and placement before it allocates (plan_run): a run that does not
+  /// fit is then refused. Without a plan Placement::kAuto leaves all state on the host.
+  bool plans_run = true;
   DeviceKind device = DeviceKind::kCpu;
   SimSpec sim;  // the device described, for kSim
   // For kCuda; empty: one of this machine's (gpu.hpp).
@@ -71,7 +81,7 @@ struct EngineOptions {
   Placement placement = Placement::kAuto;         // on an accelerator; the CPU has its state itself
   // Share of the optimizer's bytes on the host; absent: the config's.
   std::optional<double> offload_ratio;
-  // [unit], chosen already (plan_placement); empty: by the two above.
+  // [unit]; empty: decided by plan_run(), by the two above.
   std::vector<StatePlacement> placements;
   bool activation_checkpointing = false;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
@@ -82,9 +92,6 @@ struct EngineOptions {
   // This many steps with a non-finite gradient in a row end the run (exit code 5).
   int max_skipped_steps = 20;
 };
-
-/// Throws user_error for a name that --optimizer_state does not know.
-[[nodiscard]] StateLayout state_layout_of(std::string_view name);
 
 /// Whether any step may begin updates ahead of its verdict.
 [[nodiscard]] bool may_speculate(const EngineOptions& options);

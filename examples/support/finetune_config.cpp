@@ -15,10 +15,9 @@ namespace {
 
 /// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU; bf16 on a GPU, fp32
 /// elsewhere.
-std::string builtin_config(const FinetuneFlags& flags) {
+std::string builtin_config(const FinetuneFlags& flags, DeviceKind device) {
   const std::int64_t stage = flags.stage.value_or(3);
-  const bool bf16 = flags.given("--dtype") ? flags.dtype == "bf16"
-                                           : choose_device(flags.device) == DeviceKind::kCuda;
+  const bool bf16 = flags.given("--dtype") ? flags.dtype == "bf16" : device == DeviceKind::kCuda;
   return fmt::format(
       R"({{
   "train_micro_batch_size_per_gpu": {},
@@ -29,7 +28,8 @@ std::string builtin_config(const FinetuneFlags& flags) {
     "offload_optimizer": {{"device": "cpu", "super_offload": {}}}
   }}
 }})",
-      flags.batch_size, flags.gradient_clipping.value_or(1.0), bf16, stage, stage == 3);
+      std::max<std::int64_t>(1, flags.batch_size), flags.gradient_clipping.value_or(1.0), bf16,
+      stage, stage == 3);
 }
 
 /// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says
@@ -60,12 +60,16 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
 
 }  // namespace
 
-Config finetune_config(const FinetuneFlags& flags, std::int64_t world_size) {
-  ParseOptions options = {.world_size = world_size, .overrides = config_overrides(flags)};
-  options.overrides.push_back(
-      {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
+Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size) {
+  ParseOptions options = {.world_size = world_size,
+                          .overrides = config_overrides(flags),
+                          .batch_required = flags.batch_size > 0};
+  if (flags.batch_size > 0) {
+    options.overrides.push_back(
+        {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
+  }
   Config config = flags.deepspeed_config.empty()
-                      ? parse_config(builtin_config(flags), "the built-in config", options)
+                      ? parse_config(builtin_config(flags, device), "the built-in config", options)
                       : load_config(flags.deepspeed_config, options);
   apply_optimizer_flags(flags, config);
   return config;
@@ -116,9 +120,10 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
       fmt::format(
           "engine   {}, ZeRO stage {}, clipping {}, overlap {}, {} gather slots, {} compute "
           "threads, {} optimizer threads",
-          name_of(config.precision()), config.zero.stage, config.gradient_clipping, flags.overlap,
-          engine.gather_slots(), engine.compute_threads(), engine.optimizer_threads()),
-      cores_line(engine.cores(), flags.pin_cores),
+          name_of(config.precision()), config.zero.stage, config.gradient_clipping,
+          name_of(flags.engine.overlap), engine.gather_slots(), engine.compute_threads(),
+          engine.optimizer_threads()),
+      cores_line(engine.cores(), flags.engine.pin_cores),
   };
 }
 

@@ -17,7 +17,7 @@ namespace tandem {
 
 /// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key
 /// that contradict each other are a user_error.
-Config finetune_config(const FinetuneFlags& flags, std::int64_t world_size);
+Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size);
 
 /// Optimizer steps of the run: --steps, else the epochs' steps cut at --bench_steps.
 std::int64_t total_steps_of(const FinetuneFlags& flags, const Config& config, std::int64_t records);

@@ -22,7 +22,7 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       "--leaf_module", f.leaf_module,
       "Module class gathered as one unit, of a model with experts (Qwen3MoeSparseMoeBlock, "
       "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
-  app.add_flag("--activation_checkpointing", f.activation_checkpointing,
+  app.add_flag("--activation_checkpointing", f.engine.activation_checkpointing,
                "Keep only segment boundaries; recompute in backward");
   app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs")->capture_default_str();
   app.add_option("--max_length", f.max_length, "Tokens per record, longer ones are cut")

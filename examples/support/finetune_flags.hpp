@@ -24,7 +24,6 @@ struct FinetuneFlags : RunFlags {
   double weight_decay = 0.01;
   double warmup = 0.01;  // share of the steps over which the learning rate rises linearly
   bool deterministic = false;
-  bool activation_checkpointing = false;
   std::string attn_implementation = "sdpa";
   std::string leaf_module;
 

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "engine/memory/memory_check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/nearest.hpp"
@@ -98,6 +99,9 @@ const char* version() noexcept { return TANDEM_VERSION; }
 int guarded_main(const std::function<int()>& body) {
   try {
     return body();
+  } catch (const DoesNotFit& error) {
+    fmt::print(stderr, "{}", error.table());
+    return fail(error.what(), error.code());
   } catch (const Error& error) {
     return fail(error.what(), error.code());
   } catch (const std::bad_alloc&) {
@@ -107,6 +111,31 @@ int guarded_main(const std::function<int()>& body) {
     return fail(error.what(), ExitCode::kFailure);
   } catch (...) {
     return fail("unknown exception", ExitCode::kFailure);
+  }
+}
+
+void require_one_of(std::string_view flag, const std::string& value,
+                    std::initializer_list<std::string_view> allowed) {
+  if (std::ranges::find(allowed, value) != allowed.end()) {
+    return;
+  }
+  std::string list;
+  for (const std::string_view name : allowed) {
+    list += list.empty() ? "" : ", ";
+    list += name;
+  }
+  throw user_error("flags", "{} is \"{}\"; use one of {}", flag, value, list);
+}
+
+void require_above_zero(std::string_view flag, double value) {
+  if (!(value > 0)) {
+    throw user_error("flags", "{} is {}; it must be above 0", flag, value);
+  }
+}
+
+void require_not_negative(std::string_view flag, double value) {
+  if (!(value >= 0)) {
+    throw user_error("flags", "{} is {}; it must be 0 or more", flag, value);
   }
 }
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
@@ -25,5 +27,11 @@ int guarded_main(const std::function<int()>& body);
 /// known one, whatever else is missing. `app` gets a --version flag when it has none.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc,
                                                     const char* const* argv);
+
+/// Each throws user_error, naming the flag, where its value is not as it says.
+void require_one_of(std::string_view flag, const std::string& value,
+                    std::initializer_list<std::string_view> allowed);
+void require_above_zero(std::string_view flag, double value);
+void require_not_negative(std::string_view flag, double value);
 
 }  // namespace tandem

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +15,8 @@
 
 #include "engine/config/config.hpp"
 #include "engine/device/core_plan.hpp"
-#include "engine/types/options.hpp"
+#include "examples/support/engine_flags.hpp"
+#include "examples/support/program.hpp"
 
 namespace CLI {
 class App;
@@ -24,7 +24,7 @@ class App;
 
 namespace tandem {
 
-struct RunFlags {
+struct RunFlags : EngineFlags {
   std::string output_dir;
   std::uint64_t seed = 42;
   std::int64_t steps = 0;
@@ -39,20 +39,6 @@ struct RunFlags {
   std::optional<double> gradient_clipping;
   std::optional<std::int64_t> gradient_accumulation_steps;
 
-  // What the engine may do.
-  std::string device = "auto";
-  std::string sim_spec;
-  std::string overlap = "full";
-  std::string speculate = "auto";
-  std::string optimizer_state = "fp32";
-  std::string placement = "auto";
-  std::optional<double> offload_ratio;  // absent: the config's, or chosen
-  int inflight_buckets = 0;
-  double forced_misses = 0;
-  int gather_slots = 0;
-  int optimizer_threads = 0;
-  int compute_threads = 0;
-  bool pin_cores = false;
   double host_memory_gb = 0;  // 0: what is free
 
   // What to report.
@@ -65,27 +51,22 @@ struct RunFlags {
   [[nodiscard]] bool given(const std::string& flag) const;
 };
 
-/// The engine's and the reports' flags; --output_dir, --seed, --log_interval, --warmup_steps and
-/// --steps, whose meaning or default differs, are the trainer's to add.
+/// The flags that stand for keys of the DeepSpeed JSON, and its own.
+void add_config_flags(CLI::App& app, RunFlags& flags);
+/// These, the engine's and the reports' flags. --output_dir, --seed, --log_interval, --warmup_steps
+/// and --steps, whose meaning or default differs, are the trainer's to add.
 void add_run_flags(CLI::App& app, RunFlags& flags);
 
 /// Refuses flags of later versions by name, parses, and fills in `typed`. False when the program
-/// has nothing more to do
-/// (--help, --version). Throws user_error.
+/// has nothing more to do (--help, --version). Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);
 
 /// Throws user_error for a value that makes no sense.
 void check_run_flags(const RunFlags& flags);
-void require_one_of(std::string_view flag, const std::string& value,
-                    std::initializer_list<std::string_view> allowed);
-void require_above_zero(std::string_view flag, double value);
-void require_not_negative(std::string_view flag, double value);
 
 /// The typed flags that stand for keys of the config.
 std::vector<KeyOverride> config_overrides(const RunFlags& flags);
-
-EngineOptions engine_options(const RunFlags& flags);
 
 /// "cores    2 CPUs 0-1 (node 0): compute ..."
 std::string cores_line(const CorePlan& cores, bool pinned);

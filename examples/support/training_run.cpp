@@ -5,18 +5,12 @@
 #include <ctime>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "engine/device/device_choice.hpp"
-#include "engine/memory/memory_check.hpp"
-#include "engine/placement/bandwidths.hpp"
-#include "engine/placement/gpu_bandwidths.hpp"
-#include "engine/placement/placement.hpp"
-#include "engine/placement/placement_plan.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/resident_set.hpp"
 #include "models/io/file.hpp"
@@ -87,99 +81,23 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .peak_device_bytes = result.peak_device_bytes};
 }
 
-namespace {
-
-int optimizer_threads_of(const Config& config, const EngineOptions& options,
-                         const Communicator& ranks) {
-  const int sharers = ranks.cores_shared_by();
-  return CorePlan::of(CpuTopology::of_machine(false),
-                      {.ranks = sharers,
-                       .rank = ranks.rank() % sharers,
-                       .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
-                       .compute_threads = options.compute_threads,
-                       .optimizer_threads = options.optimizer_threads})
-      .optimizer_threads;
-}
-
-/// The device and its host as rank 0 finds them; every rank has to reckon with the same.
-PlacementHardware hardware_of(const Config& config, const PlanInput& input,
-                              const EngineOptions& options, Communicator& ranks) {
-  std::string measured;
-  if (ranks.rank() == 0) {
-    const int threads = optimizer_threads_of(config, options, ranks);
-    SimSpec spec = options.sim;
-    if (options.device == DeviceKind::kCuda) {
-      const OpenGpu open = options.open_gpu ? options.open_gpu : OpenGpu(&open_gpu);
-      spec = gpu_spec(*open(ranks.local_rank()), update_kernel_of(input, threads),
-                      BandwidthCache::of_user());
-    }
-    const HostUpdateSpeeds host = host_update_speeds(input, threads);
-    measured = fmt::format("{} {} {}", host.in_place, host.speculative, to_string(spec));
-  }
-  std::istringstream words(ranks.of_first_rank(measured));
-  HostUpdateSpeeds host;
-  std::string spec;
-  words >> host.in_place >> host.speculative >> spec;
-  return PlacementHardware::of(parse_sim_spec(spec), host);
-}
-
-/// Decides where each unit's state lies, the same on all ranks, and says so in a line.
-std::string place_run(const Model& model, const Config& config, const MemoryLimits& limits,
-                      PlanInput& input, EngineOptions& options, Communicator& ranks) {
-  if (options.device == DeviceKind::kCpu) {
-    input.placement.assign(model.units.size(), StatePlacement::kHost);
-    return "placement all on the host: the CPU computes";
-  }
-  const std::optional<double> ratio = offload_ratio_of(config, options);
-  const PlacementHardware hardware = hardware_of(config, input, options, ranks);
-  PlacementProblem problem = placement_problem(model, input, hardware, options.overlap);
-  if (options.device == DeviceKind::kCuda) {
-    bound_memory(problem, model, input, limits);
-  }
-  // DeepSpeed keeps state on the device unless the config offloads it; so do we, where there is
-  // room.
-  const bool offloads = config.zero.offload_optimizer.device != "none";
-  const bool keeps = options.placement == Placement::kAuto && !ratio && !offloads &&
-                     problem.fits(forced_placements(model, Placement::kGpu, std::nullopt));
-  const PlannedPlacement planned =
-      plan_placement(model, problem, keeps ? Placement::kGpu : options.placement, ratio);
-  options.placements = planned.placements;
-  input.placement = planned.placements;
-  input.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
-  return "placement " + planned.text(model);
-}
-
-}  // namespace
-
-PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
-                    Communicator& ranks, const LargestBatch& batch, const RunFlags& flags) {
-  PlanInput input = PlanInput::of(config, options, ranks.world_size());
-  input.rows = std::min(input.rows, batch.records);
-  input.length = batch.length;
-  input.process_bytes = static_cast<std::int64_t>(machine::rss_bytes());
-  input.accelerator = options.device == DeviceKind::kCuda;
-  MemoryLimits limits = MemoryLimits::of_machine(ranks.world_size(), input.accelerator);
+RunLimits run_limits(const RunFlags& flags) {
+  RunLimits limits;
   if (flags.host_memory_gb > 0) {
-    limits.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
-                   "by --host_memory_gb"};
+    limits.memory.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
+                          "by --host_memory_gb"};
   }
-  std::string placement = place_run(model, config, limits, input, options, ranks);
-  FitReport report = check_fit(model, input, limits);
-  require_fit(report, limits, ranks.rank() == 0);
-  if (input.shadows_chosen) {
-    options.inflight_buckets = static_cast<int>(report.plan.shadows);
-    options.speculate = report.plan.shadows > 0 ? options.speculate : Speculate::kOff;
-  }
-  std::string json = report.json(limits);
-  return {
-      .plan = std::move(report.plan), .json = std::move(json), .placement = std::move(placement)};
+  return limits;
 }
 
-void write_plan(const PlannedRun& planned, const std::string& output_dir) {
-  write_file(std::filesystem::path(output_dir) / "memory_plan.json", "output", planned.json);
+void write_plan(const RunPlan& plan, const std::string& output_dir) {
+  write_file(std::filesystem::path(output_dir) / "memory_plan.json", "output",
+             plan.report.json(plan.limits));
 }
 
-std::string plan_line(const MemoryPlan& plan) {
+std::string placement_line(const RunPlan& plan) { return "placement " + plan.placement; }
+
+std::string memory_line(const MemoryPlan& plan) {
   std::string text;
   for (const MemoryKind kind :
        {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kHost, MemoryKind::kShared}) {

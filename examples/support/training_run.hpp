@@ -3,16 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 
 #include "engine/config/config.hpp"
-#include "engine/distributed/communicator.hpp"
 #include "engine/engine.hpp"
-#include "engine/memory/memory_plan.hpp"
 #include "engine/metrics/step_metrics.hpp"
 #include "engine/metrics/summary.hpp"
+#include "engine/plan/run_plan.hpp"
 #include "engine/types/step_result.hpp"
 #include "examples/support/run_flags.hpp"
 
@@ -36,25 +34,13 @@ std::string fresh_output_dir(std::string_view name);
 /// small model.
 StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 
-struct PlannedRun {
-  MemoryPlan plan;
-  std::string json;       // the whole table, for memory_plan.json
-  std::string placement;  // "placement embedding on the device; ..."
-};
-/// The largest micro-batch that a data set makes.
-struct LargestBatch {
-  std::int64_t records = 0;  // of the data set
-  std::int64_t length = 1;   // tokens of the longest; 1 without tokens
-};
-/// The memory that a run will need, before anything of it is allocated or written. Throws
-/// Error(kRefused) when it does not fit; the first rank prints the table. What the options leave to
-/// choose (how many units have shadows) is as planned then.
-PlannedRun plan_run(const Model& model, const Config& config, EngineOptions& options,
-                    Communicator& ranks, const LargestBatch& batch, const RunFlags& flags);
+/// What the flags say of the memory that a run may use.
+RunLimits run_limits(const RunFlags& flags);
 /// output_dir/memory_plan.json.
-void write_plan(const PlannedRun& planned, const std::string& output_dir);
-/// "memory   812.0 MiB in host memory predicted, ...".
-std::string plan_line(const MemoryPlan& plan);
+void write_plan(const RunPlan& plan, const std::string& output_dir);
+/// "memory   planned for a rank: 812.0 MiB host, ...", and "placement all on the host ...".
+std::string memory_line(const MemoryPlan& plan);
+std::string placement_line(const RunPlan& plan);
 
 /// Fills in what the metrics writer cannot know. `model_tflops`: the model's work over the measured
 /// time, recomputation left out.

@@ -34,7 +34,7 @@ class AlpacaDataset : public Dataset {
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
 
   /// Tokens of the longest record, cut at max_length.
-  [[nodiscard]] std::int64_t longest() const;
+  [[nodiscard]] std::int64_t longest() const override;
   [[nodiscard]] const AlpacaRecord& record(std::int64_t index) const {
     return records_[static_cast<std::size_t>(index)];
   }

@@ -27,8 +27,8 @@ class DropRow {
         last_(static_cast<std::int32_t>(mask.dropped) - 1),
         scale_(mask.scale) {
     const hn::RebindToUnsigned<OneLane> d;
-    const std::uint32_t place =
-        static_cast<std::uint32_t>(mask.key >> 32) + static_cast<std::uint32_t>(row) * kRoundingStep;
+    const std::uint32_t place = static_cast<std::uint32_t>(mask.key >> 32) +
+                                static_cast<std::uint32_t>(row) * kRoundingStep;
     row_ = hn::GetLane(mixed_bits(d, hn::Set(d, place)));
   }
 
@@ -38,7 +38,8 @@ class DropRow {
     const hn::RebindToUnsigned<D> du;
     const hn::RebindToSigned<D> di;
     const std::uint32_t at = start_ + static_cast<std::uint32_t>(i) * kRoundingStep;
-    const auto place = hn::Add(hn::Set(du, at), hn::Mul(hn::Iota(du, 0), hn::Set(du, kRoundingStep)));
+    const auto place =
+        hn::Add(hn::Set(du, at), hn::Mul(hn::Iota(du, 0), hn::Set(du, kRoundingStep)));
     const auto bits = mixed_bits(du, hn::Xor(mixed_bits(du, place), hn::Set(du, row_)));
     const auto stays = hn::Gt(hn::BitCast(di, hn::ShiftRight<1>(bits)), hn::Set(di, last_));
     return hn::IfThenElseZero(hn::RebindMask(d, stays), hn::Mul(x, hn::Set(d, scale_)));

@@ -100,6 +100,7 @@ inline InitializeArgs arguments(const Setting& setting,
   args.options.optimizer_threads = setting.optimizer_threads;
   args.options.gather_slots = setting.gather_slots;
   args.options.compute_threads = 1;
+  args.options.plans_run = false;  // placements are those asked for, and nothing is measured
   return args;
 }
 

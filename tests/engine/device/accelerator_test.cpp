@@ -101,7 +101,7 @@ TEST(Accelerator, RefusesWhatDoesNotFitByUnitAndSize) {
       EXPECT_EQ(error.code(), ExitCode::kRefused);
       EXPECT_THAT(error.what(), HasSubstr(part));
       EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
-      EXPECT_THAT(error.what(), HasSubstr("use --stage 3"));
+      EXPECT_THAT(error.what(), HasSubstr("use stage 3"));
     }
   }
 }

@@ -195,8 +195,8 @@ TEST(CudaEngine, SaysWhichSegmentFoundNoMemory) {
     EXPECT_EQ(error.code(), ExitCode::kRefused);
     EXPECT_STREQ(error.what(),
                  "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
-                 "allocate 2.00 GiB; use --activation_checkpointing, a smaller micro-batch, "
-                 "shorter rows or --stage 3");
+                 "allocate 2.00 GiB; use activation_checkpointing, a smaller micro-batch, "
+                 "shorter rows or stage 3");
   }
 }
 
@@ -249,7 +249,7 @@ TEST(DeviceChoice, TakesAGpuWhereThreeThingsComeTogether) {
       ADD_FAILURE() << why;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      EXPECT_THAT(error.what(), HasSubstr(std::string("--device is cuda, and ") + why));
+      EXPECT_THAT(error.what(), HasSubstr(std::string("device is cuda, and ") + why));
     }
   }
 }

@@ -39,10 +39,10 @@ TEST(BackendChoice, RefusesWhatNothingJoins) {
             "collectives need all ranks on one host");
   EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g1"}, {"a", ""}}),
             "[ranks] rank 0 computes on a GPU, rank 2 on the CPU; give every rank a GPU, or use "
-            "--device cpu");
+            "device cpu");
   EXPECT_EQ(chosen({{"a", ""}, {"a", "g1"}}),
             "[ranks] rank 1 computes on a GPU, rank 0 on the CPU; give every rank a GPU, or use "
-            "--device cpu");
+            "device cpu");
   EXPECT_EQ(
       chosen({{"a", "g0"}, {"a", "g1"}, {"a", "g1"}, {"x b", "g0"}}),
       "[ranks] ranks 1 and 2 share a GPU while rank 3 is on another host, b; give each rank a "

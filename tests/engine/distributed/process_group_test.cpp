@@ -253,7 +253,7 @@ TEST(ProcessGroup, RanksOnDevicesOfTwoKindsAreToldSo) {
     EXPECT_EQ(
         error,
         "2 [ranks] rank 1 computes on a GPU, rank 0 on the CPU; give every rank a GPU, or use "
-        "--device cpu");
+        "device cpu");
   }
 }
 

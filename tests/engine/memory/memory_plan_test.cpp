@@ -252,11 +252,11 @@ TEST(MemoryCheck, NamesTheSmallestChangeThatFits) {
   };
   const double needed = static_cast<double>(plan_memory(model, large_run()).host_total()) / kGiB;
   // A gather slot is an eighth of a GiB; activations are 16 GiB; fp32 state is 12.
-  EXPECT_EQ(change_for(needed - 0.1), "--gather_slots 2");
-  EXPECT_EQ(change_for(needed - 2), "--activation_checkpointing");
-  EXPECT_THAT(change_for(needed - 16), HasSubstr("--activation_checkpointing, "));
-  EXPECT_THAT(change_for(needed - 16), HasSubstr("--optimizer_state split (the same bits)"));
-  EXPECT_THAT(change_for(needed - 18.5), HasSubstr("--optimizer_state bf16"));
+  EXPECT_EQ(change_for(needed - 0.1), "gather_slots 2");
+  EXPECT_EQ(change_for(needed - 2), "activation_checkpointing");
+  EXPECT_THAT(change_for(needed - 16), HasSubstr("activation_checkpointing, "));
+  EXPECT_THAT(change_for(needed - 16), HasSubstr("optimizer_state split (the same bits)"));
+  EXPECT_THAT(change_for(needed - 18.5), HasSubstr("optimizer_state bf16"));
   EXPECT_EQ(change_for(1), "none");
 }
 
@@ -328,7 +328,7 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
   input.shadows = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
   const FitReport report = check_fit(model, input, host_of(needed + 4));
   ASSERT_TRUE(report.change);
-  EXPECT_EQ(report.change->text(), "--inflight_buckets 4");
+  EXPECT_EQ(report.change->text(), "inflight_buckets 4");
 }
 
 TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {

@@ -172,7 +172,7 @@ TEST(CudaPlacements, AreRefusedWhereTheyDoNotFit) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kRefused);
     EXPECT_THAT(error.what(), HasSubstr("of unit \""));
-    EXPECT_THAT(error.what(), HasSubstr("--placement cpu"));
+    EXPECT_THAT(error.what(), HasSubstr("placement cpu"));
   }
 }
 

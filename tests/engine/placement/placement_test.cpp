@@ -115,7 +115,7 @@ TEST(Placements, AreRefusedWhereTheyDoNotFit) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kRefused);
     EXPECT_THAT(error.what(), HasSubstr("of unit \""));
-    EXPECT_THAT(error.what(), HasSubstr("--placement cpu"));
+    EXPECT_THAT(error.what(), HasSubstr("placement cpu"));
   }
   setting.placement = Placement::kCpu;
   Engine fits(arguments(setting));

@@ -1,0 +1,159 @@
+#include "engine/plan/run_plan.hpp"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/device/core_plan.hpp"
+#include "engine/device/device_choice.hpp"
+#include "engine/device/gpu.hpp"
+#include "engine/placement/gpu_bandwidths.hpp"
+#include "engine/placement/placement.hpp"
+#include "engine/placement/placement_plan.hpp"
+#include "runtime/util/machine.hpp"
+
+namespace tandem {
+
+namespace {
+
+/// What of this machine the decisions depend on.
+struct Facts {
+  std::int64_t process_bytes = 0;
+  MemoryLimits memory;
+  HostUpdateSpeeds host_updates;
+  SimSpec device;
+};
+
+/// Threads of one rank's optimizer, with as many ranks on this host as the plan says.
+int optimizer_threads_of(const Config& config, const EngineOptions& options, std::int64_t sharers) {
+  return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
+                      {.ranks = static_cast<int>(sharers),
+                       .rank = 0,
+                       .accelerator = options.device == DeviceKind::kCuda,
+                       .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
+                       .compute_threads = options.compute_threads,
+                       .optimizer_threads = options.optimizer_threads})
+      .optimizer_threads;
+}
+
+SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const UpdateKernel& kernel,
+                  const Communicator& ranks) {
+  if (limits.device_speeds) {
+    return *limits.device_speeds;
+  }
+  if (options.device != DeviceKind::kCuda) {
+    return options.sim;
+  }
+  const OpenGpu open = options.open_gpu ? options.open_gpu : OpenGpu(&open_gpu);
+  return gpu_spec(*open(ranks.local_rank()), kernel, BandwidthCache::of_user());
+}
+
+std::string text_of(const std::optional<MemoryLimit>& limit) {
+  return limit ? fmt::format("{} {}\n", limit->bytes, limit->source) : std::string("-1\n");
+}
+
+std::optional<MemoryLimit> limit_of(std::istream& text) {
+  MemoryLimit limit;
+  text >> limit.bytes;
+  std::getline(text >> std::ws, limit.source);
+  return limit.bytes < 0 ? std::nullopt : std::optional(limit);
+}
+
+Facts facts_of(const Config& config, const EngineOptions& options, const RunLimits& limits,
+               const PlanInput& input, bool places, Communicator& ranks) {
+  std::string text;
+  if (ranks.rank() == 0) {
+    MemoryLimits memory = MemoryLimits::of_machine(input.ranks_per_host, input.accelerator);
+    memory.host = limits.memory.host ? limits.memory.host : memory.host;
+    memory.device = limits.memory.device ? limits.memory.device : memory.device;
+    text = fmt::format("{}\n", limits.elsewhere ? 0 : machine::rss_bytes()) + text_of(memory.host) +
+           text_of(memory.device);
+    if (places) {
+      const int threads = optimizer_threads_of(config, options, input.ranks_per_host);
+      const HostUpdateSpeeds host = host_update_speeds(input, threads);
+      text += fmt::format(
+          "{} {} {}", host.in_place, host.speculative,
+          to_string(device_of(options, limits, update_kernel_of(input, threads), ranks)));
+    }
+  }
+  std::istringstream words(ranks.of_first_rank(text));
+  Facts facts;
+  words >> facts.process_bytes;
+  facts.memory.host = limit_of(words);
+  facts.memory.device = limit_of(words);
+  if (places) {
+    std::string device;
+    words >> facts.host_updates.in_place >> facts.host_updates.speculative >> device;
+    facts.device = parse_sim_spec(device);
+  }
+  return facts;
+}
+
+/// Rules 3 to 5 of the header, into `input`; in words.
+std::string place(const Model& model, const Config& config, const EngineOptions& options,
+                  const Facts& facts, PlanInput& input) {
+  const PlacementHardware hardware = PlacementHardware::of(facts.device, facts.host_updates);
+  PlacementProblem problem = placement_problem(model, input, hardware, options.overlap);
+  input.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
+  if (options.device == DeviceKind::kCuda) {
+    bound_memory(problem, model, input, facts.memory);
+    if (facts.memory.device) {
+      input.device_bytes = static_cast<std::size_t>(facts.memory.device->bytes);
+    }
+  }
+  const std::optional<double> ratio = offload_ratio_of(config, options);
+  const bool stays = options.placement == Placement::kAuto && !ratio &&
+                     config.zero.offload_optimizer.device == "none" &&
+                     problem.fits(forced_placements(model, Placement::kGpu, std::nullopt));
+  const PlannedPlacement planned =
+      plan_placement(model, problem, stays ? Placement::kGpu : options.placement, ratio);
+  if (planned.chosen && !problem.fits(planned.placements)) {
+    return "none that fits";  // the search for a change that fits places anew
+  }
+  input.placement = planned.placements;
+  return planned.text(model);
+}
+
+}  // namespace
+
+RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& options,
+                 const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
+  require_possible_placements(options.device, options.placement, options.placements);
+  const std::int64_t ranks_per_host = limits.ranks_per_host > 0
+                                          ? std::min(limits.ranks_per_host, config.world_size)
+                                          : config.world_size;
+  PlanInput input = PlanInput::of(config, options, ranks_per_host);
+  input.rows = batch.records > 0 ? std::min(input.rows, batch.records) : input.rows;
+  input.length = batch.length;
+  input.accelerator = options.device == DeviceKind::kCuda;
+  input.placement = options.placements;
+  const bool places = options.device != DeviceKind::kCpu && options.placements.empty();
+  const Facts facts = facts_of(config, options, limits, input, places, ranks);
+  input.process_bytes = facts.process_bytes;
+
+  RunPlan plan{.options = options, .limits = facts.memory, .of_first_rank = ranks.rank() == 0};
+  plan.placement = places ? place(model, config, options, facts, input)
+                   : options.device == DeviceKind::kCpu
+                       ? "all on the host: the CPU computes"
+                       : placements_text(model, options.placements);
+  plan.report = check_fit(model, input, plan.limits);
+  plan.options.placements = input.placement;
+  if (input.shadows_chosen) {
+    plan.options.inflight_buckets = static_cast<int>(plan.memory().shadows);
+    plan.options.speculate = plan.memory().shadows > 0 ? options.speculate : Speculate::kOff;
+  }
+  return plan;
+}
+
+EngineOptions place_as_asked(const Model& model, const Config& config, EngineOptions options) {
+  require_possible_placements(options.device, options.placement, options.placements);
+  if (options.device != DeviceKind::kCpu && options.placements.empty()) {
+    options.placements =
+        forced_placements(model, options.placement, offload_ratio_of(config, options));
+  }
+  return options;
+}
+
+}  // namespace tandem

@@ -1,0 +1,66 @@
+// engine/plan/run_plan.hpp — what a run will hold and where its optimizer state lies, decided
+// before anything is allocated.
+//
+// The one place of both decisions: Engine, the trainers and `tandem plan` call plan_run(). State is
+// placed by the first of these rules that says something:
+//   1. the CPU computes            all on the host
+//   2. EngineOptions::placements   as given, unit by unit
+//   3. a placement other than auto, or a ratio (of the options, else of the config)
+//                                  that share leaves the host, from the first unit on
+//   4. the config does not offload the optimizer, and the device has room for all state
+//                                  all on the device, as DeepSpeed does
+//   5. else                        the solver's: the shortest step of those that fit
+// Collective: every rank calls it, and what one machine measures (free memory, speeds) is rank 0's
+// on all of them, so that they decide alike. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/config/config.hpp"
+#include "engine/distributed/communicator.hpp"
+#include "engine/memory/memory_check.hpp"
+#include "engine/types/model.hpp"
+#include "engine/types/options.hpp"
+#include "engine/types/sim_spec.hpp"
+
+namespace tandem {
+
+/// What a run may count on, where that is not what this machine has.
+struct RunLimits {
+  MemoryLimits memory;                   // absent ones: what is free here
+  std::int64_t ranks_per_host = 0;       // 0: all ranks
+  std::optional<SimSpec> device_speeds;  // absent: EngineOptions::sim, or measured on the GPU
+  bool elsewhere = false;                // the plan is for another machine, or another process
+};
+
+/// The largest micro-batch that will come.
+struct LargestBatch {
+  std::int64_t records = 0;  // there are in all; 0: not known, as many as the config's micro-batch
+  std::int64_t length = 1;   // tokens of the longest row; 1 without tokens
+};
+
+struct RunPlan {
+  EngineOptions options;  // the caller's, with placements, inflight_buckets and speculate decided
+  FitReport report;
+  MemoryLimits limits;
+  std::string placement;  // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."
+  bool of_first_rank = true;
+
+  [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }
+  /// Throws DoesNotFit, unless the run fits; with the table on the first rank alone.
+  void require_fit() const { tandem::require_fit(report, limits, of_first_rank); }
+};
+
+/// Plans a run of config.world_size ranks. `ranks`: who plans; their number may be another one (one
+/// process plans for many). Throws user_error for options that no run can have.
+[[nodiscard]] RunPlan plan_run(const Model& model, const Config& config,
+                               const EngineOptions& options, const LargestBatch& batch,
+                               const RunLimits& limits, Communicator& ranks);
+
+/// Without a plan: rules 1 to 3 alone, and else all on the host. Throws as plan_run().
+[[nodiscard]] EngineOptions place_as_asked(const Model& model, const Config& config,
+                                           EngineOptions options);
+
+}  // namespace tandem

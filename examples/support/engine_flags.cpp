@@ -1,0 +1,122 @@
+#include "examples/support/engine_flags.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "examples/support/program.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+/// A flag whose values are an enum's names.
+template <class E>
+void add_enum(CLI::App& app, const std::string& flag, E& value, const std::string& help) {
+  const auto set = [flag, &value](const std::string& text) {
+    const auto parsed = parse_enum<E>(text);
+    if (!parsed) {
+      throw user_error("flags", "{} is \"{}\"; use {}", flag, text, choices<E>());
+    }
+    value = *parsed;
+  };
+  app.add_option_function<std::string>(flag, set, help)->default_str(std::string(name_of(value)));
+}
+
+void check_placement(const EngineFlags& f, DeviceKind device) {
+  const double ratio = f.engine.offload_ratio.value_or(1);
+  if (!(ratio >= 0 && ratio <= 1)) {
+    throw user_error("flags", "--offload_ratio is {}; it must be between 0 and 1", ratio);
+  }
+  const Placement placement = f.engine.placement;
+  if (placement == Placement::kCpu && ratio < 1) {
+    throw user_error("flags",
+                     "--placement is cpu and --offload_ratio {}, which leaves {} of the state for "
+                     "the device; leave one of them out",
+                     ratio, 1 - ratio);
+  }
+  const bool leaves = placement == Placement::kGpu || placement == Placement::kStream || ratio < 1;
+  if (leaves && device == DeviceKind::kCpu) {
+    throw user_error(
+        "flags",
+        "{} needs an accelerator, and --device {} has none here; leave it out, or use --device sim "
+        "for a simulated one",
+        ratio < 1 ? fmt::format("--offload_ratio {}", ratio)
+                  : fmt::format("--placement {}", name_of(placement)),
+        f.device);
+  }
+}
+
+}  // namespace
+
+void add_engine_flags(CLI::App& app, EngineFlags& f) {
+  EngineOptions& o = f.engine;
+  app.add_option("--device", f.device,
+                 "auto (cuda where a GPU can be used, else cpu), cpu, cuda, or sim: a simulated "
+                 "accelerator in real time")
+      ->capture_default_str();
+  app.add_option("--sim_spec", f.sim_spec,
+                 "What --device sim simulates, e.g. compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,"
+                 "memory=16GB,latency=10us");
+  add_enum(app, "--placement", o.placement,
+           "Where optimizer state lies beside an accelerator: auto (per unit, so that the step "
+           "is shortest), cpu, gpu, or stream (in host memory, updated on the device)");
+  app.add_option(
+      "--offload_ratio", o.offload_ratio,
+      "Share of the optimizer's bytes (0 to 1) that stays on the host; the rest goes "
+      "where --placement says, by itself to the device; default: the config's, or chosen");
+  add_enum(app, "--overlap", o.overlap,
+           "What may run at the same time: off, comm (gathers and reductions), offload (also "
+           "the optimizer, under the next forward), full (also under its own backward)");
+  add_enum(app, "--speculate", o.speculate,
+           "With --overlap full, whether updates begin ahead of the verdict on the gradient: "
+           "auto (beside an accelerator), on or off");
+  app.add_option("--inflight_buckets", o.inflight_buckets,
+                 "Units that may be ahead of the verdict, each with a second copy of its optimizer "
+                 "state; 0: as many as a quarter of the free memory holds")
+      ->capture_default_str();
+  add_enum(app, "--optimizer_state", o.state_layout,
+           "How master weights and moments lie in memory: fp32, split (the same bits in less), "
+           "bf16 or int8 (moments rounded)");
+  app.add_option("--forced_misses", o.forced_misses,
+                 "Share of the steps (0 to 1) whose speculation is taken for lost, to measure what "
+                 "that costs; no number changes")
+      ->capture_default_str();
+  app.add_option("--gather_slots", o.gather_slots, "Gathered units held at a time; 0: chosen")
+      ->capture_default_str();
+  app.add_option("--optimizer_threads", o.optimizer_threads, "Threads of the Adam pool; 0: chosen")
+      ->capture_default_str();
+  app.add_option("--compute_threads", o.compute_threads,
+                 "Threads of the compute lane; 0: all cores")
+      ->capture_default_str();
+  app.add_flag(
+      "--pin_cores", o.pin_cores,
+      "Bind the compute lane, the Adam pool and the copies to their cores (`cores` says which)");
+}
+
+void check_engine_flags(const EngineFlags& f, DeviceKind device) {
+  const EngineOptions& o = f.engine;
+  if (o.speculate == Speculate::kOn && o.overlap != Overlap::kFull) {
+    throw user_error("flags",
+                     "--speculate on needs --overlap full, and it is {}; leave one of them out",
+                     name_of(o.overlap));
+  }
+  if (!(o.forced_misses >= 0 && o.forced_misses <= 1)) {
+    throw user_error("flags", "--forced_misses is {}; it must be between 0 and 1", o.forced_misses);
+  }
+  require_not_negative("--inflight_buckets", o.inflight_buckets);
+  require_not_negative("--gather_slots", o.gather_slots);
+  require_not_negative("--optimizer_threads", o.optimizer_threads);
+  require_not_negative("--compute_threads", o.compute_threads);
+  check_placement(f, device);
+  (void)parse_sim_spec(f.sim_spec);
+}
+
+EngineOptions engine_options(const EngineFlags& flags, DeviceKind device) {
+  EngineOptions options = flags.engine;
+  options.device = device;
+  options.sim = parse_sim_spec(flags.sim_spec);
+  return options;
+}
+
+}  // namespace tandem
