@@ -255,9 +255,9 @@ TEST_F(Allocation, AsioOperationsAllocateNothing) {
   EXPECT_EQ(after_warm_up(
                 [](EventFd* b, StopToken stop, int rounds) -> Task<> {
                   for (int i = 0; i < rounds; ++i) {
-                    b->ring();
+                    b->notify();
                     (void)co_await b->wait();
-                    b->ring();
+                    b->notify();
                     (void)co_await b->wait(stop);
                   }
                 },

@@ -213,7 +213,7 @@ struct Receives : Scenario {
     [[nodiscard]] std::uint32_t world() const noexcept override { return 2; }
     void submit(NetOp& op) override { waiting = &op; }
     bool cancel(NetOp&) noexcept override { return std::exchange(waiting, nullptr) != nullptr; }
-    void abandon(std::uint32_t) override {}
+    void abort(std::uint32_t) override {}
     NetOp* waiting = nullptr;
   };
   Task<> run() override {

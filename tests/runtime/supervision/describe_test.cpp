@@ -54,8 +54,8 @@ TEST_F(DescribeTest, EachFrameHasItsFunctionItsLineAndHowLongItWaits) {
   EXPECT_THAT(text, HasSubstr("scope \"root\": 1 running\n  reader (runtime/scope.hpp:"));
   EXPECT_THAT(text,
               ContainsRegex(
-                  ", 5.000 s\\) <- outer \\(runtime/describe_test.cpp:[0-9]+, 3.000 s\\) <- inner "
-                  "\\(runtime/describe_test.cpp:40, 3.000 s\\) <- \\[event\\]\n"));
+                  ", 5.000 s\\) <- outer \\(supervision/describe_test.cpp:[0-9]+, 3.000 s\\) <- inner "
+                  "\\(supervision/describe_test.cpp:40, 3.000 s\\) <- \\[event\\]\n"));
   event.set();
   loop.run(&Scope::join, &scope);
 }
@@ -83,7 +83,7 @@ TEST_F(DescribeTest, ALoopTellsOfAllScopesActorsAsksAndTimers) {
                 "scope \"root\": 1 running\n  sleepy ("));
   EXPECT_THAT(text, HasSubstr("<- pump (runtime/actor.hpp:"));
   EXPECT_THAT(text, ContainsRegex(
-                        "<- handle \\(runtime/describe_test.cpp:27, 1.000 s\\) <- \\[sleep\\]\n"));
+                        "<- handle \\(supervision/describe_test.cpp:27, 1.000 s\\) <- \\[sleep\\]\n"));
   EXPECT_THAT(text, HasSubstr("scope \"second\": 0 running\nactor sleepy: 2 messages wait\n"));
   scope.request_stop();
   loop.run(&Scope::join, &scope);
@@ -132,7 +132,7 @@ TEST_F(DescribeTest, TheWatchdogReportsEachLongWaitOnce) {
   ASSERT_EQ(reports.size(), 2U);  // pass() itself sleeps for 60 s
   EXPECT_THAT(reports[0], HasSubstr("[watchdog] a task waits for 1"));
   EXPECT_THAT(reports[0] + reports[1], HasSubstr("reader (runtime/scope.hpp:"));
-  EXPECT_THAT(reports[0] + reports[1], HasSubstr("<- inner (runtime/describe_test.cpp:40, 1"));
+  EXPECT_THAT(reports[0] + reports[1], HasSubstr("<- inner (supervision/describe_test.cpp:40, 1"));
   EXPECT_THAT(reports[0] + reports[1], HasSubstr("main ("));
   EXPECT_EQ(watchdog.reports(), 2U);
   event.set();

@@ -215,7 +215,7 @@ TEST_F(KitFailures, ExpectSaysWhatWaitsInstead) {
   (void)counter.address().try_send(Word{"red"});
   (void)counter.address().try_send(Reset{});
   const std::string text = failure_of([&] { kit.expect<Reset>().from("outside").to(counter); });
-  EXPECT_THAT(text, HasSubstr("testing_test.cpp:"));
+  EXPECT_THAT(text, HasSubstr("test_kit_test.cpp:"));
   EXPECT_THAT(text,
               HasSubstr("[test kit] expected next: Reset from outside to counter\nwaiting:\n"
                         "  1. Word from outside to counter\n  2. Reset from outside to counter\n"));
