@@ -21,7 +21,7 @@ using testing::World;
 constexpr std::uint32_t kUnits = 5;
 constexpr double kClip = 250;                  // acts in about half of the steps
 constexpr std::uint64_t kVisits = 2 * kUnits;  // of a step: forward, then backward
-const AdamConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
+const UpdateConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
 
 float initial(std::uint32_t unit, std::size_t i) {
   return std::sin(static_cast<float>(unit * 1000 + i % 1000));
@@ -130,12 +130,12 @@ struct Rank : World {
       co_await rank->shards[u]->address().send(ReleaseUnit{first_ticket + kVisits - 1 - u});
     }
     GradientNorm norm;
-    rank->ahead = {AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), 1)};
+    rank->ahead = UpdateStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), 1);
     for (std::uint32_t v = 0; v < kUnits; ++v) {
       norm.merge(co_await backward(rank, kUnits - 1 - v, v, batch));
     }
     const double coefficient = std::min(1.0, kClip / std::sqrt(norm.sum_of_squares.value()));
-    rank->update = {AdamStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), coefficient)};
+    rank->update = UpdateStep::make(kAdam, static_cast<std::int64_t>(rank->step + 1), coefficient);
     for (std::uint32_t u = 0; u < kUnits; ++u) {
       co_await rank->optimizer->address().send(UpdateUnit{u, &rank->update, u, rank->step + 1});
     }
@@ -186,12 +186,10 @@ std::vector<std::vector<float>> reference(int steps) {
     }
     const double coefficient = std::min(1.0, kClip / std::sqrt(norm.sum_of_squares.value()));
     for (std::uint32_t u = 0; u < kUnits; ++u) {
-      adam_update(AdamStep::make(kAdam, step + 1, coefficient),
-                  {.master = p[u].data(),
-                   .exp_avg = m[u].data(),
-                   .exp_avg_sq = v[u].data(),
-                   .gradient = g[u].data()},
-                  0, p[u].size());
+      apply_update(
+          UpdateStep::make(kAdam, step + 1, coefficient),
+          {.master = p[u].data(), .state = {m[u].data(), v[u].data()}, .gradient = g[u].data()}, 0,
+          p[u].size());
     }
   }
   return p;

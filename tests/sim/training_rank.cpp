@@ -10,7 +10,7 @@ namespace tandem::sim_test {
 namespace {
 
 using std::chrono::microseconds;
-constexpr AdamConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
+constexpr UpdateConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
 
 std::size_t largest_slot(const Plan& plan) {
   std::size_t bytes = 0;
@@ -33,7 +33,7 @@ int batch_of(std::uint64_t step, std::uint32_t rank) {
 }
 /// Without a norm: what it is when nothing is clipped, which is the case in about half of the
 /// steps.
-AdamStep adam_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan) {
+UpdateStep update_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan) {
   double elements = 0;
   for (std::uint32_t u = 0; u < plan.units; ++u) {
     elements += static_cast<double>(plan.elements[u]);
@@ -43,7 +43,7 @@ AdamStep adam_step(std::uint64_t step, const GradientNorm* norm, const Plan& pla
     const double limit = 0.6 * plan.ranks * std::sqrt(elements);
     clip = std::min(1.0, limit / std::sqrt(norm->sum_of_squares.value()));
   }
-  return AdamStep::make(kAdam, static_cast<std::int64_t>(step + 1), clip / plan.ranks);
+  return UpdateStep::make(kAdam, static_cast<std::int64_t>(step + 1), clip / plan.ranks);
 }
 
 Reference::Reference(const Plan& plan) {
@@ -68,14 +68,12 @@ Reference::Reference(const Plan& plan) {
       }
       add_norm(g[u].data(), DType::kF32, 0, g[u].size(), norm);
     }
-    const AdamStep adam = adam_step(step, &norm, plan);
+    const UpdateStep update = update_step(step, &norm, plan);
     for (std::uint32_t u = 0; u < plan.units; ++u) {
-      adam_update(adam,
-                  {.master = p[u].data(),
-                   .exp_avg = m[u].data(),
-                   .exp_avg_sq = v[u].data(),
-                   .gradient = g[u].data()},
-                  0, p[u].size());
+      apply_update(
+          update,
+          {.master = p[u].data(), .state = {m[u].data(), v[u].data()}, .gradient = g[u].data()}, 0,
+          p[u].size());
     }
     after.push_back(p);
   }
@@ -220,7 +218,7 @@ Task<> TrainingRank::train_step() {
     co_await forward(u);
   }
   std::vector<GradientNorm> norms(plan.units);
-  ahead = {adam_step(step, nullptr, plan)};
+  ahead = update_step(step, nullptr, plan);
   const WatchedScope watched(run);
   co_await with_scope(
       [](Scope& scope, TrainingRank* self, int b, GradientNorm* out, Scope** seen) -> Task<> {
@@ -238,7 +236,7 @@ Task<> TrainingRank::train_step() {
   }
   const GradientNorm norm = co_await collectives.address().ask(
       AllReduceNorm{step * (plan.units + 1) + plan.units, local});
-  update = {adam_step(step, &norm, plan)};
+  update = update_step(step, &norm, plan);
   for (std::uint32_t u = 0; u < plan.units; ++u) {
     co_await optimizer->address().send(UpdateUnit{u, &update, u, step + 1});
   }

@@ -40,7 +40,7 @@ float initial_weight(std::uint32_t unit, std::size_t i);
 float gradient_of(float weight, int batch, std::uint32_t rank);
 int batch_of(std::uint64_t step, std::uint32_t rank);
 /// `norm`: null for the constants without clipping.
-AdamStep adam_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan);
+UpdateStep update_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan);
 
 /// The masters after each step, in plain loops.
 struct Reference {

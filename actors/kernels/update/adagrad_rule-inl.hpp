@@ -33,6 +33,12 @@ struct AdagradRule {
   }
 };
 
+/// Calls `update` with the rule of the step.
+template <class Update>
+HWY_INLINE void with_rule(const AdagradStep& step, const Update& update) {
+  update(AdagradRule{step});
+}
+
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

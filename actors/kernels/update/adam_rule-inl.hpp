@@ -46,6 +46,16 @@ struct AdamRule {
   }
 };
 
+/// Calls `update` with the rule of the step.
+template <class Update>
+HWY_INLINE void with_rule(const AdamStep& step, const Update& update) {
+  if (step.adamw) {
+    update(AdamRule<true>{step});
+  } else {
+    update(AdamRule<false>{step});
+  }
+}
+
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -37,6 +37,12 @@ struct LionRule {
   }
 };
 
+/// Calls `update` with the rule of the step.
+template <class Update>
+HWY_INLINE void with_rule(const LionStep& step, const Update& update) {
+  update(LionRule{step});
+}
+
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

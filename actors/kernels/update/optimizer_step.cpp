@@ -1,5 +1,8 @@
 #include "actors/kernels/update/optimizer_step.hpp"
 
+#include <array>
+#include <cmath>
+
 #include "actors/kernels/update/rounding_key.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 #include "actors/kernels/update/update_rules.hpp"
@@ -10,14 +13,22 @@ namespace tandem {
 namespace {
 
 AdamStep adam_step(const UpdateConfig& c, std::int64_t step, double gradient_scale) {
-  return AdamStep::make({.lr = c.lr,
-                         .beta1 = c.beta1,
-                         .beta2 = c.beta2,
-                         .eps = c.eps,
-                         .weight_decay = c.weight_decay,
-                         .adamw = c.adamw,
-                         .bias_correction = c.bias_correction},
-                        step, gradient_scale);
+  double bias1 = 1.0;
+  double bias2 = 1.0;
+  if (c.bias_correction) {
+    bias1 = 1.0 - std::pow(c.beta1, static_cast<double>(step));
+    bias2 = 1.0 - std::pow(c.beta2, static_cast<double>(step));
+  }
+  return {.gradient_scale = static_cast<float>(gradient_scale),
+          .beta1 = static_cast<float>(c.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - c.beta1),
+          .beta2 = static_cast<float>(c.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - c.beta2),
+          .eps = static_cast<float>(c.eps),
+          .step_size = static_cast<float>(c.lr / bias1),
+          .inverse_root_bias = static_cast<float>(1.0 / std::sqrt(bias2)),
+          .decay = static_cast<float>(c.adamw ? c.lr * c.weight_decay : c.weight_decay),
+          .adamw = c.adamw};
 }
 
 SgdStep sgd_step(const UpdateConfig& c, std::int64_t step, double gradient_scale) {
@@ -52,45 +63,31 @@ std::size_t arrays_of(const SgdStep& step) { return step.momentum == 0.0F ? 0 : 
 std::size_t arrays_of(const LionStep&) { return 1; }
 std::size_t arrays_of(const AdagradStep&) { return 1; }
 
-struct UpdateFp32 {
-  const UpdateBuffers& buffers;
-  std::size_t begin;
-  std::size_t count;
+/// By StateLayout; null where supports() refuses the layout.
+template <class Step>
+using Kernels = std::array<detail::UpdateKernel<Step>*, 4>;
 
-  void operator()(const AdamStep& s) const { detail::update_adam(s, buffers, begin, count); }
-  void operator()(const SgdStep& s) const { detail::update_sgd(s, buffers, begin, count); }
-  void operator()(const LionStep& s) const { detail::update_lion(s, buffers, begin, count); }
-  void operator()(const AdagradStep& s) const { detail::update_adagrad(s, buffers, begin, count); }
-};
+Kernels<AdamStep> kernels_of(const AdamStep&) {
+  return {detail::update_adam, detail::update_adam_split, detail::update_adam_bf16,
+          detail::update_adam_int8};
+}
+Kernels<SgdStep> kernels_of(const SgdStep&) { return {detail::update_sgd}; }
+Kernels<LionStep> kernels_of(const LionStep&) {
+  return {detail::update_lion, nullptr, detail::update_lion_bf16, detail::update_lion_int8};
+}
+Kernels<AdagradStep> kernels_of(const AdagradStep&) {
+  return {detail::update_adagrad, detail::update_adagrad_split};
+}
 
-struct UpdatePacked {
-  const UpdateBuffers& buffers;
-  std::uint32_t rounding_bits;
-  std::size_t begin;
-  std::size_t count;
-
-  void operator()(const AdamStep& s) const {
-    switch (buffers.layout) {
-      case StateLayout::kSplit:
-        return detail::update_adam_split(s, buffers, begin, count);
-      case StateLayout::kBf16:
-        return detail::update_adam_bf16(s, rounding_bits, buffers, begin, count);
-      default:
-        return detail::update_adam_int8(s, rounding_bits, buffers, begin, count);
-    }
-  }
-  void operator()(const LionStep& s) const {
-    if (buffers.layout == StateLayout::kBf16) {
-      detail::update_lion_bf16(s, rounding_bits, buffers, begin, count);
-    } else {
-      detail::update_lion_int8(s, rounding_bits, buffers, begin, count);
-    }
-  }
-  void operator()(const AdagradStep& s) const {
-    detail::update_adagrad_split(s, buffers, begin, count);
-  }
-  void operator()(const SgdStep&) const {}
-};
+void run_kernel(const UpdateStep& step, std::uint32_t rounding_bits, const UpdateBuffers& buffers,
+                std::size_t begin, std::size_t count) {
+  std::visit(
+      [&](const auto& rule) {
+        kernels_of(rule)[static_cast<std::size_t>(buffers.layout)](rule, rounding_bits, buffers,
+                                                                   begin, count);
+      },
+      step.rule);
+}
 
 void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t begin,
                    std::size_t end) {
@@ -100,7 +97,7 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
                "8-bit state is updated in whole blocks");
   for_rounding_keys(step.rounding_bits, b.position, begin, end,
                     [&](std::uint32_t key, std::size_t first, std::size_t count) {
-                      std::visit(UpdatePacked{b, key, first, count}, step.rule);
+                      run_kernel(step, key, b, first, count);
                     });
 }
 
@@ -140,7 +137,7 @@ void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::siz
                    (buffers.weight != nullptr && buffers.weight_type == buffers.gradient_type),
                "gradients of 16 bits come with weights of their type");
   if (buffers.layout == StateLayout::kFp32) {
-    std::visit(UpdateFp32{buffers, begin, end - begin}, step.rule);
+    run_kernel(step, 0, buffers, begin, end - begin);  // fp32 state is never rounded
   } else {
     update_packed(step, buffers, begin, end);
   }

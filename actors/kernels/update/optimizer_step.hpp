@@ -2,24 +2,37 @@
 // elements: Adam, AdamW, SGD, Lion, Adagrad.
 //
 // gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from
-// one buffer to another -> model weight (fp32 | bf16 | fp16). The pass is the same for all
-// (update-inl.hpp); they differ in one rule per element:
-//   g = gradient * gradient_scale
-//   Adam, AdamW   see adam.hpp
-//   SGD           g += weight_decay * p;  b' = momentum * b + (1 - dampening) * g  (first step: b'
-//   = g)
-//                 p' = p - lr * (nesterov ? g + momentum * b' : momentum == 0 ? g : b') as
-//                 torch.optim.SGD
-//   Lion          c = beta1 * m + (1 - beta1) * g;  m' = beta2 * m + (1 - beta2) * g
-//                 p' = p - (lr * sign(c) + lr * weight_decay * p) Chen et al. 2023
-//   Adagrad       g += weight_decay * p;  v' = v + g * g;  p' = p - lr * (g / (sqrt(v') + eps))
-// sign(0) is 0 in Lion: what has no gradient (padding, an embedding's unused rows) stays where it
-// is. DeepSpeed's CPULion moves it by lr.
+// one buffer to another -> model weight (fp32 | bf16 | fp16). One pass, because the update is bound
+// by memory: separate unscale, clip and cast passes cost half as much again. The pass is the same
+// for all (update-inl.hpp); they differ in one rule per element:
+//
+//   all       g  = gradient * gradient_scale
+//   Adam      g += weight_decay * p                                          [not in AdamW]
+//             m' = beta1 * m + (1 - beta1) * g
+//             v' = beta2 * v + ((1 - beta2) * g) * g
+//             u  = lr / (1 - beta1^t) * (m' / (sqrt(v') / sqrt(1 - beta2^t) + eps))
+//             p' = p - (u + lr * weight_decay * p)                           [AdamW; Adam: p - u]
+//   SGD       g += weight_decay * p
+//             b' = momentum * b + (1 - dampening) * g                        [first step: b' = g]
+//             p' = p - lr * (nesterov ? g + momentum * b' : momentum == 0 ? g : b')
+//   Lion      c  = beta1 * m + (1 - beta1) * g
+//             m' = beta2 * m + (1 - beta2) * g
+//             p' = p - (lr * sign(c) + lr * weight_decay * p)
+//   Adagrad   g += weight_decay * p
+//             v' = v + g * g
+//             p' = p - lr * (g / (sqrt(v') + eps))
+//
+// Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations in the order of DeepSpeed's
+// CPUAdam; (1 - beta2) * g comes first, as g * g may overflow where v' does not. SGD: as
+// torch.optim.SGD. Lion: Chen et al. 2023; sign(0) is 0: what has no gradient (padding, an
+// embedding's unused rows) stays where it is. DeepSpeed's CPULion moves it by lr.
 //
 // Invariant: same bits for every SIMD target, thread count, chunking and alignment: each element
-// takes the same IEEE operations wherever it stands, each rounded once, none fused. Denormals are
-// kept, and NaN stays NaN. C++17, for nvcc as well, as what it includes and what lies above it up
-// to update_pass.hpp.
+// takes the same IEEE operations wherever it stands, each rounded once, none fused. There is no
+// fused multiply-add: emulated targets lack it, it buys no speed (memory and the divider are the
+// limits) and its gain in accuracy is far below what fp32 state costs anyway. Denormals are kept,
+// and NaN stays NaN.
+// C++17, for nvcc as well, as what it includes and what lies above it up to update_pass.hpp.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +41,6 @@
 
 #include "actors/kernels/dtype.hpp"
 #include "actors/kernels/state_layout.hpp"
-#include "actors/kernels/update/adam.hpp"
 
 namespace tandem {
 
@@ -55,6 +67,26 @@ struct UpdateConfig {
 [[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
 
 // The constants of one step, computed in double and rounded once.
+
+struct AdamStep {
+  float gradient_scale = 1.0F;
+  float beta1 = 0.0F;
+  float one_minus_beta1 = 0.0F;
+  float beta2 = 0.0F;
+  float one_minus_beta2 = 0.0F;
+  float eps = 0.0F;
+  float step_size = 0.0F;          // lr / (1 - beta1^t)
+  float inverse_root_bias = 0.0F;  // 1 / sqrt(1 - beta2^t)
+  float decay = 0.0F;              // AdamW: lr * weight_decay; L2: weight_decay
+  bool adamw = true;
+
+  bool operator==(const AdamStep& o) const {
+    return gradient_scale == o.gradient_scale && beta1 == o.beta1 &&
+           one_minus_beta1 == o.one_minus_beta1 && beta2 == o.beta2 &&
+           one_minus_beta2 == o.one_minus_beta2 && eps == o.eps && step_size == o.step_size &&
+           inverse_root_bias == o.inverse_root_bias && decay == o.decay && adamw == o.adamw;
+  }
+};
 
 struct SgdStep {
   float gradient_scale = 1.0F;

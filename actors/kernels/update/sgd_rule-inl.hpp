@@ -39,6 +39,18 @@ struct SgdRule {
   }
 };
 
+/// Calls `update` with the rule of the step.
+template <class Update>
+HWY_INLINE void with_rule(const SgdStep& step, const Update& update) {
+  if (step.momentum == 0.0F) {
+    update(SgdRule<false, false>{step});
+  } else if (step.nesterov) {
+    update(SgdRule<true, true>{step});
+  } else {
+    update(SgdRule<true, false>{step});
+  }
+}
+
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

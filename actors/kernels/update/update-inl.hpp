@@ -208,10 +208,11 @@ void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t
   }
 }
 
-/// Updates `count` elements from `begin` on by the rule.
+/// Updates `count` elements from `begin` on by the rule. Nothing is rounded stochastically: the
+/// third argument is for the other layouts' frames.
 template <class Rule>
-void update_elements(const Rule& rule, const UpdateBuffers& b, std::size_t begin,
-                     std::size_t count) {
+void update_elements(const Rule& rule, std::uint32_t /*rounding_bits*/, const UpdateBuffers& b,
+                     std::size_t begin, std::size_t count) {
   switch (b.gradient_type) {
     case DType::kF32:
       return update_typed_gradient<Rule, float>(rule, b, begin, count);

@@ -1,5 +1,5 @@
-// actors/kernels/update/update_rules.hpp — the kernels behind apply_update(), one source file per
-// optimizer. Nobody else calls them: the buffers were checked there.
+// actors/kernels/update/update_rules.hpp — the kernels behind apply_update(), which checks their
+// buffers: one per optimizer and state layout, each a source file in instances/.
 #pragma once
 
 #include <cstddef>
@@ -9,29 +9,15 @@
 
 namespace tandem::detail {
 
-// Elements [begin, begin + count).
-void update_adam(const AdamStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                 std::size_t count);
-void update_sgd(const SgdStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                std::size_t count);
-void update_lion(const LionStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                 std::size_t count);
-void update_adagrad(const AdagradStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                    std::size_t count);
+/// Updates elements [begin, begin + count). `rounding_bits`: of seed, step and the position's upper
+/// half, for stochastic rounding; the range doesn't reach over a multiple of 2^32 positions.
+template <class Step>
+using UpdateKernel = void(const Step& step, std::uint32_t rounding_bits,
+                          const UpdateBuffers& buffers, std::size_t begin, std::size_t count);
 
-// The same with state in another layout. `rounding_bits`: of seed, step and the position's upper
-// half; the range doesn't reach over a multiple of 2^32 positions.
-void update_adam_split(const AdamStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                       std::size_t count);
-void update_adagrad_split(const AdagradStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                          std::size_t count);
-void update_adam_bf16(const AdamStep& step, std::uint32_t rounding_bits,
-                      const UpdateBuffers& buffers, std::size_t begin, std::size_t count);
-void update_lion_bf16(const LionStep& step, std::uint32_t rounding_bits,
-                      const UpdateBuffers& buffers, std::size_t begin, std::size_t count);
-void update_adam_int8(const AdamStep& step, std::uint32_t rounding_bits,
-                      const UpdateBuffers& buffers, std::size_t begin, std::size_t count);
-void update_lion_int8(const LionStep& step, std::uint32_t rounding_bits,
-                      const UpdateBuffers& buffers, std::size_t begin, std::size_t count);
+UpdateKernel<AdamStep> update_adam, update_adam_split, update_adam_bf16, update_adam_int8;
+UpdateKernel<SgdStep> update_sgd;
+UpdateKernel<LionStep> update_lion, update_lion_bf16, update_lion_int8;
+UpdateKernel<AdagradStep> update_adagrad, update_adagrad_split;
 
 }  // namespace tandem::detail

@@ -1,36 +1,4 @@
-// actors/kernels/update/instances/adagrad.cpp — compiled once per SIMD
-// target by Highway's foreach_target.
-#include "actors/kernels/update/update_rules.hpp"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "actors/kernels/update/instances/adagrad.cpp"
-#include <hwy/cache_control.h>
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
-
-#include "actors/kernels/update/adagrad_rule-inl.hpp"
-#include "actors/kernels/update/update-inl.hpp"
-
-HWY_BEFORE_NAMESPACE();
-namespace tandem::HWY_NAMESPACE {
-
-void adagrad_elements(const AdagradStep& step, const UpdateBuffers& buffers, std::size_t begin,
-                      std::size_t count) {
-  update_elements(AdagradRule{step}, buffers, begin, count);
-}
-
-}  // namespace tandem::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace tandem {
-
-HWY_EXPORT(adagrad_elements);
-
-void detail::update_adagrad(const AdagradStep& step, const UpdateBuffers& buffers,
-                            std::size_t begin, std::size_t count) {
-  HWY_DYNAMIC_DISPATCH(adagrad_elements)(step, buffers, begin, count);
-}
-
-}  // namespace tandem
-#endif
+#define TANDEM_UPDATE update_adagrad
+#define TANDEM_STEP AdagradStep
+#define TANDEM_FRAME update_elements
+#include "actors/kernels/update/instances/instance-inl.hpp"
