@@ -9,13 +9,15 @@
 //
 // States of a sequence: idle -> issuing -> idle ...; -> failed, permanently: after an error of the
 // backend every operation held or asked for later fails with it, in both sequences, and so does the
-// scope. Buffers: those of an operation are lent from the request until its reply.
+// scope.
+// Buffers: those of an operation are lent from the request until its reply.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <optional>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -26,60 +28,80 @@
 
 namespace tandem {
 
+// A request says all about its operation: the reply, the back end's function that carries it out,
+// its number in its sequence (Collectives::Gathers and Reductions list the requests of each), and
+// bytes(): of the whole blocks that the operation is about.
+
 struct AllGather {
   using Reply = void;
+  static constexpr auto kCarriedOutBy = &CollectiveBackend::all_gather;
   std::uint64_t order = 0;
   GatherArguments arguments;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
+    return arguments.shard_bytes * (arguments.is_replicated ? 1 : world);
+  }
 };
 
+/// Gives a number of the gathers' sequence up.
 struct SkipGather {
   std::uint64_t order = 0;
 };
 
 struct ReduceScatterAdd {
   using Reply = GradientNorm;  // with want_norm: of the resulting accumulator of this rank
+  static constexpr auto kCarriedOutBy = &CollectiveBackend::reduce_scatter_add;
   std::uint64_t order = 0;
   ReduceArguments arguments;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
+    return arguments.shard_elements * bytes_of(arguments.block_type) * world;
+  }
 };
 
-/// The merge of all ranks' norms; exact, so the same bits on all of them. Takes a number of the
-/// reductions' sequence.
+/// The merge of all ranks' norms; exact, so the same bits on all of them.
 struct AllReduceNorm {
   using Reply = GradientNorm;
   std::uint64_t order = 0;
   GradientNorm local;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return 0; }
 };
 
-/// A number of the reductions' sequence.
 struct AllReduceAdd {
   using Reply = GradientNorm;  // with want_norm: of the whole result
+  static constexpr auto kCarriedOutBy = &CollectiveBackend::all_reduce_add;
   std::uint64_t order = 0;
   ReduceArguments arguments;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept {
+    return arguments.shard_elements * bytes_of(arguments.block_type);
+  }
 };
 
-/// A number of the reductions' sequence.
 struct Exchange {
   using Reply = void;
+  static constexpr auto kCarriedOutBy = &CollectiveBackend::exchange;
   std::uint64_t order = 0;
   ExchangeArguments arguments;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
+    return arguments.bytes * world;
+  }
 };
 
-/// A number of the gathers' sequence.
 struct Broadcast {
   using Reply = void;
+  static constexpr auto kCarriedOutBy = &CollectiveBackend::broadcast;
   std::uint64_t order = 0;
   BroadcastArguments arguments;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return arguments.bytes; }
 };
 
-/// A number of the gathers' sequence.
 struct AllToAll {
   using Reply = void;
+  static constexpr auto kCarriedOutBy = &CollectiveBackend::all_to_all;
   std::uint64_t order = 0;
   AllToAllArguments arguments;
+  [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
+    return arguments.bytes * world;
+  }
 };
-
-using CollectivesAddress = Address<AllGather, SkipGather, ReduceScatterAdd, AllReduceNorm,
-                                   AllReduceAdd, Exchange, Broadcast, AllToAll>;
 
 class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatterAdd,
                                  AllReduceNorm, AllReduceAdd, Exchange, Broadcast, AllToAll> {
@@ -104,17 +126,22 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
 
   explicit Collectives(Options options);
 
-  void handle(AllGather request, ReplyTo<AllGather> reply);
+  /// Replies with the operation's result once its turn has come and it is done.
+  template <class Request>
+  void handle(Request request, ReplyTo<Request> reply) {
+    if (failed_ != nullptr) {
+      reply.fail(failed_);
+      return;
+    }
+    const std::uint64_t order = request.order;
+    hold(sequence_of<Request>(), order, Held<Request>{std::move(request), std::move(reply)});
+  }
   void handle(SkipGather skip);
-  void handle(Broadcast request, ReplyTo<Broadcast> reply);
-  void handle(AllToAll request, ReplyTo<AllToAll> reply);
-  void handle(ReduceScatterAdd request, ReplyTo<ReduceScatterAdd> reply);
-  void handle(AllReduceNorm request, ReplyTo<AllReduceNorm> reply);
-  void handle(AllReduceAdd request, ReplyTo<AllReduceAdd> reply);
-  void handle(Exchange request, ReplyTo<Exchange> reply);
 
   /// Loop thread.
-  [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
+  [[nodiscard]] Counters counters() const noexcept {
+    return {gathers_.counters, reductions_.counters};
+  }
 
  private:
   template <class Request>
@@ -122,40 +149,54 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     Request request;
     ReplyTo<Request> reply;
   };
-  using Gather = std::variant<SkipGather, Held<AllGather>, Held<Broadcast>, Held<AllToAll>>;
-  using Reduction =
-      std::variant<Held<ReduceScatterAdd>, Held<AllReduceNorm>, Held<AllReduceAdd>, Held<Exchange>>;
+  struct Skipped {};
+
+  template <class... Requests>
+  struct Sequence {
+    using Operation = std::variant<Skipped, Held<Requests>...>;
+    template <class Request>
+    static constexpr bool kHas = (std::is_same_v<Request, Requests> || ...);
+
+    Name name;  // of its task
+    OrderedInbox<Operation> inbox;
+    bool issuing = false;
+    SequenceCounters counters;
+  };
+  using Gathers = Sequence<AllGather, Broadcast, AllToAll>;
+  using Reductions = Sequence<ReduceScatterAdd, AllReduceNorm, AllReduceAdd, Exchange>;
+
   template <class Request>
-  void take_gather(Request request, ReplyTo<Request> reply);
-  template <class Request>
-  void take_reduction(Request request, ReplyTo<Request> reply);
-  void start_gathers();
-  void start_reductions();
-  Task<> issue_gathers();
-  Task<> issue_reductions();
+  auto& sequence_of() noexcept {
+    if constexpr (Gathers::kHas<Request>) {
+      return gathers_;
+    } else {
+      static_assert(Reductions::kHas<Request>, "a sequence lists each request");
+      return reductions_;
+    }
+  }
+
+  template <class AnySequence>
+  void hold(AnySequence& sequence, std::uint64_t order, typename AnySequence::Operation operation);
+  template <class AnySequence>
+  Task<> issue_ready(AnySequence* sequence);
   template <class Request>
   Task<> issue(Held<Request>* held, SequenceCounters* counters);
-  Task<> carry_out(const AllGather& request);
-  Task<> carry_out(const Broadcast& request);
-  Task<> carry_out(const AllToAll& request);
-  Task<> carry_out(const Exchange& request);
-  Task<GradientNorm> carry_out(const ReduceScatterAdd& request);
-  Task<GradientNorm> carry_out(const AllReduceAdd& request);
-  Task<GradientNorm> carry_out(const AllReduceNorm& request);
-  Task<GradientNorm> all_reduce_norm(GradientNorm local);
+  Task<> issue(Skipped* skipped, SequenceCounters* counters);
   template <class Request>
-  void count(SequenceCounters* counters, const Request& request, TimePoint start) const;
+  Task<typename Request::Reply> carry_out(const Request& request) {
+    return (options_.backend->*Request::kCarriedOutBy)(request.arguments);
+  }
+  Task<GradientNorm> carry_out(AllReduceNorm request);
   void fail_all(std::exception_ptr error);
 
   Options options_;
-  OrderedInbox<Gather> gathers_;
-  OrderedInbox<Reduction> reductions_;
-  bool issuing_gathers_ = false;
-  bool issuing_reductions_ = false;
+  Gathers gathers_;
+  Reductions reductions_;
   NormLimbs own_norm_;            // of the all-reduce of the norm under way
   std::vector<NormLimbs> norms_;  // the same, of every rank
   std::exception_ptr failed_;
-  Counters counters_;
 };
+
+using CollectivesAddress = Collectives::AddressType;
 
 }  // namespace tandem
