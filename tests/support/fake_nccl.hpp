@@ -5,7 +5,7 @@
 // stream: it starts when the n-th launches of all ranks have, moves the bytes then, and never
 // starts when they do not fit together. A non-blocking communicator may answer "in progress": what
 // was launched then comes into the stream only after some questions, so an event recorded before is
-// an event too early. Sums are made from the last rank to the first: not the rank order. The
+// an event too early. The
 // table's functions have no argument for a fake, so one lives at a time. Any thread.
 #pragma once
 
@@ -22,7 +22,6 @@
 #include <fmt/format.h>
 
 #include "actors/collectives/nccl/nccl_api.hpp"
-#include "actors/kernels/reduce.hpp"
 #include "runtime/util/check.hpp"
 #include "tests/support/fake_cuda.hpp"
 
@@ -78,14 +77,7 @@ class FakeNccl {
   }
 
  private:
-  enum class Kind : std::uint8_t {
-    kAllGather,
-    kReduceScatter,
-    kAllReduce,
-    kBroadcast,
-    kSend,
-    kReceive
-  };
+  enum class Kind : std::uint8_t { kAllGather, kBroadcast, kSend, kReceive };
   struct Call {
     Kind kind;
     const void* from;
@@ -135,14 +127,7 @@ class FakeNccl {
     thread_local Group made;
     return made;
   }
-  static std::size_t width(NcclType type) {
-    return type == NcclType::kBytes ? 1 : type == NcclType::kF32 ? 4 : 2;
-  }
-  static DType dtype(NcclType type) {
-    return type == NcclType::kF32 ? DType::kF32
-                                  : (type == NcclType::kBF16 ? DType::kBF16 : DType::kF16);
-  }
-
+  static std::size_t width(NcclType type) { return type == NcclType::kBytes ? 1 : 4; }
   NcclResult take(Call call, void* communicator, void* stream) {
     const Uncounted uncounted;
     auto* const at = static_cast<Communicator*>(communicator);
@@ -187,8 +172,7 @@ class FakeNccl {
       const std::lock_guard lock(mutex_);
       number = at.launches++;
       clique->meetings[number].by_rank[at.rank] = made;
-      static constexpr const char* kNames[] = {"all-gather", "reduce-scatter", "all-reduce",
-                                               "broadcast",  "transfer",       "transfer"};
+      static constexpr const char* kNames[] = {"all-gather", "broadcast", "transfer", "transfer"};
       launches_[static_cast<std::size_t>(at.rank)].push_back(fmt::format(
           "{}: {} {}", at.name,
           made->calls.empty() ? "nothing"
@@ -296,26 +280,7 @@ class FakeNccl {
                call.from, call.bytes());
         }
         break;
-      case Kind::kReduceScatter:
-        sum(meeting, i, static_cast<std::size_t>(rank) * call.count, call);
-        break;
-      case Kind::kAllReduce:
-        sum(meeting, i, 0, call);
-        break;
     }
-  }
-
-  static void sum(const Meeting& meeting, std::size_t i, std::size_t at, const Call& call) {
-    std::vector<float> total(call.count);
-    AccumulateMode mode = AccumulateMode::kOverwrite;
-    for (auto other = meeting.by_rank.rbegin(); other != meeting.by_rank.rend(); ++other) {
-      const auto* from = static_cast<const std::byte*>(other->second->calls[i].from);
-      check(from + at * width(call.type), call.bytes());
-      accumulate(total.data(), from + at * width(call.type), dtype(call.type), 0, call.count, mode);
-      mode = AccumulateMode::kAdd;
-    }
-    check(call.into, call.bytes());
-    cast(total.data(), DType::kF32, call.into, dtype(call.type), 0, call.count);
   }
 
   static void check(const void* at, std::size_t bytes) {
@@ -447,18 +412,6 @@ inline const NcclApi& FakeNccl::api() {
           [](const void* from, void* into, std::size_t count, NcclType type, void* communicator,
              void* stream) {
             return current()->take({Kind::kAllGather, from, into, count, type}, communicator,
-                                   stream);
-          },
-      .reduce_scatter =
-          [](const void* from, void* into, std::size_t count, NcclType type, NcclOp,
-             void* communicator, void* stream) {
-            return current()->take({Kind::kReduceScatter, from, into, count, type}, communicator,
-                                   stream);
-          },
-      .all_reduce =
-          [](const void* from, void* into, std::size_t count, NcclType type, NcclOp,
-             void* communicator, void* stream) {
-            return current()->take({Kind::kAllReduce, from, into, count, type}, communicator,
                                    stream);
           },
       .broadcast =

@@ -24,8 +24,7 @@ enum class NcclResult : int {
   kRemoteError = 6,
   kInProgress = 7,
 };
-enum class NcclType : int { kBytes = 1, kF16 = 6, kF32 = 7, kBF16 = 9 };
-enum class NcclOp : int { kSum = 0 };
+enum class NcclType : int { kBytes = 1, kF32 = 7 };
 
 struct NcclUniqueId {
   char bytes[128];
@@ -70,10 +69,6 @@ struct NcclApi {
   NcclResult (*group_end)();
   NcclResult (*all_gather)(const void* from, void* into, std::size_t count, NcclType type,
                            void* communicator, void* stream);
-  NcclResult (*reduce_scatter)(const void* from, void* into, std::size_t count, NcclType type,
-                               NcclOp op, void* communicator, void* stream);
-  NcclResult (*all_reduce)(const void* from, void* into, std::size_t count, NcclType type,
-                           NcclOp op, void* communicator, void* stream);
   NcclResult (*broadcast)(const void* from, void* into, std::size_t count, NcclType type, int root,
                           void* communicator, void* stream);
   NcclResult (*send)(const void* from, std::size_t count, NcclType type, int peer,

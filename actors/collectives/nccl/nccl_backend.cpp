@@ -36,18 +36,6 @@ ShmHeader header_for(ShmKind kind, std::uint64_t number, const ReduceArguments& 
   return made;
 }
 
-NcclType nccl_type(DType type) {
-  switch (type) {
-    case DType::kF32:
-      return NcclType::kF32;
-    case DType::kBF16:
-      return NcclType::kBF16;
-    case DType::kF16:
-      return NcclType::kF16;
-  }
-  return NcclType::kBytes;
-}
-
 /// NCCL's calls between start and end of a group; the first refusal counts, and the group is closed
 /// in any case.
 template <class Calls>
@@ -251,26 +239,12 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
   const Busy busy(*this, kReductions, header_for(ShmKind::kReduceScatter, comm->operations++, a));
   fences_.wait(comm->stream, a.block);
   clear_norm(*comm, a.want_norm);
-  if (options_.sum == Sum::kNccl && world() > 1) {
-    have_workspace(a.shard_elements * bytes_of(a.block_type));
-    co_await launch(comm, [&a, this](const NcclApi& api, void* communicator, void* stream) {
-      return api.reduce_scatter(a.block, workspace_.data(), a.shard_elements,
-                                nccl_type(a.block_type), NcclOp::kSum, communicator, stream);
-    });
-    add(*comm, {.own = workspace_.data(),
-                .block_type = static_cast<int>(a.block_type),
-                .add = a.mode == AccumulateMode::kAdd,
-                .accumulator = static_cast<float*>(a.accumulator),
-                .elements = a.shard_elements,
-                .norm = a.want_norm ? norm_limbs(*comm) : nullptr});
-  } else {
-    const Slices slices{.arguments = &a,
-                        .slice = a.shard_elements,
-                        .elements = a.shard_elements * world(),
-                        .accumulator = static_cast<float*>(a.accumulator),
-                        .first_element = 0};
-    co_await add_slices(comm, &slices);
-  }
+  const Slices slices{.arguments = &a,
+                      .slice = a.shard_elements,
+                      .elements = a.shard_elements * world(),
+                      .accumulator = static_cast<float*>(a.accumulator),
+                      .first_element = 0};
+  co_await add_slices(comm, &slices);
   fetch_norms(*comm, a.want_norm, 1);
   co_await finish(comm);
   co_return a.want_norm ? norm_of(*comm, 1) : GradientNorm();
@@ -286,9 +260,6 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, comm->operations++, a));
   fences_.wait(comm->stream, a.block);
   clear_norm(*comm, a.want_norm);
-  if (options_.sum == Sum::kNccl) {
-    co_return co_await all_reduce_by_nccl(comm, &a);
-  }
   auto* const accumulator = static_cast<float*>(a.accumulator);
   Slices slices{.arguments = &a,
                 .slice = chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock,
@@ -321,31 +292,6 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   fetch_norms(*comm, a.want_norm, world());
   co_await finish(comm);
   co_return a.want_norm ? norm_of(*comm, world()) : GradientNorm();
-}
-
-// Every rank has the sums of all elements, so each adds and takes the norm of the whole.
-Task<GradientNorm> NcclBackend::all_reduce_by_nccl(CommStream* comm, const ReduceArguments* a) {
-  const std::size_t width = bytes_of(a->block_type);
-  const std::size_t most =
-      std::max(options_.workspace_bytes / kPieceGrain, std::size_t{1}) * kPieceGrain / width;
-  have_workspace(std::min(most, a->shard_elements) * width);
-  for (std::size_t at = 0; at < a->shard_elements; at += most) {
-    const std::size_t count = std::min(most, a->shard_elements - at);
-    co_await launch(comm, [=, this](const NcclApi& api, void* communicator, void* stream) {
-      return api.all_reduce(a->block + at * width, workspace_.data(), count,
-                            nccl_type(a->block_type), NcclOp::kSum, communicator, stream);
-    });
-    add(*comm, {.own = workspace_.data(),
-                .block_type = static_cast<int>(a->block_type),
-                .add = a->mode == AccumulateMode::kAdd,
-                .accumulator = static_cast<float*>(a->accumulator) + at,
-                .elements = count,
-                .norm = a->want_norm ? norm_limbs(*comm) : nullptr,
-                .first_element = static_cast<std::int64_t>(at)});
-  }
-  fetch_norms(*comm, a->want_norm, 1);
-  co_await finish(comm);
-  co_return a->want_norm ? norm_of(*comm, 1) : GradientNorm();
 }
 
 // Piece by piece: the ranks' parts of a piece come into the workspace, and a kernel adds them,

@@ -3,18 +3,18 @@
 // Two communicators on two streams of high priority: gathers and reductions. Both are non-blocking,
 // so every call may answer "in progress"; the loop then asks, and an operation's event is recorded
 // only once NCCL said success, because before that the kernel need not be in the stream. Launches
-// of both communicators happen in one order on all ranks: rank 0's (nccl_peers.hpp). Reductions:
-// kRankOrder sends each rank the slices of its part and adds them in rank order, the bits of `self`
-// and `shm`; that takes world - 1 times a slice of memory, used piece by piece (workspace_bytes).
-// kNccl lets NCCL add, in the blocks' type and in an order of its own: less memory and traffic with
-// many ranks, within NCCL's tolerance of the sum. Operands: device memory, or memory of allocate()
-// (pinned, which the device reaches); those of exchange() lie anywhere in host memory. Buffers are
-// the back end's until the task ends. Failure: the first of an error of NCCL, a wait over its
-// deadline, a peer that aborted or whose process ended, ranks at different operations, breaks the
-// back end permanently. Every operation then ends with PeerLost (of the device: DeviceError) once
-// the communicators are aborted, so that nothing writes into its buffers any more; see
-// nccl_watchdog.hpp for an abort that hangs. PeerLost::rank() is kUnknownRank where nobody can
-// know. Thread rule: of the loop's thread.
+// of both communicators happen in one order on all ranks: rank 0's (nccl_peers.hpp).
+// Reductions: each rank is sent the slices of its part and adds them in rank order, the bits of
+// `self` and `shm`; that takes world - 1 times a slice of memory, used piece by piece
+// (workspace_bytes).
+// Operands: device memory, or memory of allocate() (pinned, which the device reaches); those of
+// exchange() lie anywhere in host memory. Buffers are the back end's until the task ends.
+// Failure: the first of an error of NCCL, a wait over its deadline, a peer that aborted or whose
+// process ended, ranks at different operations, breaks the back end permanently. Every operation
+// then ends with PeerLost (of the device: DeviceError) once the communicators are aborted, so that
+// nothing writes into its buffers any more; see nccl_watchdog.hpp for an abort that hangs.
+// PeerLost::rank() is kUnknownRank where the failed rank cannot be told.
+// Thread rule: of the loop's thread.
 //
 //   auto backend = loop.run(&NcclBackend::connect, &loop, &device, options);
 #pragma once
@@ -44,7 +44,6 @@ namespace tandem {
 class NcclBackend final : public CollectiveBackend, private TickingPoller {
  public:
   static constexpr std::uint32_t kUnknownRank = UINT32_MAX;
-  enum class Sum : unsigned char { kRankOrder, kNccl };
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
@@ -54,9 +53,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same
     /// order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;
-    Sum sum = Sum::kRankOrder;
-    std::size_t workspace_bytes = std::size_t{64}
-                                  << 20;  // of device memory, for the slices of other ranks
+    // of device memory, for the slices of other ranks
+    std::size_t workspace_bytes = std::size_t{64} << 20;
     Duration connect_timeout = std::chrono::seconds(300);
     Duration timeout = std::chrono::seconds(600);  // of an operation
     NcclWatchdog::Options watchdog;
@@ -162,7 +160,6 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   Task<> transfer_piece(CommStream* comm, const Slices* slices, std::size_t at, std::size_t count);
   void add_piece(CommStream& comm, const Slices& slices, std::size_t at, std::size_t count);
   void add(CommStream& comm, const RankOrderSum& sum);
-  Task<GradientNorm> all_reduce_by_nccl(CommStream* comm, const ReduceArguments* arguments);
   void clear_norm(CommStream& comm, bool wanted);
   void fetch_norms(CommStream& comm, bool wanted, std::size_t count);
   [[nodiscard]] GradientNorm norm_of(const CommStream& comm, std::size_t count) const;
