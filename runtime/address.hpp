@@ -64,8 +64,7 @@ class Address {
       }
       const detail::Admit admit = mailbox->admit(to_.share(), message);
       if (admit == detail::Admit::kReserved) [[likely]] {
-        mailbox->deliver(
-            detail::make_envelope<Message>(*mailbox, to_.share(), std::forward<M>(message)));
+        mailbox->deliver(to_.make_envelope<Message>(std::forward<M>(message)));
         return SendResult::kSent;
       }
       return result_of(admit);
@@ -84,10 +83,10 @@ class Address {
       }
       const detail::Admit admit = mailbox->admit(to_.share(), message);
       if (admit == detail::Admit::kReserved) [[likely]] {
-        mailbox->deliver(detail::make_envelope<M>(*mailbox, to_.share(), std::move(message)));
+        mailbox->deliver(to_.make_envelope<M>(std::move(message)));
         return SendResult::kSent;
       }
-      if (admit != detail::Admit::kWait || !mailbox->wait_for_room(to_.share())) {
+      if (admit != detail::Admit::kWait || !mailbox->wait_queue().sleep_until_room(to_.share())) {
         return result_of(admit);
       }
     }

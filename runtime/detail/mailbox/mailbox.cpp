@@ -57,11 +57,11 @@ void Mailbox::release() noexcept {
 }
 
 Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& rules)
-    : name_(name), rules_(rules), measuring_(options.measure), credits_(options.credits) {
+    : name_(name),
+      measuring_(options.measure),
+      credits_(options.credits),
+      policy_(rules, *this, queue_, options.credits) {
   TANDEM_CHECK(options.credits > 0, "a mailbox has room for one message at least");
-  if (rules_.when_full == WhenFull::kCoalesce) {
-    candidates_.reserve(2 * credits());
-  }
   update_diverted();
 }
 
@@ -75,7 +75,21 @@ void Mailbox::deliver_control(Envelope& envelope) noexcept {
 
 void Mailbox::arrive(Op& op) noexcept {
   auto& envelope = static_cast<Envelope&>(op);
-  envelope.target->enqueue(envelope);
+  envelope.target->accept(envelope);
+}
+
+Reserved Mailbox::reserve(SenderShare* share, std::uint64_t times) noexcept {
+  if (closed()) {
+    return Reserved::kClosed;
+  }
+  if (share != nullptr && !share->try_take(times * share->limit())) {
+    return Reserved::kFull;
+  }
+  const Reserved result = credits_.reserve_below(times * credits());
+  if (result != Reserved::kYes && share != nullptr) {
+    wait_queue_.return_unused(*share);
+  }
+  return result;
 }
 
 bool Mailbox::reserve_control() noexcept {
@@ -128,7 +142,7 @@ void Mailbox::settle_taken(Envelope& envelope) noexcept {
     }
   }
   if (!envelope.control) {
-    give_back(std::exchange(envelope.share, nullptr));
+    wait_queue_.give_back(std::exchange(envelope.share, nullptr));
   }
 }
 
@@ -140,8 +154,8 @@ MailboxMetrics Mailbox::metrics() const noexcept {
           .waited_total = Duration(counters_.waited_total_ns.load(kRelaxed)),
           .waited_max = Duration(counters_.waited_max_ns.load(kRelaxed)),
           .rejected = rejected_.load(kRelaxed),
-          .dropped = counters_.dropped.load(kRelaxed),
-          .coalesced = counters_.coalesced.load(kRelaxed)};
+          .dropped = policy_.dropped(),
+          .coalesced = policy_.coalesced()};
 }
 
 void Mailbox::measure(bool on) noexcept {
@@ -157,7 +171,7 @@ std::int64_t Mailbox::now_ns() const noexcept {
 
 void Mailbox::close() noexcept {
   credits_.close();
-  return_waiting();
+  wait_queue_.return_all();
   while (planted(Bug::kDroppedOnClose) && !queue_.empty()) {
     return_accepted(static_cast<Envelope&>(*queue_.pop()), Undelivered::kClosed);
   }
@@ -188,7 +202,7 @@ void Mailbox::end() noexcept {
   ended_ = true;
   update_diverted();
   leave_loop();
-  return_waiting();
+  wait_queue_.return_all();
   for (OpQueue<Op>* queue : {&control_, &queue_}) {
     while (Op* op = queue->pop()) {
       return_accepted(static_cast<Envelope&>(*op), Undelivered::kClosed);
@@ -210,7 +224,7 @@ void Mailbox::return_accepted(Envelope& envelope, Undelivered why) noexcept {
   if (control) {
     ++control_taken_;
   } else if (!planted(Bug::kCreditLeak)) {
-    give_back(share);
+    wait_queue_.give_back(share);
   }
   if (planted(Bug::kReturnedTwice)) {
     credits_.give_back();
@@ -272,8 +286,7 @@ void Mailbox::leave_loop() noexcept {
 void Mailbox::update_diverted() noexcept {
   const EventLoop* loop = loop_.load(std::memory_order_relaxed);
   diverted_ = ended_ || (loop != nullptr && loop->message_tap() != nullptr) ||
-              rules_.when_full == WhenFull::kDropOldest ||
-              rules_.when_full == WhenFull::kCoalesce || measuring_.load(std::memory_order_relaxed);
+              policy_.looks_at_arrivals() || measuring_.load(std::memory_order_relaxed);
 }
 
 void Mailbox::divert(Envelope& envelope) noexcept {
@@ -292,6 +305,18 @@ void Mailbox::divert(Envelope& envelope) noexcept {
     envelope.sender = sender_name();
   }
   tap->on_message(TappedMessage(envelope));
+}
+
+void Mailbox::place(Envelope& envelope) noexcept {
+  if (envelope.control) {
+    control_.push(envelope);
+  } else if (!policy_.place(envelope)) {
+    return;
+  } else if (measuring_.load(std::memory_order_relaxed) &&
+             depth() > counters_.depth_max.load(std::memory_order_relaxed)) {
+    counters_.depth_max.store(depth(), std::memory_order_relaxed);
+  }
+  wake_actor();
 }
 
 void Mailbox::deliver_tapped(Envelope& envelope) noexcept {

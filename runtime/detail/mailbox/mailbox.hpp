@@ -2,31 +2,31 @@
 // queue that outlives the actor.
 //
 // Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
-// the message. Who finds none may waits in the wait queue; a credit that comes free passes straight
-// to the line's first. A thread that runs no loop may sleep until half the mailbox is free, so that
-// it is woken once for many messages. From other threads a message travels as an Op through the
-// loop's inbox; the queue itself is touched on the loop's thread only. What happens without a
-// credit (mailbox_full.cpp) is no part of the way of a message that has one. Invariants: a message
-// that was accepted is handled once, or returned once (dropped; an ask then fails) when it gave way
-// or the actor has ended. The closed bit sits in the counters of sent messages: once it is set,
-// that number is final. While somebody waits in the wait queue, no credit is free. Internal.
+// the message. From other threads a message travels as an Op through the loop's inbox; the queue
+// itself is touched on the loop's thread only. What happens without a credit is no part of the way
+// of a message that has one: OverflowPolicy says what becomes of the message, and WaitQueue holds
+// those that wait.
+//
+// Invariants: a message that was accepted is handled once, or returned once (dropped; an ask then
+// fails) when it gave way or the actor has ended. The closed bit sits in the counters of sent
+// messages: once it is set, that number is final.
+// Internal.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <mutex>
-#include <vector>
 
 #include "runtime/detail/mailbox/message.hpp"
+#include "runtime/detail/mailbox/overflow_policy.hpp"
 #include "runtime/detail/mailbox/sender_share.hpp"
+#include "runtime/detail/mailbox/wait_queue.hpp"
 #include "runtime/detail/mailbox/watchers.hpp"
 #include "runtime/detail/root_task.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/mailbox_options.hpp"
 #include "runtime/util/credit_counter.hpp"
 #include "runtime/util/planted.hpp"
-#include "runtime/util/wake_counter.hpp"
 
 namespace tandem {
 
@@ -34,28 +34,9 @@ enum class SendResult { kSent, kFull, kClosed };
 
 namespace detail {
 
-/// What a message finds at the mailbox.
-enum class Admit : unsigned char {
-  kReserved,  // a credit, or a place that needs none: deliver() has to follow
-  kMerged,    // into a waiting one: done
-  kWait,      // full: it may waits in the wait queue
-  kRefused,   // full, and the policy is to say so
-  kClosed,
-};
-
 class Mailbox {
  public:
-  /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting`, false if it does
-  /// not; both null: says whether there is a rule for the type.
-  using Merge = bool (*)(const MessageType& type, Envelope* waiting, void* newer) noexcept;
-  /// Where the message sits in an envelope of this type.
-  using Payload = void* (*)(Envelope& envelope) noexcept;
-
-  struct Rules {
-    WhenFull when_full = WhenFull::kWait;
-    Merge merge = nullptr;
-    Payload payload = nullptr;
-  };
+  using Rules = OverflowPolicy::Rules;
 
   Mailbox(const char* name, const MailboxOptions& options, const Rules& rules);
   /// A new one, or the one that a restarted child inherits (Inheritance).
@@ -74,20 +55,19 @@ class Mailbox {
   void add_reference() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
 
-  // ---- senders, any thread
-  // -------------------------------------------------------------------------
+  // ---- senders, any thread ----
   /// Asks for a place for `message`, which is moved from only when it was merged.
   template <class M>
   Admit admit(SenderShare* share, M& message) noexcept {
     if constexpr (ControlMessage<M>) {
       return reserve_control() ? Admit::kReserved : Admit::kClosed;
     } else {
-      const Reserved result = share == nullptr ? credits_.reserve() : reserve_of(*share);
+      const Reserved result = share == nullptr ? credits_.reserve() : reserve(share, 1);
       if (result == Reserved::kYes) [[likely]] {
         return Admit::kReserved;
       }
       return result == Reserved::kClosed ? Admit::kClosed
-                                         : admit_full(kMessageType<M>, &message, share);
+                                         : policy_.admit(kMessageType<M>, &message, share);
     }
   }
   /// Notes on the envelope what the mailbox wants to know when it is taken. Before it is delivered.
@@ -99,7 +79,7 @@ class Mailbox {
   void deliver(Envelope& envelope) noexcept {
     EventLoop* loop = loop_.load(std::memory_order_acquire);
     if (loop == EventLoop::current_or_null() || loop == nullptr) [[likely]] {
-      enqueue(envelope);
+      accept(envelope);
     } else {
       envelope.target = this;
       envelope.sender = sender_name();
@@ -109,15 +89,10 @@ class Mailbox {
   }
   /// A control message that nobody waits for: returned only when the actor has ended.
   void deliver_control(Envelope& envelope) noexcept;
-  /// Without a credit: the envelope waits in the wait queue, and its place (if any) says when it
-  /// was accepted or returned.
-  void deliver_waiting(Envelope& envelope) noexcept;
-  /// Takes an envelope out of the wait queue and frees it. Of the mailbox's loop; its place says
-  /// that it waits.
-  void withdraw(Envelope& envelope) noexcept;
-  /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is
-  /// closed; false: at once, because the actor was not started.
-  bool wait_for_room(SenderShare* share) noexcept;
+  /// A credit, with `times` the usual bounds of mailbox and share (null: none).
+  Reserved reserve(SenderShare* share, std::uint64_t times) noexcept;
+  /// What waits for credits. Any thread may add to it; see there.
+  [[nodiscard]] WaitQueue& wait_queue() noexcept { return wait_queue_; }
   void count_rejected() noexcept { rejected_.fetch_add(1, std::memory_order_relaxed); }
 
   [[nodiscard]] bool closed() const noexcept { return credits_.closed(); }
@@ -132,8 +107,7 @@ class Mailbox {
     return loop_.load(std::memory_order_relaxed) == EventLoop::current_or_null();
   }
 
-  // ---- the actor, on its loop
-  // ----------------------------------------------------------------------
+  // ---- the actor, on its loop ----
   void open(EventLoop& loop) noexcept;
   /// The next message, its credit given back; null if there is none.
   Envelope* take() noexcept {
@@ -176,8 +150,23 @@ class Mailbox {
   /// Whether depth_max and waiting times are measured from now on.
   void measure(bool on) noexcept;
 
-  // ---- the loop's MessageTap
-  // --------------------------------------------------------------------------
+  // ---- policy and wait queue, on the loop ----
+  /// The envelope has its credit: it goes into the queue.
+  void accept(Envelope& envelope) noexcept {
+    if (diverted_ || envelope.control) [[unlikely]] {
+      divert(envelope);
+      return;
+    }
+    queue_.push(envelope);
+    wake_actor();
+  }
+  /// The actor will not get it: the envelope is returned, its credit given back.
+  void return_accepted(Envelope& envelope, Undelivered why) noexcept;
+  static const char* sender_name() noexcept {
+    return t_running.name != nullptr ? t_running.name : "outside";
+  }
+
+  // ---- the loop's MessageTap ----
   /// A tap was installed or removed.
   void update_tap() noexcept { update_diverted(); }
   void deliver_tapped(Envelope& envelope) noexcept;
@@ -207,66 +196,24 @@ class Mailbox {
 
  private:
   static constexpr std::uint64_t kClosedBit = std::uint64_t{1} << 63;
-  // A sender gave a credit of its share back while somebody waits for one: the loop looks after it.
-  struct Wakeup : Op {
-    explicit Wakeup(Mailbox& owner) noexcept : Op(&Mailbox::arrive_wakeup), mailbox(owner) {}
-    Mailbox& mailbox;
-  };
-
   ~Mailbox() = default;
   static void arrive(Op& op) noexcept;
-  static void arrive_waiting(Op& op) noexcept;
-  static void arrive_wakeup(Op& op) noexcept;
-  static void arrive_thread(Op& op) noexcept;
   void note(Envelope& envelope, SenderShare* share) const noexcept;
-  static const char* sender_name() noexcept {
-    return t_running.name != nullptr ? t_running.name : "outside";
-  }
-
-  struct ThreadWait;
-
-  Reserved reserve_of(SenderShare& share) noexcept;
   bool reserve_control() noexcept;
-  bool reserve_over(SenderShare* share) noexcept;
-  void return_share(SenderShare& share) noexcept;
-  Admit admit_full(const MessageType& type, void* message, SenderShare* share) noexcept;
 
   // Arrivals, on the loop.
-  void enqueue(Envelope& envelope) noexcept {
-    if (diverted_ || envelope.control) [[unlikely]] {
-      divert(envelope);
-      return;
-    }
-    queue_.push(envelope);
-    wake_actor();
-  }
   void divert(Envelope& envelope) noexcept;
   void place(Envelope& envelope) noexcept;
   void update_diverted() noexcept;
   void leave_loop() noexcept;
-  bool merge_into_waiting(const MessageType& type, void* message) noexcept;
-  void drop_excess(const Envelope& newest) noexcept;
-
-  // the wait queue, on the loop.
-  void join(Envelope& envelope) noexcept;
-  void join_wait_queue(Envelope& envelope) noexcept;
-  void serve_shares() noexcept;
-  void wake_threads() noexcept;
-  void wake_sleepers() noexcept;
-  void return_waiting() noexcept;
 
   // Departures, on the loop.
   Envelope* take_and_look() noexcept;
   void settle_taken(Envelope& envelope) noexcept;
-  void give_back(SenderShare* share) noexcept;
-  void release_share(SenderShare& share) noexcept;
-  void return_accepted(Envelope& envelope, Undelivered why) noexcept;
   void free_if_unused() noexcept;
-  // A control message is there, or somebody waits for a credit: one look for all of them.
+  // A control message is there, or something waits for a credit: one look for all of them.
   [[nodiscard]] bool waited_for() const noexcept {
-    return static_cast<int>(control_.empty()) + static_cast<int>(wait_queue_.empty()) +
-               static_cast<int>(threads_.empty()) !=
-           3;
+    return (static_cast<int>(control_.empty()) & static_cast<int>(wait_queue_.empty())) == 0;
   }
 
   void wake_actor() noexcept {
@@ -285,47 +232,37 @@ class Mailbox {
   [[nodiscard]] std::int64_t now_ns() const noexcept;
 
   const char* name_;
-  const Rules rules_;
   std::atomic<EventLoop*> loop_{nullptr};
   std::atomic<bool> measuring_;
   // Written by senders.
   alignas(64) std::atomic<std::uint32_t> references_{1};  // the actor's own
   std::atomic<std::uint64_t> control_sent_{0};
   std::atomic<std::uint64_t> rejected_{0};
-  std::atomic<bool> kicked_{false};  // wakeup_ is on its way
-  Wakeup wakeup_{*this};
-  // Its second line, and everything that follows, is written on the loop only.
+  // Its second line, and everything that follows, is written on the loop only. What a message with
+  // a credit touches comes first.
   [[no_unique_address]] CreditCounter credits_;
-  OpQueue<Op> queue_;       // of Envelope
-  OpQueue<Op> control_;     // of Envelope that overtakes the queue
-  OpQueue<Op> wait_queue_;  // of Envelope that waits for a credit
-  OpQueue<Op> threads_;     // of ThreadWait that has arrived
-  ResumeOp resume_;
-  PendingReply* pending_ = nullptr;
-  std::uint64_t control_taken_ = 0;
-  Mailbox* next_on_loop_ = nullptr;
-  Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
+  OpQueue<Op> queue_;      // of Envelope
+  OpQueue<Op> control_;    // of Envelope that overtakes the queue
   bool diverted_ = false;  // an envelope does not simply go into the queue: see update_diverted()
   bool waiting_ = false;
   bool stopped_ = false;
   bool ended_ = false;
   bool abandoned_ = false;
-  OpQueue<Op> share_wait_queue_;       // of Envelope that waits for a credit of its share
-  std::vector<Envelope*> candidates_;  // for merging; kept, so that it allocates once
+  ResumeOp resume_;
+  WaitQueue wait_queue_{*this, credits_};
+  PendingReply* pending_ = nullptr;
+  std::uint64_t control_taken_ = 0;
+  Mailbox* next_on_loop_ = nullptr;
+  Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
+  OverflowPolicy policy_;
   struct Counters {
     std::atomic<std::uint64_t> depth_max{0};
     std::atomic<std::uint64_t> waited{0};
     std::atomic<std::int64_t> waited_total_ns{0};
     std::atomic<std::int64_t> waited_max_ns{0};
-    std::atomic<std::uint64_t> dropped{0};
-    std::atomic<std::uint64_t> coalesced{0};
   };
   Counters counters_;
   Watchers watchers_;
-  // Every thread that sleeps for room, arrived or not: the end of the actor wakes them though its
-  // loop may run no more.
-  std::mutex sleepers_mutex_;
-  std::vector<ThreadWait*> sleepers_;
 };
 
 }  // namespace detail

@@ -6,96 +6,15 @@
 // coroutine once; when it goes on, no other thread and no envelope refers to its frame. Internal.
 #pragma once
 
-#include <concepts>
-#include <type_traits>
 #include <utility>
 
 #include "runtime/deadline.hpp"
 #include "runtime/detail/mailbox/ask_slot.hpp"
-#include "runtime/detail/mailbox/mailbox.hpp"
-#include "runtime/detail/mailbox/message.hpp"
-#include "runtime/trace.hpp"
+#include "runtime/detail/mailbox/destination.hpp"
 
 namespace tandem {
 
 namespace detail {
-
-template <class M, class... Messages>
-concept OneOf = (std::same_as<M, Messages> || ...);
-
-template <class M>
-struct EnvelopeFor {
-  using Type = MessageEnvelope<M>;
-};
-template <Request R>
-struct EnvelopeFor<R> {
-  using Type = RequestEnvelope<R>;
-};
-template <class M>
-using EnvelopeOf = typename EnvelopeFor<M>::Type;
-
-inline void trace_send(Envelope& envelope) noexcept {
-  if (trace::enabled()) [[unlikely]] {
-    envelope.flow_id = trace::detail::next_id();
-    trace::detail::record(trace::detail::Kind::kFlowStart, envelope.type->name,
-                          trace::detail::now_ns(), 0, envelope.flow_id);
-  }
-}
-
-/// The envelope of a message on its way to `mailbox`.
-template <class M, class Arg>
-EnvelopeOf<M>& make_envelope(const Mailbox& mailbox, SenderShare* share, Arg&& message) {
-  EnvelopeOf<M>& envelope = *make_in_pool<EnvelopeOf<M>>(std::forward<Arg>(message));
-  mailbox.stamp(envelope, share);
-  trace_send(envelope);
-  return envelope;
-}
-
-/// Counted references to a mailbox (null: of nobody) and to the share of a sender (null: none).
-class Destination {
- public:
-  Destination() noexcept = default;
-  Destination(Mailbox* mailbox, SenderShare* share) noexcept : mailbox_(mailbox), share_(share) {
-    if (mailbox_ != nullptr) {
-      mailbox_->add_reference();
-    }
-    if (share_ != nullptr) {
-      share_->add_reference();
-    }
-  }
-  Destination(const Destination& other) noexcept : Destination(other.mailbox_, other.share_) {}
-  Destination(Destination&& other) noexcept
-      : mailbox_(std::exchange(other.mailbox_, nullptr)),
-        share_(std::exchange(other.share_, nullptr)) {}
-  Destination& operator=(Destination other) noexcept {
-    std::swap(mailbox_, other.mailbox_);
-    std::swap(share_, other.share_);
-    return *this;
-  }
-  ~Destination() {
-    if (mailbox_ != nullptr) {
-      mailbox_->release();
-    }
-    if (share_ != nullptr) {
-      share_->release();
-    }
-  }
-
-  [[nodiscard]] Mailbox* mailbox() const noexcept { return mailbox_; }
-  [[nodiscard]] SenderShare* share() const noexcept { return share_; }
-  [[nodiscard]] const char* name() const noexcept {
-    return mailbox_ != nullptr ? mailbox_->name() : "nobody";
-  }
-  /// What is in the wait queue there is touched by the thread of `loop`.
-  [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {
-    const EventLoop* home = mailbox_->loop();
-    return home == nullptr || home == &loop;
-  }
-
- private:
-  Mailbox* mailbox_ = nullptr;
-  SenderShare* share_ = nullptr;
-};
 
 template <class M>
 class SendAwaiter {
@@ -117,7 +36,7 @@ class SendAwaiter {
       admit_ = to_.mailbox()->admit(to_.share(), message_);
     }
     if (admit_ == Admit::kReserved) {
-      to_.mailbox()->deliver(make_envelope<M>(*to_.mailbox(), to_.share(), std::move(message_)));
+      to_.mailbox()->deliver(to_.make_envelope<M>(std::move(message_)));
     }
     if (admit_ == Admit::kReserved || admit_ == Admit::kMerged) {
       return EventLoop::current().may_continue_synchronously();
@@ -127,16 +46,16 @@ class SendAwaiter {
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     resume_.set(coroutine);
-    place_.loop = &EventLoop::current();
+    ticket_.loop = &EventLoop::current();
     if (admit_ != Admit::kWait) {
-      place_.loop->post(resume_);  // sent long enough without a pause: others first
+      ticket_.loop->post(resume_);  // sent long enough without a pause: others first
       return;
     }
-    envelope_ = &make_envelope<M>(*to_.mailbox(), to_.share(), std::move(message_));
-    place_.told = &told_;
-    envelope_->place = &place_;
+    envelope_ = &to_.make_envelope<M>(std::move(message_));
+    ticket_.told = &told_;
+    envelope_->ticket = &ticket_;
     stop_.link(callback_);
-    to_.mailbox()->deliver_waiting(*envelope_);
+    to_.mailbox()->wait_queue().deliver(*envelope_);
   }
   void await_resume() {
     callback_.unlink();
@@ -147,7 +66,7 @@ class SendAwaiter {
       to_.mailbox()->count_rejected();
       throw MailboxFull(kTypeName<M>, to_.name(), to_.mailbox()->depth());
     }
-    if (admit_ == Admit::kClosed || place_.state == WaitTicket::State::kReturned) {
+    if (admit_ == Admit::kClosed || ticket_.state == WaitTicket::State::kReturned) {
       throw ActorClosed(to_.name());
     }
   }
@@ -172,28 +91,28 @@ class SendAwaiter {
     static void there(Op& op) noexcept {
       auto& self = static_cast<Withdraw&>(op);
       SendAwaiter& awaiter = self.awaiter;
-      if (awaiter.place_.state == WaitTicket::State::kWaiting) {
-        awaiter.to_.mailbox()->withdraw(*awaiter.envelope_);
+      if (awaiter.ticket_.state == WaitTicket::State::kWaiting) {
+        awaiter.to_.mailbox()->wait_queue().withdraw(*awaiter.envelope_);
       }
       self.run = &Withdraw::back;
-      awaiter.place_.loop->post_from_any_thread(self);
+      awaiter.ticket_.loop->post_from_any_thread(self);
     }
     static void back(Op& op) noexcept {
       SendAwaiter& awaiter = static_cast<Withdraw&>(op).awaiter;
       awaiter.withdrawing_ = false;
       // Otherwise it was told that it is too late, and that came before this.
-      awaiter.stopped_ = awaiter.place_.state == WaitTicket::State::kWithdrawn;
+      awaiter.stopped_ = awaiter.ticket_.state == WaitTicket::State::kWithdrawn;
       awaiter.go_on();
     }
     SendAwaiter& awaiter;
   };
 
   void withdraw() noexcept {
-    if (to_.is_near(*place_.loop)) {
-      if (place_.state == WaitTicket::State::kWaiting) {
-        to_.mailbox()->withdraw(*envelope_);
+    if (to_.is_near(*ticket_.loop)) {
+      if (ticket_.state == WaitTicket::State::kWaiting) {
+        to_.mailbox()->wait_queue().withdraw(*envelope_);
         stopped_ = true;
-        place_.loop->post(resume_);
+        ticket_.loop->post(resume_);
       }
       return;
     }
@@ -214,7 +133,7 @@ class SendAwaiter {
   Admit admit_ = Admit::kClosed;
   bool stopped_ = false;
   bool withdrawing_ = false;
-  WaitTicket place_;
+  WaitTicket ticket_;
   Envelope* envelope_ = nullptr;
   ResumeOp resume_;
   Told told_{*this};
@@ -250,7 +169,7 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
       return false;
     }
     Slot::begin(coroutine);
-    RequestEnvelope<R>& envelope = make_envelope<R>(mailbox, to_.share(), std::move(request_));
+    RequestEnvelope<R>& envelope = to_.make_envelope<R>(std::move(request_));
     envelope.set_asker(*this->loop, this->key, !mailbox.is_on_this_thread());
     if (deadline_ != TimePoint::max()) {
       Slot::limit(deadline_);
@@ -264,15 +183,15 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
     }
     if (to_.is_near(*this->loop)) {
       envelope_ = &envelope;
-      envelope.place = &place_;
+      envelope.ticket = &ticket_;
       this->leave_wait_queue = [](AskSlotBase& slot) noexcept {
         auto& self = static_cast<AskAwaiter&>(slot);
-        if (self.place_.state == WaitTicket::State::kWaiting) {
-          self.to_.mailbox()->withdraw(*self.envelope_);
+        if (self.ticket_.state == WaitTicket::State::kWaiting) {
+          self.to_.mailbox()->wait_queue().withdraw(*self.envelope_);
         }
       };
     }
-    mailbox.deliver_waiting(envelope);
+    mailbox.wait_queue().deliver(envelope);
     return true;
   }
   Reply await_resume() {
@@ -299,7 +218,7 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
   TimePoint deadline_;
   StopToken stop_;
   Admit admit_ = Admit::kClosed;
-  WaitTicket place_;
+  WaitTicket ticket_;
   Envelope* envelope_ = nullptr;  // while it waits in the wait queue on this loop
 };
 

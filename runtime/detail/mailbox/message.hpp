@@ -6,6 +6,7 @@
 // ControlMessage.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -30,6 +31,10 @@ template <class M>
 concept ControlMessage = requires { requires M::kControl; };
 
 namespace detail {
+
+/// A message that an address or actor of these messages takes.
+template <class M, class... Messages>
+concept OneOf = (std::same_as<M, Messages> || ...);
 
 class Mailbox;
 class SenderShare;
@@ -63,7 +68,7 @@ struct Envelope : Op {
   const MessageType* type;
   ReturnUndelivered return_undelivered;  // ends and frees the envelope; an asker learns why
   Mailbox* target = nullptr;             // on the way between threads
-  WaitTicket* place = nullptr;   // while it waits in the wait queue, if its sender wants to know
+  WaitTicket* ticket = nullptr;  // while it waits in the wait queue, if its sender wants to know
   SenderShare* share = nullptr;  // that it holds a credit and a reference of
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
@@ -231,13 +236,24 @@ struct RequestEnvelope : Envelope, PendingReply {
   }
 };
 
+template <class M>
+struct EnvelopeFor {
+  using Type = MessageEnvelope<M>;
+};
+template <Request R>
+struct EnvelopeFor<R> {
+  using Type = RequestEnvelope<R>;
+};
+template <class M>
+using EnvelopeOf = typename EnvelopeFor<M>::Type;
+
 /// Where the message sits in an envelope of its type.
 template <class M>
 void* payload_of(Envelope& envelope) noexcept {
   if constexpr (Request<M>) {
-    return &static_cast<RequestEnvelope<M>&>(envelope).request;
+    return &static_cast<EnvelopeOf<M>&>(envelope).request;
   } else {
-    return &static_cast<MessageEnvelope<M>&>(envelope).message;
+    return &static_cast<EnvelopeOf<M>&>(envelope).message;
   }
 }
 

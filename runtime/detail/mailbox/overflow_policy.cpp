@@ -1,0 +1,104 @@
+#include "runtime/detail/mailbox/overflow_policy.hpp"
+
+#include <algorithm>
+
+#include "runtime/detail/mailbox/mailbox.hpp"
+
+namespace tandem::detail {
+
+namespace {
+// Written on the loop only.
+void count_one(std::atomic<std::uint64_t>& counter) noexcept {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+}  // namespace
+
+OverflowPolicy::OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue,
+                               std::uint32_t credits)
+    : rules_(rules), mailbox_(mailbox), queue_(queue) {
+  if (rules_.when_full == WhenFull::kCoalesce) {
+    candidates_.reserve(2 * std::size_t{credits});
+  }
+}
+
+Admit OverflowPolicy::admit(const MessageType& type, void* message, SenderShare* share) noexcept {
+  const auto over_the_bound = [&] {
+    return mailbox_.reserve(share, 2) == Reserved::kYes ? Admit::kReserved : Admit::kWait;
+  };
+  switch (rules_.when_full) {
+    case WhenFull::kWait:
+      break;
+    case WhenFull::kReject:
+      return Admit::kRefused;
+    case WhenFull::kDropOldest:
+      return over_the_bound();
+    case WhenFull::kCoalesce:
+      if (!rules_.merge(type, nullptr, nullptr)) {
+        break;
+      }
+      if (const EventLoop* home = mailbox_.loop();
+          home == nullptr || home == EventLoop::current_or_null()) {
+        return merge_into_waiting(type, message) ? Admit::kMerged : Admit::kWait;
+      }
+      return over_the_bound();
+  }
+  return Admit::kWait;
+}
+
+bool OverflowPolicy::is_over(const Envelope& newest) const noexcept {
+  return mailbox_.depth() > mailbox_.credits() ||
+         (newest.share != nullptr && newest.share->used() > newest.share->limit());
+}
+
+bool OverflowPolicy::place(Envelope& envelope) noexcept {
+  if (rules_.when_full == WhenFull::kCoalesce && is_over(envelope) &&
+      rules_.merge(*envelope.type, nullptr, nullptr) &&
+      merge_into_waiting(*envelope.type, rules_.payload(envelope))) {
+    mailbox_.return_accepted(envelope, Undelivered::kDropped);  // what is left of it
+    return false;
+  }
+  queue_.push(envelope);
+  if (rules_.when_full == WhenFull::kDropOldest && is_over(envelope)) {
+    drop_excess(envelope);
+  }
+  return true;
+}
+
+bool OverflowPolicy::merge_into_waiting(const MessageType& type, void* message) noexcept {
+  candidates_.clear();
+  for (Op* op = queue_.first(); op != nullptr; op = op->next) {
+    if (static_cast<Envelope*>(op)->type == &type) {
+      candidates_.push_back(static_cast<Envelope*>(op));
+    }
+  }
+  const bool merged = std::any_of(candidates_.rbegin(), candidates_.rend(), [&](Envelope* waiting) {
+    return rules_.merge(type, waiting, message);
+  });
+  if (merged) {
+    count_one(coalesced_);
+  }
+  return merged;
+}
+
+// What waits beyond the bounds, oldest first; what is still on its way counts, so that it will find
+// its place.
+void OverflowPolicy::drop_excess(const Envelope& newest) noexcept {
+  const auto drop_first = [&](auto wanted) {
+    Op* op = queue_.take_first(
+        [&](Op& at) { return &at != &newest && wanted(static_cast<Envelope&>(at)); });
+    if (op != nullptr) {
+      count_one(dropped_);
+      mailbox_.return_accepted(static_cast<Envelope&>(*op), Undelivered::kDropped);
+    }
+    return op != nullptr;
+  };
+  SenderShare* share = newest.share;
+  while (share != nullptr && share->used() > share->limit() &&
+         drop_first([&](const Envelope& envelope) { return envelope.share == share; })) {
+  }
+  while (mailbox_.depth() > mailbox_.credits() &&
+         drop_first([](const Envelope&) { return true; })) {
+  }
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,76 @@
+// runtime/detail/mailbox/overflow_policy.hpp — what a full mailbox does with the next message:
+// WhenFull (mailbox_options.hpp), and the actor's rule for merging messages.
+//
+// A message that will take another's place is accepted beyond the bound; up to twice the bound may
+// be on the way, until the mailbox's loop has dropped or merged what is too much. Internal.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/detail/mailbox/message.hpp"
+#include "runtime/mailbox_options.hpp"
+
+namespace tandem::detail {
+
+/// What a message finds at the mailbox.
+enum class Admit : unsigned char {
+  kReserved,  // a credit, or a place that needs none: Mailbox::deliver() has to follow
+  kMerged,    // into a waiting one: done
+  kWait,      // full: the message may wait in the wait queue
+  kRefused,   // full, and the policy is to say so
+  kClosed,
+};
+
+class OverflowPolicy {
+ public:
+  /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting`, false if it does
+  /// not; both null: says whether there is a rule for the type.
+  using Merge = bool (*)(const MessageType& type, Envelope* waiting, void* newer) noexcept;
+  /// Where the message sits in an envelope of this type.
+  using Payload = void* (*)(Envelope& envelope) noexcept;
+
+  struct Rules {
+    WhenFull when_full = WhenFull::kWait;
+    Merge merge = nullptr;
+    Payload payload = nullptr;
+  };
+
+  /// `queue`: of the mailbox, of accepted envelopes.
+  OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue, std::uint32_t credits);
+  OverflowPolicy(const OverflowPolicy&) = delete;
+  OverflowPolicy& operator=(const OverflowPolicy&) = delete;
+
+  /// Of a message that found no credit. Any thread.
+  Admit admit(const MessageType& type, void* message, SenderShare* share) noexcept;
+  /// Whether accepted envelopes have to pass place().
+  [[nodiscard]] bool looks_at_arrivals() const noexcept {
+    return rules_.when_full == WhenFull::kDropOldest || rules_.when_full == WhenFull::kCoalesce;
+  }
+  /// Puts an accepted envelope into the queue, or merges it into a waiting one (false); drops what
+  /// is then too much. The mailbox's loop.
+  bool place(Envelope& envelope) noexcept;
+
+  /// Any thread.
+  [[nodiscard]] std::uint64_t dropped() const noexcept {
+    return dropped_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t coalesced() const noexcept {
+    return coalesced_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  [[nodiscard]] bool is_over(const Envelope& newest) const noexcept;
+  bool merge_into_waiting(const MessageType& type, void* message) noexcept;
+  void drop_excess(const Envelope& newest) noexcept;
+
+  const Rules rules_;
+  Mailbox& mailbox_;
+  OpQueue<Op>& queue_;
+  std::vector<Envelope*> candidates_;  // for merging; kept, so that it allocates once
+  std::atomic<std::uint64_t> dropped_{0};
+  std::atomic<std::uint64_t> coalesced_{0};
+};
+
+}  // namespace tandem::detail

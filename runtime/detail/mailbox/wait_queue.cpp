@@ -1,0 +1,287 @@
+#include "runtime/detail/mailbox/wait_queue.hpp"
+
+#include <utility>
+
+#include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/util/wake_counter.hpp"
+
+namespace tandem::detail {
+
+// ---- senders, any thread ----
+void WaitQueue::return_unused(SenderShare& share) noexcept {
+  share.give_back();
+  if (share.waiting.load() == 0) {
+    return;
+  }
+  EventLoop* home = mailbox_.loop();
+  if (home == nullptr || home == EventLoop::current_or_null()) {
+    serve_shares();
+  } else if (!wakeup_posted_.exchange(true)) {
+    mailbox_.add_reference();
+    home->post_from_any_thread(wakeup_);
+  }
+}
+
+void WaitQueue::deliver(Envelope& envelope) noexcept {
+  EventLoop* home = mailbox_.loop();
+  envelope.target = &mailbox_;
+  envelope.sender = Mailbox::sender_name();
+  if (envelope.ticket != nullptr) {
+    envelope.ticket->state = WaitTicket::State::kWaiting;
+  }
+  if (home == EventLoop::current_or_null() || home == nullptr) {
+    join(envelope);
+  } else {
+    mailbox_.add_reference();  // no credit keeps the mailbox alive meanwhile
+    envelope.run = &WaitQueue::arrive;
+    home->post_from_any_thread(envelope);
+  }
+}
+
+// A thread that sleeps until there is room; held by the thread, and by the loop from the post until
+// it has woken it.
+struct WaitQueue::ThreadWait : Op {
+  ThreadWait(Mailbox& of, SenderShare* of_share) noexcept
+      : Op(&WaitQueue::arrive_thread), mailbox(of), share(of_share) {
+    mailbox.add_reference();
+    if (share != nullptr) {
+      share->add_reference();
+    }
+  }
+  void release() noexcept {
+    if (holders.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      if (share != nullptr) {
+        share->release();
+      }
+      mailbox.release();
+      delete this;
+    }
+  }
+
+  Mailbox& mailbox;
+  SenderShare* share;
+  WakeCounter woken;
+  std::atomic<int> holders{2};
+};
+
+bool WaitQueue::sleep_until_room(SenderShare* share) noexcept {
+  TANDEM_CHECK(EventLoop::current_or_null() == nullptr,
+               "a thread that runs a loop does not block: co_await send() there");
+  EventLoop* home = mailbox_.loop();
+  if (home == nullptr) {
+    return false;
+  }
+  auto* wait = new ThreadWait(mailbox_, share);
+  {
+    // Under the lock: an actor that ends meanwhile either is seen here or wakes this thread.
+    const std::lock_guard lock(sleepers_mutex_);
+    if (credits_.closed()) {
+      wait->holders.store(1);
+      wait->release();
+      return true;
+    }
+    sleepers_.push_back(wait);
+    home->post_from_any_thread(*wait);
+  }
+  wait->woken.wait();
+  {
+    const std::lock_guard lock(sleepers_mutex_);
+    std::erase(sleepers_, wait);
+  }
+  wait->release();
+  return true;
+}
+
+// ---- the mailbox's loop ----
+namespace {
+void tell(Envelope& envelope, WaitTicket::State state) noexcept {
+  if (WaitTicket* ticket = std::exchange(envelope.ticket, nullptr)) {
+    ticket->state = state;
+    if (ticket->told == nullptr) {
+      return;
+    }
+    if (ticket->loop == EventLoop::current_or_null()) {
+      ticket->loop->post(*ticket->told);
+    } else {
+      ticket->loop->post_from_any_thread(*ticket->told);
+    }
+  }
+}
+
+// Ends an envelope that was not accepted: it holds a reference to its share, and no credit.
+void return_unaccepted(Envelope& envelope, const char* actor) noexcept {
+  SenderShare* share = envelope.share;
+  tell(envelope, WaitTicket::State::kReturned);
+  envelope.return_undelivered(envelope, actor, Undelivered::kClosed);
+  if (share != nullptr) {
+    share->release();
+  }
+}
+}  // namespace
+
+void WaitQueue::arrive(Op& op) noexcept {
+  auto& envelope = static_cast<Envelope&>(op);
+  Mailbox* target = envelope.target;
+  target->wait_queue().join(envelope);
+  target->release();
+}
+
+void WaitQueue::arrive_wakeup(Op& op) noexcept {
+  WaitQueue& queue = static_cast<Wakeup&>(op).queue;
+  queue.wakeup_posted_.store(false);
+  queue.serve_shares();
+  queue.mailbox_.release();
+}
+
+void WaitQueue::arrive_thread(Op& op) noexcept {
+  auto& wait = static_cast<ThreadWait&>(op);
+  Mailbox& mailbox = wait.mailbox;
+  if (wait.share != nullptr) {
+    // A credit that another thread gives back from now on wakes the loop.
+    wait.share->waiting.fetch_add(1);
+  }
+  mailbox.wait_queue().threads_.push(wait);
+  mailbox.add_reference();  // the wait's may end before the look does
+  mailbox.wait_queue().wake_threads();
+  mailbox.release();
+}
+
+// Only when half of the credits are free again: a wake costs as much as many messages.
+void WaitQueue::wake_threads() noexcept {
+  const bool all = credits_.closed();
+  if (!all && credits_.out() > credits_.credits() / 2) {
+    return;
+  }
+  while (Op* op = threads_.take_first([&](Op& at) {
+    const SenderShare* share = static_cast<ThreadWait&>(at).share;
+    return all || share == nullptr || share->used() <= share->limit() / 2;
+  })) {
+    auto& wait = static_cast<ThreadWait&>(*op);
+    if (wait.share != nullptr) {
+      wait.share->waiting.fetch_sub(1);
+    }
+    wait.woken.wake();
+    wait.release();
+  }
+}
+
+void WaitQueue::wake_sleepers() noexcept {
+  const std::lock_guard lock(sleepers_mutex_);
+  for (ThreadWait* wait : sleepers_) {
+    wait->woken.wake();
+  }
+}
+
+void WaitQueue::join(Envelope& envelope) noexcept {
+  if (credits_.closed()) {
+    return_unaccepted(envelope, mailbox_.name());
+    return;
+  }
+  if (SenderShare* share = envelope.share) {
+    share->waiting.fetch_add(1);
+    if (!share->try_take(share->limit())) {
+      share_envelopes_.push(envelope);
+      return;
+    }
+    share->waiting.fetch_sub(1);
+  }
+  join_with_share(envelope);
+}
+
+// Its share, if it has one, has given its credit.
+void WaitQueue::join_with_share(Envelope& envelope) noexcept {
+  switch (envelopes_.empty() ? credits_.reserve() : Reserved::kFull) {
+    case Reserved::kYes:
+      tell(envelope, WaitTicket::State::kAccepted);
+      mailbox_.accept(envelope);
+      break;
+    case Reserved::kFull:
+      envelopes_.push(envelope);
+      break;
+    case Reserved::kClosed:
+      if (envelope.share != nullptr) {
+        envelope.share->give_back();
+      }
+      return_unaccepted(envelope, mailbox_.name());
+      break;
+  }
+}
+
+void WaitQueue::serve_shares() noexcept {
+  while (Op* op = share_envelopes_.take_first([](Op& at) {
+    SenderShare& share = *static_cast<Envelope&>(at).share;
+    return share.try_take(share.limit());
+  })) {
+    Envelope& envelope = static_cast<Envelope&>(*op);
+    envelope.share->waiting.fetch_sub(1);
+    join_with_share(envelope);
+  }
+  wake_threads();
+}
+
+void WaitQueue::withdraw(Envelope& envelope) noexcept {
+  SenderShare* share = envelope.share;
+  if (!envelopes_.take_out(envelope)) {
+    TANDEM_CHECK(share_envelopes_.take_out(envelope), "an envelope is withdrawn while it waits");
+    share->waiting.fetch_sub(1);
+  } else if (share != nullptr) {
+    share->add_reference();  // release_share() ends one, and the envelope's goes with it below
+    release_share(*share);
+  }
+  envelope.ticket->state = WaitTicket::State::kWithdrawn;
+  envelope.ticket = nullptr;
+  envelope.return_undelivered(envelope, mailbox_.name(), Undelivered::kWithdrawn);
+  if (share != nullptr) {
+    share->release();
+  }
+}
+
+void WaitQueue::return_all() noexcept {
+  while (Op* op = envelopes_.pop()) {
+    Envelope& envelope = static_cast<Envelope&>(*op);
+    if (envelope.share != nullptr) {
+      envelope.share->give_back();
+    }
+    return_unaccepted(envelope, mailbox_.name());
+  }
+  while (Op* op = share_envelopes_.pop()) {
+    Envelope& envelope = static_cast<Envelope&>(*op);
+    envelope.share->waiting.fetch_sub(1);
+    return_unaccepted(envelope, mailbox_.name());
+  }
+  wake_threads();
+  wake_sleepers();
+}
+
+void WaitQueue::give_back(SenderShare* share) noexcept {
+  if (envelopes_.empty() || credits_.out() > credits_.credits()) {
+    credits_.give_back();
+  } else {
+    Envelope& next = static_cast<Envelope&>(*envelopes_.pop());
+    tell(next, WaitTicket::State::kAccepted);
+    mailbox_.accept(next);
+  }
+  if (share != nullptr) {
+    release_share(*share);
+  }
+  if (!threads_.empty()) {
+    wake_threads();
+  }
+}
+
+void WaitQueue::release_share(SenderShare& share) noexcept {
+  Op* next = nullptr;
+  if (share.waiting.load() > 0 && share.used() <= share.limit()) {
+    next = share_envelopes_.take_first(
+        [&](Op& op) { return static_cast<Envelope&>(op).share == &share; });
+  }
+  if (next != nullptr) {
+    share.waiting.fetch_sub(1);
+    join_with_share(static_cast<Envelope&>(*next));
+  } else {
+    share.give_back();
+  }
+  share.release();
+}
+
+}  // namespace tandem::detail
