@@ -55,11 +55,11 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
   struct Options {
     Name name = "bucket";
     UnitLayout layout;  // of the block that is reduced, among the ranks that reduce it
-    // The slot holds so many such blocks, one after another, which are added in this order.
+    // The slot holds this many such blocks, one after another, which are added in this order.
     std::uint32_t blocks = 1;
     std::size_t first_element = 0;  // of the accumulator, as bad elements are counted
-    bool accumulate_replicated =
-        false;  // every rank keeps the whole gradient (then there is one slice)
+    // every rank keeps the whole gradient (then there is one slice)
+    bool accumulate_replicated = false;
     DType block_type = DType::kF32;  // of the slot
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
     // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever

@@ -10,7 +10,8 @@
 //
 // States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released.
 // Visits of one unit pass the first three one after another, in ticket order; several may be held
-// (a tied weight). Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
+// (a tied weight).
+// Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
 //
 // Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or
 // UpdateRolledBack: then CpuOptimizer writes them. No gather reads them meanwhile, because the plan
@@ -58,7 +59,7 @@ struct UpdateStarts {
   std::uint64_t version = 0;
 };
 
-/// The shard holds `version` now. A resident older copy is void: nobody may ask for that version
+/// The shard holds `version` now. A resident older copy is void: no visit may ask for that version
 /// any more.
 struct ParamReady {
   std::uint64_t version = 0;
@@ -81,8 +82,8 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
     UnitLayout layout;
     DType type = DType::kF32;
     std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
-    std::byte* block =
-        nullptr;  // of a unit that stays replicated, `shard` inside or apart; null: slots
+    // of a unit that stays replicated, `shard` inside or apart; null: slots
+    std::byte* block = nullptr;
     std::uint64_t version = 0;  // what the shard holds now
     SlotPoolAddress slots;      // unless there is a block
     CollectivesAddress collectives;

@@ -52,7 +52,7 @@ std::optional<SlotDecision> SlotPlan::decide() {
       decision.slot = i;
       decision.resident = found = true;
     } else {
-      slot.unit = kNoUnit;  // an older version is void: nobody asks for it again
+      slot.unit = kNoUnit;  // an older version is void: no visit asks for it again
       slot.next_use = kNoNextUse;
     }
   }

@@ -10,11 +10,10 @@
 // on it, because a visit that is not resident is a collective. So the rule speaks of tickets only:
 // with F = max_in_flight,
 //   - ticket t is decided once all tickets below t are decided and all tickets <= t - F are
-//   released;
+//     released;
 //   - its victim is chosen among the slots last used by tickets <= t - F (all released by then):
-//   the one whose
-//     content has the farthest next use, the lowest index among equals; empty and outdated slots
-//     count as farthest.
+//     the one whose content has the farthest next use, the lowest index among equals; empty and
+//     outdated slots count as farthest.
 // A slot used by one of the last F - 1 tickets is never a victim, even if it was released early.
 //
 // There is always a victim: the last F - 1 tickets use at most F - 1 slots, and there are at least

@@ -5,12 +5,13 @@
 // released, content kept -> in use again (resident) or evicted. All decisions are SlotPlan's:
 // strictly in ticket order, never in order of arrival, so every rank comes to the same ones. "Never
 // evicted" (stages 0-2) is a pool with as many slots as units, or one pool of one slot for each
-// unit where their sizes differ much. Buffers: the pool owns the memory for its whole life. A
-// granted slot belongs to its visit until ReleaseSlot.
+// unit where their sizes differ much.
+// Buffers: the pool owns the memory for its whole life. A granted slot belongs to its visit until
+// ReleaseSlot.
 //
-// Why nobody waits for ever. Claim: every ticket is granted, provided that (1) every ticket is
+// Why no visit waits for ever. Claim: every ticket is granted, provided that (1) every ticket is
 // asked for and released once, (2) the release of ticket s needs no grant of a ticket >= s + F (F =
-// max_in_flight, so whoever holds a slot asks for at most F - 1 more before giving it back), (3)
+// max_in_flight, so the holder of a slot asks for at most F - 1 more before giving it back), (3)
 // whatever else the release of s waits for, a parameter version or a collective, is caused by
 // visits before s. Proof: let t be the least ticket that is never granted. Tickets below t are
 // granted. Ticket t waits only for the releases of tickets <= t - F; each of these needs, by (2),

@@ -2,16 +2,20 @@
 //
 // struct Self : Actor<Self, Messages...> has for each message M, or request R (`using Reply = X;`),
 // one public handler:
-//   void handle(M);       Task<> handle(M);          the next message is taken when the handler is
-//   done X handle(R);          Task<X> handle(R); void handle(R, ReplyTo<R>); answered later (the
-//   Task<> form works, too)
+//   void handle(M);               the next message is taken when the handler is done
+//   Task<> handle(M);
+//   X handle(R);
+//   Task<X> handle(R);
+//   void handle(R, ReplyTo<R>);   answered later (the Task<> form works, too)
 // A handler that throws fails its asker, closes the actor and fails its scope (a child of Children
 // is restarted, if its parent says so). Optional: void on_start(), called before the first message;
-// void on_close(), called last. Its mailbox is bounded: MailboxOptions and `static constexpr
-// WhenFull kWhenFull` (mailbox_options.hpp) say how. Thread rule: made, started, closed and
-// destroyed on the loop's thread (or the owner's while the loop does not run); it dies after its
-// scope was joined. Messages sent before start() wait (they must come from the thread that starts
-// it). Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope
+// void on_close(), called last.
+// Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull`
+// (mailbox_options.hpp) say how.
+// Thread rule: made, started, closed and destroyed on the loop's thread (or the owner's while the
+// loop does not run); it dies after its scope was joined. Messages sent before start() wait (they
+// must come from the thread that starts it).
+// Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope
 // drops those, too.
 //
 //   struct Counter : Actor<Counter, Add, Sum> {
@@ -179,7 +183,7 @@ class Actor {
     }
   }
 
-  // For whoever has the address, this is the end.
+  // For the holders of the address, this is the end.
   void end(const std::exception_ptr& error, const char* message) noexcept {
     ExitReason reason{.actor = name()};
     const TaskFailure* below = children_ != nullptr ? detail::escalated(*children_) : nullptr;

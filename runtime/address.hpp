@@ -8,9 +8,10 @@
 // messages before the others), one that was merged in the place of the one it was merged into.
 // Thread rule: copying and try_send() from any thread (the actor's loop must exist);
 // send_blocking() from any that runs no loop (the actor's goes on running); send() and ask() in
-// coroutines, also of other loops. Cancel rule: ask() with a deadline or StopToken ends at once,
-// and a late answer is dropped; send() with a StopToken ends at once, on another loop as soon as
-// that loop has taken the message out of the wait queue.
+// coroutines, also of other loops.
+// Cancel rule: ask() with a deadline or StopToken ends at once, and a late answer is dropped;
+// send() with a StopToken ends at once, on another loop as soon as that loop has taken the message
+// out of the wait queue.
 //
 //   if (address.try_send(Tick(1)) == SendResult::kFull) ...;   co_await address.send(Tick(2));
 //   int sum = co_await address.ask(Sum(), 100ms);
@@ -27,7 +28,7 @@ namespace tandem {
 template <class... Messages>
 class Address {
  public:
-  /// Of nobody: everything says closed.
+  /// Of no actor: everything says closed.
   Address() noexcept = default;
   /// From an address that takes these messages, too.
   template <class... Others>
@@ -35,7 +36,7 @@ class Address {
   Address(const Address<Others...>& other) noexcept  // NOLINT: converts on purpose
       : to_(other.to_) {}
 
-  /// The same actor for one sender, of whom at most `credits` messages may wait (on top of the
+  /// The same actor for one sender, of which at most `credits` messages may wait (on top of the
   /// mailbox's bound): a greedy one can't fill the mailbox for the others. Copies share the
   /// credits. The actor gives them back; nothing loses any.
   [[nodiscard]] Address with_credits(std::uint32_t credits) const {
@@ -117,9 +118,9 @@ class Address {
     return ask(std::move(request), EventLoop::current().now() + limit, stop);
   }
 
-  /// Of the actor; "nobody" if there is none.
+  /// Of the actor; "no actor" if there is none.
   [[nodiscard]] const char* name() const noexcept {
-    return to_.mailbox() != nullptr ? to_.mailbox()->name() : "nobody";
+    return to_.mailbox() != nullptr ? to_.mailbox()->name() : "no actor";
   }
   /// Internal.
   [[nodiscard]] detail::Mailbox* mailbox() const noexcept { return to_.mailbox(); }
@@ -131,7 +132,7 @@ class Address {
   [[nodiscard]] std::uint64_t depth() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->depth() : 0;
   }
-  /// Of the mailbox, whoever sent. Any thread.
+  /// Of the mailbox, over all senders. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->metrics() : MailboxMetrics();
   }

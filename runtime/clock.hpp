@@ -4,8 +4,8 @@
 // Thread rule: now() from any thread; ManualClock is moved on the loop's thread (or while no loop
 // runs).
 //
-//   ManualClock clock;  EventLoop loop({.name = "test", .clock = &clock});   // sleep_for(1h)
-//   returns at once
+//   ManualClock clock;
+//   EventLoop loop({.name = "test", .clock = &clock});   // sleep_for(1h) returns at once
 #pragma once
 
 #include <atomic>

@@ -2,11 +2,13 @@
 // it.
 //
 // Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop;
-// it must live until it has been awaited. It may complete before it is awaited. Cancel rule: cannot
-// be cancelled: whoever completes it holds a pointer to it, so the await lasts until it has.
+// it must live until it has been awaited. It may complete before it is awaited.
+// Cancel rule: cannot be cancelled: the thread that completes it holds a pointer to it, so the
+// await lasts until it has.
 //
-//   Completion<int> done(EventLoop::current());   start(&done);   int v = co_await done;   //
-//   elsewhere: done.set_value(1)
+//   Completion<int> done(EventLoop::current());
+//   start(&done);                                        // elsewhere: done.set_value(1)
+//   int v = co_await done;
 #pragma once
 
 #include <utility>

@@ -2,11 +2,11 @@
 // autograd of a rank runs.
 //
 // Thread rule: run() on the loop's thread; the function runs on the lane's. Its guards (NoGrad,
-// stream, device) live and die inside it. Cancel rule: cannot be cancelled: the await lasts until
-// the function has returned.
+// stream, device) live and die inside it.
+// Cancel rule: cannot be cancelled: the await lasts until the function has returned.
 //
-//   ComputeLane lane(loop, "compute");   double loss = co_await lane.run([&] { return
-//   forward(batch); });
+//   ComputeLane lane(loop, "compute");
+//   double loss = co_await lane.run([&] { return forward(batch); });
 #pragma once
 
 #include <atomic>

@@ -105,7 +105,7 @@ CpuPool::Job* CpuPool::join_first_job() noexcept {
   return first_job_;
 }
 
-// All chunks are taken: nobody else may join. The last of those who did ends the job.
+// All chunks are taken: no other worker may join. The last of those that did ends the job.
 void CpuPool::leave_job(Job& job) noexcept {
   remove_from_queue(job);
   if (--job.workers == 0) {

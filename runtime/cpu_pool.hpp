@@ -3,14 +3,16 @@
 //
 // A job's chunks are handed out by one shared counter; the last worker to leave posts one
 // completion. Which thread runs which chunk is open, so a chunk's result must depend on its number
-// alone. Jobs are served in the order of awaiting. Thread rule: for_chunks() and run() on the
-// loop's thread; the function runs on the pool's, several at a time. Cancel rule: cannot be
-// cancelled; after the first exception no further chunk is started, and the await ends when the
-// running ones have.
+// alone. Jobs are served in the order of awaiting.
+// Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's,
+// several at a time.
+// Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the
+// await ends when the running ones have.
 //
 //   CpuPool pool(loop, {.threads = 4, .cores = {4, 5, 6, 7}, .name = "adam"});
-//   co_await pool.for_chunks(chunks, [&](std::size_t chunk) { adam_update(step, buffers,
-//   begin(chunk), end(chunk)); });
+//   co_await pool.for_chunks(chunks, [&](std::size_t chunk) {
+//     apply_update(step, buffers, begin(chunk), end(chunk));
+//   });
 #pragma once
 
 #include <atomic>
@@ -121,7 +123,7 @@ class CpuPool {
 
   void submit(Job& job);
   void work(int index);
-  Job* join_first_job() noexcept;     // of those who hold the mutex
+  Job* join_first_job() noexcept;     // the caller holds the mutex
   void leave_job(Job& job) noexcept;  // the same
   void run_chunks(Job& job) noexcept;
   bool run_next_chunk(Job& job) noexcept;
@@ -131,7 +133,8 @@ class CpuPool {
   Options options_;
   std::mutex mutex_;
   std::condition_variable work_there_;
-  Job* first_job_ = nullptr;  // all of them have chunks that nobody has taken, as far as is known
+  Job* first_job_ =
+      nullptr;  // all of them have chunks that no worker has taken, as far as is known
   Job* last_job_ = nullptr;
   bool stopping_ = false;
   std::atomic<std::int64_t> busy_ns_{0};

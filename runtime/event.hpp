@@ -1,9 +1,11 @@
 // runtime/event.hpp — Event (set once or reset and set again) and Latch (counts down to zero), for
 // coroutines of one loop.
 //
-// Any number may wait. set() wakes those who wait at that moment, in their order, through the
-// loop's queue; a reset() afterwards does not take that back. An event dies with nobody waiting.
-// Thread rule: of the loop's thread. Cancel rule: wait(stop_token) ends at once with Stopped.
+// Any number may wait. set() wakes those that wait at that moment, in their order, through the
+// loop's queue; a reset() afterwards does not take that back. An event dies when nothing waits for
+// it.
+// Thread rule: of the loop's thread.
+// Cancel rule: wait(stop_token) ends at once with Stopped.
 //
 //   Event ready;   co_await ready;   // elsewhere: ready.set();
 #pragma once
@@ -24,7 +26,7 @@ class Event {
 
   Event() noexcept = default;
   explicit Event(bool set) noexcept : set_(set) {}
-  ~Event() { TANDEM_CHECK(first_ == nullptr, "an event died while somebody waits for it"); }
+  ~Event() { TANDEM_CHECK(first_ == nullptr, "an event died while a coroutine waits for it"); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 

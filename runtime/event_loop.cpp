@@ -261,7 +261,7 @@ void EventLoop::wait_for_work() {
   if (!spin || !spin_for_inbox()) {
     sleep_in_reactor();
   }
-  looked_ns_ = real_now_ns();  // the wait itself is nobody's stall
+  looked_ns_ = real_now_ns();  // the wait itself is no stall
   note_time();
 }
 

@@ -1,14 +1,16 @@
 // runtime/event_loop.hpp — one thread's scheduler: everything asynchronous of a rank runs here.
 //
 // Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the
-// reactor it sleeps in. Thread rule: run() on one thread at a time, which is then the loop's
-// thread; post_from_any_thread() from any thread (the loop must outlive the call); everything else
-// on the loop's thread, or on the owner's while the loop does not run. Cancel rule: run() returns
-// when its task is done; other tasks and actors stay suspended, what completes meanwhile queues up,
-// and the next run() goes on with it. Fairness: at most kBatch operations run before the inbox gets
-// its turn, and before timers and (every kPollEvery looks, or kPollEveryNs) the reactor do. The
-// clock is read once per kWatched operations, not per round: a round may be one message. Idle, it
-// spins first where that pays (SpinGauge), then sleeps in the reactor.
+// reactor it sleeps in.
+// Thread rule: run() on one thread at a time, which is then the loop's thread;
+// post_from_any_thread() from any thread (the loop must outlive the call); everything else on the
+// loop's thread, or on the owner's while the loop does not run.
+// Cancel rule: run() returns when its task is done; other tasks and actors stay suspended, what
+// completes meanwhile queues up, and the next run() goes on with it.
+// Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and
+// (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per kWatched
+// operations, not per round: a round may be one message. Idle, it spins first where that pays
+// (SpinGauge), then sleeps in the reactor.
 //
 //   EventLoop loop({.name = "rank 0"});
 //   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
@@ -91,7 +93,7 @@ class EventLoop {
   }
 
   /// Runs at most `most` operations that are ready now (due timers' too) and never waits; returns
-  /// how many. For those who step several loops on one thread in turn (runtime/sim). The reactor
+  /// how many. For code that steps several loops on one thread in turn (runtime/sim). The reactor
   /// gets no turn.
   std::size_t run_ready(std::size_t most);
   /// The loop that runs on this thread.
@@ -143,7 +145,7 @@ class EventLoop {
   void set_message_tap(MessageTap* tap) noexcept;
   [[nodiscard]] MessageTap* message_tap() const noexcept { return registry_.message_tap; }
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
-  /// Something is queued to run on this thread (for those who would keep the thread otherwise).
+  /// Something is queued to run on this thread (for code that would keep the thread otherwise).
   [[nodiscard]] bool has_ready_ops() const noexcept {
     return !queue_.empty() || !inbox_.seems_empty();
   }
@@ -193,7 +195,7 @@ class EventLoop {
   bool timers_run_by_themselves_;  // as clock_->runs_by_itself()
   int synchronous_left_ = kSynchronousLimit;
   int until_look_ = kWatched;  // operations until the clock is read
-  bool look_due_ = false;      // it was, and nobody has looked at the timers since
+  bool look_due_ = false;      // it was, and the timers were not looked at since
   int looks_until_poll_ = kPollEvery;
   std::int64_t looked_ns_ = 0;  // when; 0: the loop was idle, what comes begins a new group
   std::int64_t polled_ns_ = 0;

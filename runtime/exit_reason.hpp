@@ -17,7 +17,7 @@ struct ExitReason {
   };
 
   Kind kind = Kind::kNormal;
-  const char* actor = "nobody";
+  const char* actor = "no actor";
   // failed: where it began: the actor, a task in its scope, or one of its descendants
   const char* origin = nullptr;
   const char* message = nullptr;  // failed: what `origin` was handling; null: no message

@@ -3,13 +3,15 @@
 // The first task that returns is the winner, even while others have failed. The rest are stopped
 // (their stop token is what current_stop_token() finds there) and awaited before this returns; what
 // they return or throw after that is dropped. If none succeeds, the first failure is rethrown when
-// all have ended; Stopped, if the caller's scope was stopped. Tasks are awaited in the expression
-// that makes them. Thread rule: of the loop's thread. Cancel rule: as its tasks; nothing runs on
-// when the await has ended. So it takes as long as the slowest loser takes to stop.
+// all have ended; Stopped, if the caller's scope was stopped.
+// Tasks are awaited in the expression that makes them.
+// Thread rule: of the loop's thread.
+// Cancel rule: as its tasks; nothing runs on when the await has ended. So it takes as long as the
+// slowest loser takes to stop.
 //
-//   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));   // first.index: 0 or 1;
-//   first.value Values of several types come as a std::variant whose index is the winner's; void as
-//   std::monostate.
+//   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));
+//   first.index is 0 or 1, and first.value the winner's. Values of several types come as a
+//   std::variant whose index is the winner's; void as std::monostate.
 #pragma once
 
 #include <concepts>

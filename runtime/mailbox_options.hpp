@@ -5,12 +5,13 @@
 // the next one is part of the actor's type, so that the compiler can hold it to it: `static
 // constexpr WhenFull kWhenFull = WhenFull::kDropOldest;`.
 //
-// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for everybody) bounds what
+// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for all of them) bounds what
 // waits of one sender, on top of the mailbox's own bound: full means either of them. Dropping the
-// oldest then drops that sender's own. A message with `static constexpr bool kControl = true;`
-// needs no credit, overtakes the others, and is taken by a closed actor, too, until that has ended.
-// Other threads may have up to as many messages again on their way into a full mailbox that drops
-// or merges; it is within its bound as soon as its loop has seen them.
+// oldest then drops that sender's own.
+// A message with `static constexpr bool kControl = true;` needs no credit, overtakes the others,
+// and is taken by a closed actor, too, until that has ended. Other threads may have up to as many
+// messages again on their way into a full mailbox that drops or merges; it is within its bound as
+// soon as its loop has seen them.
 #pragma once
 
 #include <chrono>
@@ -26,12 +27,12 @@ inline constexpr std::uint32_t kDefaultCredits = 256;
 
 /// What happens to a message that finds no credit.
 enum class WhenFull : unsigned char {
-  kWait,        // send() and ask() waits in the wait queue, try_send() says full
+  kWait,        // send() and ask() wait in the wait queue, try_send() says full
   kReject,      // send() and ask() fail at once with MailboxFull, try_send() says full
   kDropOldest,  // accepted; the oldest waiting one is dropped, an asker gets MessageDropped
   // merged into a waiting one by the actor's `static bool coalesce(M& waiting, M&& newer)`, newest
-  kCoalesce,
   // first, until that says true (and only then moves from `newer`); if none does: as kWait
+  kCoalesce,
 };
 
 struct MailboxOptions {

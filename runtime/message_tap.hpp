@@ -5,13 +5,16 @@
 // The tap owns what it was given until it delivers or drops it. A held message keeps its credit and
 // its mailbox, and a closed actor waits for it, as for one that is on its way from another thread.
 // Asks are messages; answers are not tapped. Messages of one sender keep their order only if the
-// tap keeps it. Thread rule: of the loop's thread (or of the owner's while the loop does not run).
-// The tap outlives its installation, and holds nothing any more when the loop dies. Cost without a
-// tap: none (the mailbox's flag for ended says it, too).
+// tap keeps it.
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run). The tap
+// outlives its installation, and holds nothing any more when the loop dies.
+// Cost without a tap: none (the mailbox's flag for ended says it, too).
 //
-//   struct Slow : MessageTap { void on_message(TappedMessage message) override {
-//   held.push_back(std::move(message)); } ... held; }; loop.set_message_tap(&slow);   ...
-//   slow.held.front().deliver();
+//   struct Slow : MessageTap {
+//     void on_message(TappedMessage message) override { held.push_back(std::move(message)); }
+//     ... held;
+//   };
+//   loop.set_message_tap(&slow);   ...   slow.held.front().deliver();
 #pragma once
 
 #include <utility>
@@ -42,8 +45,8 @@ class TappedMessage {
       envelope->target->deliver_tapped(*envelope);
     }
   }
-  /// Ends it: its credit goes back, an asker gets ActorClosed. Who waited in the wait queue for the
-  /// credit is tapped in this call.
+  /// Ends it: its credit goes back, an asker gets ActorClosed. A message that waited in the wait
+  /// queue for the credit is tapped in this call.
   void drop() noexcept {
     if (detail::Envelope* envelope = std::exchange(envelope_, nullptr)) {
       envelope->target->drop_tapped(*envelope);
@@ -83,7 +86,7 @@ class TappedMessage {
 class MessageTap {
  public:
   virtual ~MessageTap() = default;
-  /// May deliver at once. Must not throw: who sent would be blamed.
+  /// May deliver at once. Must not throw: the sender would be blamed.
   virtual void on_message(TappedMessage envelope) noexcept = 0;
 };
 

@@ -1,12 +1,15 @@
 // runtime/reply_to.hpp — the duty to answer one request, to be kept and fulfilled later.
 //
 // Movable; fulfilled once, by send() or fail(). Dropping it fails the asker; so does the end of the
-// actor that holds it. Thread rule: of the actor's loop. The asker may live on another one, and may
-// have given up: then the answer is dropped.
+// actor that holds it.
+// Thread rule: of the actor's loop. The asker may live on another one, and may have given up: then
+// the answer is dropped.
 //
 //   void handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
-//   waiting_.push_back(std::move(reply)); }
-//   ...                                                            waiting_.front().send(slot);
+//     waiting_.push_back(std::move(reply));
+//   }
+//   ...
+//   waiting_.front().send(slot);
 #pragma once
 
 #include <exception>

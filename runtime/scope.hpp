@@ -2,12 +2,14 @@
 //
 // join() always awaits all of them. The first failure asks the siblings to stop (their StopToken)
 // and is what join() rethrows; the later ones are kept in failures(). A Stopped that follows a
-// request is no failure. A scope dies empty. Thread rule: of the loop's thread (or of the owner's
-// while the loop does not run). Cancel rule: request_stop() asks, the tasks end themselves; nothing
-// is destroyed under way.
+// request is no failure. A scope dies empty.
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run).
+// Cancel rule: request_stop() asks, the tasks end themselves; nothing is destroyed under way.
 //
-//   co_await with_scope([](Scope& scope, int n) -> Task<> { scope.spawn("worker", &work, n);
-//   co_return; }, 3);
+//   co_await with_scope([](Scope& scope, int n) -> Task<> {
+//     scope.spawn("worker", &work, n);
+//     co_return;
+//   }, 3);
 #pragma once
 
 #include <exception>
@@ -70,7 +72,7 @@ class Scope {
   void fail(const char* task, std::exception_ptr error, const char* message = nullptr);
   /// One line for each task that still runs: what it waits for, with source lines.
   [[nodiscard]] std::string describe() const;
-  /// For those who look at all tasks: the next scope of the loop, and the newest task.
+  /// For code that looks at all tasks: the next scope of the loop, and the newest task.
   [[nodiscard]] Scope* next_on_loop() const noexcept { return next_on_loop_; }
   [[nodiscard]] detail::RootTask::promise_type* first_task() const noexcept { return first_; }
 

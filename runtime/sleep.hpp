@@ -1,10 +1,11 @@
 // runtime/sleep.hpp — letting others run: yield(), sleep_for(), sleep_until().
 //
-// Thread rule: of the loop's thread. Cancel rule: a sleep with a StopToken ends at once with
-// Stopped; yield() is not cancelled.
+// Thread rule: of the loop's thread.
+// Cancel rule: a sleep with a StopToken ends at once with Stopped; yield() is not cancelled.
 //
-//   co_await yield();   co_await sleep_for(10ms);   co_await sleep_until(deadline,
-//   scope.stop_token());
+//   co_await yield();
+//   co_await sleep_for(10ms);
+//   co_await sleep_until(deadline, scope.stop_token());
 #pragma once
 
 #include "runtime/event_loop.hpp"

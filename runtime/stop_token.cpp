@@ -24,7 +24,7 @@ struct StopHandle::Shared : Op {
 };
 
 void StopHandle::request_stop() const noexcept {
-  // acq_rel: the one who sets it owns in_flight until the op has run.
+  // acq_rel: the caller that sets it owns in_flight until the op has run.
   if (!shared_->posted.exchange(true, std::memory_order_acq_rel)) {
     shared_->in_flight = shared_;
     shared_->loop.post_from_any_thread(*shared_);
@@ -44,7 +44,7 @@ StopSource::StopSource(StopToken parent) noexcept : from_parent_(*this) {
 }
 
 StopSource::~StopSource() {
-  TANDEM_CHECK(state_.first == nullptr, "a stop source died while somebody waits on its token");
+  TANDEM_CHECK(state_.first == nullptr, "a stop source died while a coroutine waits on its token");
   if (shared_ != nullptr) {
     shared_->source = nullptr;
   }

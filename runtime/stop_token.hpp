@@ -2,11 +2,11 @@
 //
 // A StopSource belongs to one loop; tokens are plain pointers to it and must not outlive it.
 // Stopping is a request: what is in flight is told, and completes (an await that was stopped throws
-// Stopped). Nothing is destroyed under anyone. Thread rule: of the loop's thread;
-// StopHandle::request_stop() from any thread, by a post to the loop.
+// Stopped). Nothing is destroyed under anyone.
+// Thread rule: of the loop's thread; StopHandle::request_stop() from any thread, by a post to the
+// loop.
 //
-//   co_await sleep_for(1h, scope.stop_token());   // throws Stopped once scope.request_stop() was
-//   called
+//   co_await sleep_for(1h, scope.stop_token());   // throws Stopped after scope.request_stop()
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class Stopped : public std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "stopped"; }
 };
 
-/// One who wants to be told: an intrusive list node. It is told at most once, and is out of the
+/// An intrusive list node of what wants to be told. It is told at most once, and is out of the
 /// list by then.
 struct StopCallback {
   using OnStop = void (*)(StopCallback&) noexcept;
@@ -113,14 +113,14 @@ class StopSource {
   StopSource() noexcept : StopSource(StopToken()) {}
   /// Stops when `parent` stops, too.
   explicit StopSource(StopToken parent) noexcept;
-  /// Nobody may wait on a token any more.
+  /// No coroutine may wait on a token any more.
   ~StopSource();
   StopSource(const StopSource&) = delete;
   StopSource& operator=(const StopSource&) = delete;
 
   [[nodiscard]] StopToken token() noexcept { return StopToken(&state_); }
   [[nodiscard]] bool stop_requested() const noexcept { return state_.requested; }
-  /// Tells everybody who waits, once. What they do about it they do later, through the loop's
+  /// Tells all that wait, once. What they do about it they do later, through the loop's
   /// queue.
   void request_stop() noexcept;
   [[nodiscard]] StopHandle handle(EventLoop& loop);

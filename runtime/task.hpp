@@ -2,11 +2,12 @@
 //
 // Lazy (runs when awaited), immovable (so it is awaited where it was made, while its arguments
 // live), awaited exactly once, ends with a value or an exception. Awaiting is a symmetric transfer:
-// chains of any length use no stack. Thread rule: made, resumed and destroyed on the loop's thread.
+// chains of any length use no stack.
+// Thread rule: made, resumed and destroyed on the loop's thread.
 // Cancel rule: a task is not cancelled from outside; what it awaits is (StopToken), and a task
-// whose awaited operation is in flight must never be destroyed. Parameters are taken by value, and
-// a lambda that is a coroutine captures nothing: captures live in the closure, which may be gone
-// when the coroutine runs on.
+// whose awaited operation is in flight must never be destroyed.
+// Parameters are taken by value, and a lambda that is a coroutine captures nothing: captures live
+// in the closure, which may be gone when the coroutine runs on.
 //
 //   Task<int> twice(int x) { co_await yield(); co_return 2 * x; }
 //   int y = co_await twice(21);
@@ -38,7 +39,7 @@ extern constinit thread_local std::int64_t t_loop_time_ns;
 /// What the runtime knows of every suspended coroutine: the links and names an await chain is
 /// printed from.
 struct TaskPromiseBase {
-  std::coroutine_handle<> continuation;  // who awaits this task; null: nobody did yet
+  std::coroutine_handle<> continuation;  // what awaits this task; null: nothing did yet
   TaskPromiseBase* parent = nullptr;     // the same, as a promise; null at a root
   TaskPromiseBase* child = nullptr;      // the task this one awaits, if it is a task
   const char* waiting_for = nullptr;     // the name of the awaitable this one awaits, if it has one
@@ -178,8 +179,9 @@ template <class T>
 concept AnyTask = detail::IsTask<std::remove_cvref_t<T>>::value;
 
 /// A callable that makes a task and carries no state: a function, a member function, or a lambda
-/// without captures. Captures would live in the closure, not in the coroutine's frame; pass what it
-/// needs as arguments.
+/// without captures.
+/// Captures would live in the closure, not in the coroutine's frame; pass what it needs as
+/// arguments.
 template <class F, class... Args>
 concept TaskFactory =
     std::invocable<F, Args...> && AnyTask<std::invoke_result_t<F, Args...>> &&

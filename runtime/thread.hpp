@@ -14,8 +14,8 @@ void set_name(const std::string& name);
 [[nodiscard]] bool pin_to(int cpu) noexcept;
 
 /// The calling thread's wake-ups no longer preempt what runs; its share of the CPU stays
-/// (SCHED_BATCH). A lower priority would starve it whenever another process is busy, and somebody
-/// waits for its work.
+/// (SCHED_BATCH). A lower priority would starve it, and those that wait for its work, whenever
+/// another process is busy.
 void set_background() noexcept;
 
 /// Counts this thread among those that compute or spin, while it does: an idle loop spins only if

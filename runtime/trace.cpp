@@ -59,7 +59,7 @@ class Ring {
     slot[2].store(static_cast<std::uint64_t>(record.start_ns), std::memory_order_relaxed);
     slot[3].store(static_cast<std::uint64_t>(record.duration_ns), std::memory_order_relaxed);
     slot[4].store(record.id, std::memory_order_relaxed);
-    // release: who sees the new head sees the record.
+    // release: a reader that sees the new head sees the record.
     head_.store(at + 1, std::memory_order_release);
   }
 

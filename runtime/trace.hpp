@@ -4,13 +4,13 @@
 // await (what it waited for, from suspend to resume), each handler, an arrow for each message from
 // its send to its handler (across threads, too), how full a mailbox is, each pool chunk and each
 // job of a compute lane. Processes are ranks, device streams have tracks of their own. With the
-// CUDA toolkit, spans of this thread are NVTX ranges as well. Off (the default): one predictable
-// branch per span. On: two clock reads and one 48-byte record, no lock, no allocation after a
-// thread's first record; a full ring overwrites its oldest records. Thread rule: any thread.
-// write_chrome_json() while others record is safe, and leaves out what is being overwritten.
+// CUDA toolkit, spans of this thread are NVTX ranges as well.
+// Off (the default): one predictable branch per span. On: two clock reads and one 48-byte record,
+// no lock, no allocation after a thread's first record; a full ring overwrites its oldest records.
+// Thread rule: any thread. write_chrome_json() while others record is safe, and leaves out what is
+// being overwritten.
 //
-//   trace::enable();   { TraceSpan span{"adam"}; ... }
-//   trace::write_chrome_json("run/trace.json.gz");
+//   trace::enable();   { TraceSpan span{"adam"}; ... }   trace::write_chrome_json("trace.json.gz");
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ std::uint64_t next_id() noexcept;
 /// record on.
 void enable(std::size_t records_per_thread = std::size_t{1} << 16);
 void disable() noexcept;
-/// Drops what was recorded. Only while nobody records.
+/// Drops what was recorded. Only while no thread records.
 void clear();
 
 /// How the calling thread is called in the file.

@@ -3,12 +3,14 @@
 // Each runs as a task of a scope of its own, whose stop token is what current_stop_token() finds
 // there. The first failure stops the others; when all have ended it is rethrown. A stop of the
 // caller's scope stops all: then it throws Stopped. Tasks are awaited in the expression that makes
-// them; a range of arguments makes one task each, in its order. Thread rule: of the loop's thread.
+// them; a range of arguments makes one task each, in its order.
+// Thread rule: of the loop's thread.
 // Cancel rule: as its tasks; nothing runs on when the await has ended.
 //
-//   auto [text, size] = co_await when_all(read(path), measure(path));          // std::tuple; a
-//   void becomes std::monostate std::vector<int> lines = co_await when_all(paths, &count_lines); //
-//   one task per path
+//   auto [text, size] = co_await when_all(read(path), measure(path));
+//       a std::tuple; a void becomes std::monostate
+//   std::vector<int> lines = co_await when_all(paths, &count_lines);
+//       one task per path
 #pragma once
 
 #include <cstddef>

@@ -2,9 +2,10 @@
 //
 // At the deadline the task is asked to stop (its stop token is what current_stop_token() finds
 // there). When it has ended, DeadlineExceeded is thrown: a value that came too late is dropped, a
-// failure other than Stopped is rethrown as it is. Thread rule: of the loop's thread. Cancel rule:
-// as its task, which is never left behind: one that ignores its stop token delays the exception,
-// not the deadline.
+// failure other than Stopped is rethrown as it is.
+// Thread rule: of the loop's thread.
+// Cancel rule: as its task, which is never left behind: one that ignores its stop token delays the
+// exception, not the deadline.
 //
 //   Bytes bytes = co_await with_deadline(100ms, &read_all, path);
 //   Task<Bytes> read_all(std::string path) { StopToken stop = co_await current_stop_token(); ... }

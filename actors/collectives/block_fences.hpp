@@ -1,7 +1,7 @@
 // actors/collectives/block_fences.hpp — since when a block of device memory may be read or
 // overwritten: behind which event.
 //
-// Whoever queued work on a block (the compute lane on its stream) says so, and goes on; the copies
+// The compute lane, which queued work on a block on its stream, says so and goes on; the copies
 // and collectives that use the block next wait on the device. The host waits for neither.
 // Invariant: one event for each block, the newest; a block is known by its first byte. Of the
 // loop's thread.

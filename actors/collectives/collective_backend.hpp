@@ -2,11 +2,12 @@
 // (world 1) here; processes of one host and NCCL are further implementations of the same interface.
 //
 // Two sequences, independent of each other: gathers (all_gather, broadcast, all_to_all) and
-// reductions (reduce_scatter_add, all_reduce_add, exchange). Contract: Collectives calls from the
-// loop thread, and never has more than one operation of each sequence under way; a returned task
-// ends when the result is in place and the arguments' memory is the caller's again. Every rank
-// calls the same operations with the same sizes in the same order within a sequence. Work of any
-// length happens off the loop. An exception means that the communicator is unusable from then on.
+// reductions (reduce_scatter_add, all_reduce_add, exchange).
+// Contract: Collectives calls from the loop thread, and never has more than one operation of each
+// sequence under way; a returned task ends when the result is in place and the arguments' memory is
+// the caller's again. Every rank calls the same operations with the same sizes in the same order
+// within a sequence. Work of any length happens off the loop. An exception means that the
+// communicator is unusable from then on.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +68,7 @@ struct ExchangeArguments {
 };
 inline constexpr std::size_t kExchangeBytes = 4096;
 
-/// The root's bytes into everybody's.
+/// The root's bytes into those of every rank.
 struct BroadcastArguments {
   std::byte* data = nullptr;  // read at the root, written elsewhere
   std::size_t bytes = 0;

@@ -22,7 +22,7 @@ struct NormLimbs {
   }
 };
 
-/// Exact, so the order is nobody's concern.
+/// Exact, so the order does not matter.
 [[nodiscard]] inline GradientNorm merge_norms(std::span<const NormLimbs> norms) noexcept {
   GradientNorm all;
   for (const NormLimbs& norm : norms) {

@@ -1,6 +1,7 @@
 // actors/collectives/ordered_inbox.hpp — items numbered 0, 1, 2, ... that arrive in any order and
-// leave strictly by number. Invariant: an item leaves only after all items with lower numbers have
-// left; each number is used once.
+// leave strictly by number.
+// Invariant: an item leaves only after all items with lower numbers have left; each number is used
+// once.
 #pragma once
 
 #include <cstddef>

@@ -7,21 +7,24 @@
 // place): while piece i is gathered (reduced), piece i - 1 is on its way to the device (piece i + 1
 // to the host). A shard that is the whole block goes straight to it, and a gradient to which
 // nothing is added straight into its accumulator. Cutting changes no bit: the additions of an
-// element keep their order, and norms merge exactly. On one rank shard and accumulator may be
-// device memory, too: then nothing crosses the link but the norm, and the device copies or adds: a
-// GPU by the kernels of use_kernels(), a simulated one, whose memory is the host's, by the host's
-// own function. This is also how several ranks share one accelerator: the inner back end is the
-// host's shared memory.
+// element keep their order, and norms merge exactly.
+// On one rank shard and accumulator may be device memory, too: then nothing crosses the link but
+// the norm, and the device copies or adds: a GPU by the kernels of use_kernels(), a simulated one,
+// whose memory is the host's, by the host's own function.
+// This is also how several ranks share one accelerator: the inner back end is the host's shared
+// memory.
 //
 // What is device memory: what allocate_on_device() of this back end gave, and what its options say;
 // everything else is the host's. An operand lies on the same side on all ranks. An operation
 // without device memory is the inner back end's, untouched. What the compute stream still does with
-// a block (begin_behind) is waited for on the device, by the streams of the copies. Buffers:
-// operands are lent until the task ends, by whatever end: copies under way are waited for first.
-// Nothing is allocated per operation after the start, but for what the device's own queues take.
+// a block (begin_behind) is waited for on the device, by the streams of the copies.
+// Buffers: operands are lent until the task ends, by whatever end: copies under way are waited for
+// first. Nothing is allocated per operation after the start, but for what the device's own queues
+// take.
 // Failure: a DeviceError ends the operation with it and aborts the peers; an error of the inner
-// back end passes through. Thread rule: of the loop's thread. Cancel rule: as the inner back end; a
-// wait for a copy lasts until the device is done.
+// back end passes through.
+// Thread rule: of the loop's thread.
+// Cancel rule: as the inner back end; a wait for a copy lasts until the device is done.
 #pragma once
 
 #include <array>
@@ -101,7 +104,7 @@ class StagedBackend final : public CollectiveBackend {
     std::array<std::byte*, 2> for_device;
   };
 
-  // The device's side of one operation: so many parts one after another, each cut into the same
+  // The device's side of one operation: a number of parts one after another, each cut into the same
   // pieces.
   struct Transfer {
     CopyStreams* copy_streams = nullptr;

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Launch {
   cudaStream_t stream;
 
-  /// Blocks for so many threads; beyond that each has several elements.
+  /// Blocks for this many threads; beyond that each has several elements.
   static unsigned blocks_for(std::size_t threads) {
     const std::size_t wanted = (threads + kThreads - 1) / kThreads;
     return wanted < kMostBlocks ? static_cast<unsigned>(wanted) : kMostBlocks;

@@ -3,8 +3,9 @@
 //
 // update_kernels.cu fills it where CUDA is found, tests with functions of the CPU. Each is
 // run_update_pass() on arrays that the device reaches, with its bits. (Of a NaN only that it is
-// one: its digits are the device's.) Thread rule: any thread; launches go to `stream`, a
-// cudaStream_t of the device in use on that thread.
+// one: its digits are the device's.)
+// Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that
+// thread.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-/// As memcpy, for what nobody reads soon: non-temporal stores, which spare the read of the lines
+/// As memcpy, for what is not read soon: non-temporal stores, which spare the read of the lines
 /// that they write. Any thread; visible to others as ordinary stores are once it has returned.
 void copy_past_caches(void* to, const void* from, std::size_t bytes);
 

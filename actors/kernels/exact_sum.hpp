@@ -5,8 +5,8 @@
 // Adding a double adds its shifted mantissa to three limbs; merging two sums adds limb by limb.
 // Both are integer additions, so they commute and associate: the global gradient norm has the same
 // bits for every chunking, thread count and number of ranks. The limbs may be summed over ranks by
-// any 64-bit integer all-reduce (limbs(), up to 2^31 ranks). Invariant: carries are pending for at
-// most kMaxPending additions, so that no limb can overflow.
+// any 64-bit integer all-reduce (limbs(), up to 2^31 ranks).
+// Invariant: carries are pending for at most kMaxPending additions, so that no limb can overflow.
 #pragma once
 
 #include <array>

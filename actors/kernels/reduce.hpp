@@ -4,9 +4,10 @@
 // The sum of squares is taken per block of kNormBlock elements at fixed flat positions (block b is
 // the elements [b * kNormBlock, (b + 1) * kNormBlock)), in double: 16 lanes, element i goes to lane
 // i mod 16 in ascending order, the lanes are added as a fixed tree. The blocks' sums go into an
-// ExactSum. Invariant: same bits for every SIMD target, chunking and thread count. A square of an
-// fp32 value is exact in double and the sum of a block cannot overflow, so a block's sum is finite
-// exactly when all of its elements are.
+// ExactSum.
+// Invariant: same bits for every SIMD target, chunking and thread count. A square of an fp32 value
+// is exact in double and the sum of a block cannot overflow, so a block's sum is finite exactly
+// when all of its elements are.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +61,7 @@ void add_norm(const void* values, DType type, std::size_t begin, std::size_t end
 void cast(const void* from, DType from_type, void* to, DType to_type, std::size_t begin,
           std::size_t end);
 
-/// to[0, count) = from[0, count) as fp32, for what nobody reads soon: as cast, with non-temporal
+/// to[0, count) = from[0, count) as fp32, for what is not read soon: as cast, with non-temporal
 /// stores, which spare the read of the lines that they write. `from` need not be aligned. Not
 /// overlapping.
 void widen_past_caches(const void* from, DType from_type, float* to, std::size_t count);

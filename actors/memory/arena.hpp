@@ -2,8 +2,8 @@
 //
 // One mapping per buffer, page aligned (so any SIMD or DMA alignment holds), zero-filled by the
 // kernel on first touch. Large buffers are advised to use huge pages: the update kernels walk five
-// arrays at once, and with 4 KiB pages their TLB misses cost 8 % of the time. Invariant: `data()`
-// stays where it is and is readable and writable until the buffer is destroyed.
+// arrays at once, and with 4 KiB pages their TLB misses cost 8 % of the time.
+// Invariant: `data()` stays where it is and is readable and writable until the buffer is destroyed.
 #pragma once
 
 #include <cstddef>

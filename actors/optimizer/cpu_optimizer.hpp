@@ -7,10 +7,11 @@
 // (update_runner.hpp). Before each slice the queued unit of that runner with the earliest deadline
 // is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. A few
 // slices are under way at any time: while one runs out, the pool already has the next, and does not
-// idle between units. A unit begun ahead of the verdict is finished first: each gradient is more
-// urgent than those before it, and where the optimizer is the slower one every unit would be left
-// half done by the next, to be finished out of place, which takes longer. What had not begun at the
-// verdict is done in place. The work before each deadline is the same either way.
+// idle between units.
+// A unit begun ahead of the verdict is finished first: each gradient is more urgent than those
+// before it, and where the optimizer is the slower one every unit would be left half done by the
+// next, to be finished out of place, which takes longer. What had not begun at the verdict is done
+// in place. The work before each deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
 // asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits
@@ -18,13 +19,14 @@
 // same, the speculative pass is the update, and only pointers are swapped; if they differ it is
 // done again from the old state; RollBackUpdates ends it with the old bits. An update that had not
 // begun when the verdict came is an ordinary one.
-//   speculative: queued -> running -> waiting -> idle, by (the same) swap | (others) running again
-//   | (no verdict, or skip) running back
+//   speculative: queued -> running -> waiting -> idle, by
+//                (the same) swap | (others) running again | (no verdict, or skip) running back
 // UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack,
-// after its last chunk. Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the
-// gradient (the bucket's accumulator) and the weight (the shard's bytes) of that unit are the
-// optimizer's; before and after, gradient and weight belong to the bucket and the shard. The weight
-// is fully written when ParamReady is sent, on every thread's view.
+// after its last chunk.
+// Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient (the bucket's
+// accumulator) and the weight (the shard's bytes) of that unit are the optimizer's; before and
+// after, gradient and weight belong to the bucket and the shard. The weight is fully written when
+// ParamReady is sent, on every thread's view.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +58,8 @@ struct UpdateUnit {
 struct OptimizerCounters {
   std::uint64_t updates = 0;   // units done
   std::uint64_t elements = 0;  // of these
-  std::uint64_t speculative =
-      0;  // of the updates, those that were made ahead of the verdict and counted
+  // of the updates, those that were made ahead of the verdict and counted
+  std::uint64_t speculative = 0;
   std::uint64_t redone = 0;       // done a second time
   std::uint64_t rolled_back = 0;  // ended with the old bits
   double busy_s = 0;              // at least one slice was under way
@@ -126,8 +128,8 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
     std::size_t chunks = 0;          // of the pass; 0: idle
     std::size_t next_chunk = 0;      // not handed out yet
     std::size_t done = 0;
-    std::size_t speculative_chunks =
-        0;  // that the speculative pass has written, when another one follows
+    // that the speculative pass has written, when another one follows
+    std::size_t speculative_chunks = 0;
   };
 
   [[nodiscard]] std::size_t chunks_of(std::size_t unit) const noexcept;

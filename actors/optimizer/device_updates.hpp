@@ -6,15 +6,18 @@
 // there, and the elements that it wrote are copied back. So one mechanism serves both placements:
 // with all of a unit's state on the device no byte crosses the link, with master and moments on the
 // host a gradient that lies on the device never leaves it.
-//   resident   kernel                                      streamed   copy in | kernel | copy out,
-//   slices overlapping
+//   resident   kernel
+//   streamed   copy in | kernel | copy out, slices overlapping
 // The ring has a stage for each slice under way, so that one comes in while another is updated and
-// a third goes out. The kernel is that of a GPU, which has the host's bits (update_kernels.hpp). On
-// a simulated device, whose memory is the host's, it is the host's own run_update_pass(), and takes
-// the time that its bytes take in the device's memory. Buffers: the host's arrays of a slice are
-// the device's from run() to its end; copies of other slices touch other elements. Failure: a
-// DeviceError ends the slice, and the device does nothing any more. Nothing is allocated after the
-// start, but for what the device's queues take. Thread rule: of the loop's thread.
+// a third goes out.
+// The kernel is that of a GPU, which has the host's bits (update_kernels.hpp). On a simulated
+// device, whose memory is the host's, it is the host's own run_update_pass(), and takes the time
+// that its bytes take in the device's memory.
+// Buffers: the host's arrays of a slice are the device's from run() to its end; copies of other
+// slices touch other elements.
+// Failure: a DeviceError ends the slice, and the device does nothing any more. Nothing is allocated
+// after the start, but for what the device's queues take.
+// Thread rule: of the loop's thread.
 #pragma once
 
 #include <cstddef>

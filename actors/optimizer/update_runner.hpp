@@ -3,9 +3,11 @@
 //
 // CpuOptimizer decides what is updated when, and in which pass; a runner only carries it out. One
 // queue, one protocol and the same bits for all of them, because each runs run_update_pass() on the
-// same elements. Contract: at most slices_under_way() slices at a time. A slice's task ends when
-// all it writes is in place and visible to every thread; its arrays and its steps are lent until
-// then. An exception means that nothing more can be updated. Thread rule: of the loop's thread.
+// same elements.
+// Contract: at most slices_under_way() slices at a time. A slice's task ends when all it writes is
+// in place and visible to every thread; its arrays and its steps are lent until then. An exception
+// means that nothing more can be updated.
+// Thread rule: of the loop's thread.
 // Cancel rule: a slice that has begun is carried out.
 #pragma once
 

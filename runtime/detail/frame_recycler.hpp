@@ -4,8 +4,8 @@
 // A frame is taken from, and given back to, the recycler of the loop that runs on this thread;
 // without one it comes from malloc. Every block is a malloc'd block of its class, so it does not
 // matter where it was taken when it is given back. In sanitizer builds nothing is reused, and in
-// debug builds a freed frame is overwritten: a dangling use shows at once. Thread rule: of the
-// loop's thread.
+// debug builds a freed frame is overwritten: a dangling use shows at once.
+// Thread rule: of the loop's thread.
 #pragma once
 
 #include <array>

@@ -2,7 +2,8 @@
 // than the asker lives.
 //
 // Counted; the loop cuts it when it dies. Only answers between two loops go through it, so a lock
-// is good enough. Thread rule: any thread. Internal.
+// is good enough.
+// Thread rule: any thread. Internal.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // runtime/detail/loop_registry.hpp — what a loop knows of those that live on it: scopes, mailboxes,
-// and who taps the envelope.
+// and the tap of its messages.
 //
 // Intrusive lists, of the loop's thread (or of the owner's while the loop does not run). Internal.
 #pragma once

@@ -3,10 +3,11 @@
 //
 // A push is one compare-and-swap on the head. The head also says that the consumer sleeps: the one
 // producer that replaces that tag has to wake it, so there is exactly one wake per sleep (the idea
-// is CAF's lifo_inbox). Thread rule: push() from any thread; everything else from the consumer's
-// thread alone. Invariant: a node that was pushed is taken exactly once; the order of one
-// producer's nodes is kept. Explored by tests/model/, together with sleep_until_woken() and
-// PendingWakeups.
+// is CAF's lifo_inbox).
+// Thread rule: push() from any thread; everything else from the consumer's thread alone.
+// Invariant: a node that was pushed is taken exactly once; the order of one producer's nodes is
+// kept.
+// Explored by tests/model/, together with sleep_until_woken() and PendingWakeups.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ class BasicMpscInbox {
   BasicMpscInbox(const BasicMpscInbox&) = delete;
   BasicMpscInbox& operator=(const BasicMpscInbox&) = delete;
 
-  /// True: the consumer slept and this caller, nobody else, has to wake it.
+  /// True: the consumer slept and this caller alone has to wake it.
   [[nodiscard]] bool push(Node& op) noexcept {
     Node* head = head_.load(std::memory_order_relaxed);
     do {
@@ -104,7 +105,7 @@ template <class Inbox, class Node, class Reactor>
   return inbox.wake_up(queue);
 }
 
-/// Keeps a sleeper alive until everybody who ended one of its sleeps has stopped touching it.
+/// Keeps a sleeper alive until all threads that ended one of its sleeps have stopped touching it.
 template <class Atomics>
 class BasicPendingWakeups {
  public:

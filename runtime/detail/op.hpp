@@ -1,9 +1,10 @@
 // runtime/detail/op.hpp — the one thing an event loop schedules, and the queue it waits in.
 //
-// An Op is embedded in whoever wants to run (a suspended coroutine's awaiter, a message, a timer),
-// so that posting never allocates. Thread rule: an Op belongs to whoever posted it until run() is
-// called, on the loop's thread; it may be in one queue at a time. Cancel rule: a posted Op runs;
-// cancelling is the business of what it stands for.
+// An Op is embedded in what wants to run (a suspended coroutine's awaiter, a message, a timer),
+// so that posting never allocates.
+// Thread rule: an Op belongs to its poster until run() is called, on the loop's thread; it
+// may be in one queue at a time.
+// Cancel rule: a posted Op runs; cancelling is the business of what it stands for.
 //
 //   struct Hello : Op { Hello() : Op(&Hello::greet) {}  static void greet(Op& op) noexcept; };
 //   loop.post(hello);

@@ -1,7 +1,7 @@
-// runtime/detail/root_task.hpp — the coroutines that nobody awaits: what run() drives, and what a
-// Scope spawns.
+// runtime/detail/root_task.hpp — the coroutines that no coroutine awaits: what run() drives, and
+// what a Scope spawns.
 //
-// Starts when its op runs, ends by itself; whoever made it learns the end through what the body
+// Starts when its op runs, ends by itself; its maker learns the end through what the body
 // does last. Internal.
 #pragma once
 
@@ -100,7 +100,7 @@ struct RunningName {
   std::source_location where;
 };
 /// The name this thread's operation runs under, and the last ones since its loop looked at the
-/// clock: whom a stall is blamed on.
+/// clock: what a stall is blamed on.
 struct RunningNames : RunningName {
   static constexpr unsigned kKept = 32;
 

@@ -1,8 +1,9 @@
 // runtime/detail/timer_heap.hpp — the timers of one loop: a binary heap of intrusive nodes, any of
 // which can be taken out.
 //
-// Equal deadlines fire in the order in which they were armed. Thread rule: of the loop's thread.
-// Memory grows to the most timers ever armed at once, and is kept.
+// Equal deadlines fire in the order in which they were armed.
+// Thread rule: of the loop's thread. Memory grows to the most timers ever armed at once, and is
+// kept.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
 // runtime/device/cuda_api.hpp — the calls of the CUDA runtime that the project makes, as a table of
 // functions.
 //
-// Types are plain, so that who includes this needs no header of CUDA, and a test fills the table
-// with functions of its own. cuda_api.cpp (where CUDA is found) fills it from the runtime;
-// no_cuda.cpp says that there is none. Invariant: no entry waits for the whole device. Statuses are
-// cudaError_t's numbers. Thread rule: any thread; memory, streams and events are made on the device
-// that use_device() chose on that thread.
+// Types are plain, so that code that includes this needs no header of CUDA, and a test fills the
+// table with functions of its own. cuda_api.cpp (where CUDA is found) fills it from the runtime;
+// no_cuda.cpp says that there is none.
+// Invariant: no entry waits for the whole device. Statuses are cudaError_t's numbers.
+// Thread rule: any thread; memory, streams and events are made on the device that use_device()
+// chose on that thread.
 #pragma once
 
 #include <cstddef>

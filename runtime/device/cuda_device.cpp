@@ -135,7 +135,7 @@ void CudaDevice::give_memory_back(std::byte* data, std::size_t /*bytes*/) noexce
   }
 }
 
-// What another rank of this process pinned is pinned for all of it; who did it takes it back.
+// What another rank of this process pinned is pinned for all of it; that rank takes it back.
 bool CudaDevice::pin(std::span<std::byte> memory) {
   if (memory.empty() || error_ != nullptr) {
     return true;

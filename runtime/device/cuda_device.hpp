@@ -4,16 +4,18 @@
 // How the host learns that a point was reached. CUDA offers a host function behind the work (it
 // holds its stream up, may call nothing, and is not called at all once the device has failed), a
 // thread that blocks in cudaEventSynchronize (an interrupt and two thread switches per point, and a
-// thread that nobody can get out when the device hangs), a word that the device writes (of the
+// thread that cannot be got out when the device hangs), a word that the device writes (of the
 // driver's API, and silent after a failure), and asking (cudaEventQuery, half a microsecond, which
 // also brings failures). We ask: the loop while it is awake, a timer while it sleeps
 // (ticking_poller.hpp), and only for the oldest point of each stream, so the cost is that of the
-// streams in use. Between streams nobody asks: wait() is on the device. Errors are sticky, as
-// device.hpp says; being out of memory is not. Events come from a pool that grows when it is empty,
-// and points from the loop's free lists, so that a step allocates nothing once it has been made
-// before. Nothing here waits for the device. Buffers go back in stream order, on a stream that
-// carries nothing else. Thread rule: of the loop's thread. Destroyed there, too: what waits for a
-// point then gets a DeviceError.
+// streams in use. Between streams the host asks nothing: wait() is on the device.
+// Errors are sticky, as device.hpp says; being out of memory is not. Events come from a pool that
+// grows when it is empty, and points from the loop's free lists, so that a step allocates nothing
+// once it has been made before.
+// Nothing here waits for the device. Buffers go back in stream order, on a stream that carries
+// nothing else.
+// Thread rule: of the loop's thread. Destroyed there, too: what waits for a point then gets a
+// DeviceError.
 //
 //   CudaDevice gpu(loop, CudaApi::load(), {.index = 0, .name = "H200"});
 //   DeviceStream copies = gpu.stream("copies", CudaDevice::Priority::kHigh);
@@ -45,10 +47,10 @@ class CudaDevice final : public Device, private TickingPoller {
 
   using Device::stream;
   [[nodiscard]] DeviceStream stream(Name name, Priority priority);
-  /// Somebody else's cudaStream_t as a stream of this device: it stays theirs, and outlives the
-  /// device.
+  /// Another library's cudaStream_t as a stream of this device: it stays that library's, and
+  /// outlives the device.
   [[nodiscard]] DeviceStream adopt(Name name, void* native);
-  /// The cudaStream_t, for who launches on it at once: kernels, NCCL.
+  /// The cudaStream_t, for code that launches on it directly: kernels, NCCL.
   [[nodiscard]] void* native(const DeviceStream& stream) const noexcept {
     return streams_[stream.number()].native;
   }
@@ -59,8 +61,8 @@ class CudaDevice final : public Device, private TickingPoller {
   void use() noexcept;
   /// What has made it useless; null: nothing yet.
   [[nodiscard]] const std::exception_ptr& error() const noexcept { return error_; }
-  /// Somebody else's call on this device ended with `status`; if that is an error, the device is of
-  /// no use any more.
+  /// Another library's call on this device ended with `status`; if that is an error, the device is
+  /// of no use any more.
   void check(CudaApi::Status status, const char* what) noexcept;
   /// Events that exist, in use or not.
   [[nodiscard]] std::size_t events() const noexcept { return events_; }

@@ -4,15 +4,19 @@
 // Operations of one stream run in their order; streams run side by side, as far as the device has
 // engines (one for compute, one for copies in each direction). record() marks a point of a stream:
 // other streams wait for it on the device (stream.wait), the host only when it needs the bytes
-// (co_await event.wait()). Errors are sticky, as with CUDA: after a failed operation the device
-// does nothing any more; every event recorded before or after and not yet done ends with that
-// DeviceError. Thread rule: of the loop's thread. Ownership: host and device buffers belong to the
-// device from the call to the event behind it. Cancel rule: wait(stop_token) ends the waiting at
-// once with Stopped; the device's work goes on.
+// (co_await event.wait()).
+// Errors are sticky, as with CUDA: after a failed operation the device does nothing any more; every
+// event recorded before or after and not yet done ends with that DeviceError.
+// Thread rule: of the loop's thread.
+// Ownership: host and device buffers belong to the device from the call to the event behind it.
+// Cancel rule: wait(stop_token) ends the waiting at once with Stopped; the device's work goes on.
 //
-//   DeviceBuffer x = device.allocate(bytes);   DeviceStream copies = device.stream("copies");
-//   copies.to_device(x.data(), host);   compute.wait(copies.record());   compute.launch("scale",
-//   cost, fn); co_await compute.record().wait();
+//   DeviceBuffer x = device.allocate(bytes);
+//   DeviceStream copies = device.stream("copies");
+//   copies.to_device(x.data(), host);
+//   compute.wait(copies.record());
+//   compute.launch("scale", cost, fn);
+//   co_await compute.record().wait();
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,9 @@
 // Pinning costs a call into the driver that may wait for the device, and the system bounds it; so
 // pieces are taken rarely, kept, and lent out from their beginning to their end. Where the system
 // refuses, ordinary memory takes the place and that is said once: copies then go through the
-// driver's own small buffers, and the host waits for them. Invariant: what allocate() lent is
-// zeroed, page aligned, and stays where it is until the slab dies. No copy may be under way then.
+// driver's own small buffers, and the host waits for them.
+// Invariant: what allocate() lent is zeroed, page aligned, and stays where it is until the slab
+// dies. No copy may be under way then.
 // Thread rule: any thread, one at a time.
 #pragma once
 

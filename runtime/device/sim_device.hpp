@@ -2,11 +2,12 @@
 // really run, speeds are set.
 //
 // kVirtual: time is the loop's clock (a ManualClock, a simulated world, or the real one):
-// operations end by timers of the loop, and an operation's work is done at its end, so that whoever
-// reads too early sees old data. kReal: a thread of its own works and waits, for benches without a
-// GPU; work is done at the operation's start, and an operation never ends before it would on the
-// device described. Thread rule: as Device. Destroyed on the loop's thread: what is still queued is
-// dropped, its events end with an error.
+// operations end by timers of the loop, and an operation's work is done at its end, so that a
+// reader that reads too early sees old data. kReal: a thread of its own works and waits, for
+// benches without a GPU; work is done at the operation's start, and an operation never ends before
+// it would on the device described.
+// Thread rule: as Device. Destroyed on the loop's thread: what is still queued is dropped, its
+// events end with an error.
 //
 //   SimDevice gpu(loop, {.compute_flops_per_s = 900e12, .to_device_bytes_per_s = 50e9});
 #pragma once

@@ -4,8 +4,8 @@
 // A passive machine: it is told what was queued and what time it is, and says when it wants to be
 // told again. An operation is ready when those before it in its stream are done; ready operations
 // of one engine run one after another, first come, first served. Start and end follow from the
-// costs alone, however late advance() is called. Thread rule: one at a time (its owner locks).
-// Internal to SimDevice.
+// costs alone, however late advance() is called.
+// Thread rule: one at a time (its owner locks). Internal to SimDevice.
 #pragma once
 
 #include <array>

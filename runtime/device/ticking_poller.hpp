@@ -5,7 +5,8 @@
 // is woken by a timer: first after kFirst, then after twice the time each, up to kLongest. So a
 // wait of length t is noticed at most about t late, never more than kLongest, and costs a logarithm
 // of looks; a device that stands still costs a thousand a second. Time is the loop's, so under a
-// clock that a test moves all this happens in virtual time. Thread rule: of the loop's thread.
+// clock that a test moves all this happens in virtual time.
+// Thread rule: of the loop's thread.
 #pragma once
 
 #include "runtime/event_loop.hpp"

@@ -4,17 +4,19 @@
 // The operation starts when it is awaited; its handler comes back through the loop's queue. Handler
 // memory is the loop's recycled memory: nothing is allocated per operation after the first ones.
 // What the operation uses (socket, buffer) lives until the await returns.
-//   co_await socket.async_read_some(buffer, use_task)           the value; an error is thrown as
-//   asio::system_error co_await socket.async_read_some(buffer, use_task_result)    {error_code,
-//   value}, or the error_code alone
-//   ...(buffer, use_task(stop)), ...(buffer, use_task_result(stop))    can be stopped
-// Thread rule: of the loop's thread, with Asio objects on loop.reactor(). Cancel rule: a stop
-// request goes through Asio's cancellation slot; the await ends when the operation has, with
-// Stopped if that broke it off.
+//   co_await socket.async_read_some(buffer, use_task)
+//       the value; an error is thrown as asio::system_error
+//   co_await socket.async_read_some(buffer, use_task_result)
+//       {error_code, value}, or the error_code alone
+//   ...(buffer, use_task(stop)), ...(buffer, use_task_result(stop))
+//       can be stopped
+// Thread rule: of the loop's thread, with Asio objects on loop.reactor().
+// Cancel rule: a stop request goes through Asio's cancellation slot; the await ends when the
+// operation has, with Stopped if that broke it off.
 //
 //   asio::ip::tcp::socket socket(loop.reactor());
-//   std::size_t n = co_await socket.async_read_some(asio::buffer(bytes),
-//   use_task(scope.stop_token()));
+//   std::size_t n =
+//       co_await socket.async_read_some(asio::buffer(bytes), use_task(scope.stop_token()));
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
 // runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can notify,
 // and a loop can wait for.
 //
-// Thread rule: wait() on the loop's thread, one at a time; notify() from any thread. Cancel rule:
-// wait(stop_token) ends with Stopped; what was notified stays counted.
+// Thread rule: wait() on the loop's thread, one at a time; notify() from any thread.
+// Cancel rule: wait(stop_token) ends with Stopped; what was notified stays counted.
 //
-//   EventFd bell(loop);   start_worker(bell.descriptor());   std::uint64_t times = co_await
-//   bell.wait();
+//   EventFd bell(loop);
+//   start_worker(bell.descriptor());
+//   std::uint64_t times = co_await bell.wait();
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ class EventFd {
   /// Of one that exists: `descriptor` is the object's from now on.
   EventFd(EventLoop& loop, int descriptor) : stream_(loop.reactor(), descriptor) {}
 
-  /// Wakes who waits. Never blocks, never fails; safe in a signal handler.
+  /// Wakes the coroutine that waits. Never blocks, never fails; safe in a signal handler.
   void notify(std::uint64_t times = 1) noexcept;
   /// How often it was notified since the last wait, at least once.
   [[nodiscard]] Task<std::uint64_t> wait(StopToken stop = {});

@@ -3,11 +3,14 @@
 //
 // Stands before any other back end. The rule is asked once per call, in the order of the calls;
 // what it lets pass goes on. An injected error takes the place of the call: nothing is done then.
-// Thread rule: of the loop's thread. Cancel rule: that of the back end behind.
+// Thread rule: of the loop's thread.
+// Cancel rule: that of the back end behind.
 //
 //   auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
-//   faulty->set_rule([](const FileOp&, std::uint64_t call) { return FileFault{.error_number = call
-//   == 3 ? ENOSPC : 0}; }); FileIo io(loop, std::move(faulty));
+//   faulty->set_rule([](const FileOp&, std::uint64_t call) {
+//     return FileFault{.error_number = call == 3 ? ENOSPC : 0};
+//   });
+//   FileIo io(loop, std::move(faulty));
 #pragma once
 
 #include <cstdint>

@@ -2,17 +2,20 @@
 //
 // Reads and writes are carried through short transfers, EINTR and EAGAIN. A failure is a FileError
 // that names path and operation. What carries the calls out is a FileBackend: threads that block,
-// or one's own (simulated, with faults). Thread rule: of the loop's thread. Buffers and the IoFile
-// belong to the operation until its await returns. Cancel rule: a stop request is passed on to the
-// operation, and the await lasts until that has ended, since its buffer is in use: it throws
-// Stopped if the operation did not run to its end (a write may have been done in part), else it
-// returns as usual. close() cannot be stopped.
+// or one's own (simulated, with faults).
+// Thread rule: of the loop's thread. Buffers and the IoFile belong to the operation until its await
+// returns.
+// Cancel rule: a stop request is passed on to the operation, and the await lasts until that has
+// ended, since its buffer is in use: it throws Stopped if the operation did not run to its end (a
+// write may have been done in part), else it returns as usual. close() cannot be stopped.
 //
 //   FileIo io(loop);
 //   IoFile file = co_await io.open("run/state.tmp", OpenMode::kCreate);
-//   co_await io.write(file, 0, bytes);   co_await io.fsync(file);   co_await
-//   io.close(std::move(file)); co_await io.rename("run/state.tmp", "run/state");   co_await
-//   io.fsync_folder("run");
+//   co_await io.write(file, 0, bytes);
+//   co_await io.fsync(file);
+//   co_await io.close(std::move(file));
+//   co_await io.rename("run/state.tmp", "run/state");
+//   co_await io.fsync_folder("run");
 #pragma once
 
 #include <cstddef>

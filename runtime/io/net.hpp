@@ -4,16 +4,17 @@
 // A channel is a number that both ends agree on. Frames of one (sender, receiver, channel) arrive
 // whole, once and in order; between channels there is no order. A send ends when its buffer may be
 // reused, not when the frame has arrived; each channel takes a few frames ahead of the receiver,
-// then sends wait. A receive gets the next frame and its size. Failures: a peer that is gone fails
-// every operation with it, now and later, with PeerLost, which names the rank at fault. A rank that
-// gives up says which rank failed with abort(): every peer's operations then fail naming that
-// rank, so that nobody blames a mere witness. Broken once, a net stays broken. Thread rule: of the
-// loop's thread. Buffers belong to the operation until its await returns. Cancel rule: a stopped
-// receive ends at once and takes no frame; a stopped send ends at once if nothing of it has left,
-// else when all of it has.
+// then sends wait. A receive gets the next frame and its size.
+// Failures: a peer that is gone fails every operation with it, now and later, with PeerLost, which
+// names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
+// operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
+// stays broken.
+// Thread rule: of the loop's thread. Buffers belong to the operation until its await returns.
+// Cancel rule: a stopped receive ends at once and takes no frame; a stopped send ends at once if
+// nothing of it has left, else when all of it has.
 //
-//   co_await net.send(peer, kGradients, bytes);      std::size_t n = co_await net.recv(peer,
-//   kGradients, into);
+//   co_await net.send(peer, kGradients, bytes);
+//   std::size_t n = co_await net.recv(peer, kGradients, into);
 #pragma once
 
 #include <cstddef>

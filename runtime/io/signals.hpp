@@ -1,7 +1,8 @@
 // runtime/io/signals.hpp — the process's signals (SIGTERM, SIGINT, ...) as something to wait for.
 //
 // From construction on these signals no longer end the process but queue up here, until one waits.
-// Several loops may wait for the same one: each learns of it. Thread rule: of the loop's thread.
+// Several loops may wait for the same one: each learns of it.
+// Thread rule: of the loop's thread.
 // Cancel rule: wait(stop_token) ends with Stopped.
 //
 //   Signals signals(loop, {SIGINT, SIGTERM});

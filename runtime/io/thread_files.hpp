@@ -1,8 +1,8 @@
 // runtime/io/thread_files.hpp — file operations by a few threads that do one blocking call after
 // the other.
 //
-// Thread rule: of the loop's thread, like every FileBackend. Cancel rule: what is queued leaves the
-// queue at once; a call that runs is awaited.
+// Thread rule: of the loop's thread, like every FileBackend.
+// Cancel rule: what is queued leaves the queue at once; a call that runs is awaited.
 #pragma once
 
 #include <condition_variable>

@@ -2,8 +2,9 @@
 // both its queues.
 //
 // Knows nothing of files or coroutines. Not included where liburing is missing (only uring*.cpp
-// do). Thread rule: made anywhere; from the first enter() on, of one thread, until nothing is on
-// its way.
+// do).
+// Thread rule: made anywhere; from the first enter() on, of one thread, until nothing is on its
+// way.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@ namespace tandem::detail {
 
 class Uring {
  public:
-  /// A ring for so many operations at a time. error() says whether there is one.
+  /// A ring for this many operations at a time. error() says whether there is one.
   explicit Uring(unsigned entries) noexcept;
   ~Uring();
   Uring(const Uring&) = delete;

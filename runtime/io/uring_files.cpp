@@ -174,7 +174,7 @@ class UringFiles final : public FileBackend, private Poller {
       // The loop runs on another thread than before, and the kernel has tied the ring to that one.
       TANDEM_CHECK(in_kernel_ == 0, "a loop changed its thread with file operations on their way");
       make_ring();
-      TANDEM_CHECK(ring_->belongs_here(), "a new ring belongs to whoever uses it first");
+      TANDEM_CHECK(ring_->belongs_here(), "a new ring belongs to the thread that uses it first");
     }
     while (operations_ < ring_->entries() && !waiting_.empty()) {
       io_uring_sqe* entry = ring_->next_entry();

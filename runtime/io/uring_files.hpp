@@ -3,10 +3,12 @@
 // Operations of one round of the loop are submitted together; what does not fit the ring waits in a
 // queue. Completions are taken while the loop is awake (Poller), and an eventfd in the reactor ends
 // its sleep. What the kernel's ring cannot do (size, fsync of a folder, whatever an old kernel
-// lacks) goes to threads, unseen. On a machine without liburing another source file says so behind
-// this header. Thread rule: of the loop's thread; while operations are on their way, the loop stays
-// on one thread. Cancel rule: what was not submitted yet leaves at once; the kernel is asked to
-// cancel the rest, and its answer awaited.
+// lacks) goes to threads, unseen.
+// On a machine without liburing another source file says so behind this header.
+// Thread rule: of the loop's thread; while operations are on their way, the loop stays on one
+// thread.
+// Cancel rule: what was not submitted yet leaves at once; the kernel is asked to cancel the rest,
+// and its answer awaited.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +29,9 @@ struct UringSupport {
 
 struct UringOptions {
   unsigned entries = 128;  // operations in the kernel at a time
-  std::size_t worker_bytes = std::size_t{128}
-                             << 10;  // transfers from here on go to the kernel's workers at once
-  int threads = 1;                   // for what the ring cannot do; started when needed
+  // transfers from here on go to the kernel's workers at once
+  std::size_t worker_bytes = std::size_t{128} << 10;
+  int threads = 1;  // for what the ring cannot do; started when needed
   std::string name = "io";
 };
 

@@ -4,12 +4,13 @@
 // SimDisk outlives ranks and crashes: a crash keeps what was fsynced (a file's bytes by fsync, its
 // name by fsync_folder) and any part of what was not. SimFiles is one rank's way to a disk: each
 // call takes a time drawn from the seed and may end short, interrupted, or with an error, as the
-// Faults say. A write that does not fit writes what fits, then says ENOSPC. Thread rule: of the
-// world's thread. Files die before their SimFiles; a SimFiles lives as long as the world runs.
+// Faults say. A write that does not fit writes what fits, then says ENOSPC.
+// Thread rule: of the world's thread. Files die before their SimFiles; a SimFiles lives as long as
+// the world runs.
 //
 //   SimDisk disk({.capacity_bytes = 1 << 20});
-//   FileIo io(world.loop(rank), std::make_unique<SimFiles>(world, rank, disk,
-//   SimFiles::Faults{.short_transfer = 0.3}));
+//   const SimFiles::Faults faults{.short_transfer = 0.3};
+//   FileIo io(world.loop(rank), std::make_unique<SimFiles>(world, rank, disk, faults));
 #pragma once
 
 #include <cstdint>

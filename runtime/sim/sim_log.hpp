@@ -1,7 +1,8 @@
 // runtime/sim/sim_log.hpp — what happened in a simulated world: a hash over everything, and the
 // last events as text.
 //
-// Two executions are the same if their hashes are. Thread rule: of one thread.
+// Two executions are the same if their hashes are.
+// Thread rule: of one thread.
 #pragma once
 
 #include <cstddef>

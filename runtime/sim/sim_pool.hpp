@@ -2,10 +2,11 @@
 // virtual time.
 //
 // Each worker takes the next chunk after a time drawn from the seed, so chunks of one job end in
-// any order. Lives as long as its pool.
+// any order.
+// Lives as long as its pool.
 //
-//   SimPool workers(world, rank, {.threads = 3});   CpuPool pool(world.loop(rank), {.threads = 3,
-//   .driver = &workers});
+//   SimPool workers(world, rank, {.threads = 3});
+//   CpuPool pool(world.loop(rank), {.threads = 3, .driver = &workers});
 #pragma once
 
 #include <vector>

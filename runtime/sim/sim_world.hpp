@@ -3,14 +3,15 @@
 //
 // Each rank has an EventLoop of its own, so everything that ranks do to each other takes the paths
 // it takes between threads. run() picks, again and again, one rank that has something to do, lets
-// it run a few operations and charges it virtual time; when nobody has anything to do, the clock
+// it run a few operations and charges it virtual time; when no rank has anything to do, the clock
 // jumps to the next event. What the world does to the ranks (deliveries, completions of disks,
-// devices and pools, deaths) are events on its agenda: after(). What may differ between two real
-// executions is drawn from the seed: which rank goes on, how long everything takes, and which of
-// two simultaneous events comes first. What is promised (a loop's queue, a channel) is kept. Thread
-// rule: everything on the thread that made it, and no loop runs on it. Whatever an event refers to
-// lives until the event is due or the world is gone. Teardown: end the ranks' scopes in the world,
-// then destroy them, then the world.
+// devices and pools, deaths) are events on its agenda: after().
+// What may differ between two real executions is drawn from the seed: which rank goes on, how long
+// everything takes, and which of two simultaneous events comes first. What is promised (a loop's
+// queue, a channel) is kept.
+// Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event
+// refers to lives until the event is due or the world is gone.
+// Teardown: end the ranks' scopes in the world, then destroy them, then the world.
 //
 //   SimWorld world({.seed = 7, .ranks = 4});
 //   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);

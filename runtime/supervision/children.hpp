@@ -6,21 +6,25 @@
 // function: restart what failed). Escalating fails the parent's scope with the child's error; if
 // the parent is itself a child, its own parent decides next. More than `limit.most` restarts within
 // `limit.within` escalate. What cannot be restarted (errors of devices and collectives) escalates
-// up to the root; nobody is asked. A child that closed itself, or that was stopped, is not
-// restarted. A restart: the tasks of the child's scope end, its state is destroyed, a new one is
-// made from the same arguments (copied) behind the same mailbox. Senders keep their address; what
-// waits in the mailbox survives and is handled by the new state, in its order. The message that
-// failed is gone (its asker got the error), and answers that the old state pending fail. Thread
-// rule: of the loop's thread. Ownership: a member of the parent (or beside its scope); dies after
-// the scope was joined. on_child_exit is called between two resumptions, maybe while a handler of
-// the parent is suspended: it decides. Cancel rule: children stop with the parent, and when it
-// ends.
+// up to the root; no parent is asked. A child that closed itself, or that was stopped, is not
+// restarted.
+// A restart: the tasks of the child's scope end, its state is destroyed, a new one is made from the
+// same arguments (copied) behind the same mailbox. Senders keep their address; what waits in the
+// mailbox survives and is handled by the new state, in its order. The message that failed is gone
+// (its asker got the error), and the pending replies of the old state fail.
+// Thread rule: of the loop's thread.
+// Ownership: a member of the parent (or beside its scope); dies after the scope was joined.
+// on_child_exit is called between two resumptions, maybe while a handler of the parent is
+// suspended: it decides.
+// Cancel rule: children stop with the parent, and when it ends.
 //
 //   struct Farm : Actor<Farm, Job> {
 //     void on_start() { worker_ = children_.start<Worker>(); }
 //     void handle(Job job) { (void)worker_.try_send(std::move(job)); }
-//     OnExit on_child_exit(const ExitReason& reason) { return reason.failed() ? OnExit::kRestart :
-//     OnExit::kStop; } Children children_{*this, {.limit = {.most = 3, .within = 10s}}};
+//     OnExit on_child_exit(const ExitReason& reason) {
+//       return reason.failed() ? OnExit::kRestart : OnExit::kStop;
+//     }
+//     Children children_{*this, {.limit = {.most = 3, .within = 10s}}};
 //     Worker::AddressType worker_;
 //   };
 #pragma once
@@ -59,7 +63,7 @@ class Children {
   explicit Children(Actor<Self, Messages...>& parent) : Children(parent, Options()) {}
   template <class Self, class... Messages>
   Children(Actor<Self, Messages...>& parent, Options options);
-  /// Of nobody: what failed is restarted, what escalates fails `scope`.
+  /// Without a parent: what failed is restarted, what escalates fails `scope`.
   explicit Children(Scope& scope) : Children(scope, Options()) {}
   Children(Scope& scope, Options options);
   ~Children();

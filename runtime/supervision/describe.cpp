@@ -67,7 +67,7 @@ void request_dump(EventLoop& loop, std::FILE* out) {
   loop.post_from_any_thread(*new Request(loop, out));
 }
 
-// Held by whoever installed it and by the wait under way, which may end after that.
+// Held by the DumpOnSignal that installed it and by the wait under way, which may end later.
 struct DumpOnSignal::Signals {
   Signals(EventLoop& loop_in, int signal) : loop(loop_in), set(loop_in.reactor(), signal) {}
   EventLoop& loop;

@@ -30,7 +30,8 @@ class EventLoop;
 void request_dump(EventLoop& loop, std::FILE* out = stderr);
 
 /// While it lives, `signal` (Ctrl-\ by default) prints describe_tasks(loop) to stderr instead of
-/// ending the process. Of the loop's thread (or of the owner's while the loop does not run).
+/// ending the process.
+/// Of the loop's thread (or of the owner's while the loop does not run).
 class DumpOnSignal {
  public:
   explicit DumpOnSignal(EventLoop& loop, int signal = SIGQUIT);

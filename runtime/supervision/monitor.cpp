@@ -75,7 +75,7 @@ Watch::Watch(detail::Mailbox* target, detail::Mailbox* watcher) {
     return;
   }
   node_ = std::make_unique<detail::WatchNode>();
-  node_->envelope = detail::make_in_pool<detail::MessageEnvelope<Down>>(Down{"nobody", {}});
+  node_->envelope = detail::make_in_pool<detail::MessageEnvelope<Down>>(Down{"no actor", {}});
   node_->fill = [](detail::Envelope& envelope, const ExitReason& reason) noexcept {
     static_cast<detail::MessageEnvelope<Down>&>(envelope).message = Down{reason.actor, reason};
   };

@@ -1,11 +1,12 @@
-// runtime/supervision/monitor.hpp — watching an actor by its address: who watches gets the message
+// runtime/supervision/monitor.hpp — watching an actor by its address: the watcher gets the message
 // Down once, when the actor has ended.
 //
 // At once if it has ended already; from any loop to any loop. A restarted child has not ended: its
-// address lives on. Down waits for no credit, so a full mailbox does not lose it. Thread rule:
-// watch() and unwatch() from any thread; the watcher was started before, and its loop lives as long
-// as the Watch. Cancel rule: unwatch(), or the Watch's destructor: nothing is sent after it (what
-// was sent before may arrive).
+// address lives on. Down waits for no credit, so a full mailbox does not lose it.
+// Thread rule: watch() and unwatch() from any thread; the watcher was started before, and its loop
+// lives as long as the Watch.
+// Cancel rule: unwatch(), or the Watch's destructor: nothing is sent after it (what was sent before
+// may arrive).
 //
 //   struct Guard : Actor<Guard, Down> {
 //     explicit Guard(Worker::AddressType worker_in) : worker(std::move(worker_in)) {}
@@ -56,7 +57,8 @@ class Watch {
   std::unique_ptr<detail::WatchNode> node_;
 };
 
-/// Sends Down to `watcher` when the actor behind `target` has ended. Of nobody: ended, as "nobody".
+/// Sends Down to `watcher` when the actor behind `target` has ended; without an actor, at once, as
+/// "no actor".
 template <class... Targets, class... Watchers>
   requires detail::OneOf<Down, Watchers...>
 [[nodiscard]] Watch watch(const Address<Targets...>& target, const Address<Watchers...>& watcher) {

@@ -3,11 +3,11 @@
 //
 // It looks at all scopes of a loop every `every`. Waits for messages and for the tasks of a scope
 // are not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop
-// that is held does not look: that is a stall (EventLoop::stalls). Thread rule: of the loop's
-// thread (or of the owner's while the loop does not run).
+// that is held does not look: that is a stall (EventLoop::stalls).
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run).
 //
-//   const Watchdog watchdog(loop, {.limit = 30s});   // "[watchdog] a task waits for 31.2 s: reader
-//   (...) <- [completion]"
+//   const Watchdog watchdog(loop, {.limit = 30s});
+//   "[watchdog] a task waits for 31.2 s: reader (...) <- [completion]"
 #pragma once
 
 #include <functional>

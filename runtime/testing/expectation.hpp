@@ -24,8 +24,8 @@ enum class Verb : unsigned char { kExpect, kAllow, kDisallow, kPrepone, kPostpon
 struct MessagePattern {
   const char* message = nullptr;
   bool (*is)(const TappedMessage& envelope) noexcept = nullptr;
-  std::string from;              // "": anybody
-  std::string to;                // "": anybody
+  std::string from;              // "": any sender
+  std::string to;                // "": any actor
   const void* target = nullptr;  // this very actor; null: by name
   std::function<bool(const TappedMessage&)> fits;
 

@@ -2,7 +2,10 @@
 // sentence says fails the test at that line. Header only; needs GoogleTest, the library does not.
 //
 //   struct BookTest : TestKitFixture {};
-//   TEST_F(BookTest, TakesNotes) { auto& book = kit.make<Book>();  ... kit.expect<Note>().to(book);
+//   TEST_F(BookTest, TakesNotes) {
+//     auto& book = kit.make<Book>();
+//     ...
+//     kit.expect<Note>().to(book);
 //   }
 #pragma once
 

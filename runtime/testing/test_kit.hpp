@@ -6,20 +6,23 @@
 //   auto& book = kit.make<Book>("book");                             // an actor that the kit owns
 //   kit.spawn("writer", &write_two, book.address());
 //   kit.expect<Note>().from("writer").to(book).with([](const Note& n) { return n.value == 1; });
-//   auto sum = kit.start("asker", &ask_sum, book.address());         // a task whose result is
-//   wanted kit.expect<Sum>().to(book);                                      // an ask is a message;
-//   its answer comes by itself EXPECT_EQ(sum.get(), 1);
+//   auto sum = kit.start("asker", &ask_sum, book.address());  // a task whose result is wanted
+//   kit.expect<Sum>().to(book);  // an ask is a message; its answer comes by itself
+//   EXPECT_EQ(sum.get(), 1);
 //
-// expect    the next message for that target (without to(): of all) is an M, by that sender, that
-// fits: it is delivered allow     the same, if it is so: `if (kit.allow<Note>().to(book)) ...`
-// disallow  no such message waits anywhere
-// prepone, postpone   the first such message becomes its target's next, or last
-// drop      the first such message is returned: its credit comes back, an asker gets ActorClosed
+//   expect     the next message for that target (without to(): of all) is an M, by that sender,
+//              that fits: it is delivered
+//   allow      the same, if it is so: `if (kit.allow<Note>().to(book)) ...`
+//   disallow   no such message waits anywhere
+//   prepone, postpone   the first such message becomes its target's next, or last
+//   drop       the first such message is returned: its credit comes back, an asker gets ActorClosed
 // A statement is complete at its semicolon, and everything that can run then has run: the tasks sit
 // in their awaits, the messages they sent wait. What does not fit calls the failure handler, with
 // the line of the statement and what waits instead; without a handler (gtest.hpp has one) it throws
-// TestKit::Unexpected. Thread rule: of one thread, outside of tasks. Ownership: actors of make()
-// die with the kit; others are started in scope() and die after finish().
+// TestKit::Unexpected.
+// Thread rule: of one thread, outside of tasks.
+// Ownership: actors of make() die with the kit; others are started in scope() and die after
+// finish().
 #pragma once
 
 #include <deque>

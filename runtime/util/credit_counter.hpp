@@ -4,9 +4,10 @@
 // Two counters that only grow, so that senders and consumer write different lines: how many were
 // taken by senders (with the closed bit in it) and how many the consumer gave back. Senders keep
 // what they last saw of the second beside the first, and look at the consumer's line only when the
-// credits they know of are used up. Explored by tests/model/. Thread rule: reserve() and close()
-// from any thread, give_back() from the consumer's. Invariant: never more than `credits` are out.
-// Once closed, no credit is taken: the number of those taken is final.
+// credits they know of are used up. Explored by tests/model/.
+// Thread rule: reserve() and close() from any thread, give_back() from the consumer's.
+// Invariant: never more than `credits` are out. Once closed, no credit is taken: the number of
+// those taken is final.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ class BasicCreditCounter {
         if (static_cast<std::int64_t>(taken - given) >= static_cast<std::int64_t>(most)) {
           return Reserved::kFull;
         }
-        // Another sender's may be newer: then this one only makes somebody look once more. release:
+        // Another sender's may be newer: then this one only makes a sender look once more. release:
         // as give_back().
         seen_.store(given, std::memory_order_release);
       }

@@ -1,6 +1,7 @@
 // runtime/util/error.hpp — the one exception type that ends a program, with the exit code the
-// user's scripts rely on. Text: "[where] what, value, limit; do this": one line, no newline.
-// Programs print it as "error: <text>" on stderr.
+// user's scripts rely on.
+// Text: "[where] what, value, limit; do this": one line, no newline. Programs print it as "error:
+// <text>" on stderr.
 #pragma once
 
 #include <stdexcept>
@@ -22,10 +23,10 @@ enum class ExitCode : int {
   kBadState = 5,   // the run's state is bad (loss not finite for too long)
 };
 
-/// What an error is about, where that decides whether somebody may start over.
+/// What an error is about, where that decides whether a supervisor may start over.
 enum class ErrorCategory : unsigned char {
   kOther,
-  kDevice,      // state on a device is lost for everybody who shares it
+  kDevice,      // state on a device is lost for all that share it
   kCollective,  // the peers wait for something that does not come
 };
 

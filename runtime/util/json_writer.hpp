@@ -1,9 +1,11 @@
 // runtime/util/json_writer.hpp — writes JSON by appending to one string; no tree in between.
+//
 // Floats are written in the shortest form that reads back to the same bits (std::to_chars). JSON
 // has no NaN and no infinity: they are written as the strings "NaN", "Infinity" and "-Infinity",
 // which float() of Python and Number() of JavaScript turn back, so a diverged run stays visible in
-// its own metrics. Bytes that are not UTF-8 become U+FFFD. Invariant: commas and nesting are the
-// writer's business; a misuse (value without key, wrong end) ends the process.
+// its own metrics. Bytes that are not UTF-8 become U+FFFD.
+// Invariant: commas and nesting are the writer's business; a misuse (value without key, wrong end)
+// ends the process.
 #pragma once
 
 #include <concepts>

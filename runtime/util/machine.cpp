@@ -117,7 +117,7 @@ std::uint64_t stat_field(const std::string& path, std::string_view name) {
 
 std::uint64_t cgroup_memory_left() {
   std::uint64_t left = kNoLimit;
-  // Pages of files that nobody uses are counted as used, and given up as soon as someone wants
+  // Pages of files that no process uses are counted as used, and given up as soon as someone wants
   // memory.
   const auto take = [&left](const std::string& limit_file, const std::string& usage_file,
                             std::uint64_t reclaimable) {

@@ -11,7 +11,7 @@ namespace tandem {
 
 enum class Bug : std::uint8_t {
   kNone,
-  kLostWakeUp,          // mailbox: a message arrives while the actor waits, and nobody wakes it
+  kLostWakeUp,          // mailbox: a message arrives while the actor waits, and is not woken
   kDoubleResume,        // event: set() posts a waiter that its stop posted already
   kCreditLeak,          // mailbox: a returned message keeps its credit
   kLateReplyDelivered,  // ask table: an answer does not look at its ask's generation
@@ -24,7 +24,7 @@ enum class Bug : std::uint8_t {
   kTimerNotDisarmed,       // ask: the deadline's timer stays armed after the answer
   kSlotReleasedTwice,      // gradient bucket: the slot goes back before the reduction and after it
   kReduceInArrivalOrder,   // ranks' contributions are added as they come
-  kStopNotTold,            // stop token: who links as the second is not told
+  kStopNotTold,            // stop token: the second callback linked is not told
   kJoinTooEarly,           // scope: the end of any task is taken for the end of all
   kPendingReplyUnlinked,   // mailbox: a promised answer is not failed when the actor ends
   kShortReadTakenAsWhole,  // files: a short transfer counts as a whole one

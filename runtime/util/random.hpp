@@ -1,9 +1,9 @@
 // runtime/util/random.hpp — a small seeded generator: the same numbers on every machine, compiler
 // and standard library.
 //
-// xoshiro256** (Blackman & Vigna), seeded by splitmix64. Not for secrets. Thread rule: one thread
-// at a time. fork(name) makes an independent stream out of the seed and the name alone, so that
-// drawing more numbers in one place does not change those of another.
+// xoshiro256** (Blackman & Vigna), seeded by splitmix64. Not for secrets.
+// Thread rule: one thread at a time. fork(name) makes an independent stream out of the seed and the
+// name alone, so that drawing more numbers in one place does not change those of another.
 //
 //   Random random(1234);   if (random.chance(0.1)) ...   Random disk = random.fork("disk");
 #pragma once

@@ -3,12 +3,15 @@
 //
 // A spin that finds something doubles the budget; one that misses halves it, and the next waits (1,
 // 2, 4 ... kSkipMost of them after misses in a row) do not spin at all. So a partner on another
-// core is met without a system call, a core that somebody else needs is given up after a few misses
-// of some microseconds each, and waits that are long anyway cost at most one short spin in
-// kSkipMost. Thread rule: of one thread.
+// core is met without a system call, a core that another thread needs is given up after a few
+// misses of some microseconds each, and waits that are long anyway cost at most one short spin in
+// kSkipMost.
+// Thread rule: of one thread.
 //
-//   if (gauge.worth_trying()) { spin up to gauge.budget_ns(); found ? gauge.found() :
-//   gauge.missed(); }
+//   if (gauge.worth_trying()) {
+//     spin up to gauge.budget_ns();
+//     found ? gauge.found() : gauge.missed();
+//   }
 #pragma once
 
 #include <algorithm>

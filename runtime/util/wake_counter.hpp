@@ -1,6 +1,6 @@
 // runtime/util/wake_counter.hpp — one thread sleeps until others have called wake() once more;
-// nothing is lost, whatever the order. Explored by tests/model/. Thread rule: wait() by one thread,
-// wake() by any.
+// nothing is lost, whatever the order. Explored by tests/model/.
+// Thread rule: wait() by one thread, wake() by any.
 #pragma once
 
 #include "runtime/util/atomics.hpp"

@@ -1,11 +1,12 @@
 // actors/collectives/nccl/nccl_api.hpp — the calls of NCCL that the project makes, as a table of
 // functions.
 //
-// Types are plain, so that who includes this needs no header of NCCL or CUDA, and a test fills the
-// table with functions of its own. nccl_load.cpp, compiled where nccl.h is found, checks at compile
-// time that numbers, layouts and signatures are NCCL's, and opens the library when load() asks for
-// it; no_nccl.cpp says that the build has none. Thread rule: NCCL's: calls on one communicator come
-// from one thread at a time, but async_error() and abort() from any.
+// Types are plain, so that code that includes this needs no header of NCCL or CUDA, and a test
+// fills the table with functions of its own. nccl_load.cpp, compiled where nccl.h is found, checks
+// at compile time that numbers, layouts and signatures are NCCL's, and opens the library when
+// load() asks for it; no_nccl.cpp says that the build has none.
+// Thread rule: NCCL's: calls on one communicator come from one thread at a time, but async_error()
+// and abort() from any.
 #pragma once
 
 #include <climits>

@@ -250,7 +250,7 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
   co_return a.want_norm ? norm_of(*comm, 1) : GradientNorm();
 }
 
-// Each rank reduces a slice, then the slices and their norms go to everybody.
+// Each rank reduces a slice, then the slices and their norms go to every rank.
 Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   if (world() == 1) {
     co_return co_await reduce_scatter_add(a);  // the slice of the only rank is the whole block
@@ -345,7 +345,7 @@ void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t 
   const std::size_t length = slices.length(rank());
   const bool widens = a.accumulator_type == DType::kF32;
   if (a.accumulator == a.block && !a.want_norm) {
-    return;  // of one rank: it is what it shall be
+    return;  // one rank alone: the sum is in place
   }
   add(comm, {.own = a.block + (slices.begin(rank()) + at) * width,
              .others = workspace_.data(),

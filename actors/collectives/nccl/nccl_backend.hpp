@@ -96,7 +96,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::uint64_t operations = 0;
     bool busy = false;
     Wait wait = Wait::kNothing;
-    std::uint64_t came = 0;  // who waits for a turn: in this order
+    std::uint64_t came = 0;  // turns are taken in this order
     Event woken;
     NcclResult result = NcclResult::kSuccess;  // of the launch under way
     std::byte* payload = nullptr;              // pinned: own payload, then all ranks'

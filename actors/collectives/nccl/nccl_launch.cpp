@@ -172,7 +172,7 @@ void NcclBackend::notice_failures() noexcept {
     fail(rank(), fmt::format("rank {} aborted: its device failed", rank()));
     return;
   }
-  // Peers first: they know who is at fault, NCCL only that somebody is.
+  // Peers first: they know which rank is at fault, NCCL only that one is.
   if (options_.peers != nullptr) {
     if (const std::optional<NcclLoss> loss = options_.peers->loss()) {
       fail(loss->failed_rank, loss->cause);

@@ -1,11 +1,12 @@
 // actors/collectives/nccl/nccl_peers.hpp — what ranks tell each other beside NCCL: in which order
-// to launch, and who has failed.
+// to launch, and which rank has failed.
 //
 // NCCL asks that ranks launch in one order across communicators, but gathers and reductions are two
 // sequences whose operations become ready in another order on each rank. So rank 0 decides: each of
 // its launches is a turn 0, 1, 2, ..., it writes down what it launches, and the others launch just
 // that as their own. Rank 0's order fits every rank, because what an operation waits for is the
-// same on all of them. Thread rule: of the loop's thread.
+// same on all of them.
+// Thread rule: of the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ class NcclPeers {
 
   virtual ~NcclPeers() = default;
 
-  /// Rank 0, turn by turn, each once nobody is behind turn - kMostAhead + 1.
+  /// Rank 0, turn by turn, each once no rank is behind turn - kMostAhead + 1.
   virtual void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept = 0;
   /// What rank 0 has decided for it, if it has; of the next turn of this rank.
   [[nodiscard]] virtual std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept = 0;

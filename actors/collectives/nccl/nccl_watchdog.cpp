@@ -15,7 +15,7 @@ constexpr Duration kLookAtAbortEvery = std::chrono::milliseconds(1);
 }
 
 struct NcclWatchdog::Communicators {
-  std::timed_mutex calls;  // of who is inside NCCL with one of them
+  std::timed_mutex calls;  // of the thread that is inside NCCL with one of them
   std::array<std::atomic<void*>, kComms> all{};
   std::atomic<bool> taken{false};  // by an abort: what comes later is not seen by it
   std::atomic<bool> aborted{false};
@@ -51,8 +51,8 @@ NcclWatchdog::NcclWatchdog(const NcclApi& api, Options options)
   }
 }
 
-// Finalizing sends out what peers may still wait for; nobody waits for an end of that which does
-// not come.
+// Finalizing sends out what peers may still wait for; an end of it that does not come is not waited
+// for.
 NcclWatchdog::~NcclWatchdog() {
   {
     const std::lock_guard lock(mutex_);
@@ -77,7 +77,7 @@ NcclWatchdog::~NcclWatchdog() {
     }
     if (state == NcclResult::kSuccess) {
       (void)api_.destroy(communicator);
-    }  // else it is left to the process's end: an abort may hang, and there is nobody who waits
+    }  // else it is left to the process's end: an abort may hang, and nothing waits for it
   }
 }
 

@@ -4,9 +4,11 @@
 // A thread of its own, which owns no stream and launches nothing, so that it goes on when the loop
 // stands still inside NCCL. ncclCommAbort can hang, too: it runs on a further thread, and if it is
 // not through after `abort_limit` the process says why and ends with exit code 4 (there is no other
-// way to get the device back). States: watching -> aborting -> released, the last permanently:
-// nothing that was launched runs any more. Thread rule: all of it from any thread. Calls on the
-// communicators stand between open_calls() and close_calls().
+// way to get the device back).
+// States: watching -> aborting -> released, the last permanently: nothing that was launched runs
+// any more.
+// Thread rule: all of it from any thread. Calls on the communicators stand between open_calls() and
+// close_calls().
 #pragma once
 
 #include <array>
@@ -37,7 +39,7 @@ class NcclWatchdog {
     std::function<void(const std::string& why)> end_process;
     /// Runs what may never return. Empty: on a thread of its own.
     std::function<void(std::function<void()> abort)> run_abort;
-    bool own_thread = true;  // false: whoever made it calls look(), in a time of its own
+    bool own_thread = true;  // false: its maker calls look(), in a time of its own
   };
   struct Failure {
     std::size_t comm;  // kComms: of no operation

@@ -12,7 +12,8 @@
 
 namespace tandem {
 
-// Written by its rank alone. Counters only grow; who sees a value sees what was written before it.
+// Written by its rank alone. Counters only grow; a rank that sees a value sees what was written
+// before it.
 struct ShmNcclPeers::Page {
   alignas(64) std::atomic<std::uint64_t> begun{0};
   alignas(64) std::atomic<std::uint64_t> decided{

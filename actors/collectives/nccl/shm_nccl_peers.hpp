@@ -4,8 +4,8 @@
 // Each rank has a page that all of them map: how many turns it has begun, and on rank 0's the last
 // decisions, in a ring. Failures go by a ShmSync: a rank writes down which rank failed before its
 // socket ends, and a socket that ends without a good-bye is a process that died; so both are known
-// at once, long before NCCL notices. Thread rule: of the loop's thread, but connect() blocks and
-// comes before the loop runs.
+// at once, long before NCCL notices.
+// Thread rule: of the loop's thread, but connect() blocks and comes before the loop runs.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ class ShmNcclPeers final : public NcclPeers {
     Duration connect_timeout = std::chrono::seconds(300);
   };
   /// Blocks until all ranks of the job are connected. The loop outlives it. Throws Error(kPeer)
-  /// naming who did not come.
+  /// naming the rank that did not come.
   [[nodiscard]] static std::unique_ptr<ShmNcclPeers> connect(EventLoop& loop,
                                                              const Options& options);
 

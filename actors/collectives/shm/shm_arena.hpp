@@ -4,8 +4,9 @@
 // The address space is reserved at once and large; pages come with the first touch. A memfd has no
 // name in any file system, so nothing is left behind however a process ends. A peer maps it
 // read-only and finds whatever lies in it by its offset. Ranks that are threads of one process
-// share the owner's own mapping. Invariant: what allocate() lent stays where it is and is never
-// lent again. Any thread, one at a time.
+// share the owner's own mapping.
+// Invariant: what allocate() lent stays where it is and is never lent again. Any thread, one at a
+// time.
 #pragma once
 
 #include <array>

@@ -142,8 +142,8 @@ Task<GradientNorm> ShmBackend::reduce_scatter_add(ReduceArguments a) {
   co_return op.norm;
 }
 
-// Three phases: each rank reduces its slice of the block, the slices go to everybody, and so do the
-// norms.
+// Three phases: each rank reduces its slice of the block, the slices go to every rank, and so do
+// the norms.
 Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   const std::size_t width = bytes_of(a.block_type);
@@ -205,7 +205,8 @@ Task<> ShmBackend::exchange_small(std::size_t channel, ExchangeArguments a, ShmH
                           });
 }
 
-// The payload travels with the headers, so that everybody's arrival is all there is to wait for.
+// The payload travels with the headers, so that the arrival of all ranks is all there is to wait
+// for.
 template <class Take>
 Task<> ShmBackend::exchange_payload(std::size_t channel, std::span<const std::byte> mine,
                                     ShmHeader header, Take take) {

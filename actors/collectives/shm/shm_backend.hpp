@@ -7,12 +7,12 @@
 // headers. Copies and additions run on the pool in chunks; small ones on the loop, where a
 // hand-over would cost more. Reductions add rank by rank into the accumulator, so the bits are
 // those of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per
-// rank, then a gather of the slices. Failure: see shm_sync.hpp; PeerLost names the rank at fault
-// and the operation. Thread rule: of the loop's thread, but connect() blocks and comes before the
-// loop runs.
+// rank, then a gather of the slices.
+// Failure: see shm_sync.hpp; PeerLost names the rank at fault and the operation.
+// Thread rule: of the loop's thread, but connect() blocks and comes before the loop runs.
 //
-//   auto backend = ShmBackend::connect(loop, pool, {.rank = 1, .world = 4, .job =
-//   name_that_all_ranks_share});
+//   auto backend = ShmBackend::connect(
+//       loop, pool, {.rank = 1, .world = 4, .job = name_that_all_ranks_share});
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ class ShmBackend final : public CollectiveBackend {
   [[nodiscard]] static Duration default_timeout();
 
   /// Blocks until all ranks of the job are connected. Both outlive the back end. Throws
-  /// Error(kPeer) naming who did not come, Error(kRefused) when there is no address space.
+  /// Error(kPeer) naming the rank that did not come, Error(kRefused) when there is no address
+  /// space.
   [[nodiscard]] static std::unique_ptr<ShmBackend> connect(EventLoop& loop, CpuPool& pool,
                                                            Options options);
 

@@ -189,7 +189,7 @@ class ShmBootstrap {
     }
   }
 
-  /// The peer's rank. `expected`: who was called; none: who called tells.
+  /// The peer's rank. `expected`: the rank that was called; none: the caller says its own.
   std::uint32_t take_hello(OwnedDescriptor socket, std::optional<std::uint32_t> expected) {
     wait_readable(socket.get(), expected);
     Hello hello{.magic = 0};

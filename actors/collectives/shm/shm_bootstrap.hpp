@@ -2,9 +2,9 @@
 // socket between each two, over which each gives the other its arena.
 //
 // Unix sockets in the abstract namespace: nothing in a file system, nothing that a network reaches.
-// Who connects must belong to the same user and know the job's name, which is secret and random.
-// Afterwards a socket carries single bytes (look up!), and its end says that the peer is gone.
-// Blocks; of one thread.
+// A process that connects must belong to the same user and know the job's name, which is secret and
+// random. Afterwards a socket carries single bytes (look up!), and its end says that the peer is
+// gone. Blocks; of one thread.
 #pragma once
 
 #include <chrono>
@@ -45,7 +45,8 @@ struct ShmBootstrapOptions {
   std::chrono::steady_clock::duration timeout = std::chrono::seconds(300);
 };
 
-/// A peer for each rank (at `rank` itself: none). Throws Error(kPeer) naming who did not come.
+/// A peer for each rank (at `rank` itself: none). Throws Error(kPeer) naming the rank that did not
+/// come.
 [[nodiscard]] std::vector<ShmPeer> bootstrap_shm(const ShmBootstrapOptions& options,
                                                  ShmArena& arena);
 

@@ -6,8 +6,8 @@
 //   arrived   operations this rank has begun: the header of the last is out
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
-// A header or exchanged payload of operation n stay until operation n + 2 begins: by then everybody
-// has begun n + 1, and so is done with n.
+// A header or exchanged payload of operation n stay until operation n + 2 begins: by then every
+// rank has begun n + 1, and so is done with n.
 #pragma once
 
 #include <array>

@@ -106,7 +106,7 @@ void ShmSync::compare_headers(const Channel& channel, std::size_t index) {
 }
 
 void ShmSync::publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept {
-  // seq_cst here and at those who go to sleep: either they see the counter, or this sees them
+  // seq_cst here and at peers that go to sleep: either they see the counter, or this sees them
   // asleep.
   control_.channels[channel].counters[counter].value.store(value);
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
@@ -178,8 +178,8 @@ bool ShmSync::poll() noexcept {
   return end_waits();
 }
 
-// Says for whom it waits, then looks again: whoever reached its value before it could read that is
-// seen here.
+// Says which ranks it waits for, then looks again: a peer that reached its value before it could
+// read that is seen here.
 bool ShmSync::poll_before_sleep() noexcept {
   asleep_ = true;
   for (;;) {
@@ -263,7 +263,7 @@ void ShmSync::on_readable(std::uint32_t peer) noexcept {
   }
 }
 
-// What a peer wrote down before its end comes first: it knows better who is at fault.
+// What a peer wrote down before its end comes first: it knows better which rank is at fault.
 void ShmSync::look_at_peers() noexcept {
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     const ShmControl& control = of(peer);

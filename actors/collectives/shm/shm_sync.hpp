@@ -2,13 +2,14 @@
 // gone.
 //
 // A wait looks at counters in shared memory while the loop is awake (it spins where that pays);
-// before the loop sleeps, the rank says so in shared memory, and whoever then makes progress sends
-// a byte through the socket between the two. Failure: a peer's socket at its end without a
-// good-bye, a peer that aborted, one that left while it is still needed, a wait over its deadline,
-// ranks at different operations. The first of these breaks the synchronisation permanently: every
-// wait ends with PeerLost, and the peers are told the failed_rank and the cause, so that they name
-// it and not this rank. Thread rule: of the loop's thread. Cancel rule: a wait lasts until it is
-// through or the ShmSync breaks (fail()).
+// before the loop sleeps, the rank says so in shared memory, and the peer that then makes progress
+// sends a byte through the socket between the two.
+// Failure: a peer's socket at its end without a good-bye, a peer that aborted, one that left while
+// it is still needed, a wait over its deadline, ranks at different operations. The first of these
+// breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
+// failed_rank and the cause, so that they name it and not this rank.
+// Thread rule: of the loop's thread.
+// Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
 
 #include <array>
@@ -43,7 +44,7 @@ class ShmSync final : private Poller {
   /// `control` lies at the beginning of this rank's arena, whose mapping is its own entry in
   /// `peers`, without a socket.
   ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options);
-  /// Says good-bye. Nobody waits any more.
+  /// Says good-bye. No wait is under way.
   ~ShmSync();
   ShmSync(const ShmSync&) = delete;
   ShmSync& operator=(const ShmSync&) = delete;
@@ -90,7 +91,7 @@ class ShmSync final : private Poller {
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
-  /// Watches from now on for peers that die or abort, also while nobody waits.
+  /// Watches from now on for peers that die or abort, also while no wait is under way.
   void watch_sockets();
   /// The peer has left, or its process is gone.
   [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }

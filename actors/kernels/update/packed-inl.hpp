@@ -1,7 +1,8 @@
 // actors/kernels/update/packed-inl.hpp — vectors of split masters, of bf16 moments and of 8-bit
 // codes, and the random bits of their rounding; what the bits mean stands in state_layout.hpp.
-// Compiled once per SIMD target, and for one lane. Invariant: integer operations and exact
-// floating-point ones only, lane by lane, so no result depends on the width.
+// Compiled once per SIMD target, and for one lane.
+// Invariant: integer operations and exact floating-point ones only, lane by lane, so no result
+// depends on the width.
 #if defined(TANDEM_ACTORS_KERNELS_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PACKED_INL
 #undef TANDEM_ACTORS_KERNELS_PACKED_INL

@@ -1,5 +1,6 @@
 // actors/kernels/update/pairs-inl.hpp — vectors of 16-bit numbers in memory as two vectors of
-// 32-bit ones. Compiled once per SIMD target. Invariant: bits are moved, nothing is computed.
+// 32-bit ones. Compiled once per SIMD target.
+// Invariant: bits are moved, nothing is computed.
 #if defined(TANDEM_ACTORS_KERNELS_PAIRS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PAIRS_INL
 #undef TANDEM_ACTORS_KERNELS_PAIRS_INL

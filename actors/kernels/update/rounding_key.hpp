@@ -2,8 +2,8 @@
 // rounding's keys. C++17, for nvcc as well.
 //
 // An element's 32 random bits are made of a key and the lower half of its position in the model
-// (packed-inl.hpp); the upper half is in the key, with seed and step. Invariant: chunks, ranks and
-// processors change no bit.
+// (packed-inl.hpp); the upper half is in the key, with seed and step.
+// Invariant: chunks, ranks and processors change no bit.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // actors/kernels/update/state_memory.hpp — the bytes of master and moments per layout, where they
-// lie, and their way from and to fp32: for whoever allocates, plans, loads and saves them. What the
-// bits mean stands in state_layout.hpp.
+// lie, and their way from and to fp32: for the code that allocates, plans, loads and saves them.
+// What the bits mean stands in state_layout.hpp.
 //
 // Invariant: read after write gives back the same values where the layout is exact, and for moments
 // in any layout when the values came from a read; so a checkpoint in fp32 resumes bit by bit.

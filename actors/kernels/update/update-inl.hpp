@@ -5,8 +5,8 @@
 // foreach_target passes (hence no #pragma once). A rule is a struct of constants with
 //   static constexpr std::size_t kStates;     state arrays it reads and writes, 0 to 2
 //   float gradient_scale() const;
-//   Vec operator()(d, Vec p, Vec g, Vec& s0, Vec& s1) const;     the new master; s0 and s1 are
-//   updated in place
+//   Vec operator()(d, Vec p, Vec g, Vec& s0, Vec& s1) const;
+//                                             the new master; s0 and s1 are updated in place
 // Invariant: nothing here does arithmetic except gradient * gradient_scale, and nothing beyond a
 // range is read or written.
 #if defined(TANDEM_ACTORS_KERNELS_UPDATE_INL) == defined(HWY_TARGET_TOGGLE)

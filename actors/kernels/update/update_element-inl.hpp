@@ -244,11 +244,12 @@ HWY_INLINE void restore_element(const Restored& restored, std::size_t i) {
   }
 }
 
-// --- what is compiled for which optimizer and layout. A Launch takes the elements [first, first +
-// count):
+// --- what is compiled for which optimizer and layout. A Launch takes the elements
+//     [first, first + count):
 //   elements<Rule, Moment, kSplit>(rule, pass, rounding_bits, first, count)
-//   blocks<Rule, kSplit>(rule, pass, rounding_bits, first, count)         whole blocks, but for the
-//   shard's last one restore(restored, first, count)
+//   blocks<Rule, kSplit>(rule, pass, rounding_bits, first, count)
+//                                        whole blocks, but for the shard's last one
+//   restore(restored, first, count)
 
 /// In place, an array and its source are the same.
 inline void fill_sources(UpdateBuffers& b) {

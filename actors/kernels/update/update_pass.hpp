@@ -3,16 +3,17 @@
 //
 // An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
 // what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
-// size, and a commit swaps the two. The model weight has one place and is written
-// there; where it is the master (fp32) or half of it (split masters), the old one is backed up in
-// the shadow first. So no pass copies state that it does not read anyway, and nothing is ever
-// computed backwards:
+// size, and a commit swaps the two. The model weight has one place and is written there; where it
+// is the master (fp32) or half of it (split masters), the old one is backed up in the shadow first.
+// So no pass copies state that it does not read anyway, and nothing is ever computed backwards:
 //   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or
-//   followed by redo          the same update with other constants, from the old state, in place,
-//   or by rollback      the old weight, bit for bit: the backup, or cast from the master, which
-//   never changed
+//                 followed by
+//   redo          the same update with other constants, from the old state, in place, or by
+//   rollback      the old weight, bit for bit: the backup, or cast from the master, which never
+//                 changed
 // Invariant: each pass writes the elements of its range alone, and gives the bits of an update in
-// place. C++17, for nvcc as well.
+// place.
+// C++17, for nvcc as well.
 #pragma once
 
 #include <algorithm>
@@ -86,8 +87,8 @@ struct ArrayUse {
   return layout == StateLayout::kInt8 ? 1 : layout == StateLayout::kBf16 ? 2 : sizeof(float);
 }
 
-/// visit(T*& array, ArrayUse) for each array that a unit may have, null or not: for whoever carries
-/// a pass out elsewhere.
+/// visit(T*& array, ArrayUse) for each array that a unit may have, null or not: for the code that
+/// carries a pass out elsewhere.
 template <class Visit>
 void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   UpdateBuffers& home = unit.buffers;
@@ -95,8 +96,8 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   const bool speculative = pass == UpdatePass::kSpeculative;
   const bool rollback = pass == UpdatePass::kRollback;
   const bool redo = pass == UpdatePass::kRedo;
-  const bool writes_home =
-      !speculative && !rollback;  // of what a speculative pass writes to the shadow
+  // of what a speculative pass writes to the shadow
+  const bool writes_home = !speculative && !rollback;
   const bool is_master = unit.weight_is_master();
   const bool is_half = home.weight_is_half();
   const std::size_t master = is_half ? 2 : sizeof(float);
@@ -123,7 +124,8 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
 /// What an update of a pass reads and writes; not of kRollback, which updates nothing.
 struct PassBuffers {
   UpdateBuffers buffers;
-  void* backup = nullptr;  // takes the model weight before it is overwritten; null: nobody wants it
+  void* backup =
+      nullptr;  // takes the model weight before it is overwritten; null: it is not wanted
 
   PassBuffers(UpdatePass pass, const UpdatedUnit& unit) : buffers(unit.buffers) {
     if (pass == UpdatePass::kSpeculative) {

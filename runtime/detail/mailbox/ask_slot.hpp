@@ -2,8 +2,9 @@
 // lands, and what else may end the wait.
 //
 // Lives in the asker's frame. Whatever comes first (answer, deadline, stop) takes the slot out of
-// the loop's AskTable, so that whatever comes later finds nothing. Thread rule: of the asker's
-// loop. Internal.
+// the loop's AskTable, so that whatever comes later finds nothing.
+// Thread rule: of the asker's loop.
+// Internal.
 #pragma once
 
 #include "runtime/detail/mailbox/ask_table.hpp"

@@ -43,7 +43,7 @@ class Destination {
   [[nodiscard]] Mailbox* mailbox() const noexcept { return mailbox_; }
   [[nodiscard]] SenderShare* share() const noexcept { return share_; }
   [[nodiscard]] const char* name() const noexcept {
-    return mailbox_ != nullptr ? mailbox_->name() : "nobody";
+    return mailbox_ != nullptr ? mailbox_->name() : "no actor";
   }
   /// What is in the wait queue there is touched by the thread of `loop`.
   [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {

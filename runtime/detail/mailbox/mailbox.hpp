@@ -6,7 +6,6 @@
 // itself is touched on the loop's thread only. What happens without a credit is no part of the way
 // of a message that has one: OverflowPolicy says what becomes of the message, and WaitQueue holds
 // those that wait.
-//
 // Invariants: a message that was accepted is handled once, or returned once (dropped; an ask then
 // fails) when it gave way or the actor has ended. The closed bit sits in the counters of sent
 // messages: once it is set, that number is final.
@@ -87,7 +86,7 @@ class Mailbox {
       loop->post_from_any_thread(envelope);
     }
   }
-  /// A control message that nobody waits for: returned only when the actor has ended.
+  /// A control message that no sender waits for: returned only when the actor has ended.
   void deliver_control(Envelope& envelope) noexcept;
   /// A credit, with `times` the usual bounds of mailbox and share (null: none).
   Reserved reserve(SenderShare* share, std::uint64_t times) noexcept;
@@ -143,9 +142,9 @@ class Mailbox {
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   [[nodiscard]] bool ended() const noexcept { return ended_; }
-  /// Those who are told when the actor has ended.
+  /// The list of those that are told when the actor has ended.
   [[nodiscard]] Watchers& watchers() noexcept { return watchers_; }
-  /// The actor object is gone; frees this when nobody refers to it.
+  /// The actor object is gone; frees this when nothing refers to it.
   void abandon() noexcept;
   /// Whether depth_max and waiting times are measured from now on.
   void measure(bool on) noexcept;

@@ -2,8 +2,10 @@
 // address.ask(r)` wait in.
 //
 // Both hold the mailbox (counted) and live in the awaiting coroutine's frame; their rules are those
-// of address.hpp. Invariants: whoever ends a wait (mailbox, answer, deadline, stop) posts the
-// coroutine once; when it goes on, no other thread and no envelope refers to its frame. Internal.
+// of address.hpp.
+// Invariants: what ends a wait (mailbox, answer, deadline, stop) posts the coroutine once; when
+// it goes on, no other thread and no envelope refers to its frame.
+// Internal.
 #pragma once
 
 #include <utility>

@@ -162,8 +162,8 @@ struct RequestEnvelope : Envelope, PendingReply {
     }
   }
 
-  /// Who gets the answer; `far`: the answer will come from another loop, so this one may be gone by
-  /// then.
+  /// The loop that gets the answer; `far`: the answer will come from another loop, so this one may
+  /// be gone by then.
   void set_asker(EventLoop& loop, AskKey ask_key, bool far) noexcept {
     asker = &loop;
     key = ask_key;

@@ -3,10 +3,11 @@
 //
 // A message holds one credit of its sender's share from acceptance until it is taken or returned,
 // and a reference for as long as it exists, so that neither the sender's death nor the actor's
-// loses any. Invariant: on the mailbox's loop, nobody waits for a credit while there is one (but
-// for the moment of a give_back() by a sender, who looks at `waiting` afterwards: both sides write
-// before they read, sequentially consistent). Thread rule: any thread; what waits belongs to the
-// mailbox's loop. Internal.
+// loses any.
+// Invariant: on the mailbox's loop, no message waits for a credit while there is one (but for the
+// moment of a give_back() by a sender, which looks at `waiting` afterwards: both sides write before
+// they read, sequentially consistent).
+// Thread rule: any thread; what waits belongs to the mailbox's loop. Internal.
 #pragma once
 
 #include <atomic>

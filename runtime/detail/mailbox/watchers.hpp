@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/watchers.hpp — those who wait for the end of one actor: the list in its
-// mailbox that monitor.hpp fills.
+// runtime/detail/mailbox/watchers.hpp — the watches that wait for the end of one actor: the list in
+// its mailbox that monitor.hpp fills.
 //
 // A lock, because watching is rare and comes from any thread; it is held while a Down is posted to
 // another loop, so that a watch that was withdrawn sends nothing any more. Internal.
@@ -19,8 +19,8 @@ struct WatchNode {
   using Fill = void (*)(Envelope& envelope, const ExitReason& reason) noexcept;
   Mailbox* target = nullptr;   // counted
   Mailbox* watcher = nullptr;  // counted
-  Envelope* envelope =
-      nullptr;  // made ahead, so that the end of an actor needs no memory; null once sent
+  // made ahead, so that the end of an actor needs no memory; null once sent
+  Envelope* envelope = nullptr;
   Fill fill = nullptr;
   WatchNode* next = nullptr;
   WatchNode** link_to_this = nullptr;

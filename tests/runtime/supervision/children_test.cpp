@@ -407,7 +407,7 @@ TEST_F(MonitorTest, DownSaysWhoAndWhyOnceAndAtOnceIfItIsGone) {
   const Watch late = watch(worker, guard.address());
   const Watch nobody = watch(WorkerAddress(), guard.address());
   settle();
-  EXPECT_EQ(guard.seen, (std::vector<std::string>{why, why, "nobody: nobody ended"}));
+  EXPECT_EQ(guard.seen, (std::vector<std::string>{why, why, "no actor: no actor ended"}));
   boss->close();
   EXPECT_EQ(join(), "");
   settle();
