@@ -34,8 +34,8 @@ bool ParameterShard::block_is_shard() const noexcept {
 }
 
 void ParameterShard::handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
-  TANDEM_CHECK(request.version >= version_, "an older version than the shard's is gone");
-  TANDEM_CHECK(request.ticket >= next_ticket_, "the visits of a unit come in plan order");
+  TANDEM_CHECK_LE(version_, request.version, "an older version than the shard's is gone");
+  TANDEM_CHECK_LE(next_ticket_, request.ticket, "the visits of a unit come in plan order");
   TANDEM_CHECK(!updating_ || request.version > version_, "no visit of a version under update");
   next_ticket_ = request.ticket + 1;
   pending_.push({request, std::move(reply), EventLoop::current().now()});
@@ -51,14 +51,14 @@ Task<> ParameterShard::handle(ReleaseUnit release) {
 }
 
 void ParameterShard::handle(UpdateStarts update) {
-  TANDEM_CHECK(update.version > version_, "versions go up");
+  TANDEM_CHECK_LT(version_, update.version, "versions go up");
   TANDEM_CHECK(!updating_ && !gathering_, "a shard is not overwritten while a gather reads it");
   TANDEM_CHECK(!shard_lies_in_block() || held_.empty(), "nor while a visit holds its block");
   updating_ = true;
 }
 
 void ParameterShard::handle(ParamReady ready) {
-  TANDEM_CHECK(ready.version > version_, "versions go up");
+  TANDEM_CHECK_LT(version_, ready.version, "versions go up");
   TANDEM_CHECK(!gathering_, "a shard is not overwritten while a gather reads it");
   updating_ = false;
   version_ = ready.version;
@@ -78,7 +78,7 @@ void ParameterShard::serve_if_possible() {
   if (serving_ || pending_.empty()) {
     return;
   }
-  TANDEM_CHECK(pending_.front().request.version >= version_, "a visit missed its version");
+  TANDEM_CHECK_LE(version_, pending_.front().request.version, "a visit missed its version");
   if (pending_.front().request.version == version_) {
     serving_ = true;
     scope().spawn(options_.name, &ParameterShard::serve, this);

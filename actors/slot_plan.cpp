@@ -13,8 +13,8 @@ SlotPlan::SlotPlan(Options options)
 }
 
 void SlotPlan::request(std::uint64_t ticket, std::uint32_t unit, std::uint64_t version) {
-  TANDEM_CHECK(ticket >= next_, "a ticket is used once");
-  TANDEM_CHECK(ticket - next_ < options_.max_ahead, "a visit asks too far ahead of the plan");
+  TANDEM_CHECK_LE(next_, ticket, "a ticket is used once");
+  TANDEM_CHECK_LT(ticket - next_, options_.max_ahead, "a visit asks too far ahead of the plan");
   Visit& v = visit(ticket);
   TANDEM_CHECK(v.state == VisitState::kFree, "a ticket is used once");
   v = {VisitState::kRequested, unit, version, 0};
@@ -22,7 +22,7 @@ void SlotPlan::request(std::uint64_t ticket, std::uint32_t unit, std::uint64_t v
 
 void SlotPlan::release(std::uint64_t ticket, std::uint64_t next_use) {
   TANDEM_CHECK(ticket >= floor_ && ticket < next_, "only a slot in use is released");
-  TANDEM_CHECK(next_use > ticket, "the next use comes later");
+  TANDEM_CHECK_LT(ticket, next_use, "the next use comes later");
   Visit& v = visit(ticket);
   TANDEM_CHECK(v.state == VisitState::kDecided, "a slot is released once");
   v.state = VisitState::kReleased;
@@ -81,7 +81,7 @@ std::size_t SlotPlan::victim(std::uint64_t ticket) const {
       best = i;
     }
   }
-  TANDEM_CHECK(best < slots_.size(), "fewer visits in flight than slots leave a victim");
+  TANDEM_CHECK_LT(best, slots_.size(), "fewer visits in flight than slots leave a victim");
   return best;
 }
 

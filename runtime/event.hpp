@@ -124,7 +124,7 @@ class Latch {
   static constexpr const char* kAwaitName = "latch";
   explicit Latch(std::size_t count) noexcept : left_(count), zero_(count == 0) {}
   void count_down(std::size_t by = 1) noexcept {
-    TANDEM_CHECK(by <= left_, "a latch was counted below zero");
+    TANDEM_CHECK_LE(by, left_, "a latch was counted below zero");
     left_ -= by;
     if (left_ == 0) {
       zero_.set();

@@ -19,7 +19,7 @@ Scope::~Scope() {
   if (next_on_loop_ != nullptr) {
     next_on_loop_->link_on_loop_ = link_on_loop_;
   }
-  TANDEM_CHECK(running_ == 0, "a scope died before its tasks: co_await scope.join() first");
+  TANDEM_CHECK_EQ(running_, 0U, "a scope died before its tasks: co_await scope.join() first");
 }
 
 void Scope::enter_loop() noexcept {

@@ -21,8 +21,8 @@ class OrderedInbox {
   explicit OrderedInbox(std::size_t max_ahead) : items_(max_ahead) {}
 
   void put(std::uint64_t order, T item) {
-    TANDEM_CHECK(order >= next_, "an order number is used once");
-    TANDEM_CHECK(order - next_ < items_.size(), "an item is too far ahead of its turn");
+    TANDEM_CHECK_LE(next_, order, "an order number is used once");
+    TANDEM_CHECK_LT(order - next_, items_.size(), "an item is too far ahead of its turn");
     std::optional<T>& place = items_[order % items_.size()];
     TANDEM_CHECK(!place.has_value(), "an order number is used once");
     place.emplace(std::move(item));

@@ -84,7 +84,7 @@ Task<GradientNorm> SelfBackend::all_reduce_add(ReduceArguments arguments) {
 }
 
 Task<> SelfBackend::exchange(ExchangeArguments arguments) {
-  TANDEM_CHECK(arguments.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  TANDEM_CHECK_LE(arguments.bytes, kExchangeBytes, "an exchange is of a few bytes");
   if (arguments.bytes > 0) {
     std::memcpy(arguments.all, arguments.mine, arguments.bytes);
   }

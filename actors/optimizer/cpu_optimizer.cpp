@@ -36,7 +36,7 @@ CpuOptimizer::CpuOptimizer(Options options)
 // ---------------------------------------------------------------------------
 
 Task<> CpuOptimizer::handle(UpdateUnit update) {
-  TANDEM_CHECK(update.unit < jobs_.size(), "only units that were handed in are updated");
+  TANDEM_CHECK_LT(update.unit, jobs_.size(), "only units that were handed in are updated");
   if (jobs_[update.unit].chunks == 0) {
     begin(update);
     co_return;

@@ -72,7 +72,7 @@ std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const
       touched += (use.read + use.written) * use.bytes_of(range.end - range.begin);
     }
   });
-  TANDEM_CHECK(used <= options_.stage_bytes, "a stage has room for a slice of every unit");
+  TANDEM_CHECK_LE(used, options_.stage_bytes, "a stage has room for a slice of every unit");
   return touched;
 }
 

@@ -118,7 +118,7 @@ bool Uring::belongs_here() noexcept {
   // Binds it to this thread. (liburing 2.3 declares a function for it and does not export it.)
   const long result =
       ::syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
-  TANDEM_CHECK(result == 0, "a ring that was made can be switched on");
+  TANDEM_CHECK_EQ(result, 0, "a ring that was made can be switched on");
   return true;
 }
 

@@ -37,7 +37,8 @@ ExitReason Children::Child::exit_reason() const {
 Children::Children(Scope& scope, Options options) : options_(options), scope_(&scope) {}
 
 Children::~Children() {
-  TANDEM_CHECK(running_ == 0, "children died before they had ended: join the parent's scope first");
+  TANDEM_CHECK_EQ(running_, 0U,
+                  "children died before they had ended: join the parent's scope first");
 }
 
 Scope& Children::owner() {

@@ -153,7 +153,7 @@ Task<> NcclBackend::all_gather(GatherArguments a) {
 }
 
 Task<> NcclBackend::broadcast(BroadcastArguments a) {
-  TANDEM_CHECK(a.root < world(), "the root is a rank");
+  TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
   CommStream* const comm = &comms_[kGathers];
   ShmHeader header = header_for(ShmKind::kBroadcast, comm->operations++, a.bytes);
   header.root = a.root;
@@ -198,7 +198,7 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
 
 // ---- small exchanges ----
 Task<> NcclBackend::exchange(ExchangeArguments a) {
-  TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  TANDEM_CHECK_LE(a.bytes, kExchangeBytes, "an exchange is of a few bytes");
   CommStream* const comm = &comms_[kReductions];
   const Busy busy(*this, kReductions, header_for(ShmKind::kExchange, comm->operations++, a.bytes));
   std::byte* const all = comm->payload + kExchangeBytes;

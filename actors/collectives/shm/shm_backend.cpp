@@ -51,7 +51,7 @@ Duration ShmBackend::default_timeout() {
 }
 
 std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, Options options) {
-  TANDEM_CHECK(options.world <= kMostRanks, "more ranks than a host can have");
+  TANDEM_CHECK_LE(options.world, kMostRanks, "more ranks than a host can have");
   auto arena = std::make_unique<ShmArena>(arena_bytes(options));
   auto* control = new (arena->allocate(sizeof(ShmControl))) ShmControl();
   std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,
@@ -97,7 +97,7 @@ Task<> ShmBackend::all_gather(GatherArguments a) {
 }
 
 Task<> ShmBackend::broadcast(BroadcastArguments a) {
-  TANDEM_CHECK(a.root < world(), "the root is a rank");
+  TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
   Operation op{.header = header_for(ShmKind::kBroadcast, numbers_[kGathers]++, a.bytes),
                .source = a.root == rank() ? a.data : nullptr,
                .part_bytes = a.bytes,
@@ -191,7 +191,7 @@ Task<GradientNorm> ShmBackend::merge(GradientNorm norm, ShmHeader header) {
 }
 
 Task<> ShmBackend::exchange(ExchangeArguments a) {
-  TANDEM_CHECK(a.bytes <= kExchangeBytes, "an exchange is of a few bytes");
+  TANDEM_CHECK_LE(a.bytes, kExchangeBytes, "an exchange is of a few bytes");
   return exchange_small(kReductions, a,
                         header_for(ShmKind::kExchange, numbers_[kReductions]++, a.bytes));
 }

@@ -68,7 +68,7 @@ class ShmBootstrap {
         arena_(arena),
         deadline_(Clock::now() + options.timeout),
         peers_(options.world) {
-    TANDEM_CHECK(options.rank < options.world, "a rank is below the world size");
+    TANDEM_CHECK_LT(options.rank, options.world, "a rank is below the world size");
   }
 
   std::vector<ShmPeer> connect() {

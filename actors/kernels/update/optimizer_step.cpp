@@ -109,7 +109,7 @@ std::size_t state_arrays(const UpdateConfig& config) noexcept {
 }
 
 UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, double gradient_scale) {
-  TANDEM_CHECK(step >= 1, "an optimizer's steps count from 1");
+  TANDEM_CHECK_LE(1, step, "an optimizer's steps count from 1");
   const std::uint64_t rounding_bits = mixed(mixed(config.seed) + static_cast<std::uint64_t>(step));
   switch (config.kind) {
     case OptimizerKind::kAdam:
@@ -126,7 +126,7 @@ UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, doubl
 
 void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
                   std::size_t end) {
-  TANDEM_CHECK(begin <= end, "a range runs forward");
+  TANDEM_CHECK_LE(begin, end, "a range runs forward");
   const std::size_t arrays =
       std::visit([](const auto& rule) { return arrays_of(rule); }, step.rule);
   TANDEM_CHECK(

@@ -101,7 +101,7 @@ std::uint8_t scale_of(const float* values, std::size_t count) {
 
 void write_codes(const UpdateBuffers& b, std::size_t array, const float* values, std::size_t begin,
                  std::size_t end) {
-  TANDEM_CHECK(begin % kStateBlock == 0, "8-bit state is written in whole blocks");
+  TANDEM_CHECK_EQ(begin % kStateBlock, 0U, "8-bit state is written in whole blocks");
   auto* codes = static_cast<std::uint8_t*>(b.state[array]);
   for (std::size_t first = begin; first < end; first += kStateBlock) {
     const std::size_t count = std::min(kStateBlock, end - first);
