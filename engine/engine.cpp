@@ -126,9 +126,12 @@ namespace {
 
 using Visitor = std::function<void(const ParameterSpec&, std::span<const float>)>;
 
-Task<> visit_all(Rank* rank, TrainStep* step, Rank::State state, const Visitor* visit) {
-  for (std::size_t unit = 0; unit < rank->model().units.size(); ++unit) {
-    rank->visit_parameters(unit, co_await step->whole_of(unit, state), *visit);
+using WholeOf = Task<std::span<const float>> (TrainStep::*)(std::size_t unit);
+
+Task<> visit_all(Rank* rank, TrainStep* step, WholeOf whole_of, const Visitor* visit) {
+  const RankLayout& layout = rank->layout();
+  for (std::size_t unit = 0; unit < layout.model.units.size(); ++unit) {
+    layout.visit_parameters(unit, co_await (step->*whole_of)(unit), *visit);
   }
 }
 
@@ -136,12 +139,12 @@ Task<> visit_all(Rank* rank, TrainStep* step, Rank::State state, const Visitor* 
 
 void Engine::for_each_parameter(const Visitor& visit) {
   drain();
-  impl_->run(&visit_all, &impl_->rank, &impl_->step, Rank::State::kMaster, &visit);
+  impl_->run(&visit_all, &impl_->rank, &impl_->step, &TrainStep::whole_master, &visit);
 }
 
 void Engine::for_each_gradient(const Visitor& visit) {
   impl_->run([](Impl* self) -> Task<> { co_await self->step.reductions_done(); }, impl_.get());
-  impl_->run(&visit_all, &impl_->rank, &impl_->step, Rank::State::kGradient, &visit);
+  impl_->run(&visit_all, &impl_->rank, &impl_->step, &TrainStep::whole_gradient, &visit);
 }
 
 std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
@@ -162,29 +165,30 @@ std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
 namespace {
 
 Task<double> peak_tflops(Rank* rank) {
-  const bool on_gpu = !rank->tensors().is_cpu();
+  ComputeQueue& queue = rank->compute();
+  const bool on_gpu = !queue.tensors().is_cpu();
   const std::int64_t side = on_gpu ? 8192 : 1024;
   constexpr int kRounds = 8;
   constexpr double kEnoughS = 0.5;  // some processors have no matmuls of 16 bits: seconds each
-  const auto type = at::TensorOptions().dtype(scalar_type_of(rank->options().type));
+  const auto type = at::TensorOptions().dtype(scalar_type_of(rank->layout().shape.type));
   double best_s = 1e9;
   const Stopwatch all;
   for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
     const auto a = std::make_shared<at::Tensor>();
-    co_await rank->compute("a matmul to measure with", [a, side, type, at = rank->tensors()] {
+    co_await queue.run("a matmul to measure with", [a, side, type, at = queue.tensors()] {
       *a = at::ones({side, side}, type.device(at));
     });
-    if (const auto ready = rank->in_use({})) {
+    if (const auto ready = queue.in_use({})) {
       co_await ready->wait();
     }
     const auto seconds = std::make_shared<double>();
     const Stopwatch on_loop;
-    co_await rank->compute("a matmul to measure with", [a, seconds] {
+    co_await queue.run("a matmul to measure with", [a, seconds] {
       const Stopwatch watch;
       const at::Tensor matmul = at::mm(*a, *a);
       *seconds = watch.elapsed_s();
     });
-    if (const auto done = rank->in_use({})) {
+    if (const auto done = queue.in_use({})) {
       co_await done->wait();
       *seconds = on_loop.elapsed_s();
     }
@@ -200,9 +204,9 @@ double Engine::measure_peak_tflops() { return impl_->run(&peak_tflops, &impl_->r
 
 void Engine::ask_to_stop() { impl_->stop_asked = true; }
 
-const Model& Engine::model() const { return impl_->rank.model(); }
-int Engine::rank() const { return impl_->rank.rank(); }
-int Engine::world_size() const { return impl_->rank.world_size(); }
+const Model& Engine::model() const { return impl_->rank.layout().model; }
+int Engine::rank() const { return impl_->communicator->rank(); }
+int Engine::world_size() const { return impl_->communicator->world_size(); }
 std::int64_t Engine::global_steps() const { return impl_->global_steps; }
 std::int64_t Engine::skipped_steps() const { return impl_->skipped_steps; }
 double Engine::get_lr() const { return impl_->rate_of(impl_->applied_steps + 1); }
@@ -216,11 +220,11 @@ std::optional<std::int64_t> Engine::steps_in_epochs() const {
 }
 
 const Config& Engine::config() const { return impl_->config; }
-std::int64_t Engine::parameter_count() const { return impl_->rank.parameter_count(); }
-std::size_t Engine::gather_slots() const { return impl_->rank.gather_slots(); }
-int Engine::compute_threads() const { return impl_->rank.options().compute_threads; }
-int Engine::optimizer_threads() const { return impl_->rank.options().optimizer_threads; }
-const CorePlan& Engine::cores() const { return impl_->cores; }
-const ResidentBytes& Engine::resident_bytes() const { return impl_->rank.resident_bytes(); }
+std::int64_t Engine::parameter_count() const { return impl_->rank.layout().parameter_count(); }
+std::size_t Engine::gather_slots() const { return impl_->rank.layout().sizes.gather_slots; }
+int Engine::compute_threads() const { return cores().compute_threads; }
+int Engine::optimizer_threads() const { return cores().optimizer_threads; }
+const CorePlan& Engine::cores() const { return impl_->rank.options().cores; }
+ResidentBytes Engine::resident_bytes() const { return impl_->rank.memory().resident_bytes(); }
 
 }  // namespace tandem

@@ -163,7 +163,7 @@ class Engine {
   /// best of several: the peak that a CPU's model FLOPs utilisation refers to.
   double measure_peak_tflops();
   /// Of weights, optimizer state, gradients and slots; activations come on top.
-  [[nodiscard]] const ResidentBytes& resident_bytes() const;
+  [[nodiscard]] ResidentBytes resident_bytes() const;
 
  private:
   friend struct Initialized initialize(InitializeArgs args);

@@ -103,11 +103,13 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
                        .optimizer_threads = options.optimizer_threads});
 }
 
-/// The caller's options, completed by the plan that comes with them, or by one made here.
-EngineOptions planned_options(InitializeArgs& arguments, const Config& config,
-                              Communicator& communicator) {
+/// Completes the options, by the plan that comes with them or by one made here; gives the config
+/// back. Throws DoesNotFit.
+Config planned(InitializeArgs& arguments, Config config, Communicator& communicator) {
   if (!arguments.plan && !arguments.options.plans_run) {
-    return place_as_asked(arguments.model, config, std::move(arguments.options));
+    arguments.options =
+        place_as_asked(arguments.model, config, std::move(arguments.options));
+    return config;
   }
   if (!arguments.plan) {
     LargestBatch batch;
@@ -117,7 +119,8 @@ EngineOptions planned_options(InitializeArgs& arguments, const Config& config,
     arguments.plan = plan_run(arguments.model, config, arguments.options, batch, {}, communicator);
   }
   arguments.plan->require_fit();
-  return std::move(arguments.plan->options);
+  arguments.options = std::move(arguments.plan->options);
+  return config;
 }
 
 std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
@@ -148,19 +151,18 @@ Config ConfigSource::resolve(std::int64_t world_size) const {
 
 Engine::Impl::Impl(InitializeArgs arguments)
     : communicator(or_alone(std::move(arguments.communicator))),
-      config(agreed_config(arguments, *communicator)),
-      options(planned_options(arguments, config, *communicator)),
+      config(planned(arguments, agreed_config(arguments, *communicator), *communicator)),
       schedule(config.schedule, config.optimizer.lr),
       learning_rate(std::move(arguments.learning_rate)),
       groups(groups_of(arguments)),
       scaler(scaler_of(config)),
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
-      cores(cores_of(config, options, *communicator)),
       rank(std::move(arguments.model),
-           RankOptions::from(config, options, compute_type(config.precision()), cores),
+           RankOptions::from(config, arguments.options,
+                             cores_of(config, arguments.options, *communicator)),
            *communicator),
-      step(rank, options) {
+      step(rank) {
   if (arguments.dataset) {
     start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed,
                  arguments.prefetch);
@@ -190,13 +192,15 @@ void Engine::Impl::fail(std::exception_ptr error) {
 
 void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
                                 std::uint64_t seed, const PrefetchOptions& ahead) {
-  TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1, "somebody makes the next batch");
-  loader.emplace(
-      std::move(dataset),
-      LoaderOptions{.sampler = {.world_size = rank.world_size(), .rank = rank.rank(), .seed = seed},
-                    .micro_batch = config.batch.micro_batch_size,
-                    .epochs = epochs,
-                    .drop_last = config.dataloader_drop_last});
+  TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1,
+               "the loader needs a worker and room for a batch");
+  loader.emplace(std::move(dataset),
+                 LoaderOptions{.sampler = {.world_size = communicator->world_size(),
+                                           .rank = communicator->rank(),
+                                           .seed = seed},
+                               .micro_batch = config.batch.micro_batch_size,
+                               .epochs = epochs,
+                               .drop_last = config.dataloader_drop_last});
   data_pool.emplace(rank.loop(), CpuPool::Options{.threads = ahead.workers, .name = "data"});
   const auto make = [this](std::uint64_t number) {
     return loader->make(static_cast<std::int64_t>(number));
@@ -217,7 +221,8 @@ double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
 
 double Engine::Impl::loss_gradient() const {
   const double scale = scaler ? scaler->scale() : 1;
-  return scale / (static_cast<double>(accumulation) * static_cast<double>(rank.world_size()));
+  return scale /
+         (static_cast<double>(accumulation) * static_cast<double>(communicator->world_size()));
 }
 
 void Engine::Impl::begin_step() {
@@ -238,7 +243,7 @@ Task<std::optional<Batch>> Engine::Impl::next_batch() {
   }
   ++batches_taken;
   auto make = [&] { return to_tensors(*host); };
-  co_return co_await rank.lane().run(make);
+  co_return co_await rank.compute().lane().run(make);
 }
 
 Task<> Engine::Impl::forward(Batch batch) {
@@ -298,7 +303,7 @@ Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
 /// `mine` of every rank, in rank order; all have equally much. One exchange, unless there are very
 /// many micro-steps.
 Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> mine) {
-  const auto world = static_cast<std::size_t>(rank.world_size());
+  const auto world = static_cast<std::size_t>(communicator->world_size());
   if (world == 1) {
     co_return mine;
   }
@@ -321,7 +326,7 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
 /// micro-batch a * world + r, and they are added in that order, so its bits do not depend on how
 /// many ranks share them.
 Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
-  const auto world = static_cast<std::size_t>(rank.world_size());
+  const auto world = static_cast<std::size_t>(communicator->world_size());
   share_.stop = stop_asked;
   std::vector<std::byte> mine(sizeof(Share) + losses_.size() * sizeof(float));
   std::memcpy(mine.data(), &share_, sizeof(Share));
@@ -358,11 +363,12 @@ void Engine::Impl::count(const Verdict& verdict) {
     return;
   }
   ++skipped_steps;
-  if (++skipped_in_a_row >= options.max_skipped_steps) {
+  const int limit = rank.options().shape.engine.max_skipped_steps;
+  if (++skipped_in_a_row >= limit) {
     throw failure(ExitCode::kBadState, "train",
                   "the gradient was not finite for {} steps in a row (limit {}), first in {}; "
                   "lower the learning rate or look at that tensor",
-                  skipped_in_a_row, options.max_skipped_steps, verdict.norm.bad_parameter);
+                  skipped_in_a_row, limit, verdict.norm.bad_parameter);
   }
 }
 
@@ -376,7 +382,7 @@ void Engine::Impl::measure(StepResult& result) {
   result.exposure.copy_busy_s = now.copy_s - busy_at_start_.copy_s;
   result.exposure.to_device_busy_s = now.to_device_s - busy_at_start_.to_device_s;
   result.exposure.to_host_busy_s = now.to_host_s - busy_at_start_.to_host_s;
-  result.peak_device_bytes = static_cast<std::int64_t>(rank.resident_bytes().device);
+  result.peak_device_bytes = static_cast<std::int64_t>(rank.memory().resident_bytes().device);
   const double busiest = std::max({result.exposure.compute_busy_s, result.exposure.optimizer_busy_s,
                                    result.exposure.copy_busy_s, result.exposure.to_device_busy_s,
                                    result.exposure.to_host_busy_s});

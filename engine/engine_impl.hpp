@@ -60,13 +60,11 @@ struct Engine::Impl {
 
   std::shared_ptr<Communicator> communicator;
   Config config;
-  EngineOptions options;
   LrSchedule schedule;
   std::function<double(std::int64_t)> learning_rate;
   std::vector<ParameterGroup> groups;  // one at least
   std::optional<LossScaler> scaler;    // fp16 only
   std::size_t accumulation = 1;
-  CorePlan cores;
   std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
   Rank rank;
   TrainStep step;

@@ -25,11 +25,11 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
     sizes.state.master = shape.type == DType::kF32 ? 0 : floats;
     return sizes;
   }
-  sizes.state = state_sizes(shape.layout, shape.update, shape.type, elements);
+  sizes.state = state_sizes(shape.engine.state_layout, shape.update, shape.type, elements);
   sizes.accumulator = elements * bytes_of(accumulator_type);
   // The next master, or the one before where it is the weight; of a split one also the weight's
   // half.
-  const bool is_half = shape.layout != StateLayout::kFp32 && shape.type != DType::kF32;
+  const bool is_half = shape.engine.state_layout != StateLayout::kFp32 && shape.type != DType::kF32;
   const std::size_t backup = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
   sizes.shadow = sizes.moments() + sizes.state.master + backup;
   sizes.placement = placement;
@@ -49,7 +49,7 @@ std::size_t stage_of(const UnitSizes& unit, const RankShape& shape, std::size_t 
       unit.gradient_on_device ? 0 : (slice * bytes_of(accumulator_type) + 63) / 64 * 64;
   const std::size_t state =
       unit.placement == StatePlacement::kStreamed
-          ? 2 * state_sizes(shape.layout, shape.update, shape.type, slice).total()
+          ? 2 * state_sizes(shape.engine.state_layout, shape.update, shape.type, slice).total()
           : 0;
   return state + gradient;
 }
@@ -144,8 +144,9 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
   sizes.weights_replicated = sharding.weights_replicated;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const UnitLayout layout = sharding.layout_of(model.units[unit]);
-    const StatePlacement placement =
-        unit < shape.placements.size() ? shape.placements[unit] : StatePlacement::kHost;
+    const StatePlacement placement = unit < shape.engine.placements.size()
+                                         ? shape.engine.placements[unit]
+                                         : StatePlacement::kHost;
     sizes.units.push_back(sizes_of(model.units[unit], layout, sharding.weights_replicated[unit],
                                    shape, sizes.accumulator_type, placement, sharding.world == 1));
     const UnitSizes& made = sizes.units.back();
@@ -157,7 +158,7 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
     sizes.device_base_bytes += sharding.weights_replicated[unit] ? made.weights : 0;
   }
   const SlotPools& gradients = classes.gradients;
-  sizes.gather_slots = gather_slots_of(classes.weights, shape.gather_slots);
+  sizes.gather_slots = gather_slots_of(classes.weights, shape.engine.gather_slots);
   sizes.weight_pools = sizes_of(classes.weights, sizes.gather_slots, shape.type);
   sizes.gradient_pools = sizes_of(
       gradients,

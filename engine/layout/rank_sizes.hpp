@@ -36,14 +36,12 @@ struct ShadowBudget {
 
 /// Of a run, as far as sizes depend on it.
 struct RankShape {
-  DType type = DType::kF32;  // of weights and gradients
-  int micro_steps = 1;
-  int gather_slots = 0;  // 0: chosen
-  UpdateConfig update;   // what state the optimizer has
-  StateLayout layout = StateLayout::kFp32;
+  EngineOptions engine;      // of these: gather_slots, state_layout, placements
+  DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
+  int micro_steps = 1;       // per optimizer step
+  UpdateConfig update;       // what state the optimizer has
   ShadowBudget shadows;
-  std::vector<StatePlacement> placements;  // [unit]; empty: all on the host
-  std::size_t device_bytes = 0;            // of an accelerator's memory; 0: not known
+  std::size_t device_bytes = 0;  // of an accelerator's memory; 0: not known
 };
 
 /// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its

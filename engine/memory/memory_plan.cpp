@@ -291,13 +291,13 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
 }
 
 RankShape PlanInput::shape() const {
-  return {.type = type,
+  return {.engine = {.state_layout = state_layout,
+                     .placements = placement,
+                     .gather_slots = gather_slots},
+          .type = type,
           .micro_steps = static_cast<int>(micro_steps),
-          .gather_slots = gather_slots,
           .update = update,
-          .layout = state_layout,
           .shadows = shadows,
-          .placements = placement,
           .device_bytes = device_bytes};
 }
 

@@ -14,7 +14,7 @@ namespace {
 RankSizes sizes_with(const Model& model, const PlanInput& input, const Sharding& sharding,
                      const SlotClasses& classes, StatePlacement placement) {
   RankShape shape = input.shape();
-  shape.placements.assign(model.units.size(), placement);
+  shape.engine.placements.assign(model.units.size(), placement);
   shape.device_bytes = 0;  // second copies as if there were room
   return RankSizes::of(model, shape, sharding, classes);
 }

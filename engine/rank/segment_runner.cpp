@@ -34,7 +34,7 @@ class SingleThreadGuard {
 
 }  // namespace
 
-SegmentRunner::SegmentRunner(const Model& model, std::vector<Unit*> units,
+SegmentRunner::SegmentRunner(const Model& model, std::span<const std::unique_ptr<Unit>> units,
                              bool activation_checkpointing, RankExchange* exchange)
     : model_(model), activation_checkpointing_(activation_checkpointing), exchange_(exchange) {
   for (const SegmentSpec& segment : model.segments) {
@@ -44,7 +44,7 @@ SegmentRunner::SegmentRunner(const Model& model, std::vector<Unit*> units,
     }
     auto& used = segment_units_.emplace_back();
     for (const std::size_t unit : units_of(segment)) {
-      used.push_back(units[unit]);
+      used.push_back(units[unit].get());
     }
   }
 }

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -19,9 +21,9 @@ namespace tandem {
 
 class SegmentRunner {
  public:
-  /// `units` and `exchange` (null: there is none) outlive the runner.
-  SegmentRunner(const Model& model, std::vector<Unit*> units, bool activation_checkpointing,
-                RankExchange* exchange = nullptr);
+  /// `model`, `units` ([unit]) and `exchange` (null: there is none) outlive the runner.
+  SegmentRunner(const Model& model, std::span<const std::unique_ptr<Unit>> units,
+                bool activation_checkpointing, RankExchange* exchange = nullptr);
 
   /// What one micro-batch keeps between its forward and its backward: [segment] -> input and,
   /// unless checkpointing, output with its graph.

@@ -1,15 +1,13 @@
 #include "engine/step/gatherer.hpp"
 
 #include <exception>
-#include <utility>
 
 #include "runtime/util/check.hpp"
 
 namespace tandem {
 
-Gatherer::Gatherer(std::vector<ParameterShard*> shards, std::size_t pools, Scope& scope,
-                   bool run_ahead)
-    : shards_(std::move(shards)), scope_(scope), run_ahead_(run_ahead), next_ticket_(pools) {}
+Gatherer::Gatherer(Shards shards, std::size_t pools, Scope& scope, bool run_ahead)
+    : shards_(shards), scope_(scope), run_ahead_(run_ahead), next_ticket_(pools) {}
 
 void Gatherer::begin(const StepPlan& plan, std::uint64_t version) {
   pass_ = std::make_shared<Pass>();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "actors/parameter_shard.hpp"
@@ -23,8 +24,10 @@ namespace tandem {
 
 class Gatherer {
  public:
-  /// `shards` [unit] and `scope` outlive the gatherer.
-  Gatherer(std::vector<ParameterShard*> shards, std::size_t pools, Scope& scope, bool run_ahead);
+  using Shards = std::span<const std::unique_ptr<ParameterShard>>;  // [unit]
+
+  /// `shards` and `scope` outlive the gatherer.
+  Gatherer(Shards shards, std::size_t pools, Scope& scope, bool run_ahead);
 
   /// Starts on a pass whose units must hold `version`. `plan` must live until its last visit was
   /// released.
@@ -56,7 +59,7 @@ class Gatherer {
   static Task<> run_ahead(Gatherer* self, std::shared_ptr<Pass> pass);
   Task<> acquire_visit(std::shared_ptr<Pass> pass, std::size_t v);
 
-  std::vector<ParameterShard*> shards_;
+  Shards shards_;
   Scope& scope_;
   bool run_ahead_;
   std::vector<std::uint64_t> next_ticket_;  // [pool]

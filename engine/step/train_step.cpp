@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/step/bound_units.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
@@ -17,20 +18,21 @@ namespace {
 constexpr double kAskS = 100e-6;
 }  // namespace
 
-TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
+TrainStep::TrainStep(Rank& rank)
     : rank_(rank),
-      overlap_(options.overlap),
-      forced_misses_(options.forced_misses),
-      speculation_(may_speculate(options) ? options.speculate : Speculate::kOff),
-      gatherer_(rank.parameter_shards(), rank.classes().weights.pools(), rank.scope(),
-                options.overlap != Overlap::kOff),
-      runner_(rank.model(), rank.units(), options.activation_checkpointing, rank.exchange()),
-      inference_plan_(StepPlan::inference(rank.model(), rank.classes())),
+      layout_(rank.layout()),
+      compute_(rank.compute()),
+      options_(rank.options().shape.engine),
+      speculation_(may_speculate(options_) ? options_.speculate : Speculate::kOff),
+      gatherer_(rank.shards(), layout_.classes.weights.pools(), rank.scope(),
+                options_.overlap != Overlap::kOff),
+      runner_(layout_.model, rank.units(), options_.activation_checkpointing, rank.exchange()),
+      inference_plan_(StepPlan::inference(layout_.model, layout_.classes)),
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
       deadlines_(inference_plan_.first_visits(rank.units().size())),
-      gradient_ticket_(rank.classes().gradients.pools()) {
-  for (const SegmentSpec& segment : rank.model().segments) {
+      gradient_ticket_(layout_.classes.gradients.pools()) {
+  for (const SegmentSpec& segment : layout_.model.segments) {
     forward_names_.emplace_back("forward " + segment.name);
     backward_names_.emplace_back("backward " + segment.name);
   }
@@ -38,7 +40,7 @@ TrainStep::TrainStep(Rank& rank, const EngineOptions& options)
 
 void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
   if (micro_steps != micro_steps_) {
-    plan_ = StepPlan::training(rank_.model(), rank_.classes(), micro_steps);
+    plan_ = StepPlan::training(layout_.model, layout_.classes, micro_steps);
     micro_steps_ = micro_steps;
   }
   trace::instant("step");
@@ -52,14 +54,14 @@ void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
 }
 
 Task<> TrainStep::forward(Batch batch) {
-  if (forwards_ - losses_.size() == rank_.losses().size()) {
+  if (forwards_ - losses_.size() == compute_.losses().size()) {
     co_await losses();  // there is room for no more
   }
   micro_ = std::make_shared<MicroStep>();
-  micro_->batch = co_await rank_.on_device(std::move(batch));
+  micro_->batch = co_await compute_.upload(std::move(batch));
   micro_->activations = runner_.start();
-  const std::size_t segments = rank_.model().segments.size();
-  float* const loss = &rank_.losses()[forwards_ % rank_.losses().size()];
+  const std::size_t segments = layout_.model.segments.size();
+  float* const loss = &compute_.losses()[forwards_ % compute_.losses().size()];
   const TimePoint asked = rank_.loop().now();
   for (std::size_t s = 0; s < segments; ++s, ++visit_) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
@@ -67,13 +69,12 @@ Task<> TrainStep::forward(Batch batch) {
     auto work = [this, s, slots, inputs_there, loss, micro = micro_, at = &plan_.visits[visit_],
                  last = s + 1 == segments] {
       const TraceSpan span(forward_names_[s]);
-      const SegmentTime time = rank_.time_of(s, Phase::kForward, micro->batch, inputs_there);
-      rank_.bind_values(at->uses, slots);
+      const SegmentTime time = compute_.time_of(s, Phase::kForward, micro->batch, inputs_there);
+      const BoundUnits bound(rank_.units(), at->uses, slots);
       runner_.forward(s, micro->batch, micro->activations);
       if (last) {
-        rank_.read_back(SegmentRunner::loss(micro->activations), loss);
+        compute_.read_back(SegmentRunner::loss(micro->activations), loss);
       }
-      rank_.unbind_values(at->uses);
     };
     co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
     gatherer_.release(visit_);
@@ -86,16 +87,16 @@ Task<std::vector<float>> TrainStep::losses() {
     co_await last_queued_->wait();
   }
   while (losses_.size() < forwards_) {
-    losses_.push_back(rank_.losses()[losses_.size() % rank_.losses().size()]);
+    losses_.push_back(compute_.losses()[losses_.size() % compute_.losses().size()]);
   }
   co_return losses_;
 }
 
 Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
                             std::vector<std::byte*> slots) {
-  co_await rank_.compute(what, std::move(work));
-  last_queued_ = rank_.in_use(slots);
-  if (overlap_ == Overlap::kOff && last_queued_) {
+  co_await compute_.run(what, std::move(work));
+  last_queued_ = compute_.in_use(slots);
+  if (options_.overlap == Overlap::kOff && last_queued_) {
     co_await last_queued_->wait();
   }
 }
@@ -108,7 +109,7 @@ Task<> TrainStep::backward(double loss_gradient) {
     speculative_ = true;
   }
   const TimePoint asked = rank_.loop().now();
-  for (std::size_t s = rank_.model().segments.size(); s-- > 0; ++visit_) {
+  for (std::size_t s = layout_.model.segments.size(); s-- > 0; ++visit_) {
     const Visit& here = plan_.visits[visit_];
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     const TimePoint slots_there = co_await gradient_slots(visit_);
@@ -116,12 +117,11 @@ Task<> TrainStep::backward(double loss_gradient) {
     auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_,
                  micro = micro_, at = &here] {
       const TraceSpan span(backward_names_[s]);
-      const SegmentTime time = rank_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
-      rank_.bind_values(at->uses, slots);
-      rank_.bind_gradients(at->uses, gradients);
+      const SegmentTime time = compute_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
+      BoundUnits bound(rank_.units(), at->uses, slots);
+      bound.bind_gradients(gradients);
       runner_.backward(s, micro->batch, micro->activations, loss_gradient);
-      rank_.complete_gradients(at->uses);
-      rank_.unbind_values(at->uses);
+      bound.complete_gradients(/*padding=*/compute_.on_gpu());
     };
     std::vector<std::byte*> used = slots;
     for (const UnitUse& use : here.uses) {
@@ -140,7 +140,7 @@ Task<> TrainStep::backward(double loss_gradient) {
       rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, here.micro_step,
                           reduction_order_[use.communicator]);
       reduction_order_[use.communicator] += use.blocks;
-      if (overlap_ == Overlap::kOff) {
+      if (options_.overlap == Overlap::kOff) {
         co_await reductions_done();
       }
     }
@@ -174,7 +174,7 @@ Task<Verdict> TrainStep::finish(Update update) {
   trace::instant(missed ? Name("verdict: redo") : Name("verdict"));
   co_await issue_updates(missed);
   const bool speculated = std::exchange(speculative_, false);
-  if (overlap_ < Overlap::kOffload) {
+  if (options_.overlap < Overlap::kOffload) {
     const Stopwatch waited;
     co_await updates_done();
     exposure_.optimizer_s += waited.elapsed_s();
@@ -194,17 +194,16 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
     at::Tensor activation;
   };
   const auto state = std::make_shared<State>();
-  state->batch = co_await rank_.on_device(std::move(batch));
-  const std::size_t segments = rank_.model().segments.size();
+  state->batch = co_await compute_.upload(std::move(batch));
+  const std::size_t segments = layout_.model.segments.size();
   for (std::size_t s = 0; s < segments; ++s) {
     const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
     const TimePoint inputs_there = gatherer_.there_since(s);
     auto work = [this, s, slots, inputs_there, head_output, state,
                  at = &inference_plan_.visits[s]] {
-      const SegmentTime time = rank_.time_of(s, Phase::kForward, state->batch, inputs_there);
-      rank_.bind_values(at->uses, slots);
+      const SegmentTime time = compute_.time_of(s, Phase::kForward, state->batch, inputs_there);
+      const BoundUnits bound(rank_.units(), at->uses, slots);
       state->activation = runner_.infer(s, state->batch, state->activation, head_output);
-      rank_.unbind_values(at->uses);
     };
     co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
     gatherer_.release(s);
@@ -213,11 +212,10 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
     co_return state->activation;
   }
   co_await last_queued_->wait();
-  co_return co_await rank_.to_host(state->activation);
+  co_return co_await compute_.to_host(state->activation);
 }
 
-// ---- parts
-// ---------------------------------------------------------------------------------------
+// ---- parts ----
 
 Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   const TimePoint start = rank_.loop().now();
@@ -226,7 +224,7 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   // gather's.
   TimePoint ready = start;
   for (const UnitUse& use : plan_.visits[v].uses) {
-    ready = std::max(ready, rank_.parameter_shards()[use.unit]->version_since());
+    ready = std::max(ready, rank_.shards()[use.unit]->version_since());
   }
   const double total_s = std::chrono::duration<double>(rank_.loop().now() - start).count();
   const double optimizer_s =
@@ -241,7 +239,7 @@ Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
   const Stopwatch waited;
   for (const UnitUse& use : plan_.visits[v].uses) {
     if (use.first_gradient) {
-      gradient_slot_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
+      gradient_slot_[use.unit] = co_await rank_.bucket(use.unit)->address().ask(
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
     }
   }
@@ -265,10 +263,10 @@ Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t
 
 Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t order) {
   const bool last = micro_step + 1 == micro_steps_;
-  reduced_[use.unit] = co_await rank_.gradient_bucket(use.unit).address().ask(
-      GradientReady{micro_step == 0, last, order});
+  reduced_[use.unit] =
+      co_await rank_.bucket(use.unit)->address().ask(GradientReady{micro_step == 0, last, order});
   // What this rank knows to be bad need not be tried.
-  if (speculative_ && last && rank_.has_shadow(use.unit) &&
+  if (speculative_ && last && rank_.memory().has_shadow(use.unit) &&
       reduced_[use.unit].first_bad_element < 0) {
     co_await update_speculatively(use.unit);
   }
@@ -287,18 +285,18 @@ Task<> TrainStep::reductions_done() {
 
 Task<GlobalNorm> TrainStep::global_norm() {
   GradientNorm norm;  // bad elements by their position in the units laid end to end
-  const std::vector<UnitSpec>& units = rank_.model().units;
+  const std::vector<UnitSpec>& units = layout_.model.units;
   const auto is_divided = [this](const UnitSpec& unit) {
-    return rank_.sharding().is_sharded(unit);
+    return layout_.sharding.is_sharded(unit);
   };
   const bool is_shared = std::ranges::any_of(units, is_divided);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
-    if (is_shared && !is_divided(units[unit]) && rank_.rank() != 0) {
+    if (is_shared && !is_divided(units[unit]) && layout_.sharding.rank != 0) {
       continue;  // the same on all ranks, and counted once
     }
     GradientNorm of_unit = reduced_[unit];
     if (of_unit.first_bad_element >= 0) {
-      of_unit.first_bad_element += rank_.flat_begin(unit);
+      of_unit.first_bad_element += layout_.flat_begin(unit);
     }
     norm.merge(of_unit);
   }
@@ -308,7 +306,7 @@ Task<GlobalNorm> TrainStep::global_norm() {
   }
   GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
   if (norm.first_bad_element >= 0) {
-    global.bad_parameter = rank_.parameter_at_flat(norm.first_bad_element);
+    global.bad_parameter = layout_.parameter_at_flat(norm.first_bad_element);
   }
   co_return global;
 }
@@ -318,19 +316,29 @@ Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
       reduction_order_[kWorld]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
 }
 
-Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State state) {
-  std::span<const float> slice = co_await rank_.slice_of(unit, state);
-  if (!rank_.sharding().is_sharded(rank_.model().units[unit]) || rank_.world_size() == 1) {
+Task<std::span<const float>> TrainStep::whole_master(std::size_t unit) {
+  const UpdateBuffers& now = rank_.optimizer().state_of(unit).buffers;
+  co_return co_await whole_of(unit, co_await rank_.loader().master_of(unit, now));
+}
+
+Task<std::span<const float>> TrainStep::whole_gradient(std::size_t unit) {
+  co_return co_await whole_of(unit, co_await rank_.loader().gradient_of(unit));
+}
+
+Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, std::span<const float> slice) {
+  const std::size_t world = layout_.sharding.world;
+  if (!layout_.sharding.is_sharded(layout_.model.units[unit]) || world == 1) {
     co_return slice;
   }
-  std::span<float> whole = rank_.whole_buffer();
+  std::span<float> whole = rank_.memory().whole_buffer();
   if (whole.empty()) {
-    whole_.resize(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+    whole_.resize(slice.size() * world);
     whole = whole_;
   } else {
-    std::ranges::copy(slice, rank_.slice_buffer().begin());
-    slice = rank_.slice_buffer().first(slice.size());
-    whole = whole.first(slice.size() * static_cast<std::size_t>(rank_.world_size()));
+    const std::span<float> own = rank_.memory().slice_buffer().first(slice.size());
+    std::ranges::copy(slice, own.begin());
+    slice = own;
+    whole = whole.first(slice.size() * world);
   }
   co_await rank_.collectives().address().ask(
       AllGather{gatherer_.take_order(),
@@ -340,8 +348,7 @@ Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, Rank::State s
   co_return std::span<const float>(whole);
 }
 
-// ---- updates
-// -------------------------------------------------------------------------------------
+// ---- updates ----
 
 void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update,
                               double gradient_scale) {
@@ -379,6 +386,6 @@ Task<> TrainStep::issue_updates(bool redo) {
   }
 }
 
-bool TrainStep::missed_by_force() const { return Random(version_).chance(forced_misses_); }
+bool TrainStep::missed_by_force() const { return Random(version_).chance(options_.forced_misses); }
 
 }  // namespace tandem

@@ -31,7 +31,8 @@ namespace tandem {
 
 class TrainStep {
  public:
-  TrainStep(Rank& rank, const EngineOptions& options);
+  /// `rank` outlives it.
+  explicit TrainStep(Rank& rank);
 
   /// What finish() applies, beside the gradients.
   struct Update {
@@ -60,9 +61,11 @@ class TrainStep {
   /// Until the gradients of all backward()s so far are reduced.
   Task<> reductions_done();
 
-  /// The fp32 values of a unit's whole block; a collective where each rank keeps a slice. Valid
-  /// until the next call.
-  Task<std::span<const float>> whole_of(std::size_t unit, Rank::State state);
+  /// The fp32 master weights of a unit's whole block (no update may be running), and its gradient
+  /// accumulated in this step (after its reductions). A collective where each rank keeps a slice.
+  /// Valid until the next call.
+  Task<std::span<const float>> whole_master(std::size_t unit);
+  Task<std::span<const float>> whole_gradient(std::size_t unit);
 
   /// Forward only, over the newest weights. A collective where weights are gathered.
   Task<at::Tensor> infer(Batch batch, HeadOutput head_output);
@@ -82,6 +85,7 @@ class TrainStep {
   /// Acquires the gradient slots that visit `v` writes first, and says since when they were free.
   Task<TimePoint> gradient_slots(std::size_t v);
   Task<GlobalNorm> global_norm();
+  Task<std::span<const float>> whole_of(std::size_t unit, std::span<const float> slice);
   Task<> update_speculatively(std::size_t unit);
   Task<> updates_done();
   Task<> roll_back();
@@ -90,8 +94,9 @@ class TrainStep {
   Task<> issue_updates(bool redo);
 
   Rank& rank_;
-  const Overlap overlap_;
-  const double forced_misses_;
+  const RankLayout& layout_;
+  ComputeQueue& compute_;
+  const EngineOptions& options_;
   Speculation speculation_;
   Gatherer gatherer_;
   SegmentRunner runner_;

@@ -1,0 +1,202 @@
+#include "engine/rank/rank_memory.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "actors/collectives/staged_backend.hpp"
+#include "actors/kernels/update/state_memory.hpp"
+
+namespace tandem {
+
+RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
+                       Accelerator* accelerator)
+    : layout_(layout), backend_(backend), accelerator_(accelerator) {
+  allocate_save_buffers();
+  units_.resize(layout.model.units.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    allocate_unit(unit);
+  }
+  for (const std::size_t unit : layout.sizes.shadows) {
+    allocate_shadow(unit);
+  }
+  allocate_slots();
+}
+
+Task<> RankMemory::touch(CpuPool* pool) {
+  const auto touch_buffer = [this](std::size_t i) { owned_[i].touch(); };
+  co_await pool->for_chunks(owned_.size(), touch_buffer);
+}
+
+ResidentBytes RankMemory::resident_bytes() const noexcept {
+  ResidentBytes bytes = resident_bytes_;
+  if (accelerator_ != nullptr) {
+    bytes.staging = accelerator_->staging_bytes();
+    bytes.device = accelerator_->used_bytes();
+  }
+  return bytes;
+}
+
+std::byte* RankMemory::allocate(std::size_t bytes, std::size_t& counted) {
+  counted += bytes;
+  return owned_.emplace_back(bytes).data();
+}
+
+std::byte* RankMemory::allocate_shared(std::size_t bytes, std::size_t& counted) {
+  counted += bytes;
+  return backend_.allocate(bytes);
+}
+
+std::byte* RankMemory::allocate_streamed(std::size_t bytes, std::size_t& counted,
+                                         StatePlacement placement) {
+  const bool on_gpu = accelerator_ != nullptr && !accelerator_->is_simulated();
+  return on_gpu && placement == StatePlacement::kStreamed ? allocate_shared(bytes, counted)
+                                                          : allocate(bytes, counted);
+}
+
+/// For the largest slice that is gathered to be saved, where the back end reads registered memory
+/// only.
+void RankMemory::allocate_save_buffers() {
+  if (accelerator_ == nullptr || dynamic_cast<StagedBackend*>(&backend_) != nullptr) {
+    return;
+  }
+  std::size_t largest = 0;
+  for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
+    if (layout_.sharding.is_sharded(layout_.model.units[unit])) {
+      largest = std::max(largest, layout_.slice_elements(unit));
+    }
+  }
+  if (largest > 0) {
+    const auto floats = [this](std::size_t count) {
+      return std::span(reinterpret_cast<float*>(backend_.allocate(count * sizeof(float))), count);
+    };
+    slice_buffer_ = floats(largest);
+    whole_buffer_ = floats(largest * layout_.sharding.world);
+  }
+}
+
+std::string RankMemory::purpose(std::string_view what, std::size_t unit) const {
+  return fmt::format("the {} of unit \"{}\"", what, layout_.model.units[unit].name);
+}
+
+void RankMemory::allocate_weights(std::size_t unit) {
+  const std::size_t size = bytes_of(layout_.shape.type);
+  const std::size_t block_bytes = layout_.parameters[unit].block.padded_elements * size;
+  const std::size_t shard_bytes = layout_.slice_elements(unit) * size;
+  const bool updated_there = layout_.placement_of(unit) != StatePlacement::kHost;  // on the device
+  UnitMemory& memory = units_[unit];
+  if (layout_.sharding.weights_replicated[unit]) {
+    memory.block = accelerator_ != nullptr
+                       ? allocate_on_device(block_bytes, purpose("whole weights", unit))
+                       : allocate_shared(block_bytes, resident_bytes_.weights);
+  }
+  if (memory.block != nullptr && (updated_there || accelerator_ == nullptr)) {
+    memory.shard = memory.block + layout_.slice_begin(unit) * size;
+  } else if (updated_there) {
+    memory.shard = allocate_on_device(shard_bytes, purpose("weights", unit));
+  } else {
+    memory.shard = allocate_shared(shard_bytes, resident_bytes_.weights);
+  }
+}
+
+void RankMemory::allocate_unit(std::size_t unit) {
+  allocate_weights(unit);
+  const RankShape& shape = layout_.shape;
+  UnitMemory& memory = units_[unit];
+  UpdateBuffers& buffers = memory.buffers;
+  const bool weight_is_master = shape.type == DType::kF32;
+  buffers = {.weight = weight_is_master ? nullptr : memory.shard,
+             .weight_type = shape.type,
+             .position = layout_.first_element(unit)};
+  if (weight_is_master) {
+    buffers.master = memory.shard;
+  }
+  if (layout_.model.units[unit].frozen()) {
+    if (const std::size_t bytes = layout_.sizes.units[unit].state.master; bytes > 0) {
+      buffers.master = allocate(bytes, resident_bytes_.optimizer);
+    }
+    return;
+  }
+  place_state(buffers, shape.engine.state_layout, shape.update, shape.type,
+              layout_.slice_elements(unit), allocate_state(unit));
+  memory.accumulator = allocate_accumulator(unit);
+}
+
+/// Of master and moments, on the side that the unit's placement says.
+std::byte* RankMemory::allocate_state(std::size_t unit) {
+  const std::size_t bytes = layout_.sizes.units[unit].state.total();
+  const StatePlacement placement = layout_.placement_of(unit);
+  return placement == StatePlacement::kDevice
+             ? allocate_on_device(bytes, purpose("optimizer state", unit))
+             : allocate_streamed(bytes, resident_bytes_.optimizer, placement);
+}
+
+std::byte* RankMemory::allocate_accumulator(std::size_t unit) {
+  const std::size_t bytes = layout_.sizes.units[unit].accumulator;
+  if (layout_.sizes.units[unit].gradient_on_device) {
+    return allocate_on_device(bytes, purpose("gradient", unit));
+  }
+  // A device copies gradients straight into it.
+  return layout_.sizes.accumulators_shared || accelerator_ != nullptr
+             ? allocate_shared(bytes, resident_bytes_.gradients)
+             : allocate(bytes, resident_bytes_.gradients);
+}
+
+/// Each array on the side of the one that it stands in for.
+void RankMemory::allocate_shadow(std::size_t unit) {
+  const StateSizes& sizes = layout_.sizes.units[unit].state;
+  const std::size_t elements = layout_.slice_elements(unit);
+  const StatePlacement placement = layout_.placement_of(unit);
+  const auto take = [&](std::size_t bytes, bool on_device) {
+    return bytes == 0  ? nullptr
+           : on_device ? allocate_on_device(bytes, purpose("second copy", unit))
+                       : allocate_streamed(bytes, resident_bytes_.shadows, placement);
+  };
+  const bool state_there = placement == StatePlacement::kDevice;
+  const bool weight_there = placement != StatePlacement::kHost;
+  const DType type = layout_.shape.type;
+  UpdateShadow& shadow = units_[unit].shadow;
+  shadow.master = type == DType::kF32 ? take(elements * sizeof(float), weight_there)
+                                      : take(sizes.master, state_there);
+  for (std::size_t array = 0; array < 2; ++array) {
+    shadow.state[array] = take(sizes.state[array], state_there);
+    shadow.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array], state_there));
+  }
+  if (units_[unit].buffers.weight_is_half()) {
+    shadow.weight = take(elements * bytes_of(type), weight_there);
+  }
+}
+
+void RankMemory::allocate_slots() {
+  const auto allocate_pools = [this](const SlotPools& pools, std::span<const PoolSizes> sizes,
+                                     std::string_view name, const auto& allocate_on_host) {
+    std::vector<std::byte*> slots;
+    for (std::size_t pool = 0; pool < sizes.size(); ++pool) {
+      const std::size_t bytes = sizes[pool].bytes();
+      slots.push_back(sizes[pool].slots == 0    ? nullptr
+                      : accelerator_ != nullptr ? slots_on_device(pools, pool, name, bytes)
+                                                : allocate_on_host(bytes));
+    }
+    return slots;
+  };
+  weight_slots_ = allocate_pools(
+      layout_.classes.weights, layout_.sizes.weight_pools, "gather slots",
+      [this](std::size_t bytes) { return allocate(bytes, resident_bytes_.weights); });
+  gradient_slots_ = allocate_pools(
+      layout_.classes.gradients, layout_.sizes.gradient_pools, "gradient slots",
+      [this](std::size_t bytes) { return allocate_shared(bytes, resident_bytes_.gradients); });
+}
+
+std::byte* RankMemory::slots_on_device(const SlotPools& pools, std::size_t pool,
+                                       std::string_view name, std::size_t bytes) {
+  std::string_view largest;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (pools.pool_of[unit] == pool &&
+        layout_.parameters[unit].block.padded_elements == pools.slot_elements[pool]) {
+      largest = layout_.model.units[unit].name;
+    }
+  }
+  return allocate_on_device(bytes, fmt::format("{}, each as large as unit \"{}\"", name, largest));
+}
+
+}  // namespace tandem

@@ -1,0 +1,104 @@
+// engine/rank/rank_memory.hpp — the memory of a rank: weights, optimizer state, gradients and slots
+// of its units, allocated once, by the sizes of the plan.
+//
+//                  in the memory of the device where there is one    in host memory
+//   slots          all                                               without a device
+//   whole blocks   all                                               without a device
+//   slice, state,  where the unit's placement says so; a streamed    otherwise
+//   gradient       unit has its state in host memory
+//
+// What peers read in place, and what a device copies from and to, the collectives' back end
+// allocates. Invariant: nothing is allocated after the start of the run, and nothing moves.
+// Thread rule: the loop's thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "actors/collectives/collective_backend.hpp"
+#include "actors/memory/arena.hpp"
+#include "engine/device/accelerator.hpp"
+#include "engine/layout/resident_bytes.hpp"
+#include "engine/rank/rank_layout.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own, written
+/// by the optimizer.
+struct UnitMemory {
+  std::byte* block = nullptr;  // of a unit that stays replicated; null: it is gathered into slots
+  std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
+  // Where the optimizer's state begins; its place changes with updates ahead of the verdict.
+  UpdateBuffers buffers;
+  UpdateShadow shadow;
+  std::byte* accumulator = nullptr;
+};
+
+class RankMemory {
+ public:
+  /// The arguments outlive it; `accelerator` is null where the CPU computes. Throws Error(kRefused)
+  /// when there is no memory, naming what it was for.
+  RankMemory(const RankLayout& layout, CollectiveBackend& backend, Accelerator* accelerator);
+  RankMemory(const RankMemory&) = delete;
+  RankMemory& operator=(const RankMemory&) = delete;
+
+  /// Touches its host memory from the pool's threads, which will work on it: so it lies near them,
+  /// and no page is missing in the first steps.
+  Task<> touch(CpuPool* pool);
+
+  [[nodiscard]] const UnitMemory& unit(std::size_t unit) const { return units_[unit]; }
+  /// Whether the unit can be updated ahead of the verdict.
+  [[nodiscard]] bool has_shadow(std::size_t unit) const {
+    return units_[unit].shadow.master != nullptr;
+  }
+  [[nodiscard]] std::byte* weight_slots(std::size_t pool) const { return weight_slots_[pool]; }
+  [[nodiscard]] std::byte* gradient_slots(std::size_t pool) const { return gradient_slots_[pool]; }
+  /// Two buffers that collectives read and write on any back end: a slice and a whole block in
+  /// fp32. Empty: any host memory will do.
+  [[nodiscard]] std::span<float> slice_buffer() const noexcept { return slice_buffer_; }
+  [[nodiscard]] std::span<float> whole_buffer() const noexcept { return whole_buffer_; }
+
+  [[nodiscard]] bool is_on_device(const void* memory) const noexcept {
+    return accelerator_ != nullptr && accelerator_->holds(memory);
+  }
+  /// Device memory that lives as long as this. Throws Error(kRefused) naming the purpose.
+  std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose) {
+    return accelerator_->allocate(bytes, purpose);
+  }
+  [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
+
+ private:
+  /// Of this rank alone; zeroed.
+  std::byte* allocate(std::size_t bytes, std::size_t& counted);
+  /// Memory that the peers' collectives read in place; zeroed.
+  std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
+  /// State in host memory; what is streamed lies where a GPU's copies are fast.
+  std::byte* allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlacement placement);
+  void allocate_save_buffers();
+  void allocate_weights(std::size_t unit);
+  void allocate_unit(std::size_t unit);
+  std::byte* allocate_state(std::size_t unit);
+  std::byte* allocate_accumulator(std::size_t unit);
+  void allocate_shadow(std::size_t unit);
+  void allocate_slots();
+  std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, std::string_view name,
+                             std::size_t bytes);
+  [[nodiscard]] std::string purpose(std::string_view what, std::size_t unit) const;
+
+  const RankLayout& layout_;
+  CollectiveBackend& backend_;
+  Accelerator* accelerator_;
+  std::vector<UnitMemory> units_;           // [unit]
+  std::vector<std::byte*> weight_slots_;    // [pool]
+  std::vector<std::byte*> gradient_slots_;  // [gradient pool]
+  std::span<float> slice_buffer_;
+  std::span<float> whole_buffer_;
+  std::vector<HostBuffer> owned_;
+  ResidentBytes resident_bytes_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,218 @@
+#include "engine/rank/weight_loader.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "actors/kernels/reduce.hpp"
+#include "actors/kernels/update/state_memory.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::size_t kChunkElements = std::size_t{1} << 22;  // loaded or cast by one thread
+
+}  // namespace
+
+WeightLoader::WeightLoader(const RankLayout& layout, const RankMemory& memory,
+                           Accelerator* accelerator, CpuPool& pool)
+    : layout_(layout), memory_(memory), pool_(pool) {
+  if (accelerator == nullptr || !layout.updates_on_device()) {
+    return;
+  }
+  copies_.emplace(
+      accelerator->device(),
+      accelerator->is_simulated()
+          ? std::span<std::byte>()
+          : std::span(accelerator->pinned(DeviceCopies::kStageBytes), DeviceCopies::kStageBytes));
+}
+
+Task<> WeightLoader::load() {
+  Work work;
+  std::vector<std::size_t> on_host;  // units whose weights are
+  for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
+    if (!memory_.is_on_device(memory_.unit(unit).shard)) {
+      on_host.push_back(unit);
+      add_unit(work, unit);
+    }
+  }
+  const auto buffers_of = [this](std::size_t unit) -> const UpdateBuffers& {
+    return memory_.unit(unit).buffers;
+  };
+  co_await load_into(&work, buffers_of);
+  const auto complete = [&](std::size_t i) { copy_to_shadow(on_host[i]); };
+  co_await pool_.for_chunks(on_host.size(), complete);
+  for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
+    if (memory_.is_on_device(memory_.unit(unit).shard)) {
+      co_await load_on_device(unit);
+    }
+  }
+}
+
+void WeightLoader::add_unit(Work& work, std::size_t unit) const {
+  const std::size_t first = layout_.slice_begin(unit);
+  const std::size_t elements = layout_.slice_elements(unit);
+  const auto slice_begin = static_cast<std::int64_t>(first);
+  const auto slice_end = static_cast<std::int64_t>(first + elements);
+  constexpr auto kChunk = static_cast<std::int64_t>(kChunkElements);
+  for (std::size_t i = 0; i < layout_.model.units[unit].parameters.size(); ++i) {
+    const ParameterSpec& parameter = layout_.model.units[unit].parameters[i];
+    const std::int64_t offset = layout_.parameters[unit].offsets[i];
+    const std::int64_t last = std::min(parameter.numel(), slice_end - offset);
+    for (std::int64_t begin = std::max<std::int64_t>(0, slice_begin - offset); begin < last;
+         begin += kChunk) {
+      work.pieces.push_back({&parameter, begin, std::min(begin + kChunk, last), unit,
+                             static_cast<std::size_t>(offset + begin - slice_begin)});
+    }
+  }
+  if (layout_.shape.type != DType::kF32 && memory_.unit(unit).buffers.whole_master() != nullptr) {
+    for (std::size_t begin = 0; begin < elements; begin += kChunkElements) {
+      work.casts.push_back({unit, begin, std::min(begin + kChunkElements, elements)});
+    }
+  }
+}
+
+template <class BuffersOf>
+Task<> WeightLoader::load_into(const Work* work, BuffersOf buffers_of) {
+  const auto load_one = [&](std::size_t i) {
+    load_piece(work->pieces[i], buffers_of(work->pieces[i].unit));
+  };
+  const auto cast_one = [&](std::size_t i) {
+    const Cast& part = work->casts[i];
+    const UpdateBuffers& buffers = buffers_of(part.unit);
+    cast(buffers.master, DType::kF32, buffers.weight, layout_.shape.type, part.begin, part.end);
+  };
+  co_await pool_.for_chunks(work->pieces.size(), load_one);
+  co_await pool_.for_chunks(work->casts.size(), cast_one);
+}
+
+void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) const {
+  const Model& model = layout_.model;
+  if (float* master = buffers.whole_master()) {
+    model.source(*piece.parameter, piece.begin, piece.end, master + piece.at);
+    return;
+  }
+  std::vector<float> values(static_cast<std::size_t>(piece.end - piece.begin));
+  model.source(*piece.parameter, piece.begin, piece.end, values.data());
+  write_master(buffers, values.data(), piece.at, piece.at + values.size());
+}
+
+Task<> WeightLoader::load_on_device(std::size_t unit) {
+  const UpdateBuffers& home = memory_.unit(unit).buffers;
+  const HostView view = view_on_host(unit, home);
+  Work work;
+  add_unit(work, unit);
+  const auto buffers_of = [&view](std::size_t) -> const UpdateBuffers& { return view.buffers; };
+  co_await load_into(&work, buffers_of);
+  for (const HostView::Array& array : view.arrays) {
+    co_await copies_->to_device(array.device, array.host.span());
+  }
+  // The rest of the state begins as zeros, which host memory has already.
+  const StateSizes& sizes = layout_.sizes.units[unit].state;
+  for (std::size_t k = 0; k < 2; ++k) {
+    if (memory_.is_on_device(home.state[k]) && home.layout != StateLayout::kSplit) {
+      co_await copies_->clear(static_cast<std::byte*>(home.state[k]), sizes.state[k]);
+    }
+    if (memory_.is_on_device(home.scale[k])) {
+      co_await copies_->clear(reinterpret_cast<std::byte*>(home.scale[k]), sizes.scale[k]);
+    }
+  }
+  copy_to_shadow(unit);
+  for (const ShadowArray& array : shadow_arrays(unit)) {
+    if (memory_.is_on_device(array.to)) {
+      co_await copies_->within_device(array.to, array.from, array.bytes);
+    }
+  }
+}
+
+/// What no update writes (frozen parameters, padding) must be in the shadow, too, when the two are
+/// swapped.
+std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(std::size_t unit) const {
+  const UpdateBuffers& home = memory_.unit(unit).buffers;
+  const UpdateShadow& shadow = memory_.unit(unit).shadow;
+  const StateSizes& sizes = layout_.sizes.units[unit].state;
+  std::vector<ShadowArray> arrays;
+  const auto add = [&](void* to, const void* from, std::size_t bytes) {
+    if (to != nullptr && bytes > 0) {
+      arrays.push_back({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes});
+    }
+  };
+  add(shadow.master, home.master, master_bytes(unit));
+  for (std::size_t array = 0; array < 2; ++array) {
+    add(shadow.state[array], home.state[array], sizes.state[array]);
+    add(shadow.scale[array], home.scale[array], sizes.scale[array]);
+  }
+  return arrays;
+}
+
+std::size_t WeightLoader::master_bytes(std::size_t unit) const {
+  return layout_.shape.type == DType::kF32 ? layout_.slice_elements(unit) * sizeof(float)
+                                           : layout_.sizes.units[unit].state.master;
+}
+
+void WeightLoader::copy_to_shadow(std::size_t unit) const {
+  for (const ShadowArray& array : shadow_arrays(unit)) {
+    if (!memory_.is_on_device(array.to)) {
+      std::memcpy(array.to, array.from, array.bytes);
+    }
+  }
+}
+
+WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit,
+                                                  const UpdateBuffers& buffers) const {
+  HostView view{.buffers = buffers};
+  const StateSizes& sizes = layout_.sizes.units[unit].state;
+  const auto stand_in = [&](void*& array, std::size_t bytes) {
+    if (memory_.is_on_device(array)) {
+      view.arrays.push_back({static_cast<std::byte*>(array), HostBuffer(bytes)});
+      array = view.arrays.back().host.data();
+    }
+  };
+  stand_in(view.buffers.master, master_bytes(unit));
+  stand_in(view.buffers.weight, layout_.slice_elements(unit) * bytes_of(layout_.shape.type));
+  if (buffers.layout == StateLayout::kSplit) {  // one of them keeps ties of the master
+    for (std::size_t array = 0; array < 2; ++array) {
+      stand_in(view.buffers.state[array], sizes.state[array]);
+    }
+  }
+  return view;
+}
+
+Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuffers now) {
+  const std::size_t elements = layout_.slice_elements(unit);
+  if (const float* master = now.whole_master();
+      master != nullptr && !memory_.is_on_device(master)) {
+    co_return std::span(master, elements);
+  }
+  const HostView view = view_on_host(unit, now);
+  for (const HostView::Array& array : view.arrays) {
+    co_await copies_->to_host(array.host.span(), array.device);
+  }
+  slice_.resize(elements);
+  read_master(view.buffers, slice_.data(), 0, elements);
+  co_return slice_;
+}
+
+Task<std::span<const float>> WeightLoader::gradient_of(std::size_t unit) {
+  const std::size_t elements = layout_.slice_elements(unit);
+  if (layout_.model.units[unit].frozen()) {
+    slice_.assign(elements, 0.0F);
+    co_return slice_;
+  }
+  const DType type = layout_.sizes.accumulator_type;
+  const std::byte* gradient = memory_.unit(unit).accumulator;
+  HostBuffer fetched;
+  if (memory_.is_on_device(gradient)) {
+    fetched = HostBuffer(layout_.sizes.units[unit].accumulator);
+    co_await copies_->to_host(fetched.span(), gradient);
+    gradient = fetched.data();
+  } else if (type == DType::kF32) {
+    co_return std::span(reinterpret_cast<const float*>(gradient), elements);
+  }
+  slice_.resize(elements);
+  cast(gradient, type, slice_.data(), DType::kF32, 0, elements);
+  co_return slice_;
+}
+
+}  // namespace tandem

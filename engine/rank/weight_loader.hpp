@@ -1,0 +1,94 @@
+// engine/rank/weight_loader.hpp — brings the model's weights into a rank's memory at the start, and
+// master weights and gradients back as fp32 for saving, on whatever side they lie.
+//
+// A rank loads its own slices, in pieces, on all threads of a pool. A unit whose weights lie on a
+// device is made in host memory and copied. Padding, moments and shadows begin as zeros or as the
+// copies that they are of. Invariant: of each unit the bits depend on the model alone, not on the
+// number of threads or ranks.
+// Thread rule: the loop's thread; one operation at a time.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/rank/device_copies.hpp"
+#include "engine/rank/rank_layout.hpp"
+#include "engine/rank/rank_memory.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class WeightLoader {
+ public:
+  /// The arguments outlive it; `accelerator` is null where the CPU computes.
+  WeightLoader(const RankLayout& layout, const RankMemory& memory, Accelerator* accelerator,
+               CpuPool& pool);
+
+  /// Once, before the first step. Throws what the model's source throws.
+  Task<> load();
+
+  /// This rank's slice of a unit's master weights, which lie in `now`; no update of it may be
+  /// running. Valid until the next call.
+  Task<std::span<const float>> master_of(std::size_t unit, UpdateBuffers now);
+  /// This rank's slice of a unit's accumulated gradient of the step in flight, after its
+  /// reductions. Valid until the next call.
+  Task<std::span<const float>> gradient_of(std::size_t unit);
+
+ private:
+  /// Of a parameter, in this rank's slice of its unit.
+  struct Piece {
+    const ParameterSpec* parameter;
+    std::int64_t begin;  // in the parameter
+    std::int64_t end;
+    std::size_t unit;
+    std::size_t at;  // in the unit's slice
+  };
+  /// Elements of a unit's slice whose weights are cast from masters.
+  struct Cast {
+    std::size_t unit;
+    std::size_t begin;
+    std::size_t end;
+  };
+  /// A unit's master, its weight and what else the master is made of, as the host reaches them.
+  struct HostView {
+    struct Array {
+      std::byte* device;
+      HostBuffer host;  // in its stead
+    };
+    UpdateBuffers buffers;
+    std::vector<Array> arrays;  // what lies on the device
+  };
+  struct ShadowArray {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes;
+  };
+  /// What is loaded at a time.
+  struct Work {
+    std::vector<Piece> pieces;
+    std::vector<Cast> casts;  // once the masters are loaded, padding included
+  };
+
+  void add_unit(Work& work, std::size_t unit) const;
+  /// Loads `work` into the buffers that `buffers_of` gives for a unit.
+  template <class BuffersOf>
+  Task<> load_into(const Work* work, BuffersOf buffers_of);
+  void load_piece(const Piece& piece, const UpdateBuffers& buffers) const;
+  Task<> load_on_device(std::size_t unit);
+  [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit) const;
+  [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
+  /// Of the shadow, what is host memory.
+  void copy_to_shadow(std::size_t unit) const;
+  [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers) const;
+
+  const RankLayout& layout_;
+  const RankMemory& memory_;
+  CpuPool& pool_;
+  std::optional<DeviceCopies> copies_;  // where something of a unit's state lies on the device
+  std::vector<float> slice_;            // of master_of() and gradient_of(), where a cast is due
+};
+
+}  // namespace tandem
