@@ -1,10 +1,12 @@
 #include "engine/rank/rank.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/layout/update_config.hpp"
 
 namespace tandem {
@@ -68,6 +70,14 @@ CpuPool& larger_of(CpuPool& optimizer, CpuPool& copies) {
   return optimizer.threads() > copies.threads() ? optimizer : copies;
 }
 
+/// In a run that goes on nothing waits that long; and a report at half the deadline says what
+/// waited before the collectives give up.
+Duration longest_wait(const EngineOptions& options) {
+  return options.report_waits_s > 0 ? std::chrono::duration_cast<Duration>(
+                                          std::chrono::duration<double>(options.report_waits_s))
+                                    : ShmBackend::default_timeout() / 2;
+}
+
 }  // namespace
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, CorePlan cores) {
@@ -103,8 +113,10 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       compute_(scope_, model_, accelerator_.get(), options_.shape.engine.activation_checkpointing),
       memory_(layout_, *backend_, accelerator_.get()),
       loader_(layout_, memory_, accelerator_.get(), larger_of(optimizer_pool_, copy_pool_)) {
+  const Duration limit = longest_wait(options_.shape.engine);
   loop_.run(&Rank::fill_memory, this);
   make_actors();
+  watchdog_.emplace(loop_, Watchdog::Options{.limit = limit});
   start_actors();  // last: from here on there are tasks that stop() must end
   if (const std::vector<int> cpus = options_.bound(options_.cores.service); !cpus.empty()) {
     bind_thread(cpus);  // the loop's, which is the caller's

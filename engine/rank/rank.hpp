@@ -35,6 +35,7 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/supervision/watchdog.hpp"
 
 namespace tandem {
 
@@ -137,6 +138,7 @@ class Rank {
   std::unique_ptr<DeviceUpdates> resident_updates_;       // null where no unit needs it
   std::unique_ptr<DeviceUpdates> streamed_updates_;       // likewise
   std::unique_ptr<CpuOptimizer> optimizer_;
+  std::optional<Watchdog> watchdog_;  // from the end of loading on
 };
 
 }  // namespace tandem

@@ -91,6 +91,9 @@ struct EngineOptions {
   bool pin_cores = false;
   // This many steps with a non-finite gradient in a row end the run (exit code 5).
   int max_skipped_steps = 20;
+  // A task that waits longer for anything but a message is reported on stderr, once, with what it
+  // waits for; 0: half of the collectives' deadline.
+  double report_waits_s = 0;
 };
 
 /// Whether any step may begin updates ahead of its verdict.

@@ -1,5 +1,6 @@
 #include "runtime/supervision/watchdog.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
@@ -27,10 +28,16 @@ Watchdog::Watchdog(EventLoop& loop, Options options)
   if (options_.report == nullptr) {
     options_.report = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   }
-  loop_.arm(timer_, loop_.now() + options_.every);
+  looked_ = awake_since_ = loop_.now();
+  loop_.arm(timer_, looked_ + options_.every);
 }
 
 void Watchdog::look() {
+  const TimePoint now = loop_.now();
+  if (now - looked_ > 2 * options_.every) {
+    awake_since_ = now;  // the loop did not run, so it may not have seen yet that a wait is over
+  }
+  looked_ = now;
   if (auto* main = loop_.registry().main) {
     look_at(*main);
   }
@@ -49,14 +56,16 @@ void Watchdog::look_at(detail::RootTask::promise_type& root) {
   const std::string_view wait = leaf.waiting_for != nullptr ? leaf.waiting_for : "";
   const bool idle = wait == detail::Mailbox::EnvelopeAwaiter::kAwaitName ||
                     wait == Scope::EmptyAwaiter::kAwaitName;
-  if (idle || now_ns - leaf.since_ns <= options_.limit.count() ||
+  const std::int64_t counted_from_ns =
+      std::max(leaf.since_ns, awake_since_.time_since_epoch().count());
+  if (idle || now_ns - counted_from_ns <= options_.limit.count() ||
       root.reported_ns == leaf.since_ns) {
     return;
   }
   root.reported_ns = leaf.since_ns;
   ++reports_;
   options_.report(fmt::format("[watchdog] a task waits for {:.1f} s: {}",
-                              static_cast<double>(now_ns - leaf.since_ns) * 1e-9,
+                              static_cast<double>(now_ns - counted_from_ns) * 1e-9,
                               describe_await_chain(root, loop_.now())));
 }
 

@@ -3,7 +3,8 @@
 //
 // It looks at all scopes of a loop every `every`. Waits for messages and for the tasks of a scope
 // are not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop
-// that is held does not look: that is a stall (EventLoop::stalls).
+// that is held does not look: that is a stall (EventLoop::stalls). Nor does a loop that does not
+// run, and what a task waits for then is not counted.
 // Thread rule: of the loop's thread (or of the owner's while the loop does not run).
 //
 //   const Watchdog watchdog(loop, {.limit = 30s});
@@ -45,6 +46,8 @@ class Watchdog {
   EventLoop& loop_;
   Options options_;
   Timer timer_;
+  TimePoint looked_;  // last
+  TimePoint awake_since_;
   std::uint64_t reports_ = 0;
 };
 

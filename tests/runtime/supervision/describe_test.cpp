@@ -140,6 +140,25 @@ TEST_F(DescribeTest, TheWatchdogReportsEachLongWaitOnce) {
   loop.run(&Scope::join, &scope);
 }
 
+TEST_F(DescribeTest, TheWatchdogDoesNotCountTimeInWhichTheLoopDidNotRun) {
+  clock.advance(1s);
+  std::vector<std::string> reports;
+  Watchdog watchdog(
+      loop, {.limit = 10s, .report = [&](const std::string& line) { reports.push_back(line); }});
+  Event event;
+  scope.spawn("reader", &inner, &event);
+  pass(1s);
+  clock.advance(1h);  // between two calls of a program
+  pass(8s);
+  EXPECT_TRUE(reports.empty()) << reports[0];
+  pass(8s);
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_THAT(reports[0], HasSubstr("[watchdog] a task waits for 1"));
+  EXPECT_THAT(reports[0], HasSubstr("reader ("));
+  event.set();
+  loop.run(&Scope::join, &scope);
+}
+
 TEST(DumpTest, OnRequestFromAnotherThreadAndOnASignal) {
   EventLoop loop({.name = "real"});
   Scope scope(loop, "root");
