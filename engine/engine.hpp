@@ -91,15 +91,15 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// One optimizer step on the loader's next micro-batches; nullopt when the epochs are through.
+  /// One optimizer step on the loader's next micro-batches; nullopt when all epochs have ended.
   std::optional<StepResult> train_step();
   /// One optimizer step on micro-batches of the caller (gradient_accumulation_steps of them).
   StepResult train_step(std::span<const Batch> micro_batches);
 
   /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the
   /// step is a task there. One step at a time, and none of the blocking calls meanwhile.
-  ///   engine.loop().run(&my_main, &engine);      StepResult result = co_await
-  ///   engine.train_step_on_loop({batch});
+  ///   engine.loop().run(&my_main, &engine);
+  ///   StepResult result = co_await engine.train_step_on_loop({batch});  // in my_main
   [[nodiscard]] EventLoop& loop();
   Task<StepResult> train_step_on_loop(std::vector<Batch> micro_batches);
 

@@ -3,11 +3,14 @@
 //
 //   auto [engine, optimizer, loader, scheduler] =
 //       tandem::initialize({.model = model, .config = "ds.json", .dataset = data});
-//   for (auto& batch : loader) { auto loss = engine.forward(batch); engine.backward(loss);
-//   engine.step(); }
+//   for (auto& batch : loader) {
+//     auto loss = engine.forward(batch);
+//     engine.backward(loss);
+//     engine.step();
+//   }
 //
-// The four share one engine, which lives as long as any of them. Thread rule and order of calls:
-// those of Engine.
+// The four share one engine, which lives as long as any of them.
+// Thread rule, and the order of calls: as for Engine.
 #pragma once
 
 #include <cstddef>
@@ -100,7 +103,7 @@ struct Initialized {
   Scheduler scheduler;
 };
 
-/// Without a communicator in `args` the ranks are those of the process's environment (torchrun,
+/// Without a communicator in `args` the process's environment names the ranks (torchrun,
 /// Slurm, Open MPI, ./tandem launch). Throws Error: the config, the model or the ranks cannot work
 /// together. All ranks call it.
 [[nodiscard]] Initialized initialize(InitializeArgs args);

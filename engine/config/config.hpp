@@ -1,9 +1,11 @@
 // engine/config/config.hpp — a DeepSpeed JSON as typed, resolved values.
+//
 // Strict: an unknown or doubled key is an error with its path, line and the nearest known name.
 // "auto" means the default. What the file says and what we do with it is one table
 // (engine/config/key_table.cpp); this parser resolves values, and whether a combination can run
-// (fp16, a stage, a device) is the engine's decision. Invariant: a Config that was returned has
-// passed every type, range and contradiction check; batch values multiply up.
+// (fp16, a stage, a device) is the engine's decision.
+// Invariant: a Config that was returned has passed every type, range and contradiction check; batch
+// values multiply up.
 #pragma once
 
 #include <array>

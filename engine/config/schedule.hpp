@@ -37,7 +37,7 @@ template <>
 inline constexpr auto kEnumNames<WarmupShape> =
     std::array{EnumName{WarmupShape::kLog, "log"}, EnumName{WarmupShape::kLinear, "linear"}};
 
-/// The parameters of one scheduler with DeepSpeed's defaults; only those of `type` count.
+/// The parameters of one scheduler with DeepSpeed's defaults; only the ones of `type` count.
 struct ScheduleConfig {
   ScheduleType type = ScheduleType::kConstant;
 

@@ -11,7 +11,7 @@ namespace tandem {
 /// kinds:
 ///  - tokens: `inputs` and `labels` are [rows, length];
 ///  - features (images): `features` has `feature_shape`, whose first extent is rows, `labels` is
-///  [rows], length is 1.
+///    [rows], length is 1.
 struct HostBatch {
   std::int64_t rows = 0;
   std::int64_t length = 0;

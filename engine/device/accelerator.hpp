@@ -4,10 +4,10 @@
 // Only where things lie differs from a rank on the CPU: slots and blocks are device memory, gathers
 // and reductions pass through a StagedBackend, or NCCL. A simulated device's memory is the host's,
 // so ATen runs on it as usual; a segment then takes at least what the described device would need
-// for it (SegmentTime). On a GPU ATen's work is queued on one stream and nobody waits for it here:
-// whoever uses its operands next does so behind an event (in_use()), on the device. Invariant: what
-// it allocated lives until it is destroyed, after the actors that use it. Loop thread, but for
-// SegmentTime and what is marked for the compute lane.
+// for it (SegmentTime). On a GPU ATen's work is queued on one stream, and no host thread waits for
+// it: the next operation on its operands waits behind an event (in_use()), on the device.
+// Invariant: what it allocated lives until it is destroyed, after the actors that use it.
+// Thread rule: the loop's thread, but for SegmentTime and what is marked for the compute lane.
 #pragma once
 
 #include <atomic>
@@ -88,11 +88,10 @@ class Accelerator {
   /// Host memory between the two.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;
 
-  // ---- a simulated device
-  // --------------------------------------------------------------------------
+  // ---- a simulated device ----
   /// Its segments take their time by SegmentTime.
   [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
-  /// What the device needs for so many operations, in seconds.
+  /// What the device needs for `flops` operations, in seconds.
   [[nodiscard]] double seconds_of(double flops) const noexcept {
     return spec_.latency_s + flops / spec_.compute_flops_per_s;
   }
@@ -100,8 +99,7 @@ class Accelerator {
   [[nodiscard]] double to_device_busy_s() const;
   [[nodiscard]] double to_host_busy_s() const;
 
-  // ---- a GPU
-  // ---------------------------------------------------------------------------------------
+  // ---- a GPU ----
   /// Null on a simulated device, where ATen computes in host memory.
   [[nodiscard]] ComputeDevice* compute() const noexcept {
     return gpu_ != nullptr ? gpu_->compute.get() : nullptr;

@@ -5,8 +5,8 @@
 namespace tandem {
 
 /// Binds the calling thread to its role as compute lane: `threads` for ATen, autograd stays on this
-/// thread. The first in a process settles ATen's vector functions, and whoever comes meanwhile
-/// waits (engine/device/vml.hpp).
+/// thread. The first call in a process warms ATen's vector functions up, and other callers wait for
+/// it (engine/device/vml.hpp).
 void prepare_compute_thread(int threads);
 
 }  // namespace tandem

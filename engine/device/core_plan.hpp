@@ -4,10 +4,9 @@
 // A pure function of the machine's topology and of what the user asked for. A rank uses the CPUs of
 // its affinity mask (launchers bind); ranks that share a mask divide it, by whole cores, near their
 // accelerator's NUMA node first. A second hardware thread of a core adds nothing to a matmul or a
-// sum that waits for memory, so threads are counted by cores; with
-// --pin_cores the optimizer's go to the second ones, where they don't displace the compute lane's.
-// OMP_NUM_THREADS (torchrun sets 1) is not asked: the lane's team and the pools have counts of
-// their own.
+// sum that waits for memory, so threads are counted by cores; with --pin_cores the optimizer's go
+// to the second ones, where they don't displace the compute lane's. OMP_NUM_THREADS (torchrun sets
+// 1) is not asked: the lane's team and the pools have counts of their own.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // engine/device/gpu.hpp — a rank's GPU: the driver's calls, and ATen on the same device and stream.
 //
 // ATen's kernels go to one stream, which the rank's CudaDevice takes over as its own: so the loop
-// orders copies and collectives against them by events, and nobody waits for the device. Our own
+// orders copies and collectives against them by events, and no thread waits for the device. Our own
 // kernels are tables of functions, as the driver's calls are. Nothing here needs CUDA's or
 // LibTorch's CUDA headers: LibTorch's CUDA part is opened when a run asks for a GPU, and reached
 // through c10's generic interfaces.

@@ -1,6 +1,6 @@
 // engine/device/torch_cuda.hpp — LibTorch's CUDA part: opened at run time, where it is wanted.
 //
-// A program links the CPU part alone. So it starts as quickly as before on a machine without a GPU,
+// A program links the CPU part alone. So it starts quickly on a machine without a GPU,
 // builds against either wheel, and needs no CUDA headers of LibTorch's.
 #pragma once
 

@@ -13,11 +13,11 @@
 
 namespace tandem {
 
-/// Calls each of them once, on few elements, before anybody computes with them. Any thread; whoever
-/// comes while the first is at it waits. Some milliseconds the first time.
+/// Calls each of these functions once, on few elements; to be called before a thread computes with
+/// them. Any thread; a second caller waits for the first. Some milliseconds the first time.
 void warm_up_vml();
 
-/// One of them, for x in (0, 1).
+/// One of these functions, for x in (0, 1).
 struct VectorFunction {
   const char* name;
   at::Tensor (*run)(const at::Tensor& x);

@@ -1,7 +1,7 @@
-// engine/distributed/backend_choice.hpp — which back end a run's ranks get, from where they are
-// alone.
+// engine/distributed/backend_choice.hpp — which back end a run's ranks get, from where they run and
+// nothing else.
 //
-// The same on all ranks, because all of them have the same places. Pure functions; any thread.
+// All ranks know where all of them run, so all choose the same. Pure functions; any thread.
 #pragma once
 
 #include <array>

@@ -1,9 +1,15 @@
-// engine/distributed/environment.hpp — who this process is among those of its run, out of a
-// launcher's variables.
+// engine/distributed/environment.hpp — which rank of a run this process is, from a launcher's
+// variables.
 //
-// Looked for in this order: torchrun (also `./tandem launch` and `deepspeed --no_python`): RANK,
-// WORLD_SIZE; Slurm: SLURM_PROCID; Open MPI: OMPI_COMM_WORLD_RANK; nothing: a run of one process.
-// The first one found counts alone, so that torchrun inside of a Slurm job works. Pure: any thread.
+// Launchers are looked for in this order, and the first one found counts alone, so that torchrun
+// inside of a Slurm job works:
+//
+//   torchrun, ./tandem launch, deepspeed --no_python   RANK, WORLD_SIZE
+//   Slurm                                              SLURM_PROCID
+//   Open MPI                                           OMPI_COMM_WORLD_RANK
+//   none                                               a run of one process
+//
+// Pure: any thread.
 #pragma once
 
 #include <map>

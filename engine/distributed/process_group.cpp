@@ -97,7 +97,7 @@ void ProcessGroup::meet() {
   store_->leave_together("met");
 }
 
-// With different world sizes nobody knows for how many to wait.
+// With different world sizes no rank knows how many others to wait for.
 void ProcessGroup::check_world(int other, std::string_view host) const {
   const std::string_view world = host.substr(0, host.find(' '));
   if (world != std::to_string(world_size())) {

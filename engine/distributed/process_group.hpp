@@ -28,7 +28,7 @@ class CudaDevice;
 class ProcessGroup final : public Communicator {
  public:
   /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S
-  /// (300 s). Throws a user error for variables that cannot be, Error(kPeer) when somebody does not
+  /// (300 s). Throws a user error for variables that cannot be, Error(kPeer) when a rank does not
   /// come, is there twice, or differs in world size.
   [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment();
   [[nodiscard]] static std::unique_ptr<ProcessGroup> join(const Environment& environment,

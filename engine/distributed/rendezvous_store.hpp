@@ -17,18 +17,18 @@ namespace tandem {
 class RendezvousStore {
  public:
   /// Hosts it (rank 0, unless a launcher does) or connects to it. Throws a user error when the port
-  /// is not to be had, Error(kPeer) when nobody hosts it in time.
+  /// is taken, Error(kPeer) when no host of the store is reached in time.
   RendezvousStore(const Environment& environment, std::chrono::milliseconds timeout);
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;
   RendezvousStore& operator=(const RendezvousStore&) = delete;
 
   void set(std::string_view key, std::string_view value);
-  /// Adds one; the new value.
+  /// Adds one and gives the new value.
   std::int64_t count(std::string_view key);
-  /// Waits for it; `rank` is who sets it.
+  /// Waits for the value, which `rank` sets.
   [[nodiscard]] std::string get(std::string_view key, int rank);
-  /// Sets this rank's, and waits for everybody's. In rank order.
+  /// Sets this rank's value, waits for the values of all ranks, and gives them in rank order.
   [[nodiscard]] std::vector<std::string> all(std::string_view key, std::string_view mine);
   /// Rank 0, which may host the store, stays until all others have come here, too.
   void leave_together(std::string_view key);

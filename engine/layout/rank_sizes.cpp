@@ -40,8 +40,8 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   return sizes;
 }
 
-/// Of a slice's arrays that lie on the host: master and moments, once more in the shadow, and the
-/// gradient of several ranks.
+/// Bytes of a slice's arrays that lie on the host: master and moments, once more in the shadow, and
+/// the gradient of several ranks.
 std::size_t stage_of(const UnitSizes& unit, const RankShape& shape, std::size_t elements,
                      DType accumulator_type) {
   const std::size_t slice = std::min(elements, kStreamedSliceElements);
@@ -169,7 +169,8 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
       sizes.device_base_bytes += pool.bytes();
     }
   }
-  // Of the device as of the host: a quarter at most, and nothing that is wanted otherwise.
+  // Shadows get a quarter of the device at most, as of the host, and nothing that is used
+  // otherwise.
   const std::size_t used = std::min(shape.device_bytes, sizes.device_bytes());
   const std::size_t room = shape.device_bytes == 0
                                ? SIZE_MAX

@@ -1,4 +1,4 @@
-// engine/layout/rank_sizes.hpp — how many bytes of what a rank holds, out of a model's units and
+// engine/layout/rank_sizes.hpp — how many bytes a rank holds of each kind, from a model's units and
 // the sizes of a run.
 //
 // One source of truth: Rank allocates by these figures, and the memory plan adds them up before
@@ -76,16 +76,17 @@ struct RankSizes {
   std::vector<PoolSizes> gradient_pools;  // [pool] of SlotClasses::gradients
   std::size_t gather_slots = 0;           // of the shared pool
   /// Units with a second copy of master and state, in the order in which gradients come: the sooner
-  /// one is there, the more of the backward its update can use. Those of the last visit come with
-  /// the verdict, and gain nothing.
+  /// a gradient is reduced, the more of the backward the unit's update can use. Gradients of the
+  /// last visit come with the verdict, so their units gain nothing.
   std::vector<std::size_t> shadows;
   /// Where nothing is ever added (one micro-step on one rank) a 16-bit gradient is kept as it is:
   /// the same values, hence the same bits later on, at half the memory and traffic.
   DType accumulator_type = DType::kF32;
-  /// Peers read whole accumulators only, of which an all-reduce makes each from everybody's parts.
+  /// Whether peers read the accumulators: an all-reduce makes whole ones from the parts of all
+  /// ranks.
   bool accumulators_shared = false;
-  // Device memory for what of one slice comes from the host; 0: nothing does. Of streamed units; of
-  // others on the device.
+  // Device memory for the arrays of one slice that are copied from the host, 0 without such
+  // arrays: of streamed units, and of the other units that are updated on the device.
   std::size_t stream_stage_bytes = 0;
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator

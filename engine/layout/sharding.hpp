@@ -31,17 +31,17 @@ struct ZeroConfig;
 [[nodiscard]] std::int64_t require_ep_size(const Model& model, std::int64_t world_size);
 
 struct Sharding {
-  bool state_sharded =
-      true;  // by the stage: gradients and optimizer state are this rank's slice only
+  // By the stage: gradients and optimizer state are this rank's slice only.
+  bool state_sharded = true;
   bool gradient_slot_of_own = false;     // for each unit, so that backward never waits for one
-  std::vector<bool> weights_replicated;  // [unit] its weights stay gathered
+  std::vector<bool> weights_replicated;  // [unit] whether its weights stay gathered
   std::uint32_t world = 1;
   std::uint32_t rank = 0;
 
   static Sharding of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
                      std::uint32_t rank);
 
-  /// Whether the unit is, by the stage or because its experts are spread.
+  /// Whether the unit is sharded, by the stage or because its experts are spread.
   [[nodiscard]] bool is_sharded(const UnitSpec& unit) const noexcept {
     return state_sharded || unit.ep_size > 1;
   }

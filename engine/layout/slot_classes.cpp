@@ -16,7 +16,7 @@ std::vector<int> segments_using(const Model& model) {
   return count;
 }
 
-/// The padded size in the middle of those of the units that need slots.
+/// The median of the padded sizes of the units that need slots.
 std::size_t typical_size(const std::vector<std::size_t>& sizes, const std::vector<bool>& needs) {
   std::vector<std::size_t> sorted;
   for (std::size_t unit = 0; unit < sizes.size(); ++unit) {

@@ -31,11 +31,11 @@ struct UnitUse {
   std::size_t pool = kNoPool;           // of weight slots; kNoPool: its weights stay replicated
   std::size_t gradient_pool = kNoPool;  // of gradient slots; kNoPool: frozen
   std::uint64_t ticket = 0;             // of the pool, relative to the pass
-  // the same unit's next ticket; beyond the pass: in the pass that follows
+  // The same unit's next ticket; beyond the pass: in the pass that follows.
   std::uint64_t next_use = 0;
   std::size_t communicator = kWorld;  // the collectives that its gathers and reductions go through
-  std::uint64_t order =
-      0;  // of the gather among all gathers of its communicator, relative to the pass
+  // Of the gather among all gathers of its communicator, relative to the pass.
+  std::uint64_t order = 0;
   std::uint64_t blocks = 1;     // that a reduction of its gradient adds up, each with a number
   bool first_gradient = false;  // backward: opens the unit's gradient slot in this micro-step
   bool last_gradient = false;   // backward: no later visit of this micro-step adds to it

@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-/// lr and betas are those of the optimizer block; a schedule puts its own in their place, step by
+/// lr and betas are the optimizer block's; a schedule puts its own in their place, step by
 /// step.
 [[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
 

@@ -74,7 +74,7 @@ struct PlanInput {
   [[nodiscard]] RankShape shape() const;
 };
 
-/// What one unit costs a rank, for whoever decides where its state lies.
+/// What one unit costs a rank, for the placement of its state.
 struct UnitCost {
   std::size_t shard = 0;  // of the weights; in host memory beside state that lies there
   std::size_t accumulator = 0;

@@ -33,7 +33,7 @@ using Setting = std::vector<Level>;
 Setting shadows_setting(const PlanInput& now) {
   Setting setting;
   if (now.shadows_chosen || now.shadows.units == 0) {
-    return setting;  // those that are chosen take nobody's room
+    return setting;  // chosen shadows take free memory only
   }
   for (std::size_t shadows = now.shadows.units / 2; shadows > 0; shadows /= 2) {
     setting.push_back({1, fmt::format("inflight_buckets {}", shadows),

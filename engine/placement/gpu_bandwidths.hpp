@@ -3,8 +3,9 @@
 //
 // As the run will do it: copies between pinned memory and the device's, updates by the run's
 // kernel, matmuls in the type of the weights; each alone on the device, the best of a few. Tenths
-// of a second, once for each machine and kernel. Thread rule: no loop may run on the calling
-// thread. Errors: DeviceError.
+// of a second, once for each machine and kernel.
+// Thread rule: no loop may run on the calling thread.
+// Errors: DeviceError.
 #pragma once
 
 #include <cstddef>

@@ -6,8 +6,9 @@
 // (placement_model.hpp). Units have no window of equal length: the first ones in forward order get
 // their gradient last and are needed first (the embedding has none at all), so what goes to the
 // device goes there from the first unit on; streamed units are spread among the rest, so that pool
-// and link work side by side all the time. Invariant: pure functions; the same problem gives the
-// same placements on every rank. A placement changes no bit of any result.
+// and link work side by side all the time.
+// Invariant: pure functions; the same problem gives the same placements on every rank. A placement
+// changes no bit of any result.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ namespace tandem {
 [[nodiscard]] std::optional<double> offload_ratio_of(const Config& config,
                                                      const EngineOptions& options);
 
-/// Throws user_error where somebody wants another placement than the host and the CPU computes.
+/// Throws user_error where the CPU computes and the options ask for another placement than the
+/// host.
 void require_possible_placements(DeviceKind device, Placement placement,
                                  std::span<const StatePlacement> placements);
 

@@ -283,7 +283,7 @@ class Play {
     update = {.demand = demand, .left = progress_[best], .unit = best, .runs = true};
   }
 
-  /// Whoever wants a resource gets as much of it as the others.
+  /// All users of a resource get the same share of it.
   [[nodiscard]] static double rate_of(const Activity& activity,
                                       const std::array<int, kResources>& users) {
     double slowest = 0;

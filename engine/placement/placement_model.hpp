@@ -7,8 +7,8 @@
 // shadow and --overlap full) or with the verdict. What is under way at the same time shares a link,
 // or the device's memory, equally. A few steps are played, and the last ones count: a step's
 // updates run under the next one's forward. Not modelled: latencies of single copies, and that the
-// pool and copies share the host's memory (the pool's speed is measured as it is alone). Pure: any
-// thread. Some tens of microseconds for a model of 40 units.
+// pool and copies share the host's memory (the pool's speed is measured as it is alone). Some tens
+// of microseconds for a model of 40 units. Pure: any thread.
 #pragma once
 
 #include <cstddef>

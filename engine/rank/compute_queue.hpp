@@ -1,9 +1,9 @@
 // engine/rank/compute_queue.hpp — how a rank computes: the compute lane, and the device that its
 // work goes to.
 //
-// Work is done when run() ends where the CPU or a simulated device computes. On a GPU it is queued
-// then, in the order of the calls, and who uses the same memory next waits behind in_use(), on the
-// device. So work holds what it uses by value.
+// Where the CPU or a simulated device computes, work is done when run() ends. On a GPU it is queued
+// then, in the order of the calls, and the next operation on the same memory waits behind in_use(),
+// on the device. So work holds what it uses by value.
 // Invariant: all ATen of a rank runs on the lane's thread.
 // Thread rule: the loop's thread, but for what is marked for the compute lane.
 #pragma once

@@ -12,7 +12,7 @@ Task<> DeviceCopies::to_device(std::byte* to, std::span<const std::byte> from) {
     co_await stream_.record().wait();
     co_return;
   }
-  std::array<std::optional<DeviceEvent>, 2> left;  // since then a half may be filled again
+  std::array<std::optional<DeviceEvent>, 2> left;  // behind it a half may be filled again
   const std::size_t length = stage_.size() / 2;
   for (std::size_t piece = 0, at = 0; at < from.size(); ++piece, at += length) {
     if (left[piece % 2]) {
@@ -61,7 +61,7 @@ Task<> DeviceCopies::clear(std::byte* memory, std::size_t bytes) {
   std::size_t cleared = std::min(bytes, kStageBytes / 2);
   const std::vector<std::byte> zeros(cleared);
   co_await to_device(memory, zeros);
-  while (cleared < bytes) {  // as many again each time
+  while (cleared < bytes) {  // twice as many each time
     const std::size_t more = std::min(cleared, bytes - cleared);
     stream_.within_device(memory + cleared, memory, more);
     cleared += more;

@@ -1,9 +1,10 @@
-// engine/rank/device_copies.hpp — what the host itself puts into a device's memory, and fetches
-// from it: at the start and for saving, never in a step.
+// engine/rank/device_copies.hpp — copies between a device and any memory of the host: at the start
+// and for saving, never in a step.
 //
-// A GPU's copies go by way of two halves of a pinned stage, so the other side is any memory of the
-// host. Invariant: an operation has ended on the device when its task ends. One at a time; loop
-// thread. Throws DeviceError.
+// A GPU's copies go by way of the two halves of a pinned stage.
+// Invariant: an operation has ended on the device when its task ends.
+// Thread rule: the loop's thread; one operation at a time.
+// Errors: DeviceError.
 #pragma once
 
 #include <array>

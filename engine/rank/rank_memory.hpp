@@ -8,7 +8,8 @@
 //   gradient       unit has its state in host memory
 //
 // What peers read in place, and what a device copies from and to, the collectives' back end
-// allocates. Invariant: nothing is allocated after the start of the run, and nothing moves.
+// allocates.
+// Invariant: nothing is allocated after the start of the run, and nothing moves.
 // Thread rule: the loop's thread.
 #pragma once
 

@@ -3,8 +3,9 @@
 // The weights of a unit are views over one flat storage that owns nothing. bind_values() points
 // that storage at the slot into which the unit was gathered, unbind_values() at nothing; the same
 // for the gradients. The tensors themselves, and what autograd saved of them, live on: rebinding
-// costs one pointer store however many parameters there are. Invariant: a weight's data is touched
-// only while bound. Unbound storages hold a null pointer, so a slip faults at once.
+// costs one pointer store however many parameters there are.
+// Invariant: a weight's data is touched only while bound. Unbound storages hold a null pointer, so
+// a slip faults at once.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
   UnitLayout gathered;  // the block of a gather: one slice of the experts, if they are spread
-  std::int64_t part_elements =
-      0;  // of a slice, without its padding: where the next one would begin
+  // Of a slice, without its padding: where the next one would begin.
+  std::int64_t part_elements = 0;
 
   static ParameterLayout of(const UnitSpec& unit, const Sharding& sharding);
   /// Where an element would be if slices lay together without padding: the same for every

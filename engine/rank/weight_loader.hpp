@@ -2,9 +2,10 @@
 // master weights and gradients back as fp32 for saving, on whatever side they lie.
 //
 // A rank loads its own slices, in pieces, on all threads of a pool. A unit whose weights lie on a
-// device is made in host memory and copied. Padding, moments and shadows begin as zeros or as the
-// copies that they are of. Invariant: of each unit the bits depend on the model alone, not on the
-// number of threads or ranks.
+// device is made in host memory and copied. Padding and moments begin as zeros, shadows as copies
+// of the arrays that they stand in for.
+// Invariant: the bits that are loaded depend on the model and the types alone, not on the number of
+// threads or ranks.
 // Thread rule: the loop's thread; one operation at a time.
 #pragma once
 

@@ -1,8 +1,8 @@
 // engine/step/bound_units.hpp — the tensors of a visit's units, laid over the slots that the visit
 // holds.
 //
-// Compute lane: made where the work of a visit begins, destroyed where it ends. Invariant: outside
-// of that no tensor of a unit has memory.
+// Compute lane: made where the work of a visit begins, destroyed where it ends.
+// Invariant: outside of that no tensor of a unit has memory.
 #pragma once
 
 #include <cstddef>

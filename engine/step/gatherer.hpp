@@ -3,8 +3,10 @@
 //
 // begin() takes a pass; with run_ahead a coroutine then acquires unit after unit in ticket order.
 // How far it gets ahead is bounded by the slots alone: an acquire waits until the pool has one for
-// it. Without run_ahead each unit is acquired where it is needed. Loop thread only. Invariant:
-// acquires are issued in ticket order, and each is released exactly once, after its visit.
+// it. Without run_ahead each unit is acquired where it is needed.
+// Thread rule: the loop's thread.
+// Invariant: acquires are issued in ticket order, and each is released exactly once, after its
+// visit.
 #pragma once
 
 #include <cstddef>
@@ -35,12 +37,12 @@ class Gatherer {
 
   /// The gathered units of visit `v`, in the order of its uses. Visits are awaited in order.
   Task<std::vector<std::byte*>> acquired(std::size_t v);
-  /// Since when they have been there; after acquired().
+  /// When the last of these was gathered; after acquired().
   [[nodiscard]] TimePoint there_since(std::size_t v) const { return pass_->there_since[v]; }
   /// Gives back what visit `v` held.
   void release(std::size_t v);
 
-  /// The number of a gather of all ranks that belongs to no pass; it comes after those of all
+  /// The number of a gather of all ranks that belongs to no pass; it comes after the gathers of all
   /// passes begun so far.
   [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_[kWorld]++; }
 

@@ -4,12 +4,14 @@
 // The scale of a step is scale() before its update(): the loss is multiplied by it, and the step's
 // gradients are divided by the very same value. (DeepSpeed divides by the value after the update,
 // which is twice too much where the scale just grew.) update() is called once per step, also after
-// a skipped one. Overflow: with hysteresis h, the first h - 1 overflows leave the scale alone,
-// every one after halves it, down to min_scale. Growth: after window + 1 steps without overflow,
-// counted from the start or the last overflow, and then after every further `window`, the scale
-// doubles and the hysteresis is full again; there is no greatest scale. With consecutive_hysteresis
-// every step without overflow fills the hysteresis. Invariant: scale() depends on the configuration
-// and the overflows so far alone. One thread at a time.
+// a skipped one.
+// Overflow: with hysteresis h, the first h - 1 overflows leave the scale alone, every one after
+// halves it, down to min_scale.
+// Growth: after window + 1 steps without overflow, counted from the start or the last overflow, and
+// then after every further `window`, the scale doubles and the hysteresis is full again; there is
+// no greatest scale. With consecutive_hysteresis every step without overflow fills the hysteresis.
+// Invariant: scale() depends on the configuration and the overflows so far alone.
+// Thread rule: one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,9 @@
 // Beginning them is a bet that the verdict will be "apply as is": all finite, and the norm within
 // the clipping limit. A lost bet costs a second update of what had begun, so `auto` bets while few
 // of the last verdicts would have lost. Every verdict counts, that of a step without a bet too; so
-// it comes back by itself when clipping has become rare. Invariant: what is decided follows from
-// verdicts alone, which are the same on all ranks. It changes no number.
+// betting resumes by itself when clipping has become rare.
+// Invariant: the decision follows from verdicts alone, which are the same on all ranks. It changes
+// no number.
 #pragma once
 
 #include <bit>
@@ -18,12 +19,12 @@ class Speculation {
  public:
   explicit Speculation(Speculate mode) noexcept : mode_(mode) {}
 
-  /// Whether the step that begins now should.
+  /// Whether the step that begins now should bet.
   [[nodiscard]] bool worthwhile() const noexcept {
     return mode_ == Speculate::kOn ||
            (mode_ == Speculate::kAuto && std::popcount(lost_) <= kLostAllowed);
   }
-  /// The verdict of a step: would a bet have been lost?
+  /// Takes note of a step's verdict: whether a bet was lost, or would have been.
   void record(bool lost) noexcept {
     lost_ = static_cast<std::uint16_t>(lost_ << 1U | (lost ? 1U : 0U));
   }

@@ -14,7 +14,7 @@
 namespace tandem {
 
 namespace {
-// what an ask takes at most when the answer is there; longer: it was waited for
+// An ask that takes longer has waited for its answer.
 constexpr double kAskS = 100e-6;
 }  // namespace
 
@@ -55,7 +55,7 @@ void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
 
 Task<> TrainStep::forward(Batch batch) {
   if (forwards_ - losses_.size() == compute_.losses().size()) {
-    co_await losses();  // there is room for no more
+    co_await losses();  // the buffer of losses is full
   }
   micro_ = std::make_shared<MicroStep>();
   micro_->batch = co_await compute_.upload(std::move(batch));
@@ -265,7 +265,7 @@ Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t orde
   const bool last = micro_step + 1 == micro_steps_;
   reduced_[use.unit] =
       co_await rank_.bucket(use.unit)->address().ask(GradientReady{micro_step == 0, last, order});
-  // What this rank knows to be bad need not be tried.
+  // A gradient that this rank knows to be bad is not worth an update.
   if (speculative_ && last && rank_.memory().has_shadow(use.unit) &&
       reduced_[use.unit].first_bad_element < 0) {
     co_await update_speculatively(use.unit);
@@ -374,7 +374,7 @@ Task<> TrainStep::roll_back() {
 
 Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
 
-/// `redo`: what was made ahead of the verdict does not count.
+/// `redo`: updates that were made ahead of the verdict do not count.
 Task<> TrainStep::issue_updates(bool redo) {
   ++version_;
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {

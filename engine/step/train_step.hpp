@@ -1,14 +1,17 @@
 // engine/step/train_step.hpp — one training step of one rank, from the first gather to the last
 // update issued.
 //
-// Read train_step.cpp top to bottom: forward_backward() is one micro-batch, finish() is what the
-// accumulated gradients become. Everything here is a coroutine on the rank's loop; tensors are
+// Read train_step.cpp top to bottom: forward() and backward() are one micro-batch, finish() is what
+// the accumulated gradients become. Everything here is a coroutine on the rank's loop; tensors are
 // touched only in what it hands to the compute lane. It is the one place that decides what overlaps
-// with what, and it decides by awaiting earlier or later: the numbers do not depend on it. At
-// Overlap::kFull a unit's update begins when its gradient is reduced, under the backward of the
-// units before it, as if the verdict were known to be good; finish() then asks for all updates as
-// ever, and the optimizer finds which of them are made, and which must be made again with the
-// constants that the verdict gave.
+// with what, and it decides by awaiting earlier or later.
+//
+// At Overlap::kFull a unit's update begins when its gradient is reduced, under the backward of the
+// units before it, as if the verdict were known to be good. finish() then asks for all updates, as
+// at every setting, and the optimizer finds which of them are made, and which must be made again
+// with the constants that the verdict gave.
+// Invariant: no number depends on what overlaps.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -46,19 +49,19 @@ class TrainStep {
   void begin(std::size_t micro_steps, const Update& expected);
   /// Forward of the step's next micro-batch. `loss_gradient` of its backward: d(objective)/d(loss).
   Task<> forward(Batch batch);
-  /// Of the forwards so far in this step. On a GPU they are read back once, here.
+  /// The losses of the step's forwards so far. On a GPU they are read back once, here.
   Task<std::vector<float>> losses();
   Task<> backward(double loss_gradient);
-  /// All micro-batches are through: verdict, then the updates. Returns norm and verdict, the same
+  /// After the last micro-batch: the verdict, then the updates. Returns norm and verdict, the same
   /// on all ranks.
   Task<Verdict> finish(Update update);
-  /// Every rank's `mine` into `all`, in rank order. A collective: all ranks ask at the same place
-  /// of their step.
+  /// Brings `mine` of every rank into `all`, in rank order. A collective: all ranks ask at the same
+  /// place of their step.
   Task<> exchange(std::span<const std::byte> mine, std::byte* all);
-  /// Until no update is queued or running and every shard holds the newest weights. What was
+  /// Waits until no update is queued or running and every shard holds the newest weights. What was
   /// updated ahead of a verdict that is still to come is undone.
   Task<> drain();
-  /// Until the gradients of all backward()s so far are reduced.
+  /// Waits until the gradients of all backward()s so far are reduced.
   Task<> reductions_done();
 
   /// The fp32 master weights of a unit's whole block (no update may be running), and its gradient
@@ -77,8 +80,8 @@ class TrainStep {
   Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
   static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
                                      std::uint64_t order);
-  /// Work of a visit on the lane; the slots are free for others once it is done, on the device or
-  /// here.
+  /// Runs the work of a visit on the lane; its slots are free for others once it is done, on the
+  /// device or here.
   Task<> run_visit(std::string_view what, std::function<void()> work,
                    std::vector<std::byte*> slots);
   Task<std::vector<std::byte*>> gathered(std::size_t v);
@@ -108,7 +111,7 @@ class TrainStep {
   StepPlan inference_plan_;
   std::size_t micro_steps_ = 0;
   std::size_t visit_ = 0;
-  /// Held by all that the lane was given for it.
+  /// Held by all work that the lane was given for it.
   struct MicroStep {
     Batch batch;
     SegmentRunner::Activations activations;
@@ -126,7 +129,7 @@ class TrainStep {
   Update expected_;                            // of this step
   std::size_t backwards_ = 0;                  // begun in this step
   bool speculative_ = false;                   // updates of this step begin ahead of its verdict
-  std::vector<UpdateStep> speculative_steps_;  // [group] of these
+  std::vector<UpdateStep> speculative_steps_;  // [group] of these updates
   std::vector<UpdateStep> update_steps_;       // [group] of the updates issued last
   std::vector<std::uint64_t> deadlines_;       // [unit] of its update: its first visit in a forward
   std::vector<float> whole_;                   // of whole_of()

@@ -5,8 +5,8 @@
 // as one. A *segment* is a plain function of weights and activations (embedding, one block, head).
 // Segments run in order; the boundary between two of them is one activation tensor, detached, so
 // the engine drives each segment's backward itself. A weight may be used by several segments (tied
-// embeddings): its unit is then gathered for each of them. Invariant: the last segment returns the
-// scalar loss; every other one returns an activation.
+// embeddings): its unit is then gathered for each of them.
+// Invariant: the last segment returns the scalar loss; every other one returns an activation.
 #pragma once
 
 #include <cstddef>
@@ -57,19 +57,20 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
-  /// Experts: the parameters come in so many runs alike, one for each. Every run begins at a
+  /// The number of experts; the parameters come in as many runs alike. Every run begins at a
   /// boundary of the optimizer's blocks.
   std::int64_t experts = 1;
-  /// Expert-parallel size. Above 1 the experts are cut into so many slices: the first `world /
-  /// ep_size` ranks hold the first one, and so on; one rank of each slice forms an exchange group.
-  /// A segment then sees the runs of its own slice, once for each rank of its group: run j *
-  /// (experts / ep_size)
-  /// + e is the slice's expert e, with the gradient of what was exchanged with the group's rank j.
+  /// Expert-parallel size: the number of slices that the experts are cut into. The first
+  /// world / ep_size ranks hold the first slice, and so on; one rank of each slice forms an
+  /// exchange group. A segment then sees the runs of its own slice, once for each rank of its
+  /// group:
+  ///   run j * (experts / ep_size) + e
+  /// is the slice's expert e, with the gradient of what was exchanged with the group's rank j.
   /// Gradients of all ranks are added in rank order, as if every rank had all experts.
   std::int64_t ep_size = 1;
 
   [[nodiscard]] std::int64_t numel() const noexcept;
-  /// All of its parameters are: then nothing of it is reduced or updated.
+  /// Whether all of its parameters are frozen: then nothing of it is reduced or updated.
   [[nodiscard]] bool frozen() const noexcept;
 };
 
@@ -78,12 +79,11 @@ struct UnitSpec {
 /// `value` is a leaf that requires grad; its storage is valid only while the unit is bound (inside
 /// Segment::forward and inside that segment's backward). Two ways to hand over its gradient, and
 /// both may be mixed in one segment:
-///  - plain ATen ops: autograd accumulates into value.grad(), the engine moves it into the gradient
-///  block afterwards;
+///  - ATen ops: autograd accumulates into value.grad(), and the engine moves that into the gradient
+///    block afterwards;
 ///  - a custom autograd function writes straight into `grad` (same shape and dtype as value) and
-///  returns an undefined
-///    tensor for it: overwrite while !grad_written, add once it is set (tied weights), and set
-///    grad_written.
+///    returns an undefined tensor for it: it overwrites while !grad_written, adds once that is set
+///    (tied weights), and sets it.
 struct Weight {
   at::Tensor value;
   at::Tensor grad;  // bound only during backward, and never in a frozen unit

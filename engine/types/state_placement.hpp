@@ -1,15 +1,15 @@
 // engine/types/state_placement.hpp — where the optimizer's state of a unit lies, and who updates
 // it.
 //
-//   placement  master, moments  weight and, on one rank, gradient  update runs on
-//   host       host             host                               the pool
-//   device     device           device                             the device
-//   streamed   host             device                             the device; state is copied
-//                                                                  there and back by slices
+//   placement  master, moments  weight; gradient of one rank  update runs on
+//   host       host             host                          the pool
+//   device     device           device                        the device
+//   streamed   host             device                        the device, state copied by slices
 //
-// fp32 weights are their own master, so streamed units of them stream the moments alone. Several
-// ranks reduce gradients on the host: these are then copied to the device slice by slice. Nothing
-// here changes a bit of any result.
+// fp32 weights are their own master, so of a streamed fp32 unit only the moments are copied there
+// and back. Several ranks reduce gradients on the host: these are then copied to the device slice
+// by slice.
+// Invariant: no placement changes a bit of any result.
 #pragma once
 
 #include <array>
