@@ -36,6 +36,7 @@
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
 #include "models/save_weights.hpp"
+#include "runtime/supervision/describe.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -143,6 +144,7 @@ int cifar10(CifarFlags flags) {
        .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers},
        .parameter_groups = std::vector<ParameterGroup>(flags.moe_param_group ? 2 : 1),
        .communicator = ranks});
+  const DumpOnSignal dump_on_signal(engine.loop());  // SIGQUIT: what waits for what
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");
   }

@@ -26,6 +26,7 @@
 #include "models/causal_lm.hpp"
 #include "models/data/alpaca_dataset.hpp"
 #include "models/pretrained.hpp"
+#include "runtime/supervision/describe.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -80,6 +81,7 @@ int finetune(FinetuneFlags flags) {
                  .seed = flags.seed,
                  .learning_rate = learning_rate_of(flags, config, total_steps),
                  .communicator = ranks});
+  const DumpOnSignal dump_on_signal(engine.loop());  // SIGQUIT: what waits for what
 
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = total_steps,

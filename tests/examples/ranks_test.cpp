@@ -221,9 +221,31 @@ TEST_F(Ranks, AStoppedRankIsNamedAfterTheDeadline) {
   EXPECT_EQ(end_of(stays, kInTime), 4);
   std::printf("rank 1 stopped: the other ended after %.2f s, deadline 3 s\n",
               std::chrono::duration<double>(std::chrono::steady_clock::now() - stopped).count());
+  EXPECT_THAT(errors_of("0"), HasSubstr("[watchdog] a task waits for "));  // before the deadline
   EXPECT_THAT(errors_of("0"), HasSubstr("rank 1"));
   ::kill(stops, SIGCONT);
   EXPECT_EQ(end_of(stops, kInTime), 4) << errors_of("1");
+}
+
+TEST_F(Ranks, ARunThatHangsShowsWhatItWaitsForOnSigquit) {
+  const pid_t asked = start("0", 0, "", "--steps 100000");
+  const pid_t stops = start("1", 1, "", "--steps 100000");
+  wait_for_steps(2);
+  ::kill(stops, SIGSTOP);
+  ::kill(asked, SIGQUIT);
+  const auto deadline = std::chrono::steady_clock::now() + kInTime;
+  while (!errors_of("0").contains("actor optimizer: ") && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const std::string shown = errors_of("0");
+  EXPECT_THAT(shown, HasSubstr("loop \"rank 0\" at "));
+  EXPECT_THAT(shown, HasSubstr("scope \"actors\": "));
+  EXPECT_THAT(shown, HasSubstr("<- step_on ("));
+  EXPECT_THAT(shown, HasSubstr("actor shard "));
+  ::kill(stops, SIGCONT);
+  ::kill(asked, SIGTERM);
+  EXPECT_EQ(end_of(asked, kInTime), 128 + SIGTERM) << errors_of("0");
+  EXPECT_EQ(end_of(stops, kInTime), 0) << errors_of("1");
 }
 
 TEST_F(Ranks, DifferentConfigsAreNamedByBoth) {
