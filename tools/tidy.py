@@ -5,11 +5,13 @@
 - inside a layer a room includes the rooms that tools/rooms.py lists, and no other
 - the field's words: those of WORDS are not used, and each names the one to use
 - a header says `#pragma once`, a file begins with a comment that says what it is for (headers)
+- a folder has at most 25 sources directly in it; runtime/'s public headers, which embedders include, may be more
 - no file over 500 lines, no line over 100 columns (tests: 160), no tabs, no unfinished-work markers
 """
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import rooms
@@ -17,7 +19,7 @@ import rooms
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = rooms.LAYERS
 MAY_INCLUDE = {layer: set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)}
-MAX_LINES, MAX_COLUMNS = 500, 100
+MAX_LINES, MAX_COLUMNS, MAX_FILES = 500, 100, 25
 MAX_COLUMNS_TESTS = 160  # literals of other formats read better whole
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 
@@ -86,11 +88,18 @@ def breaches(path):
                 yield number, f"{layer}/ knows nothing of LibTorch"
 
 
+def crowded_folders():
+    count = Counter(str(path.relative_to(ROOT).parent) for path in rooms.sources())
+    for folder, files in sorted(count.items()):
+        if files > MAX_FILES and folder != "runtime":
+            yield f"{folder}/ has {files} sources, at most {MAX_FILES}: split it into rooms"
+
+
 def main():
     found = [(path.relative_to(ROOT), number, what) for path in rooms.sources() for number, what in breaches(path)]
     for path, number, what in found:
         print(f"{path}:{number}: {what}")
-    faults = [*rooms.table_faults(), *rooms.page_faults(update=False)]
+    faults = [*crowded_folders(), *rooms.table_faults(), *rooms.page_faults(update=False)]
     print("\n".join(faults), end="\n" if faults else "")
     return 1 if found or faults else 0
 
