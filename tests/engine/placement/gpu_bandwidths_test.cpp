@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::FakeCuda;
 
-constexpr GpuProbe kSmall = {.copied_bytes = 1 << 20, .updated_bytes = 1 << 20, .product_side = 64};
+constexpr GpuProbe kSmall = {.copied_bytes = 1 << 20, .updated_bytes = 1 << 20, .matmul_side = 64};
 const UpdateKernel kKernel = {.weight = DType::kBF16, .gradient = DType::kBF16};
 
 TEST(GpuBandwidths, AreWhatItsTimesSay) {
