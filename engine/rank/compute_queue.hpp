@@ -41,7 +41,7 @@ class ComputeQueue {
   [[nodiscard]] bool on_gpu() const noexcept {
     return accelerator_ != nullptr && !accelerator_->is_simulated();
   }
-  /// Of the tensors that segments see.
+  /// The device of the tensors that segments see.
   [[nodiscard]] at::Device tensors() const noexcept;
 
   /// `what` is for messages. Throws Error(kRefused) when the device has no memory left for it.

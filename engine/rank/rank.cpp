@@ -13,7 +13,7 @@ namespace tandem {
 
 namespace {
 
-// Of updates without a copy: short beside a unit, long beside a kernel's latency.
+// Slices of updates that copy nothing: short beside a unit, long beside a kernel's latency.
 constexpr std::size_t kResidentSliceChunks = 16;
 
 std::unique_ptr<Accelerator> open_device(const EngineOptions& options, EventLoop& loop,

@@ -36,7 +36,7 @@ struct RankLayout {
   RankSizes sizes;
   std::vector<ParameterLayout> parameters;  // [unit]
 
-  /// Of the whole model.
+  /// Elements of all parameters of the model.
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] StatePlacement placement_of(std::size_t unit) const {
     return sizes.units[unit].placement;

@@ -54,8 +54,8 @@ std::byte* RankMemory::allocate_streamed(std::size_t bytes, std::size_t& counted
                                                           : allocate(bytes, counted);
 }
 
-/// For the largest slice that is gathered to be saved, where the back end reads registered memory
-/// only.
+/// Buffers for the largest slice that is gathered to be saved, where the back end reads registered
+/// memory only.
 void RankMemory::allocate_save_buffers() {
   if (accelerator_ == nullptr || dynamic_cast<StagedBackend*>(&backend_) != nullptr) {
     return;
@@ -122,7 +122,7 @@ void RankMemory::allocate_unit(std::size_t unit) {
   memory.accumulator = allocate_accumulator(unit);
 }
 
-/// Of master and moments, on the side that the unit's placement says.
+/// Memory of master and moments, on the side that the unit's placement says.
 std::byte* RankMemory::allocate_state(std::size_t unit) {
   const std::size_t bytes = layout_.sizes.units[unit].state.total();
   const StatePlacement placement = layout_.placement_of(unit);

@@ -28,8 +28,8 @@
 
 namespace tandem {
 
-/// Of one unit. fp32: what is gathered is the master itself. 16 bits: a weight of its own, written
-/// by the optimizer.
+/// The memory of one unit. In fp32 the shard is the master itself; in 16 bits it has a memory of
+/// its own, which the optimizer writes.
 struct UnitMemory {
   std::byte* block = nullptr;  // of a unit that stays replicated; null: it is gathered into slots
   std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
@@ -73,7 +73,7 @@ class RankMemory {
   [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
 
  private:
-  /// Of this rank alone; zeroed.
+  /// Memory of this rank alone; zeroed.
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
   /// Memory that the peers' collectives read in place; zeroed.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);

@@ -39,7 +39,7 @@ class WeightLoader {
   Task<std::span<const float>> gradient_of(std::size_t unit);
 
  private:
-  /// Of a parameter, in this rank's slice of its unit.
+  /// The part of a parameter that one thread loads, in this rank's slice of its unit.
   struct Piece {
     const ParameterSpec* parameter;
     std::int64_t begin;  // in the parameter
@@ -81,7 +81,7 @@ class WeightLoader {
   Task<> load_on_device(std::size_t unit);
   [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
-  /// Of the shadow, what is host memory.
+  /// Fills the arrays of the unit's shadow that lie in host memory.
   void copy_to_shadow(std::size_t unit) const;
   [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers) const;
 
