@@ -18,10 +18,10 @@ struct GenerateOptions {
   std::int64_t max_new_tokens = 64;
   std::vector<std::int64_t> end_tokens;  // generation stops at each of them
   double temperature = 0;  // of the softmax that is drawn from; 0: the most likely token
-  double top_p = 1;        // only the most likely tokens with so much probability together
+  double top_p = 1;        // only the most likely tokens that have this probability together
   std::uint64_t seed = 0;  // the same seed draws the same text
-  /// A text that grows beyond so many positions is run anew once, for its rotary frequencies are
-  /// others then (LongRoPE). 0: never.
+  /// A text that grows beyond this many positions is run anew once, because its rotary frequencies
+  /// change there (LongRoPE). 0: never.
   std::int64_t short_text = 0;
 };
 

@@ -23,7 +23,7 @@ struct CifarMoe {
   double aux_loss_coefficient = 0;  // the example leaves that loss out
   std::uint64_t seed = 0;           // of the gates' noise
   std::size_t expert_group = 0;     // of InitializeArgs::parameter_groups
-  // that a mixture's experts are spread over; divides each of `experts`
+  // ranks that a mixture's experts are spread over; divides each of `experts`
   std::int64_t expert_ranks = 1;
 };
 

@@ -70,7 +70,7 @@ CifarImages from_pickle(std::string_view bytes, const std::string& file) {
   return images;
 }
 
-/// `name` in one of its spellings.
+/// The path of `name` in one of its spellings.
 std::optional<fs::path> find_file(const fs::path& folder, const std::string& name) {
   for (const char* ending : {".bin", ".bin.xz", ""}) {
     fs::path file = folder / (name + ending);

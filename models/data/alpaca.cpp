@@ -35,7 +35,8 @@ std::vector<AlpacaRecord> read_json(const std::filesystem::path& path, const std
     try {
       records.push_back(read_record(root.child(item, records.size())));
     } catch (const Error&) {
-      // Said again with the line, whose search is worth its time only in an error.
+      // The record is read again, so that the error names its line: only an error is worth the
+      // search for it.
       const JsonOrigin place = origin(path, json_line_of_item(text, records.size()));
       (void)read_record(JsonValue(item, &place, fmt::format("record {}", records.size() + 1)));
       throw;
@@ -61,7 +62,7 @@ std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path,
   return records;
 }
 
-/// Python's str.strip() leaves nothing of it.
+/// Whether Python's str.strip() leaves nothing of the text.
 bool is_blank(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const char32_t c = next_code_point(text, at);

@@ -1,8 +1,8 @@
 // models/data/alpaca.hpp — instruction records and the token rows that fine-tuning learns from.
 //
 // The prompt and the rows are those of the DeepSpeed example, except that padding is not learnt
-// (label -100). Invariant: every record has its three texts, every row has exactly max_length
-// entries.
+// (label -100).
+// Invariant: every record has its three texts, every row has exactly max_length entries.
 #pragma once
 
 #include <cstdint>

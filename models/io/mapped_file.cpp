@@ -22,7 +22,7 @@ struct sigaction& previous_action() {
 }
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
-  // Sent by a faulting access of this thread, and not by kill(2).
+  // Whether a faulting access of this thread sent it, and not kill(2).
   if (landing != nullptr && info->si_code > 0) {
     siglongjmp(*landing, 1);
   }

@@ -2,9 +2,10 @@
 // cache gives them.
 //
 // A mapped file that another program shortens, or whose disk fails, ends a program on access
-// (SIGBUS). Invariant: inside read() and survives() it does not; they say so instead, and the
-// caller asks the descriptor for the reason. The first of them sets the process's handler of
-// SIGBUS, which hands on every signal that is not theirs.
+// (SIGBUS).
+// Invariant: inside read() and survives() it does not; they say so instead, and the caller asks the
+// descriptor for the reason. The first of them sets the process's handler of SIGBUS, which hands on
+// every signal that is not theirs.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@ constexpr std::int64_t kGroupBytes = kMxfp4Group / 2;
 constexpr int kScaleBias = 127;
 constexpr std::array<float, 8> kMagnitudes = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
 
-using Values = std::array<float, 16>;  // of the sixteen codes under one scale
+using Values = std::array<float, 16>;  // values of the sixteen codes under one scale
 
 const Values& values_of(std::byte scale) {
   static const std::array<Values, 256> kTable = [] {
@@ -29,8 +29,8 @@ const Values& values_of(std::byte scale) {
   return kTable[static_cast<std::size_t>(scale)];
 }
 
-/// Rows [row, row + 32) of one matrix: those elements that lie in [begin, end) of it; `out` is
-/// element `begin`.
+/// Writes those elements of the rows [row, row + 32) of one matrix that lie in its [begin, end);
+/// `out` is element `begin`.
 void unpack_rows(const Mxfp4Matrices& packed, std::int64_t matrix, std::int64_t row,
                  std::int64_t begin, std::int64_t end, float* out) {
   const std::int64_t groups = packed.in / kMxfp4Group;

@@ -10,8 +10,9 @@
 // keys outside the window of all rows of a block cost nothing. Nothing of size T x T and no rotated
 // copy of q and k is ever written to memory; the backward computes the scores again from the saved
 // row sums (as in FlashAttention, Dao et al., 2022). Dropout of the probabilities draws its mask
-// again in the backward; a row of it is (sequence * heads + head) * T + query. Invariant: one task
-// per (sequence, key/value head) sums in an order of its own, so bits don't depend on threads.
+// again in the backward; a row of it is (sequence * heads + head) * T + query.
+// Invariant: one task per (sequence, key/value head) sums in an order of its own, so bits don't
+// depend on threads.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,9 @@
 //
 // A token has a row at each of its experts; rows lie in the order of the experts, and of the tokens
 // within one. All orders and boundaries follow from the routes alone: every sum below has a fixed
-// order, so no bit depends on the threads. Invariant: a token's experts are different ones, in
-// ascending order; where logits are equal the lower index is chosen.
+// order, so no bit depends on the threads.
+// Invariant: a token's experts are different ones, in ascending order; where logits are equal the
+// lower index is chosen.
 #pragma once
 
 #include <cstdint>

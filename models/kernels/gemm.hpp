@@ -3,9 +3,9 @@
 // fp32 with vector FMAs (any SIMD target), bf16 with AMX tiles where the processor has them. Both
 // pack their operands, so any transposition costs the same, write straight into the place where the
 // result is wanted, and start from a residual or a bias instead of zero, which saves the pass that
-// would add it. Invariant: every element of C is summed in an order fixed by K alone: the bits
-// depend neither on the number of threads nor on the other extents. Without elements along K the
-// matmul is its start.
+// would add it.
+// Invariant: every element of C is summed in an order fixed by K alone: the bits depend neither on
+// the number of threads nor on the other extents. Without elements along K the matmul is its start.
 #pragma once
 
 #include <cstdint>

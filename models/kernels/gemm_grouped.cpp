@@ -79,7 +79,7 @@ void gemm_grouped(std::span<const GemmProblem> problems, void (*matmul)(const Ge
       append_pieces(p, most, pieces);
     }
   }
-  // Large ones first: whoever comes last then has little left to do.
+  // Large matmuls come first, so that the thread that takes the last one has little to do.
   std::ranges::stable_sort(pieces, std::greater<>(), work_of);
   parallel_tasks(static_cast<std::int64_t>(pieces.size()),
                  [&](std::int64_t i) { matmul(pieces[static_cast<std::size_t>(i)]); });

@@ -2,8 +2,9 @@
 //
 // RMSNorm (Zhang and Sennrich, 2019): y = w x / sqrt(mean(x^2) + eps). LayerNorm (Ba et al., 2016)
 // subtracts the mean first and adds a bias. The statistics are computed anew in the backward: the
-// row is read anyway. Invariant: the gradient of the weight is summed in blocks of rows at fixed
-// places, so its bits don't depend on threads.
+// row is read anyway.
+// Invariant: the gradient of the weight is summed in blocks of rows at fixed places, so its bits
+// don't depend on threads.
 #pragma once
 
 #include <cstdint>

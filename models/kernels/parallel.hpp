@@ -2,9 +2,10 @@
 //
 // LibTorch brings its own OpenMP runtime, and our code is compiled without OpenMP: a pool of our
 // own beside it would fight for the same cores. So the runtime already in the process is asked, by
-// name, to run our function on its team; where none is loaded the loop runs serially. Invariant: a
-// task's result depends on its index alone, never on the thread that ran it; the number of tasks is
-// chosen by the caller without looking at the number of threads wherever bits depend on it.
+// name, to run our function on its team; where none is loaded the loop runs serially.
+// Invariant: a task's result depends on its index alone, never on the thread that ran it; the
+// number of tasks is chosen by the caller without looking at the number of threads wherever bits
+// depend on it.
 #pragma once
 
 #include <cstdint>

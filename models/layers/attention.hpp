@@ -20,12 +20,12 @@ struct AttentionShape {
   double norm_eps = 1e-6;               // of the norms of q and k
   std::shared_ptr<RotaryTable> rotary;  // null: positions come from elsewhere
   std::int64_t window = 0;  // keys that a position sees, its own included; 0: all earlier ones
-  bool sinks = false;       // there are some (AttentionWeights)
-  bool norms = false;       // likewise
+  bool sinks = false;       // the layer has sinks (AttentionWeights)
+  bool norms = false;       // the layer has norms of q and k
 };
 
-/// Each may be empty. The sinks are a logit per head, beside the scores in the softmax, with a
-/// value of zero.
+/// Each weight may be empty. The sinks are a logit per head, beside the scores in the softmax, with
+/// a value of zero.
 struct AttentionWeights {
   JoinedWeights q_norm, k_norm, sinks;
 };

@@ -1,7 +1,8 @@
 // models/layers/dropout.hpp — dropout as one node, with the sum that follows it.
 //
-// Two ways, as everywhere: our kernels, and ATen's operations for tensors that those do not reach;
-// both draw the same mask. Nothing is kept for the backward, which draws it again. Compute lane.
+// There are two ways to compute it: our kernels, and ATen's operations for tensors that those do
+// not reach. Both draw the same mask. Nothing is kept for the backward, which draws it again.
+// Compute lane.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace tandem {
 
-/// A layer's, for one micro-batch.
+/// The dropout of one layer.
 struct LayerDropout {
   DropoutRates rates;
   std::uint64_t seed = 0;
@@ -36,7 +37,7 @@ namespace aten {
 /// The same with rows counted from 0; `mask` may be empty.
 [[nodiscard]] at::Tensor dropped(const at::Tensor& x, const DropMask& mask);
 
-/// What drawing the mask of so many elements holds for a moment.
+/// Bytes that drawing the mask of `elements` elements holds for a moment.
 [[nodiscard]] std::int64_t drawing_bytes(std::int64_t elements) noexcept;
 
 }  // namespace aten

@@ -59,7 +59,7 @@ class ExpertLinear {
     grouped_matmul(matmuls);
   }
 
-  /// From dy of rows that count `weights` times (null: once).
+  /// The gradients from dy of rows that count `weights` times (null: once).
   void backward_bias(const Routes& routes, const at::Tensor& dy, const float* weights) const {
     if (bias_.empty()) {
       return;

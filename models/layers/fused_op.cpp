@@ -18,7 +18,7 @@ class FusedNode : public torch::autograd::Function<FusedNode> {
   }
 
   static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
-    // Taken out, so that what the op kept is freed now and not when the last segment's graph is.
+    // The op is taken out, so that what it kept is freed now and not with the last segment's graph.
     const c10::IValue capsule = std::exchange(context->saved_data["op"], {});
     Tensors result = static_cast<FusedOp*>(capsule.toCapsule().get())->backward(gradients);
     result.emplace_back();  // the op itself

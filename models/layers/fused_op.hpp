@@ -18,7 +18,7 @@ using Tensors = std::vector<at::Tensor>;
 
 class FusedOp : public torch::CustomClassHolder {
  public:
-  /// Without autograd. `keep`: a backward may follow.
+  /// Runs without autograd. `keep`: a backward may follow.
   virtual Tensors forward(const Tensors& inputs, bool keep) = 0;
   /// Gradients of the outputs (undefined where nothing depends on one) -> gradients of the inputs.
   virtual Tensors backward(const Tensors& gradients) = 0;

@@ -29,9 +29,9 @@ void select_gemm(std::string_view choice);
 /// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
 std::string describe_gemm();
 
-/// What a matmul whose right operand has so many elements keeps packed, in the memory of the
-/// calling thread, permanently: our own kernels do, the libraries do not. For the memory plan; any
-/// thread before the first matmul.
+/// Bytes that a matmul whose right operand has `elements` elements keeps packed, in the
+/// memory of the calling thread, permanently: our own kernels do, the libraries do not. For the
+/// memory plan; any thread before the first matmul.
 [[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
 
 enum class AccumulateMode : std::uint8_t { kZero, kAccumulate, kFrom };

@@ -13,7 +13,7 @@ namespace tandem {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& residual, LinearWeights weights);
 
 /// The same of a(x), x: [rows, in * inputs_per_output(a)]. Keeps x only, and its backward
-/// overwrites x with its gradient: nobody else may need x afterwards.
+/// overwrites x with its gradient: no other operation may need x afterwards.
 at::Tensor activated_linear(Activation activation, const at::Tensor& x, const at::Tensor& residual,
                             LinearWeights weights);
 

@@ -26,8 +26,8 @@ class NormLinear final : public FusedOp {
       return {residual};
     }
     const at::Tensor dy = gradients[0].contiguous();
-    // One buffer in turn: the normalised input, once more; its gradient; the gradient of x, row by
-    // row.
+    // One buffer holds in turn the normalised input (computed again), its gradient, and row by row
+    // the gradient of x.
     const at::Tensor h = norm_.forward(x_);
     linear_.backward_weight(dy, h);
     linear_.backward_input(dy, h);

@@ -28,7 +28,7 @@ void scale_llama3(const RotaryScaling& s, std::span<float> frequencies) {
   }
 }
 
-/// The index of the frequency that turns so many times over the original positions.
+/// The index of the frequency that turns `turns` times over the original positions.
 double index_of_turns(const RotaryScaling& s, double turns) {
   const auto original = static_cast<double>(s.original_positions);
   return static_cast<double>(s.dim) * std::log(original / (turns * 2 * std::numbers::pi)) /

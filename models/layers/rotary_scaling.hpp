@@ -56,7 +56,7 @@ std::vector<float> rotary_frequencies(const RotaryScaling& scaling, bool long_te
 /// YaRN's factor of cosines and sines where config.json gives none. The mscales are DeepSeek's; 0:
 /// absent.
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
-/// LongRoPE's.
+/// LongRoPE's factor of them.
 double longrope_attention_factor(double factor, std::int64_t original_positions);
 
 }  // namespace tandem

@@ -36,7 +36,7 @@ at::Tensor JoinedWeights::value() const { return joined(parts_, &Weight::value);
 void JoinedWeights::write_gradient(const float* sums, float scale) const {
   for (Weight* part : parts_) {
     if (!part->wants_grad) {
-      return;  // parts are of one unit: none does
+      return;  // all parts are of one unit, so no other part wants it
     }
     scale_into(dtype_of(part->grad), part->grad.numel(), sums, scale, part->grad_written,
                part->grad.data_ptr());

@@ -3,9 +3,9 @@
 //
 // Routes are indices, not one-hot masks [S, E, C]: a token's j-th choice is an expert, a place
 // among that expert's tokens and a weight. Nothing here looks at a value on the host, so on a GPU
-// the host runs ahead. Invariant: with the same logits and noise the routes are the same; equal
-// scores go to the lower index, equal priorities to the earlier token (DeepSpeed leaves both to
-// topk). Compute lane.
+// the host runs ahead.
+// Invariant: with the same logits and noise the routes are the same; equal scores go to the lower
+// index, equal priorities to the earlier token (DeepSpeed leaves both to topk). Compute lane.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ enum class GateNoisePolicy : std::uint8_t {
   kRSample,  // top-1: Gumbel noise on the logits decides the choice, not its weight, while training
 };
 
-/// Who is left out where more tokens choose an expert than it has places; top-k of three and more.
+/// Which tokens are left out where more choose an expert than it has places; for top-k of three and
+/// more.
 enum class DropPolicy : std::uint8_t { kProbabilities, kPosition };
 
 struct GateOptions {
@@ -36,7 +37,7 @@ struct GateOptions {
   GateNoisePolicy noise = GateNoisePolicy::kNone;
 };
 
-/// Undefined where a gate has no use for it. [S, E], fp32.
+/// The noise of a gate, [S, E], fp32; a tensor is undefined where the gate has no use for it.
 struct GateNoise {
   at::Tensor uniform;  // for random token selection, in (0, 1)
   at::Tensor gumbel;   // for kRSample and samples_second

@@ -1,8 +1,8 @@
 // models/moe/layer.hpp — DeepSpeed's MoE layer: gate, experts on the tokens that were sent to them,
 // weighted sum.
 //
-//   y_t = sum over t's kept choices of weight * expert(x_t);   a token that was dropped everywhere
-//   gives 0 residual (PR-MoE): y = c_0 * y + c_1 * mlp(x), c = softmax(coefficient(x))
+//   y_t = sum over t's kept choices of weight * expert(x_t);   0 for a token dropped everywhere
+//   residual (PR-MoE): y = c_0 * y + c_1 * mlp(x), c = softmax(coefficient(x))
 // Tokens are gathered into [E, C, H] by index, and the experts' answers gathered back: no matmul
 // with one-hot masks. Noise is a function of a seed, the gate's number and the micro-batch's number
 // over all ranks and steps. So it is the same for every overlap setting, for recomputed
@@ -28,7 +28,7 @@ struct GateDraw {
   [[nodiscard]] bool training() const noexcept { return micro_batch >= 0; }
 };
 
-/// What the gate will ask for, for S tokens and E experts, on `device`.
+/// The noise that the gate needs for S tokens and E experts, on `device`.
 [[nodiscard]] GateNoise gate_noise(const GateOptions& options, const GateDraw& draw,
                                    std::int64_t tokens, std::int64_t experts, at::Device device);
 

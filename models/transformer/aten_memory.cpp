@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kNormFloats = 2;  // of a row: mean and scale
 
-/// Of both norms and of attention, for each token.
+/// Elements of both norms and of attention for each token.
 struct TokenBytes {
   std::int64_t kept = 0;
   std::int64_t forward = 0;
@@ -78,7 +78,7 @@ TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
   return bytes;
 }
 
-/// In all, not for a token: rows are padded to whole blocks of an expert.
+/// Elements in all, not for each token: rows are padded to whole blocks of an expert.
 ActivationBytes expert_memory(const BlockShape& shape, const BatchShape& batch) {
   const ExpertShape& e = shape.experts;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));

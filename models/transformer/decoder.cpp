@@ -54,7 +54,7 @@ class HeadSegment final : public Segment {
  private:
   [[nodiscard]] at::Tensor output(const SegmentContext& context, const at::Tensor& all) const {
     const auto weights = context.weights;
-    // Who continues a text asks for what follows its last position.
+    // A text is continued by the logits of its last position alone.
     const at::Tensor input = context.memory != nullptr ? all.narrow(1, all.size(1) - 1, 1) : all;
     if (aten::takes(weights)) {
       const at::Tensor bias = norm_ == NormKind::kLayer ? weights[1]->value : at::Tensor();

@@ -33,7 +33,7 @@ struct DecoderSpec {
   std::optional<std::int64_t> padding;
 };
 
-/// Without a source.
+/// The model of a description; its source is left to the caller.
 Model make_decoder(const DecoderSpec& spec);
 
 }  // namespace tandem

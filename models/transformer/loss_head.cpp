@@ -26,7 +26,7 @@ constexpr std::int64_t kChunkBytes = 32 << 20;  // of fp32 logits
 constexpr std::int64_t kChunkRowsMin = 64;
 constexpr std::int64_t kChunkRowsMax = 1024;
 
-/// Rows that have a label, and the labels. The chunks depend on the vocabulary alone.
+/// The rows that have a label, and the labels. The size of a chunk depends on the vocabulary alone.
 struct LabelledRows {
   std::vector<std::int64_t> rows, labels;
 

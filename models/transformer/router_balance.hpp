@@ -37,7 +37,7 @@ class RouterBalance {
   /// Compute lane.
   [[nodiscard]] at::Tensor added_to(const at::Tensor& loss);
 
-  /// Of one micro-batch; counts in double are exact.
+  /// The sums of one micro-batch; counts in double are exact.
   struct Sums {
     std::vector<at::Tensor> choices,
         probabilities;  // of each layer, [experts]; undefined: a dense one

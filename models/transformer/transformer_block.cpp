@@ -130,12 +130,12 @@ class TransformerBlock final : public Segment {
     const at::Tensor down = linear(aten::activation(shape_.activation, up), kDown, kDownBias);
     return (middle + aten::dropped(down, mask(context, DropPlace::kMlpOut))).view(input.sizes());
   }
-  /// What is dropped there of this micro-batch.
+  /// The mask of what is dropped there in this micro-batch.
   [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
     return shape_.dropout.mask(place, context.batch.number);
   }
-  /// residual + y, of what the mask leaves of y; `layer` computes y, and adds it by itself to what
-  /// it is given.
+  /// residual plus what the mask leaves of y. `layer` computes y, and adds it to a residual that it
+  /// is given.
   template <class Layer>
   static at::Tensor added(const DropMask& mask, const at::Tensor& residual, Layer layer) {
     return mask.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, mask);
@@ -143,7 +143,8 @@ class TransformerBlock final : public Segment {
   [[nodiscard]] bool observed(const SegmentContext& context) const {
     return shape_.balance != nullptr && context.head_output == HeadOutput::kLoss;
   }
-  /// The middle of the block, whose router was observed: that computes its logits once more.
+  /// The middle of the block after its router was observed, for which the logits are computed once
+  /// more.
   [[nodiscard]] at::Tensor balanced(const SegmentContext& context, const at::Tensor& middle) const {
     if (!observed(context)) {
       return middle;
@@ -237,7 +238,8 @@ HalfElements expert_half(const BlockShape& shape, const BatchShape& batch) {
       .packed = batch.threads * shape.hidden * std::max(up, share)};
 }
 
-/// Behind the units of the block's rest: into the last one, or as units of their own.
+/// Puts the experts' parameters behind the rest of the block: into its unit, or into units of their
+/// own.
 void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafModule leaf,
                          std::vector<UnitSpec>& units) {
   const ExpertShape& e = shape.experts;

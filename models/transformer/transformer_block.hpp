@@ -3,10 +3,9 @@
 //
 //   x = x + Out(Attention(In(Norm(x))))
 //   x = x + Down(Activation(Up(Norm(x))))     or     x = x + sum of w_e Expert_e(Norm(x))
-//   (models/layers/experts.hpp)
-// In training with dropout of attention's probabilities, and of what is added to x (not of what
-// experts add). Weights come in one fixed order, so that what is used together lies together:
-// BlockNames lists it.
+// models/layers/experts.hpp has the second form. Training drops some of attention's probabilities
+// and of what is added to x (not of what experts add). Weights come in one fixed order, so that
+// what is used together lies together: BlockNames lists it.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +53,7 @@ struct BlockNames {
   std::vector<std::string> experts;  // as ExpertShape::parameters() has them
 };
 
-/// Of one layer of a model: without experts where the names have none.
+/// The shape of one layer of a model: without experts where the names have none.
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 
 /// What a micro-batch of `batch` costs in a block, by what its layers keep and make.

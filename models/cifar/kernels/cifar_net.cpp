@@ -43,7 +43,7 @@ struct Work {
   alignas(64) float conv2[2][10][kConv2];            // two output rows of conv2
   alignas(64) std::int32_t chosen2[kPool2 * kPool2][kConv2];  // where in pool1 its patch begins
   alignas(64) float d_flat[kFlat + 16];
-  alignas(64) Row unused;  // for images whose backward nobody wants
+  alignas(64) Row unused;  // for images without a backward
 };
 thread_local Scratch work_scratch;
 

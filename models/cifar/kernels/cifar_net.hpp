@@ -5,9 +5,9 @@
 // stay in the caches; what a matrix library spends on starting a matmul of this size is more than
 // the matmul. Weight gradients of the linear layers are sums over the images, made in a second
 // pass. Of a pooled value only one of four inputs gets a gradient, so the convolutions' backward
-// visits a quarter of the places. Invariant: every sum has an order of its own, fixed by the
-// shapes; neither threads nor the number of images in a batch change the bits of an image's
-// values.
+// visits a quarter of the places.
+// Invariant: every sum has an order of its own, fixed by the shapes; neither threads nor the number
+// of images in a batch change the bits of an image's values.
 #pragma once
 
 #include <cstddef>

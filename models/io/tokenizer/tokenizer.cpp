@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kWhere = "tokenizer";
-// Words repeat; long ones do not. Bounds of one thread's cache.
+// Bounds of one thread's cache of words. Long words rarely repeat.
 constexpr std::size_t kMostCachedBytes = 64;
 constexpr std::size_t kMostCachedWords = 65'536;
 constexpr std::uint64_t kMostTokenizerBytes = 1u << 30;

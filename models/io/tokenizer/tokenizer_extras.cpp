@@ -55,7 +55,7 @@ void TokenizerLoader::read_post_processor(const JsonValue& part) {
       return known_id(pair[1]);
     };
     wrap({id("cls")}, {id("sep")});
-  } else if (name != "ByteLevel") {  // ByteLevel only moves offsets, which nobody asks for here
+  } else if (name != "ByteLevel") {  // ByteLevel only moves offsets, which are not computed here
     throw type.wrong(
         "one of ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing, Sequence");
   }

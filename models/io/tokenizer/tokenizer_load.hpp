@@ -24,8 +24,8 @@ class TokenizerLoader {
   void read(const JsonValue& root);
   /// tokenizer_config.json, and special_tokens_map.json for what that does not say.
   void read_config(const JsonValue& root);
-  /// GPT-2's published files name no end token: its Python class does, and so do we if nothing else
-  /// did.
+  /// GPT-2's published files name no end token, but its Python class has one: it is taken where no
+  /// file named another.
   void default_end_token();
   Tokenizer finish();
 

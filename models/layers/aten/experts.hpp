@@ -2,8 +2,8 @@
 // kernels do not reach.
 //
 // The host looks at no value: shapes follow from the number of tokens alone. Each expert's rows are
-// padded to whole blocks of rows, a block is multiplied with its expert's matrix, and there are as
-// many blocks as could be needed at most.
+// padded to whole blocks of rows, a block is multiplied with its expert's matrix, and there are
+// always as many blocks as any routes can need.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace tandem::aten {
 [[nodiscard]] at::Tensor experts(const at::Tensor& h, const at::Tensor& logits,
                                  std::span<Weight* const> weights, const ExpertShape& shape);
 
-/// Rows in whole blocks, so many as could be needed for `rows` rows of all experts.
+/// The most rows that whole blocks can take for `rows` rows of all experts.
 [[nodiscard]] std::int64_t padded_expert_rows(std::int64_t rows, std::int64_t experts) noexcept;
 
 }  // namespace tandem::aten

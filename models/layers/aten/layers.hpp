@@ -21,11 +21,11 @@ namespace tandem::aten {
 
 /// Whether a segment with these weights has to take this way.
 [[nodiscard]] bool takes(std::span<Weight* const> weights);
-/// Every segment does from now on, or only where it has to: so that both ways can be compared on
-/// the CPU.
+/// Lets every segment take this way from now on, or only those that have to. Tests compare both
+/// ways on the CPU by it.
 void take_always(bool always) noexcept;
 
-/// `bias`: LayerNorm's. Over the last dimension.
+/// The norm over the last dimension; only LayerNorm has a `bias`.
 [[nodiscard]] at::Tensor norm(NormKind kind, double eps, const at::Tensor& x,
                               const at::Tensor& weight, const at::Tensor& bias);
 
