@@ -42,7 +42,7 @@ TEST_P(Matmuls, AgreeWithDoublePrecision) {
         const at::Tensor b = operand(e.k, e.n, b_transposed, type, 2);
         const at::Tensor row = random({e.n}, 3).to(type);
         const at::Tensor residual = random({e.m, e.n}, 4).to(type);
-        const at::Tensor matmul = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
+        const at::Tensor exact = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
         const auto check = [&](AccumulateMode start, const at::Tensor& from,
                                const at::Tensor& expected) {
           const at::Tensor c = residual.clone();
@@ -51,11 +51,11 @@ TEST_P(Matmuls, AgreeWithDoublePrecision) {
           EXPECT_LE(relative_error(c, expected), limit)
               << e.m << " " << e.n << " " << e.k << " " << a_transposed << b_transposed;
         };
-        check(AccumulateMode::kZero, {}, matmul);
-        check(AccumulateMode::kAccumulate, {}, matmul + residual.to(at::kDouble));
-        check(AccumulateMode::kFrom, row, matmul + row.to(at::kDouble));
+        check(AccumulateMode::kZero, {}, exact);
+        check(AccumulateMode::kAccumulate, {}, exact + residual.to(at::kDouble));
+        check(AccumulateMode::kFrom, row, exact + row.to(at::kDouble));
         check(AccumulateMode::kFrom, random({e.m, e.n}, 5).to(type),
-              matmul + random({e.m, e.n}, 5).to(type).to(at::kDouble));
+              exact + random({e.m, e.n}, 5).to(type).to(at::kDouble));
       }
     }
   }
