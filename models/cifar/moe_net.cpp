@@ -183,13 +183,4 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
   return model;
 }
 
-std::int64_t cifar_moe_macs(const CifarMoe& shape) {
-  std::int64_t matmuls = 0;
-  for (const std::int64_t experts : shape.experts) {
-    matmuls += shape.gate.k * kWidth * kWidth + experts * kWidth;
-    matmuls += shape.residual ? kWidth * kWidth + 2 * kWidth : 0;
-  }
-  return matmuls;
-}
-
 }  // namespace tandem

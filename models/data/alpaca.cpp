@@ -143,14 +143,4 @@ TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int6
   return row;
 }
 
-std::vector<TokenRow> make_rows(const Tokenizer& tokenizer,
-                                const std::vector<AlpacaRecord>& records, std::int64_t max_length) {
-  std::vector<TokenRow> rows;
-  rows.reserve(records.size());
-  for (const AlpacaRecord& record : records) {
-    rows.push_back(make_row(tokenizer, alpaca_text(record), max_length));
-  }
-  return rows;
-}
-
 }  // namespace tandem

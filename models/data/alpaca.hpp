@@ -47,7 +47,5 @@ std::int32_t padding_id(const Tokenizer& tokenizer);
 /// Text -> ids with the tokenizer's special tokens, cut at `max_length` (special tokens at the end
 /// stay), padded. Any thread. `max_length` >= 1.
 TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int64_t max_length);
-std::vector<TokenRow> make_rows(const Tokenizer& tokenizer,
-                                const std::vector<AlpacaRecord>& records, std::int64_t max_length);
 
 }  // namespace tandem

@@ -67,7 +67,6 @@ class AtomicFile {
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  [[nodiscard]] std::uint64_t written_bytes() const noexcept { return written_bytes_; }
 
  private:
   [[noreturn]] void fail(std::string_view operation, int error);

@@ -167,12 +167,12 @@ TEST(IoAlpaca, MakesTheRowsOfTheReference) {
   const auto ids = column("input_ids");
   const auto mask = column("attention_mask");
   const auto labels = column("labels_padding_ignored");
-  const auto rows = make_rows(tokenizer, records, 256);
-  for (std::size_t r = 0; r < rows.size(); ++r) {
+  for (std::size_t r = 0; r < records.size(); ++r) {
+    const TokenRow row = make_row(tokenizer, alpaca_text(records[r]), 256);
     for (std::size_t t = 0; t < 256; ++t) {
-      ASSERT_EQ(rows[r].input_ids[t], ids[r * 256 + t]) << r << " " << t;
-      ASSERT_EQ(rows[r].labels[t], labels[r * 256 + t]) << r << " " << t;
-      ASSERT_EQ(static_cast<std::int64_t>(t) < rows[r].tokens ? 1 : 0, mask[r * 256 + t])
+      ASSERT_EQ(row.input_ids[t], ids[r * 256 + t]) << r << " " << t;
+      ASSERT_EQ(row.labels[t], labels[r * 256 + t]) << r << " " << t;
+      ASSERT_EQ(static_cast<std::int64_t>(t) < row.tokens ? 1 : 0, mask[r * 256 + t])
           << r << " " << t;
     }
   }
