@@ -2,87 +2,82 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
-#include <string_view>
+#include <vector>
 
 #include <fmt/ranges.h>
 
-#include "models/families/families.hpp"
+#include "models/families/family.hpp"
+#include "models/io/file.hpp"
+#include "models/io/hf_fields.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
 
-struct Family {
-  std::string_view architecture;
-  std::string_view model_type;
-  DecoderSpec (*describe)(const HfConfig&);
-};
+constexpr std::uint64_t kMostConfigBytes = 4u << 20;
 
-constexpr std::array kFamilies = {
-    Family{"GPT2LMHeadModel", "gpt2", describe_gpt2},
-    Family{"LlamaForCausalLM", "llama", describe_llama},
-    Family{"Phi3ForCausalLM", "phi3", describe_phi3},
-    Family{"Qwen3ForCausalLM", "qwen3", describe_qwen3},
-    Family{"SeedOssForCausalLM", "seed_oss", describe_seed_oss},
-    Family{"Qwen3MoeForCausalLM", "qwen3_moe", describe_qwen3_moe},
-    Family{"GptOssForCausalLM", "gpt_oss", describe_gpt_oss},
-};
+#define TANDEM_FAMILY_ADDRESS(name) &name,
+constexpr std::array kFamilies = {TANDEM_FAMILIES(TANDEM_FAMILY_ADDRESS)};
+#undef TANDEM_FAMILY_ADDRESS
 
-struct Leaf {
-  std::string_view model_type;
-  std::string_view module;
-  LeafModule leaf;
-};
-
-constexpr std::array kLeaves = {
-    Leaf{"qwen3_moe", "Qwen3MoeDecoderLayer", LeafModule::kBlock},
-    Leaf{"qwen3_moe", "Qwen3MoeSparseMoeBlock", LeafModule::kMixture},
-    Leaf{"qwen3_moe", "Qwen3MoeMLP", LeafModule::kExpert},
-    Leaf{"gpt_oss", "GptOssDecoderLayer", LeafModule::kBlock},
-    Leaf{"gpt_oss", "GptOssMLP", LeafModule::kMixture},
-    Leaf{"gpt_oss", "GptOssExperts", LeafModule::kMixture},
-};
+const Family* find_family(std::string_view model_type) {
+  const auto* found = std::ranges::find(kFamilies, model_type, &Family::model_type);
+  return found == kFamilies.end() ? nullptr : *found;
+}
 
 LeafModule leaf_of(const HfConfig& config, std::string_view module) {
-  std::vector<std::string_view> known;
-  for (const Leaf& leaf : kLeaves) {
-    if (leaf.model_type == config.model_type) {
-      if (leaf.module == module) {
-        return leaf.leaf;
-      }
-      known.push_back(leaf.module);
-    }
+  const auto leaves = family_of(config).leaves;
+  const auto found = std::ranges::find(leaves, module, &LeafName::module);
+  if (found != leaves.end()) {
+    return found->leaf;
   }
-  if (known.empty()) {
+  if (leaves.empty()) {
     throw user_error("model", "leaf module \"{}\": a {} model has no experts; leave it out", module,
                      config.model_type);
   }
+  std::vector<std::string_view> known(leaves.size());
+  std::ranges::transform(leaves, known.begin(), &LeafName::module);
   throw user_error("model", "leaf module \"{}\" is none of a {} model; use {}", module,
                    config.model_type, fmt::join(known, ", "));
 }
 
-const Family* family_of(const HfConfig& config) {
-  const auto* family =
-      std::ranges::find(kFamilies, std::string_view(config.model_type), &Family::model_type);
-  return family == kFamilies.end() ? nullptr : family;
-}
-
 }  // namespace
 
-std::vector<std::string> known_architectures() {
-  std::vector<std::string> names;
-  for (const Family& family : kFamilies) {
-    names.emplace_back(family.architecture);
+HfConfig parse_hf_config(std::string_view json, std::string_view file) {
+  const JsonDocument document = JsonDocument::parse(
+      json, {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
+  const JsonValue root = document.root();
+  const JsonValue model_type = root.at("model_type");
+  const Family* family = find_family(model_type.string());
+  if (family == nullptr) {
+    std::vector<std::string_view> known(kFamilies.size());
+    std::ranges::transform(kFamilies, known.begin(), &Family::model_type);
+    throw model_type.error(fmt::format("unknown architecture \"{}\", known are: {}",
+                                       model_type.string(), fmt::join(known, ", ")));
   }
-  return names;
+  HfConfig config;
+  config.model_type = family->model_type;
+  config.json = json;
+  family->read_config(root, config);
+  read_common_fields(root, config);
+  return config;
+}
+
+HfConfig read_hf_config(const std::filesystem::path& path) {
+  const std::filesystem::path file =
+      std::filesystem::is_directory(path) ? path / "config.json" : path;
+  return parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string());
+}
+
+const Family& family_of(const HfConfig& config) {
+  const Family* family = find_family(config.model_type);
+  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is known");
+  return *family;
 }
 
 Model make_causal_lm(const HfConfig& config, std::string_view leaf_module, std::uint64_t seed) {
-  const Family* family = family_of(config);
-  TANDEM_CHECK(family != nullptr, "a config is read only of a family that is known");
-  DecoderSpec spec = family->describe(config);
+  DecoderSpec spec = family_of(config).describe(config);
   spec.block.dropout.seed = seed;
   if (!leaf_module.empty()) {
     spec.leaf = leaf_of(config, leaf_module);

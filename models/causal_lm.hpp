@@ -2,24 +2,32 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <filesystem>
 #include <string_view>
-#include <vector>
 
 #include "engine/types/model.hpp"
 #include "models/io/hf_config.hpp"
 
 namespace tandem {
 
+struct Family;
+
+/// Reads `path`: the file, or the folder that holds config.json. Throws user_error when it is
+/// missing or not JSON, when no family has its model_type (the message names those there are), when
+/// a size makes no sense, or when it asks for a feature that the models do not have.
+HfConfig read_hf_config(const std::filesystem::path& path);
+/// The same from text; `file` is what errors call it.
+HfConfig parse_hf_config(std::string_view json, std::string_view file);
+
+/// The family of a config that was read (models/families/family.hpp).
+const Family& family_of(const HfConfig& config);
+
 /// Units and segments with the parameter names of the Hugging Face checkpoint; the source is left
 /// to the caller. Nothing is allocated but the description. `leaf_module`: the class, as
 /// Transformers names it, whose modules are gathered as one unit each (DeepSpeed's leaf modules);
-/// empty: a block with all in it. Throws user_error if the family has no such one. `seed`: of the
-/// dropout that the config asks for, in training.
+/// empty: a block with all in it. Throws user_error if the family has no such module. `seed`: of
+/// the dropout that the config asks for, in training.
 Model make_causal_lm(const HfConfig& config, std::string_view leaf_module = {},
                      std::uint64_t seed = 0);
-
-/// Architectures as config.json names them, e.g. "Qwen3ForCausalLM".
-std::vector<std::string> known_architectures();
 
 }  // namespace tandem

@@ -8,7 +8,7 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "models/io/json.hpp"
+#include "models/io/hf_fields.hpp"
 #include "models/io/random_init.hpp"
 #include "runtime/util/check.hpp"
 
@@ -34,14 +34,7 @@ GenerateOptions generate_options(const Pretrained& pretrained) {
   if (std::filesystem::exists(file)) {
     const JsonDocument document = JsonDocument::load(
         file, {"generate", file.string(), "correct the file or remove it"}, kMostConfigBytes);
-    const auto end = document.root().find("eos_token_id");
-    if (end && end->is_array()) {
-      for (const JsonValue& id : end->items()) {
-        options.end_tokens.push_back(id.integer(0));
-      }
-    } else if (end) {
-      options.end_tokens.push_back(end->integer(0));
-    }
+    options.end_tokens = token_ids(document.root(), "eos_token_id", kMostTokens);
   }
   if (options.end_tokens.empty()) {
     options.end_tokens = config.eos_token_ids;

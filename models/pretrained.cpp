@@ -1,13 +1,11 @@
 #include "models/pretrained.hpp"
 
 #include <cstdlib>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "engine/engine.hpp"
 #include "models/causal_lm.hpp"
-#include "models/io/random_init.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/util/error.hpp"
 
@@ -59,19 +57,6 @@ bool has_weights(const fs::path& folder) {
          fs::exists(folder / "model.safetensors.index.json");
 }
 
-/// As config.json says it.
-std::string_view torch_dtype_name(Precision precision) noexcept {
-  switch (precision) {
-    case Precision::kF32:
-      return "float32";
-    case Precision::kBF16:
-      return "bfloat16";
-    case Precision::kF16:
-      return "float16";
-  }
-  return "";
-}
-
 }  // namespace
 
 fs::path resolve_model_folder(const std::string& name) {
@@ -109,14 +94,9 @@ fs::path resolve_dataset_file(const std::string& name) {
 }
 
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
-  std::unordered_map<std::string, CheckpointTensor> tensors;
-  for (CheckpointTensor& tensor : checkpoint_tensors(config)) {
-    const std::string name = tensor.name;
-    tensors.emplace(name, std::move(tensor));
-  }
-  return [tensors = std::move(tensors), seed, deviation = config.initializer_range](
+  return [seed, deviation = config.initializer_range](
              const ParameterSpec& parameter, std::int64_t begin, std::int64_t end, float* out) {
-    fill_initial(tensors.at(parameter.name), seed, deviation, begin, end, out);
+    fill_initial(parameter, seed, deviation, begin, end, out);
   };
 }
 
@@ -152,9 +132,9 @@ Model Pretrained::model(std::string_view leaf_module) const {
 
 void Pretrained::save(Engine& engine, const fs::path& folder) const {
   if (engine.rank() == 0) {
-    std::error_code ignored;  // whoever writes into it says what is wrong with the folder
+    std::error_code ignored;  // the first write into the folder says what is wrong with it
     fs::create_directories(folder, ignored);
-    write_hf_config(config_, folder, torch_dtype_name(engine.config().precision()));
+    write_hf_config(config_, folder, torch_dtype_of(compute_type(engine)));
     copy_tokenizer_files(folder_, folder);
   }
   save_16bit_model(engine, folder);  // last: a folder without weights does not look whole

@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "engine/types/model.hpp"
-#include "models/io/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 
@@ -25,8 +24,8 @@ std::filesystem::path resolve_model_folder(const std::string& name);
 /// its snapshot.
 std::filesystem::path resolve_dataset_file(const std::string& name);
 
-/// Fresh weights: every element is a function of seed, parameter name and position alone
-/// (models/io/random_init.hpp).
+/// Fresh weights (models/checkpoint_layout.hpp, fill_initial()): every element is a function of
+/// seed, parameter name and position alone.
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
 
 struct PretrainedOptions {

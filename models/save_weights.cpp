@@ -36,15 +36,20 @@ void save_weights(Engine& engine, const fs::path& folder, TensorType type) {
   }
 }
 
-void save_16bit_model(Engine& engine, const fs::path& folder) {
+TensorType compute_type(const Engine& engine) {
   switch (engine.config().precision()) {
-    case Precision::kF32:
-      return save_weights(engine, folder, TensorType::kF32);
     case Precision::kBF16:
-      return save_weights(engine, folder, TensorType::kBF16);
+      return TensorType::kBF16;
     case Precision::kF16:
-      return save_weights(engine, folder, TensorType::kF16);
+      return TensorType::kF16;
+    case Precision::kF32:
+      break;
   }
+  return TensorType::kF32;
+}
+
+void save_16bit_model(Engine& engine, const fs::path& folder) {
+  save_weights(engine, folder, compute_type(engine));
 }
 
 }  // namespace tandem

@@ -13,6 +13,9 @@ namespace tandem {
 /// the folder cannot be written; then nothing appears.
 void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type);
 
+/// The type that the engine computes in.
+TensorType compute_type(const Engine& engine);
+
 /// DeepSpeed's save_16bit_model: the weights in the type that the engine computes in (fp32 stays
 /// fp32).
 void save_16bit_model(Engine& engine, const std::filesystem::path& folder);

@@ -164,7 +164,6 @@ void expert_half(benchmark::State& state, bool ways_only, bool bf16) {
 void forward_backward(benchmark::State& state, bool bf16) {
   HfConfig config;
   config.model_type = "qwen3";
-  config.activation = "silu";
   config.vocab_size = 4096;
   config.hidden_size = 512;
   config.num_hidden_layers = 6;

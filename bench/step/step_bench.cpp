@@ -24,6 +24,7 @@
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
+#include "models/causal_lm.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace tandem::bench {

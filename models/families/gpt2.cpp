@@ -1,11 +1,36 @@
-// models/families/gpt2.cpp — GPT-2: LayerNorm, learnt positions, biases everywhere, tanh GELU,
-// matrices as [in, out].
+// GPT-2: LayerNorm, learnt positions, biases everywhere, tanh GELU, matrices as [in, out].
 #include <fmt/format.h>
 
-#include "models/families/families.hpp"
+#include "models/families/family.hpp"
+#include "models/io/hf_fields.hpp"
 
 namespace tandem {
 namespace {
+
+void read_config(const JsonValue& root, HfConfig& config) {
+  config.vocab_size = size_at(root, "vocab_size", kMostTokens);
+  config.hidden_size = size_at(root, "n_embd", kMostWidth);
+  config.num_hidden_layers = size_at(root, "n_layer", kMostLayers);
+  config.num_attention_heads = size_at(root, "n_head", kMostWidth);
+  config.num_key_value_heads = config.num_attention_heads;
+  if (config.hidden_size % config.num_attention_heads != 0) {
+    throw root.error(fmt::format("n_embd is {}, not a multiple of n_head {}", config.hidden_size,
+                                 config.num_attention_heads));
+  }
+  config.head_dim = config.hidden_size / config.num_attention_heads;
+  config.intermediate_size = size_or(root, "n_inner", kMostWidth, 4 * config.hidden_size);
+  config.max_position_embeddings = size_at(root, "n_positions", kMostPositions);
+  config.norm_eps = positive_or(root, "layer_norm_epsilon", 1e-5);
+  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", true);
+  require(root, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  refuse(root, "scale_attn_weights", false);
+  refuse(root, "scale_attn_by_inverse_layer_idx", true);
+  refuse(root, "reorder_and_upcast_attn", true);
+  refuse(root, "add_cross_attention", true);
+  config.dropout = {.embedding = rate_or(root, "embd_pdrop", 0.1),
+                    .attention = rate_or(root, "attn_pdrop", 0.1),
+                    .residual = rate_or(root, "resid_pdrop", 0.1)};
+}
 
 std::vector<std::string> weight_and_bias(const std::string& name) {
   return {name + ".weight", name + ".bias"};
@@ -27,9 +52,7 @@ BlockNames names(std::int64_t layer) {
   return n;
 }
 
-}  // namespace
-
-DecoderSpec describe_gpt2(const HfConfig& c) {
+DecoderSpec describe(const HfConfig& c) {
   DecoderSpec spec;
   spec.vocabulary = c.vocab_size;
   spec.layers = c.num_hidden_layers;
@@ -52,5 +75,16 @@ DecoderSpec describe_gpt2(const HfConfig& c) {
   // GPT-2's input embedding is built without padding_idx: every row learns.
   return spec;
 }
+
+// Causal masks.
+constexpr std::array<std::string_view, 2> kMasks = {".attn.bias", ".attn.masked_bias"};
+
+}  // namespace
+
+constinit const Family kGpt2 = {.model_type = "gpt2",
+                                .read_config = read_config,
+                                .describe = describe,
+                                .optional_prefix = "transformer.",
+                                .extras = kMasks};
 
 }  // namespace tandem

@@ -1,19 +1,24 @@
-// models/families/qwen3.cpp — Qwen3 (dense): Llama's layer with norms of q and k.
-#include <fmt/format.h>
-
-#include "models/families/families.hpp"
+// Qwen3 (dense): Llama with norms of q and k, and windows in its late layers.
+#include "models/families/llama_like.hpp"
 
 namespace tandem {
+namespace {
 
-DecoderSpec describe_qwen3(const HfConfig& c) {
-  DecoderSpec spec = llama_decoder(c);
-  spec.block_names = [c](std::int64_t layer) {
-    BlockNames n = llama_names(layer, c);
-    const std::string attention = fmt::format("model.layers.{}.self_attn.", layer);
-    n.qk_norm = {attention + "q_norm.weight", attention + "k_norm.weight"};
-    return n;
-  };
-  return spec;
+void read_config(const JsonValue& root, HfConfig& config) {
+  read_llama_like(root, {.head_dim = 128, .kv_heads = 32}, config);
+  read_attention_bias(root, false, config);
+  read_late_windows(root, config);
 }
+
+BlockNames names(std::int64_t layer, const HfConfig& c) {
+  return with_mlp(qwen3_attention_names(layer, c), layer, c);
+}
+
+DecoderSpec describe(const HfConfig& c) { return llama_decoder(c, names); }
+
+}  // namespace
+
+constinit const Family kQwen3 = {
+    .model_type = "qwen3", .read_config = read_config, .describe = describe};
 
 }  // namespace tandem

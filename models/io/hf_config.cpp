@@ -5,48 +5,10 @@
 #include <fmt/format.h>
 
 #include "models/io/file.hpp"
-#include "models/io/hf_families.hpp"
 #include "models/io/json.hpp"
 
 namespace tandem {
 namespace {
-
-constexpr std::uint64_t kMostConfigBytes = 4u << 20;
-
-/// A token's id; what is not there is the family's default, null is none.
-std::optional<std::int64_t> token_id(const JsonValue& root, std::string_view key,
-                                     const HfConfig& config,
-                                     std::optional<std::int64_t> otherwise = std::nullopt) {
-  if (const auto value = root.find(key)) {
-    return value->integer(0, config.vocab_size - 1);
-  }
-  const bool is_null = root.object().at_key(key).error() == simdjson::SUCCESS;
-  return is_null || otherwise >= config.vocab_size ? std::nullopt : otherwise;
-}
-
-void read_tokens(const JsonValue& root, HfConfig& config) {
-  config.pad_token_id = token_id(root, "pad_token_id", config, config.pad_token_id);
-  config.bos_token_id = token_id(root, "bos_token_id", config);
-  const auto eos = root.find("eos_token_id");
-  if (eos && eos->is_array()) {
-    for (const JsonValue& id : eos->items()) {
-      config.eos_token_ids.push_back(id.integer(0, config.vocab_size - 1));
-    }
-  } else if (eos) {
-    config.eos_token_ids.push_back(eos->integer(0, config.vocab_size - 1));
-  }
-}
-
-void read_dtype(const JsonValue& root, HfConfig& config) {
-  for (const std::string_view key : {"torch_dtype", "dtype"}) {
-    if (const auto value = root.find(key)) {
-      config.dtype = std::string(value->string());
-      if (config.dtype != "float32" && config.dtype != "bfloat16" && config.dtype != "float16") {
-        throw value->wrong("\"float32\", \"bfloat16\" or \"float16\"");
-      }
-    }
-  }
-}
 
 /// End of the JSON value that begins at `from`, in valid JSON.
 std::size_t end_of_value(std::string_view json, std::size_t from) {
@@ -101,34 +63,6 @@ std::optional<Member> find_member(std::string_view json, std::string_view key) {
 }
 
 }  // namespace
-
-HfConfig parse_hf_config(std::string_view json, std::string_view file) {
-  const JsonDocument document = JsonDocument::parse(
-      json, {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
-  const JsonValue root = document.root();
-  HfConfig config;
-  config.json = std::string(json);
-  read_family(root, config);
-  if (const auto names = root.find("architectures")) {
-    for (const JsonValue& name : names->items()) {
-      config.architectures.emplace_back(name.string());
-    }
-  }
-  const auto deviation = root.find("initializer_range");
-  config.initializer_range = deviation ? deviation->number() : 0.02;
-  if (config.initializer_range < 0) {
-    throw deviation->wrong("a number of at least 0");
-  }
-  read_tokens(root, config);
-  read_dtype(root, config);
-  return config;
-}
-
-HfConfig read_hf_config(const std::filesystem::path& path) {
-  const std::filesystem::path file =
-      std::filesystem::is_directory(path) ? path / "config.json" : path;
-  return parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string());
-}
 
 std::string with_json_member(std::string_view json, std::string_view key, std::string_view value) {
   if (const auto member = find_member(json, key)) {

@@ -20,8 +20,7 @@
 namespace tandem {
 
 struct HfConfig {
-  std::string model_type;                  // one of known_model_types()
-  std::vector<std::string> architectures;  // may be empty
+  std::string model_type;  // of one of the families (models/families/)
 
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
@@ -32,24 +31,21 @@ struct HfConfig {
   std::int64_t intermediate_size = 0;  // GPT-2: n_inner, or 4 * n_embd where that is null
   std::int64_t max_position_embeddings = 0;
 
-  double norm_eps = 0;     // rms_norm_eps, layer_norm_epsilon
-  RotaryScaling rope;      // kNone: GPT-2
-  std::string activation;  // hidden_act, activation_function
+  double norm_eps = 0;  // rms_norm_eps, layer_norm_epsilon
+  RotaryScaling rope;   // kNone: GPT-2
   bool tie_word_embeddings = false;
   bool attention_bias = false;      // of q, k, v
   bool attention_out_bias = false;  // of the projection behind them
   bool mlp_bias = false;
-  bool attention_sinks = false;  // a learnt logit per head
-  // of each layer: keys seen, itself included; 0: all. Empty: all of all
+  // Of each layer: keys that a position sees, its own included; 0: all. Empty: all, in every layer.
   std::vector<std::int64_t> windows;
   std::int64_t experts = 0;  // 0: none; the following only with them
   std::int64_t experts_per_token = 0;
   std::int64_t expert_size = 0;            // width of one expert's MLP
-  std::vector<std::int64_t> dense_layers;  // that have one MLP instead
+  std::vector<std::int64_t> dense_layers;  // the layers that have one MLP instead
   bool norm_topk_prob = false;             // the chosen experts' weights add up to 1
   double router_aux_loss_coef = 0;
   bool output_router_logits = false;  // Transformers adds the routers' loss only with it
-  double swiglu_limit = 0;            // gate and up are clamped to it; 0: not
   bool packed_experts = false;        // MXFP4: quantization_config of gpt-oss
   double initializer_range = 0.02;
   DropoutRates dropout;  // in training alone
@@ -63,9 +59,6 @@ struct HfConfig {
   std::string dtype;
   std::string json;  // the file's bytes, for hf_config_json
 
-  [[nodiscard]] std::int64_t window(std::int64_t layer) const noexcept {
-    return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
-  }
   [[nodiscard]] bool sparse(std::int64_t layer) const noexcept {
     return experts > 0 &&
            std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
@@ -79,20 +72,7 @@ struct HfConfig {
     }
     return 0;
   }
-  [[nodiscard]] std::int64_t attention_size() const noexcept {
-    return num_attention_heads * head_dim;
-  }
-  [[nodiscard]] std::int64_t key_value_size() const noexcept {
-    return num_key_value_heads * head_dim;
-  }
 };
-
-/// Reads `path`: the file, or the folder that holds config.json. Error: not there, not JSON,
-/// unknown model_type (names the known ones), a size that makes no sense, a feature the models do
-/// not have.
-HfConfig read_hf_config(const std::filesystem::path& path);
-/// The same from text; `file` is what errors call it.
-HfConfig parse_hf_config(std::string_view json, std::string_view file);
 
 /// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16") and
 /// without quantization_config (what is saved is full-size), every other byte kept.
@@ -106,8 +86,5 @@ std::string with_json_member(std::string_view json, std::string_view key, std::s
 
 /// JSON text without the member `key` of the top-level object.
 std::string without_json_member(std::string_view json, std::string_view key);
-
-/// model_type values that can be read.
-const std::vector<std::string>& known_model_types();
 
 }  // namespace tandem

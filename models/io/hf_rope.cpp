@@ -5,24 +5,10 @@
 
 #include <fmt/ranges.h>
 
-#include "models/io/hf_families.hpp"
+#include "models/io/hf_fields.hpp"
 
 namespace tandem {
 namespace {
-
-constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
-
-double positive(const JsonValue& value) {
-  if (!(value.number() > 0)) {
-    throw value.wrong("a number above 0");
-  }
-  return value.number();
-}
-
-double positive_or(const JsonValue& from, std::string_view key, double otherwise) {
-  const auto value = from.find(key);
-  return value ? positive(*value) : otherwise;
-}
 
 /// A number that counts as absent where it is 0, as in Transformers.
 double number_or(const JsonValue& from, std::string_view key, double otherwise) {

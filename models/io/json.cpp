@@ -219,6 +219,11 @@ JsonDocument JsonDocument::parse(std::string_view text, JsonOrigin origin) {
   return document;
 }
 
+bool bool_or(const JsonValue& from, std::string_view key, bool otherwise) {
+  const auto value = from.find(key);
+  return value ? value->boolean() : otherwise;
+}
+
 std::string json_quote(std::string_view text) {
   std::string out;
   append_json_string(out, text);

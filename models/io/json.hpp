@@ -1,8 +1,9 @@
 // models/io/json.hpp — JSON files of other people, read strictly: a thin layer over simdjson's DOM.
 //
 // It adds what the library leaves open: a size limit, refusal of duplicate keys, and typed getters
-// whose errors name file, JSON path, value and what to do. Invariant: a JsonValue is valid while
-// its JsonDocument lives and is not moved from; documents may be moved.
+// whose errors name file, JSON path, value and what to do.
+// Invariant: a JsonValue is valid while its JsonDocument lives and is not moved from; documents may
+// be moved.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@
 
 namespace tandem {
 
-/// Who is speaking in an error: `where` as in "[config]", the file, and the closing advice.
+/// What an error's line says besides the fault: `where` as in "[config]", the file, and the closing
+/// advice.
 struct JsonOrigin {
   std::string where;
   std::string file;
@@ -36,9 +38,6 @@ class JsonValue {
   [[nodiscard]] bool is_null() const noexcept { return element_.is_null(); }
   [[nodiscard]] bool is_object() const noexcept { return element_.is_object(); }
   [[nodiscard]] bool is_array() const noexcept { return element_.is_array(); }
-  [[nodiscard]] bool is_string() const noexcept { return element_.is_string(); }
-  [[nodiscard]] bool is_bool() const noexcept { return element_.is_bool(); }
-  [[nodiscard]] bool is_number() const noexcept { return element_.is_number(); }
 
   /// Typed values; Error if the type or the range is another. An integral double (4.0) counts as an
   /// integer.
@@ -96,6 +95,9 @@ class JsonDocument {
   std::unique_ptr<simdjson::dom::parser> parser_;
   simdjson::dom::element root_;
 };
+
+/// The flag `key` of an object; `otherwise` where it is missing or null.
+bool bool_or(const JsonValue& from, std::string_view key, bool otherwise);
 
 /// `text` as a JSON string, quotes included.
 std::string json_quote(std::string_view text);

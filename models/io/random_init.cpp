@@ -1,10 +1,7 @@
 #include "models/io/random_init.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-
-#include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
@@ -134,14 +131,9 @@ double normal_quantile(double p) {
   return q < 0 ? -value : value;
 }
 
-void fill_initial(const CheckpointTensor& tensor, std::uint64_t seed, double deviation,
-                  std::int64_t begin, std::int64_t end, float* out) {
-  TANDEM_CHECK(0 <= begin && begin <= end && end <= tensor.numel(), "elements of this tensor");
-  if (tensor.init != TensorInit::kNormal) {
-    std::fill(out, out + (end - begin), tensor.init == TensorInit::kOnes ? 1.0F : 0.0F);
-    return;
-  }
-  for_each_probability(tensor.name, seed, begin, end, [&](std::int64_t i, double p) {
+void fill_normal(std::string_view name, std::uint64_t seed, double deviation, std::int64_t begin,
+                 std::int64_t end, float* out) {
+  for_each_probability(name, seed, begin, end, [&](std::int64_t i, double p) {
     out[i - begin] = static_cast<float>(deviation * normal_quantile(p));
   });
 }

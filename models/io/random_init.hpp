@@ -10,8 +10,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "models/io/checkpoint_layout.hpp"
-
 namespace tandem {
 
 /// Ten rounds of Philox 4x32 on a 128-bit counter with a 64-bit key.
@@ -20,12 +18,11 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, st
 /// Quantile of the standard normal distribution, 0 < p < 1, to about 1e-15 relative.
 double normal_quantile(double p);
 
-/// Elements [begin, end) of a fresh tensor: ones, zeros, or normal with mean 0 and this deviation.
-/// Any thread.
-void fill_initial(const CheckpointTensor& tensor, std::uint64_t seed, double deviation,
-                  std::int64_t begin, std::int64_t end, float* out);
+/// Elements [begin, end) of the tensor `name`, normal with mean 0 and this deviation. Any thread.
+void fill_normal(std::string_view name, std::uint64_t seed, double deviation, std::int64_t begin,
+                 std::int64_t end, float* out);
 
-/// Elements [begin, end) of the tensor `name`, uniform between -bound and bound. Any thread.
+/// The same, uniform between -bound and bound.
 void fill_uniform(std::string_view name, std::uint64_t seed, double bound, std::int64_t begin,
                   std::int64_t end, float* out);
 

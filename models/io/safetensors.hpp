@@ -1,9 +1,9 @@
 // models/io/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON header,
 // then raw tensors.
 //
-// The file is a stranger's: every number is checked before it is used. Invariant: after open()
-// every tensor's bytes lie inside the file, tensors cover the data without gap or overlap, and
-// shape * element size is exactly each one's length.
+// The file is a stranger's: every number is checked before it is used.
+// Invariant: after open() every tensor's bytes lie inside the file, tensors cover the data without
+// gap or overlap, and shape * element size is exactly each one's length.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +43,10 @@ enum class TensorType : std::uint8_t {
 
 std::string_view name_of(TensorType type) noexcept;  // "F32", "BF16", ...
 std::size_t bytes_of(TensorType type) noexcept;
+/// "float32", "bfloat16" or "float16", as config.json has it, and back. Throws user_error for
+/// another name.
+std::string_view torch_dtype_of(TensorType type) noexcept;
+TensorType tensor_type_of(std::string_view torch_dtype);
 /// "[2, 3]"
 std::string shape_text(std::span<const std::int64_t> shape);
 
@@ -62,7 +66,7 @@ struct TensorInfo {
 /// written past the caches. Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are
 /// for its text).
 void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out);
-/// The way back, rounding to nearest even; to F32, BF16 or F16.
+/// fp32 as F32, BF16 or F16, rounded to nearest even.
 void convert_from_f32(TensorType type, std::span<const float> values, std::span<std::byte> out);
 bool is_float(TensorType type) noexcept;  // F32, BF16, F16, F64
 

@@ -8,6 +8,7 @@
 #include "actors/kernels/reduce.hpp"
 #include "models/io/safetensors.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
@@ -61,6 +62,20 @@ std::string_view name_of(TensorType type) noexcept {
 
 std::size_t bytes_of(TensorType type) noexcept {
   return kTypes[static_cast<std::size_t>(type)].bytes;
+}
+
+std::string_view torch_dtype_of(TensorType type) noexcept {
+  return type == TensorType::kBF16 ? "bfloat16" : type == TensorType::kF16 ? "float16" : "float32";
+}
+
+TensorType tensor_type_of(std::string_view torch_dtype) {
+  for (const TensorType type : {TensorType::kF32, TensorType::kBF16, TensorType::kF16}) {
+    if (torch_dtype_of(type) == torch_dtype) {
+      return type;
+    }
+  }
+  throw user_error("checkpoint", "unknown type \"{}\"; weights are float32, bfloat16 or float16",
+                   torch_dtype);
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

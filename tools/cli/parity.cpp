@@ -26,7 +26,7 @@
 #include "engine/engine.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
-#include "models/io/checkpoint_layout.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/io/json.hpp"
 #include "models/io/safetensors.hpp"
 #include "tools/cli/commands.hpp"

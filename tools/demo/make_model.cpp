@@ -11,10 +11,10 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/support/program.hpp"
-#include "models/io/checkpoint_layout.hpp"
+#include "models/causal_lm.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/io/random_init.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/util/error.hpp"
 
@@ -74,7 +74,7 @@ void write_weights(const HfConfig& config, const Flags& flags) {
   const TensorType type = tensor_type_of(flags.dtype);
   CheckpointWriter writer(flags.output, checkpoint_plan(config, type));
   std::vector<float> buffer(std::size_t{1} << 20);
-  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+  for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     for (std::int64_t at = 0; at < tensor.numel();) {
       const std::int64_t end =
           std::min(tensor.numel(), at + static_cast<std::int64_t>(buffer.size()));

@@ -14,11 +14,6 @@ namespace {
 // Far above any published vocabulary; keeps one absurd id from asking for gigabytes.
 constexpr std::int64_t kMostId = (1 << 24) - 1;
 
-bool flag(const JsonValue& part, std::string_view key, bool otherwise) {
-  const auto value = part.find(key);
-  return value ? value->boolean() : otherwise;
-}
-
 }  // namespace
 
 TokenizerLoader::TokenizerLoader(std::string_view file) : impl_(std::make_unique<Impl>()) {
@@ -61,12 +56,12 @@ void TokenizerLoader::read_model(const JsonValue& model) {
       throw affix->wrong("null or empty (byte-level BPE has no affixes)");
     }
   }
-  impl_->byte_fallback = flag(model, "byte_fallback", false);
+  impl_->byte_fallback = bool_or(model, "byte_fallback", false);
   if (impl_->byte_fallback && impl_->byte_level) {
     throw model.at("byte_fallback").wrong("false (byte-level BPE needs no fallback)");
   }
-  impl_->ignore_merges = flag(model, "ignore_merges", false);
-  impl_->fuse_unknown = flag(model, "fuse_unk", false);
+  impl_->ignore_merges = bool_or(model, "ignore_merges", false);
+  impl_->fuse_unknown = bool_or(model, "fuse_unk", false);
   read_vocabulary(model.at("vocab"));
   read_merges(model.at("merges"));
   if (const auto unknown = model.find("unk_token"); unknown && !unknown->string().empty()) {
@@ -186,11 +181,11 @@ void TokenizerLoader::add_token(const JsonValue& token, std::int64_t id) {
   const JsonValue content = token.at("content");
   added.content = std::string(content.string());
   added.id = static_cast<std::int32_t>(id);
-  added.special = flag(token, "special", false);
-  added.single_word = flag(token, "single_word", false);
-  added.lstrip = flag(token, "lstrip", false);
-  added.rstrip = flag(token, "rstrip", false);
-  added.normalized = flag(token, "normalized", !added.special);
+  added.special = bool_or(token, "special", false);
+  added.single_word = bool_or(token, "single_word", false);
+  added.lstrip = bool_or(token, "lstrip", false);
+  added.rstrip = bool_or(token, "rstrip", false);
+  added.normalized = bool_or(token, "normalized", !added.special);
   if (added.content.empty()) {
     throw content.wrong("a text that is not empty");
   }

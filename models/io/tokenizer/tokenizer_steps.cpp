@@ -14,11 +14,6 @@ constexpr std::string_view kMark = "\u2581";  // a space, as sentencepiece write
 
 std::string_view type_of(const JsonValue& part) { return part.at("type").string(); }
 
-bool flag(const JsonValue& part, std::string_view key, bool otherwise) {
-  const auto value = part.find(key);
-  return value ? value->boolean() : otherwise;
-}
-
 bool has_byte_level(const JsonValue& part) {
   if (type_of(part) != "Sequence") {
     return type_of(part) == "ByteLevel";
@@ -44,7 +39,7 @@ std::string literal(const JsonValue& pattern) {
 void TokenizerLoader::find_spelling(const JsonValue& root) {
   const auto pre_tokenizer = root.find("pre_tokenizer");
   impl_->byte_level = (pre_tokenizer && has_byte_level(*pre_tokenizer)) ||
-                      !flag(root.at("model"), "byte_fallback", false);
+                      !bool_or(root.at("model"), "byte_fallback", false);
 }
 
 std::string TokenizerLoader::bytes_of_characters(std::string_view spelled, bool& is_byte) {
@@ -95,7 +90,7 @@ void TokenizerLoader::read_normalizer(const JsonValue& part) {
 
 void TokenizerLoader::read_metaspace(const JsonValue& part) {
   MetaspaceStep step{.mark = std::string(part.at("replacement").string()),
-                     .split = flag(part, "split", true)};
+                     .split = bool_or(part, "split", true)};
   if (step.mark.empty()) {
     throw part.at("replacement").wrong("a text that is not empty");
   }
@@ -107,7 +102,7 @@ void TokenizerLoader::read_metaspace(const JsonValue& part) {
     step.prepend = name == "always"  ? MetaspaceStep::Prepend::kAlways
                    : name == "first" ? MetaspaceStep::Prepend::kFirst
                                      : MetaspaceStep::Prepend::kNever;
-  } else if (!flag(part, "add_prefix_space", true)) {
+  } else if (!bool_or(part, "add_prefix_space", true)) {
     step.prepend = MetaspaceStep::Prepend::kNever;
   }
   impl_->steps.emplace_back(std::move(step));
@@ -163,13 +158,13 @@ void TokenizerLoader::read_pre_tokenizer(const JsonValue& part) {
   } else if (type == "Split") {
     read_split(part);
   } else if (type == "Digits") {
-    const bool each = flag(part, "individual_digits", false);
+    const bool each = bool_or(part, "individual_digits", false);
     add_split(each ? "\\p{N}" : "\\p{N}+", SplitStep::Keep::kIsolated, false);
   } else if (type == "ByteLevel") {
-    if (flag(part, "add_prefix_space", true)) {
+    if (bool_or(part, "add_prefix_space", true)) {
       impl_->steps.emplace_back(PrefixSpace{});
     }
-    if (flag(part, "use_regex", true)) {
+    if (bool_or(part, "use_regex", true)) {
       add_split(std::string(gpt2_pattern()), SplitStep::Keep::kIsolated, false);
     }
     byte_level_seen_ = true;
@@ -197,7 +192,7 @@ void TokenizerLoader::read_split(const JsonValue& part) {
     throw behavior.wrong("\"Isolated\" or \"Removed\"");
   }
   add_split(text, removed ? SplitStep::Keep::kRemoved : SplitStep::Keep::kIsolated,
-            flag(part, "invert", false));
+            bool_or(part, "invert", false));
 }
 
 void TokenizerLoader::add_split(std::string pattern, SplitStep::Keep keep, bool invert) {

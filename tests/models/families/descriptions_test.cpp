@@ -15,7 +15,7 @@
 
 #include "engine/memory/memory_check.hpp"
 #include "models/causal_lm.hpp"
-#include "models/io/checkpoint_layout.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/python.hpp"
@@ -83,7 +83,7 @@ TEST_F(Descriptions, ListTheTensorsOfTheCheckpointOnce) {
     const Model model = make_causal_lm(config);
     EXPECT_NE(model.segments.front().run, nullptr);
     Shapes checkpoint;
-    for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
       checkpoint.emplace(tensor.name, tensor.shape);
     }
     EXPECT_EQ(shapes_of(model), checkpoint) << file;

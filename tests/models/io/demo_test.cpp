@@ -5,8 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "models/causal_lm.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/data/alpaca.hpp"
-#include "models/io/checkpoint_layout.hpp"
 #include "models/io/json.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "tests/models/io/io_support.hpp"

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/causal_lm.hpp"
 #include "models/data/alpaca.hpp"
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/hf_config.hpp"

@@ -10,7 +10,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "models/io/checkpoint_layout.hpp"
+#include "models/causal_lm.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "tests/models/io/io_support.hpp"
 #include "tests/support/python.hpp"
 
@@ -98,7 +99,7 @@ struct Files {
   std::map<std::string, Entry> entries;
 
   Files() {
-    for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+    for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
       const Packed* packed = tensor.name.ends_with("gate_up_proj") ? &up
                              : tensor.name.ends_with("down_proj")  ? &down
                                                                    : nullptr;

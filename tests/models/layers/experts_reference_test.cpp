@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "models/causal_lm.hpp"
-#include "models/io/checkpoint_layout.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/io/safetensors.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "tests/models/layers/harness.hpp"

@@ -1,4 +1,4 @@
-// models/io/checkpoint_layout.hpp — which tensors a model has, by the names and shapes of its
+// models/checkpoint_layout.hpp — which tensors a model has, by the names and shapes of its
 // Hugging Face checkpoint.
 //
 // One list serves all: loading (what is missing or has another shape), saving, random
@@ -13,27 +13,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/types/model.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/hf_config.hpp"
 
 namespace tandem {
 
-/// How a fresh tensor is filled.
-enum class TensorInit : std::uint8_t { kNormal, kOnes, kZeros };
-
-struct CheckpointTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  TensorInit init = TensorInit::kNormal;
-
-  [[nodiscard]] std::int64_t numel() const noexcept;
-};
-
 /// Every parameter of the model once, in the order of use (embedding, blocks, final norm, head),
 /// named as Transformers' save_pretrained does. A tied head is not in the list. GPT-2's linear
 /// weights are [in, out].
-std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config);
+std::vector<ParameterSpec> checkpoint_tensors(const HfConfig& config);
 
 /// Sum of numel over checkpoint_tensors.
 std::int64_t parameter_count(const HfConfig& config);
@@ -51,8 +41,6 @@ class CheckpointReader {
   /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
   [[nodiscard]] const Checkpoint& checkpoint() const noexcept { return checkpoint_; }
-  /// The type most parameters are stored in.
-  [[nodiscard]] TensorType stored_type() const noexcept { return stored_type_; }
 
  private:
   /// How a parameter lies in the files.
@@ -66,21 +54,20 @@ class CheckpointReader {
   explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
   /// Both throw user_error where the tensors are not those of the parameter; names of what is used
   /// go to `used`.
-  Stored match_whole(const HfConfig& config, const CheckpointTensor& tensor,
+  Stored match_whole(const HfConfig& config, const ParameterSpec& tensor,
                      std::set<std::string>& used) const;
-  Stored match_packed(const CheckpointTensor& tensor, std::set<std::string>& used) const;
+  Stored match_packed(const ParameterSpec& tensor, std::set<std::string>& used) const;
 
   Checkpoint checkpoint_;
   std::unordered_map<std::string, Stored> stored_;
-  TensorType stored_type_ = TensorType::kF32;
 };
 
 /// checkpoint_tensors as the plan of a CheckpointWriter.
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type);
 
-/// "float32" -> F32, "bfloat16" -> BF16, "float16" -> F16. Error otherwise.
-TensorType tensor_type_of(std::string_view torch_dtype);
-/// The way back.
-std::string_view torch_dtype_of(TensorType type);
+/// Elements [begin, end) of a parameter before any training: norms are ones, biases zeros, all else
+/// normal with mean 0 and this deviation (models/io/random_init.hpp). Any thread.
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, double deviation,
+                  std::int64_t begin, std::int64_t end, float* out);
 
 }  // namespace tandem

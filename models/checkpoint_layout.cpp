@@ -1,11 +1,12 @@
-#include "models/io/checkpoint_layout.hpp"
+#include "models/checkpoint_layout.hpp"
 
-#include <array>
-#include <map>
+#include <algorithm>
 #include <set>
 
 #include "models/causal_lm.hpp"
+#include "models/families/family.hpp"
 #include "models/io/mxfp4.hpp"
+#include "models/io/random_init.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -13,21 +14,9 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kWhere = "checkpoint";
-constexpr std::string_view kGpt2Prefix = "transformer.";
 // Behind the name of a parameter that is packed in four bits.
 constexpr std::string_view kBlocks = "_blocks";
 constexpr std::string_view kScales = "_scales";
-
-/// Norms begin as one, biases as zero, everything else is drawn.
-TensorInit init_of(const std::string& name) {
-  if (name.ends_with(".bias") || name.ends_with("_bias")) {
-    return TensorInit::kZeros;
-  }
-  const std::string_view owner = std::string_view(name).substr(0, name.rfind('.'));
-  const std::string_view last = owner.substr(owner.rfind('.') + 1);
-  const bool is_norm = last.ends_with("norm") || last.starts_with("ln_");
-  return is_norm ? TensorInit::kOnes : TensorInit::kNormal;
-}
 
 /// The name under which the checkpoint holds a parameter; empty if it does not.
 std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
@@ -35,25 +24,17 @@ std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
   if (checkpoint.find(name) != nullptr) {
     return name;
   }
-  if (config.model_type == "gpt2" && name.starts_with(kGpt2Prefix)) {
-    std::string bare = name.substr(kGpt2Prefix.size());
-    if (checkpoint.find(bare) != nullptr) {
-      return bare;
-    }
-  }
-  return {};
+  const std::string_view prefix = family_of(config).optional_prefix;
+  std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
+  return checkpoint.find(bare) != nullptr ? bare : std::string();
 }
 
-/// Tensors that checkpoints carry although they are no parameters: causal masks, a copy of a tied
-/// head, frequencies.
+/// Tensors that checkpoints carry although they are no parameters: a copy of a tied head, and the
+/// family's.
 bool is_extra(const HfConfig& config, std::string_view name) {
-  if (config.tie_word_embeddings && name == "lm_head.weight") {
-    return true;
-  }
-  if (config.model_type == "gpt2") {
-    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-  }
-  return name.ends_with(".rotary_emb.inv_freq");
+  return (config.tie_word_embeddings && name == "lm_head.weight") ||
+         std::ranges::any_of(family_of(config).extras,
+                             [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
 void expect_shape(const Checkpoint& checkpoint, const TensorInfo& found,
@@ -69,34 +50,24 @@ void expect_shape(const Checkpoint& checkpoint, const TensorInfo& found,
 
 }  // namespace
 
-std::int64_t CheckpointTensor::numel() const noexcept {
-  std::int64_t count = 1;
-  for (const std::int64_t size : shape) {
-    count *= size;
-  }
-  return count;
-}
-
-std::vector<CheckpointTensor> checkpoint_tensors(const HfConfig& config) {
-  std::vector<CheckpointTensor> tensors;
+std::vector<ParameterSpec> checkpoint_tensors(const HfConfig& config) {
+  std::vector<ParameterSpec> tensors;
   for (const UnitSpec& unit : make_causal_lm(config).units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      tensors.push_back({parameter.name, parameter.shape, init_of(parameter.name)});
-    }
+    tensors.insert(tensors.end(), unit.parameters.begin(), unit.parameters.end());
   }
   return tensors;
 }
 
 std::int64_t parameter_count(const HfConfig& config) {
   std::int64_t count = 0;
-  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+  for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     count += tensor.numel();
   }
   return count;
 }
 
 CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
-                                                       const CheckpointTensor& tensor,
+                                                       const ParameterSpec& tensor,
                                                        std::set<std::string>& used) const {
   const std::string stored = stored_name(checkpoint_, config, tensor.name);
   if (stored.empty()) {
@@ -117,7 +88,7 @@ CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
   return {.name = stored};
 }
 
-CheckpointReader::Stored CheckpointReader::match_packed(const CheckpointTensor& tensor,
+CheckpointReader::Stored CheckpointReader::match_packed(const ParameterSpec& tensor,
                                                         std::set<std::string>& used) const {
   TANDEM_CHECK(tensor.shape.size() == 3, "only experts' matrices are packed");
   const std::int64_t in = tensor.shape[1];
@@ -157,14 +128,11 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                                         const HfConfig& config) {
   CheckpointReader out(Checkpoint::open(folder));
   std::set<std::string> used;
-  std::map<TensorType, std::int64_t> elements_of;
-  for (const CheckpointTensor& tensor : checkpoint_tensors(config)) {
+  for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     const bool packed = out.checkpoint_.find(tensor.name + std::string(kBlocks)) != nullptr ||
                         out.checkpoint_.find(tensor.name + std::string(kScales)) != nullptr;
-    Stored stored = packed ? out.match_packed(tensor, used) : out.match_whole(config, tensor, used);
-    elements_of[packed ? TensorType::kBF16 : out.checkpoint_.at(stored.name).type] +=
-        tensor.numel();
-    out.stored_.emplace(tensor.name, std::move(stored));
+    out.stored_.emplace(tensor.name, packed ? out.match_packed(tensor, used)
+                                            : out.match_whole(config, tensor, used));
   }
   for (const std::string& name : out.checkpoint_.names()) {
     if (!used.contains(name) && !is_extra(config, name)) {
@@ -173,13 +141,6 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                        "have; config.json and weights do not belong together",
                        folder.string(), name, shape_text(out.checkpoint_.at(name).shape),
                        config.model_type);
-    }
-  }
-  std::int64_t most = -1;
-  for (const auto& [type, elements] : elements_of) {
-    if (elements > most) {
-      most = elements;
-      out.stored_type_ = type;
     }
   }
   return out;
@@ -209,31 +170,25 @@ void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::
 
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type) {
   std::vector<TensorPlan> plan;
-  for (CheckpointTensor& tensor : checkpoint_tensors(config)) {
+  for (ParameterSpec& tensor : checkpoint_tensors(config)) {
     plan.push_back(
         {.name = std::move(tensor.name), .type = type, .shape = std::move(tensor.shape)});
   }
   return plan;
 }
 
-TensorType tensor_type_of(std::string_view torch_dtype) {
-  for (const TensorType type : {TensorType::kF32, TensorType::kBF16, TensorType::kF16}) {
-    if (torch_dtype_of(type) == torch_dtype) {
-      return type;
-    }
-  }
-  throw user_error(kWhere, "unknown type \"{}\"; weights are float32, bfloat16 or float16",
-                   torch_dtype);
-}
-
-std::string_view torch_dtype_of(TensorType type) {
-  switch (type) {
-    case TensorType::kBF16:
-      return "bfloat16";
-    case TensorType::kF16:
-      return "float16";
-    default:
-      return "float32";
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, double deviation,
+                  std::int64_t begin, std::int64_t end, float* out) {
+  TANDEM_CHECK(0 <= begin && begin <= end && end <= parameter.numel(), "elements of this tensor");
+  const std::string_view name = parameter.name;
+  const std::string_view owner = name.substr(0, name.rfind('.'));
+  const std::string_view last = owner.substr(owner.rfind('.') + 1);
+  if (name.ends_with(".bias") || name.ends_with("_bias")) {
+    std::fill(out, out + (end - begin), 0.0F);
+  } else if (last.ends_with("norm") || last.starts_with("ln_")) {
+    std::fill(out, out + (end - begin), 1.0F);
+  } else {
+    fill_normal(name, seed, deviation, begin, end, out);
   }
 }
 

@@ -1,0 +1,52 @@
+// models/families/family.hpp — what there is to know of a model family, and the list of families.
+//
+// A family is one file here that defines its Family, and its line in TANDEM_FAMILIES.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "models/io/hf_config.hpp"
+#include "models/io/json.hpp"
+#include "models/transformer/decoder.hpp"
+
+namespace tandem {
+
+/// A class of Transformers whose modules can be gathered as one unit each.
+struct LeafName {
+  std::string_view module;
+  LeafModule leaf;
+};
+
+/// Rotary frequencies, which are computed here.
+inline constexpr std::array<std::string_view, 1> kFrequencies = {".rotary_emb.inv_freq"};
+
+struct Family {
+  std::string_view model_type;  // as config.json has it
+  /// Reads the sizes and features of a config.json; read_common_fields() reads the rest. Throws
+  /// user_error for what the models here do not compute.
+  void (*read_config)(const JsonValue& root, HfConfig& config);
+  DecoderSpec (*describe)(const HfConfig& config);
+  std::span<const LeafName> leaves = {};  // of mixtures of experts
+  /// Published checkpoints may leave this out at the beginning of a tensor's name.
+  std::string_view optional_prefix = {};
+  /// How names of tensors end that checkpoints carry although they are no parameters.
+  std::span<const std::string_view> extras = kFrequencies;
+};
+
+/// One line for each family, by model_type.
+#define TANDEM_FAMILIES(FAMILY) \
+  FAMILY(kGpt2)                 \
+  FAMILY(kGptOss)               \
+  FAMILY(kLlama)                \
+  FAMILY(kPhi3)                 \
+  FAMILY(kQwen3)                \
+  FAMILY(kQwen3Moe)             \
+  FAMILY(kSeedOss)
+
+#define TANDEM_DECLARE_FAMILY(name) extern const Family name;
+TANDEM_FAMILIES(TANDEM_DECLARE_FAMILY)
+#undef TANDEM_DECLARE_FAMILY
+
+}  // namespace tandem

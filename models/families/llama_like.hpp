@@ -1,0 +1,55 @@
+// models/families/llama_like.hpp — what the families share that name and compute like Llama: RMS
+// norms, rotary positions, gated MLPs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "models/families/family.hpp"
+#include "models/io/hf_fields.hpp"
+
+namespace tandem {
+
+/// The values of what a config.json of the family may leave out.
+struct LlamaDefaults {
+  double norm_eps = 1e-6;
+  std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::optional<std::int64_t> pad_token_id = std::nullopt;
+  RopeDefaults rope = {};
+};
+
+/// Sizes, activation, rotary positions, dropout of attention. Biases and windows are the family's.
+void read_llama_like(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config);
+/// `attention_bias`, of all four projections.
+void read_attention_bias(const JsonValue& root, bool otherwise, HfConfig& config);
+
+/// The keys that a position sees by `sliding_window`; 0 where that is null.
+std::int64_t window_width(const JsonValue& root, std::int64_t otherwise);
+/// The width as Qwen has it: 0 unless use_sliding_window.
+std::int64_t flagged_window_width(const JsonValue& root);
+/// layer_types as windows; false where the file has none. Only full attention where `width` is 0.
+bool read_layer_types(const JsonValue& root, std::int64_t width, HfConfig& config);
+/// As layer_types says, or else a window in the layers from max_window_layers on.
+void read_late_windows(const JsonValue& root, HfConfig& config);
+
+/// Number of experts, how many each token has, and the routers' own loss.
+void read_experts(const JsonValue& root, HfConfig& config);
+
+/// "model.layers.3.self_attn." and the like.
+std::string layer_name(std::int64_t layer, std::string_view part);
+/// Names of a layer without norms of q and k, without its MLP.
+BlockNames llama_attention_names(std::int64_t layer, const HfConfig& config);
+/// The same with norms of q and k.
+BlockNames qwen3_attention_names(std::int64_t layer, const HfConfig& config);
+/// Adds the names of a gated MLP.
+BlockNames with_mlp(BlockNames names, std::int64_t layer, const HfConfig& config);
+
+/// The decoder around such layers, with experts where the config has some; `names` of each layer.
+DecoderSpec llama_decoder(const HfConfig& config,
+                          BlockNames (*names)(std::int64_t layer, const HfConfig& config));
+/// With the names of Llama itself.
+DecoderSpec describe_llama(const HfConfig& config);
+
+}  // namespace tandem

@@ -1,0 +1,60 @@
+// Qwen3-MoE: Qwen3's attention, and experts whose matrices are apart; some layers may be dense.
+#include <fmt/format.h>
+
+#include "models/families/llama_like.hpp"
+
+namespace tandem {
+namespace {
+
+void read_dense_layers(const JsonValue& root, HfConfig& config) {
+  const std::int64_t every = size_or(root, "decoder_sparse_step", kMostLayers, 1);
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if ((layer + 1) % every != 0) {
+      config.dense_layers.push_back(layer);
+    }
+  }
+  if (const auto dense = root.find("mlp_only_layers")) {
+    for (const JsonValue& layer : dense->items()) {
+      config.dense_layers.push_back(layer.integer(0, config.num_hidden_layers - 1));
+    }
+  }
+}
+
+void read_config(const JsonValue& root, HfConfig& config) {
+  read_llama_like(root, {.kv_heads = 4}, config);
+  read_attention_bias(root, false, config);
+  config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers),
+                        flagged_window_width(root));
+  read_experts(root, config);
+  config.expert_size = size_or(root, "moe_intermediate_size", kMostWidth, config.intermediate_size);
+  config.norm_topk_prob = bool_or(root, "norm_topk_prob", false);
+  read_dense_layers(root, config);
+}
+
+BlockNames names(std::int64_t layer, const HfConfig& c) {
+  BlockNames n = qwen3_attention_names(layer, c);
+  if (!c.sparse(layer)) {
+    return with_mlp(std::move(n), layer, c);
+  }
+  const std::string mlp = layer_name(layer, "mlp.");
+  n.router = {mlp + "gate.weight"};
+  for (std::int64_t expert = 0; expert < c.experts; ++expert) {
+    for (const std::string_view projection : {"gate_proj", "up_proj", "down_proj"}) {
+      n.experts.push_back(fmt::format("{}experts.{}.{}.weight", mlp, expert, projection));
+    }
+  }
+  return n;
+}
+
+DecoderSpec describe(const HfConfig& c) { return llama_decoder(c, names); }
+
+constexpr std::array kLeaves = {LeafName{"Qwen3MoeDecoderLayer", LeafModule::kBlock},
+                                LeafName{"Qwen3MoeSparseMoeBlock", LeafModule::kMixture},
+                                LeafName{"Qwen3MoeMLP", LeafModule::kExpert}};
+
+}  // namespace
+
+constinit const Family kQwen3Moe = {
+    .model_type = "qwen3_moe", .read_config = read_config, .describe = describe, .leaves = kLeaves};
+
+}  // namespace tandem
