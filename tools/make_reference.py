@@ -55,6 +55,8 @@ FAMILIES = {
                 "swiglu_limit": 7.0, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                 "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
                                  "original_max_position_embeddings": 16}, **EXPERTS},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    "mistral": {"head_dim": 32, "sliding_window": 8},
 }  # fmt: skip
 
 

@@ -40,7 +40,9 @@ struct Family {
   FAMILY(kGpt2)                 \
   FAMILY(kGptOss)               \
   FAMILY(kLlama)                \
+  FAMILY(kMistral)              \
   FAMILY(kPhi3)                 \
+  FAMILY(kQwen2)                \
   FAMILY(kQwen3)                \
   FAMILY(kQwen3Moe)             \
   FAMILY(kSeedOss)

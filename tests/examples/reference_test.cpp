@@ -79,7 +79,9 @@ INSTANTIATE_TEST_SUITE_P(
                   "--family qwen3 --set 'rope_scaling={\"rope_type\": \"yarn\", \"factor\": 4.0, "
                   "\"original_max_position_embeddings\": 16}'"},
         Reference{"qwen3_moe", "--family qwen3_moe"}, Reference{"gpt_oss", "--family gpt_oss"},
-        Reference{"gpt2", "--family gpt2"}),
+        Reference{"gpt2", "--family gpt2"}, Reference{"mistral", "--family mistral"},
+        Reference{"qwen2", "--family qwen2 --shards 2"},
+        Reference{"qwen2_tied_full", "--family qwen2 --tied --set use_sliding_window=false"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

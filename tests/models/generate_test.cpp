@@ -76,8 +76,18 @@ constexpr std::string_view kPhi3 = R"({
   "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 4, 8]},
   "initializer_range": 0.3})";
 
+constexpr std::string_view kQwen2 = R"({
+  "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 48,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97,
+  "max_position_embeddings": 64, "use_sliding_window": true, "sliding_window": 6,
+  "max_window_layers": 1, "initializer_range": 0.3})";
+constexpr std::string_view kMistral = R"({
+  "model_type": "mistral", "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 48,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97,
+  "max_position_embeddings": 64, "sliding_window": 5, "head_dim": 12, "initializer_range": 0.3})";
+
 TEST(Generate, ContinuedTextsHaveTheLogitsOfWholeOnes) {
-  for (const std::string_view json : {kGpt2, kPhi3}) {
+  for (const std::string_view json : {kGpt2, kPhi3, kQwen2, kMistral}) {
     const HfConfig config = parse_hf_config(json, "config.json");
     Model model = make_causal_lm(config);
     model.source = random_weights(config, 3);

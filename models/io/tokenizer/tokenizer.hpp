@@ -1,6 +1,6 @@
 // models/io/tokenizer/tokenizer.hpp — text to token ids and back: BPE as a Hugging Face
 // tokenizer.json describes it, byte-level or of characters with bytes to fall back on
-// (sentencepiece's, of Phi-3-mini and Llama 2).
+// (sentencepiece's, of Phi-3-mini, Llama 2 and Mistral).
 //
 // Agrees with the `tokenizers` library id for id (tests compare). What a file asks for beyond that
 // (other models, normalizers, pre-tokenizers) is an error, never an approximation.

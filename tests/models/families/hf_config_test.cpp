@@ -136,7 +136,7 @@ TEST(IoHfConfig, ReadsPublishedConfigs) {
 TEST(IoHfConfig, NamesKnownArchitectures) {
   expect_error([] { (void)parse(changed(kQwen3, "model_type", "\"mamba\"")); },
                {"[model config]", "config.json", "$.model_type", "\"mamba\"",
-                "gpt2, gpt_oss, llama, phi3, qwen3, qwen3_moe, seed_oss"});
+                "gpt2, gpt_oss, llama, mistral, phi3, qwen2, qwen3, qwen3_moe, seed_oss"});
   expect_error([] { (void)parse("{}"); }, {"\"model_type\" is missing"});
 }
 
@@ -211,17 +211,31 @@ std::string of_family(std::string_view type) {
 
 TEST(IoHfConfig, ReadsSlidingWindows) {
   using Windows = std::vector<std::int64_t>;
-  EXPECT_TRUE(parse(changed(kQwen3, "sliding_window", "9")).windows.empty()) << "not switched on";
-  std::string qwen = changed(kQwen3, "use_sliding_window", "true");
-  EXPECT_TRUE(parse(qwen).windows.empty()) << "from layer 28 on";
-  qwen = changed(changed(qwen, "max_window_layers", "1"), "sliding_window", "9");
-  EXPECT_EQ(parse(qwen).windows, (Windows{0, 9, 9}));
-  qwen =
-      changed(qwen, "layer_types", R"(["sliding_attention", "full_attention", "full_attention"])");
-  EXPECT_EQ(parse(qwen).windows, (Windows{9, 0, 0}));
+  for (const std::string_view type : {"qwen2", "qwen3"}) {
+    std::string qwen = changed(of_family(type), "sliding_window", "9");
+    EXPECT_TRUE(parse(qwen).windows.empty()) << "not switched on";
+    expect_error(
+        [&] {
+          (void)parse(changed(qwen, "layer_types",
+                              R"(["sliding_attention", "full_attention", "full_attention"])"));
+        },
+        {"$.layer_types[0]", "no sliding window is set"});
+    qwen = changed(qwen, "use_sliding_window", "true");
+    EXPECT_TRUE(parse(qwen).windows.empty()) << "from layer 28 on";
+    qwen = changed(qwen, "max_window_layers", "1");
+    EXPECT_EQ(parse(qwen).windows, (Windows{0, 9, 9}));
+    EXPECT_TRUE(parse(changed(qwen, "sliding_window", "null")).windows.empty());
+    qwen = changed(qwen, "layer_types",
+                   R"(["sliding_attention", "full_attention", "full_attention"])");
+    EXPECT_EQ(parse(qwen).windows, (Windows{9, 0, 0}));
+  }
   EXPECT_EQ(parse(changed(of_family("phi3"), "sliding_window", "7")).windows, (Windows{7, 7, 7}));
   EXPECT_TRUE(parse(of_family("phi3")).windows.empty());
   EXPECT_TRUE(parse(changed(of_family("llama"), "sliding_window", "7")).windows.empty());
+  EXPECT_EQ(parse(of_family("mistral")).windows, (Windows{4096, 4096, 4096}));
+  EXPECT_EQ(parse(changed(of_family("mistral"), "sliding_window", "7")).windows,
+            (Windows{7, 7, 7}));
+  EXPECT_TRUE(parse(changed(of_family("mistral"), "sliding_window", "null")).windows.empty());
   std::string oss =
       changed(changed(of_family("gpt_oss"), "num_local_experts", "4"), "num_experts_per_tok", "2");
   expect_error([&] { (void)parse(oss); }, {"rope_scaling is missing"});
@@ -232,6 +246,21 @@ TEST(IoHfConfig, ReadsSlidingWindows) {
   expect_error(
       [&] { (void)parse(changed(oss, "quantization_config", R"({"quant_method": "awq"})")); },
       {"\"mxfp4\""});
+}
+
+TEST(IoHfConfig, ReadsQwen2AndMistral) {
+  const HfConfig qwen = parse(changed(of_family("qwen2"), "head_dim", "null"));
+  EXPECT_TRUE(qwen.attention_bias) << "whatever the file says";
+  EXPECT_FALSE(qwen.attention_out_bias);
+  EXPECT_EQ(qwen.head_dim, 16);
+  const std::string mistral =
+      changed(without_json_member(of_family("mistral"), "num_key_value_heads"),
+              "num_attention_heads", "16");
+  EXPECT_FALSE(parse(changed(mistral, "attention_bias", "true")).attention_bias);
+  EXPECT_EQ(parse(mistral).num_key_value_heads, 8);
+  EXPECT_EQ(parse(mistral).head_dim, 32);
+  EXPECT_EQ(parse(changed(mistral, "head_dim", "null")).head_dim, 4);
+  EXPECT_EQ(parse(changed(mistral, "num_key_value_heads", "null")).num_key_value_heads, 16);
 }
 
 TEST(IoHfConfig, ReadsPhi3sOwnNames) {
