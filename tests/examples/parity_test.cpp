@@ -1,5 +1,5 @@
 // `tandem parity` on every reference folder: logits, gradients, training traces and final weights
-// through the real engine.
+// through the real engine. The small folders are in every clone (tests/data/references).
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -10,9 +10,9 @@ namespace fs = std::filesystem;
 class Parity : public TrainerTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Parity, EveryCheckPasses) {
-  const fs::path folder = fs::path(kShared) / "oracles/models" / GetParam();
+  const fs::path folder = fs::path(TANDEM_SOURCE_DIR) / GetParam();
   if (!fs::exists(folder)) {
-    GTEST_SKIP() << "shared/oracles/models/" << GetParam() << " is not here";
+    GTEST_SKIP() << GetParam() << " is not here";
   }
   const Finished done =
       shell(fmt::format("'{}/tandem' parity '{}'", TANDEM_BIN_DIR, folder.string()));
@@ -24,8 +24,12 @@ TEST_P(Parity, EveryCheckPasses) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Parity, testing::Values("qwen3", "qwen3_tied", "gpt2"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Parity,
+    testing::Values("../shared/oracles/models/qwen3", "../shared/oracles/models/qwen3_tied",
+                    "../shared/oracles/models/gpt2", "tests/data/references/small_gpt2",
+                    "tests/data/references/small_gpt_oss", "tests/data/references/small_qwen2"),
+    [](const auto& info) { return fs::path(info.param).filename().string(); });
 
 class ParityLimits : public TrainerTest {};
 

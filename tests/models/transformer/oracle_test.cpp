@@ -1,6 +1,9 @@
-// Logits, loss and every gradient of the three reference models against what Transformers computed.
+// Logits, loss and every gradient of reference models against what Transformers computed: large
+// ones in shared/, and small ones that every clone has (tests/data/references).
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <tuple>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -22,18 +25,20 @@ struct Limits {
   double logits_abs, loss_abs, gradients_rel;
 };
 
-struct Case {
-  const char* name;
-  bool plain;     // by ATen's operations, as on a GPU
-  Limits limits;  // "recommended" in the oracle's tolerances.json
+struct Reference {
+  const char* folder;
+  Limits limits;  // "recommended" in its tolerances.json
 };
+
+/// With true as the second: by ATen's operations, as on a GPU.
+using Case = std::tuple<Reference, bool>;
 
 class Oracle : public testing::TestWithParam<Case> {
  protected:
   void TearDown() override { aten::take_always(false); }
   void SetUp() override {
-    aten::take_always(GetParam().plain);
-    folder_ = fs::path(TANDEM_SOURCE_DIR) / "../shared/oracles/models" / GetParam().name;
+    aten::take_always(std::get<bool>(GetParam()));
+    folder_ = fs::path(TANDEM_SOURCE_DIR) / reference().folder;
     if (!fs::exists(folder_)) {
       GTEST_SKIP() << "reference data " << folder_ << " is not there";
     }
@@ -46,6 +51,8 @@ class Oracle : public testing::TestWithParam<Case> {
         });
   }
 
+  static const Reference& reference() { return std::get<Reference>(GetParam()); }
+
   fs::path folder_;
   std::unique_ptr<test::MathHarness> harness_;
 };
@@ -55,13 +62,13 @@ TEST_P(Oracle, LogitsWhereTheMaskIsOne) {
   const at::Tensor difference =
       (harness_->logits(read(file, "input_ids")) - read(file, "logits")).abs().amax(-1);
   const at::Tensor mask = read(file, "attention_mask").to(at::kBool);
-  EXPECT_LE(difference.masked_select(mask).max().item<double>(), GetParam().limits.logits_abs);
+  EXPECT_LE(difference.masked_select(mask).max().item<double>(), reference().limits.logits_abs);
 }
 
 TEST_P(Oracle, LossAndGradients) {
   const auto file = SafetensorsFile::open(folder_ / "grads.safetensors");
   const float loss = harness_->step({read(file, "input_ids"), read(file, "labels")});
-  EXPECT_NEAR(loss, read(file, "loss").item<float>(), GetParam().limits.loss_abs);
+  EXPECT_NEAR(loss, read(file, "loss").item<float>(), reference().limits.loss_abs);
   std::size_t compared = 0;
   for (const auto& [name, weight] : harness_->parameters()) {
     const at::Tensor expected = read(file, "grad." + name);
@@ -69,7 +76,7 @@ TEST_P(Oracle, LossAndGradients) {
     at::Tensor got = weight->grad;
     double scale = expected.abs().max().item<double>();
     at::Tensor difference = (got - expected).abs();
-    EXPECT_LE(difference.max().item<double>(), GetParam().limits.gradients_rel * scale) << name;
+    EXPECT_LE(difference.max().item<double>(), reference().limits.gradients_rel * scale) << name;
     ++compared;
   }
   std::size_t in_file = 0;
@@ -114,16 +121,20 @@ TEST_P(Oracle, SameBitsAgainAndOnOneThread) {
   at::set_num_threads(threads);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Oracle,
-                         testing::Values(Case{"qwen3", false, {1e-5, 3e-6, 8e-6}},
-                                         Case{"qwen3_tied", false, {9e-6, 2e-6, 8e-6}},
-                                         Case{"gpt2", false, {7e-6, 1e-6, 7e-6}},
-                                         Case{"qwen3", true, {1e-5, 3e-6, 8e-6}},
-                                         Case{"qwen3_tied", true, {9e-6, 2e-6, 8e-6}},
-                                         Case{"gpt2", true, {7e-6, 1e-6, 7e-6}}),
-                         [](const auto& info) {
-                           return std::string(info.param.name) + (info.param.plain ? "_plain" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Oracle,
+    testing::Combine(
+        testing::Values(Reference{"../shared/oracles/models/qwen3", {1e-5, 3e-6, 8e-6}},
+                        Reference{"../shared/oracles/models/qwen3_tied", {9e-6, 2e-6, 8e-6}},
+                        Reference{"../shared/oracles/models/gpt2", {7e-6, 1e-6, 7e-6}},
+                        Reference{"tests/data/references/small_gpt2", {2e-6, 3e-6, 5e-6}},
+                        Reference{"tests/data/references/small_gpt_oss", {2e-6, 1e-6, 4e-6}},
+                        Reference{"tests/data/references/small_qwen2", {2e-6, 3e-6, 4e-6}}),
+        testing::Bool()),
+    [](const auto& info) {
+      return fs::path(std::get<Reference>(info.param).folder).filename().string() +
+             (std::get<bool>(info.param) ? "_plain" : "");
+    });
 
 }  // namespace
 }  // namespace tandem

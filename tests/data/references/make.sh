@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Makes the small reference models of this folder anew, with tools/make_reference.py.
+set -euo pipefail
+here=$(dirname -- "$(readlink -f -- "$0")")
+small=(--steps 2 --set vocab_size=40)
+llama=(--set hidden_size=16 --set num_hidden_layers=2 --set num_attention_heads=2 --set num_key_value_heads=1)
+make() {
+  rm -rf "$here/small_$1"
+  "$here/../../../.venv/bin/python" "$here/../../../tools/make_reference.py" --family "$1" --out "$here/small_$1" "${small[@]}" "${@:2}"
+}
+make gpt2 --set n_embd=16 --set n_head=2 --set n_layer=2 --set n_positions=40
+make gpt_oss "${llama[@]}" --set intermediate_size=8 --set head_dim=8 --set 'layer_types=["sliding_attention", "full_attention"]'
+make qwen2 "${llama[@]}" --set intermediate_size=24
