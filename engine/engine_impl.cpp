@@ -107,8 +107,7 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
 /// back. Throws DoesNotFit.
 Config planned(InitializeArgs& arguments, Config config, Communicator& communicator) {
   if (!arguments.plan && !arguments.options.plans_run) {
-    arguments.options =
-        place_as_asked(arguments.model, config, std::move(arguments.options));
+    arguments.options = place_as_asked(arguments.model, config, std::move(arguments.options));
     return config;
   }
   if (!arguments.plan) {
