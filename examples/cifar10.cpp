@@ -82,7 +82,7 @@ void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
            std::int64_t total_steps, std::int64_t epoch_steps) {
   const double flops_per_image =
       kCifarFlopsPerImage +
-      (flags.moe ? 6.0 * static_cast<double>(cifar_moe_products(cifar_moe_of(flags))) : 0);
+      (flags.moe ? 6.0 * static_cast<double>(cifar_moe_macs(cifar_moe_of(flags))) : 0);
   RunningLoss running(flags.log_interval);
   bool go_on = true;
   for (std::int64_t step = 0; step < total_steps && go_on; ++step) {

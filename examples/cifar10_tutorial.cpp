@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 
 #include "engine/data/sampler.hpp"
+#include "engine/device/compute_thread.hpp"
 #include "engine/metrics/line_file.hpp"
-#include "engine/rank/segment_runner.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/cifar/accuracy.hpp"
 #include "examples/support/cifar/aten_net.hpp"
@@ -117,7 +117,7 @@ class LossFile {
 std::int64_t train(const TutorialFlags& flags, const CifarImages& images, AtenNet& net) {
   LossFile losses(flags.output_dir);
   std::int64_t step = 0;
-  std::int64_t images = 0;
+  std::int64_t trained = 0;
   RunningLoss running(flags.log_interval);
   const auto goes_on = [&](std::int64_t epoch) {
     return flags.steps > 0 ? step < flags.steps : epoch < flags.epochs;
@@ -133,14 +133,14 @@ std::int64_t train(const TutorialFlags& flags, const CifarImages& images, AtenNe
       const float loss =
           net.step(image_tensor(images, indices), label_tensor(images, indices), flags.sgd);
       losses.write(++step, loss);
-      images += static_cast<std::int64_t>(indices.size());
+      trained += static_cast<std::int64_t>(indices.size());
       if (running.add(epoch, number, loss)) {
         fmt::print("{}\n", tutorial_loss_line(epoch, number, running.mean()));
         std::fflush(stdout);
       }
     }
   }
-  return images;
+  return trained;
 }
 
 int tutorial(const TutorialFlags& flags) {

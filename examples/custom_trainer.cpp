@@ -16,8 +16,7 @@
 
 #include <ATen/ATen.h>
 #include <tandem/engine/initialize.hpp>
-#include <tandem/examples/support/program.hpp>
-#include <tandem/examples/support/reexec.hpp>
+#include <tandem/runtime/util/error.hpp>
 
 namespace {
 
@@ -146,6 +145,10 @@ int train(const std::string& config_file) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);  // compute threads that wait give their core back at once
-  return tandem::guarded_main([&] { return train(argc > 1 ? argv[1] : ""); });
+  try {
+    return train(argc > 1 ? argv[1] : "");
+  } catch (const tandem::Error& error) {  // wrong input, a model that does not fit, a lost peer
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(error.code());
+  }
 }
