@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kMostConfigBytes = 4u << 20;
 
-#define TANDEM_FAMILY_ADDRESS(name) &name,
+#define TANDEM_FAMILY_ADDRESS(name) &(name),
 constexpr std::array kFamilies = {TANDEM_FAMILIES(TANDEM_FAMILY_ADDRESS)};
 #undef TANDEM_FAMILY_ADDRESS
 
