@@ -52,10 +52,11 @@ TEST_F(DescribeTest, EachFrameHasItsFunctionItsLineAndHowLongItWaits) {
   pass(5s);
   const std::string text = scope.describe();
   EXPECT_THAT(text, HasSubstr("scope \"root\": 1 running\n  reader (runtime/scope.hpp:"));
-  EXPECT_THAT(text,
-              ContainsRegex(
-                  ", 5.000 s\\) <- outer \\(supervision/describe_test.cpp:[0-9]+, 3.000 s\\) <- inner "
-                  "\\(supervision/describe_test.cpp:40, 3.000 s\\) <- \\[event\\]\n"));
+  EXPECT_THAT(
+      text,
+      ContainsRegex(
+          ", 5.000 s\\) <- outer \\(supervision/describe_test.cpp:[0-9]+, 3.000 s\\) <- inner "
+          "\\(supervision/describe_test.cpp:40, 3.000 s\\) <- \\[event\\]\n"));
   event.set();
   loop.run(&Scope::join, &scope);
 }
@@ -82,8 +83,9 @@ TEST_F(DescribeTest, ALoopTellsOfAllScopesActorsAsksAndTimers) {
       HasSubstr("loop \"test\" at 1.000 s: 2 scopes, 1 actor, 0 asks without an answer, 1 timer\n"
                 "scope \"root\": 1 running\n  sleepy ("));
   EXPECT_THAT(text, HasSubstr("<- pump (runtime/actor.hpp:"));
-  EXPECT_THAT(text, ContainsRegex(
-                        "<- handle \\(supervision/describe_test.cpp:27, 1.000 s\\) <- \\[sleep\\]\n"));
+  EXPECT_THAT(
+      text,
+      ContainsRegex("<- handle \\(supervision/describe_test.cpp:27, 1.000 s\\) <- \\[sleep\\]\n"));
   EXPECT_THAT(text, HasSubstr("scope \"second\": 0 running\nactor sleepy: 2 messages wait\n"));
   scope.request_stop();
   loop.run(&Scope::join, &scope);

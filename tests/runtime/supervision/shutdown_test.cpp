@@ -120,7 +120,8 @@ TEST_F(ShutdownTest, AnAbortSetsFreeWhatDidNotStop) {
   EXPECT_FALSE(report.phases[1].done);
   EXPECT_EQ(report.phases[1].took, 2s);
   EXPECT_NE(report.phases[1].left.find("stuck"), std::string::npos);
-  EXPECT_NE(report.phases[1].left.find("wait_for (supervision/shutdown_test.cpp:"), std::string::npos)
+  EXPECT_NE(report.phases[1].left.find("wait_for (supervision/shutdown_test.cpp:"),
+            std::string::npos)
       << report.phases[1].left;
 }
 
@@ -144,7 +145,8 @@ TEST_F(ShutdownTest, WhatRemainsIsAClearErrorWithItsAwaitChain) {
                         "stop\n  stuck ("),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("wait_for (supervision/shutdown_test.cpp:44, 4.0"), std::string::npos) << text;
+    EXPECT_NE(text.find("wait_for (supervision/shutdown_test.cpp:44, 4.0"), std::string::npos)
+        << text;
     EXPECT_NE(text.find(" <- [event]\n"), std::string::npos) << text;
     EXPECT_NE(text.find("abort comms: not done in"), std::string::npos) << text;
     EXPECT_NE(text.find("fails failed: no driver\n"), std::string::npos) << text;
