@@ -183,4 +183,13 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
   return model;
 }
 
+std::int64_t cifar_moe_macs(const CifarMoe& shape) {
+  std::int64_t macs = 0;
+  for (const std::int64_t experts : shape.experts) {
+    macs += shape.gate.k * kWidth * kWidth + experts * kWidth;
+    macs += shape.residual ? kWidth * kWidth + 2 * kWidth : 0;
+  }
+  return macs;
+}
+
 }  // namespace tandem
