@@ -341,17 +341,6 @@ TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
   EXPECT_FALSE(report.lacks) << report.text(limits);
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kDevice), 0);
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
-  // As the config says: half of it, or all that is not offloaded.
-  limits.host->bytes = 100 * kGiB;
-  input.zero.offload_optimizer.ratio = 0.5;
-  const MemoryPlan half = plan_and_place(large_model(), input, limits);
-  EXPECT_EQ(half.of(MemoryPurpose::kMoments, MemoryKind::kDevice),
-            half.of(MemoryPurpose::kMoments, MemoryKind::kHost));
-  input.placement.clear();
-  input.zero.offload_optimizer.device = "none";
-  const MemoryPlan all_there = plan_and_place(large_model(), input, limits);
-  EXPECT_EQ(all_there.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
-  EXPECT_EQ(all_there.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 0);
 }
 
 }  // namespace
