@@ -12,6 +12,7 @@
 #include "engine/placement/gpu_bandwidths.hpp"
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/machine.hpp"
 
 namespace tandem {
@@ -51,7 +52,7 @@ SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const U
 }
 
 std::string text_of(const std::optional<MemoryLimit>& limit) {
-  return limit ? fmt::format("{} {}\n", limit->bytes, limit->source) : std::string("-1\n");
+  return limit ? fmt::format("{} {}\n", limit->bytes, limit->source) : std::string("-1 none\n");
 }
 
 std::optional<MemoryLimit> limit_of(std::istream& text) {
@@ -83,11 +84,12 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
   words >> facts.process_bytes;
   facts.memory.host = limit_of(words);
   facts.memory.device = limit_of(words);
+  std::string device;
   if (places) {
-    std::string device;
     words >> facts.host_updates.in_place >> facts.host_updates.speculative >> device;
     facts.device = parse_sim_spec(device);
   }
+  TANDEM_CHECK(!words.fail(), "every fact of the first rank is there");
   return facts;
 }
 

@@ -96,7 +96,7 @@ TEST_F(MetricsFiles, AnOutputDirectoryThatCannotBeIsTheUsersError) {
   for (const std::string& path :
        {(dir_ / "file/run").string(), (dir_ / "file").string(), std::string("/proc/no/such")}) {
     const auto [message, code] = error_of([&] { make_output_dir(path); });
-    EXPECT_THAT(message, AllOf(HasSubstr(path), HasSubstr("--output_dir")));
+    EXPECT_THAT(message, AllOf(HasSubstr(path), HasSubstr("output folder")));
     EXPECT_EQ(code, ExitCode::kUserInput);
   }
 }

@@ -14,7 +14,7 @@ class Plan : public TrainerTest {
   [[nodiscard]] std::string config(const char* offload) const {
     return write(fmt::format("{}.json", offload),
                  fmt::format(R"({{"train_micro_batch_size_per_gpu": 2, "bf16": {{"enabled": true}},
-                      "zero_optimization": {{"stage": 2, "offload_optimizer": {{"device": "{}"{}}}}}}})",
+                      "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "{}"{}}}}}}})",
                              offload[0] == 'n' ? "none" : "cpu",
                              std::string_view(offload) == "half" ? R"(, "ratio": 0.5)" : ""));
   }

@@ -241,7 +241,7 @@ TEST_F(Ranks, ARunThatHangsShowsWhatItWaitsForOnSigquit) {
   const std::string shown = errors_of("0");
   EXPECT_THAT(shown, HasSubstr("loop \"rank 0\" at "));
   EXPECT_THAT(shown, HasSubstr("scope \"actors\": "));
-  EXPECT_THAT(shown, HasSubstr("<- step_on ("));
+  EXPECT_THAT(shown, HasSubstr("main ("));
   EXPECT_THAT(shown, HasSubstr("actor shard "));
   ::kill(stops, SIGCONT);
   ::kill(asked, SIGTERM);

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,17 +21,36 @@
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/distributed/communicator.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 
+/// What rank 0 has told the others, in order.
+struct FirstRanksWords {
+  std::mutex mutex;
+  std::condition_variable said;
+  std::vector<std::string> all;
+};
+
 class ThreadRank final : public Communicator {
  public:
-  ThreadRank(int rank, int world_size, std::string job)
-      : rank_(rank), world_size_(world_size), job_(std::move(job)) {}
+  ThreadRank(int rank, int world_size, std::string job, std::shared_ptr<FirstRanksWords> words)
+      : rank_(rank), world_size_(world_size), job_(std::move(job)), words_(std::move(words)) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int world_size() const override { return world_size_; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
+  [[nodiscard]] std::string of_first_rank(std::string value) override {
+    std::unique_lock lock(words_->mutex);
+    if (rank_ == 0) {
+      words_->all.push_back(std::move(value));
+      words_->said.notify_all();
+    }
+    const bool came = words_->said.wait_for(lock, std::chrono::seconds(60),
+                                            [this] { return words_->all.size() > heard_; });
+    TANDEM_CHECK(came, "rank 0 makes the same calls");
+    return words_->all[heard_++];
+  }
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
     return connect(loop, pool, {.name = job_, .rank = rank_, .world_size = world_size_});
   }
@@ -56,6 +77,8 @@ class ThreadRank final : public Communicator {
   int rank_;
   int world_size_;
   std::string job_;
+  std::shared_ptr<FirstRanksWords> words_;
+  std::size_t heard_ = 0;
 };
 
 /// Runs body(communicator) for every rank at once, each on a thread of its own; their results by
@@ -66,6 +89,7 @@ auto on_ranks(int world_size, Body body) {
   static std::atomic<int> runs{0};
   const std::string job = fmt::format("threads-{}-{}", ::getpid(), runs++);
   const auto world = static_cast<std::size_t>(world_size);
+  const auto words = std::make_shared<FirstRanksWords>();
   std::vector<Result> results(world);
   std::vector<std::exception_ptr> errors(world);
   std::vector<std::thread> threads;
@@ -73,7 +97,7 @@ auto on_ranks(int world_size, Body body) {
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
       try {
-        results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job));
+        results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job, words));
       } catch (...) {
         errors[at] = std::current_exception();
       }

@@ -80,6 +80,13 @@ TEST(RunPlan, TheEngineTakesTheSolversPlacement) {
       << "without a plan all state stays on the host";
 }
 
+/// What the device is said to be decides: with no room there, all state is on the host.
+TEST(RunPlan, TheSolverKnowsTheDevicesMemory) {
+  SimSpec tiny = kSlowLink;
+  tiny.memory_bytes = 1;
+  EXPECT_THAT(planned(program(on_device(tiny))).options.placements, Each(StatePlacement::kHost));
+}
+
 TEST(RunPlan, EachRuleSpeaksInItsTurn) {
   const std::size_t units = toy::model().units.size();
   EXPECT_THAT(planned(program({})).options.placements, ::testing::IsEmpty());
