@@ -2,11 +2,15 @@
 // a checkpoint.
 //
 // DIR holds checkpoint/ and, each optional, logits.safetensors, grads.safetensors,
-// batches.safetensors with losses.json and final_TRACE.safetensors, and tolerances.json with the
-// limits. Every check is one line,
+// batches.safetensors with losses.json and final_TRACE.safetensors. Every check is one line,
 //   NAME max_abs=... max_rel=... limit=... PASS|FAIL
 // what is absent is named and skipped; exit code 1 on any FAIL. Everything runs through the real
 // Engine: a training trace is the same units, slots, actors and Adam kernels as a training run.
+//
+// Limits stand in one of two places. Beside the values, one for each (tools/make_reference.py
+// derives them from rounding): the tensor limit.NAME, and loss_limit and grad_norm_limit of a trace
+// in losses.json. Then max_rel is the greatest share that a difference has of its own limit, and
+// the limit 1. Or in tolerances.json, one for a whole check.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -65,17 +69,53 @@ at::Tensor integers_of(const SafetensorsFile& file, std::string_view name,
   return at::from_blob(data, shape, at::kLong).clone();
 }
 
+/// A tensor of the reference, with a limit for each value where there are such.
+struct Expected {
+  std::vector<float> values;
+  std::vector<float> limits;
+  Expected(const SafetensorsFile& file, const std::string& name) : values(floats_of(file, name)) {
+    if (file.find("limit." + name) != nullptr) {
+      limits = floats_of(file, "limit." + name);
+    }
+  }
+  [[nodiscard]] std::optional<double> limit(std::size_t i) const {
+    return limits.empty() ? std::nullopt : std::optional<double>(limits.at(i));
+  }
+};
+
+/// Not a number is more than any number.
+double greater(double a, double b) { return a > b || std::isnan(a) ? a : b; }
+
 struct Difference {
-  double abs = 0;        // greatest absolute difference
-  double reference = 0;  // greatest absolute reference value
-  double squares = 0;    // of differences
-  void add(double value, double expected) {
+  double abs = 0;               // greatest absolute difference
+  double reference = 0;         // greatest absolute reference value
+  double squares = 0;           // of differences
+  std::optional<double> share;  // greatest share of a value's own limit
+  void add(double value, double expected, std::optional<double> limit) {
     const double difference = std::abs(value - expected);
-    abs = difference > abs || std::isnan(difference) ? difference : abs;
+    abs = greater(difference, abs);
     reference = std::max(reference, std::abs(expected));
     squares += difference * difference;
+    if (limit) {
+      share = greater(difference == 0 ? 0 : difference / *limit, share.value_or(0));
+    }
   }
-  [[nodiscard]] double rel() const { return reference > 0 ? abs / reference : abs; }
+  [[nodiscard]] double rel() const {
+    return share ? *share : reference > 0 ? abs / reference : abs;
+  }
+};
+
+/// The tensor that is farthest off.
+struct Worst {
+  Difference difference;
+  std::string name;
+  void take(const Difference& other, const std::string& of) {
+    const bool lost = std::isnan(difference.rel());  // nothing is farther off
+    if (name.empty() || (!lost && !(other.rel() <= difference.rel()))) {
+      difference = other;
+      name = of;
+    }
+  }
 };
 
 class Parity {
@@ -100,12 +140,14 @@ class Parity {
     other_spelling();
     gradients();
     traces();
+    if (without_limits_) {
+      skip("limits", "neither beside the values nor in tolerances.json: such checks cannot fail");
+    }
     return failed_ ? 1 : 0;
   }
 
  private:
-  /// An engine over the checkpoint with the reference's optimizer: AdamW, lr 1e-3, weight decay
-  /// 0.01 on everything.
+  /// An engine over the checkpoint with the reference's optimizer.
   std::unique_ptr<Engine> engine(const fs::path& checkpoint, std::int64_t accumulation, double clip,
                                  const std::string& dtype) const {
     HfConfig config = read_hf_config(checkpoint);
@@ -114,11 +156,9 @@ class Parity {
         std::make_shared<CheckpointReader>(CheckpointReader::open(checkpoint, config));
     const std::string json = fmt::format(
         R"({{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": {},
-             "gradient_clipping": {}, "bf16": {{"enabled": {}}},
-             "optimizer": {{"type": "AdamW", "params": {{"lr": 0.001, "betas": [0.9, 0.999],
-                                                         "eps": 1e-8, "weight_decay": 0.01}}}},
+             "gradient_clipping": {}, "bf16": {{"enabled": {}}}, "optimizer": {},
              "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu"}}}}}})",
-        accumulation, clip, dtype == "bf16");
+        accumulation, clip, dtype == "bf16", optimizer_);
     Model model = make_causal_lm(config);
     model.source = [reader](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
                             float* out) { reader->read_f32(parameter.name, begin, end, out); };
@@ -129,7 +169,6 @@ class Parity {
   void read_limits() {
     const fs::path file = folder_ / "tolerances.json";
     if (!fs::exists(file)) {
-      skip("limits", "no tolerances.json: differences are printed, nothing can fail");
       return;
     }
     const JsonDocument document =
@@ -148,12 +187,25 @@ class Parity {
               bool relative) {
     const auto found = limits_.find(limit);
     if (found == limits_.end()) {
+      without_limits_ = true;
       fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit=none\n", name, abs, rel);
       return;
     }
-    const bool pass = (relative ? rel : abs) <= found->second;
+    judge(name, abs, rel, relative ? rel : abs, found->second);
+  }
+  /// A difference that knows its share of limits is held to these.
+  void report(const std::string& name, const Difference& difference, const std::string& limit,
+              bool relative) {
+    if (difference.share) {
+      judge(name, difference.abs, difference.rel(), difference.rel(), 1);
+    } else {
+      report(name, difference.abs, difference.rel(), limit, relative);
+    }
+  }
+  void judge(const std::string& name, double abs, double rel, double value, double limit) {
+    const bool pass = value <= limit;
     failed_ |= !pass;
-    fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit={:.3g} {}\n", name, abs, rel, found->second,
+    fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit={:.3g} {}\n", name, abs, rel, limit,
                pass ? "PASS" : "FAIL");
   }
 
@@ -172,7 +224,7 @@ class Parity {
     }
     const at::Tensor ids = integers_of(*file, "input_ids");
     const at::Tensor mask = integers_of(*file, "attention_mask");
-    const std::vector<float> expected = floats_of(*file, "logits");
+    const Expected expected(*file, "logits");
     const at::Tensor actual =
         engine(checkpoint, 1, 1.0, dtype_)->logits({.inputs = ids}).contiguous();
     const float* values = actual.data_ptr<float>();
@@ -183,10 +235,11 @@ class Parity {
         continue;  // defined by nothing but the reference's own mask
       }
       for (std::int64_t i = position * vocabulary; i < (position + 1) * vocabulary; ++i) {
-        difference.add(values[i], expected[static_cast<std::size_t>(i)]);
+        const auto at = static_cast<std::size_t>(i);
+        difference.add(values[i], expected.values[at], expected.limit(at));
       }
     }
-    report(name, difference.abs, difference.rel(), "logits max abs", false);
+    report(name, difference, "logits max abs", false);
   }
 
   void other_spelling() {
@@ -216,25 +269,20 @@ class Parity {
     const Loss loss = trained->forward(
         {.inputs = integers_of(*file, "input_ids"), .labels = integers_of(*file, "labels")});
     trained->backward(loss);
-    const double expected_loss = floats_of(*file, "loss")[0];
-    const double off = std::abs(loss.value - expected_loss);
-    report("loss", off, off / std::abs(expected_loss), "loss abs", false);
-    double worst_abs = 0;
-    double worst_rel = 0;
-    std::string worst;
+    const Expected expected_loss(*file, "loss");
+    Difference loss_difference;
+    loss_difference.add(loss.value, expected_loss.values[0], expected_loss.limit(0));
+    report("loss", loss_difference, "loss abs", false);
+    Worst worst;
     trained->for_each_gradient([&](const ParameterSpec& parameter, std::span<const float> values) {
-      const std::vector<float> expected = floats_of(*file, "grad." + parameter.name);
+      const Expected expected(*file, "grad." + parameter.name);
       Difference difference;
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        difference.add(values[i], expected[i]);
+      for (std::size_t i = 0; i < expected.values.size(); ++i) {
+        difference.add(values[i], expected.values[i], expected.limit(i));
       }
-      if (difference.rel() >= worst_rel) {
-        worst_rel = difference.rel();
-        worst_abs = difference.abs;
-        worst = parameter.name;
-      }
+      worst.take(difference, parameter.name);
     });
-    report("grads (worst " + worst + ")", worst_abs, worst_rel, "grads max rel to tensor", true);
+    report("grads (worst " + worst.name + ")", worst.difference, "grads max rel to tensor", true);
   }
 
   void traces() {
@@ -245,6 +293,9 @@ class Parity {
     const fs::path file = folder_ / "losses.json";
     const JsonDocument document =
         JsonDocument::load(file, {"parity", file.string(), "see --help for the format"}, 1 << 24);
+    if (const auto deepspeed = document.root().find("deepspeed")) {
+      optimizer_ = simdjson::minify(deepspeed->at("optimizer").raw());
+    }
     for (const auto& [name, trace] : document.root().at("traces").members()) {
       run_trace(std::string(name), trace, *batches);
     }
@@ -257,9 +308,15 @@ class Parity {
     const auto accumulation = static_cast<std::int64_t>(losses.front().items().size());
     const auto trained =
         engine(folder_ / "checkpoint", accumulation, trace.at("gradient_clipping").number(), dtype);
+    const auto loss_limits = trace.find("loss_limit");
+    const auto norm_limits = trace.find("grad_norm_limit");
     Difference loss_difference;
+    Difference norm_difference;
     double norm_rel = 0;
     for (std::size_t step = 0; step < losses.size(); ++step) {
+      const auto limit_of = [step](const auto& limits) {
+        return limits ? std::optional(limits->items().at(step).number()) : std::nullopt;
+      };
       const auto expected = losses[step].items();
       std::optional<StepResult> result;
       for (std::int64_t micro = 0; micro < accumulation; ++micro) {
@@ -268,16 +325,22 @@ class Parity {
                                             .labels = integers_of(batches, "labels", at)});
         trained->backward(loss);
         result = trained->step();
-        loss_difference.add(loss.value, expected[static_cast<std::size_t>(micro)].number());
+        loss_difference.add(loss.value, expected[static_cast<std::size_t>(micro)].number(),
+                            limit_of(loss_limits));
       }
       const double norm = norms[step].number();
-      norm_rel = std::max(norm_rel, std::abs(result->verdict.norm.value - norm) / norm);
+      norm_difference.add(result->verdict.norm.value, norm, limit_of(norm_limits));
+      norm_rel = greater(std::abs(result->verdict.norm.value - norm) / norm, norm_rel);
     }
     const std::string trace_name = "trace " + name;
-    report(trace_name + " loss", loss_difference.abs, loss_difference.rel(),
+    report(trace_name + " loss", loss_difference,
            dtype == "bf16" ? "bf16 trace loss abs" : "trace loss abs", false);
     if (dtype != "bf16") {
-      report(trace_name + " grad_norm", 0, norm_rel, "trace grad norm rel", true);
+      if (norm_difference.share) {
+        report(trace_name + " grad_norm", norm_difference, "", true);
+      } else {
+        report(trace_name + " grad_norm", 0, norm_rel, "trace grad norm rel", true);
+      }
       final_weights(name, *trained);
     }
   }
@@ -289,34 +352,41 @@ class Parity {
     }
     const CheckpointReader initial = CheckpointReader::open(folder_ / "checkpoint", config_);
     std::vector<std::pair<double, std::string>> rels;
+    Worst worst;
     double worst_abs = 0;
     trained.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
-      const std::vector<float> expected = floats_of(*file, parameter.name);
-      std::vector<float> before(expected.size());
+      const Expected expected(*file, parameter.name);
+      std::vector<float> before(expected.values.size());
       initial.read_f32(parameter.name, 0, static_cast<std::int64_t>(before.size()), before.data());
       const auto [free_begin, free_end] = without_gradient(parameter);
       Difference difference;
       double update = 0;
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        if (i >= free_begin && i < free_end) {
+      for (std::size_t i = 0; i < expected.values.size(); ++i) {
+        if (expected.limits.empty() && i >= free_begin && i < free_end) {
           continue;
         }
-        difference.add(values[i], expected[i]);
-        update += std::pow(static_cast<double>(expected[i]) - before[i], 2);
+        difference.add(values[i], expected.values[i], expected.limit(i));
+        update += std::pow(static_cast<double>(expected.values[i]) - before[i], 2);
       }
-      worst_abs = std::max(worst_abs, difference.abs);
+      worst.take(difference, parameter.name);
+      worst_abs = greater(difference.abs, worst_abs);
       rels.emplace_back(std::sqrt(difference.squares / update), parameter.name);
     });
-    std::ranges::sort(rels);
     const std::string prefix = "final weights " + name;
+    if (worst.difference.share) {
+      report(prefix + " (worst " + worst.name + ")", worst.difference, "", true);
+      return;
+    }
+    std::ranges::sort(rels);
     report(prefix + " (worst " + rels.back().second + ")", worst_abs, rels.back().first,
            "final weights rel to update", true);
     report(prefix + " (median tensor)", worst_abs, rels[rels.size() / 2].first,
            "final weights median rel to update", true);
   }
 
-  /// Elements whose gradient is mathematically zero, so that rounding noise alone moves them: the
-  /// key third of GPT-2's fused attention bias (softmax does not see a shift common to all keys).
+  /// Elements whose gradient is mathematically zero, so that rounding noise alone moves them, which
+  /// one limit for a whole check cannot say: the key third of GPT-2's fused attention bias (softmax
+  /// does not see a shift common to all keys).
   [[nodiscard]] std::pair<std::size_t, std::size_t> without_gradient(
       const ParameterSpec& parameter) const {
     if (config_.model_type == "gpt2" && parameter.name.ends_with("attn.c_attn.bias")) {
@@ -329,7 +399,10 @@ class Parity {
   fs::path folder_;
   std::string dtype_;
   HfConfig config_;
+  std::string optimizer_ = R"({"type": "AdamW", "params": {"lr": 0.001, "betas": [0.9, 0.999],
+                                                           "eps": 1e-8, "weight_decay": 0.01}})";
   std::map<std::string, double> limits_;
+  bool without_limits_ = false;
   bool failed_ = false;
 };
 
