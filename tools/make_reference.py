@@ -16,8 +16,8 @@ Limits come from the arithmetic of float32, not from what processors, threads or
   3. Weights: Adam runs with gradients g - b(g) and g + b(g); a step's limit is the farthest of these from the truth, and
      (3 |w| + 16 lr) u of its own rounding. Where g is within its noise Adam moves by lr whatever the sign, and the limit
      is what it can do at all, up to 2 lr (class Companions of rounding.py). So it is some u where g is known.
-  4. Such a step changes later gradients: from the second step on the noisy runs have all weights moved by their full
-     limits, each way by chance, so that b(g) holds whichever of them flipped.
+  4. Such a step changes later gradients: from the second step on the noisy runs have all weights moved as far as Adam's
+     farthest run is, each way by chance, so that b(g) holds whichever of them flipped.
   5. Where rounding could change a token's experts (scores of the last chosen and the first other within FACTOR sqrt(2)
      deviations), a limit would say nothing: such micro-batches are drawn anew.
 At the end Transformers in plain float32 is held to them, with whatever kernels it has here; its share is printed.
@@ -146,7 +146,7 @@ def loss_of(model, tokens, labels, mask, torch):
 
 
 class Runs:
-    """The model in float64: once as it is, and SAMPLES times with rounding errors, at weights off by limits."""
+    """The model in float64: once as it is, and SAMPLES times with rounding errors, from weights that move() displaced."""
 
     def __init__(self, model, torch):
         self.torch = torch
@@ -162,11 +162,11 @@ class Runs:
     def signs(self, like):
         return self.torch.randint(0, 2, like.shape, generator=self.generator) * 2.0 - 1
 
-    def move(self, limits):
+    def move(self, reach):
         with self.torch.no_grad():
             for noisy in self.models[1:]:
                 for name, parameter in noisy.named_parameters():
-                    parameter.copy_(self.parameters[name] + limits[name] * self.signs(parameter))
+                    parameter.copy_(self.parameters[name] + reach[name] * self.signs(parameter))
 
     def each(self, compute):
         """compute(model) of the truth and of all noisy runs, and their choices."""
@@ -229,7 +229,7 @@ class Trace:
         self.show("grad_norm", runs[0][0].item(), limit_of([norm.reshape(1) for norm, _ in runs]))
         truth = runs[0][1]
         self.adam.step(truth, {n: None if g is None else limit_of([r[n] for _, r in runs]) for n, g in truth.items()})
-        self.runs.move(self.adam.limits)
+        self.runs.move(self.adam.reach())
         self.results, self.losses = None, []
 
 

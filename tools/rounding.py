@@ -137,7 +137,7 @@ class Companions:
         self.copies = [{n: p.detach().clone().requires_grad_() for n, p in parameters.items()} for _ in self.ORDERS]
         everyone = [p for some in (self.truth, *self.copies) for p in some.values()]
         self.optimizer = torch.optim.AdamW(everyone, foreach=False, **options)
-        self.limits, self.widest = ({n: torch.zeros_like(p) for n, p in parameters.items()} for _ in range(2))
+        self.limits, self.rounded, self.widest = ({n: torch.zeros_like(p) for n, p in parameters.items()} for _ in range(3))
         self.away = {n: torch.zeros(len(self.copies), *p.shape) for n, p in parameters.items()}
 
     @torch.no_grad()
@@ -151,9 +151,15 @@ class Companions:
         self.optimizer.step()
         self.steps += 1
         for name, weight in self.truth.items():
-            self.limits[name] = self.limits[name] + UNIT * (3 * weight.abs() + 16 * self.options["lr"])
+            rounded = UNIT * (3 * weight.abs() + 16 * self.options["lr"])
+            self.rounded[name] += rounded
+            self.limits[name] += rounded
             if gradients[name] is not None:
                 self.limits[name] += self.farthest(name, weight, bounds[name])
+
+    def reach(self):
+        """How far the farthest copies are: what later gradients have to expect of all weights together."""
+        return {name: away.abs().amax(0) + self.rounded[name] for name, away in self.away.items()}
 
     def farthest(self, name, weight, bound):
         """How much farther this step may lead."""
