@@ -25,6 +25,7 @@ std::unique_ptr<Engine> timed_engine(const StepShape& shape,
           "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})";
   EngineOptions options{
       .device = DeviceKind::kSim, .overlap = wanted.overlap, .forced_misses = wanted.forced_misses};
+  options.placement = Placement::kCpu;  // it is the pool's work that a schedule hides
   options.sim.memory_bytes = 1e12;
   options.sim.acts = false;
   options.sim.to_device_bytes_per_s = shape.link_bytes_per_s;
