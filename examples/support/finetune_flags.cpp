@@ -6,17 +6,9 @@
 
 namespace tandem {
 
-namespace {
-
-void add_example_flags(CLI::App& app, FinetuneFlags& f) {
-  app.add_option(
-      "--model_name", f.model_name,
-      "Directory in Hugging Face format, or a hub id in the local cache; none: the demo");
-  app.add_option("--lr", f.lr, "Learning rate");
+void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--batch_size", f.batch_size, "Records per micro-batch of one rank");
-  app.add_option("--output_dir", f.output_dir, "Where metrics, summary and model go");
-  app.add_option("--attn_implementation", f.attn_implementation,
-                 "eager, sdpa or flash_attention_2: accepted; there is one attention here")
+  app.add_option("--max_length", f.max_length, "Tokens per record, longer ones are cut")
       ->capture_default_str();
   app.add_option(
       "--leaf_module", f.leaf_module,
@@ -24,9 +16,27 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
   app.add_flag("--activation_checkpointing", f.engine.activation_checkpointing,
                "Keep only segment boundaries; recompute in backward");
-  app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs")->capture_default_str();
-  app.add_option("--max_length", f.max_length, "Tokens per record, longer ones are cut")
+}
+
+void check_memory_flags(const FinetuneFlags& f) {
+  if (f.given("--batch_size")) {
+    require_above_zero("--batch_size", static_cast<double>(f.batch_size));
+  }
+  require_above_zero("--max_length", static_cast<double>(f.max_length));
+}
+
+namespace {
+
+void add_example_flags(CLI::App& app, FinetuneFlags& f) {
+  app.add_option(
+      "--model_name", f.model_name,
+      "Directory in Hugging Face format, or a hub id in the local cache; none: the demo");
+  app.add_option("--lr", f.lr, "Learning rate");
+  app.add_option("--output_dir", f.output_dir, "Where metrics, summary and model go");
+  app.add_option("--attn_implementation", f.attn_implementation,
+                 "eager, sdpa or flash_attention_2: accepted; there is one attention here")
       ->capture_default_str();
+  app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs")->capture_default_str();
   app.add_option("--weight_decay", f.weight_decay, "Decoupled weight decay")->capture_default_str();
   app.add_option("--warmup", f.warmup, "Share of the steps with a linearly rising learning rate")
       ->capture_default_str();
@@ -65,10 +75,7 @@ void check(const FinetuneFlags& f) {
   if (f.given("--lr")) {
     require_above_zero("--lr", f.lr);
   }
-  if (f.given("--batch_size")) {
-    require_above_zero("--batch_size", static_cast<double>(f.batch_size));
-  }
-  require_above_zero("--max_length", static_cast<double>(f.max_length));
+  check_memory_flags(f);
   require_above_zero("--num_train_epochs", static_cast<double>(f.num_train_epochs));
   require_not_negative("--bench_steps", static_cast<double>(f.bench_steps));
   require_not_negative("--weight_decay", f.weight_decay);
@@ -90,6 +97,7 @@ std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* a
       "Fine-tunes a Hugging Face causal language model with ZeRO-3 and a CPU-offloaded optimizer.",
       "finetune_zero3");
   add_example_flags(app, flags);
+  add_memory_flags(app, flags);
   add_run_flags(app, flags);
   if (!parse_run_flags(app, flags, argc, argv)) {
     return std::nullopt;

@@ -34,6 +34,12 @@ struct FinetuneFlags : RunFlags {
   bool save_checkpoint = false;
 };
 
+/// The flags that decide, beside the engine's, what a run of a model holds: the trainer's and
+/// `tandem plan`'s.
+void add_memory_flags(CLI::App& app, FinetuneFlags& flags);
+/// Throws user_error for a value that makes no sense.
+void check_memory_flags(const FinetuneFlags& flags);
+
 /// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
 /// user_error.
 std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* argv);

@@ -54,14 +54,8 @@ void add_flags(CLI::App& app, PlanFlags& f) {
   app.add_option("--host_memory_gb", f.host_memory_gb,
                  "GiB of one host, for all its ranks; default: what is free here")
       ->check(CLI::PositiveNumber);
-  app.add_option("--batch_size", f.batch_size, "Records per micro-batch of one rank")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--max_length", f.max_length, "Tokens per record")
-      ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str();
-  app.add_flag("--activation_checkpointing", f.engine.activation_checkpointing,
-               "Keep only segment boundaries; recompute in backward");
   app.add_flag("--json", f.json, "Print JSON instead of the table");
+  add_memory_flags(app, f);
   add_config_flags(app, f);
   add_engine_flags(app, f);
 }
@@ -106,14 +100,15 @@ int run_plan(int argc, char** argv) {
     return 0;
   }
   const DeviceKind device = device_of(flags);
+  check_memory_flags(flags);
   check_engine_flags(flags, device);
   const HfConfig shape = described(flags.model_name);
   const Config config = finetune_config(flags, device, flags.world_size);
   Alone alone;
   const std::int64_t length = std::min(flags.max_length, shape.max_position_embeddings);
-  const RunPlan plan =
-      tandem::plan_run(make_causal_lm(shape), config, engine_options(flags, device),
-                       {.length = length}, limits_of(flags, device), alone);
+  const RunPlan plan = tandem::plan_run(make_causal_lm(shape, flags.leaf_module), config,
+                                        engine_options(flags, device), {.length = length},
+                                        limits_of(flags, device), alone);
   if (flags.json) {
     fmt::print("{}", plan.report.json(plan.limits));
   } else {
