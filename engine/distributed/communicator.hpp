@@ -9,10 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "actors/collectives/collective_backend.hpp"
-
 namespace tandem {
 
+class CollectiveBackend;
 class CpuPool;
 class CudaDevice;
 class EventLoop;
@@ -59,13 +58,9 @@ class Alone final : public Communicator {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int world_size() const override { return 1; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
-  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& /*loop*/, CpuPool& pool) override {
-    return std::make_unique<SelfBackend>(pool);
-  }
-  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& /*loop*/, CpuPool& pool,
-                                                        const RankGroup& /*group*/) override {
-    return std::make_unique<SelfBackend>(pool);
-  }
+  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override;
+  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                        const RankGroup& group) override;
 };
 
 }  // namespace tandem
