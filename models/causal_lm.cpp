@@ -6,8 +6,8 @@
 
 #include <fmt/ranges.h>
 
+#include "actors/storage/file.hpp"
 #include "models/families/family.hpp"
-#include "models/io/file.hpp"
 #include "models/io/hf_fields.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
+#include "actors/storage/safetensors.hpp"
 #include "engine/engine.hpp"
-#include "models/io/safetensors.hpp"
 
 namespace tandem {
 

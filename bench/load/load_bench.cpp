@@ -21,12 +21,12 @@
 #include <unistd.h>
 
 #include "actors/memory/arena.hpp"
+#include "actors/storage/file.hpp"
 #include "bench/program.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/program.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/checkpoint_writer.hpp"
-#include "models/io/file.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -10,10 +10,10 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "actors/storage/file.hpp"
 #include "engine/device/device_choice.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/resident_set.hpp"
-#include "models/io/file.hpp"
 #include "runtime/util/machine.hpp"
 
 namespace tandem {

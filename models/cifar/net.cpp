@@ -7,9 +7,9 @@
 
 #include <ATen/Functions.h>
 
+#include "actors/storage/safetensors.hpp"
 #include "models/cifar/fused_net.hpp"
 #include "models/io/random_init.hpp"
-#include "models/io/safetensors.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 

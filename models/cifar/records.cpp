@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "actors/storage/file.hpp"
 #include "models/cifar/pickle.hpp"
 #include "models/cifar/xz.hpp"
-#include "models/io/file.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

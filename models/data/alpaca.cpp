@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "models/io/file.hpp"
-#include "models/io/json.hpp"
+#include "actors/storage/file.hpp"
+#include "actors/storage/json.hpp"
 #include "models/io/tokenizer/byte_level.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"

@@ -7,8 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "actors/storage/json.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/io/json.hpp"
 #include "models/transformer/decoder.hpp"
 
 namespace tandem {

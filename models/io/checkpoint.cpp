@@ -5,7 +5,7 @@
 #include <optional>
 #include <set>
 
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 
 namespace tandem {
 namespace {

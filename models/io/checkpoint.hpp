@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/io/safetensors.hpp"
+#include "actors/storage/safetensors.hpp"
 
 namespace tandem {
 

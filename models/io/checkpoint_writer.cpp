@@ -4,9 +4,7 @@
 #include <set>
 #include <utility>
 
-#include <fmt/ranges.h>
-
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -22,37 +20,6 @@ bool is_shard_name(std::string_view name) {
 }
 
 }  // namespace
-
-std::int64_t TensorPlan::numel() const noexcept {
-  std::int64_t count = 1;
-  for (const std::int64_t size : shape) {
-    count *= size;
-  }
-  return count;
-}
-
-std::uint64_t TensorPlan::size_bytes() const noexcept {
-  return static_cast<std::uint64_t>(numel()) * bytes_of(type);
-}
-
-std::string safetensors_header(std::span<const TensorPlan> tensors) {
-  std::string json = R"({"__metadata__":{"format":"pt"})";
-  std::uint64_t offset = 0;
-  for (const TensorPlan& tensor : tensors) {
-    const std::uint64_t end = offset + tensor.size_bytes();
-    json += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        json_quote(tensor.name), name_of(tensor.type), fmt::join(tensor.shape, ","),
-                        offset, end);
-    offset = end;
-  }
-  json += '}';
-  json.append((8 - json.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
-  std::string out;
-  for (std::uint64_t length = json.size(), i = 0; i < 8; ++i, length >>= 8) {
-    out.push_back(static_cast<char>(length & 0xFF));
-  }
-  return out + json;
-}
 
 CheckpointWriter::CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors)
     : CheckpointWriter(std::move(folder), std::move(tensors), Options{}) {}

@@ -15,24 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "models/io/file.hpp"
-#include "models/io/safetensors.hpp"
+#include "actors/storage/file.hpp"
+#include "actors/storage/safetensors_header.hpp"
 
 namespace tandem {
-
-/// A tensor that will be written.
-struct TensorPlan {
-  std::string name;
-  TensorType type = TensorType::kF32;
-  std::vector<std::int64_t> shape;
-
-  [[nodiscard]] std::int64_t numel() const noexcept;
-  [[nodiscard]] std::uint64_t size_bytes() const noexcept;
-};
-
-/// Length field and JSON header of a file with these tensors in this order, padded to 8 bytes,
-/// metadata format = pt.
-std::string safetensors_header(std::span<const TensorPlan> tensors);
 
 class CheckpointWriter {
  public:

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "models/io/file.hpp"
-#include "models/io/json.hpp"
+#include "actors/storage/file.hpp"
+#include "actors/storage/json.hpp"
 
 namespace tandem {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/storage/json.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/io/json.hpp"
 
 namespace tandem {
 

@@ -4,12 +4,12 @@
 
 #include <ATen/ATen.h>
 
+#include "actors/storage/safetensors.hpp"
 #include "examples/support/cifar/accuracy.hpp"
 #include "examples/support/cifar/aten_net.hpp"
 #include "examples/support/cifar/png.hpp"
 #include "examples/support/cifar/report.hpp"
 #include "models/cifar/net.hpp"
-#include "models/io/safetensors.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {

@@ -8,7 +8,7 @@
 
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint_writer.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "models/io/safetensors.hpp"
+#include "actors/storage/safetensors.hpp"
 
 namespace tandem::test {
 

@@ -10,10 +10,10 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "actors/storage/json.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "examples/support/program.hpp"
-#include "models/io/json.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "tools/cli/commands.hpp"

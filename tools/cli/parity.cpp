@@ -26,13 +26,13 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "actors/storage/json.hpp"
+#include "actors/storage/safetensors.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
-#include "models/io/json.hpp"
-#include "models/io/safetensors.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {

@@ -5,8 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "actors/storage/json.hpp"
 #include "examples/support/program.hpp"
-#include "models/io/json.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"

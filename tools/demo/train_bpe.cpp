@@ -16,9 +16,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "actors/storage/file.hpp"
 #include "examples/support/program.hpp"
 #include "models/data/alpaca.hpp"
-#include "models/io/file.hpp"
 #include "models/io/tokenizer/byte_level.hpp"
 #include "models/io/tokenizer/pre_tokenizer.hpp"
 #include "runtime/util/error.hpp"

@@ -6,7 +6,7 @@
 
 #include <zlib.h>
 
-#include "models/io/file.hpp"
+#include "actors/storage/file.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/io/file.hpp"
+#include "actors/storage/file.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/tokenizer/byte_level.hpp"
 #include "models/io/tokenizer/tokenizer_impl.hpp"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "models/io/tokenizer/tokenizer_impl.hpp"
 

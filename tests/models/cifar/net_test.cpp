@@ -17,13 +17,13 @@
 #include <gtest/gtest.h>
 #include <simdjson.h>
 
+#include "actors/storage/safetensors.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/records.hpp"
-#include "models/io/safetensors.hpp"
-#include "tests/models/io/io_support.hpp"
 #include "tests/models/layers/harness.hpp"
+#include "tests/support/io_support.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {

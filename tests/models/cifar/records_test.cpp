@@ -9,7 +9,7 @@
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/pickle.hpp"
 #include "models/cifar/xz.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

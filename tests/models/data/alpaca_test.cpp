@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "models/io/safetensors.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "actors/storage/safetensors.hpp"
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "models/causal_lm.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

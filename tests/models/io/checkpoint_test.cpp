@@ -9,9 +9,9 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include "actors/storage/json.hpp"
 #include "models/io/checkpoint_writer.hpp"
-#include "models/io/json.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

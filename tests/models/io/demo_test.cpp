@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "actors/storage/json.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
 #include "models/data/alpaca.hpp"
-#include "models/io/json.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

@@ -5,14 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include "actors/storage/safetensors.hpp"
 #include "models/causal_lm.hpp"
 #include "models/data/alpaca.hpp"
 #include "models/io/checkpoint_writer.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/io/safetensors.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
-#include "tests/models/io/io_support.hpp"
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 #include "tests/support/python.hpp"
 
 namespace tandem {

@@ -13,9 +13,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "actors/storage/safetensors.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
-#include "models/io/safetensors.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "tests/models/layers/harness.hpp"
 #include "tests/support/python.hpp"

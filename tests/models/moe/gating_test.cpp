@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "models/io/json.hpp"
-#include "models/io/safetensors.hpp"
+#include "actors/storage/json.hpp"
+#include "actors/storage/safetensors.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/models/layers/math_support.hpp"
 #include "tests/support/tensor_file.hpp"

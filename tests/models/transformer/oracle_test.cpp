@@ -8,9 +8,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "actors/storage/safetensors.hpp"
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint.hpp"
-#include "models/io/safetensors.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "tests/models/layers/harness.hpp"
 #include "tests/support/tensor_file.hpp"

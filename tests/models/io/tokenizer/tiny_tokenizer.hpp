@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 #include "models/io/tokenizer/byte_level.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem::test {
 

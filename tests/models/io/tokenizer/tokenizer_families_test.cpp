@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

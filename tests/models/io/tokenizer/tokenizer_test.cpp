@@ -8,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include "actors/storage/json.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/io/json.hpp"
 #include "models/io/tokenizer/bpe.hpp"
-#include "tests/models/io/io_support.hpp"
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

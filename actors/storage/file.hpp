@@ -1,5 +1,5 @@
-// models/io/file.hpp — whole files in, whole files out: what a reader of model files and a writer
-// of them stand on.
+// actors/storage/file.hpp — whole files in, whole files out: what a reader of model files and a
+// writer of them stand on.
 //
 // Invariant: a path handed to AtomicFile either keeps what it held before or holds everything that
 // was appended; the bytes in between live under a name of their own that no loader looks at, and

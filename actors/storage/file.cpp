@@ -1,4 +1,4 @@
-#include "models/io/file.hpp"
+#include "actors/storage/file.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,5 @@
-// models/io/json.hpp — JSON files of other people, read strictly: a thin layer over simdjson's DOM.
+// actors/storage/json.hpp — JSON files of other people, read strictly: a thin layer over
+// simdjson's DOM.
 //
 // It adds what the library leaves open: a size limit, refusal of duplicate keys, and typed getters
 // whose errors name file, JSON path, value and what to do.

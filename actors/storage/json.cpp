@@ -1,9 +1,9 @@
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 
 #include <cmath>
 #include <unordered_set>
 
-#include "models/io/file.hpp"
+#include "actors/storage/file.hpp"
 #include "runtime/util/json_writer.hpp"
 
 namespace tandem {

@@ -1,5 +1,5 @@
 // safetensors files: good ones are read exactly, each way of being bad has its own line.
-#include "models/io/safetensors.hpp"
+#include "actors/storage/safetensors.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "models/io/checkpoint_writer.hpp"
-#include "tests/models/io/io_support.hpp"
+#include "actors/storage/safetensors_header.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

@@ -1,11 +1,11 @@
 // JSON files of other people are read strictly, and errors say where.
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "tests/models/io/io_support.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {

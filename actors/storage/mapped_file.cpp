@@ -1,4 +1,4 @@
-#include "models/io/mapped_file.hpp"
+#include "actors/storage/mapped_file.hpp"
 
 #include <cerrno>
 #include <csetjmp>

@@ -1,5 +1,5 @@
-// tests/models/io/io_support.hpp — what the tests of models/io share: scratch folders, expected
-// errors, foreign programs.
+// tests/support/io_support.hpp — scratch folders, expected errors and foreign programs, for tests
+// of files.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "models/io/safetensors.hpp"
+#include "actors/storage/safetensors.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include <fmt/ranges.h>
 
-#include "models/io/json.hpp"
+#include "actors/storage/json.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

@@ -1,5 +1,5 @@
-// models/io/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON header,
-// then raw tensors.
+// actors/storage/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON
+// header, then raw tensors.
 //
 // The file is a stranger's: every number is checked before it is used.
 // Invariant: after open() every tensor's bytes lie inside the file, tensors cover the data without
@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "models/io/file.hpp"
-#include "models/io/mapped_file.hpp"
+#include "actors/storage/file.hpp"
+#include "actors/storage/mapped_file.hpp"
 
 namespace tandem {
 

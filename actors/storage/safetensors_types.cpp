@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "actors/kernels/reduce.hpp"
-#include "models/io/safetensors.hpp"
+#include "actors/storage/safetensors.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 

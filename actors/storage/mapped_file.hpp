@@ -1,5 +1,5 @@
-// models/io/mapped_file.hpp — a file's bytes as memory: read without a copy, as quickly as the page
-// cache gives them.
+// actors/storage/mapped_file.hpp — a file's bytes as memory: read without a copy, as quickly as
+// the page cache gives them.
 //
 // A mapped file that another program shortens, or whose disk fails, ends a program on access
 // (SIGBUS).
@@ -14,7 +14,7 @@
 #include <span>
 #include <string_view>
 
-#include "models/io/file.hpp"
+#include "actors/storage/file.hpp"
 
 namespace tandem {
 

@@ -1,0 +1,28 @@
+// actors/storage/safetensors_header.hpp — what a .safetensors file will hold, and its beginning,
+// for the code that writes one: sizes are known before the first byte.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/storage/safetensors.hpp"
+
+namespace tandem {
+
+/// A tensor that will be written.
+struct TensorPlan {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;
+
+  [[nodiscard]] std::int64_t numel() const noexcept;
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept;
+};
+
+/// Length field and JSON header of a file with these tensors in this order, padded to 8 bytes,
+/// metadata format = pt.
+std::string safetensors_header(std::span<const TensorPlan> tensors);
+
+}  // namespace tandem
