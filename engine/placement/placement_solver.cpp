@@ -12,11 +12,6 @@ namespace {
 constexpr double kAsGood = 1.005;       // of the best: device memory decides
 constexpr std::size_t kFewUnits = 8;    // of which every placement is looked at: 6561
 constexpr std::size_t kGrid = 8;        // of the first look, each way
-constexpr std::size_t kMostMoved = 64;  // units up to which each is looked at by itself
-constexpr int kMostRounds = 3;
-constexpr std::size_t kFromStarts = 2000;  // predictions of a round, of all starts together
-constexpr std::size_t kMostStarts = 24;
-constexpr double kWorthAnotherRound = 0.998;
 constexpr std::size_t kWindowless = 2;  // segments
 constexpr double kForEver = std::numeric_limits<double>::infinity();
 
@@ -52,7 +47,6 @@ class Solver {
       look_at_all(host);
     } else {
       look_at_numbers();
-      improve();
     }
     if (!best_.empty()) {  // and with the first units where they belong
       Placements placements = best_;
@@ -168,55 +162,6 @@ class Solver {
             }
           }
         }
-      }
-    }
-  }
-
-  /// The best of what was seen, and from each of them on: units do not divide, so that there is
-  /// more than one hollow.
-  void improve() {
-    const std::size_t units = order_.size();
-    const std::size_t of_a_round = units * (units + 4) / 2;
-    const std::size_t count =
-        std::clamp<std::size_t>(kFromStarts / std::max<std::size_t>(1, of_a_round), 1, kMostStarts);
-    std::vector<std::pair<double, Placements>> starts;
-    for (const auto& [placements, seen] : seen_) {
-      starts.emplace_back(seen.step_s, placements);
-    }
-    std::ranges::sort(starts);
-    starts.resize(std::min(starts.size(), count));
-    for (const auto& [step_s, placements] : starts) {
-      improve(placements, step_s);
-    }
-  }
-
-  /// Another placement for one unit, or two units' placements exchanged, as long as that helps.
-  void improve(Placements best, double best_s) {
-    const auto try_placements = [&](Placements placements) {
-      if (const double step_s = look(placements); step_s < best_s) {
-        best_s = step_s;
-        best = std::move(placements);
-      }
-    };
-    for (int round = 0; round < kMostRounds && order_.size() <= kMostMoved; ++round) {
-      const double before = best_s;
-      for (std::size_t i = 0; i < order_.size(); ++i) {
-        for (const StatePlacement placement :
-             {StatePlacement::kHost, StatePlacement::kDevice, StatePlacement::kStreamed}) {
-          Placements placements = best;
-          placements[order_[i]] = placement;
-          try_placements(std::move(placements));
-        }
-        for (std::size_t j = 0; j < i; ++j) {
-          if (best[order_[i]] != best[order_[j]]) {
-            Placements placements = best;
-            std::swap(placements[order_[i]], placements[order_[j]]);
-            try_placements(std::move(placements));
-          }
-        }
-      }
-      if (best_s >= before * kWorthAnotherRound) {
-        return;
       }
     }
   }

@@ -3,11 +3,13 @@
 //
 // Of few units it looks at every placement. Of more it looks at numbers: d of them on the device,
 // from the first one in forward order on, and s of the others streamed, spread, or from one end;
-// coarsely at first, then nearer and nearer to the best, and then moves and exchanges single units.
+// coarsely at first, then nearer and nearer to the best. Moving single units from there on was
+// measured (bench_placement: 1.005 instead of 1.018 of the best, in the worst of 48 cases, for
+// eighteen times the predictions) and is less than what the model itself is off.
 // Among placements that are as good as the best within half a percent it prefers one with the units
 // of the first two segments on the device, as far as they fit: they have no window (their gradients
 // come last, their weights are needed first). Then the one with the least device memory:
-// activations have a use for it. Pure; some hundred to some thousand predictions: any thread.
+// activations have a use for it. Pure; some hundred predictions, or all 6561 of eight units: any thread.
 #pragma once
 
 #include <cstddef>
