@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <tuple>
 
 #include <fmt/ranges.h>
@@ -17,15 +16,6 @@ constexpr std::string_view kWhere = "safetensors";
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
 constexpr std::uint64_t kMostRank = 32;
-
-std::optional<TensorType> type_of(std::string_view name) {
-  for (int i = 0; i <= static_cast<int>(TensorType::kC64); ++i) {
-    if (name_of(static_cast<TensorType>(i)) == name) {
-      return static_cast<TensorType>(i);
-    }
-  }
-  return std::nullopt;
-}
 
 std::string known_types() {
   std::vector<std::string_view> names;
@@ -62,17 +52,6 @@ std::uint64_t header_length(const FileHandle& file, std::uint64_t file_bytes,
   return length;
 }
 
-/// Product of the shape and the element size, or nothing when it does not fit into 63 bits.
-std::optional<std::uint64_t> checked_bytes(std::span<const std::int64_t> shape, TensorType type) {
-  auto bytes = static_cast<std::int64_t>(bytes_of(type));
-  for (const std::int64_t size : shape) {
-    if (__builtin_mul_overflow(bytes, size, &bytes)) {
-      return std::nullopt;
-    }
-  }
-  return static_cast<std::uint64_t>(bytes);
-}
-
 /// Like JsonValue::integer, but 4.0 is not an integer here: the format's own reader refuses it.
 std::int64_t count_of(const JsonValue& value) {
   if (!value.raw().is_int64()) {
@@ -85,7 +64,7 @@ TensorInfo read_tensor(const JsonValue& value, std::string_view name, std::uint6
   TensorInfo tensor;
   tensor.name = std::string(name);
   const JsonValue type = value.at("dtype");
-  const auto known = type_of(type.string());
+  const auto known = type_named(type.string());
   if (!known) {
     throw type.wrong(fmt::format("a known type ({})", known_types()));
   }
@@ -109,7 +88,7 @@ TensorInfo read_tensor(const JsonValue& value, std::string_view name, std::uint6
     throw offsets.error(
         fmt::format("[{}, {}] lies outside the file's {} bytes of data", begin, end, data_bytes));
   }
-  const auto needed = checked_bytes(tensor.shape, tensor.type);
+  const auto needed = checked_size_bytes(tensor.shape, tensor.type);
   if (!needed) {
     throw shape.error(fmt::format("{} elements of {} overflow 63 bits", shape_text(tensor.shape),
                                   name_of(tensor.type)));

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,11 @@ enum class TensorType : std::uint8_t {
 
 std::string_view name_of(TensorType type) noexcept;  // "F32", "BF16", ...
 std::size_t bytes_of(TensorType type) noexcept;
+/// The type that a safetensors file calls so.
+std::optional<TensorType> type_named(std::string_view name) noexcept;
+/// Product of the shape and the element size, or nothing when it does not fit into 63 bits.
+std::optional<std::uint64_t> checked_size_bytes(std::span<const std::int64_t> shape,
+                                                TensorType type) noexcept;
 /// "float32", "bfloat16" or "float16", as config.json has it, and back. Throws user_error for
 /// another name.
 std::string_view torch_dtype_of(TensorType type) noexcept;

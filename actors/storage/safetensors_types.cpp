@@ -64,6 +64,26 @@ std::size_t bytes_of(TensorType type) noexcept {
   return kTypes[static_cast<std::size_t>(type)].bytes;
 }
 
+std::optional<TensorType> type_named(std::string_view name) noexcept {
+  for (std::size_t i = 0; i < kTypes.size(); ++i) {
+    if (kTypes[i].name == name) {
+      return static_cast<TensorType>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> checked_size_bytes(std::span<const std::int64_t> shape,
+                                                TensorType type) noexcept {
+  auto bytes = static_cast<std::int64_t>(bytes_of(type));
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(bytes, size, &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return static_cast<std::uint64_t>(bytes);
+}
+
 std::string_view torch_dtype_of(TensorType type) noexcept {
   return type == TensorType::kBF16 ? "bfloat16" : type == TensorType::kF16 ? "float16" : "float32";
 }

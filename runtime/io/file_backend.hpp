@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/detail/root_task.hpp"
 #include "runtime/detail/timer_heap.hpp"
@@ -29,6 +30,7 @@ enum class OpenMode {
   kRead,       // must exist
   kCreate,     // for writing; made, or emptied
   kReadWrite,  // made if it is not there, kept if it is
+  kUpdate,     // for reading and writing; must exist
 };
 
 /// What is asked.
@@ -41,19 +43,26 @@ struct FileRequest {
     kFsyncFolder,
     kClose,
     kRename,
+    kExchange,
     kRemove,
-    kSize
+    kSize,
+    kReserve,
+    kMakeFolder,
+    kListFolder,
+    kRemoveFolder,
+    kFreeBytes
   };
   Kind kind;
   std::string path = {};                      // owned; of an operation on an open file: empty
   const std::string* path_of_file = nullptr;  // ... and this is its name
   int descriptor = -1;
   OpenMode mode{};
-  bool direct = false;              // past the page cache
-  std::string new_path = {};        // of a rename
-  std::byte* into = nullptr;        // of a read
-  const std::byte* from = nullptr;  // of a write
-  std::size_t bytes = 0;
+  bool direct = false;                  // past the page cache
+  std::string new_path = {};            // of a rename or an exchange
+  std::vector<std::string> names = {};  // what a list of a folder found
+  std::byte* into = nullptr;            // of a read
+  const std::byte* from = nullptr;      // of a write
+  std::size_t bytes = 0;                // of a transfer; the size that is reserved
   std::uint64_t offset = 0;
 };
 
@@ -78,7 +87,8 @@ class FileOp : public TimerOp {
   }
   /// This call moves no more than so much (a short transfer on purpose).
   void limit_call(std::size_t bytes) noexcept { call_bytes_max_ = bytes; }
-  /// Set by the back end before it posts the op: bytes moved, descriptor, size or 0; or -errno.
+  /// Set by the back end before it posts the op: bytes moved, descriptor, size (of a file, or
+  /// what is free) or 0; or -errno.
   std::int64_t outcome = 0;
   // Notes of back ends: the kernel has it; it was never handed on.
   bool in_kernel = false;

@@ -135,12 +135,41 @@ FileIo::Awaiter<void> FileIo::rename(std::string from, std::string to, StopToken
           stop};
 }
 
+FileIo::Awaiter<void> FileIo::exchange(std::string one, std::string other, StopToken stop) {
+  return {
+      *this,
+      FileRequest{.kind = Kind::kExchange, .path = std::move(one), .new_path = std::move(other)},
+      stop};
+}
+
 FileIo::Awaiter<void> FileIo::remove(std::string path, StopToken stop) {
   return {*this, FileRequest{.kind = Kind::kRemove, .path = std::move(path)}, stop};
 }
 
 FileIo::Awaiter<std::uint64_t> FileIo::size(const IoFile& file, StopToken stop) {
   return {*this, on_file(Kind::kSize, file), stop};
+}
+
+FileIo::Awaiter<void> FileIo::reserve(const IoFile& file, std::uint64_t bytes, StopToken stop) {
+  FileRequest request = on_file(Kind::kReserve, file);
+  request.bytes = bytes;
+  return {*this, std::move(request), stop};
+}
+
+FileIo::Awaiter<void> FileIo::make_folder(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kMakeFolder, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<std::vector<std::string>> FileIo::list_folder(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kListFolder, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<void> FileIo::remove_folder(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kRemoveFolder, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<std::uint64_t> FileIo::free_bytes(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kFreeBytes, .path = std::move(path)}, stop};
 }
 
 }  // namespace tandem

@@ -25,6 +25,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/io/file_backend.hpp"
 #include "runtime/stop_token.hpp"
@@ -125,8 +126,23 @@ class FileIo {
   [[nodiscard]] Awaiter<void> close(IoFile file);
   /// Atomic; replaces `to`.
   [[nodiscard]] Awaiter<void> rename(std::string from, std::string to, StopToken stop = {});
+  /// Two files, or two folders, take each other's names; atomic. EINVAL where the file system
+  /// cannot (network file systems).
+  [[nodiscard]] Awaiter<void> exchange(std::string one, std::string other, StopToken stop = {});
   [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
   [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
+  /// The file has at least this size afterwards and its space on the disk, so that ENOSPC comes
+  /// before the first byte. Where the file system cannot reserve, the size alone is set.
+  [[nodiscard]] Awaiter<void> reserve(const IoFile& file, std::uint64_t bytes, StopToken stop = {});
+  /// EEXIST if there is something of that name.
+  [[nodiscard]] Awaiter<void> make_folder(std::string path, StopToken stop = {});
+  /// The names in it, sorted, without "." and "..".
+  [[nodiscard]] Awaiter<std::vector<std::string>> list_folder(std::string path,
+                                                              StopToken stop = {});
+  /// An empty one.
+  [[nodiscard]] Awaiter<void> remove_folder(std::string path, StopToken stop = {});
+  /// What a user without privileges may still write on the disk that holds `path`.
+  [[nodiscard]] Awaiter<std::uint64_t> free_bytes(std::string path, StopToken stop = {});
 
   /// "io_uring" or "threads", and why it is this one.
   [[nodiscard]] std::string_view backend_name() const noexcept { return backend_->name(); }
@@ -177,6 +193,8 @@ class FileIo::Awaiter {
     if constexpr (std::is_same_v<T, IoFile>) {
       return IoFile(static_cast<int>(op_.result()), op_.request.direct,
                     backend_.owns_descriptors() ? &backend_ : nullptr, std::move(op_.request.path));
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      return std::move(op_.request.names);
     } else if constexpr (!std::is_void_v<T>) {
       return static_cast<T>(op_.result());
     }

@@ -35,10 +35,22 @@ const char* verb(FileRequest::Kind kind) noexcept {
       return "close";
     case Kind::kRename:
       return "rename";
+    case Kind::kExchange:
+      return "exchange";
     case Kind::kRemove:
       return "remove";
     case Kind::kSize:
       return "ask the size of";
+    case Kind::kReserve:
+      return "reserve the space of";
+    case Kind::kMakeFolder:
+      return "make the folder";
+    case Kind::kListFolder:
+      return "list the folder";
+    case Kind::kRemoveFolder:
+      return "remove the folder";
+    case Kind::kFreeBytes:
+      return "ask what is free at";
   }
   return "use";
 }
@@ -153,8 +165,11 @@ void FileOp::throw_if_failed() const {
   std::string what =
       fmt::format("[file] cannot {} {}", verb(request.kind),
                   request.path_of_file != nullptr ? *request.path_of_file : request.path);
-  if (request.kind == Kind::kRename) {
-    what += " to " + request.new_path;
+  if (!request.new_path.empty()) {
+    what += (request.kind == Kind::kRename ? " to " : " with ") + request.new_path;
+  }
+  if (request.kind == Kind::kReserve) {
+    what += fmt::format(" ({} bytes)", request.bytes);
   }
   if (is_transfer()) {
     what += fmt::format(" at byte {} ({} bytes)", request.offset, request.bytes);

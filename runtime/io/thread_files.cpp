@@ -1,11 +1,15 @@
 #include "runtime/io/thread_files.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <string_view>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
@@ -32,10 +36,51 @@ std::int64_t size_of(int descriptor) noexcept {
   return ::fstat(descriptor, &status) == 0 ? static_cast<std::int64_t>(status.st_size) : -1;
 }
 
+std::int64_t reserve(int descriptor, std::size_t bytes) noexcept {
+  const auto size = static_cast<off_t>(bytes);
+  if (size > 0 && ::fallocate(descriptor, 0, 0, size) == 0) {
+    return 0;
+  }
+  if (size > 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+    return -1;
+  }
+  const std::int64_t before = size_of(descriptor);
+  return before < 0 || before >= size ? std::min<std::int64_t>(before, 0)
+                                      : ::ftruncate(descriptor, size);
+}
+
+std::int64_t list_folder(const std::string& path, std::vector<std::string>& names) {
+  DIR* folder = ::opendir(path.c_str());
+  if (folder == nullptr) {
+    return -1;
+  }
+  names.clear();
+  errno = 0;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") {
+      names.emplace_back(name);
+    }
+    errno = 0;
+  }
+  const int error = errno;
+  ::closedir(folder);
+  std::ranges::sort(names);
+  errno = error;
+  return error == 0 ? 0 : -1;
+}
+
+std::int64_t free_bytes(const std::string& path) noexcept {
+  struct statvfs disk{};
+  return ::statvfs(path.c_str(), &disk) == 0
+             ? static_cast<std::int64_t>(disk.f_bavail * disk.f_frsize)
+             : -1;
+}
+
 // As the system calls do: -1, and why in errno.
-std::int64_t system_call(const FileOp& op) noexcept {
+std::int64_t system_call(FileOp& op) {
   using Kind = FileRequest::Kind;
-  const FileRequest& r = op.request;
+  FileRequest& r = op.request;
   switch (r.kind) {
     case Kind::kOpen:
       return ::open(r.path.c_str(), open_flags(r), 0666);
@@ -51,10 +96,22 @@ std::int64_t system_call(const FileOp& op) noexcept {
       return ::close(r.descriptor);
     case Kind::kRename:
       return ::rename(r.path.c_str(), r.new_path.c_str());
+    case Kind::kExchange:
+      return ::renameat2(AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(), RENAME_EXCHANGE);
     case Kind::kRemove:
       return ::unlink(r.path.c_str());
     case Kind::kSize:
       return size_of(r.descriptor);
+    case Kind::kReserve:
+      return reserve(r.descriptor, r.bytes);
+    case Kind::kMakeFolder:
+      return ::mkdir(r.path.c_str(), 0777);
+    case Kind::kListFolder:
+      return list_folder(r.path, r.names);
+    case Kind::kRemoveFolder:
+      return ::rmdir(r.path.c_str());
+    case Kind::kFreeBytes:
+      return free_bytes(r.path);
   }
   errno = EINVAL;
   return -1;
@@ -71,6 +128,8 @@ int open_flags(const FileRequest& request) noexcept {
       return O_WRONLY | O_CREAT | O_TRUNC | common;
     case OpenMode::kReadWrite:
       return O_RDWR | O_CREAT | common;
+    case OpenMode::kUpdate:
+      return O_RDWR | common;
   }
   return O_RDONLY | common;
 }
@@ -112,7 +171,7 @@ void ThreadFiles::cancel(FileOp& op) noexcept {
   loop_.post(op);
 }
 
-std::int64_t ThreadFiles::call(const FileOp& op) noexcept {
+std::int64_t ThreadFiles::call(FileOp& op) noexcept {
   errno = 0;
   const std::int64_t value = system_call(op);
   return value >= 0 ? value : -errno;

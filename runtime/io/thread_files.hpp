@@ -32,7 +32,7 @@ class ThreadFiles final : public FileBackend {
   }
 
   /// Does the op's call on the calling thread: what it comes to.
-  static std::int64_t call(const FileOp& op) noexcept;
+  static std::int64_t call(FileOp& op) noexcept;
 
  private:
   void work(const std::string& name);

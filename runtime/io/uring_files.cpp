@@ -1,6 +1,7 @@
 #include "runtime/io/uring_files.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <optional>
 
 #include <asio/bind_allocator.hpp>
@@ -34,11 +35,18 @@ unsigned opcode_of(Kind kind) noexcept {
     case Kind::kClose:
       return IORING_OP_CLOSE;
     case Kind::kRename:
+    case Kind::kExchange:
       return IORING_OP_RENAMEAT;
     case Kind::kRemove:
+    case Kind::kRemoveFolder:
       return IORING_OP_UNLINKAT;
+    case Kind::kMakeFolder:
+      return IORING_OP_MKDIRAT;
     case Kind::kFsyncFolder:
     case Kind::kSize:
+    case Kind::kReserve:  // the ring's fallocate says EOPNOTSUPP where the threads set the size
+    case Kind::kListFolder:
+    case Kind::kFreeBytes:
       break;
   }
   return kNoOpcode;
@@ -67,11 +75,24 @@ void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
     case Kind::kRename:
       io_uring_prep_renameat(entry, AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(), 0);
       break;
+    case Kind::kExchange:
+      io_uring_prep_renameat(entry, AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(),
+                             RENAME_EXCHANGE);
+      break;
     case Kind::kRemove:
       io_uring_prep_unlinkat(entry, AT_FDCWD, r.path.c_str(), 0);
       break;
+    case Kind::kRemoveFolder:
+      io_uring_prep_unlinkat(entry, AT_FDCWD, r.path.c_str(), AT_REMOVEDIR);
+      break;
+    case Kind::kMakeFolder:
+      io_uring_prep_mkdirat(entry, AT_FDCWD, r.path.c_str(), 0777);
+      break;
     case Kind::kFsyncFolder:
     case Kind::kSize:
+    case Kind::kReserve:
+    case Kind::kListFolder:
+    case Kind::kFreeBytes:
       break;
   }
 }

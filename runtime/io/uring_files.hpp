@@ -2,8 +2,8 @@
 //
 // Operations of one round of the loop are submitted together; what does not fit the ring waits in a
 // queue. Completions are taken while the loop is awake (Poller), and an eventfd in the reactor ends
-// its sleep. What the kernel's ring cannot do (size, fsync of a folder, whatever an old kernel
-// lacks) goes to threads, unseen.
+// its sleep. What the kernel's ring cannot do (size, what a folder holds, fsync of one, free
+// space, whatever an old kernel lacks) goes to threads, unseen.
 // On a machine without liburing another source file says so behind this header.
 // Thread rule: of the loop's thread; while operations are on their way, the loop stays on one
 // thread.

@@ -74,6 +74,7 @@ std::uint64_t rehearse_files(std::uint64_t seed) {
   const bool small = run.random.chance(0.3);
   const bool broken = run.random.chance(0.2);
   SimDisk disk({.capacity_bytes = small ? 4000 + run.random.below(12'000) : UINT64_MAX});
+  disk.put_folder("disk");
   auto backend =
       std::make_unique<SimFiles>(run.world, 0, disk,
                                  SimFiles::Faults{.short_transfer = run.random.uniform() * 0.6,

@@ -1,0 +1,54 @@
+// actors/storage/checkpoint_folder.hpp — the checkpoints in a folder: which are whole, whether
+// their bytes are still those that were written, and which may go.
+//
+// A checkpoint is whole when its folder has its final name, its manifest parses, and every file of
+// the manifest is there in its size: CheckpointSave gives the name last. There is no file that says
+// which one is the latest.
+// Thread rule: of the loop's thread; FileIo and CpuPool outlive the task.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/storage/manifest.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// "step-00000020"
+std::string checkpoint_name(std::int64_t step);
+/// The step of exactly such a name.
+std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
+
+struct FoundCheckpoint {
+  std::int64_t step = 0;
+  std::string path;
+};
+
+/// The whole ones, newest first. Those that have a checkpoint's name and are not whole come into
+/// `broken` (may be null), one line each: "path: why". FileError if `parent` cannot be listed.
+Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
+                                                    std::vector<std::string>* broken);
+
+/// Error (user input) if it does not parse; FileError if it cannot be read.
+Task<Manifest> read_manifest(FileIo* io, std::string folder);
+
+/// Hashes the files i with i % parts == part. One line for each fault, with the file and, where
+/// only some of its tensors differ, each of those ("its header": the bytes before them). Nothing:
+/// they are as they were written.
+Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
+                                            std::uint32_t part, std::uint32_t parts,
+                                            CpuPool* pool = nullptr);
+
+/// Keeps the `keep` newest whole ones (at least one) and removes the whole ones that are older and
+/// what is left of saves and removals that were killed: no save may be under way in `parent`.
+/// A folder loses its name, for certain, before its first file goes. FileError at the first
+/// failure.
+Task<> remove_older(FileIo* io, std::string parent, int keep);
+
+}  // namespace tandem

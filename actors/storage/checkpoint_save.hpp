@@ -1,0 +1,122 @@
+// actors/storage/checkpoint_save.hpp — one checkpoint being saved: the part of one rank in it.
+//
+// A save lies in a temporary folder until everything is on the medium; the rename to its final name
+// is what makes it a checkpoint. Order, with the ranks meeting between the steps:
+//   rank 0 create() | every rank open(), write()..., sync() | every rank hash() | rank 0 commit()
+// After any failure, on any rank, the save cannot be committed any more: discard() it. A failed
+// fsync is not tried again: the kernel has dropped the pages.
+// Invariant: whenever the process or the power ends, the final name either does not exist or holds
+// everything; once commit() has returned it exists after a power cut, too. Nothing that lay in the
+// parent folder changes before commit().
+// Thread rule: of the loop's thread. FileIo and CpuPool outlive it; the bytes of a write() live
+// until it returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/storage/manifest.hpp"
+#include "actors/storage/safetensors_header.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// A safetensors file that will be written.
+struct PlannedFile {
+  std::string name;
+  std::vector<TensorPlan> tensors;
+
+  /// Both make the header to know its size.
+  [[nodiscard]] std::uint64_t header_bytes() const;
+  [[nodiscard]] std::uint64_t size_bytes() const;
+};
+
+/// A small file, written by commit().
+struct PlannedText {
+  std::string name;
+  std::string text;
+};
+
+/// The same on every rank.
+struct CheckpointPlan {
+  std::int64_t step = 0;
+  std::string folder;     // final: parent/step-00000020; the parent exists
+  std::string temporary;  // parent/step-00000020.tmp-<nonce>
+  std::vector<PlannedFile> files;
+
+  [[nodiscard]] std::uint64_t total_bytes() const;
+};
+
+class CheckpointSave {
+ public:
+  /// Hashing runs on `pool`; between other work of the loop where it is null.
+  CheckpointSave(FileIo* io, CheckpointPlan plan, std::uint32_t rank, std::uint32_t world,
+                 CpuPool* pool = nullptr);
+  CheckpointSave(const CheckpointSave&) = delete;
+  CheckpointSave& operator=(const CheckpointSave&) = delete;
+
+  /// Rank 0: the temporary folder and every file in its full size, with its header. Error before
+  /// the first byte if the plan makes no checkpoint or the disk has too little room.
+  Task<> create();
+  /// After rank 0's create().
+  Task<> open();
+  /// Writes `bytes` of file number `file` from `data_offset`, behind the header, on. Several may be
+  /// under way. In a world of one the hash is made meanwhile, if the writes of the file follow each
+  /// other from the data's begin to its end.
+  Task<> write(std::size_t file, std::uint64_t data_offset, std::span<const std::byte> bytes);
+  /// What this rank wrote is on the medium, and its files are closed.
+  Task<> sync();
+  /// After every rank's sync(): the entries of the files i with i % world == rank. Reads back what
+  /// was not hashed on the way.
+  Task<std::vector<ManifestFile>> hash();
+  /// Rank 0, with the entries of every rank, in any order. Replaces a folder of the final name.
+  Task<> commit(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
+  /// Removes the temporary folder as far as that is possible; throws nothing. The files are closed.
+  Task<> discard();
+
+ private:
+  /// One of the planned files.
+  struct Part {
+    explicit Part(const PlannedFile& file);
+    [[nodiscard]] std::uint64_t data_bytes() const noexcept {
+      return entry.size_bytes - header.size();
+    }
+    std::string header;
+    ManifestFile entry;  // no hashes yet
+    IoFile file;
+    bool written = false;  // by this rank
+    // Of hashing on the way; places count from the data's begin.
+    bool in_order = false;
+    std::uint64_t next = 0;    // where the next write in order begins
+    std::uint64_t hashed = 0;  // up to here
+    Event hashed_more;
+    FileHasher hasher;
+  };
+  class Step;
+
+  [[nodiscard]] std::string path_of(std::string_view name) const;
+  Task<> create_file(Part* part);
+  Task<> write_pieces(Part* part, std::uint64_t offset, std::span<const std::byte> bytes);
+  Task<> hash_pieces(Part* part, std::uint64_t begin, std::span<const std::byte> bytes);
+  Task<> write_text(std::string path, std::string text);
+  Task<> take_final_name();
+  [[nodiscard]] Manifest manifest_of(std::vector<ManifestFile> files) const;
+
+  FileIo* io_;
+  CheckpointPlan plan_;
+  std::uint32_t rank_;
+  std::uint32_t world_;
+  CpuPool* pool_;
+  std::vector<std::unique_ptr<Part>> parts_;
+  bool failed_ = false;
+};
+
+}  // namespace tandem

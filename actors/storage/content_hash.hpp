@@ -1,0 +1,49 @@
+// actors/storage/content_hash.hpp — XXH3-128 of bytes: finds what a disk or a copy changed by
+// accident. No protection against someone who wants to deceive.
+//
+//   ContentHasher hasher;
+//   hasher.add(bytes);
+//   std::string digits = hasher.result().text();  // as `xxhsum -H2` prints it
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+// NOLINTNEXTLINE(bugprone-reserved-identifier): xxHash's own name of its state
+struct XXH3_state_s;
+
+namespace tandem {
+
+struct ContentHash {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  bool operator==(const ContentHash&) const = default;
+  /// 32 hex digits, lower case.
+  [[nodiscard]] std::string text() const;
+  /// Of exactly such a text; nothing for any other.
+  [[nodiscard]] static std::optional<ContentHash> parse(std::string_view text) noexcept;
+};
+
+/// Takes bytes in any pieces. One thread at a time.
+class ContentHasher {
+ public:
+  ContentHasher();
+  void add(std::span<const std::byte> bytes) noexcept;
+  /// Of everything added since the start or the last reset().
+  [[nodiscard]] ContentHash result() const noexcept;
+  void reset() noexcept;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const noexcept;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,70 @@
+// actors/storage/manifest.hpp — manifest.json of a checkpoint: its files, their tensors, and the
+// hash of each.
+//
+// Invariant: what parse() accepts has been written by json(), bit for bit (it carries a hash of its
+// own text), its files lie in the checkpoint's folder itself, and a file's tensors follow one
+// another without gap or overlap up to the file's end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/storage/content_hash.hpp"
+#include "actors/storage/safetensors.hpp"
+
+namespace tandem {
+
+inline constexpr std::string_view kManifestName = "manifest.json";
+
+struct ManifestTensor {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin_byte = 0;  // in the file
+  std::uint64_t size_bytes = 0;
+  ContentHash hash;
+};
+
+struct ManifestFile {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  ContentHash hash;
+  std::vector<ManifestTensor> tensors;  // in the order of the data; none: not a file of tensors
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  std::vector<ManifestFile> files;
+
+  /// Its text, to be written as it stands.
+  [[nodiscard]] std::string json() const;
+  /// Error (user input, one line with `path` and the fault) for anything that json() would not
+  /// write: another format or version, a changed bit, a name with '/', sizes that do not fit, ...
+  static Manifest parse(const std::string& text, const std::string& path);
+};
+
+/// Makes the hash of a file and of each of its tensors while the bytes go by, in their order.
+class FileHasher {
+ public:
+  /// Name, size and tensors of `file`; its hashes are ignored.
+  explicit FileHasher(ManifestFile file) : file_(std::move(file)) {}
+
+  void add(std::span<const std::byte> bytes);
+  /// The file with its hashes. Every byte has been added.
+  [[nodiscard]] ManifestFile result();
+
+ private:
+  void finish_tensors();
+
+  ManifestFile file_;
+  ContentHasher of_file_;
+  ContentHasher of_tensor_;
+  std::size_t tensor_ = 0;  // the one that is going by, or comes next
+  std::uint64_t position_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,132 @@
+// Folders, names and space: what FileIo does besides reading and writing.
+#include <cerrno>
+
+#include <sys/stat.h>
+
+#include "tests/runtime/io/file_io_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+using Names = std::vector<std::string>;
+
+class FileIoFolders : public FileIoTest {};
+
+Task<> touch(FileIo* io, std::string path) {
+  IoFile file = co_await io->open(std::move(path), OpenMode::kCreate);
+  co_await io->close(std::move(file));
+}
+
+TEST_P(FileIoFolders, AreMadeListedAndRemoved) {
+  loop.run(
+      [](FileIo* io, std::string f) -> Task<> {
+        co_await io->make_folder(f + "/made");
+        EXPECT_EQ(co_await io->list_folder(f + "/made"), Names());
+        co_await touch(io, f + "/made/b");
+        co_await touch(io, f + "/made/a");
+        co_await io->make_folder(f + "/made/inner");
+        EXPECT_EQ(co_await io->list_folder(f + "/made"), (Names{"a", "b", "inner"}));
+        co_await io->rename(f + "/made", f + "/moved");
+        co_await io->remove(f + "/moved/a");
+        co_await io->remove(f + "/moved/b");
+        co_await io->remove_folder(f + "/moved/inner");
+        co_await io->remove_folder(f + "/moved");
+        EXPECT_EQ(co_await io->list_folder(f), Names());
+      },
+      files.get(), folder);
+}
+
+TEST_P(FileIoFolders, ErrorsNamePathAndOperation) {
+  const auto [made, made_number] =
+      error_of([](FileIo* io, std::string f) -> Task<> { co_await io->make_folder(f); }, folder);
+  EXPECT_EQ(made, "[file] cannot make the folder " + folder + ": File exists");
+  EXPECT_EQ(made_number, EEXIST);
+  EXPECT_EQ(error_of([](FileIo* io,
+                        std::string f) -> Task<> { (void)co_await io->list_folder(f + "/none"); },
+                     folder)
+                .first,
+            "[file] cannot list the folder " + folder + "/none: No such file or directory");
+  EXPECT_EQ(error_of(
+                [](FileIo* io, std::string f) -> Task<> {
+                  co_await touch(io, f + "/a");
+                  co_await io->remove_folder(f);
+                },
+                folder)
+                .first,
+            "[file] cannot remove the folder " + folder + ": Directory not empty");
+  EXPECT_EQ(error_of([](FileIo* io,
+                        std::string f) -> Task<> { (void)co_await io->free_bytes(f + "/none"); },
+                     folder)
+                .first,
+            "[file] cannot ask what is free at " + folder + "/none: No such file or directory");
+  EXPECT_EQ(error_of([](FileIo* io,
+                        std::string f) -> Task<> { co_await io->exchange(f + "/a", f + "/none"); },
+                     folder)
+                .first,
+            "[file] cannot exchange " + folder + "/a with " + folder +
+                "/none: No such file or directory");
+}
+
+TEST_P(FileIoFolders, TwoTakeEachOthersNames) {
+  const auto [text, number] = error_of(
+      [](FileIo* io, std::string f) -> Task<> {
+        co_await io->make_folder(f + "/a");
+        co_await io->make_folder(f + "/b");
+        co_await touch(io, f + "/a/of a");
+        co_await touch(io, f + "/b/of b");
+        co_await io->exchange(f + "/a", f + "/b");
+        EXPECT_EQ(co_await io->list_folder(f + "/a"), Names{"of b"});
+        EXPECT_EQ(co_await io->list_folder(f + "/b"), Names{"of a"});
+      },
+      folder);
+  if (number == EINVAL) {
+    GTEST_SKIP() << "this file system cannot exchange";
+  }
+  EXPECT_EQ(text, "no error");
+}
+
+TEST_P(FileIoFolders, AnUpdateNeedsTheFile) {
+  const auto update = [](FileIo* io, std::string f) -> Task<> {
+    IoFile file = co_await io->open(f + "/file", OpenMode::kUpdate);
+    co_await io->write(file, 1, pattern(3));
+    co_await io->close(std::move(file));
+  };
+  EXPECT_EQ(error_of(update, folder).second, ENOENT);
+  loop.run(touch, files.get(), folder + "/file");
+  EXPECT_EQ(error_of(update, folder).first, "no error");
+  EXPECT_EQ(std::filesystem::file_size(folder + "/file"), 4U);
+}
+
+TEST_P(FileIoFolders, SpaceIsReservedAndNeverTakenAway) {
+  loop.run(
+      [](FileIo* io, std::string f) -> Task<> {
+        EXPECT_GT(co_await io->free_bytes(f), 0U);
+        IoFile file = co_await io->open(f + "/file", OpenMode::kReadWrite);
+        co_await io->reserve(file, 0);
+        EXPECT_EQ(co_await io->size(file), 0U);
+        co_await io->reserve(file, 100'000);
+        EXPECT_EQ(co_await io->size(file), 100'000U);
+        co_await io->reserve(file, 10);
+        EXPECT_EQ(co_await io->size(file), 100'000U);
+        std::vector<std::byte> back(100'000, std::byte{1});
+        EXPECT_EQ(co_await io->read(file, 0, back), back.size());
+        EXPECT_EQ(back, std::vector<std::byte>(100'000));
+        co_await io->close(std::move(file));
+      },
+      files.get(), folder);
+  const auto [text, number] = error_of(
+      [](FileIo* io, std::string f) -> Task<> {
+        IoFile file = co_await io->open(f + "/huge", OpenMode::kCreate);
+        co_await io->reserve(file, std::uint64_t{1} << 50);
+      },
+      folder);
+  EXPECT_TRUE(number == ENOSPC || number == EFBIG) << text;
+  EXPECT_TRUE(text.starts_with("[file] cannot reserve the space of " + folder +
+                               "/huge (1125899906842624 bytes): "))
+      << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, FileIoFolders, kBothBackends, name_of);
+
+}  // namespace
+}  // namespace tandem
