@@ -18,7 +18,7 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
 std::optional<StepResult> Engine::train_step() {
-  TANDEM_CHECK(impl_->prefetch.has_value(), "train_step() without batches needs a dataset");
+  TANDEM_CHECK(impl_->loader.has_value(), "train_step() without batches needs a dataset");
   // Asked before the step begins: a step that has issued its gathers is run to its end.
   const auto batches = impl_->loader->batches();
   const auto needed = static_cast<std::int64_t>(impl_->accumulation);
@@ -201,6 +201,37 @@ Task<double> peak_tflops(Rank* rank) {
 }  // namespace
 
 double Engine::measure_peak_tflops() { return impl_->run(&peak_tflops, &impl_->rank); }
+
+CheckpointOutcome Engine::save_checkpoint(const std::string& save_dir, const std::string& tag,
+                                          const std::string& client_state) {
+  begin_checkpoint({.folder = save_dir, .tag = tag, .client_state = client_state});
+  return *finish_checkpoint();
+}
+
+Task<CheckpointOutcome> Engine::save_checkpoint_on_loop(CheckpointArgs args) {
+  co_await impl_->begin_checkpoint(std::move(args));
+  co_return *co_await impl_->finish_checkpoint();
+}
+
+bool Engine::begin_checkpoint(CheckpointArgs args) {
+  impl_->check_no_step_in_flight();
+  return impl_->run(&Impl::begin_checkpoint, impl_.get(), std::move(args));
+}
+
+std::optional<CheckpointOutcome> Engine::finish_checkpoint() {
+  return impl_->run(&Impl::finish_checkpoint, impl_.get());
+}
+
+LoadedCheckpoint Engine::load_checkpoint(const std::string& load_dir, const std::string& tag,
+                                         LoadArgs args) {
+  impl_->check_no_step_in_flight();
+  return impl_->run(&Impl::load_checkpoint, impl_.get(), load_dir, tag, std::move(args));
+}
+
+Task<LoadedCheckpoint> Engine::load_checkpoint_on_loop(std::string load_dir, std::string tag,
+                                                       LoadArgs args) {
+  return impl_->load_checkpoint(std::move(load_dir), std::move(tag), std::move(args));
+}
 
 void Engine::ask_to_stop() { impl_->stop_asked = true; }
 

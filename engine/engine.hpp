@@ -30,6 +30,7 @@
 #include "engine/distributed/communicator.hpp"
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/plan/run_plan.hpp"
+#include "engine/types/checkpoint.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
 #include "engine/types/step_result.hpp"
@@ -132,6 +133,26 @@ class Engine {
   /// Visits the fp32 gradients accumulated so far, after a backward() and before its step().
   void for_each_gradient(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
+
+  /// Saves a checkpoint and waits until it is on the medium. Between steps; a collective. A save
+  /// that fails leaves the run and older checkpoints as they are: the outcome says why.
+  CheckpointOutcome save_checkpoint(const std::string& save_dir, const std::string& tag = "",
+                                    const std::string& client_state = "{}");
+  /// The same state, written while the steps that follow run; begun before it returns. One at a
+  /// time: one that is still under way is finished first. False: it has failed already. The
+  /// StepResult of the step with which it ends has its outcome, or finish_checkpoint().
+  bool begin_checkpoint(CheckpointArgs args);
+  /// Waits for the save under way; nullopt: there is none, and none that ended unheard.
+  std::optional<CheckpointOutcome> finish_checkpoint();
+  /// Goes on from a checkpoint: `load_dir`/`tag`, or without a tag `load_dir` itself or the newest
+  /// whole one in it. On any number of ranks, stage, placement and layout of state. Between steps;
+  /// a collective. Throws user_error where there is none, where it is damaged, or where the run is
+  /// another one (LoadArgs::ignored).
+  LoadedCheckpoint load_checkpoint(const std::string& load_dir, const std::string& tag = "",
+                                   LoadArgs args = {});
+  Task<CheckpointOutcome> save_checkpoint_on_loop(CheckpointArgs args);
+  Task<LoadedCheckpoint> load_checkpoint_on_loop(std::string load_dir, std::string tag,
+                                                 LoadArgs args);
 
   /// This rank would like to end: the next step's result says so on every rank. Between two calls
   /// of the engine.

@@ -169,8 +169,11 @@ Engine::Impl::Impl(InitializeArgs arguments)
 }
 
 Engine::Impl::~Impl() {
-  if (prefetch) {
-    prefetch->close();
+  if (!prefetches.empty()) {
+    prefetches.back()->close();
+  }
+  if (checkpointer) {
+    rank.loop().run(&Checkpointer::end, checkpointer.get());
   }
   rank.stop();
 }
@@ -193,6 +196,7 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
                                 std::uint64_t seed, const PrefetchOptions& ahead) {
   TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1,
                "the loader needs a worker and room for a batch");
+  data_fingerprint = dataset->fingerprint();
   loader.emplace(std::move(dataset),
                  LoaderOptions{.sampler = {.world_size = communicator->world_size(),
                                            .rank = communicator->rank(),
@@ -201,12 +205,24 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
                                .epochs = epochs,
                                .drop_last = config.dataloader_drop_last});
   data_pool.emplace(rank.loop(), CpuPool::Options{.threads = ahead.workers, .name = "data"});
+  prefetch_options = ahead;
+  shuffle_seed = seed;
+  start_prefetch(0);
+}
+
+void Engine::Impl::start_prefetch(std::int64_t first) {
+  if (!prefetches.empty()) {
+    prefetches.back()->close();
+  }
   const auto make = [this](std::uint64_t number) {
     return loader->make(static_cast<std::int64_t>(number));
   };
-  prefetch.emplace(
-      DataPrefetch<HostBatch>::Options{.pool = &*data_pool, .make = make, .depth = ahead.depth});
-  prefetch->start(rank.scope());
+  prefetches.push_back(std::make_unique<DataPrefetch<HostBatch>>(
+      DataPrefetch<HostBatch>::Options{.pool = &*data_pool,
+                                       .make = make,
+                                       .first = static_cast<std::uint64_t>(first),
+                                       .depth = prefetch_options.depth}));
+  prefetches.back()->start(rank.scope());
 }
 
 void Engine::Impl::check_no_step_in_flight() const {
@@ -235,7 +251,7 @@ void Engine::Impl::begin_step() {
 
 Task<std::optional<Batch>> Engine::Impl::next_batch() {
   const Stopwatch waited;
-  std::optional<HostBatch> host = co_await prefetch->address().ask(NextBatch<HostBatch>{});
+  std::optional<HostBatch> host = co_await prefetches.back()->address().ask(NextBatch<HostBatch>{});
   data_wait_s_ += waited.elapsed_s();
   if (!host) {
     co_return std::nullopt;
@@ -285,6 +301,10 @@ Task<StepResult> Engine::Impl::finish() {
   result.step = ++global_steps;
   count(result.verdict);
   measure(result);
+  if (checkpointer && checkpointer->is_active()) {
+    co_await checkpointer->advance(checkpoint_phases_);
+    result.checkpoint = checkpointer->take_outcome();
+  }
   co_return result;
 }
 
@@ -327,6 +347,8 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
 Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
   const auto world = static_cast<std::size_t>(communicator->world_size());
   share_.stop = stop_asked;
+  share_.checkpoint = checkpointer ? checkpointer->phase() : Checkpointer::Phase::kIdle;
+  checkpoint_phases_.clear();
   std::vector<std::byte> mine(sizeof(Share) + losses_.size() * sizeof(float));
   std::memcpy(mine.data(), &share_, sizeof(Share));
   std::memcpy(mine.data() + sizeof(Share), losses_.data(), losses_.size() * sizeof(float));
@@ -338,6 +360,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
     result.tokens += share.tokens;
     result.sequences += share.sequences;
     result.stop_asked = result.stop_asked || share.stop;
+    checkpoint_phases_.push_back(share.checkpoint);
     result.sequence_length = std::max(result.sequence_length, share.longest);
   }
   for (std::size_t a = 0; a < losses_.size(); ++a) {
@@ -375,6 +398,7 @@ void Engine::Impl::measure(StepResult& result) {
   result.step_time_s = watch_.elapsed_s();
   result.exposure = step.exposure();
   result.exposure.data_s = std::exchange(data_wait_s_, 0);
+  result.exposure.checkpoint_s += std::exchange(checkpoint_wait_s_, 0);
   const Busy now = rank.busy();
   result.exposure.compute_busy_s = now.compute_s - busy_at_start_.compute_s;
   result.exposure.optimizer_busy_s = now.optimizer_s - busy_at_start_.optimizer_s;

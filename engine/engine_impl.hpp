@@ -12,6 +12,8 @@
 #include <optional>
 
 #include "actors/data_prefetch.hpp"
+#include "engine/checkpoint/checkpointer.hpp"
+#include "engine/checkpoint/run_state.hpp"
 #include "engine/config/schedule.hpp"
 #include "engine/data/loader.hpp"
 #include "engine/engine.hpp"
@@ -28,6 +30,8 @@ struct Engine::Impl {
 
   void start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs, std::uint64_t seed,
                     const PrefetchOptions& ahead);
+  /// Makes batches from micro-batch `first` of this rank on.
+  void start_prefetch(std::int64_t first);
   void check_no_step_in_flight() const;
   [[nodiscard]] double rate_of(std::int64_t optimizer_step) const;
   /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
@@ -55,6 +59,12 @@ struct Engine::Impl {
   Task<> backward();
   Task<StepResult> finish();
   Task<std::vector<std::byte>> of_all_ranks(std::vector<std::byte> mine);
+  // Checkpoints (engine_checkpoint.cpp).
+  Task<bool> begin_checkpoint(CheckpointArgs args);
+  Task<std::optional<CheckpointOutcome>> finish_checkpoint();
+  Task<LoadedCheckpoint> load_checkpoint(std::string folder, std::string tag, LoadArgs args);
+  [[nodiscard]] RunState run_state() const;
+
   /// All of it, on micro-batches of the caller.
   Task<StepResult> step_on(std::vector<Batch> batches);
 
@@ -69,7 +79,12 @@ struct Engine::Impl {
   Rank rank;
   TrainStep step;
   std::optional<CpuPool> data_pool;
-  std::optional<DataPrefetch<HostBatch>> prefetch;
+  PrefetchOptions prefetch_options;
+  // The last one makes batches; those before it were closed when a checkpoint was loaded.
+  std::vector<std::unique_ptr<DataPrefetch<HostBatch>>> prefetches;
+  std::string data_fingerprint;
+  std::uint64_t shuffle_seed = 0;
+  std::unique_ptr<Checkpointer> checkpointer;  // from the first save on
 
   bool training = true;
   bool stop_asked = false;         // by this rank
@@ -91,9 +106,14 @@ struct Engine::Impl {
     std::int64_t sequences = 0;
     std::int64_t longest = 0;
     bool stop = false;
+    Checkpointer::Phase checkpoint = Checkpointer::Phase::kIdle;
   };
 
   [[nodiscard]] TrainStep::Update update_of_step(double rate) const;
+  [[nodiscard]] Checkpointer& checkpoints();
+  Task<std::string> fault_of(std::string folder);
+  Task<LoadedCheckpoint> load_whole(std::string folder, LoadArgs args);
+  void restore(const RunState& state);
   /// `result` with the counts and losses of all ranks in it.
   Task<StepResult> share_with_ranks(StepResult result);
   void count(const Verdict& verdict);
@@ -101,7 +121,9 @@ struct Engine::Impl {
 
   std::vector<float> losses_;  // of this rank, by micro-step
   Share share_;
+  std::vector<Checkpointer::Phase> checkpoint_phases_;  // of all ranks, at this step's exchange
   double data_wait_s_ = 0;
+  double checkpoint_wait_s_ = 0;  // between steps
   Busy busy_at_start_;
   Stopwatch watch_;
 };

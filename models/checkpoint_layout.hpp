@@ -15,7 +15,7 @@
 
 #include "engine/types/model.hpp"
 #include "models/io/checkpoint.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 #include "models/io/hf_config.hpp"
 
 namespace tandem {
@@ -62,7 +62,7 @@ class CheckpointReader {
   std::unordered_map<std::string, Stored> stored_;
 };
 
-/// checkpoint_tensors as the plan of a CheckpointWriter.
+/// checkpoint_tensors as the plan of a WeightsWriter.
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type);
 
 /// Elements [begin, end) of a parameter before any training: norms are ones, biases zeros, all else

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 
 namespace tandem {
 
 namespace fs = std::filesystem;
 
 void save_weights(Engine& engine, const fs::path& folder, TensorType type) {
-  std::optional<CheckpointWriter> writer;
+  std::optional<WeightsWriter> writer;
   if (engine.rank() == 0) {
     std::error_code ignored;  // the writer says what is wrong with the folder
     fs::create_directories(folder, ignored);

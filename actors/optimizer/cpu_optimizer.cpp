@@ -16,7 +16,8 @@ CpuOptimizer::CpuOptimizer(Options options)
       options_(std::move(options)),
       pool_(options_.pool, options_.chunk_elements, options_.slice_chunks),
       runner_queues_({{.runner = &pool_}}),
-      jobs_(options_.units.size()) {
+      jobs_(options_.units.size()),
+      holds_(options_.units.size()) {
   TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
                "chunks end at block boundaries");
   for (const Unit& unit : options_.units) {
@@ -116,6 +117,70 @@ std::size_t CpuOptimizer::waiting_for_verdict() const noexcept {
   }));
 }
 
+// ---- holds
+// ----------------------------------------------------------------------------------------
+
+std::size_t CpuOptimizer::handle(HoldUnits) {
+  TANDEM_CHECK(speculative_ == 0, "no verdict is open while units are held");
+  TANDEM_CHECK(held_ == 0, "one checkpoint is written at a time");
+  for (std::uint32_t unit = 0; unit < jobs_.size(); ++unit) {
+    if (options_.units[unit].state.elements() > 0) {
+      ++held_;
+      holds_[unit].state = Hold::State::kAsked;
+      if (jobs_[unit].chunks == 0) {
+        hold(unit);
+      }
+    }
+  }
+  return held_;
+}
+
+void CpuOptimizer::hold(std::uint32_t unit) {
+  Hold& hold = holds_[unit];
+  hold.state = Hold::State::kHeld;
+  if (auto reply = std::exchange(hold.awaits, std::nullopt)) {
+    reply->send(true);
+  }
+}
+
+void CpuOptimizer::handle(AwaitHeld request, ReplyTo<AwaitHeld> reply) {
+  Hold& hold = holds_[request.unit];
+  if (hold.state == Hold::State::kAsked) {
+    hold.awaits = std::move(reply);
+  } else {
+    reply.send(hold.state == Hold::State::kHeld);
+  }
+}
+
+void CpuOptimizer::handle(NextWanted, ReplyTo<NextWanted> reply) {
+  TANDEM_CHECK(!wants_.has_value(), "one asks at a time for what is wanted");
+  wants_ = std::move(reply);
+  answer_wanted();
+}
+
+void CpuOptimizer::answer_wanted() {
+  while (wants_ && !wanted_.empty()) {
+    if (const std::uint32_t unit = wanted_.pop(); holds_[unit].state == Hold::State::kHeld) {
+      std::exchange(wants_, std::nullopt)->send(unit);
+    }
+  }
+  if (wants_ && held_ == 0) {
+    std::exchange(wants_, std::nullopt)->send(std::nullopt);
+  }
+}
+
+void CpuOptimizer::handle(EndHold end) {
+  Hold& hold = holds_[end.unit];
+  TANDEM_CHECK(hold.state == Hold::State::kHeld, "a hold ends once");
+  hold.state = Hold::State::kNone;
+  --held_;
+  if (jobs_[end.unit].chunks > 0) {  // it waited
+    hold.kept_waiting_until = EventLoop::current().now();
+    enqueue(end.unit);
+  }
+  answer_wanted();
+}
+
 // ---- passes and slices
 // ---------------------------------------------------------------------------
 
@@ -155,6 +220,11 @@ void CpuOptimizer::begin_pass(std::uint32_t unit, UpdatePass pass) {
 }
 
 void CpuOptimizer::enqueue(std::uint32_t unit) {
+  if (holds_[unit].state == Hold::State::kHeld) {
+    wanted_.push(std::uint32_t{unit});
+    answer_wanted();
+    return;
+  }
   RunnerQueue& runner_queue = queue_of(unit);
   runner_queue.queue.push_back(unit);
   if (runner_queue.workers < runner_queue.runner->slices_under_way()) {
@@ -237,6 +307,9 @@ Task<> CpuOptimizer::finish(std::uint32_t unit) {
     if (job.pass == UpdatePass::kSpeculative) {
       commit_speculative(options_.units[unit].state);
       ++counters_.speculative;
+    }
+    if (holds_[unit].state == Hold::State::kAsked) {
+      hold(unit);  // before the shard hears of it, and the next update can be asked for
     }
     --counters_.queued;
     ++counters_.updates;

@@ -21,6 +21,9 @@
 // begun when the verdict came is an ordinary one.
 //   speculative: queued -> running -> waiting -> idle, by
 //                (the same) swap | (others) running again | (no verdict, or skip) running back
+// A checkpoint that is being written holds the units whose state it still reads: an update that is
+// asked for meanwhile stays queued, and begins when the hold ends. So a save needs no copy of the
+// state, and waits for nobody but the updates of its own step.
 // UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack,
 // after its last chunk.
 // Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient (the bucket's
@@ -78,7 +81,31 @@ struct RollBackUpdates {
   using Reply = OptimizerCounters;
 };
 
-class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, RollBackUpdates> {
+/// From now on no unit's state changes, but by updates asked for before. Between steps: no update
+/// is ahead of a verdict. Units without state are left alone.
+struct HoldUnits {
+  using Reply = std::size_t;  // units held
+};
+
+/// Replies when the held unit's update, asked for before the hold, has ended.
+struct AwaitHeld {
+  using Reply = bool;  // whether the unit is held at all
+  std::uint32_t unit = 0;
+};
+
+/// Replies with a held unit that an update is waiting for, each once; nothing when no unit is held
+/// any more.
+struct NextWanted {
+  using Reply = std::optional<std::uint32_t>;
+};
+
+/// The unit's state may change again.
+struct EndHold {
+  std::uint32_t unit = 0;
+};
+
+class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, RollBackUpdates,
+                                  HoldUnits, AwaitHeld, NextWanted, EndHold> {
  public:
   using Range = UpdateRange;
 
@@ -101,6 +128,10 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   Task<> handle(UpdateUnit update);
   void handle(DrainOptimizer request, ReplyTo<DrainOptimizer> reply);
   void handle(RollBackUpdates request, ReplyTo<RollBackUpdates> reply);
+  std::size_t handle(HoldUnits request);
+  void handle(AwaitHeld request, ReplyTo<AwaitHeld> reply);
+  void handle(NextWanted request, ReplyTo<NextWanted> reply);
+  void handle(EndHold hold);
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
@@ -110,6 +141,11 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   /// with each step.
   [[nodiscard]] const UpdatedUnit& state_of(std::size_t unit) const noexcept {
     return options_.units[unit].state;
+  }
+  /// Loop thread: until when a hold kept an update of the unit waiting; the clock's epoch if none
+  /// ever did.
+  [[nodiscard]] TimePoint held_back_until(std::size_t unit) const noexcept {
+    return holds_[unit].kept_waiting_until;
   }
 
  private:
@@ -132,6 +168,14 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
     std::size_t speculative_chunks = 0;
   };
 
+  /// What a checkpoint holds of a unit.
+  struct Hold {
+    enum class State : std::uint8_t { kNone, kAsked, kHeld };  // kAsked: an update still runs
+    State state = State::kNone;
+    std::optional<ReplyTo<AwaitHeld>> awaits;
+    TimePoint kept_waiting_until;
+  };
+
   [[nodiscard]] std::size_t chunks_of(std::size_t unit) const noexcept;
   [[nodiscard]] bool same_constants(std::size_t unit, const UpdateStep* steps) const;
   void begin(UpdateUnit update);
@@ -148,6 +192,8 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   Task<> run_slice(UpdateRunner* runner, UpdateSlice slice);
   Task<> finish(std::uint32_t unit);
   void answer();
+  void hold(std::uint32_t unit);
+  void answer_wanted();
   void enter_slice();
   void leave_slice();
 
@@ -160,6 +206,10 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;
   std::size_t speculative_ = 0;  // units that are ahead of the verdict, or on their way back
+  std::vector<Hold> holds_;  // [unit]
+  std::size_t held_ = 0;     // units that are held, or will be
+  RingQueue<std::uint32_t> wanted_;
+  std::optional<ReplyTo<NextWanted>> wants_;
   RingQueue<std::optional<ReplyTo<DrainOptimizer>>> drains_;
   RingQueue<std::optional<ReplyTo<RollBackUpdates>>> rollbacks_;
   OptimizerCounters counters_;

@@ -26,7 +26,7 @@
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/program.hpp"
 #include "models/io/checkpoint.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -53,7 +53,7 @@ class MadeCheckpoint {
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i] = 1e-3F * static_cast<float>(i % 1999) - 1;
     }
-    CheckpointWriter writer(folder_, plan);
+    WeightsWriter writer(folder_, plan);
     while (writer.current() != nullptr) {
       writer.append_f32(values);
     }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace tandem {
@@ -30,6 +31,9 @@ class Dataset {
   /// Tokens of the longest record, for the memory plan; 1: records are no texts, or it is not
   /// known.
   [[nodiscard]] virtual std::int64_t longest() const { return 1; }
+  /// Tells data sets apart: a resumed run must have the one that the checkpoint was made with.
+  /// Empty: it cannot tell.
+  [[nodiscard]] virtual std::string fingerprint() const { return ""; }
   /// The records `indices` as one micro-batch. Called from pool threads, several at once.
   [[nodiscard]] virtual HostBatch collate(std::span<const std::int64_t> indices) const = 0;
 };

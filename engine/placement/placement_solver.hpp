@@ -9,7 +9,8 @@
 // Among placements that are as good as the best within half a percent it prefers one with the units
 // of the first two segments on the device, as far as they fit: they have no window (their gradients
 // come last, their weights are needed first). Then the one with the least device memory:
-// activations have a use for it. Pure; some hundred predictions, or all 6561 of eight units: any thread.
+// activations have a use for it. Pure; some hundred predictions, or all 6561 of eight units: any
+// thread.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,17 @@
 
 namespace tandem {
 
+Task<DeviceCopies::Turn> DeviceCopies::turn() {
+  while (in_use_) {
+    free_.reset();
+    co_await free_;
+  }
+  in_use_ = true;
+  co_return Turn(this);
+}
+
 Task<> DeviceCopies::to_device(std::byte* to, std::span<const std::byte> from) {
+  const Turn turn = co_await this->turn();
   if (stage_.empty()) {
     stream_.to_device(to, from);
     co_await stream_.record().wait();
@@ -27,6 +37,7 @@ Task<> DeviceCopies::to_device(std::byte* to, std::span<const std::byte> from) {
 }
 
 Task<> DeviceCopies::to_host(std::span<std::byte> to, const std::byte* from) {
+  const Turn turn = co_await this->turn();
   if (stage_.empty()) {
     stream_.to_host(to, from);
     co_await stream_.record().wait();

@@ -3,7 +3,7 @@
 //
 // A GPU's copies go by way of the two halves of a pinned stage.
 // Invariant: an operation has ended on the device when its task ends.
-// Thread rule: the loop's thread; one operation at a time.
+// Thread rule: the loop's thread; operations that are asked for at once take turns.
 // Errors: DeviceError.
 #pragma once
 
@@ -11,8 +11,10 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "runtime/device/device.hpp"
+#include "runtime/event.hpp"
 #include "runtime/task.hpp"
 
 namespace tandem {
@@ -36,8 +38,25 @@ class DeviceCopies {
     return stage_.subspan(piece % 2 * (stage_.size() / 2), stage_.size() / 2);
   }
 
+  /// The stage is one operation's at a time.
+  struct Turn {
+    DeviceCopies* copies;
+    explicit Turn(DeviceCopies* owner) noexcept : copies(owner) {}
+    Turn(Turn&& other) noexcept : copies(std::exchange(other.copies, nullptr)) {}
+    Turn& operator=(Turn&&) = delete;
+    ~Turn() {
+      if (copies != nullptr) {
+        copies->in_use_ = false;
+        copies->free_.set();
+      }
+    }
+  };
+  Task<Turn> turn();
+
   DeviceStream stream_;
   std::span<std::byte> stage_;
+  bool in_use_ = false;
+  Event free_;
 };
 
 }  // namespace tandem

@@ -99,6 +99,8 @@ class Rank {
   /// For segments; null where no experts are spread over ranks.
   [[nodiscard]] RankExchange* exchange() noexcept { return expert_group_.get(); }
 
+  [[nodiscard]] CpuPool& copy_pool() noexcept { return copy_pool_; }
+
   [[nodiscard]] Busy busy() const;
 
  private:

@@ -41,7 +41,10 @@ Task<> WeightLoader::load() {
     return memory_.unit(unit).buffers;
   };
   co_await load_into(&work, buffers_of);
-  const auto complete = [&](std::size_t i) { copy_to_shadow(on_host[i]); };
+  const auto complete = [&](std::size_t i) {
+    const UnitMemory& unit = memory_.unit(on_host[i]);
+    copy_on_host(memory_, shadow_arrays(on_host[i], unit.buffers, unit.shadow));
+  };
   co_await pool_.for_chunks(on_host.size(), complete);
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
     if (memory_.is_on_device(memory_.unit(unit).shard)) {
@@ -100,7 +103,7 @@ void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) 
 
 Task<> WeightLoader::load_on_device(std::size_t unit) {
   const UpdateBuffers& home = memory_.unit(unit).buffers;
-  const HostView view = view_on_host(unit, home);
+  const HostView view = view_on_host(unit, home, /*whole=*/false);
   Work work;
   add_unit(work, unit);
   const auto buffers_of = [&view](std::size_t) -> const UpdateBuffers& { return view.buffers; };
@@ -118,19 +121,15 @@ Task<> WeightLoader::load_on_device(std::size_t unit) {
       co_await copies_->clear(reinterpret_cast<std::byte*>(home.scale[k]), sizes.scale[k]);
     }
   }
-  copy_to_shadow(unit);
-  for (const ShadowArray& array : shadow_arrays(unit)) {
-    if (memory_.is_on_device(array.to)) {
-      co_await copies_->within_device(array.to, array.from, array.bytes);
-    }
-  }
+  const std::vector<ShadowArray> shadow = shadow_arrays(unit, home, memory_.unit(unit).shadow);
+  copy_on_host(memory_, shadow);
+  co_await copy_on_device(shadow);
 }
 
 /// What no update writes (frozen parameters, padding) must be in the shadow, too, when the two are
 /// swapped.
-std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(std::size_t unit) const {
-  const UpdateBuffers& home = memory_.unit(unit).buffers;
-  const UpdateShadow& shadow = memory_.unit(unit).shadow;
+std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(
+    std::size_t unit, const UpdateBuffers& home, const UpdateShadow& shadow) const {
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   std::vector<ShadowArray> arrays;
   const auto add = [&](void* to, const void* from, std::size_t bytes) {
@@ -151,16 +150,24 @@ std::size_t WeightLoader::master_bytes(std::size_t unit) const {
                                            : layout_.sizes.units[unit].state.master;
 }
 
-void WeightLoader::copy_to_shadow(std::size_t unit) const {
-  for (const ShadowArray& array : shadow_arrays(unit)) {
-    if (!memory_.is_on_device(array.to)) {
+void WeightLoader::copy_on_host(const RankMemory& memory, const std::vector<ShadowArray>& arrays) {
+  for (const ShadowArray& array : arrays) {
+    if (!memory.is_on_device(array.to)) {
       std::memcpy(array.to, array.from, array.bytes);
     }
   }
 }
 
-WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit,
-                                                  const UpdateBuffers& buffers) const {
+Task<> WeightLoader::copy_on_device(std::vector<ShadowArray> arrays) {
+  for (const ShadowArray& array : arrays) {
+    if (memory_.is_on_device(array.to)) {
+      co_await copies_->within_device(array.to, array.from, array.bytes);
+    }
+  }
+}
+
+WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const UpdateBuffers& buffers,
+                                                  bool whole) const {
   HostView view{.buffers = buffers};
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   const auto stand_in = [&](void*& array, std::size_t bytes) {
@@ -171,12 +178,63 @@ WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit,
   };
   stand_in(view.buffers.master, master_bytes(unit));
   stand_in(view.buffers.weight, layout_.slice_elements(unit) * bytes_of(layout_.shape.type));
-  if (buffers.layout == StateLayout::kSplit) {  // one of them keeps ties of the master
-    for (std::size_t array = 0; array < 2; ++array) {
+  for (std::size_t array = 0; array < 2; ++array) {
+    if (whole || buffers.layout == StateLayout::kSplit) {  // one of them keeps ties of the master
       stand_in(view.buffers.state[array], sizes.state[array]);
+    }
+    if (void* scale = view.buffers.scale[array]; whole && scale != nullptr) {
+      stand_in(scale, sizes.scale[array]);
+      view.buffers.scale[array] = static_cast<std::uint8_t*>(scale);
     }
   }
   return view;
+}
+
+Task<HostState> WeightLoader::state_of(std::size_t unit, UpdateBuffers now) {
+  HostView view = view_on_host(unit, now, /*whole=*/true);
+  HostState state{.buffers = view.buffers, .memory = {}};
+  for (HostView::Array& array : view.arrays) {
+    co_await copies_->to_host(array.host.span(), array.device);
+    state.memory.push_back(std::move(array.host));
+  }
+  co_return state;
+}
+
+Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std::size_t unit,
+                                                  std::uint32_t array) {
+  std::vector<float> values(layout_.slice_elements(unit));
+  Work work;
+  add_unit(work, unit);
+  const auto load_one = [&](std::size_t i) {
+    const Piece& piece = work.pieces[i];
+    if (array == kMasterArray || !piece.parameter->frozen) {
+      (*source)(*piece.parameter, array, piece.begin, piece.end, values.data() + piece.at);
+    }
+  };
+  co_await pool_.for_chunks(work.pieces.size(), load_one);
+  co_return values;
+}
+
+Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSource* source,
+                             bool moments) {
+  const HostView view = view_on_host(unit, now.buffers, /*whole=*/true);
+  for (const HostView::Array& array : view.arrays) {  // what is not restored stays
+    co_await copies_->to_host(array.host.span(), array.device);
+  }
+  const std::vector<float> master = co_await slice_from(source, unit, kMasterArray);
+  write_master(view.buffers, master.data(), 0, master.size());
+  const bool frozen = layout_.model.units[unit].frozen();
+  for (std::size_t k = 0; moments && !frozen && k < state_arrays(layout_.shape.update); ++k) {
+    const auto array = static_cast<std::uint32_t>(k + 1);
+    const std::vector<float> values = co_await slice_from(source, unit, array);
+    write_state(view.buffers, k, values.data(), 0, values.size());
+  }
+  for (const HostView::Array& array : view.arrays) {
+    co_await copies_->to_device(array.device, array.host.span());
+  }
+  const std::vector<ShadowArray> shadow = shadow_arrays(unit, now.buffers, now.shadow);
+  copy_on_host(memory_, shadow);
+  co_await copy_on_device(shadow);
 }
 
 Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuffers now) {
@@ -185,7 +243,7 @@ Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuf
       master != nullptr && !memory_.is_on_device(master)) {
     co_return std::span(master, elements);
   }
-  const HostView view = view_on_host(unit, now);
+  const HostView view = view_on_host(unit, now, /*whole=*/false);
   for (const HostView::Array& array : view.arrays) {
     co_await copies_->to_host(array.host.span(), array.device);
   }

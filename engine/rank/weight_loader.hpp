@@ -1,5 +1,5 @@
-// engine/rank/weight_loader.hpp — brings the model's weights into a rank's memory at the start, and
-// master weights and gradients back as fp32 for saving, on whatever side they lie.
+// engine/rank/weight_loader.hpp — brings weights and optimizer state into a rank's memory, at the
+// start or from a checkpoint, and back out for saving, on whatever side they lie.
 //
 // A rank loads its own slices, in pieces, on all threads of a pool. A unit whose weights lie on a
 // device is made in host memory and copied. Padding and moments begin as zeros, shadows as copies
@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/checkpoint/checkpoint_writer.hpp"
 #include "engine/rank/device_copies.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "engine/rank/rank_memory.hpp"
@@ -21,6 +22,11 @@
 #include "runtime/task.hpp"
 
 namespace tandem {
+
+/// Fills out[0, end - begin) with the elements [begin, end) of one array of a parameter's state:
+/// kMasterArray or a moment. Called from pool threads, several at once.
+using StateSource = std::function<void(const ParameterSpec& parameter, std::uint32_t array,
+                                       std::int64_t begin, std::int64_t end, float* out)>;
 
 class WeightLoader {
  public:
@@ -34,6 +40,13 @@ class WeightLoader {
   /// This rank's slice of a unit's master weights, which lie in `now`; no update of it may be
   /// running. Valid until the next call.
   Task<std::span<const float>> master_of(std::size_t unit, UpdateBuffers now);
+  /// Sets this rank's slice of a unit's master weights, model weights and moments, which lie in
+  /// `now`; no update of it may be running. `moments`: else they are left as they are.
+  Task<> restore(std::size_t unit, UpdatedUnit now, const StateSource* source, bool moments);
+  /// All of a unit's state that lies in `now`, as the host reads it. It is copied from a device, and
+  /// else valid until an update of the unit begins.
+  Task<HostState> state_of(std::size_t unit, UpdateBuffers now);
+
   /// This rank's slice of a unit's accumulated gradient of the step in flight, after its
   /// reductions. Valid until the next call.
   Task<std::span<const float>> gradient_of(std::size_t unit);
@@ -79,11 +92,18 @@ class WeightLoader {
   Task<> load_into(const Work* work, BuffersOf buffers_of);
   void load_piece(const Piece& piece, const UpdateBuffers& buffers) const;
   Task<> load_on_device(std::size_t unit);
-  [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit) const;
+  [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit, const UpdateBuffers& home,
+                                                       const UpdateShadow& shadow) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
   /// Fills the arrays of the unit's shadow that lie in host memory.
-  void copy_to_shadow(std::size_t unit) const;
-  [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers) const;
+  static void copy_on_host(const RankMemory& memory, const std::vector<ShadowArray>& arrays);
+  Task<> copy_on_device(std::vector<ShadowArray> arrays);
+  /// `whole`: the moments, too.
+  [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers,
+                                      bool whole) const;
+  /// This rank's slice of one array, padding as zeros.
+  Task<std::vector<float>> slice_from(const StateSource* source, std::size_t unit,
+                                      std::uint32_t array);
 
   const RankLayout& layout_;
   const RankMemory& memory_;

@@ -28,6 +28,9 @@ class Speculation {
   void record(bool lost) noexcept {
     lost_ = static_cast<std::uint16_t>(lost_ << 1U | (lost ? 1U : 0U));
   }
+  /// The last 16 verdicts, for a checkpoint, and back.
+  [[nodiscard]] std::uint16_t history() const noexcept { return lost_; }
+  void restore(std::uint16_t history) noexcept { lost_ = history; }
 
  private:
   static constexpr int kLostAllowed = 3;  // of the last 16

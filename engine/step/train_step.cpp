@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "engine/step/bound_units.hpp"
@@ -175,9 +176,13 @@ Task<Verdict> TrainStep::finish(Update update) {
   co_await issue_updates(missed);
   const bool speculated = std::exchange(speculative_, false);
   if (options_.overlap < Overlap::kOffload) {
-    const Stopwatch waited;
+    const TimePoint start = rank_.loop().now();
     co_await updates_done();
-    exposure_.optimizer_s += waited.elapsed_s();
+    TimePoint held_back = start;
+    for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
+      held_back = std::max(held_back, rank_.optimizer().held_back_until(unit));
+    }
+    charge_updates(start, rank_.loop().now(), held_back);
   }
   co_return Verdict{missed ? StepOutcome::kRollback : StepOutcome::kCommit, norm, speculated};
 }
@@ -223,15 +228,22 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   // The part of the wait before the newest weights existed is the optimizer's, the rest the
   // gather's.
   TimePoint ready = start;
+  TimePoint held_back = start;
   for (const UnitUse& use : plan_.visits[v].uses) {
     ready = std::max(ready, rank_.shards()[use.unit]->version_since());
+    held_back = std::max(held_back, rank_.optimizer().held_back_until(use.unit));
   }
-  const double total_s = std::chrono::duration<double>(rank_.loop().now() - start).count();
-  const double optimizer_s =
-      std::min(total_s, std::chrono::duration<double>(ready - start).count());
-  exposure_.optimizer_s += optimizer_s;
-  exposure_.gather_s += total_s - optimizer_s;
+  const TimePoint now = rank_.loop().now();
+  charge_updates(start, std::min(ready, now), held_back);
+  exposure_.gather_s += std::chrono::duration<double>(now - std::min(ready, now)).count();
   co_return slots;
+}
+
+/// A wait for updates, from `start` to `ready`: until `held_back` a checkpoint kept them waiting.
+void TrainStep::charge_updates(TimePoint start, TimePoint ready, TimePoint held_back) {
+  held_back = std::clamp(held_back, start, ready);
+  exposure_.checkpoint_s += std::chrono::duration<double>(held_back - start).count();
+  exposure_.optimizer_s += std::chrono::duration<double>(ready - held_back).count();
 }
 
 Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
@@ -370,6 +382,21 @@ Task<> TrainStep::roll_back() {
   if (std::exchange(speculative_, false)) {
     co_await rank_.optimizer().address().ask(RollBackUpdates{});
   }
+}
+
+Task<> TrainStep::weights_replaced() {
+  ++version_;
+  for (const auto& shard : rank_.shards()) {
+    co_await shard->address().send(UpdateStarts{version_});
+    co_await shard->address().send(ParamReady{version_});
+  }
+}
+
+std::vector<std::uint32_t> TrainStep::update_order() const {
+  std::vector<std::uint32_t> order(deadlines_.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::ranges::stable_sort(order, {}, [this](std::uint32_t unit) { return deadlines_[unit]; });
+  return order;
 }
 
 Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }

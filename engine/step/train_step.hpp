@@ -73,6 +73,14 @@ class TrainStep {
   /// Forward only, over the newest weights. A collective where weights are gathered.
   Task<at::Tensor> infer(Batch batch, HeadOutput head_output);
 
+  /// The weights of all shards were replaced, while no update is running: what was gathered of them
+  /// is void.
+  Task<> weights_replaced();
+  /// Units by their next update, the soonest first.
+  [[nodiscard]] std::vector<std::uint32_t> update_order() const;
+  [[nodiscard]] Speculation& speculation() noexcept { return speculation_; }
+  [[nodiscard]] const Speculation& speculation() const noexcept { return speculation_; }
+
   /// Where the step's time went so far; begin() resets it.
   [[nodiscard]] const Exposure& exposure() const noexcept { return exposure_; }
 
@@ -95,6 +103,7 @@ class TrainStep {
   [[nodiscard]] bool missed_by_force() const;
   void set_constants(std::vector<UpdateStep>& steps, const Update& update, double gradient_scale);
   Task<> issue_updates(bool redo);
+  void charge_updates(TimePoint start, TimePoint ready, TimePoint held_back);
 
   Rank& rank_;
   const RankLayout& layout_;

@@ -12,6 +12,7 @@
 #include "actors/kernels/state_layout.hpp"
 #include "engine/types/sim_spec.hpp"
 #include "engine/types/state_placement.hpp"
+#include "runtime/io/file_io.hpp"
 
 namespace tandem {
 
@@ -94,6 +95,9 @@ struct EngineOptions {
   // A task that waits longer for anything but a message is reported on stderr, once, with what it
   // waits for; 0: half of the collectives' deadline.
   double report_waits_s = 0;
+  FileIo::Backend io_backend = FileIo::Backend::kAuto;  // of checkpoints
+  // Memory into which a save under way copies units whose update comes before their turn.
+  std::size_t checkpoint_staging_bytes = std::size_t{256} << 20;
 };
 
 /// Whether any step may begin updates ahead of its verdict.

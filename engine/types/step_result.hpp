@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "engine/types/checkpoint.hpp"
 #include "runtime/util/enum_names.hpp"
 
 namespace tandem {
@@ -42,6 +44,7 @@ struct Exposure {
   double gather_s = 0;
   double reduce_s = 0;
   double data_s = 0;
+  double checkpoint_s = 0;  // for a save that still read what an update was to change
   double compute_busy_s = 0;
   double optimizer_busy_s = 0;  // of the busiest reading: pool time over its threads
   double copy_busy_s = 0;
@@ -62,7 +65,8 @@ struct StepResult {
   double step_time_s = 0;
   double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
   Exposure exposure;
-  std::int64_t peak_device_bytes = 0;  // of this rank's device, so far
+  std::optional<CheckpointOutcome> checkpoint;  // of a save that ended with this step
+  std::int64_t peak_device_bytes = 0;           // of this rank's device, so far
 };
 
 }  // namespace tandem

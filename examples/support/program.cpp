@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/memory/memory_check.hpp"
+#include "engine/types/version.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/nearest.hpp"
@@ -93,8 +94,6 @@ std::string one_line(std::string text) {
 }
 
 }  // namespace
-
-const char* version() noexcept { return TANDEM_VERSION; }
 
 int guarded_main(const std::function<int()>& body) {
   try {

@@ -14,9 +14,6 @@ class App;
 
 namespace tandem {
 
-/// "tandem 0.1.0" without the name.
-[[nodiscard]] const char* version() noexcept;
-
 /// Runs `body` and returns its exit code. An Error becomes "error: <text>" on stderr and its exit
 /// code, any other exception exit code 1. A failure is also written to the file
 /// TORCHELASTIC_ERROR_FILE names, as torchrun expects it.

@@ -12,6 +12,7 @@
 
 #include "actors/storage/file.hpp"
 #include "engine/device/device_choice.hpp"
+#include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/resident_set.hpp"
 #include "runtime/util/machine.hpp"

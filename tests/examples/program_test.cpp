@@ -15,6 +15,7 @@
 #include <simdjson.h>
 #include <unistd.h>
 
+#include "engine/types/version.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

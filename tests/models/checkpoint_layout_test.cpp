@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "models/causal_lm.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 #include "tests/support/io_support.hpp"
 
 namespace tandem {
@@ -29,7 +29,7 @@ HfConfig small_qwen3(bool tied) {
 
 void write_fresh(const fs::path& folder, const HfConfig& config,
                  const std::vector<TensorPlan>& plan) {
-  CheckpointWriter writer(folder, plan);
+  WeightsWriter writer(folder, plan);
   while (const TensorPlan* tensor = writer.current()) {
     writer.append_f32(std::vector<float>(static_cast<std::size_t>(tensor->numel()), 0.5F));
   }
@@ -100,7 +100,7 @@ TEST(IoLayout, RefusesWeightsThatAreNoFloats) {
   const HfConfig config = small_qwen3(true);
   const TempDir dir;
   std::vector<TensorPlan> plan = checkpoint_plan(config, TensorType::kI32);
-  CheckpointWriter writer(dir.path(), plan);
+  WeightsWriter writer(dir.path(), plan);
   while (const TensorPlan* tensor = writer.current()) {
     writer.append(std::vector<std::byte>(tensor->size_bytes()));
   }
@@ -124,7 +124,7 @@ TEST(IoLayout, TransformersLoadsWhatWeWrite) {
   for (const std::uint64_t shard_bytes : {std::uint64_t{0}, std::uint64_t{2000}}) {
     const HfConfig config = small_qwen3(true);
     const fs::path folder = dir / ("model" + std::to_string(shard_bytes));
-    CheckpointWriter writer(folder, checkpoint_plan(config, TensorType::kF32),
+    WeightsWriter writer(folder, checkpoint_plan(config, TensorType::kF32),
                             {.max_shard_bytes = shard_bytes});
     for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
       std::vector<float> values(static_cast<std::size_t>(tensor.numel()));

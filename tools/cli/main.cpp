@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/nearest.hpp"

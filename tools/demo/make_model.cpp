@@ -13,7 +13,7 @@
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/util/error.hpp"
@@ -72,7 +72,7 @@ std::string overridden_config(const Flags& flags, std::string json, bool is_gpt2
 
 void write_weights(const HfConfig& config, const Flags& flags) {
   const TensorType type = tensor_type_of(flags.dtype);
-  CheckpointWriter writer(flags.output, checkpoint_plan(config, type));
+  WeightsWriter writer(flags.output, checkpoint_plan(config, type));
   std::vector<float> buffer(std::size_t{1} << 20);
   for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     for (std::int64_t at = 0; at < tensor.numel();) {

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 
 #include "actors/storage/json.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 #include "tests/support/io_support.hpp"
 
 namespace tandem {
@@ -28,7 +28,7 @@ std::vector<TensorPlan> three_tensors(TensorType type = TensorType::kF32) {
 
 void write_three(const fs::path& folder, std::uint64_t max_shard_bytes,
                  TensorType type = TensorType::kF32) {
-  CheckpointWriter writer(folder, three_tensors(type), {.max_shard_bytes = max_shard_bytes});
+  WeightsWriter writer(folder, three_tensors(type), {.max_shard_bytes = max_shard_bytes});
   float next = 0;
   while (const TensorPlan* tensor = writer.current()) {
     std::vector<float> values(static_cast<std::size_t>(tensor->numel()));
@@ -82,7 +82,7 @@ TEST(IoCheckpoint, ComesBackFromOneFileAndFromShards) {
 TEST(IoCheckpoint, WritesNamesThatNeedEscapes) {
   const TempDir dir;
   const std::string name = "we\"ird\\n\u00e4me\n";
-  CheckpointWriter writer(dir.path(),
+  WeightsWriter writer(dir.path(),
                           {{name, TensorType::kF32, {1}}, {"empty", TensorType::kF32, {0}}});
   writer.append_f32(std::vector<float>{7});
   EXPECT_EQ(writer.current(), nullptr);
@@ -108,7 +108,7 @@ TEST(IoCheckpoint, AnUnfinishedWriterLeavesTheFolderAsItWas) {
   write_three(dir.path(), 0);
   const std::string before = test::get(dir / "model.safetensors");
   {
-    CheckpointWriter writer(dir.path(), three_tensors());
+    WeightsWriter writer(dir.path(), three_tensors());
     writer.append_f32(std::vector<float>(8, 99.0F));
   }
   EXPECT_EQ(files_in(dir.path()), std::vector<std::string>{"model.safetensors"});
@@ -143,7 +143,7 @@ TEST(IoCheckpoint, AFullDiskLeavesNothingAndTheOldFileUntouched) {
   const std::vector<TensorPlan> big = {{"a", TensorType::kF32, {1 << 16}}};
   {
     const FileSizeLimit limit(100'000);
-    CheckpointWriter writer(dir.path(), big);
+    WeightsWriter writer(dir.path(), big);
     expect_error(
         [&] { writer.append_f32(std::vector<float>(1 << 16, 1.0F)); },
         {"[save model]", "cannot write", "model.safetensors", "File too large", "free space"},
@@ -164,7 +164,7 @@ TEST(IoCheckpoint, ADiskWithoutRoomIsNoticedBeforeAnythingIsWritten) {
     GTEST_SKIP() << "mounting a small file system needs more rights";
   }
   const std::vector<TensorPlan> big = {{"a", TensorType::kF32, {1 << 16}}};
-  expect_error([&] { CheckpointWriter writer(dir.path(), big); },
+  expect_error([&] { WeightsWriter writer(dir.path(), big); },
                {"[save model]", "cannot reserve space for", "model.safetensors", "No space left"},
                ExitCode::kFailure);
   EXPECT_TRUE(files_in(dir.path()).empty());
@@ -174,9 +174,9 @@ TEST(IoCheckpoint, ADiskWithoutRoomIsNoticedBeforeAnythingIsWritten) {
 TEST(IoCheckpoint, RefusesAFolderThatCannotBeWritten) {
   const TempDir dir;
   test::put(dir / "file", "x");
-  expect_error([&] { CheckpointWriter writer(dir / "file", three_tensors()); },
+  expect_error([&] { WeightsWriter writer(dir / "file", three_tensors()); },
                {"[save model]", "file", "choose another output folder"});
-  expect_error([&] { CheckpointWriter writer(dir / "file/below", three_tensors()); },
+  expect_error([&] { WeightsWriter writer(dir / "file/below", three_tensors()); },
                {"choose another output folder"});
 }
 

@@ -1,4 +1,4 @@
-// models/io/checkpoint_writer.hpp — weights out, tensor by tensor, as model.safetensors or as
+// models/io/weights_writer.hpp — weights out, tensor by tensor, as model.safetensors or as
 // shards with an index.
 //
 // Sizes are known before the first byte, so the header comes first and nothing is held in memory.
@@ -20,7 +20,7 @@
 
 namespace tandem {
 
-class CheckpointWriter {
+class WeightsWriter {
  public:
   struct Options {
     /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever
@@ -29,9 +29,9 @@ class CheckpointWriter {
   };
 
   /// Error: the folder cannot be written into, or the disk has no room for all of it.
-  CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors, Options options);
-  CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors);
-  ~CheckpointWriter();  // without finish(): leaves the folder as it was
+  WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors, Options options);
+  WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors);
+  ~WeightsWriter();  // without finish(): leaves the folder as it was
 
   /// The next bytes / elements of the tensors, one after another in the planned order; calls may
   /// end anywhere inside a tensor and go on with the next call, but not run over a tensor's end.

@@ -1,4 +1,4 @@
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 
 #include <algorithm>
 #include <set>
@@ -21,10 +21,10 @@ bool is_shard_name(std::string_view name) {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors)
-    : CheckpointWriter(std::move(folder), std::move(tensors), Options{}) {}
+WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors)
+    : WeightsWriter(std::move(folder), std::move(tensors), Options{}) {}
 
-CheckpointWriter::CheckpointWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors,
+WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors,
                                    Options options)
     : folder_(std::move(folder)), tensors_(std::move(tensors)) {
   std::set<std::string_view> names;
@@ -47,9 +47,9 @@ CheckpointWriter::CheckpointWriter(std::filesystem::path folder, std::vector<Ten
   skip_complete();
 }
 
-CheckpointWriter::~CheckpointWriter() = default;
+WeightsWriter::~WeightsWriter() = default;
 
-void CheckpointWriter::plan_shards(std::uint64_t max_shard_bytes) {
+void WeightsWriter::plan_shards(std::uint64_t max_shard_bytes) {
   std::uint64_t bytes = 0;
   std::size_t first = 0;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -69,7 +69,7 @@ void CheckpointWriter::plan_shards(std::uint64_t max_shard_bytes) {
   }
 }
 
-void CheckpointWriter::skip_complete() {
+void WeightsWriter::skip_complete() {
   while (tensor_ < tensors_.size() && written_bytes_ == tensors_[tensor_].size_bytes()) {
     ++tensor_;
     written_bytes_ = 0;
@@ -79,11 +79,11 @@ void CheckpointWriter::skip_complete() {
   }
 }
 
-const TensorPlan* CheckpointWriter::current() const noexcept {
+const TensorPlan* WeightsWriter::current() const noexcept {
   return tensor_ < tensors_.size() ? &tensors_[tensor_] : nullptr;
 }
 
-void CheckpointWriter::append(std::span<const std::byte> bytes) {
+void WeightsWriter::append(std::span<const std::byte> bytes) {
   if (bytes.empty()) {
     return;
   }
@@ -95,7 +95,7 @@ void CheckpointWriter::append(std::span<const std::byte> bytes) {
   skip_complete();
 }
 
-void CheckpointWriter::append_f32(std::span<const float> values) {
+void WeightsWriter::append_f32(std::span<const float> values) {
   if (values.empty()) {
     return;
   }
@@ -115,7 +115,7 @@ void CheckpointWriter::append_f32(std::span<const float> values) {
   }
 }
 
-std::string CheckpointWriter::index_json() const {
+std::string WeightsWriter::index_json() const {
   std::uint64_t total = 0;
   std::string map;
   for (const Shard& shard : shards_) {
@@ -130,7 +130,7 @@ std::string CheckpointWriter::index_json() const {
       total, map);
 }
 
-std::vector<std::string> CheckpointWriter::weight_files_there() const {
+std::vector<std::string> WeightsWriter::weight_files_there() const {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
@@ -141,7 +141,7 @@ std::vector<std::string> CheckpointWriter::weight_files_there() const {
   return names;
 }
 
-void CheckpointWriter::remove_replaced(const std::vector<std::string>& old_files) const {
+void WeightsWriter::remove_replaced(const std::vector<std::string>& old_files) const {
   std::error_code ignored;
   for (const std::string& name : old_files) {
     const bool ours = (shards_.size() > 1 && name == kIndex) ||
@@ -153,7 +153,7 @@ void CheckpointWriter::remove_replaced(const std::vector<std::string>& old_files
   }
 }
 
-void CheckpointWriter::finish() {
+void WeightsWriter::finish() {
   TANDEM_CHECK(tensor_ == tensors_.size(), "every planned tensor was written");
   const std::vector<std::string> old_files = weight_files_there();
   for (Shard& shard : shards_) {

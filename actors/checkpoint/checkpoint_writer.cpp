@@ -1,0 +1,258 @@
+#include "actors/checkpoint/checkpoint_writer.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "actors/kernels/update/state_memory.hpp"
+#include "runtime/util/check.hpp"
+#include "runtime/when_all.hpp"
+
+namespace tandem {
+
+namespace {
+
+/// The array as fp32 where it lies so; else null, and it has to be read.
+const float* as_it_lies(const UpdateBuffers& buffers, std::uint32_t array) {
+  if (array == kMasterArray) {
+    return buffers.whole_master();
+  }
+  return buffers.layout == StateLayout::kFp32 ? static_cast<const float*>(buffers.state[array - 1])
+                                              : nullptr;
+}
+
+void read_array(const UpdateBuffers& buffers, std::uint32_t array, float* values, std::size_t begin,
+                std::size_t end) {
+  if (array == kMasterArray) {
+    read_master(buffers, values, begin, end);
+  } else {
+    read_state(buffers, array - 1, values, begin, end);
+  }
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(Options options)
+    : Actor("checkpoint writer"), options_(std::move(options)), states_(options_.units.size()) {
+  TANDEM_CHECK(options_.order.size() == options_.units.size(), "every unit has its turn");
+  TANDEM_CHECK(options_.piece_bytes % (kStateBlock * sizeof(float)) == 0,
+               "pieces end between blocks of state");
+}
+
+Task<std::size_t> CheckpointWriter::handle(HoldForCheckpoint) {
+  states_.assign(options_.units.size(), State::kHeld);
+  holds_.assign(options_.units.size(), false);
+  urgent_.clear();
+  staged_in_all_ = 0;
+  const std::size_t held = co_await options_.optimizer.ask(HoldUnits{});
+  for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
+    holds_[unit] = options_.units[unit].is_updated;
+  }
+  co_return held;
+}
+
+Task<std::size_t> CheckpointWriter::handle(WriteCheckpoint request) {
+  TANDEM_CHECK(!states_.empty(), "units are held before they are written");
+  std::exception_ptr failure;
+  try {
+    co_await when_all(write_all(request.save), stage_wanted(this));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
+    co_await end_hold(unit);  // of those that a failure has left
+  }
+  staged_.clear();
+  staged_bytes_ = 0;
+  buffers_ = {};
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+  co_return staged_in_all_;
+}
+
+/// Ends every hold, and with the last of them stage_wanted().
+Task<> CheckpointWriter::write_all(CheckpointSave* save) {
+  std::exception_ptr failure;
+  try {
+    co_await write_held(save);
+    co_await save->sync();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure) {
+    for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
+      if (states_[unit] != State::kStaging) {
+        co_await end_hold(unit);
+      }
+    }
+    std::rethrow_exception(failure);
+  }
+}
+
+Task<> CheckpointWriter::write_held(CheckpointSave* save) {
+  for (std::size_t left = options_.units.size(); left > 0;) {
+    const std::optional<std::uint32_t> unit = next_unit();
+    if (!unit) {
+      staging_ended_.reset();
+      co_await staging_ended_;
+      continue;
+    }
+    co_await write(save, *unit);
+    --left;
+  }
+}
+
+std::optional<std::uint32_t> CheckpointWriter::next_unit() {
+  while (!urgent_.empty()) {
+    const std::uint32_t unit = urgent_.front();
+    urgent_.erase(urgent_.begin());
+    if (states_[unit] == State::kHeld) {
+      return unit;
+    }
+  }
+  for (const std::uint32_t unit : options_.order) {
+    if (states_[unit] == State::kHeld || states_[unit] == State::kStaged) {
+      return unit;
+    }
+  }
+  return std::nullopt;
+}
+
+Task<> CheckpointWriter::end_hold(std::uint32_t unit) {
+  if (holds_[unit]) {
+    holds_[unit] = false;
+    co_await options_.optimizer.ask(AwaitHeld{unit});
+    co_await options_.optimizer.send(EndHold{unit});
+  }
+}
+
+// ---- staging
+
+Task<> CheckpointWriter::stage_wanted(CheckpointWriter* self) {
+  while (const auto unit = co_await self->options_.optimizer.ask(NextWanted{})) {
+    if (self->states_[*unit] != State::kHeld) {
+      continue;  // it is being written
+    }
+    if (self->staged_bytes_ + self->staged_bytes_of(*unit) > self->options_.staging_bytes) {
+      self->urgent_.push_back(*unit);
+      continue;
+    }
+    co_await self->stage(*unit);
+  }
+}
+
+std::size_t CheckpointWriter::staged_bytes_of(std::uint32_t unit) const {
+  std::size_t elements = 0;
+  for (const CheckpointPiece& piece : options_.units[unit].pieces) {
+    elements += piece.end - piece.begin;
+  }
+  return elements * sizeof(float);
+}
+
+Task<> CheckpointWriter::stage(std::uint32_t unit) {
+  states_[unit] = State::kStaging;
+  const std::size_t bytes = staged_bytes_of(unit);
+  const HostState state = co_await options_.state_of(unit);
+  Staged& staged = staged_[unit];
+  for (const CheckpointPiece& piece : options_.units[unit].pieces) {
+    HostBuffer& array = staged.arrays[piece.array];
+    if (array.size_bytes() < piece.end * sizeof(float)) {
+      array = HostBuffer(options_.units[unit].elements * sizeof(float));
+    }
+  }
+  staged_bytes_ += bytes;
+  staged_in_all_ += bytes;
+  const std::vector<Run> runs = runs_of(unit);
+  const auto read_one = [&](std::size_t i) {
+    const Run& run = runs[i];
+    read_array(state.buffers, run.piece->array,
+               staged.arrays[run.piece->array].as<float>() + run.begin, run.begin, run.end);
+  };
+  co_await options_.pool->for_chunks(runs.size(), read_one);
+  states_[unit] = State::kStaged;
+  co_await end_hold(unit);
+  staging_ended_.set();
+}
+
+// ---- writing
+
+Task<> CheckpointWriter::write(CheckpointSave* save, std::uint32_t unit) {
+  if (std::exchange(states_[unit], State::kWriting) == State::kStaged) {
+    co_await write_staged(save, unit);
+    staged_bytes_ -= staged_bytes_of(unit);
+    staged_.erase(unit);
+  } else if (!options_.units[unit].pieces.empty()) {
+    if (holds_[unit]) {
+      co_await options_.optimizer.ask(AwaitHeld{unit});
+    }
+    co_await write_state(save, unit);
+  }
+  states_[unit] = State::kWritten;
+  co_await end_hold(unit);
+}
+
+Task<> CheckpointWriter::write_staged(CheckpointSave* save, std::uint32_t unit) {
+  const Staged& staged = staged_.at(unit);
+  for (const Run& run : runs_of(unit)) {
+    co_await write_values(save, run, staged.arrays[run.piece->array].as<float>() + run.begin);
+  }
+}
+
+/// While one run is written, the next one is read.
+Task<> CheckpointWriter::write_state(CheckpointSave* save, std::uint32_t unit) {
+  const HostState state = co_await options_.state_of(unit);
+  const std::vector<Run> runs = runs_of(unit);
+  const auto is_read = [&](std::size_t i) {
+    return i < runs.size() && as_it_lies(state.buffers, runs[i].piece->array) == nullptr;
+  };
+  const auto write_run = [&](std::size_t i) {
+    const float* values = is_read(i)
+                              ? buffers_[i % 2].as<float>()
+                              : as_it_lies(state.buffers, runs[i].piece->array) + runs[i].begin;
+    return write_values(save, runs[i], values);
+  };
+  const auto read_run = [&](std::size_t i) {
+    if (buffers_[i % 2].size_bytes() == 0) {
+      buffers_[i % 2] = HostBuffer(options_.piece_bytes);
+    }
+    return fill(&state.buffers, runs[i], buffers_[i % 2].as<float>());
+  };
+  if (is_read(0)) {
+    co_await read_run(0);
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (is_read(i + 1)) {
+      co_await when_all(write_run(i), read_run(i + 1));
+    } else {
+      co_await write_run(i);
+    }
+  }
+}
+
+Task<> CheckpointWriter::write_values(CheckpointSave* save, Run run, const float* values) {
+  const std::uint64_t at = (run.begin - run.piece->begin) * sizeof(float);
+  co_await save->write(run.piece->file, run.piece->data_offset + at,
+                       std::as_bytes(std::span(values, run.end - run.begin)));
+}
+
+Task<> CheckpointWriter::fill(const UpdateBuffers* buffers, Run run, float* values) {
+  const auto read = [=] { read_array(*buffers, run.piece->array, values, run.begin, run.end); };
+  co_await options_.pool->run(read);
+}
+
+/// Pieces cut into runs that begin and end between blocks of state, or where the piece does.
+std::vector<CheckpointWriter::Run> CheckpointWriter::runs_of(std::uint32_t unit) const {
+  const std::size_t most = options_.piece_bytes / sizeof(float);
+  std::vector<Run> runs;
+  for (const CheckpointPiece& piece : options_.units[unit].pieces) {
+    for (std::size_t begin = piece.begin; begin < piece.end;) {
+      const std::size_t end = std::min((begin / most + 1) * most, piece.end);
+      runs.push_back({&piece, begin, end});
+      begin = end;
+    }
+  }
+  return runs;
+}
+
+}  // namespace tandem

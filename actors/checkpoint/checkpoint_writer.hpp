@@ -1,0 +1,134 @@
+// actors/checkpoint/checkpoint_writer.hpp — writes a rank's master weights and moments into the
+// files of a checkpoint while training goes on.
+//
+// A save holds all units in the optimizer (HoldUnits) and writes them in the order in which the
+// next step will update them. A unit's hold ends when its last byte was handed to the system. An
+// update that meets a unit whose turn has not come wants it: the unit is then copied into a bounded
+// staging memory, from which it is written later, and its hold ends at once. Where the staging has
+// no room, the unit is written next, and the update waits for that.
+//
+// States of a unit: held -> (staging -> staged ->) writing -> written; the hold ends at staged, or
+// at written.
+// Invariant: what is written is the state after the last update that was asked for before the save,
+// whatever overlaps with it. Values are fp32; read_master() and read_state() make them of every
+// layout, and write_*() give the same bits back.
+// Buffers: the state is read by this actor from HoldUnits to EndHold; CheckpointSave is lent for
+// the request.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/memory/arena.hpp"
+#include "actors/optimizer/cpu_optimizer.hpp"
+#include "actors/storage/checkpoint_save.hpp"
+#include "runtime/actor.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event.hpp"
+
+namespace tandem {
+
+/// Which of a unit's arrays: the master weights, or a moment.
+inline constexpr std::uint32_t kMasterArray = 0;
+inline constexpr std::uint32_t kCheckpointArrays = 3;
+
+/// Elements [begin, end) of one array of a unit's slice, and where they go.
+struct CheckpointPiece {
+  std::uint32_t file = 0;         // of the CheckpointPlan
+  std::uint64_t data_offset = 0;  // bytes, behind the file's header
+  std::uint32_t array = kMasterArray;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+/// A unit's state as the host reads it; what lies on a device was copied into `memory`.
+struct HostState {
+  UpdateBuffers buffers;
+  std::vector<HostBuffer> memory;
+};
+
+/// From the reply on, what the next save writes stays as it is.
+struct HoldForCheckpoint {
+  using Reply = std::size_t;  // units held
+};
+
+/// After HoldForCheckpoint: writes this rank's pieces and makes them durable. Replies with what was
+/// staged, in bytes; fails with what the files failed with, and then every hold has ended, too.
+struct WriteCheckpoint {
+  using Reply = std::size_t;
+  CheckpointSave* save = nullptr;
+};
+
+class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, WriteCheckpoint> {
+ public:
+  using OptimizerAddress = Address<HoldUnits, AwaitHeld, NextWanted, EndHold>;
+
+  struct Unit {
+    std::vector<CheckpointPiece> pieces;  // ascending in their file; none: this rank writes nothing
+    std::size_t elements = 0;             // of the slice
+    bool is_updated = true;               // false: frozen, and never held
+  };
+
+  struct Options {
+    CpuPool* pool = nullptr;  // outlives the actor
+    OptimizerAddress optimizer;
+    std::vector<Unit> units;
+    std::vector<std::uint32_t> order;  // of all units: by their next update
+    /// The unit's state, as the host reads it. Asked while the unit is held or nothing updates it.
+    std::function<Task<HostState>(std::uint32_t unit)> state_of;
+    std::size_t staging_bytes = 0;  // at most
+    std::size_t piece_bytes = std::size_t{4} << 20;
+  };
+
+  explicit CheckpointWriter(Options options);
+
+  Task<std::size_t> handle(HoldForCheckpoint request);
+  Task<std::size_t> handle(WriteCheckpoint request);
+
+ private:
+  enum class State : std::uint8_t { kHeld, kStaging, kStaged, kWriting, kWritten };
+
+  /// fp32 values of the arrays that the unit's pieces need, [array][element of the slice].
+  struct Staged {
+    std::array<HostBuffer, kCheckpointArrays> arrays;
+  };
+
+  /// A run of a piece that is written at a time.
+  struct Run {
+    const CheckpointPiece* piece;
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  Task<> write_all(CheckpointSave* save);
+  Task<> write_held(CheckpointSave* save);
+  static Task<> stage_wanted(CheckpointWriter* self);
+  Task<> stage(std::uint32_t unit);
+  [[nodiscard]] std::size_t staged_bytes_of(std::uint32_t unit) const;
+  /// The unit to write next; nothing while all that are left are being staged.
+  [[nodiscard]] std::optional<std::uint32_t> next_unit();
+  Task<> write(CheckpointSave* save, std::uint32_t unit);
+  Task<> write_staged(CheckpointSave* save, std::uint32_t unit);
+  Task<> write_state(CheckpointSave* save, std::uint32_t unit);
+  static Task<> write_values(CheckpointSave* save, Run run, const float* values);
+  Task<> fill(const UpdateBuffers* buffers, Run run, float* values);
+  [[nodiscard]] std::vector<Run> runs_of(std::uint32_t unit) const;
+  Task<> end_hold(std::uint32_t unit);
+
+  Options options_;
+  std::vector<State> states_;          // [unit]
+  std::vector<bool> holds_;            // [unit] whose hold has not ended
+  std::vector<std::uint32_t> urgent_;  // wanted, and not staged for want of room
+  std::map<std::uint32_t, Staged> staged_;
+  std::size_t staged_bytes_ = 0;  // now
+  std::size_t staged_in_all_ = 0;
+  Event staging_ended_;                // of any unit
+  std::array<HostBuffer, 2> buffers_;  // one is filled while the other is written
+};
+
+}  // namespace tandem

@@ -1,0 +1,138 @@
+#include "engine/checkpoint/run_state.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "actors/storage/json.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/json_writer.hpp"
+
+namespace tandem {
+
+std::string RunState::json() const {
+  JsonWriter json(2);
+  json.begin_object()
+      .field("format", kFormat)
+      .field("version", version)
+      .field("step", global_steps)
+      .field("applied_steps", applied_steps)
+      .field("skipped_steps", skipped_steps)
+      .field("skipped_in_a_row", skipped_in_a_row)
+      .field("next_micro_batch", micro_batches)
+      .field("batches_taken", batches_taken)
+      .field("epoch", epoch)
+      .field("epoch_micro_batches", epoch_micro_batches)
+      .field("speculation_history", lost_verdicts);
+  json.key("loss_scaler");
+  if (scaler) {
+    json.begin_object()
+        .field("scale", scaler->scale)
+        .field("step", scaler->step)
+        .field("last_overflow", scaler->last_overflow)
+        .field("hysteresis", scaler->hysteresis)
+        .end_object();
+  } else {
+    json.value(nullptr);
+  }
+  json.field("parameters", parameters)
+      .field("optimizer", optimizer)
+      .field("data_fingerprint", data)
+      .field("seed", std::to_string(seed))
+      .field("micro_batch_size", micro_batch_size)
+      .field("step_micro_batches", step_micro_batches)
+      .field("world_size", world_size)
+      .field("zero_stage", zero_stage)
+      .field("precision", precision)
+      .field("optimizer_state", state_layout);
+  json.key("config").raw(config.empty() ? "null" : config);
+  return json.end_object().take() + "\n";
+}
+
+RunState RunState::parse(const std::string& text, const std::string& file) {
+  const JsonDocument document = JsonDocument::parse(
+      text,
+      {"resume", file, "the checkpoint is damaged; use another one (./tandem checkpoint verify)"});
+  const JsonValue root = document.root();
+  if (const std::int64_t format = root.at("format").integer(0); format != kFormat) {
+    throw user_error("resume",
+                     "{} has format {}, and this version reads format {}; resume it with "
+                     "the version that wrote it",
+                     file, format, kFormat);
+  }
+  const auto count = [&](std::string_view key) { return root.at(key).integer(0); };
+  const auto word = [&](std::string_view key) { return std::string(root.at(key).string()); };
+  RunState state{
+      .global_steps = count("step"),
+      .applied_steps = count("applied_steps"),
+      .skipped_steps = count("skipped_steps"),
+      .skipped_in_a_row = static_cast<int>(root.at("skipped_in_a_row").integer(0, 1 << 30)),
+      .lost_verdicts =
+          static_cast<std::uint16_t>(root.at("speculation_history").integer(0, 0xFFFF)),
+      .micro_batches = count("next_micro_batch"),
+      .batches_taken = count("batches_taken"),
+      .epoch = count("epoch"),
+      .epoch_micro_batches = count("epoch_micro_batches"),
+      .parameters = word("parameters"),
+      .optimizer = word("optimizer"),
+      .data = word("data_fingerprint"),
+      .micro_batch_size = count("micro_batch_size"),
+      .step_micro_batches = count("step_micro_batches"),
+      .world_size = static_cast<int>(root.at("world_size").integer(1, 1 << 20)),
+      .zero_stage = static_cast<int>(root.at("zero_stage").integer(0, 3)),
+      .precision = word("precision"),
+      .state_layout = word("optimizer_state"),
+      .version = word("version"),
+      .config = {}};
+  state.seed = std::strtoull(word("seed").c_str(), nullptr, 10);
+  if (const auto scaler = root.find("loss_scaler")) {
+    state.scaler = LossScaler::State{
+        .scale = scaler->at("scale").number(),
+        .step = scaler->at("step").integer(0),
+        .last_overflow = scaler->at("last_overflow").integer(-1),
+        .hysteresis = static_cast<int>(scaler->at("hysteresis").integer(0, 1 << 30))};
+  }
+  return state;
+}
+
+std::vector<std::string> check_resume(const RunState& saved, const RunState& now,
+                                      const std::vector<std::string>& ignored,
+                                      const std::string& folder) {
+  std::vector<std::string> lines;
+  const auto compare = [&](std::string_view part, std::string_view what, const auto& before,
+                           const auto& after) {
+    if (before == after) {
+      return;
+    }
+    if (!part.empty() && std::ranges::find(ignored, part) != ignored.end()) {
+      lines.push_back(
+          fmt::format("{}: {} in the checkpoint, {} now (ignored)", what, before, after));
+      return;
+    }
+    throw user_error("resume", "{}: {} is {} in {} and {} now; {}", what, what, before, folder,
+                     after,
+                     part.empty() ? std::string("use the model that it was saved with")
+                                  : fmt::format("give the same, or --resume_ignore {}", part));
+  };
+  compare("", "the parameter set", saved.parameters, now.parameters);
+  compare("optimizer", "the optimizer", saved.optimizer, now.optimizer);
+  compare("seed", "the seed", saved.seed, now.seed);
+  compare("data", "the dataset's fingerprint", saved.data, now.data);
+  compare("batch", "the micro-batch size", saved.micro_batch_size, now.micro_batch_size);
+  compare("batch", "micro-batches of a step", saved.step_micro_batches, now.step_micro_batches);
+  compare("data", "micro-batches of an epoch", saved.epoch_micro_batches, now.epoch_micro_batches);
+  if (saved.state_layout != now.state_layout) {
+    lines.push_back(
+        fmt::format("optimizer state: {} in the checkpoint, {} now: the same values, "
+                    "rounded to that layout",
+                    saved.state_layout, now.state_layout));
+  }
+  if (saved.precision != now.precision) {
+    lines.push_back(
+        fmt::format("precision: {} in the checkpoint, {} now", saved.precision, now.precision));
+  }
+  return lines;
+}
+
+}  // namespace tandem

@@ -1,0 +1,63 @@
+// engine/checkpoint/run_state.hpp — the numbers that, beside master weights and moments, a run goes
+// on from: state.json of a checkpoint.
+//
+// Everything that a step draws or decides follows from these: batches, dropout masks and stochastic
+// rounding from counts and the seed, the learning rate from the applied steps, the loss scale and
+// speculation from their histories. None depends on the number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/step/loss_scaler.hpp"
+
+namespace tandem {
+
+struct RunState {
+  static constexpr std::int64_t kFormat = 1;
+
+  std::int64_t global_steps = 0;  // skipped ones included
+  std::int64_t applied_steps = 0;
+  std::int64_t skipped_steps = 0;
+  int skipped_in_a_row = 0;
+  std::optional<LossScaler::State> scaler;  // fp16 alone
+  std::uint16_t lost_verdicts = 0;          // speculation's history, a bit a verdict
+  std::int64_t micro_batches = 0;           // of all ranks, trained on so far
+  std::int64_t batches_taken = 0;           // of the loader, by all ranks; 0 without one
+  std::int64_t epoch = 0;                   // of the next micro-batch
+  std::int64_t epoch_micro_batches = 0;     // of all ranks; 0 without a loader
+
+  // What a resumed run must have in common.
+  std::string parameters;  // names and shapes, hashed
+  std::string optimizer;   // name of its kind
+  std::string data;        // the dataset's fingerprint; empty: none
+  std::uint64_t seed = 0;  // of the shuffle
+  std::int64_t micro_batch_size = 0;
+  std::int64_t step_micro_batches = 0;  // of all ranks
+
+  // What it may change.
+  int world_size = 1;
+  int zero_stage = 0;
+  std::string precision;
+  std::string state_layout;
+  std::string version;  // of Tandem
+  std::string config;   // JSON, resolved
+
+  [[nodiscard]] std::string json() const;
+  /// `file` is for messages. Throws user_error naming what is missing or out of range.
+  static RunState parse(const std::string& text, const std::string& file);
+};
+
+/// Parts of a run's identity that --resume_ignore names.
+inline constexpr const char* kResumeParts = "data, seed, batch, optimizer";
+
+/// Refuses (user_error, both values named) to go on from `saved` with a run whose identity is
+/// `now`, but for the parts that are ignored; the parameters can't be. Returns a line for each
+/// difference that is legal or ignored.
+std::vector<std::string> check_resume(const RunState& saved, const RunState& now,
+                                      const std::vector<std::string>& ignored,
+                                      const std::string& folder);
+
+}  // namespace tandem

@@ -1,0 +1,248 @@
+// The part of Engine that saves and loads checkpoints: what a run's state is beside its tensors,
+// and how a run takes it on.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/storage/content_hash.hpp"
+#include "engine/checkpoint/checkpoint_source.hpp"
+#include "engine/engine_impl.hpp"
+#include "engine/types/version.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kStateFile = "state.json";
+constexpr const char* kClientFile = "client_state.json";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+/// Names and shapes in their order, whatever the units.
+std::string parameters_of(const Model& model) {
+  ContentHasher hasher;
+  std::int64_t count = 0;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const std::string text =
+          fmt::format("{} [{}]\n", parameter.name, fmt::join(parameter.shape, ", "));
+      hasher.add(std::as_bytes(std::span(text)));
+      ++count;
+    }
+  }
+  return fmt::format("{} tensors {}", count, hasher.result().text());
+}
+
+Task<std::string> read_text(FileIo* io, std::string path) {
+  IoFile file = co_await io->open(path, OpenMode::kRead);
+  std::string text(co_await io->size(file), '\0');
+  co_await io->read(file, 0, std::as_writable_bytes(std::span(text)));
+  co_await io->close(std::move(file));
+  co_return text;
+}
+
+/// What `load_dir` and `tag` name: one checkpoint, or all whole ones of a folder, newest first.
+Task<std::vector<std::string>> folders_of(FileIo* io, std::string load_dir, std::string tag) {
+  namespace fs = std::filesystem;
+  if (!tag.empty()) {
+    load_dir += "/" + tag;
+  }
+  if (!fs::is_directory(load_dir)) {
+    throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",
+                     load_dir);
+  }
+  if (!tag.empty() || fs::exists(load_dir + "/manifest.json")) {
+    co_return std::vector<std::string>{load_dir};
+  }
+  std::vector<std::string> broken;
+  std::vector<std::string> folders;
+  for (const FoundCheckpoint& found : co_await find_checkpoints(io, load_dir, &broken)) {
+    folders.push_back(found.path);
+  }
+  if (folders.empty()) {
+    throw user_error("resume", "{} holds no whole checkpoint{}; give another folder", load_dir,
+                     broken.empty() ? std::string() : fmt::format(" ({})", broken.front()));
+  }
+  co_return folders;
+}
+
+}  // namespace
+
+Checkpointer& Engine::Impl::checkpoints() {
+  if (!checkpointer) {
+    const EngineOptions& options = rank.options().shape.engine;
+    checkpointer = std::make_unique<Checkpointer>(
+        rank, step.update_order(),
+        [this](std::vector<std::byte> mine) { return of_all_ranks(std::move(mine)); },
+        Checkpointer::Options{.io_backend = options.io_backend,
+                              .staging_bytes = options.checkpoint_staging_bytes});
+  }
+  return *checkpointer;
+}
+
+RunState Engine::Impl::run_state() const {
+  const std::int64_t world = communicator->world_size();
+  const std::int64_t taken = batches_taken * world;
+  const std::int64_t per_epoch = loader ? loader->batches_per_epoch() * world : 0;
+  const RankShape& shape = rank.layout().shape;
+  return {.global_steps = global_steps,
+          .applied_steps = applied_steps,
+          .skipped_steps = skipped_steps,
+          .skipped_in_a_row = skipped_in_a_row,
+          .scaler = scaler ? std::optional(scaler->state()) : std::nullopt,
+          .lost_verdicts = step.speculation().history(),
+          .micro_batches = micro_batches * world,
+          .batches_taken = taken,
+          .epoch = per_epoch > 0 ? taken / per_epoch : 0,
+          .epoch_micro_batches = per_epoch,
+          .parameters = parameters_of(rank.layout().model),
+          .optimizer = config.optimizer.type,
+          .data = data_fingerprint,
+          .seed = shuffle_seed,
+          .micro_batch_size = config.batch.micro_batch_size,
+          .step_micro_batches = static_cast<std::int64_t>(accumulation) * world,
+          .world_size = static_cast<int>(world),
+          .zero_stage = static_cast<int>(config.zero.stage),
+          .precision = std::string(name_of(config.precision())),
+          .state_layout = std::string(name_of(shape.engine.state_layout)),
+          .version = version(),
+          .config = resolved_json(config)};
+}
+
+Task<bool> Engine::Impl::begin_checkpoint(CheckpointArgs args) {
+  const Stopwatch watch;
+  Checkpointer& saves = checkpoints();
+  std::vector<PlannedText> texts = {{kStateFile, run_state().json()},
+                                    {kClientFile, args.client_state},
+                                    {kIndexFile, saves.layout().index_json()}};
+  for (auto& [name, text] : args.files) {
+    texts.push_back({name, std::move(text)});
+  }
+  const bool begun =
+      co_await saves.begin({.parent = args.folder,
+                            .name = args.tag.empty() ? checkpoint_name(global_steps) : args.tag,
+                            .step = global_steps,
+                            .texts = std::move(texts),
+                            .keep = args.keep});
+  checkpoint_wait_s_ += watch.elapsed_s();
+  co_return begun;
+}
+
+Task<std::optional<CheckpointOutcome>> Engine::Impl::finish_checkpoint() {
+  if (!checkpointer) {
+    co_return std::nullopt;
+  }
+  const Stopwatch watch;
+  co_await checkpointer->finish();
+  checkpoint_wait_s_ += watch.elapsed_s();
+  co_return checkpointer->take_outcome();
+}
+
+// ---- loading
+
+/// Why the checkpoint is damaged, as one of the ranks found, which hash its files between them;
+/// empty: it is as it was written.
+Task<std::string> Engine::Impl::fault_of(std::string folder) {
+  FileIo* io = &checkpoints().files();
+  const auto rank_number = static_cast<std::uint32_t>(communicator->rank());
+  const auto world = static_cast<std::uint32_t>(communicator->world_size());
+  std::string fault;
+  try {
+    const std::vector<std::string> faults = co_await verify_files(
+        io, folder, co_await read_manifest(io, folder), rank_number, world, &rank.copy_pool());
+    fault = faults.empty() ? "" : faults.front();
+  } catch (const Error& error) {
+    fault = error.what();
+  }
+  constexpr std::size_t kMostText = 1024;  // of each rank
+  std::vector<std::byte> mine(kMostText);
+  std::memcpy(mine.data(), fault.data(), std::min(fault.size(), kMostText - 1));
+  const std::vector<std::byte> all = co_await of_all_ranks(std::move(mine));
+  for (std::size_t at = 0; at < all.size(); at += kMostText) {
+    if (const auto* text = reinterpret_cast<const char*>(all.data() + at); *text != '\0') {
+      co_return std::string(text);
+    }
+  }
+  co_return "";
+}
+
+Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::string tag,
+                                                     LoadArgs args) {
+  co_await checkpoints().finish();
+  FileIo* io = &checkpoints().files();
+  const std::vector<std::string> folders =
+      co_await folders_of(io, std::move(load_dir), std::move(tag));
+  std::vector<std::string> notes;
+  for (const std::string& folder : folders) {
+    const std::string fault = co_await fault_of(folder);
+    if (fault.empty()) {
+      LoadedCheckpoint loaded = co_await load_whole(folder, args);
+      loaded.notes.insert(loaded.notes.begin(), notes.begin(), notes.end());
+      co_return loaded;
+    }
+    notes.push_back(fmt::format("{} is damaged: {}", folder, fault));
+  }
+  throw user_error("resume", "{}; use another checkpoint", notes.front());
+}
+
+Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs args) {
+  FileIo* io = &checkpoints().files();
+  const Manifest manifest = co_await read_manifest(io, folder);
+  const RunState saved =
+      RunState::parse(co_await read_text(io, folder + "/" + kStateFile), folder + "/" + kStateFile);
+  LoadedCheckpoint loaded{.path = folder,
+                          .step = saved.global_steps,
+                          .client_state = co_await read_text(io, folder + "/" + kClientFile),
+                          .notes = {}};
+  if (args.module_only) {
+    args.ignored = {"data", "seed", "batch", "optimizer"};
+  }
+  loaded.notes = check_resume(saved, run_state(), args.ignored, folder);
+
+  const UpdateConfig& optimizer = rank.layout().shape.update;
+  std::vector<std::string> arrays = {std::string(array_name(optimizer, kMasterArray))};
+  for (std::uint32_t k = 1; !args.module_only && k <= state_arrays(optimizer); ++k) {
+    arrays.emplace_back(array_name(optimizer, k));
+  }
+  const bool moments = arrays.size() > 1 && has_array(manifest, arrays[1]);
+  if (!moments) {
+    arrays.resize(1);
+  }
+  co_await step.drain();
+  const CheckpointSource files(folder, manifest, rank.layout().model, arrays);
+  const StateSource source = files.source();
+  for (std::size_t unit = 0; unit < rank.units().size(); ++unit) {
+    co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), &source, moments);
+  }
+  co_await step.weights_replaced();
+  if (!args.module_only) {
+    restore(saved);
+  }
+  co_return loaded;
+}
+
+void Engine::Impl::restore(const RunState& state) {
+  const std::int64_t world = communicator->world_size();
+  global_steps = state.global_steps;
+  applied_steps = state.applied_steps;
+  skipped_steps = state.skipped_steps;
+  skipped_in_a_row = state.skipped_in_a_row;
+  micro_batches = state.micro_batches / world;
+  batches_taken = state.batches_taken / world;
+  step.speculation().restore(state.lost_verdicts);
+  if (scaler && state.scaler) {
+    scaler->restore(*state.scaler);
+  }
+  if (loader) {
+    start_prefetch(batches_taken);
+  }
+}
+
+}  // namespace tandem

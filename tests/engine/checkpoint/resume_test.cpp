@@ -1,0 +1,329 @@
+// A resumed run is the uninterrupted one, bit for bit: from every step, in every layout of state,
+// on any number of ranks, at any stage and placement.
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/engine.hpp"
+#include "tests/support/io_support.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/support/toy_placements.hpp"
+#include "tests/support/toy_training.hpp"
+
+namespace tandem::toy {
+namespace {
+
+using test::TempDir;
+
+struct Case {
+  std::string name;
+  Setting setting;
+};
+
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+
+/// gtest's names of cases.
+std::string name_of_case(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
+
+std::vector<Batch> batches_of(const Engine& engine, const Setting& setting, std::int64_t step) {
+  std::vector<Batch> batches;
+  for (int a = 0; a < setting.accumulation; ++a) {
+    batches.push_back(toy::batch(
+        static_cast<int>((step * setting.accumulation + a) * engine.world_size() + engine.rank())));
+  }
+  return batches;
+}
+
+void take_weights(Engine& engine, TrainingRun& run) {
+  run.weights.clear();
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    run.weights.emplace_back(values.begin(), values.end());
+  });
+}
+
+/// Steps up to `last`; `after_step` may save.
+template <class AfterStep>
+TrainingRun go_on(Engine& engine, const Setting& setting, std::int64_t last, AfterStep after_step) {
+  TrainingRun run;
+  while (engine.global_steps() < last) {
+    const StepResult result = engine.train_step(batches_of(engine, setting, engine.global_steps()));
+    run.losses.push_back(result.loss);
+    const double norm = result.verdict.norm.value;
+    run.norms.push_back(std::isnan(norm) ? -1 : norm);  // NaN is not equal to itself
+    run.scales.push_back(result.loss_scale);
+    after_step(result);
+  }
+  take_weights(engine, run);
+  return run;
+}
+
+TrainingRun go_on(Engine& engine, const Setting& setting, std::int64_t last) {
+  return go_on(engine, setting, last, [](const StepResult&) {});
+}
+
+/// What `whole` has from step `from` on.
+TrainingRun rest_of(const TrainingRun& whole, std::int64_t from) {
+  TrainingRun rest = whole;
+  for (std::vector<double>* list : {&rest.losses, &rest.norms, &rest.scales}) {
+    list->erase(list->begin(), list->begin() + from);
+  }
+  return rest;
+}
+
+class Resume : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Resume, AtEachOfFiftyStepsIsTheUninterruptedRun) {
+  constexpr std::int64_t kSteps = 50;
+  const TempDir folder;
+  const Setting& setting = GetParam().setting;
+  const TrainingRun straight = [&] {
+    Engine engine(arguments(setting));
+    return go_on(engine, setting, kSteps);
+  }();
+  int skipped = 0;
+  int redone = 0;
+  const TrainingRun saving = [&] {
+    Engine engine(arguments(setting));
+    TrainingRun run = go_on(engine, setting, kSteps, [&](const StepResult& result) {
+      skipped += result.verdict.outcome == StepOutcome::kSkip ? 1 : 0;
+      redone += result.verdict.outcome == StepOutcome::kRollback ? 1 : 0;
+      EXPECT_TRUE(engine.begin_checkpoint({.folder = folder.path()}));
+    });
+    EXPECT_EQ(engine.finish_checkpoint()->error, "");
+    return run;
+  }();
+  EXPECT_EQ(saving, straight) << "saving changes no bit";
+  if (GetParam().name.ends_with("skips")) {
+    EXPECT_GT(skipped, 0);
+  }
+  if (GetParam().name.ends_with("rollbacks")) {
+    EXPECT_GT(redone, 0);
+  }
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    Engine engine(arguments(setting));
+    const LoadedCheckpoint loaded =
+        engine.load_checkpoint(folder.path(), fmt::format("step-{:08}", step));
+    ASSERT_EQ(loaded.step, step);
+    EXPECT_TRUE(loaded.notes.empty());
+    ASSERT_EQ(go_on(engine, setting, kSteps), rest_of(straight, step)) << "from step " << step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, Resume,
+    ::testing::Values(Case{"fp32", {}}, Case{"fp32_no_overlap", {.overlap = Overlap::kOff}},
+                      Case{"fp32_rollbacks", {.clip = 0.8, .forced_misses = 0.3}},
+                      Case{"bf16", {.type = "bf16"}},
+                      Case{"bf16_split", {.type = "bf16", .state_layout = StateLayout::kSplit}},
+                      Case{"bf16_bf16", {.type = "bf16", .state_layout = StateLayout::kBf16}},
+                      Case{"bf16_int8", {.type = "bf16", .state_layout = StateLayout::kInt8}},
+                      Case{"fp32_int8", {.state_layout = StateLayout::kInt8}},
+                      Case{"fp16_skips", {.type = "fp16", .clip = 0}}),
+    name_of_case);
+
+/// World sizes and stages crossed; a step is always four micro-batches.
+TEST(ResumeOnRanks, AnyNumberAtAnyStageIsTheSameRun) {
+  constexpr std::int64_t kLeg = 4;
+  const int worlds[] = {1, 2, 4, 1};
+  const auto setting_of = [](int world, int stage) {
+    Setting setting{.stage = stage, .accumulation = 4 / world};
+    setting.type = stage % 2 == 0 ? "fp32" : "bf16";
+    return setting;
+  };
+  int equal = 0;
+  for (int first_stage = 0; first_stage < 4; ++first_stage) {
+    const TempDir folder;
+    const std::string type = first_stage % 2 == 0 ? "fp32" : "bf16";
+    const auto setting_at = [&](int leg) {
+      Setting setting = setting_of(worlds[leg], (first_stage + leg) % 4);
+      setting.type = type;
+      return setting;
+    };
+    const TrainingRun straight = [&] {
+      const Setting setting = setting_at(0);
+      Engine engine(arguments(setting));
+      return go_on(engine, setting, 4 * kLeg);
+    }();
+    for (int leg = 0; leg < 4; ++leg) {
+      const Setting setting = setting_at(leg);
+      const auto runs = on_ranks(worlds[leg], [&](const std::shared_ptr<Communicator>& ranks) {
+        Engine engine(arguments(setting, ranks));
+        if (leg > 0) {
+          EXPECT_EQ(engine.load_checkpoint(folder.path()).step, leg * kLeg);
+        }
+        TrainingRun run = go_on(engine, setting, (leg + 1) * kLeg);
+        EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+        return run;
+      });
+      const auto begin = leg * kLeg;
+      for (const TrainingRun& run : runs) {
+        for (std::int64_t i = 0; i < kLeg; ++i) {
+          ASSERT_EQ(run.losses.at(i), straight.losses.at(begin + i))
+              << "step " << begin + i + 1 << " on " << worlds[leg] << " ranks, stage "
+              << setting.stage;
+        }
+      }
+      if (leg == 3) {
+        ASSERT_EQ(runs.front().weights, straight.weights);
+      }
+      ++equal;
+    }
+  }
+  EXPECT_EQ(equal, 16);
+}
+
+/// Files are the same bytes whoever writes them.
+TEST(ResumeOnRanks, CheckpointsAreTheSameBytesOnEveryNumberOfRanks) {
+  std::vector<std::string> texts;
+  for (const int world : {1, 2, 4}) {
+    const TempDir folder;
+    Setting setting{.accumulation = 4 / world};
+    on_ranks(world, [&](const std::shared_ptr<Communicator>& ranks) {
+      Engine engine(arguments(setting, ranks));
+      (void)go_on(engine, setting, 3);
+      EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+      return 0;
+    });
+    std::string all;
+    for (const char* array : {"master", "exp_avg", "exp_avg_sq"}) {
+      all += test::get(folder.path() / "step-00000003" /
+                       fmt::format("{}-00001-of-00001.safetensors", array));
+    }
+    texts.push_back(all);
+  }
+  EXPECT_GT(texts[0].size(), 1000U);
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+}
+
+/// Beside a simulated device, from each placement to the next one.
+TEST(ResumeOnDevice, PlacementsMayBeOthers) {
+  const TempDir folder;
+  constexpr std::int64_t kLeg = 3;
+  const auto count = std::ssize(kAllPlacements);
+  Setting setting{.type = "bf16", .device = DeviceKind::kSim};
+  setting.placements = kAllPlacements[0];
+  const TrainingRun straight = [&] {
+    Engine engine(arguments(setting));
+    return go_on(engine, setting, (count + 1) * kLeg);
+  }();
+  for (std::int64_t leg = 0; leg <= count; ++leg) {
+    setting.placements = leg == 0 ? std::vector<StatePlacement>() : kAllPlacements[leg - 1];
+    setting.device = leg == 0 ? DeviceKind::kCpu : DeviceKind::kSim;
+    Engine engine(arguments(setting));
+    if (leg > 0) {
+      (void)engine.load_checkpoint(folder.path());
+    }
+    const TrainingRun run = go_on(engine, setting, (leg + 1) * kLeg, [&](const StepResult& result) {
+      if (result.step == (leg + 1) * kLeg - 1) {  // while a step runs, too
+        EXPECT_TRUE(engine.begin_checkpoint({.folder = folder.path(), .tag = "during"}));
+      }
+    });
+    for (std::int64_t i = 0; i < kLeg; ++i) {
+      ASSERT_EQ(run.losses.at(i), straight.losses.at(leg * kLeg + i)) << "leg " << leg;
+    }
+    EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+    if (leg == count) {
+      EXPECT_EQ(run.weights, straight.weights);
+    }
+  }
+}
+
+/// A save while training goes on has the bytes of one that training waits for, with room for
+/// staging and without.
+TEST(Checkpoint, IsTheSameWhateverRunsMeanwhile) {
+  for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
+    for (const std::size_t staging : {std::size_t{0}, std::size_t{1} << 30}) {
+      const TempDir folder;
+      const Setting setting{.overlap = overlap};
+      InitializeArgs args = arguments(setting);
+      args.options.checkpoint_staging_bytes = staging;
+      Engine engine(std::move(args));
+      (void)go_on(engine, setting, 5);
+      EXPECT_TRUE(engine.save_checkpoint(folder.path(), "waiting").saved());
+      EXPECT_TRUE(engine.begin_checkpoint({.folder = folder.path(), .tag = "going on"}));
+      (void)go_on(engine, setting, 9);
+      (void)engine.finish_checkpoint();
+      for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "waiting")) {
+        const std::string name = entry.path().filename();
+        EXPECT_EQ(test::get(folder.path() / "going on" / name), test::get(entry.path())) << name;
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, GivesTheCallersStateBack) {
+  const TempDir folder;
+  Engine engine(arguments({}));
+  EXPECT_TRUE(engine.save_checkpoint(folder.path(), "mine", R"({"note": "hello"})").saved());
+  EXPECT_EQ(engine.load_checkpoint(folder.path(), "mine").client_state, R"({"note": "hello"})");
+}
+
+TEST(Checkpoint, RefusesAnotherRunAndWhatIsNotThere) {
+  const TempDir folder;
+  {
+    Engine engine(arguments({}));
+    (void)go_on(engine, {}, 2);
+    EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+  }
+  const auto load = [&](const Setting& setting, const std::string& tag = "") {
+    Engine engine(arguments(setting));
+    (void)engine.load_checkpoint(folder.path(), tag);
+  };
+  test::expect_error([&] { load({}, "step-00000009"); }, {"[resume]", "there is no folder"});
+  test::expect_error([&] { load({.accumulation = 2}); },
+                     {"micro-batches of a step", " 1 ", " 2 ", "--resume_ignore batch"});
+  std::filesystem::create_directory(folder / "empty");
+  test::expect_error(
+      [&] {
+        Engine engine(arguments({}));
+        (void)engine.load_checkpoint(folder.path() / "empty");
+      },
+      {"holds no whole checkpoint"});
+}
+
+TEST(Checkpoint, ADamagedOneIsRefusedByNameAndSteppedOver) {
+  const TempDir folder;
+  Engine engine(arguments({}));
+  (void)go_on(engine, {}, 2);
+  EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+  const TrainingRun at_two = go_on(engine, {}, 2);
+  (void)go_on(engine, {}, 4);
+  EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+  const auto file = folder.path() / "step-00000004" / "exp_avg-00001-of-00001.safetensors";
+  std::string bytes = test::get(file);
+  bytes[bytes.size() / 2] ^= 4;
+  test::put(file, bytes);
+  Engine other(arguments({}));
+  const LoadedCheckpoint loaded = other.load_checkpoint(folder.path());
+  EXPECT_EQ(loaded.step, 2);
+  ASSERT_EQ(loaded.notes.size(), 1U);
+  EXPECT_THAT(loaded.notes[0], ::testing::HasSubstr("exp_avg-00001-of-00001.safetensors"));
+  TrainingRun weights;
+  take_weights(other, weights);
+  EXPECT_EQ(weights.weights, at_two.weights);
+  test::expect_error([&] { (void)other.load_checkpoint(folder.path(), "step-00000004"); },
+                     {"exp_avg-00001-of-00001.safetensors"});
+}
+
+/// A full disk fails the save, with one line, and neither the run nor the older checkpoint.
+TEST(Checkpoint, ThatCannotBeWrittenLeavesTheRunWhole) {
+  const TempDir folder;
+  Engine engine(arguments({}));
+  (void)go_on(engine, {}, 1);
+  test::put(folder / "file", "no folder");
+  const CheckpointOutcome outcome = engine.save_checkpoint(folder / "file");
+  EXPECT_FALSE(outcome.saved());
+  EXPECT_THAT(outcome.error, ::testing::HasSubstr("file"));
+  EXPECT_EQ(outcome.error.find('\n'), std::string::npos);
+  (void)go_on(engine, {}, 2);
+  EXPECT_TRUE(engine.save_checkpoint(folder / "other").saved());
+}
+
+}  // namespace
+}  // namespace tandem::toy
