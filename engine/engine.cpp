@@ -234,6 +234,7 @@ Task<LoadedCheckpoint> Engine::load_checkpoint_on_loop(std::string load_dir, std
 }
 
 void Engine::ask_to_stop() { impl_->stop_asked = true; }
+void Engine::ask_to_save() { impl_->save_asked = true; }
 
 const Model& Engine::model() const { return impl_->rank.layout().model; }
 int Engine::rank() const { return impl_->communicator->rank(); }

@@ -157,6 +157,8 @@ class Engine {
   /// This rank would like to end: the next step's result says so on every rank. Between two calls
   /// of the engine.
   void ask_to_stop();
+  /// Likewise, this rank would like a checkpoint to be saved.
+  void ask_to_save();
 
   /// The sums over all ranks of a few numbers, added in rank order.
   [[nodiscard]] std::vector<double> sum_over_ranks(std::vector<double> values);

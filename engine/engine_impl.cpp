@@ -347,6 +347,7 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
 Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
   const auto world = static_cast<std::size_t>(communicator->world_size());
   share_.stop = stop_asked;
+  share_.save = std::exchange(save_asked, false);
   share_.checkpoint = checkpointer ? checkpointer->phase() : Checkpointer::Phase::kIdle;
   checkpoint_phases_.clear();
   std::vector<std::byte> mine(sizeof(Share) + losses_.size() * sizeof(float));
@@ -360,6 +361,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
     result.tokens += share.tokens;
     result.sequences += share.sequences;
     result.stop_asked = result.stop_asked || share.stop;
+    result.save_asked = result.save_asked || share.save;
     checkpoint_phases_.push_back(share.checkpoint);
     result.sequence_length = std::max(result.sequence_length, share.longest);
   }

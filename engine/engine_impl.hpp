@@ -88,6 +88,7 @@ struct Engine::Impl {
 
   bool training = true;
   bool stop_asked = false;         // by this rank
+  bool save_asked = false;         // likewise
   std::int64_t batches_taken = 0;  // of the loader
   std::int64_t micro_batches = 0;  // of this rank, trained on so far
   std::int64_t global_steps = 0;
@@ -106,6 +107,7 @@ struct Engine::Impl {
     std::int64_t sequences = 0;
     std::int64_t longest = 0;
     bool stop = false;
+    bool save = false;
     Checkpointer::Phase checkpoint = Checkpointer::Phase::kIdle;
   };
 

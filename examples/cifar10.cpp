@@ -30,6 +30,7 @@
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
+#include "examples/support/run_checkpoints.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
@@ -79,18 +80,18 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
 /// Steps until the end or a signal; the example's line every --log-interval of an epoch's
 /// mini-batches.
 void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
-           std::int64_t total_steps, std::int64_t epoch_steps) {
+           RunCheckpoints& checkpoints, std::int64_t total_steps, std::int64_t epoch_steps) {
   const double flops_per_image =
       kCifarFlopsPerImage +
       (flags.moe ? 6.0 * static_cast<double>(cifar_moe_macs(cifar_moe_of(flags))) : 0);
   RunningLoss running(flags.log_interval);
   bool go_on = true;
-  for (std::int64_t step = 0; step < total_steps && go_on; ++step) {
-    const std::optional<StepResult> result = train_step_or_stop(engine);
+  while (engine.global_steps() < total_steps && go_on) {
+    const std::optional<StepResult> result = checkpoints.train_step();
     if (!result) {
       break;
     }
-    go_on = !result->stop_asked;
+    const std::int64_t step = result->step - 1;
     const double tflops =
         1e-12 * flops_per_image * static_cast<double>(result->sequences) / result->step_time_s;
     metrics.write(metrics_of(
@@ -100,7 +101,9 @@ void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
     if (running.add(epoch, number, result->loss)) {
       metrics.note(example_loss_line(epoch, number, running.mean()));
     }
+    go_on = checkpoints.after(*result);
   }
+  checkpoints.finish();
   engine.drain();
 }
 
@@ -125,6 +128,7 @@ int cifar10(CifarFlags flags) {
     trace::enable();
   }
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
+  keep_global_batch(flags, ranks->world_size());
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);
   const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
@@ -148,11 +152,13 @@ int cifar10(CifarFlags flags) {
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");
   }
+  const std::vector<std::string> resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = total_steps,
                          .log_interval = 0,
                          .warmup_steps = flags.warmup_steps,
                          .tensorboard = flags.tensorboard,
+                         .append = engine.global_steps() > 0,
                          .progress = progress_mode_of(flags.progress),
                          .silent = engine.rank() != 0});
   metrics.write_resolved_config(resolved_json(config));
@@ -163,9 +169,12 @@ int cifar10(CifarFlags flags) {
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
   metrics.note(placement_line(plan));
+  for (const std::string& line : resumed) {
+    metrics.note(line);
+  }
 
-  finish_on_signals();
-  train(flags, engine, metrics, total_steps, epoch_steps);
+  RunCheckpoints checkpoints(flags, engine, metrics);
+  train(flags, engine, metrics, checkpoints, total_steps, epoch_steps);
   fmt::print("Finished Training\n");  // by every rank, as the example does
   evaluate(flags, engine, metrics, data.test);
   if (engine.rank() == 0) {
@@ -178,7 +187,7 @@ int cifar10(CifarFlags flags) {
       trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
     }
   }
-  return stop_signal() == 0 ? 0 : 128 + stop_signal();
+  return checkpoints.exit_code();
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
+#include "examples/support/run_checkpoints.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/causal_lm.hpp"
 #include "models/data/alpaca_dataset.hpp"
@@ -61,6 +62,7 @@ int finetune(FinetuneFlags flags) {
 
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
+  keep_global_batch(flags, ranks->world_size());
   Config config = finetune_config(flags, device, ranks->world_size());
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
 
@@ -83,11 +85,13 @@ int finetune(FinetuneFlags flags) {
                  .communicator = ranks});
   const DumpOnSignal dump_on_signal(engine.loop());  // SIGQUIT: what waits for what
 
+  const std::vector<std::string> resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = total_steps,
                          .log_interval = flags.log_interval,
                          .warmup_steps = flags.warmup_steps,
                          .tensorboard = flags.tensorboard,
+                         .append = engine.global_steps() > 0,
                          .progress = progress_mode_of(flags.progress),
                          .silent = engine.rank() != 0});
   metrics.write_resolved_config(resolved_json(config));
@@ -96,22 +100,27 @@ int finetune(FinetuneFlags flags) {
   }
   metrics.note(memory_line(plan.memory()));
   metrics.note(placement_line(plan));
+  for (const std::string& line : resumed) {
+    metrics.note(line);
+  }
   if (demo && flags.samples) {
     show_samples(metrics, "before training", pretrained, engine, *dataset);
   }
 
   // Training.
-  finish_on_signals();
+  RunCheckpoints checkpoints(flags, engine, metrics,
+                             {{"config.json", hf_config_json(pretrained.config(), "float32")}});
   const auto steps_per_epoch =
       static_cast<double>(dataset->size()) / static_cast<double>(config.batch.train_batch_size);
   bool go_on = true;
-  for (std::int64_t step = 0; step < total_steps && go_on; ++step) {
-    const std::optional<StepResult> result = train_step_or_stop(engine);
-    go_on = !result->stop_asked;
-    const double epoch = static_cast<double>(step + 1) / steps_per_epoch;
+  while (engine.global_steps() < total_steps && go_on) {
+    const std::optional<StepResult> result = checkpoints.train_step();
+    const double epoch = static_cast<double>(result->step) / steps_per_epoch;
     metrics.write(
         metrics_of(*result, epoch, tflops_of(*result, pretrained.config(), engine, flags)));
+    go_on = checkpoints.after(*result);
   }
+  checkpoints.finish();
 
   // What remains of it: model/, summary, trace.
   engine.drain();
@@ -134,7 +143,7 @@ int finetune(FinetuneFlags flags) {
     }
     metrics.note("artefacts in " + flags.output_dir);
   }
-  return stop_signal() == 0 ? 0 : 128 + stop_signal();
+  return checkpoints.exit_code();
 }
 
 }  // namespace

@@ -259,6 +259,12 @@ void Planner::add_staging() {
       add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
     }
   }
+  std::size_t state = 0;  // in fp32, as checkpoints have it
+  for (const UnitSpec& unit : model_.units) {
+    state +=
+        sharding_.layout_of(unit).shard_elements * sizeof(float) * (1 + state_arrays(in_.update));
+  }
+  add(MemoryPurpose::kCheckpoint, MemoryKind::kHost, std::min(in_.checkpoint_staging_bytes, state));
   if (in_.accelerator) {
     const std::size_t backends = require_ep_size(model_, in_.world_size) > 1 ? 2 : 1;
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
@@ -285,7 +291,8 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                   .state_layout = options.state_layout,
                   .shadows = ShadowBudget::of(options, config.world_size),
                   .world_size = config.world_size,
-                  .ranks_per_host = ranks_per_host};
+                  .ranks_per_host = ranks_per_host,
+                  .checkpoint_staging_bytes = options.checkpoint_staging_bytes};
   input.shadows_chosen = input.shadows.units == SIZE_MAX;
   return input;
 }

@@ -37,13 +37,14 @@ enum class MemoryPurpose : std::uint8_t {
   kMoments,        // of the optimizer
   kShadows,        // out-of-place copies of units that are updated ahead of the verdict
   kActivations,
-  kLoss,       // logits, their gradient, and the head's weight gradient
-  kAllocator,  // freed blocks that malloc cannot use again
-  kStaging,    // of copies and saving; packed operands of matmuls
-  kProcess,    // libraries, data set, tokenizer; the accelerator's context
-  kSaved       // files of the trained model
+  kLoss,        // logits, their gradient, and the head's weight gradient
+  kAllocator,   // freed blocks that malloc cannot use again
+  kStaging,     // of copies and saving; packed operands of matmuls
+  kCheckpoint,  // units copied because their update comes before a save gets to them
+  kProcess,     // libraries, data set, tokenizer; the accelerator's context
+  kSaved        // files of the trained model
 };
-inline constexpr std::size_t kMemoryPurposes = 13;
+inline constexpr std::size_t kMemoryPurposes = 14;
 std::string_view name_of(MemoryPurpose purpose);
 
 struct PlanInput {
@@ -64,6 +65,7 @@ struct PlanInput {
   bool accelerator = false;
   std::vector<StatePlacement> placement;  // [unit]; empty: all on the host
   std::size_t device_bytes = 0;           // of one rank's accelerator; 0: not known
+  std::size_t checkpoint_staging_bytes = 0;
   // resident before the engine is made; 0: as programs usually have
   std::int64_t process_bytes = 0;
 

@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, kMemoryKinds> kKindNames = {"device", "pi
 constexpr std::array<std::string_view, kMemoryPurposes> kPurposeNames = {
     "weights", "gather slots", "gradients",   "gradient slots", "master",
     "moments", "shadows",      "activations", "loss",           "allocator",
-    "staging", "process",      "saved model"};
+    "staging", "checkpoint",   "process",     "saved model"};
 
 }  // namespace
 

@@ -25,6 +25,7 @@ std::string json_line(const StepMetrics& m) {
       .field("exposed_gather_s", m.exposed_gather_s)
       .field("exposed_reduce_s", m.exposed_reduce_s)
       .field("exposed_data_s", m.exposed_data_s)
+      .field("exposed_checkpoint_s", m.exposed_checkpoint_s)
       .field("verdict", m.verdict)
       .field("speculated", m.speculated)
       .field("peak_host_bytes", m.peak_host_bytes)

@@ -96,8 +96,9 @@ struct EngineOptions {
   // waits for; 0: half of the collectives' deadline.
   double report_waits_s = 0;
   FileIo::Backend io_backend = FileIo::Backend::kAuto;  // of checkpoints
-  // Memory into which a save under way copies units whose update comes before their turn.
-  std::size_t checkpoint_staging_bytes = std::size_t{256} << 20;
+  // Memory into which a save under way copies units whose update comes before their turn; 0: such
+  // an update waits until its unit was written.
+  std::size_t checkpoint_staging_bytes = 0;
 };
 
 /// Whether any step may begin updates ahead of its verdict.

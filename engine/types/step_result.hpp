@@ -62,6 +62,7 @@ struct StepResult {
   std::int64_t sequences = 0;
   std::int64_t sequence_length = 0;  // of the longest micro-batch, padding included
   bool stop_asked = false;           // by any rank, before it finished this step
+  bool save_asked = false;           // likewise
   double step_time_s = 0;
   double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
   Exposure exposure;

@@ -82,6 +82,9 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
                  "Share of the steps (0 to 1) whose speculation is taken for lost, to measure what "
                  "that costs; no number changes")
       ->capture_default_str();
+  add_enum(app, "--io_backend", o.io_backend,
+           "How checkpoints are written and read: auto (io_uring where it can be had), uring or "
+           "threads");
   app.add_option("--gather_slots", o.gather_slots, "Gathered units held at a time; 0: chosen")
       ->capture_default_str();
   app.add_option("--optimizer_threads", o.optimizer_threads, "Threads of the Adam pool; 0: chosen")

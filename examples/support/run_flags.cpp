@@ -8,11 +8,15 @@
 
 #include "engine/device/device_choice.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/run_checkpoints.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 
 namespace {
+
+// Of a save beside training: enough for the largest unit of a model of some billion parameters.
+constexpr std::size_t kStagingBytes = std::size_t{256} << 20;
 
 struct Later {
   const char* flag;
@@ -20,10 +24,6 @@ struct Later {
 };
 constexpr std::array kLater = {
     Later{"--bucket_mb", "buckets smaller than a unit"},
-    Later{"--io_backend", "the choice of an I/O back end"},
-    Later{"--resume", "checkpoints"},
-    Later{"--save_every", "checkpoints"},
-    Later{"--keep", "checkpoints"},
     Later{"--use_wandb", "wandb; `wandb sync` reads the TensorBoard events"},
 };
 
@@ -65,6 +65,17 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
          "--host_memory_gb", f.host_memory_gb,
          "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")
       ->capture_default_str();
+  app.add_option("--save_every", f.save_every,
+                 "Checkpoint every N steps and at the end, in OUTPUT_DIR/checkpoints; 0: none")
+      ->capture_default_str();
+  app.add_option("--keep", f.keep, "Checkpoints that stay, the newest")->capture_default_str();
+  app.add_option("--resume", f.resume,
+                 "Go on from a checkpoint: its folder, a run's folder, or auto (the newest whole "
+                 "one of --output_dir, else a fresh start)");
+  app.add_option("--resume_ignore", f.resume_ignore,
+                 "Parts of the run that may be others than the checkpoint's: data,seed,batch,"
+                 "optimizer");
+  app.add_option("--stop_after", f.stop_after, "Save and end after this time: 90s, 45m, 3h50m");
   app.add_flag("--trace", f.trace, "Write trace.json.gz (Chrome, Perfetto)");
   app.add_flag("--tensorboard,!--no-tensorboard", f.tensorboard, "Write TensorBoard events");
   app.add_option("--progress", f.progress, "auto, bar, lines or off")->capture_default_str();
@@ -84,6 +95,9 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
       flags.typed.emplace_back("--" + option->get_lnames().front(), text);
     }
   }
+  if (flags.save_every > 0) {
+    flags.engine.checkpoint_staging_bytes = kStagingBytes;
+  }
   return true;
 }
 
@@ -97,6 +111,17 @@ void check_run_flags(const RunFlags& f) {
   }
   if (!f.dtype.empty()) {
     require_one_of("--dtype", f.dtype, {"fp32", "bf16", "fp16"});
+  }
+  require_not_negative("--save_every", static_cast<double>(f.save_every));
+  require_above_zero("--keep", f.keep);
+  if (!f.stop_after.empty()) {
+    (void)parse_duration_s("--stop_after", f.stop_after);
+  }
+  if (f.resume == "auto" && f.output_dir.empty()) {
+    throw user_error("flags", "--resume auto looks in --output_dir, and there is none; give one");
+  }
+  for (const std::string& part : split(f.resume_ignore)) {
+    require_one_of("--resume_ignore", part, {"data", "seed", "batch", "optimizer"});
   }
   require_above_zero("--log_interval", static_cast<double>(f.log_interval));
   require_not_negative("--steps", static_cast<double>(f.steps));

@@ -41,6 +41,13 @@ struct RunFlags : EngineFlags {
 
   double host_memory_gb = 0;  // 0: what is free
 
+  // Checkpoints.
+  std::int64_t save_every = 0;  // steps; 0: none
+  int keep = 2;
+  std::string resume;         // a folder, or auto
+  std::string resume_ignore;  // parts of the run, by commas
+  std::string stop_after;     // a time; empty: never
+
   // What to report.
   std::string progress = "auto";
   bool tensorboard = true;

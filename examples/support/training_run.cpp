@@ -1,7 +1,6 @@
 #include "examples/support/training_run.hpp"
 
 #include <algorithm>
-#include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <optional>
@@ -24,8 +23,6 @@ namespace {
 constexpr std::int64_t kStepsBetweenMemoryReadings = 100;
 constexpr double kLongStepS = 0.01;
 
-volatile std::sig_atomic_t g_signal = 0;
-
 std::int64_t recent_peak_bytes(const StepResult& result) {
   static std::int64_t peak_bytes = 0;
   if (peak_bytes == 0 || result.step_time_s > kLongStepS ||
@@ -36,24 +33,6 @@ std::int64_t recent_peak_bytes(const StepResult& result) {
 }
 
 }  // namespace
-
-void finish_on_signals() {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction action = {};
-    action.sa_handler = [](int number) { g_signal = number; };
-    action.sa_flags = SA_RESETHAND;
-    sigaction(signal, &action, nullptr);
-  }
-}
-
-int stop_signal() { return g_signal; }
-
-std::optional<StepResult> train_step_or_stop(Engine& engine) {
-  if (g_signal != 0) {
-    engine.ask_to_stop();
-  }
-  return engine.train_step();
-}
 
 std::string fresh_output_dir(std::string_view name) {
   return fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
@@ -76,6 +55,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .exposed_gather_s = result.exposure.gather_s,
           .exposed_reduce_s = result.exposure.reduce_s,
           .exposed_data_s = result.exposure.data_s,
+          .exposed_checkpoint_s = result.exposure.checkpoint_s,
           .verdict = std::string(name_of(result.verdict.outcome)),
           .speculated = result.verdict.speculated,
           .peak_host_bytes = recent_peak_bytes(result),

@@ -1,4 +1,4 @@
-// examples/support/training_run.hpp — what the trainers' loops share: signals, a step's figures,
+// examples/support/training_run.hpp — what the trainers' loops share: a step's figures,
 // the summary's last part.
 #pragma once
 
@@ -15,16 +15,6 @@
 #include "examples/support/run_flags.hpp"
 
 namespace tandem {
-
-/// From now on the first SIGINT or SIGTERM lets the running step finish; the second one kills, as
-/// the default does.
-void finish_on_signals();
-/// The signal that came, 0: none.
-int stop_signal();
-
-/// The loader's next step. A signal at any rank asks all of them to stop: after this step
-/// (StepResult::stop_asked), which is the same one everywhere.
-std::optional<StepResult> train_step_or_stop(Engine& engine);
 
 /// "runs/NAME-<time>", for runs without --output_dir.
 std::string fresh_output_dir(std::string_view name);

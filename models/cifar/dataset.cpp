@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "actors/storage/content_hash.hpp"
+
 namespace tandem {
 
 void normalise_cifar(const std::uint8_t* pixels, float* out) {
@@ -15,6 +17,13 @@ void normalise_cifar(const std::uint8_t* pixels, float* out) {
   for (std::int64_t i = 0; i < kCifarPixels; ++i) {
     out[i] = table[pixels[i]];
   }
+}
+
+std::string CifarDataset::fingerprint() const {
+  ContentHasher hasher;
+  hasher.add(std::as_bytes(std::span(images_->pixels)));
+  hasher.add(std::as_bytes(std::span(images_->labels)));
+  return hasher.result().text();
 }
 
 HostBatch CifarDataset::collate(std::span<const std::int64_t> indices) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/storage/content_hash.hpp"
+
 namespace tandem {
 
 AlpacaDataset::AlpacaDataset(const std::filesystem::path& file, const Tokenizer& tokenizer,
@@ -23,6 +25,16 @@ std::int64_t AlpacaDataset::longest() const {
     most = std::max(most, tokens.size());
   }
   return static_cast<std::int64_t>(most);
+}
+
+std::string AlpacaDataset::fingerprint() const {
+  ContentHasher hasher;
+  for (const auto& tokens : tokens_) {
+    const std::size_t count = tokens.size();
+    hasher.add(std::as_bytes(std::span(&count, 1)));
+    hasher.add(std::as_bytes(std::span(tokens)));
+  }
+  return hasher.result().text();
 }
 
 HostBatch AlpacaDataset::collate(std::span<const std::int64_t> indices) const {

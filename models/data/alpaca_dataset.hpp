@@ -33,6 +33,9 @@ class AlpacaDataset : public Dataset {
   [[nodiscard]] std::int64_t size() const override;
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
 
+  /// Of the token ids of all records.
+  [[nodiscard]] std::string fingerprint() const override;
+
   /// Tokens of the longest record, cut at max_length.
   [[nodiscard]] std::int64_t longest() const override;
   [[nodiscard]] const AlpacaRecord& record(std::int64_t index) const {

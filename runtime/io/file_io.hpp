@@ -18,6 +18,7 @@
 //   co_await io.fsync_folder("run");
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,7 @@
 #include "runtime/io/file_backend.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/enum_names.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -166,6 +168,11 @@ class FileIo {
   std::unique_ptr<FileBackend> backend_;
   std::string why_;
 };
+
+template <>
+inline constexpr auto kEnumNames<FileIo::Backend> =
+    std::array{EnumName{FileIo::Backend::kAuto, "auto"}, EnumName{FileIo::Backend::kUring, "uring"},
+               EnumName{FileIo::Backend::kThreads, "threads"}};
 
 template <class T>
 class FileIo::Awaiter {

@@ -146,7 +146,7 @@ void Launcher::watch_signals() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     ::sigaddset(&set, number);
   }
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
@@ -223,6 +223,10 @@ void Launcher::take_signals() {
   while (::read(signals_, &info, sizeof(info)) == sizeof(info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) {
+      continue;
+    }
+    if (number == SIGUSR1) {  // "save": to all of them, and nothing ends
+      signal_ranks(number);
       continue;
     }
     if (interrupted_ != 0) {

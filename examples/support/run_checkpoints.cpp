@@ -1,0 +1,242 @@
+#include "examples/support/run_checkpoints.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/storage/file.hpp"
+#include "engine/checkpoint/run_state.hpp"
+#include "engine/metrics/cut_metrics.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kAuto = "auto";
+
+volatile std::sig_atomic_t g_end_signal = 0;
+volatile std::sig_atomic_t g_save_asked = 0;
+
+void take_signals() {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction action = {};
+    action.sa_handler = [](int number) { g_end_signal = number; };
+    action.sa_flags = SA_RESETHAND;  // the second one ends the process
+    sigaction(signal, &action, nullptr);
+  }
+  struct sigaction action = {};
+  action.sa_handler = [](int) { g_save_asked = 1; };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
+std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
+
+bool holds_checkpoints(const fs::path& folder) {
+  std::error_code none;
+  return std::ranges::any_of(fs::directory_iterator(folder, none), [](const auto& entry) {
+    return step_of_checkpoint(entry.path().filename().string()).has_value();
+  });
+}
+
+/// The state of the newest checkpoint by its name: it is read before anything is verified.
+std::optional<RunState> newest_state(const std::string& folder) {
+  fs::path newest = folder;
+  std::error_code none;
+  if (!fs::exists(newest / "manifest.json")) {
+    std::int64_t last = -1;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+      const auto step = step_of_checkpoint(entry.path().filename().string());
+      if (step && *step > last && fs::exists(entry.path() / "manifest.json")) {
+        last = *step;
+        newest = entry.path();
+      }
+    }
+  }
+  const fs::path file = newest / "state.json";
+  return fs::exists(file) ? std::optional(RunState::parse(read_file(file, "resume", UINT64_MAX), file))
+                          : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+double parse_duration_s(const std::string& flag, const std::string& text) {
+  double total_s = 0;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  while (at < end) {
+    double number = 0;
+    const auto read = std::from_chars(at, end, number);
+    const double unit_s = read.ptr == end    ? 0
+                          : *read.ptr == 's' ? 1
+                          : *read.ptr == 'm' ? 60
+                          : *read.ptr == 'h' ? 3600
+                                             : 0;
+    if (read.ec != std::errc() || unit_s == 0 || number < 0) {
+      total_s = 0;
+      break;
+    }
+    total_s += number * unit_s;
+    at = read.ptr + 1;
+  }
+  if (!(total_s > 0)) {
+    throw user_error("flags", "{} is \"{}\"; give a time above 0, like 90s, 45m or 3h50m", flag,
+                     text);
+  }
+  return total_s;
+}
+
+std::string resume_folder(const RunFlags& flags) {
+  if (flags.resume.empty()) {
+    return "";
+  }
+  if (flags.resume == kAuto) {
+    const std::string folder = checkpoints_of(flags.output_dir);
+    return holds_checkpoints(folder) ? folder : "";
+  }
+  if (!fs::is_directory(flags.resume)) {
+    throw user_error("flags",
+                     "--resume is {}, and there is no such folder; give a checkpoint, a "
+                     "run's folder, or auto",
+                     flags.resume);
+  }
+  const std::string of_run = checkpoints_of(flags.resume);
+  return fs::is_directory(of_run) ? of_run : flags.resume;
+}
+
+void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
+  const std::string folder = resume_folder(flags);
+  if (folder.empty() || flags.gradient_accumulation_steps || !flags.deepspeed_config.empty()) {
+    return;
+  }
+  const std::optional<RunState> state = newest_state(folder);
+  if (!state || state->step_micro_batches == world_size) {
+    return;
+  }
+  if (state->step_micro_batches % world_size != 0) {
+    throw user_error("resume",
+                     "a step in {} has {} micro-batches, which {} ranks cannot share; use "
+                     "a number of ranks that divides it",
+                     folder, state->step_micro_batches, world_size);
+  }
+  flags.gradient_accumulation_steps = state->step_micro_batches / world_size;
+}
+
+std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
+  const std::string folder = resume_folder(flags);
+  if (folder.empty()) {
+    return flags.resume.empty()
+               ? std::vector<std::string>()
+               : std::vector{fmt::format("resume   {} holds no checkpoint: a fresh start",
+                                         checkpoints_of(flags.output_dir))};
+  }
+  LoadArgs args;
+  args.ignored = split(flags.resume_ignore);
+  const LoadedCheckpoint loaded = engine.load_checkpoint(folder, "", args);
+  if (engine.rank() == 0 && !flags.output_dir.empty()) {
+    cut_metrics(flags.output_dir, loaded.step);
+  }
+  std::vector<std::string> lines = {
+      fmt::format("resume   after step {}, from {}", loaded.step, loaded.path)};
+  for (const std::string& note : loaded.notes) {
+    lines.push_back("resume   " + note);
+  }
+  return lines;
+}
+
+RunCheckpoints::RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
+                               std::vector<std::pair<std::string, std::string>> files)
+    : flags_(flags), engine_(engine), metrics_(metrics), files_(std::move(files)) {
+  if (!flags.stop_after.empty()) {
+    stop_after_s_ = parse_duration_s("--stop_after", flags.stop_after);
+  }
+  if (!flags.resume.empty() && engine.global_steps() > 0) {
+    begun_step_ = engine.global_steps();  // it is there
+  }
+  take_signals();
+}
+
+std::optional<StepResult> RunCheckpoints::train_step() {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin_;
+  if (g_end_signal != 0 || (stop_after_s_ > 0 && passed.count() >= stop_after_s_)) {
+    engine_.ask_to_stop();
+  }
+  if (g_save_asked != 0) {
+    g_save_asked = 0;
+    engine_.ask_to_save();
+  }
+  return engine_.train_step();
+}
+
+bool RunCheckpoints::after(const StepResult& result) {
+  if (result.checkpoint) {
+    report(*result.checkpoint);
+  }
+  stopped_ = result.stop_asked;
+  const bool due = flags_.save_every > 0 && result.step % flags_.save_every == 0;
+  if (!stopped_ && (due || result.save_asked)) {
+    save();
+  }
+  return !stopped_;
+}
+
+void RunCheckpoints::save() {
+  if (const auto before = engine_.finish_checkpoint()) {
+    report(*before);
+  }
+  begun_step_ = engine_.global_steps();
+  CheckpointArgs args{.folder = checkpoints_of(flags_.output_dir), .keep = flags_.keep};
+  args.files = files_;
+  if (!engine_.begin_checkpoint(std::move(args))) {
+    report(*engine_.finish_checkpoint());
+  }
+}
+
+void RunCheckpoints::report(const CheckpointOutcome& outcome) {
+  last_failed_ = !outcome.saved();
+  metrics_.note(outcome.saved()
+                    ? fmt::format("checkpoint of step {} in {}: {:.1f} MB in {:.2f} s",
+                                  outcome.step, outcome.path,
+                                  static_cast<double>(outcome.bytes) / 1e6, outcome.seconds)
+                    : fmt::format("checkpoint of step {} failed: {}", outcome.step, outcome.error));
+}
+
+void RunCheckpoints::finish() {
+  const bool saves = flags_.save_every > 0 || stop_after_s_ > 0;
+  if (saves && begun_step_ != engine_.global_steps()) {
+    save();
+  }
+  if (const auto last = engine_.finish_checkpoint()) {
+    report(*last);
+  }
+  if (saves && stopped_ && !last_failed_) {
+    metrics_.note(fmt::format("stopped after step {}; the same command with --resume auto goes on",
+                              engine_.global_steps()));
+  }
+}
+
+int RunCheckpoints::exit_code() const {
+  if (last_failed_) {
+    return static_cast<int>(ExitCode::kFailure);
+  }
+  return g_end_signal == 0 ? 0 : 128 + g_end_signal;
+}
+
+}  // namespace tandem

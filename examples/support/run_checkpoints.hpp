@@ -1,0 +1,76 @@
+// examples/support/run_checkpoints.hpp — a trainer's checkpoints: when one is saved, what a run is
+// resumed from, and which signals and times end it.
+//
+//   --save_every N    a checkpoint every N steps and at the end, --keep K of them
+//   --resume DIR|auto a checkpoint, or the newest whole one of a run
+//   --stop_after T    saves and ends
+//   SIGINT, SIGTERM   the step is finished, then saved where checkpoints are asked for; the second
+//                     one ends the process at once
+//   SIGUSR1           saves and goes on
+//
+// All ranks decide the same: what a signal or the time asks of one of them reaches all with the
+// step's exchange. A save that fails is reported in one line; training goes on, and the run's exit
+// code says at the end that its last state was lost.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "examples/support/metrics_writer.hpp"
+#include "examples/support/run_flags.hpp"
+
+namespace tandem {
+
+/// Seconds of "90s", "45m", "3h50m". Throws user_error.
+double parse_duration_s(const std::string& flag, const std::string& text);
+
+/// What stands between the commas.
+std::vector<std::string> split(const std::string& list);
+
+/// The folder that --resume names: of one checkpoint, or of several. Empty: there is none to be
+/// resumed, by --resume auto or without --resume. Throws user_error.
+std::string resume_folder(const RunFlags& flags);
+
+/// Before the config is made: where --resume goes on with another number of ranks and the user did
+/// not say --gradient_accumulation_steps, it becomes what keeps the step's micro-batches.
+void keep_global_batch(RunFlags& flags, std::int64_t world_size);
+
+/// Loads what --resume names, and cuts the metrics of the output folder behind it. Lines to print.
+std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine);
+
+class RunCheckpoints {
+ public:
+  /// `files` lie beside the tensors (CheckpointArgs::files). Takes the signals from now on.
+  RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
+                 std::vector<std::pair<std::string, std::string>> files = {});
+
+  /// The engine's next step; nullopt at the data's end.
+  std::optional<StepResult> train_step();
+  /// Whether the run goes on after the step; begins a save where one is due.
+  bool after(const StepResult& result);
+  /// The last checkpoint, where there are any, and a line that says how to go on.
+  void finish();
+  /// 0, 128 + the signal that ended the run, or 1 where its last state could not be saved.
+  [[nodiscard]] int exit_code() const;
+
+ private:
+  void save();
+  void report(const CheckpointOutcome& outcome);
+
+  const RunFlags& flags_;
+  Engine& engine_;
+  MetricsWriter& metrics_;
+  std::vector<std::pair<std::string, std::string>> files_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double stop_after_s_ = 0;  // 0: never
+  bool stopped_ = false;
+  std::int64_t begun_step_ = -1;  // of the last save
+  bool last_failed_ = false;
+};
+
+}  // namespace tandem
