@@ -10,11 +10,13 @@
 
 #include "engine/metrics/flops.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using toy::arguments;
 using toy::Setting;
@@ -94,15 +96,11 @@ TEST(Accelerator, RefusesWhatDoesNotFitByUnitAndSize) {
     Setting setting{.stage = stage};
     setting.device = DeviceKind::kSim;
     setting.sim.memory_bytes = 3000;
-    try {
-      Engine engine(arguments(setting));
-      ADD_FAILURE() << "stage " << stage;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kRefused);
-      EXPECT_THAT(error.what(), HasSubstr(part));
-      EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
-      EXPECT_THAT(error.what(), HasSubstr("use stage 3"));
-    }
+    EXPECT_THAT(
+        [&] { Engine engine(arguments(setting)); },
+        ThrowsError(ExitCode::kRefused, AllOf(HasSubstr(part), HasSubstr("3000 of 3000 are free"),
+                                              HasSubstr("use stage 3"))))
+        << "stage " << stage;
   }
 }
 

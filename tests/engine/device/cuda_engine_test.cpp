@@ -13,12 +13,14 @@
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_run.hpp"
 #include "tests/support/thread_ranks.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using testing::fake_gpus;
 using testing::FakeRun;
 using ::testing::HasSubstr;
@@ -152,14 +154,10 @@ TEST(CudaEngine, RefusesWhatDoesNotFitByUnitAndSize) {
   for (const auto& [stage, part] : cases) {
     FakeRun fake(kPaces[0]);
     fake.cuda.memory_bytes = 3000;
-    try {
-      Engine engine(arguments(FakeRun::on_gpu({.stage = stage}, kPaces[0])));
-      ADD_FAILURE() << "stage " << stage;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kRefused);
-      EXPECT_THAT(error.what(), HasSubstr(part));
-      EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
-    }
+    EXPECT_THAT(
+        [&] { Engine engine(arguments(FakeRun::on_gpu({.stage = stage}, kPaces[0]))); },
+        ThrowsError(ExitCode::kRefused, AllOf(HasSubstr(part), HasSubstr("3000 of 3000 are free"))))
+        << "stage " << stage;
   }
 }
 
@@ -188,16 +186,12 @@ TEST(CudaEngine, SaysWhichSegmentFoundNoMemory) {
   };
   Engine engine(arguments(setting));
   const Batch batch = toy::batch(0);
-  try {
-    engine.train_step(std::span(&batch, 1));
-    ADD_FAILURE() << "a full device trains nothing";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_STREQ(error.what(),
-                 "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
-                 "allocate 2.00 GiB; use activation_checkpointing, a smaller micro-batch, "
-                 "shorter rows or stage 3");
-  }
+  EXPECT_THAT(
+      [&] { engine.train_step(std::span(&batch, 1)); },
+      ThrowsError(ExitCode::kRefused,
+                  "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
+                  "allocate 2.00 GiB; use activation_checkpointing, a smaller micro-batch, "
+                  "shorter rows or stage 3"));
 }
 
 TEST(CudaEngine, TrainsOnWhereNothingCanBePinnedAndSaysSoOnce) {
@@ -221,13 +215,9 @@ TEST(CudaEngine, ALostDeviceEndsTheStepWithItsError) {
   engine.train_step(std::span(&batch, 1));
   engine.drain();
   fake.cuda.lose();
-  try {
-    engine.train_step(std::span(&batch, 1));
-    ADD_FAILURE() << "a lost device trains nothing";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("[device] gpu 0 (fake)"));
-    EXPECT_THAT(error.what(), HasSubstr("cudaErrorIllegalAddress"));
-  }
+  EXPECT_THAT(
+      [&] { engine.train_step(std::span(&batch, 1)); },
+      ThrowsError(AllOf(HasSubstr("[device] gpu 0 (fake)"), HasSubstr("cudaErrorIllegalAddress"))));
 }
 
 // ---- what --device means ----
@@ -244,13 +234,9 @@ TEST(DeviceChoice, TakesAGpuWhereThreeThingsComeTogether) {
        "this LibTorch is one for the CPU"}};
   for (const auto& [facts, why] : lacking) {
     EXPECT_EQ(choose_device("auto", facts), DeviceKind::kCpu);
-    try {
-      (void)choose_device("cuda", facts);
-      ADD_FAILURE() << why;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      EXPECT_THAT(error.what(), HasSubstr(std::string("device is cuda, and ") + why));
-    }
+    EXPECT_THAT(
+        [&] { (void)choose_device("cuda", facts); },
+        ThrowsError(ExitCode::kUserInput, HasSubstr(std::string("device is cuda, and ") + why)));
   }
 }
 

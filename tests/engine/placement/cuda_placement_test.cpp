@@ -10,12 +10,14 @@
 #include "engine/device/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_run.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_placements.hpp"
 
 namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using testing::FakeRun;
 using ::testing::HasSubstr;
 using testing::kPaces;
@@ -166,14 +168,9 @@ TEST(CudaPlacements, AreRefusedWhereTheyDoNotFit) {
   fake.cuda.memory_bytes = 60'000;
   Setting setting = FakeRun::on_gpu({.stage = 3}, kPaces[0]);
   setting.placement = Placement::kGpu;
-  try {
-    Engine engine(arguments(setting));
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_THAT(error.what(), HasSubstr("of unit \""));
-    EXPECT_THAT(error.what(), HasSubstr("placement cpu"));
-  }
+  EXPECT_THAT(
+      [&] { Engine engine(arguments(setting)); },
+      ThrowsError(ExitCode::kRefused, AllOf(HasSubstr("of unit \""), HasSubstr("placement cpu"))));
 }
 
 // ---- on a real GPU: the host's updates and the device's have the same gradients, hence the same

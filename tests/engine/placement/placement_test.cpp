@@ -10,12 +10,14 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_placements.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using toy::arguments;
 using toy::kAllPlacements;
@@ -109,27 +111,17 @@ TEST(Placements, AreRefusedWhereTheyDoNotFit) {
   Setting setting{.stage = 3, .device = DeviceKind::kSim};
   setting.placement = Placement::kGpu;
   setting.sim.memory_bytes = 60'000;
-  try {
-    Engine engine(arguments(setting));
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_THAT(error.what(), HasSubstr("of unit \""));
-    EXPECT_THAT(error.what(), HasSubstr("placement cpu"));
-  }
+  EXPECT_THAT(
+      [&] { Engine engine(arguments(setting)); },
+      ThrowsError(ExitCode::kRefused, AllOf(HasSubstr("of unit \""), HasSubstr("placement cpu"))));
   setting.placement = Placement::kCpu;
   Engine fits(arguments(setting));
 }
 
 TEST(Placements, NeedAnAccelerator) {
   for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
-    try {
-      Engine engine(arguments({.placement = placement}));
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      EXPECT_THAT(error.what(), HasSubstr(name_of(placement)));
-    }
+    EXPECT_THAT([&] { Engine engine(arguments({.placement = placement})); },
+                ThrowsError(ExitCode::kUserInput, HasSubstr(name_of(placement))));
   }
   EXPECT_THROW(Engine(arguments({.placements = {kDevice}})), Error);
   EXPECT_NO_THROW(Engine(arguments({.placement = Placement::kCpu})));

@@ -11,6 +11,7 @@
 
 #include "runtime/sleep.hpp"
 #include "tests/support/nccl_world.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -317,12 +318,8 @@ TEST(NcclFaults, HostMemoryThatCannotBePinnedIsRefused) {
   later.connect();
   later.cuda.pinned_limit = 0;
   EXPECT_EQ(later.ranks[0].backend->allocate(100)[99], std::byte{0});  // of the piece there is
-  try {
-    (void)later.ranks[0].backend->allocate(std::size_t{64} << 20);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-  }
+  EXPECT_THAT([&] { (void)later.ranks[0].backend->allocate(std::size_t{64} << 20); },
+              ThrowsError(ExitCode::kRefused));
 }
 
 TEST(NcclFaults, WithoutPinnedMemoryThereIsNoBackEnd) {
