@@ -14,6 +14,7 @@
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "actors/gpu/norm_limbs.hpp"
 #include "runtime/scope.hpp"
+#include "tests/support/collective_operations.hpp"
 #include "tests/support/fake_nccl.hpp"
 
 namespace tandem::testing {
@@ -154,6 +155,14 @@ struct NcclRank {
     return made;
   }
 };
+
+/// Operation `kind` of tests/support/collective_operations.hpp, `times` times, in memory that is
+/// given back when it has ended, however it ends.
+inline Task<> operate_times(NcclRank* rank, std::size_t kind, int times) {
+  const DeviceBuffer block = rank->buffer(Operands::kBytes);
+  const DeviceBuffer into = rank->buffer(Operands::kBytes);
+  co_await operate(rank->backend.get(), {block.data(), into.data()}, kind, times);
+}
 
 /// Members in the order in which they have to live.
 struct NcclWorld {
