@@ -125,7 +125,7 @@ TEST(Initialize, ReadsTheConfigForTheRanksThatTakePart) {
   EXPECT_THAT([&] { (void)initialize(std::move(gone)); }, ThrowsError(ExitCode::kUserInput));
 }
 
-/// A trainer that is an actor: somebody asks it for a step.
+/// A trainer that is an actor: the test asks it for a step.
 struct TrainOn {
   using Reply = double;
   std::int64_t batch = 0;

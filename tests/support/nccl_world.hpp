@@ -69,7 +69,7 @@ class FakePeers {
       loss_ = NcclLoss{failed_rank, cause};
     }
   }
-  /// Nobody hears of anybody's failure.
+  /// No rank hears of another one's failure.
   void be_silent() { silent_ = true; }
 
  private:
@@ -201,7 +201,7 @@ struct NcclWorld {
     made.timeout = std::chrono::seconds(2);
     made.connect_timeout = std::chrono::seconds(3);
     made.from_rank_0 = [](std::string_view key, const std::string& value) {
-      // On one thread nobody can wait for rank 0's, so all say what they would all make of the key.
+      // On one thread no rank can wait for rank 0's value, so each of them derives it from the key.
       std::string id(key);
       id.resize(value.size());
       return id;

@@ -42,7 +42,7 @@ void in_every_placement(Setting setting, const std::vector<Overlap>& overlaps, V
         setting.overlap = overlap;
         setting.forced_misses = overlap == Overlap::kFull && stage % 2 == 1 ? 0.5 : 0;
         setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
-        visit(setting, fmt::format("stage {}, {}, places {}", stage, name_of(overlap),
+        visit(setting, fmt::format("stage {}, {}, placements {}", stage, name_of(overlap),
                                    &placements - kAllPlacements));
       }
     }

@@ -29,7 +29,7 @@ TEST(CudaPlacements, RealUpdatesHaveTheBitsOfTheHosts) {
           setting.placements = placements;
           setting.stage = stage;
           EXPECT_EQ(toy::train(setting), expected)
-              << name_of(layout) << " accumulation " << accumulation << " places "
+              << name_of(layout) << " accumulation " << accumulation << " placements "
               << &placements - kAllPlacements << " stage " << stage;
         }
       }

@@ -95,7 +95,7 @@ TEST_P(DevicePlacements, ChangeNoBitInAnyLayout) {
             setting.stage = stage;
             const DeviceRun run(GetParam(), pace);
             EXPECT_EQ(toy::train(run.on_device(setting), steps), expected)
-                << name_of(layout) << " " << type << " stage " << stage << " places "
+                << name_of(layout) << " " << type << " stage " << stage << " placements "
                 << &placements - kAllPlacements << ", " << pace.name;
             run.expect_orderly();
           }

@@ -96,12 +96,12 @@ TEST(NcclFaults, ADeviceThatFailsIsItsRanksFault) {
     w.run([&w, kind](NcclRank& rank) -> Task<> {
       return [](NcclWorld* world, NcclRank* r, std::size_t k) -> Task<> {
         if (r == &world->ranks[1]) {
-          r->device->check(FakeCuda::kIllegalAddress, "somebody's kernel failed");
+          r->device->check(FakeCuda::kIllegalAddress, "a kernel failed");
         }
         co_await operate_times(r, k, 1);
       }(&w, &rank, kind);
     });
-    EXPECT_THAT(w.ranks[1].error, HasSubstr("[device] gpu 1: somebody's kernel failed"));
+    EXPECT_THAT(w.ranks[1].error, HasSubstr("[device] gpu 1: a kernel failed"));
     for (const std::uint32_t r : {0U, 2U}) {
       expect_lost(w, r, since, 0s, 1);
       EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 aborted: its device failed"));
