@@ -1,6 +1,6 @@
 # Language, warnings, sanitizers, linker: what every target of the project is compiled with.
-# One compiler: what nobody builds and tests is refused, and g++ 12, Debian's default, destroys objects of co_await
-# expressions twice.
+# One compiler: others, with which no test has run, are refused, and g++ 12, Debian's default, destroys objects of
+# co_await expressions twice.
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 19)
   message(FATAL_ERROR "Tandem is built and tested with clang >= 19 only, and this compiler is "
                       "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}; ./tandem setup installs clang-19, and the "

@@ -14,7 +14,7 @@ function(tandem_install layer)
   endforeach()
   install(TARGETS ${ARGN} EXPORT tandem_${layer} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT tandem_${layer} NAMESPACE tandem:: FILE tandem-${layer}.cmake DESTINATION ${TANDEM_CMAKE_DIR})
-  # Outside, "runtime/x.hpp" could be anybody's: the installed headers name each other "tandem/runtime/x.hpp".
+  # Outside, "runtime/x.hpp" could be another project's: the installed headers name each other "tandem/runtime/x.hpp".
   set(stage ${PROJECT_BINARY_DIR}/install_headers/${layer})
   install(CODE "set(FROM [[${CMAKE_CURRENT_SOURCE_DIR}]])\nset(TO [[${stage}]])\n\
 include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])")

@@ -8,6 +8,6 @@ set(TANDEM_LONG_TESTS
   BadInput.FlagsThatMakeNoSense TandemProgram.ConfigRejects* Models/ExpertsReference.*
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
   # every combination of stage, type, schedule or placement
-  CudaEngine.GivesTheBits* *OnRanks.Change* *CudaPlace* *Stages.GiveTheSameBitsOnOneRank
+  *Devices.GiveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* *Stages.GiveTheSameBitsOnOneRank
   TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*
   PlacementSolver.IsWithinThreePercentOfTheBestOfAllPlacements)

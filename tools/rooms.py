@@ -116,7 +116,7 @@ def breach(file, target):
 
 
 def table_faults():
-    """Arrows of the table that nobody uses, and circles."""
+    """Arrows of the table that no include uses, and circles."""
     used = set(arrows())
     for room, targets in MAY_INCLUDE.items():
         for target in targets:

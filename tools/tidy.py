@@ -45,6 +45,8 @@ WORDS = [(re.compile(pattern), word) for pattern, word in [
     (r"\b[Kk]nobs?\b", "option, setting"),
     (r"[Ff]ront door|[Hh]ouse rules?", "CLI, lint"),
     (r"\bas ever\b|\bfor good\b|who comes next|through with", "a plain statement"),
+    (r"\b([Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b", "the subject's name: no rank, a thread, the caller"),
+    (r"\b[Ss]o many\b", "the number: how many, or what it is called"),
 ]]
 
 

@@ -23,7 +23,7 @@
 //                (the same) swap | (others) running again | (no verdict, or skip) running back
 // A checkpoint that is being written holds the units whose state it still reads: an update that is
 // asked for meanwhile stays queued, and begins when the hold ends. So a save needs no copy of the
-// state, and waits for nobody but the updates of its own step.
+// state, and waits for the updates of its own step only.
 // UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack,
 // after its last chunk.
 // Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient (the bucket's

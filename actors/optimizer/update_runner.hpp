@@ -41,7 +41,7 @@ class UpdateRunner {
   /// Chunks of CpuOptimizer::Options::chunk_elements that a slice has at most: how long an urgent
   /// unit may have to wait.
   [[nodiscard]] virtual std::size_t slice_chunks() const noexcept = 0;
-  /// So many that nothing idles between two slices.
+  /// How many slices keep this runner busy without a gap between two of them.
   [[nodiscard]] virtual std::size_t slices_under_way() const noexcept = 0;
   virtual Task<> run(UpdateSlice slice) = 0;
 };

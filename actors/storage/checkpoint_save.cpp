@@ -39,7 +39,7 @@ std::span<const std::byte> bytes_of_text(std::string_view text) {
 Task<> remove_quietly(FileIo* io, std::string path) {
   try {
     co_await io->remove(std::move(path));
-  } catch (const Error&) {  // whoever calls has an error of its own to tell
+  } catch (const Error&) {  // the caller has an error of its own to tell
   }
 }
 
@@ -113,7 +113,7 @@ Task<> CheckpointSave::create() {
     entries.push_back(part->entry);
   }
   const Manifest planned = manifest_of(std::move(entries));
-  static_cast<void>(Manifest::parse(planned.json(), plan_.folder));  // or nobody could load it
+  static_cast<void>(Manifest::parse(planned.json(), plan_.folder));  // else no run could load it
   const std::uint64_t needed = plan_.total_bytes();
   const std::uint64_t free = co_await io_->free_bytes(folder_of(plan_.temporary));
   if (free < needed) {
@@ -217,7 +217,7 @@ Task<std::vector<ManifestFile>> CheckpointSave::hash() {
   co_return hashed;
 }
 
-/// In the plan's order, whoever hashed them.
+/// In the plan's order, not that in which ranks hashed them.
 Manifest CheckpointSave::manifest_of(std::vector<ManifestFile> files) const {
   TANDEM_CHECK(files.size() == parts_.size(), "an entry for each file of the plan");
   Manifest manifest{.step = plan_.step, .files = {}};
@@ -248,7 +248,7 @@ Task<> CheckpointSave::commit(std::vector<ManifestFile> all, std::vector<Planned
     manifest.files.push_back(hasher.result());
   }
   const std::string json = manifest.json();
-  static_cast<void>(Manifest::parse(json, path_of(kManifestName)));  // or nobody could load it
+  static_cast<void>(Manifest::parse(json, path_of(kManifestName)));  // else no run could load it
   for (PlannedText& text : texts) {
     co_await write_text(path_of(text.name), std::move(text.text));
   }

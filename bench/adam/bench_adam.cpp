@@ -3,8 +3,8 @@
 //
 //   bench_adam [--elements=N] [--iterations=N] [Google Benchmark's flags]
 //
-// DRAM bandwidth moves with whoever shares the machine, so absolute times say little: compare lines
-// of one run, with
+// DRAM bandwidth moves with the other loads of the machine, so absolute times say little: compare
+// lines of one run, with
 // --benchmark_enable_random_interleaving=true (the default here) and the ceiling (same bytes, no
 // mathematics). The efficiency/ lines pair them: ceiling and kernel in turns, and of their ratios
 // the median.

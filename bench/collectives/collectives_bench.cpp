@@ -48,7 +48,7 @@ struct Bench {
   }
 };
 
-/// So many that a batch takes about kBatchSeconds.
+/// How many operations make a batch that takes about kBatchSeconds.
 std::uint32_t times_for(RankTeam& team, Work work, std::size_t bytes) {
   (void)team.run(work, bytes, 2);
   const double once = team.run(work, bytes, 4) / 4;

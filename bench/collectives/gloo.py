@@ -2,7 +2,7 @@
 """torch.distributed's Gloo on the same collectives, for bench_collectives.
 
 gloo.py WORLD BYTES...   prints "OPERATION BYTES SECONDS" lines: the least over rounds of the slowest rank's time of one
-operation on a block of so many bytes (fp32), all ranks on this host."""
+operation on a block of BYTES (fp32), all ranks on this host."""
 
 import os
 import sys

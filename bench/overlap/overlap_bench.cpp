@@ -10,9 +10,9 @@
 // three quarters backward). The links do 25 GB/s each way. The efficiency is T*/T: T* the longest
 // of t_GPU, t_Adam and t_link, T a step's time in a run of several. engine/MODE: the engine under
 // --overlap MODE. policy/...: older schedules on the same parts (policies.hpp).
-// misses/RATE/beside_MODE: a step under `full` when so many verdicts are made to miss, over one of
-// MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient to
-// the first chunk of its update (control.hpp).
+// misses/RATE/beside_MODE: a step under `full` when RATE of the verdicts are made to miss, over one
+// of MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient
+// to the first chunk of its update (control.hpp).
 #include <algorithm>
 #include <memory>
 #include <optional>

@@ -186,7 +186,7 @@ void run_engine(benchmark::State& state, double ratio) {
     PlacementProblem problem =
         placement_problem(timed_layers(kLayers, kWeights, times), input,
                           PlacementHardware::of(kAccelerator, speeds), Overlap::kFull);
-    // Room for so many layers, and for the stages of others.
+    // Room for kRoom layers, and for the stages of others.
     problem.device_bytes = kRoom * problem.units[0].on_device + problem.device_stage_bytes +
                            kLayers * problem.units[0].when_streamed;
     const PlacementChoice choice = choose_placements(problem);

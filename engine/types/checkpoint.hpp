@@ -18,7 +18,7 @@ struct CheckpointArgs {
   /// Small files that lie beside the tensors, as (name, text): a config.json lets Transformers read
   /// the folder.
   std::vector<std::pair<std::string, std::string>> files = {};
-  /// So many checkpoints named by their step stay in the folder, this one among them; 0: all.
+  /// How many checkpoints named by their step stay in the folder, this one among them; 0: all.
   int keep = 0;
 };
 

@@ -123,8 +123,8 @@ void Console::draw_bar(std::int64_t step) {
   if (!show_bar_ || first_step_ < 0) {
     return;
   }
-  // A step can take less than the terminal takes to draw; nobody reads more than some lines a
-  // second.
+  // A step can take less than the terminal takes to draw; a reader takes in no more than some lines
+  // a second.
   const auto now = std::chrono::steady_clock::now();
   if (bar_drawn_ && now - last_drawn_ < kBetweenBars && step != total_steps_) {
     return;

@@ -59,7 +59,7 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   return names;
 }
 
-/// Reports the first argument nobody knows; returns when there is none.
+/// Reports the first argument that no option takes; returns when there is none.
 void reject_unknown(const CLI::App& app) {
   const CLI::App& at = innermost(app);
   const std::vector<std::string> extra = app.remaining(true);

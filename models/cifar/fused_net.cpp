@@ -99,7 +99,7 @@ class NetLoss final : public FusedOp {
     const std::int64_t count = images_.size(0);
     const float share = 1.0F / static_cast<float>(count);
     const auto* label = labels_.data_ptr<std::int64_t>();
-    // Uninitialised: every image writes its row before anybody reads it.
+    // Uninitialised: every image writes its row before it is read.
     rows_ = std::make_unique_for_overwrite<Row[]>(static_cast<std::size_t>(count));
     std::vector<double> losses(static_cast<std::size_t>(count));
     const Block<const float> block = values_of(weights_);

@@ -80,7 +80,7 @@ HWY_INLINE Rows load_along_k(const Bf16* from, std::int64_t ld, std::int64_t row
   const __mmask32 mask = kc >= kTileK ? 0xffffffffU : (1U << kc) - 1;
   Rows t;
   for (int i = 0; i < 16; ++i) {
-    // So many streams at once are too many for the hardware's prefetcher.
+    // The hardware's prefetcher does not follow sixteen streams at once.
     _mm_prefetch(reinterpret_cast<const char*>(from + i * ld + kAheadAlong), _MM_HINT_T0);
     t.row[i] = i < rows ? _mm512_maskz_loadu_epi16(mask, from + i * ld) : _mm512_setzero_si512();
   }

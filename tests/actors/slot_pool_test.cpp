@@ -7,6 +7,7 @@
 #include "actors/memory/arena.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/actor_world.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -90,13 +91,8 @@ TEST(HostBuffer, IsAlignedZeroedAndMovable) {
 }
 
 TEST(HostBuffer, RefusesWhatDoesNotFit) {
-  try {
-    HostBuffer buffer(std::size_t{1} << 60);
-    FAIL() << "2^60 bytes cannot be there";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_NE(std::string(error.what()).find("1152921504606846976"), std::string::npos);
-  }
+  EXPECT_THAT([] { HostBuffer buffer(std::size_t{1} << 60); },
+              ThrowsError(ExitCode::kRefused, ::testing::HasSubstr("1152921504606846976")));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "runtime/actor.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
@@ -121,15 +122,10 @@ TEST(Initialize, ReadsTheConfigForTheRanksThatTakePart) {
   std::filesystem::remove(file);
 
   InitializeArgs gone{.model = toy::model(), .config = file.string()};
-  try {
-    (void)initialize(std::move(gone));
-    ADD_FAILURE() << "the file is not there";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-  }
+  EXPECT_THAT([&] { (void)initialize(std::move(gone)); }, ThrowsError(ExitCode::kUserInput));
 }
 
-/// A trainer that is an actor: somebody asks it for a step.
+/// A trainer that is an actor: the test asks it for a step.
 struct TrainOn {
   using Reply = double;
   std::int64_t batch = 0;

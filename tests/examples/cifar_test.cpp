@@ -33,7 +33,7 @@ class Cifar : public TrainerTest {
     return shell(fmt::format("TANDEM_CACHE='{}' '{}/cifar10_tutorial' {}", path("no cache"),
                              TANDEM_BIN_DIR, flags));
   }
-  /// Eight fp32 steps whose four micro-batches so many ranks share.
+  /// Eight fp32 steps whose four micro-batches `count` ranks share.
   void run_on_ranks(int count, const std::string& output, const std::string& flags) const {
     const Finished done = shell(fmt::format(
         "TANDEM_CACHE='{}' '{}/tandem' launch -n {} -- '{}/cifar10' --dtype fp32 --steps 8 "

@@ -17,6 +17,7 @@
 
 #include "engine/types/version.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -30,14 +31,7 @@ int parse(CLI::App& app, std::vector<const char*> arguments) {
 }
 
 std::string parse_error(CLI::App& app, std::vector<const char*> arguments) {
-  try {
-    parse(app, std::move(arguments));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_THAT(error.what(), testing::Not(HasSubstr("\n")));
-    return error.what();
-  }
-  return "no error";
+  return error_text([&] { parse(app, std::move(arguments)); });
 }
 
 TEST(GuardedMain, MapsErrorsToExitCodesAndOneLine) {

@@ -120,7 +120,7 @@ void Checker::go_on_with_someone() {
   from.switch_to(next == kSetup ? *main_ : threads_[next].fiber);
 }
 
-// kSetup: nobody can go on, or nobody needs to.
+// kSetup: no thread can go on, or none needs to.
 int Checker::choose_thread() {
   unsigned enabled = 0;
   bool all_finished = true;

@@ -49,7 +49,7 @@ struct CreditProgram {
       take(queue);  // whatever is there already
     }
     credits.close();
-    // The number of those accepted is final now: exactly so many messages are still to come.
+    // The number of those accepted is final now, and it is that of the messages still to come.
     std::uint64_t left = credits.out();
     counted = true;
     while (left > 0) {

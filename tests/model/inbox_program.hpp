@@ -50,7 +50,7 @@ struct Received {
     node.payload = -1;  // the consumer's now: a producer that still touches it races
     node.next = nullptr;
     const int producer = payload / 100;
-    check(producer >= 1 && producer <= 2, "a node is taken that nobody pushed, or twice");
+    check(producer >= 1 && producer <= 2, "a node is taken that no producer pushed, or twice");
     check(payload % 100 == last[producer] + 1, "one producer's nodes arrive in order, each once");
     last[producer] = payload % 100;
     ++count;

@@ -366,12 +366,8 @@ TEST_F(ActorTest, AnPendingReplyFailsWhenTheActorEnds) {
 TEST_F(ActorTest, AFailingHandlerClosesTheActorAndFailsItsScope) {
   EXPECT_EQ(book.address().try_send(Fail{"broken"}), SendResult::kSent);
   EXPECT_EQ(book.address().try_send(Note{1}), SendResult::kSent);
-  try {
-    loop.run(&Scope::join, &scope);
-    FAIL() << "the scope did not fail";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "broken");
-  }
+  EXPECT_THAT([&] { loop.run(&Scope::join, &scope); },
+              ::testing::ThrowsMessage<std::runtime_error>("broken"));
   EXPECT_STREQ(scope.failures()[0].task, "book");
   EXPECT_TRUE(book.notes.empty());
   EXPECT_EQ(book.closes, 1);

@@ -12,6 +12,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -62,16 +63,10 @@ TEST(Task, GivesItsValue) {
 TEST(Task, ThrowsToWhoAwaits) {
   EventLoop loop;
   EXPECT_THROW(loop.run(&throwing), std::runtime_error);
-  const std::string caught = loop.run([]() -> Task<std::string> {
-    std::string text;
-    try {
-      co_await throwing();
-    } catch (const std::runtime_error& error) {
-      text = error.what();
-    }
-    co_return text;
+  loop.run([]() -> Task<> {
+    EXPECT_THAT(co_await outcome_of(&throwing),
+                ::testing::ThrowsMessage<std::runtime_error>("from inside"));
   });
-  EXPECT_EQ(caught, "from inside");
 }
 
 TEST(Task, IsLazyAndMayBeDroppedUnstarted) {

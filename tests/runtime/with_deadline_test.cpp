@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/throws_error.hpp"
+
 namespace tandem {
 namespace {
 
@@ -45,13 +47,10 @@ TEST_F(WithDeadline, GivesTheValueOfATaskThatEndsInTime) {
 }
 
 TEST_F(WithDeadline, StopsATaskThatIsLate) {
-  try {
-    loop.run([]() -> Task<> { (void)co_await with_deadline(1s, &after, 1h, 1); });
-    FAIL() << "nothing was thrown";
-  } catch (const DeadlineExceeded& error) {
-    EXPECT_STREQ(error.what(),
-                 "[deadline] a part of task \"main\" did not end in time, and was stopped");
-  }
+  auto late = []() -> Task<> { (void)co_await with_deadline(1s, &after, 1h, 1); };
+  EXPECT_THAT([&] { loop.run(late); },
+              ThrowsError<DeadlineExceeded>(
+                  "[deadline] a part of task \"main\" did not end in time, and was stopped"));
   EXPECT_EQ(elapsed(), 1s);
 }
 

@@ -84,7 +84,7 @@ struct Asker {
     } catch (const DeadlineExceeded&) {
       late = true;
     } catch (const Stopped&) {
-      run.require(token.stop_requested(), "ask {} was stopped by nobody", request.number);
+      run.require(token.stop_requested(), "ask {} was stopped without a request", request.number);
     } catch (const ActorClosed&) {
       run.require(closing, "ask {} says closed too early", request.number);
     } catch (const Error&) {
@@ -137,7 +137,7 @@ std::uint64_t rehearse_asks(std::uint64_t seed) {
   for (const auto& scope : scopes) {
     run.watched.push_back(scope.get());
   }
-  // What is kept is answered by nobody: the end of its server ends the asks that have no deadline.
+  // A server does not answer what it keeps: its end ends the asks that have no deadline.
   run.world.after(milliseconds(run.random.between(1, 10)), 0, [&] {
     for (const auto& asker : askers) {
       asker->closing = true;

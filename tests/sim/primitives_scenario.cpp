@@ -71,7 +71,7 @@ struct World {
       co_await w->events[event]->wait(w->random.chance(0.7) ? w->stop.token() : StopToken());
       w->run.require(w->events[event]->is_set(), "an event's waiter ran before it was set");
     } catch (const Stopped&) {
-      w->run.require(w->stop.stop_requested(), "a waiter was stopped by nobody");
+      w->run.require(w->stop.stop_requested(), "a waiter was stopped without a request");
     }
     co_await sleep_for(microseconds(w->random.between(1, 30)));
     ++w->ended;

@@ -203,7 +203,7 @@ Task<> TrainingRank::train() {
       co_await save();
     }
   }
-  // Nobody leaves while others may still need what it sends.
+  // No rank leaves while others may still need what it sends.
   GradientNorm last;
   last.first_bad_element = -1;
   (void)co_await collectives.address().ask(AllReduceNorm{plan.steps * (plan.units + 1), last});

@@ -5,7 +5,7 @@
 // for is reached), takes its time, and does its work at its end, so that who reads too early sees
 // old data. An operation may also wait for something outside of its stream (a collective's peers).
 // Time is looked at in every call. Device memory is host memory of a book: a copy from or to an
-// address of which nobody ever heard is an error, as is one out of its bounds. The table's
+// address that lies in no allocation is an error, as is one out of its bounds. The table's
 // functions have no argument for a fake, so one lives at a time. Any thread.
 #pragma once
 

@@ -252,8 +252,8 @@ class FakeNccl {
     }
   }
 
-  // What this call of this rank gives to others is copied to them, so that nobody's operand is read
-  // after it was written.
+  // What this call of this rank gives to others is copied to them, so that no rank's operand is
+  // read after it was written.
   static void move(const Meeting& meeting, int rank, std::size_t i, const Call& call) {
     const auto give = [](void* to, const void* from, std::size_t bytes) {
       check(to, bytes);

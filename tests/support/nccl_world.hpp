@@ -14,6 +14,7 @@
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "actors/gpu/norm_limbs.hpp"
 #include "runtime/scope.hpp"
+#include "tests/support/collective_operations.hpp"
 #include "tests/support/fake_nccl.hpp"
 
 namespace tandem::testing {
@@ -68,7 +69,7 @@ class FakePeers {
       loss_ = NcclLoss{failed_rank, cause};
     }
   }
-  /// Nobody hears of anybody's failure.
+  /// No rank hears of another one's failure.
   void be_silent() { silent_ = true; }
 
  private:
@@ -155,6 +156,14 @@ struct NcclRank {
   }
 };
 
+/// Operation `kind` of tests/support/collective_operations.hpp, `times` times, in memory that is
+/// given back when it has ended, however it ends.
+inline Task<> operate_times(NcclRank* rank, std::size_t kind, int times) {
+  const DeviceBuffer block = rank->buffer(Operands::kBytes);
+  const DeviceBuffer into = rank->buffer(Operands::kBytes);
+  co_await operate(rank->backend.get(), {block.data(), into.data()}, kind, times);
+}
+
 /// Members in the order in which they have to live.
 struct NcclWorld {
   using Body = std::function<Task<>(NcclRank&)>;
@@ -192,7 +201,7 @@ struct NcclWorld {
     made.timeout = std::chrono::seconds(2);
     made.connect_timeout = std::chrono::seconds(3);
     made.from_rank_0 = [](std::string_view key, const std::string& value) {
-      // On one thread nobody can wait for rank 0's, so all say what they would all make of the key.
+      // On one thread no rank can wait for rank 0's value, so each of them derives it from the key.
       std::string id(key);
       id.resize(value.size());
       return id;

@@ -5,7 +5,7 @@
 // net. Meant for tests, for few ranks and for links without anything better; shared memory and NCCL
 // have back ends of their own. A frame of another size than expected means that the ranks are not
 // at the same operation: an Error says so. Channels: `first_channel` for gathers, the next for
-// reductions; nobody else may use them.
+// reductions; no other traffic may use them.
 #pragma once
 
 #include <cstdint>

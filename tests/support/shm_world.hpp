@@ -3,18 +3,24 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
+#include "tests/support/collective_operations.hpp"
 
 namespace tandem::testing {
 
@@ -67,5 +73,72 @@ inline std::vector<std::string> run_ranks(std::uint32_t world,
   }
   return errors;
 }
+
+/// Operands in the rank's arena.
+inline Operands operands_of(ShmRank& rank) {
+  return {rank.backend->allocate(Operands::kBytes), rank.backend->allocate(Operands::kBytes)};
+}
+
+/// Operation `kind` of tests/support/collective_operations.hpp, to its end.
+inline void run(ShmRank& rank, const Operands& operands, std::size_t kind, int times) {
+  rank.loop.run(&operate, rank.backend.get(), operands, kind, times);
+}
+
+/// A rank that is a process; `body` runs there. What it throws, or writes to the pipe, comes back.
+class RankProcess {
+ public:
+  RankProcess(const ShmBackend::Options& options,
+              const std::function<void(ShmRank&, int pipe)>& body) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(ends[0]);
+      std::string text;
+      int code = 0;
+      try {
+        ShmRank rank(options);
+        body(rank, ends[1]);
+      } catch (const Error& error) {
+        text = error.what();
+        code = static_cast<int>(error.code());
+      } catch (const std::exception& error) {
+        text = error.what();
+        code = 1;
+      }
+      (void)!::write(ends[1], text.data(), text.size());
+      ::_exit(code);
+    }
+    ::close(ends[1]);
+    pipe_ = ends[0];
+  }
+  ~RankProcess() { ::close(pipe_); }
+  RankProcess(const RankProcess&) = delete;
+
+  void signal(int number) const { EXPECT_EQ(::kill(pid_, number), 0); }
+  /// Blocks until the child wrote a byte.
+  void wait_for_byte() const {
+    char byte = 0;
+    EXPECT_EQ(::read(pipe_, &byte, 1), 1);
+  }
+  /// Everything that it wrote until its end.
+  std::string text() const {
+    std::string all;
+    char buffer[512];
+    for (ssize_t got = 0; (got = ::read(pipe_, buffer, sizeof(buffer))) > 0;) {
+      all.append(buffer, static_cast<std::size_t>(got));
+    }
+    return all;
+  }
+  int wait() const {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
+    return status;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int pipe_ = -1;
+};
 
 }  // namespace tandem::testing

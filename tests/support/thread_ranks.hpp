@@ -22,6 +22,7 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/distributed/communicator.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -71,7 +72,8 @@ class ThreadRank final : public Communicator {
                                {.rank = static_cast<std::uint32_t>(group.rank),
                                 .world = static_cast<std::uint32_t>(group.world_size),
                                 .job = group.name,
-                                .timeout = std::chrono::seconds(60)});
+                                .timeout = std::chrono::seconds(60),
+                                .connect_timeout = std::chrono::seconds(60)});
   }
 
   int rank_;
@@ -82,7 +84,8 @@ class ThreadRank final : public Communicator {
 };
 
 /// Runs body(communicator) for every rank at once, each on a thread of its own; their results by
-/// rank. Once all have ended, the failure of the lowest rank that failed is thrown on.
+/// rank. Once all have ended, the failure of the lowest rank that failed is thrown on: of one that
+/// did not fail because a peer had, if there is one.
 template <class Body>
 auto on_ranks(int world_size, Body body) {
   using Result = decltype(body(std::shared_ptr<Communicator>()));
@@ -91,22 +94,26 @@ auto on_ranks(int world_size, Body body) {
   const auto world = static_cast<std::size_t>(world_size);
   const auto words = std::make_shared<FirstRanksWords>();
   std::vector<Result> results(world);
-  std::vector<std::exception_ptr> errors(world);
+  std::vector<std::exception_ptr> witnesses(world);
+  std::vector<std::exception_ptr> causes(world);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
       try {
         results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job, words));
+      } catch (const Error& error) {
+        (error.code() == ExitCode::kPeer ? witnesses : causes)[at] = std::current_exception();
       } catch (...) {
-        errors[at] = std::current_exception();
+        causes[at] = std::current_exception();
       }
     });
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
-  for (const std::exception_ptr& error : errors) {
+  causes.insert(causes.end(), witnesses.begin(), witnesses.end());
+  for (const std::exception_ptr& error : causes) {
     if (error != nullptr) {
       std::rethrow_exception(error);
     }

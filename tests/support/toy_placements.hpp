@@ -2,7 +2,6 @@
 // meet every case, and a walk through them.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -24,10 +23,17 @@ inline const std::vector<StatePlacement> kAllPlacements[] = {
     {kHost, kDevice, kStreamed, kHost, kDevice},
 };
 
+/// Those, and none: where the engine puts it by itself.
+inline std::vector<std::vector<StatePlacement>> default_and_all_placements() {
+  std::vector<std::vector<StatePlacement>> all = {{}};
+  all.insert(all.end(), std::begin(kAllPlacements), std::end(kAllPlacements));
+  return all;
+}
+
 /// visit(setting, what): `setting` at each placement, stage and overlap; some of them with forced
 /// misses, some with units that stay replicated.
 template <class Visit>
-void in_every_placement(Setting setting, std::initializer_list<Overlap> overlaps, Visit visit) {
+void in_every_placement(Setting setting, const std::vector<Overlap>& overlaps, Visit visit) {
   for (const auto& placements : kAllPlacements) {
     setting.placements = placements;
     for (const int stage : {0, 1, 2, 3}) {
@@ -36,7 +42,7 @@ void in_every_placement(Setting setting, std::initializer_list<Overlap> overlaps
         setting.overlap = overlap;
         setting.forced_misses = overlap == Overlap::kFull && stage % 2 == 1 ? 0.5 : 0;
         setting.persistent_elements = stage == 3 && overlap == Overlap::kOffload ? 100 : 0;
-        visit(setting, fmt::format("stage {}, {}, places {}", stage, name_of(overlap),
+        visit(setting, fmt::format("stage {}, {}, placements {}", stage, name_of(overlap),
                                    &placements - kAllPlacements));
       }
     }

@@ -35,7 +35,7 @@ def packed(files):
 
 class Server(http.server.ThreadingHTTPServer):
     content = b""
-    cut_after = None  # ends the connection after so many bytes
+    cut_after = None  # bytes after which the connection ends
     ranges = True
     asked = ()
 

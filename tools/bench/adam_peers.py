@@ -4,7 +4,7 @@ rounds; the same with DeepSpeedCPUAdam in AdamW's place where the Python at hand
 
     python tools/bench/adam_peers.py --bench build/release/bin/bench_adam [--elements 64e6] [--threads 2] [--rounds 7]
 
-Absolute times move with whoever shares the machine, so what counts is the ratio within one round: torch's time over
+Absolute times move with the other loads of the machine, so what counts is the ratio within one round: torch's time over
 ours, its median and its range over the rounds. Exit code 1 if a median misses its bar (--kernel-bar, --pipeline-bar).
 """
 import argparse

@@ -259,7 +259,7 @@ void Launcher::note_end(int rank, int status) {
   const auto is_witness = [](int some) { return some == static_cast<int>(ExitCode::kPeer); };
   if (!failure_ || (is_witness(code_of(failure_->status)) && !is_witness(code))) {
     failure_ = Failure{rank, status};
-    // Whoever is at fault gets a moment to be seen, before the others are ended.
+    // The rank at fault gets a moment to be seen, before the others are ended.
     end_at_ = std::min(end_at_.value_or(Clock::time_point::max()),
                        Clock::now() + (is_witness(code) ? kWitnessWaits : milliseconds(0)));
   }

@@ -4,7 +4,7 @@
 // Each rank leads a process group of its own; the launcher is the reaper of whatever they leave
 // behind, and nothing of them outlives it. Their lines come out whole, with the rank before them.
 // When a rank fails, the others are ended; who failed first is named. A rank that ended because a
-// peer did (exit code 4) is a witness, and named only when nobody else failed. Knows nothing of
+// peer did (exit code 4) is a witness, and named only when no other rank failed. Knows nothing of
 // LibTorch. Blocks; once per process, on its main thread.
 #pragma once
 

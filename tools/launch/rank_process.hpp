@@ -30,7 +30,7 @@ struct RankProcess {
                                                                               int port);
 /// The CPUs of each rank: whole cores, neighbours together; ranks share where cores are fewer.
 [[nodiscard]] std::vector<std::vector<int>> split_cores(int ranks);
-/// A port of the loopback that nobody uses at the moment.
+/// A port of the loopback that is free at the moment.
 [[nodiscard]] int free_port();
 
 }  // namespace tandem

@@ -82,6 +82,9 @@ ShmSync::~ShmSync() {
 Task<> ShmSync::arrive(std::size_t channel_index, ShmHeader header) {
   Channel& channel = channels_[channel_index];
   channel.header = header;
+  if (broken_) {
+    throw lost(channel);  // and the peers must not count this rank as arrived
+  }
   ShmChannel& own = control_.channels[channel_index];
   own.headers[channel.sequence % 2] = header;
   publish(channel_index, ShmChannel::kArrived, channel.sequence + 1);

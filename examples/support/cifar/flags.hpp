@@ -48,7 +48,7 @@ CifarMoe cifar_moe_of(const CifarFlags& flags);
 
 /// The example's config for --dtype and --stage, or the file of --deepspeed_config, with the typed
 /// flags that stand for its keys. Throws user_error when they contradict each other, or when the
-/// batch does not suit so many ranks.
+/// batch cannot be split over `world_size` ranks.
 Config cifar_config(const CifarFlags& flags, int world_size);
 
 }  // namespace tandem

@@ -177,7 +177,7 @@ TEST(ResumeOnRanks, AnyNumberAtAnyStageIsTheSameRun) {
   EXPECT_EQ(equal, 16);
 }
 
-/// Files are the same bytes whoever writes them.
+/// Files are the same bytes, however many ranks write them.
 TEST(ResumeOnRanks, CheckpointsAreTheSameBytesOnEveryNumberOfRanks) {
   std::vector<std::string> texts;
   for (const int world : {1, 2, 4}) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -23,13 +24,7 @@ Triple solved(Triple given, std::int64_t world_size, bool required = true) {
 }
 
 std::string error_of(Triple given, std::int64_t world_size) {
-  try {
-    solved(given, world_size);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    return error.what();
-  }
-  return "no error";
+  return error_text([&] { solved(given, world_size); });
 }
 
 TEST(BatchTriple, SixCombinationsHaveASolution) {

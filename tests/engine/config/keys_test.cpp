@@ -18,6 +18,7 @@
 #include "engine/config/key_value.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/engine/config/key_cases.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -62,14 +63,7 @@ Config parse(Members members, std::int64_t world_size = 1) {
 }
 
 std::string error_of(const Members& members, std::int64_t world_size = 1) {
-  try {
-    static_cast<void>(parse(members, world_size));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
-    return error.what();
-  }
-  return "no error";
+  return error_text([&] { (void)parse(members, world_size); });
 }
 
 class ConfigKeys : public ::testing::TestWithParam<Group> {

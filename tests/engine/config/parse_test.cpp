@@ -9,6 +9,7 @@
 
 #include "engine/config/config.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -58,14 +59,7 @@ constexpr std::string_view kSuperOffload = R"({
 
 /// The message of the error that parsing `text` ends with.
 std::string error_of(std::string_view text, const ParseOptions& options = {}) {
-  try {
-    static_cast<void>(parse_config(text, "ds.json", options));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_THAT(error.what(), testing::Not(HasSubstr("\n")));
-    return error.what();
-  }
-  return "no error";
+  return error_text([&] { (void)parse_config(text, "ds.json", options); });
 }
 
 Config parse(std::string_view text, std::int64_t world_size = 1) {
@@ -422,14 +416,8 @@ TEST(ConfigFile, ReadsAndNamesWhatItCannotRead) {
   const std::string good = (dir / "good.json").string();
   std::ofstream(good) << kSuperOffload;
   EXPECT_EQ(load_config(good, 2).batch.micro_batch_size, 2);
-  const auto message = [](const std::string& path) -> std::string {
-    try {
-      static_cast<void>(load_config(path));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      return error.what();
-    }
-    return "no error";
+  const auto message = [](const std::string& path) {
+    return error_text([&] { (void)load_config(path); });
   };
   EXPECT_THAT(message((dir / "absent.json").string()),
               AllOf(HasSubstr("absent.json"), HasSubstr("No such file or directory")));

@@ -1,5 +1,5 @@
-// The simulated accelerator under the engine: another place for slots and blocks, the same bits,
-// its own time and memory.
+// Devices under the engine: another place for slots and blocks, the same bits; and the simulated
+// one's own time and memory.
 #include "engine/device/accelerator.hpp"
 
 #include <string>
@@ -10,52 +10,125 @@
 
 #include "engine/metrics/flops.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
+#include "tests/support/toy_placements.hpp"
 #include "tests/support/toy_training.hpp"
+#include "tests/support/way.hpp"
 
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
+using testing::DeviceRun;
 using ::testing::HasSubstr;
+using testing::Pace;
+using testing::paces_of;
+using testing::steps_on;
+using testing::Way;
 using toy::arguments;
 using toy::Setting;
-using toy::train;
 using toy::train_on_ranks;
 using toy::TrainingRun;
 
-TEST(Accelerator, GivesTheBitsOfTheCpuOnOneRank) {
-  for (const std::string type : {"fp32", "bf16", "fp16"}) {
-    for (const int accumulation : {1, 2}) {
-      Setting setting{.accumulation = accumulation, .type = type};
-      const TrainingRun expected = train(setting);
-      setting.device = DeviceKind::kSim;
-      for (const int stage : {0, 1, 2, 3}) {
-        for (const Overlap overlap :
-             {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
-          setting.stage = stage;
-          setting.overlap = overlap;
-          setting.checkpointing = accumulation == 2;
-          setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
-          setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
-          EXPECT_EQ(train(setting), expected)
-              << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
-              << accumulation;
-        }
+class Devices : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, Devices, testing::kWays, testing::name_of_way);
+
+/// The run of each stage and overlap at each pace has the bits of `expected`.
+void expect_bits(Setting setting, Way way, const std::vector<Overlap>& overlaps, int world_size,
+                 int steps) {
+  const TrainingRun expected = train_on_ranks(setting, world_size, steps);
+  setting.checkpointing = world_size == 1 && setting.accumulation > 1;
+  for (const Pace& pace : paces_of(way)) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const Overlap overlap : overlaps) {
+        setting.stage = stage;
+        setting.overlap = overlap;
+        setting.forced_misses = world_size == 1 && stage % 2 == 0 ? 0.5 : 0;
+        setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
+        const DeviceRun run(way, pace);
+        EXPECT_EQ(train_on_ranks(run.on_device(setting), world_size, steps), expected)
+            << setting.type << " stage " << stage << " " << name_of(overlap) << " accumulation "
+            << setting.accumulation << ", " << pace.name;
+        run.expect_orderly();
       }
     }
   }
 }
 
-TEST(Accelerator, GivesTheBitsOfTheCpuOnTwoRanks) {
+TEST_P(Devices, GiveTheBitsOfTheCpuOnOneRank) {
+  for (const std::string type : {"fp32", "bf16", "fp16"}) {
+    for (const int accumulation : {1, 3}) {
+      expect_bits({.accumulation = accumulation, .type = type}, GetParam(),
+                  {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}, 1,
+                  steps_on(GetParam()));
+    }
+  }
+}
+
+// Both on the one device.
+TEST_P(Devices, GiveTheBitsOfTheCpuOnTwoRanks) {
   for (const std::string type : {"fp32", "bf16"}) {
-    Setting setting{.accumulation = 2, .type = type};
-    const TrainingRun expected = train_on_ranks(setting, 2, 4);
-    setting.device = DeviceKind::kSim;
-    for (const int stage : {0, 1, 2, 3}) {
-      for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
-        setting.stage = stage;
-        setting.overlap = overlap;
-        EXPECT_EQ(train_on_ranks(setting, 2, 4), expected)
-            << type << " stage " << stage << " " << name_of(overlap);
+    expect_bits({.accumulation = 2, .type = type}, GetParam(),
+                {Overlap::kOff, Overlap::kOffload, Overlap::kFull}, 2, 4);
+  }
+}
+
+TEST_P(Devices, RefuseWhatDoesNotFitByUnitAndSize) {
+  const std::pair<int, const char*> cases[] = {{0, "the whole weights of unit \"embedding\""},
+                                               {3, "gather slots, each as large as unit"}};
+  for (const auto& [stage, part] : cases) {
+    const DeviceRun run(GetParam(), testing::kPaces[0], 3000);
+    EXPECT_THAT(
+        [&] { Engine engine(arguments(run.on_device({.stage = stage}))); },
+        ThrowsError(ExitCode::kRefused, AllOf(HasSubstr(part), HasSubstr("3000 of 3000 are free"),
+                                              HasSubstr("use stage 3"))))
+        << "stage " << stage;
+  }
+}
+
+/// What DeepSpeed's loop lets its caller see.
+struct Seen {
+  std::vector<float> losses;
+  std::vector<std::vector<float>> gradients;
+  std::vector<float> logits;
+  bool operator==(const Seen&) const = default;
+};
+
+Seen deepspeeds_loop(const Setting& setting) {
+  Engine engine(arguments(setting));
+  Seen seen;
+  for (int step = 0; step < 3; ++step) {
+    for (int a = 0; a < setting.accumulation; ++a) {
+      const Loss loss = engine.forward(toy::batch(step * 2 + a));
+      seen.losses.push_back(loss.value);
+      engine.backward(loss);
+      if (a + 1 == setting.accumulation) {
+        engine.for_each_gradient([&](const ParameterSpec&, std::span<const float> values) {
+          seen.gradients.emplace_back(values.begin(), values.end());
+        });
+      }
+      engine.step();
+    }
+    seen.losses.push_back(engine.evaluate(toy::batch(100)));
+  }
+  const at::Tensor logits = engine.logits(toy::batch(7)).to(at::kFloat).contiguous();
+  seen.logits.assign(logits.data_ptr<float>(), logits.data_ptr<float>() + logits.numel());
+  return seen;
+}
+
+TEST_P(Devices, GiveLossesGradientsAndLogitsOfTheCpuInDeepSpeedsLoop) {
+  for (const std::string type : {"fp32", "bf16"}) {
+    for (const int accumulation : {1, 2}) {
+      Setting setting{.accumulation = accumulation, .type = type};
+      const Seen expected = deepspeeds_loop(setting);
+      for (const auto& placements : toy::default_and_all_placements()) {
+        for (const Pace& pace : paces_of(GetParam())) {
+          setting.placements = placements;
+          const DeviceRun run(GetParam(), pace);
+          EXPECT_TRUE(deepspeeds_loop(run.on_device(setting)) == expected)
+              << type << " accumulation " << accumulation << " " << pace.name;
+          run.expect_orderly();
+        }
       }
     }
   }
@@ -84,25 +157,6 @@ TEST(Accelerator, HoldsSlotsAndBlocksAndTheHostTheRest) {
     const std::size_t blocks = stage < 3 ? cpu.weights : 0;
     EXPECT_EQ(sim.device, cpu.weights + cpu.gradients + blocks - sim.weights - sim.gradients);
     EXPECT_LT(sim.gradients, cpu.gradients);
-  }
-}
-
-TEST(Accelerator, RefusesWhatDoesNotFitByUnitAndSize) {
-  const std::pair<int, const char*> cases[] = {{0, "the whole weights of unit \"embedding\""},
-                                               {3, "gather slots, each as large as unit"}};
-  for (const auto& [stage, part] : cases) {
-    Setting setting{.stage = stage};
-    setting.device = DeviceKind::kSim;
-    setting.sim.memory_bytes = 3000;
-    try {
-      Engine engine(arguments(setting));
-      ADD_FAILURE() << "stage " << stage;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kRefused);
-      EXPECT_THAT(error.what(), HasSubstr(part));
-      EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
-      EXPECT_THAT(error.what(), HasSubstr("use stage 3"));
-    }
   }
 }
 

@@ -1,5 +1,6 @@
-// The engine on a GPU: on the fake of CUDA's calls the bits of the CPU, in the order that the
-// device would work in; and on a real one, where there is one.
+// The engine on a GPU: on the fake of CUDA's calls what only a GPU has, in the order that the
+// device would work in; and on a real one, where there is one, what the other devices are tested
+// for.
 #include <cmath>
 #include <optional>
 #include <string>
@@ -12,13 +13,15 @@
 #include "engine/device/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_run.hpp"
-#include "tests/support/thread_ranks.hpp"
+#include "tests/support/throws_error.hpp"
+#include "tests/support/toy_placements.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using testing::fake_gpus;
 using testing::FakeRun;
 using ::testing::HasSubstr;
@@ -29,65 +32,23 @@ using toy::Setting;
 using toy::train;
 using toy::TrainingRun;
 
-TEST(CudaEngine, GivesTheBitsOfTheCpuOnOneRank) {
-  for (const std::string type : {"fp32", "bf16", "fp16"}) {
-    for (const int accumulation : {1, 3}) {
-      Setting setting{.accumulation = accumulation, .type = type};
-      setting.checkpointing = accumulation == 3;
-      const TrainingRun expected = train(setting, 4);
-      for (const Pace& pace : kPaces) {
-        for (const int stage : {0, 1, 2, 3}) {
-          for (const Overlap overlap :
-               {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
-            setting.stage = stage;
-            setting.overlap = overlap;
-            setting.forced_misses = stage % 2 == 0 ? 0.5 : 0;
-            setting.persistent_elements = stage == 3 && overlap == Overlap::kComm ? 100 : 0;
-            const FakeRun fake(pace);
-            EXPECT_EQ(train(FakeRun::on_gpu(setting, pace), 4), expected)
-                << type << " stage " << stage << " " << name_of(overlap) << " accumulation "
-                << accumulation << ", " << pace.name;
-            fake.expect_orderly();
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(CudaEngine, GivesTheBitsOfTheCpuOnTwoRanksThatShareAGpu) {
-  for (const std::string type : {"fp32", "bf16"}) {
-    Setting setting{.accumulation = 2, .type = type};
-    const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
-    for (const Pace& pace : kPaces) {
-      for (const int stage : {0, 1, 2, 3}) {
-        for (const Overlap overlap : {Overlap::kOff, Overlap::kOffload, Overlap::kFull}) {
-          setting.stage = stage;
-          setting.overlap = overlap;
-          const FakeRun fake(pace);
-          EXPECT_EQ(toy::train_on_ranks(FakeRun::on_gpu(setting, pace), 2, 3), expected)
-              << type << " stage " << stage << " " << name_of(overlap) << ", " << pace.name;
-          fake.expect_orderly();
-        }
-      }
-    }
-  }
-}
-
 // Memory, pins and streams are taken before the first step, and events and points are there after
 // it.
 TEST(CudaEngine, AStepTakesNothingThatMayWaitForTheDevice) {
-  for (const int stage : {0, 3}) {
-    const Setting setting = FakeRun::on_gpu({.stage = stage, .accumulation = 2}, kPaces[0]);
-    const FakeRun fake(kPaces[0]);
-    Engine engine(arguments(setting));
-    const int before = fake.cuda.heavy_calls();
-    EXPECT_GT(before, 0);
-    for (int step = 0; step < 4; ++step) {
-      const std::vector<Batch> batches = {toy::batch(2 * step), toy::batch(2 * step + 1)};
-      engine.train_step(batches);
+  for (const auto& placements : toy::default_and_all_placements()) {
+    for (const int stage : {0, 3}) {
+      const Setting setting =
+          FakeRun::on_gpu({.stage = stage, .accumulation = 2, .placements = placements}, kPaces[0]);
+      const FakeRun fake(kPaces[0]);
+      Engine engine(arguments(setting));
+      const int before = fake.cuda.heavy_calls();
+      EXPECT_GT(before, 0);
+      for (int step = 0; step < 4; ++step) {
+        const std::vector<Batch> batches = {toy::batch(2 * step), toy::batch(2 * step + 1)};
+        engine.train_step(batches);
+      }
+      EXPECT_EQ(fake.cuda.heavy_calls(), before) << "stage " << stage;
     }
-    EXPECT_EQ(fake.cuda.heavy_calls(), before) << "stage " << stage;
   }
 }
 
@@ -105,37 +66,6 @@ TEST(CudaEngine, TheDeviceIsTheBusiestAndItsTimeIsKnown) {
   EXPECT_EQ(result.peak_device_bytes, static_cast<std::int64_t>(engine.resident_bytes().device));
 }
 
-TEST(CudaEngine, DeepSpeedsLoopEvaluationAndLogitsAreThoseOfTheCpu) {
-  struct Seen {
-    std::vector<float> losses;
-    at::Tensor logits;
-  };
-  const auto look = [](const Setting& setting) {
-    Engine engine(arguments(setting));
-    Seen seen;
-    for (int step = 0; step < 3; ++step) {
-      for (int a = 0; a < setting.accumulation; ++a) {
-        const Loss loss = engine.forward(toy::batch(step * 2 + a));
-        seen.losses.push_back(loss.value);
-        engine.backward(loss);
-        engine.step();
-      }
-      seen.losses.push_back(engine.evaluate(toy::batch(100)));
-    }
-    seen.logits = engine.logits(toy::batch(7));
-    return seen;
-  };
-  const Setting setting{.accumulation = 2};
-  const Seen expected = look(setting);
-  for (const Pace& pace : kPaces) {
-    const FakeRun fake(pace);
-    const Seen seen = look(FakeRun::on_gpu(setting, pace));
-    EXPECT_EQ(seen.losses, expected.losses);
-    EXPECT_TRUE(at::equal(seen.logits, expected.logits));
-    fake.expect_orderly();
-  }
-}
-
 // More micro-steps than losses fit into the memory that they are read back to.
 TEST(CudaEngine, ReadsBackTheLossesOfManyMicroSteps) {
   Setting setting{.overlap = Overlap::kComm, .accumulation = 1100};
@@ -144,23 +74,6 @@ TEST(CudaEngine, ReadsBackTheLossesOfManyMicroSteps) {
   const Pace pace{"quick", Duration(0), Duration(0)};
   const FakeRun fake(pace);
   EXPECT_EQ(train(FakeRun::on_gpu(setting, pace), 1), expected);
-}
-
-TEST(CudaEngine, RefusesWhatDoesNotFitByUnitAndSize) {
-  const std::pair<int, const char*> cases[] = {{0, "the whole weights of unit \"embedding\""},
-                                               {3, "gather slots, each as large as unit"}};
-  for (const auto& [stage, part] : cases) {
-    FakeRun fake(kPaces[0]);
-    fake.cuda.memory_bytes = 3000;
-    try {
-      Engine engine(arguments(FakeRun::on_gpu({.stage = stage}, kPaces[0])));
-      ADD_FAILURE() << "stage " << stage;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kRefused);
-      EXPECT_THAT(error.what(), HasSubstr(part));
-      EXPECT_THAT(error.what(), HasSubstr("3000 of 3000 are free"));
-    }
-  }
 }
 
 /// Its LibTorch is out of memory from the n-th segment on.
@@ -188,16 +101,12 @@ TEST(CudaEngine, SaysWhichSegmentFoundNoMemory) {
   };
   Engine engine(arguments(setting));
   const Batch batch = toy::batch(0);
-  try {
-    engine.train_step(std::span(&batch, 1));
-    ADD_FAILURE() << "a full device trains nothing";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_STREQ(error.what(),
-                 "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
-                 "allocate 2.00 GiB; use activation_checkpointing, a smaller micro-batch, "
-                 "shorter rows or stage 3");
-  }
+  EXPECT_THAT(
+      [&] { engine.train_step(std::span(&batch, 1)); },
+      ThrowsError(ExitCode::kRefused,
+                  "[device] out of device memory in forward block 2: CUDA out of memory. Tried to "
+                  "allocate 2.00 GiB; use activation_checkpointing, a smaller micro-batch, "
+                  "shorter rows or stage 3"));
 }
 
 TEST(CudaEngine, TrainsOnWhereNothingCanBePinnedAndSaysSoOnce) {
@@ -221,13 +130,9 @@ TEST(CudaEngine, ALostDeviceEndsTheStepWithItsError) {
   engine.train_step(std::span(&batch, 1));
   engine.drain();
   fake.cuda.lose();
-  try {
-    engine.train_step(std::span(&batch, 1));
-    ADD_FAILURE() << "a lost device trains nothing";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("[device] gpu 0 (fake)"));
-    EXPECT_THAT(error.what(), HasSubstr("cudaErrorIllegalAddress"));
-  }
+  EXPECT_THAT(
+      [&] { engine.train_step(std::span(&batch, 1)); },
+      ThrowsError(AllOf(HasSubstr("[device] gpu 0 (fake)"), HasSubstr("cudaErrorIllegalAddress"))));
 }
 
 // ---- what --device means ----
@@ -244,13 +149,9 @@ TEST(DeviceChoice, TakesAGpuWhereThreeThingsComeTogether) {
        "this LibTorch is one for the CPU"}};
   for (const auto& [facts, why] : lacking) {
     EXPECT_EQ(choose_device("auto", facts), DeviceKind::kCpu);
-    try {
-      (void)choose_device("cuda", facts);
-      ADD_FAILURE() << why;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      EXPECT_THAT(error.what(), HasSubstr(std::string("device is cuda, and ") + why));
-    }
+    EXPECT_THAT(
+        [&] { (void)choose_device("cuda", facts); },
+        ThrowsError(ExitCode::kUserInput, HasSubstr(std::string("device is cuda, and ") + why)));
   }
 }
 

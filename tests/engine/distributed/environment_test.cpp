@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -11,14 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string error_of(const Variables& variables) {
-  try {
-    (void)parse_environment(variables);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "";
+  return error_text([&] { (void)parse_environment(variables); });
 }
 
 TEST(Environment, NothingIsOneProcess) {
@@ -109,7 +103,7 @@ TEST(Environment, OpenMpi) {
 
 TEST(Environment, SaysWhatIsWrong) {
   const Variables good = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1234"}};
-  EXPECT_EQ(error_of(good), "");
+  EXPECT_EQ(error_of(good), "no error");
   const auto with = [&](const char* name, const char* value) {
     Variables changed = good;
     changed[name] = value;

@@ -19,6 +19,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/thread_ranks.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -94,15 +95,10 @@ TEST(Parts, ElementsHaveOnePositionHoweverTheyAreSpread) {
 }
 
 TEST(Parts, ThatCannotBeAreRefused) {
-  const auto refusal = [](std::vector<UnitSpec> units, std::int64_t world) -> std::string {
-    try {
-      (void)require_ep_size(model_of(std::move(units)), world);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto refusal = [](std::vector<UnitSpec> units, std::int64_t world) {
+    return error_text([&] { (void)require_ep_size(model_of(std::move(units)), world); });
   };
-  EXPECT_EQ(refusal({experts_unit(4, 2), experts_unit(2, 1), experts_unit(8, 2)}, 6), "");
+  EXPECT_EQ(refusal({experts_unit(4, 2), experts_unit(2, 1), experts_unit(8, 2)}, 6), "no error");
   EXPECT_NE(refusal({experts_unit(4, 2), experts_unit(4, 4)}, 4).find("use one number"),
             std::string::npos);
   EXPECT_NE(refusal({experts_unit(3, 2)}, 2).find("3 experts"), std::string::npos);
@@ -183,13 +179,9 @@ TEST(ExpertParallelGroup, ALostPeerEndsTheLanesWait) {
     }
     std::array<std::byte, 8> from{};
     std::array<std::byte, 8> into{};
-    try {
-      here.run([&] { here.ranks->all_to_all(from.data(), into.data(), 4); });
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kPeer);
-      return error.what();
-    }
-    return "no error";
+    return error_text(
+        [&] { here.run([&] { here.ranks->all_to_all(from.data(), into.data(), 4); }); },
+        ExitCode::kPeer);
   });
   EXPECT_NE(errors[0].find("it had enough"), std::string::npos) << errors[0];
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
@@ -85,14 +86,8 @@ TEST(StateLayouts, RoundedOnesLearnAsFp32Does) {
 }
 
 TEST(StateLayouts, WhatCannotBeIsRefused) {
-  const auto refusal_of = [](InitializeArgs args) -> std::string {
-    try {
-      const Engine engine(std::move(args));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      return error.what();
-    }
-    return "";
+  const auto refusal_of = [](InitializeArgs args) {
+    return error_text([&] { const Engine engine(std::move(args)); });
   };
   Setting setting{.type = "fp32"};
   setting.state_layout = StateLayout::kSplit;

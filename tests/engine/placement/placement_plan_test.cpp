@@ -86,7 +86,8 @@ TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
   const std::int64_t without = shadows_with(16e9);
   EXPECT_GT(all, without);
   setting.overlap = Overlap::kFull;
-  EXPECT_EQ(shadows_with(static_cast<double>(without)), without) << "they take nobody's room";
+  EXPECT_EQ(shadows_with(static_cast<double>(without)), without)
+      << "no other tensor gives up room for them";
 }
 
 TEST(PlacementPlan, FollowsTheUser) {

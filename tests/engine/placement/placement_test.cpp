@@ -1,6 +1,6 @@
-// Places of the optimizer's state under the engine: wherever master and moments of each unit lie,
-// and whoever updates them, losses, norms and weights are the bits of the CPU; and what lies where
-// is counted to the byte.
+// Where the optimizer state of each unit lies, on the host, on the device or streamed through it,
+// changes no bit of losses, norms and weights: not on the simulated device, not on the fake GPU.
+// And the placements that an option asks for are those that it says.
 #include "engine/placement/placement.hpp"
 
 #include <string>
@@ -10,13 +10,21 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_placements.hpp"
 #include "tests/support/toy_training.hpp"
+#include "tests/support/way.hpp"
 
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
+using testing::DeviceRun;
 using ::testing::HasSubstr;
+using testing::Pace;
+using testing::paces_of;
+using testing::steps_on;
+using testing::Way;
 using toy::arguments;
 using toy::kAllPlacements;
 using toy::kDevice;
@@ -26,57 +34,95 @@ using toy::Setting;
 using toy::train_on_ranks;
 using toy::TrainingRun;
 
-class PlacementsOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+using RanksCase = std::tuple<std::string, int, Way>;
+class PlacementsOnRanks : public ::testing::TestWithParam<RanksCase> {};
+std::string name_of_case(const ::testing::TestParamInfo<RanksCase>& info) {
+  const auto& [type, world_size, way] = info.param;
+  return fmt::format("{}_{}ranks_{}", type, world_size, name_of(way));
+}
 
 TEST_P(PlacementsOnRanks, ChangeNoBit) {
-  const auto& [type, world_size] = GetParam();
+  const auto& [type, world_size, way] = GetParam();
+  const int steps = steps_on(way);
   const int accumulation = type == "fp16" ? 2 : 1;
   const double some =
-      toy::middle_norm({.accumulation = accumulation * world_size, .type = type}, 6);
-  for (const double clip : {0.0, some}) {  // acts never, in some steps
-    Setting setting{
+      toy::middle_norm({.accumulation = accumulation * world_size, .type = type}, steps);
+  // Limits that act never, in some steps, at every step.
+  const std::vector<double> clips =
+      way == Way::kSim ? std::vector{0.0, some} : std::vector{Setting().clip};
+  // For several ranks comm is the same as offload, and they take long, as the fake GPU does.
+  std::vector<Overlap> overlaps = {Overlap::kOff, Overlap::kOffload, Overlap::kFull};
+  if (world_size == 1 && way == Way::kSim) {
+    overlaps.push_back(Overlap::kComm);
+  }
+  for (const double clip : clips) {
+    const Setting setting{
         .overlap = Overlap::kOff, .accumulation = accumulation, .type = type, .clip = clip};
-    const TrainingRun expected = train_on_ranks(setting, world_size, 6);
-    setting.device = DeviceKind::kSim;
-    // For several ranks comm is the same as offload, and they take long.
-    const auto overlaps =
-        world_size > 1
-            ? std::initializer_list<Overlap>{Overlap::kOff, Overlap::kOffload, Overlap::kFull}
-            : std::initializer_list<Overlap>{Overlap::kOff, Overlap::kComm, Overlap::kOffload,
-                                             Overlap::kFull};
+    const TrainingRun expected = train_on_ranks(setting, world_size, steps);
+    std::size_t turn = 0;
     toy::in_every_placement(setting, overlaps, [&](const Setting& there, const std::string& what) {
-      EXPECT_EQ(train_on_ranks(there, world_size, 6), expected) << "clip " << clip << " " << what;
+      const auto paces = paces_of(way);
+      const Pace& pace = paces[++turn % paces.size()];
+      const DeviceRun run(way, pace);
+      EXPECT_EQ(train_on_ranks(run.on_device(there), world_size, steps), expected)
+          << "clip " << clip << " " << what << ", " << pace.name;
+      run.expect_orderly();
     });
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Matrix, PlacementsOnRanks,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
-                                            ::testing::Values(1, 2)),
-                         toy::type_and_ranks);
+                                            ::testing::Values(1, 2), testing::kWays),
+                         name_of_case);
 
-TEST(Placements, ChangeNoBitInAnyLayout) {
+class DevicePlacements : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, DevicePlacements, testing::kWays, testing::name_of_way);
+
+TEST_P(DevicePlacements, ChangeNoBitInAnyLayout) {
+  const int steps = steps_on(GetParam());
   for (const StateLayout layout : {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
-    Setting setting{.type = "bf16", .clip = 0.01, .state_layout = layout};
-    const TrainingRun expected = toy::train(setting);
-    setting.device = DeviceKind::kSim;
-    for (const auto& placements : kAllPlacements) {
-      for (const int stage : {2, 3}) {
-        setting.placements = placements;
-        setting.stage = stage;
-        EXPECT_EQ(toy::train(setting), expected) << name_of(layout) << " stage " << stage;
+    for (const std::string type : {"fp32", "bf16"}) {
+      if (layout == StateLayout::kSplit && type == "fp32") {
+        continue;  // there is nothing to split
+      }
+      Setting setting{.type = type, .state_layout = layout};
+      const TrainingRun expected = toy::train(setting, steps);
+      for (const auto& placements : kAllPlacements) {
+        for (const Pace& pace : paces_of(GetParam())) {
+          for (const int stage : {2, 3}) {
+            setting.placements = placements;
+            setting.stage = stage;
+            const DeviceRun run(GetParam(), pace);
+            EXPECT_EQ(toy::train(run.on_device(setting), steps), expected)
+                << name_of(layout) << " " << type << " stage " << stage << " placements "
+                << &placements - kAllPlacements << ", " << pace.name;
+            run.expect_orderly();
+          }
+        }
       }
     }
   }
 }
 
-/// Updated ahead on the device, and begun again there when the verdict differs.
-TEST(Placements, AreSpeculatedOn) {
+/// By the option as by unit.
+TEST_P(DevicePlacements, AreThoseOfThePlacementOption) {
+  Setting setting{.type = "bf16"};
+  const TrainingRun expected = toy::train(setting, 3);
+  for (const Placement placement : {Placement::kGpu, Placement::kStream, Placement::kCpu}) {
+    setting.placement = placement;
+    const DeviceRun run(GetParam(), paces_of(GetParam()).back());
+    EXPECT_EQ(toy::train(run.on_device(setting), 3), expected) << name_of(placement);
+  }
+}
+
+/// The device updates before the verdict, and rolls back and updates again where that differs.
+TEST_P(DevicePlacements, AreSpeculatedOn) {
   for (const auto& placements : kAllPlacements) {
     for (const double clip : {0.0, 0.01}) {
-      Setting setting{
-          .type = "bf16", .clip = clip, .device = DeviceKind::kSim, .placements = placements};
-      Engine engine(arguments(setting));
+      const DeviceRun run(GetParam());
+      const Setting setting{.type = "bf16", .clip = clip, .placements = placements};
+      Engine engine(arguments(run.on_device(setting)));
       for (int step = 0; step < 4; ++step) {
         const Batch batch = toy::batch(step);
         const Verdict verdict = engine.train_step(std::span(&batch, 1)).verdict;
@@ -87,49 +133,48 @@ TEST(Placements, AreSpeculatedOn) {
   }
 }
 
-TEST(Placements, NothingCrossesTheLinksWithAllOnTheDevice) {
-  for (const int stage : {0, 3}) {
-    for (const auto& [placement, moves] :
-         {std::pair{Placement::kGpu, false}, {Placement::kStream, true}, {Placement::kCpu, true}}) {
-      Setting setting{.stage = stage, .type = "bf16", .device = DeviceKind::kSim};
-      setting.placement = placement;
-      Engine engine(arguments(setting));
-      const Batch batch = toy::batch(0);
-      (void)engine.train_step(std::span(&batch, 1));
-      engine.drain();
-      const StepResult result = engine.train_step(std::span(&batch, 1));
-      EXPECT_EQ(result.exposure.to_host_busy_s > 0, moves) << stage << name_of(placement);
-      EXPECT_EQ(result.exposure.to_device_busy_s > 0, moves) << stage << name_of(placement);
-      EXPECT_EQ(result.exposure.optimizer_busy_s > 0, placement == Placement::kCpu);
-    }
-  }
+TEST_P(DevicePlacements, AreRefusedWhereTheyDoNotFit) {
+  const DeviceRun run(GetParam(), testing::kPaces[0], 60'000);
+  Setting setting{.stage = 3, .placement = Placement::kGpu};
+  EXPECT_THAT(
+      [&] { Engine engine(arguments(run.on_device(setting))); },
+      ThrowsError(ExitCode::kRefused, AllOf(HasSubstr("of unit \""), HasSubstr("placement cpu"))));
+  setting.placement = Placement::kCpu;
+  Engine fits(arguments(run.on_device(setting)));
 }
 
-TEST(Placements, AreRefusedWhereTheyDoNotFit) {
-  Setting setting{.stage = 3, .device = DeviceKind::kSim};
-  setting.placement = Placement::kGpu;
-  setting.sim.memory_bytes = 60'000;
-  try {
-    Engine engine(arguments(setting));
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_THAT(error.what(), HasSubstr("of unit \""));
-    EXPECT_THAT(error.what(), HasSubstr("placement cpu"));
+// At `off` a step ends with its updates. At `full` it may return before they run, and stream their
+// state: of its times only those of what never moves are certain.
+TEST(Placements, NothingCrossesTheLinksWithAllOnTheDevice) {
+  for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
+    for (const int stage : {0, 3}) {
+      for (const Placement placement : {Placement::kGpu, Placement::kStream, Placement::kCpu}) {
+        SCOPED_TRACE(fmt::format("{}, stage {}, {}", name_of(overlap), stage, name_of(placement)));
+        Setting setting{
+            .stage = stage, .overlap = overlap, .type = "bf16", .device = DeviceKind::kSim};
+        setting.placement = placement;
+        Engine engine(arguments(setting));
+        const Batch batch = toy::batch(0);
+        (void)engine.train_step(std::span(&batch, 1));
+        engine.drain();
+        const Exposure exposure = engine.train_step(std::span(&batch, 1)).exposure;
+        const auto expect_busy = [&](double seconds, bool busy) {
+          if (!busy || overlap == Overlap::kOff) {
+            EXPECT_EQ(seconds > 0, busy);
+          }
+        };
+        expect_busy(exposure.to_host_busy_s, placement != Placement::kGpu);
+        expect_busy(exposure.to_device_busy_s, placement != Placement::kGpu);
+        expect_busy(exposure.optimizer_busy_s, placement == Placement::kCpu);
+      }
+    }
   }
-  setting.placement = Placement::kCpu;
-  Engine fits(arguments(setting));
 }
 
 TEST(Placements, NeedAnAccelerator) {
   for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
-    try {
-      Engine engine(arguments({.placement = placement}));
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUserInput);
-      EXPECT_THAT(error.what(), HasSubstr(name_of(placement)));
-    }
+    EXPECT_THAT([&] { Engine engine(arguments({.placement = placement})); },
+                ThrowsError(ExitCode::kUserInput, HasSubstr(name_of(placement))));
   }
   EXPECT_THROW(Engine(arguments({.placements = {kDevice}})), Error);
   EXPECT_NO_THROW(Engine(arguments({.placement = Placement::kCpu})));

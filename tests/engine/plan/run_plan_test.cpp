@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Property;
 
 using Placements = std::vector<StatePlacement>;
 
@@ -48,15 +49,13 @@ constexpr SimSpec kSlowLink = {
 TEST(RunPlan, ARunThatDoesNotFitIsRefusedWithTheTable) {
   InitializeArgs args = program({});
   args.plan = planned(args, {.memory = {.host = MemoryLimit{1 << 20, "for this test"}}});
-  try {
-    (void)initialize(std::move(args));
-    FAIL() << "a megabyte is not enough";
-  } catch (const DoesNotFit& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("[memory] host memory: "), HasSubstr("for this test")));
-    EXPECT_THAT(error.table(), AllOf(HasSubstr("moments"), HasSubstr("host, all ranks")));
-  }
+  EXPECT_THAT([&] { (void)initialize(std::move(args)); },
+              ::testing::Throws<DoesNotFit>(AllOf(
+                  Property(&Error::code, ExitCode::kRefused),
+                  Property(&Error::what,
+                           AllOf(HasSubstr("[memory] host memory: "), HasSubstr("for this test"))),
+                  Property(&DoesNotFit::table,
+                           AllOf(HasSubstr("moments"), HasSubstr("host, all ranks"))))));
 }
 
 /// A parameter more than any machine has memory for; nothing is allocated before the refusal.

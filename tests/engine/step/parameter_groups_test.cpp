@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
@@ -64,14 +65,10 @@ TEST(ParameterGroups, AGroupThatIsNotThereIsRefused) {
   InitializeArgs args = arguments({});
   args.model.units[1].parameters[0].group = 2;
   args.parameter_groups = {{}, {}};
-  try {
-    Engine engine(std::move(args));
-    ADD_FAILURE() << "group 2 of 2";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("block.0.up.weight"),
-                                               ::testing::HasSubstr("group 2")));
-  }
+  EXPECT_THAT(
+      [&] { Engine engine(std::move(args)); },
+      ThrowsError(ExitCode::kUserInput, ::testing::AllOf(::testing::HasSubstr("block.0.up.weight"),
+                                                         ::testing::HasSubstr("group 2"))));
 }
 
 TEST(FrozenParameters, KeepTheirBitsAndTheOthersLearn) {

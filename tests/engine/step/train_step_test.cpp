@@ -11,6 +11,7 @@
 #include "engine/engine.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/machine.hpp"
+#include "tests/support/throws_error.hpp"
 #include "tests/support/toy_training.hpp"
 
 namespace tandem {
@@ -226,13 +227,9 @@ TEST(TrainStep, AGradientThatIsNotFiniteSkipsTheStep) {
   EXPECT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
   EXPECT_EQ(engine.skipped_steps(), 2);
   EXPECT_EQ(engine.global_steps(), 3);
-  try {
-    engine.train_step(std::span(&batch, 1));
-    ADD_FAILURE() << "the third skip in a row must end the run";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadState);
-    EXPECT_NE(std::string(error.what()).find("embedding.weight"), std::string::npos);
-  }
+  EXPECT_THAT([&] { engine.train_step(std::span(&batch, 1)); },
+              ThrowsError(ExitCode::kBadState, ::testing::HasSubstr("embedding.weight")))
+      << "the third skip in a row ends the run";
 }
 
 TEST(TrainStep, ResidentMemoryDoesNotGrow) {
@@ -277,13 +274,8 @@ TEST(TrainStep, SlotsBelowWhatASegmentHoldsAreRefused) {
   args.model.units.push_back({"extra", {{"extra.weight", {toy::kHidden}}}});
   args.model.segments[1].weights.push_back({args.model.units.size() - 1, 0});
   args.model.segments[1].run = std::make_shared<Pair>();
-  try {
-    Engine engine(std::move(args));
-    ADD_FAILURE() << "one slot cannot work";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_NE(std::string(error.what()).find("gather_slots is 1"), std::string::npos);
-  }
+  EXPECT_THAT([&] { Engine engine(std::move(args)); },
+              ThrowsError(ExitCode::kUserInput, ::testing::HasSubstr("gather_slots is 1")));
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ struct Setting {
 
 using Outcome = std::pair<std::vector<double>, std::vector<float>>;  // losses, weights
 
-/// Four steps of so many micro-batches as ranks and accumulation make, whoever computes them.
+/// Four steps of ranks times accumulation micro-batches: the same ones however they are split.
 Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Communicator> ranks) {
   const int world = ranks != nullptr ? ranks->world_size() : 1;
   const int rank = ranks != nullptr ? ranks->rank() : 0;

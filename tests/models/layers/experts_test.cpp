@@ -180,7 +180,7 @@ TEST_P(Experts, AgreeWithDoublePrecision) {
   }
   if (!stacked() && c().chosen < c().experts) {
     for (std::size_t i = p.size() - 3; i < p.size(); ++i) {
-      EXPECT_TRUE((p[i].grad == 0).all().item<bool>()) << "an expert that nobody chose";
+      EXPECT_TRUE((p[i].grad == 0).all().item<bool>()) << "an expert that no token chose";
     }
   }
 }

@@ -446,8 +446,7 @@ TEST(CancelEnumeration, EveryAwaitableAtEveryPoint) {
   }
   for (const std::string& name : names_in_headers()) {
     EXPECT_EQ(listed.count(name), 1U)
-        << "runtime/" << name
-        << " is awaited by nobody here: add it to kAwaitables, and a scenario";
+        << "runtime/" << name << " is awaited by no scenario: add it to kAwaitables, and one";
   }
 }
 

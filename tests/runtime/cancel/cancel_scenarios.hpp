@@ -232,7 +232,7 @@ struct Receives : Scenario {
   Net net{std::unique_ptr<NetBackend>(backend)};
 };
 
-// Waiting for a kernel of some milliseconds; it goes on when nobody waits any more.
+// Waiting for a kernel of some milliseconds; the kernel goes on when no task waits any more.
 struct DeviceEvents : Scenario {
   using Scenario::Scenario;
   Task<> run() override {

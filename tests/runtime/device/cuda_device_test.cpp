@@ -13,6 +13,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "tests/support/fake_cuda.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -164,28 +165,20 @@ TEST(CudaDevice, ErrorsAreStickyAndEndEveryPoint) {
         const DeviceEvent of_b = b.record();
         co_await of_b.wait();
         world->cuda.lose();
-        try {
-          co_await of_a.wait();
-          ADD_FAILURE();
-        } catch (const DeviceError& error) {
-          EXPECT_STREQ(error.what(),
-                       "[device] gpu 0: work of stream \"a\" failed: cudaErrorIllegalAddress (the "
-                       "fake says so); it can do nothing any more: restart the rank");
-          EXPECT_EQ(error.category(), ErrorCategory::kDevice);
-          EXPECT_FALSE(error.restartable());
-        }
+        const auto lost = co_await outcome_of([&] { return of_a.wait(); });
+        EXPECT_THAT(lost,
+                    ThrowsError<DeviceError>(
+                        "[device] gpu 0: work of stream \"a\" failed: cudaErrorIllegalAddress (the "
+                        "fake says so); it can do nothing any more: restart the rank"));
+        EXPECT_THAT(lost, ::testing::Throws<DeviceError>(::testing::AllOf(
+                              ::testing::Property(&Error::category, ErrorCategory::kDevice),
+                              ::testing::Property(&Error::restartable, false))));
         bool launched = false;
         b.launch("more", {}, [&launched](void*) { launched = true; });
         EXPECT_FALSE(launched);
         const DeviceEvent later = b.record();
         EXPECT_TRUE(later.done());
-        bool thrown = false;
-        try {
-          co_await later.wait();
-        } catch (const DeviceError&) {
-          thrown = true;
-        }
-        EXPECT_TRUE(thrown);
+        EXPECT_THROW(co_await later.wait(), DeviceError);
         EXPECT_THROW((void)world->device->allocate(1), DeviceError);
       },
       &w);
@@ -203,14 +196,11 @@ TEST(CudaDevice, ALaunchThatIsRefusedAndACopyOfForeignMemoryFailIt) {
             world->cuda.refuse_launch(9);
             stream.launch("refused", {}, [](void*) {});
           }
-          std::string text;
-          try {
-            co_await stream.record().wait();
-          } catch (const DeviceError& error) {
-            text = error.what();
-          }
-          EXPECT_THAT(text, HasSubstr(by_copy ? "a copy of 4096 bytes to the device on stream \"s\""
-                                              : "kernel \"refused\" on stream \"s\" cannot be"));
+          const DeviceEvent point = stream.record();
+          EXPECT_THAT(co_await outcome_of([&] { return point.wait(); }),
+                      ThrowsError<DeviceError>(
+                          HasSubstr(by_copy ? "a copy of 4096 bytes to the device on stream \"s\""
+                                            : "kernel \"refused\" on stream \"s\" cannot be")));
         },
         &w, copy);
   }
@@ -220,13 +210,9 @@ TEST(CudaDevice, BeingOutOfMemoryIsSaidWithSizesAndDoesNotStay) {
   CudaWorld w;
   w.cuda.memory_bytes = 1 << 20;
   DeviceBuffer most = w.device->allocate(1'000'000);
-  try {
-    (void)w.device->allocate(100'000);
-    FAIL();
-  } catch (const DeviceOutOfMemory& error) {
-    EXPECT_THAT(error.what(), HasSubstr("out of memory: 100000 bytes wanted, 48576 of "));
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-  }
+  EXPECT_THAT([&] { (void)w.device->allocate(100'000); },
+              ThrowsError<DeviceOutOfMemory>(
+                  ExitCode::kRefused, HasSubstr("out of memory: 100000 bytes wanted, 48576 of ")));
   EXPECT_EQ(w.device->error(), nullptr);
   most = DeviceBuffer();
   EXPECT_EQ(w.cuda.used_bytes(), 0U);
@@ -243,13 +229,7 @@ TEST(CudaDevice, AWaitEndsAtItsStopAndTheWorkGoesOn) {
         const DeviceEvent point = stream.record();
         StopSource source;
         source.request_stop();
-        bool stopped = false;
-        try {
-          co_await point.wait(source.token());
-        } catch (const Stopped&) {
-          stopped = true;
-        }
-        EXPECT_TRUE(stopped);
+        EXPECT_THROW(co_await point.wait(source.token()), Stopped);
         EXPECT_FALSE(ran);
         co_await point.wait();
         EXPECT_TRUE(ran);
@@ -270,12 +250,9 @@ TEST(CudaDevice, DestroyedWithWorkItEndsItsPoints) {
 
 TEST(CudaDevice, OneThatIsNotThereIsSaidSo) {
   CudaWorld w;
-  try {
-    const CudaDevice other(w.loop, FakeCuda::api(), {.index = 8, .name = "gpu 8"});
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("[device] gpu 8: it cannot be used"));
-  }
+  const CudaDevice::Options absent{.index = 8, .name = "gpu 8"};
+  EXPECT_THAT([&] { const CudaDevice other(w.loop, FakeCuda::api(), absent); },
+              ThrowsError<DeviceError>(HasSubstr("[device] gpu 8: it cannot be used")));
 }
 
 TEST(CudaDevice, StreamsHaveTheirPriority) {

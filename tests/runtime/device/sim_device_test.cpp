@@ -10,6 +10,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/trace.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -153,14 +154,10 @@ TEST(SimDevice, MemoryEndsWithAClearError) {
   DeviceWorld w;
   DeviceBuffer most = w.device.allocate(1'000'000);
   EXPECT_EQ(w.device.free_bytes(), (1U << 20) - 1'000'000);
-  try {
-    (void)w.device.allocate(100'000);
-    FAIL();
-  } catch (const DeviceOutOfMemory& error) {
-    EXPECT_STREQ(error.what(),
-                 "[device] sim0: out of memory: 100000 bytes wanted, 48576 of 1048576 free; use "
-                 "smaller batches or fewer slots");
-  }
+  EXPECT_THAT([&] { (void)w.device.allocate(100'000); },
+              ThrowsError<DeviceOutOfMemory>(
+                  "[device] sim0: out of memory: 100000 bytes wanted, 48576 of 1048576 free; use "
+                  "smaller batches or fewer slots"));
   most = DeviceBuffer();
   EXPECT_EQ(w.device.free_bytes(), 1U << 20);
 }
@@ -189,25 +186,12 @@ TEST(SimDevice, ErrorsAreSticky) {
             world->device.lose();
           }
           co_await before.wait();
-          bool failed = false;
-          try {
-            co_await after.wait();
-          } catch (const DeviceError& error) {
-            failed = true;
-            const char* what[] = {"kernel \"adam\" failed", "a copy to device of 4096 bytes failed",
-                                  "the device was lost"};
-            EXPECT_NE(std::string(error.what()).find(what[fault]), std::string::npos)
-                << error.what();
-          }
-          EXPECT_TRUE(failed);
+          const char* what[] = {"kernel \"adam\" failed", "a copy to device of 4096 bytes failed",
+                                "the device was lost"};
+          EXPECT_THAT(co_await outcome_of([&] { return after.wait(); }),
+                      ThrowsError<DeviceError>(::testing::HasSubstr(what[fault])));
           for (const DeviceEvent& event : {elsewhere, s.record()}) {
-            failed = false;
-            try {
-              co_await event.wait();
-            } catch (const DeviceError&) {
-              failed = true;
-            }
-            EXPECT_TRUE(failed);
+            EXPECT_THROW(co_await event.wait(), DeviceError);
           }
           EXPECT_LT(world->elapsed(), 1s);
         },

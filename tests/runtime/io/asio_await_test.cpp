@@ -83,7 +83,7 @@ void echo_between_two_loops(typename Protocol::endpoint at) {
   other.join();
 }
 
-// A name for a UNIX socket that nobody uses.
+// An unused name for a UNIX socket.
 stream_protocol::endpoint some_path() {
   static int count = 0;
   return {::testing::TempDir() + "tandem_socket_" + std::to_string(::getpid()) + "_" +
@@ -109,18 +109,18 @@ TEST(AsioAwait, ErrorsAreThrownOrReturned) {
   loop.run([]() -> Task<> {
     auto& reactor = EventLoop::current().reactor();
     tcp::acceptor closed(reactor, any_port());
-    const tcp::endpoint nobody = closed.local_endpoint();
+    const tcp::endpoint deserted = closed.local_endpoint();
     closed.close();
     tcp::socket socket(reactor);
     bool thrown = false;
     try {
-      co_await socket.async_connect(nobody, use_task);
+      co_await socket.async_connect(deserted, use_task);
     } catch (const asio::system_error& error) {
       thrown = error.code() == asio::error::connection_refused;
     }
     EXPECT_TRUE(thrown);
     tcp::socket second(reactor);
-    const asio::error_code code = co_await second.async_connect(nobody, use_task_result);
+    const asio::error_code code = co_await second.async_connect(deserted, use_task_result);
     EXPECT_EQ(code, asio::error::connection_refused);
   });
 }
@@ -213,7 +213,7 @@ TEST(AsioAwait, ASignalArrives) {
   EventLoop loop;
   Signals signals(loop, {SIGUSR1, SIGUSR2});
   const auto next = [](Signals* s) -> Task<int> { co_return co_await s->wait(); };
-  std::raise(SIGUSR2);  // before anybody waits
+  std::raise(SIGUSR2);  // before a task waits
   EXPECT_EQ(loop.run(next, &signals), SIGUSR2);
   std::thread sender([] { ::kill(::getpid(), SIGUSR1); });
   EXPECT_EQ(loop.run(next, &signals), SIGUSR1);

@@ -14,13 +14,13 @@ namespace {
 
 class FileIoStop : public FileIoTest {};
 
-// A pipe blocks a read until somebody writes.
+// A pipe blocks a read until there is something in it.
 struct Pipe {
   explicit Pipe(const std::string& path) : name(path) { EXPECT_EQ(mkfifo(path.c_str(), 0600), 0); }
   std::string name;
 };
 
-// Reads from a pipe that nobody writes to, until stopped.
+// Reads from a pipe that stays empty, until stopped.
 Task<bool> read_until_stopped(FileIo* io, std::string path, StopToken stop, Event* started) {
   // of a pipe: does not wait for the other end
   const IoFile in = co_await io->open(path, OpenMode::kReadWrite);

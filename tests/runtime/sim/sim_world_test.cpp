@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/io/file_io.hpp"
@@ -16,11 +17,15 @@
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "runtime/sleep.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::Throws;
 
 // Every rank sends numbered frames to every other one on two channels, and receives theirs.
 struct Chatter {
@@ -114,13 +119,11 @@ TEST(SimNet, ADeadRankIsNamedByItsPeers) {
   EXPECT_EQ(chatter.world.run([&] { return chatter.done(); }), SimWorld::End::kDone);
   for (const std::uint32_t rank : {0U, 2U}) {
     ASSERT_FALSE(chatter.scopes[rank]->failures().empty());
-    try {
-      std::rethrow_exception(chatter.scopes[rank]->failures().front().error);
-    } catch (const PeerLost& error) {
-      EXPECT_EQ(error.rank(), 1U);
-      EXPECT_EQ(error.code(), ExitCode::kPeer);
-      EXPECT_NE(std::string(error.what()).find("[net] rank 1 is lost: "), std::string::npos);
-    }
+    const std::exception_ptr error = chatter.scopes[rank]->failures().front().error;
+    EXPECT_THAT([&] { std::rethrow_exception(error); },
+                ThrowsError<PeerLost>(ExitCode::kPeer, HasSubstr("[net] rank 1 is lost: ")));
+    EXPECT_THAT([&] { std::rethrow_exception(error); },
+                Throws<PeerLost>(Property(&PeerLost::rank, 1U)));
   }
   chatter.bury(1);
 }
@@ -132,11 +135,8 @@ TEST(SimNet, AbortNamesTheFailedRankEverywhere) {
   for (const auto& scope : chatter.scopes) {
     ASSERT_FALSE(scope->failures().empty());
     for (const TaskFailure& failure : scope->failures()) {
-      try {
-        std::rethrow_exception(failure.error);
-      } catch (const PeerLost& error) {
-        EXPECT_EQ(error.rank(), 3U);
-      }
+      EXPECT_THAT([&] { std::rethrow_exception(failure.error); },
+                  Throws<PeerLost>(Property(&PeerLost::rank, 3U)));
     }
   }
 }
@@ -164,13 +164,8 @@ TEST(SimNet, AStoppedReceiveTakesNoFrameAndTooLongFramesAreSaid) {
         std::byte into[4];
         EXPECT_EQ(co_await net->recv(0, 0, into), 1U);
         *seen = static_cast<int>(into[0]);
-        std::string text;
-        try {
-          (void)co_await net->recv(0, 0, into);
-        } catch (const Error& error) {
-          text = error.what();
-        }
-        EXPECT_NE(text.find("a frame of 5 bytes came, there is room for 4"), std::string::npos);
+        EXPECT_THAT(co_await outcome_of([&] { return net->recv(0, 0, into); }),
+                    ThrowsError(HasSubstr("a frame of 5 bytes came, there is room for 4")));
       },
       &net1, &got);
   sender.spawn(
@@ -253,11 +248,8 @@ TEST(SimFiles, AFullDiskIsSaid) {
   scope.spawn("writer", &write_and_read, &io, std::size_t{5000});
   EXPECT_EQ(world.run([&] { return scope.running() == 0; }), SimWorld::End::kDone);
   ASSERT_EQ(scope.failures().size(), 1U);
-  try {
-    std::rethrow_exception(scope.failures().front().error);
-  } catch (const FileError& error) {
-    EXPECT_EQ(error.error_number(), ENOSPC);
-  }
+  EXPECT_THAT([&] { std::rethrow_exception(scope.failures().front().error); },
+              Throws<FileError>(Property(&FileError::error_number, ENOSPC)));
   EXPECT_EQ(disk.used_bytes(), 3000U);
 }
 

@@ -405,7 +405,7 @@ TEST_F(MonitorTest, DownSaysWhoAndWhyOnceAndAtOnceIfItIsGone) {
   const std::string why = "worker: worker failed at Fail: bad";
   EXPECT_EQ(guard.seen, (std::vector<std::string>{why}));
   const Watch late = watch(worker, guard.address());
-  const Watch nobody = watch(WorkerAddress(), guard.address());
+  const Watch absent = watch(WorkerAddress(), guard.address());
   settle();
   EXPECT_EQ(guard.seen, (std::vector<std::string>{why, why, "no actor: no actor ended"}));
   boss->close();

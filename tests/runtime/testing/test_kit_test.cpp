@@ -224,8 +224,8 @@ TEST_F(KitFailures, ExpectSaysWhatWaitsInstead) {
 
 TEST_F(KitFailures, EachPartOfASentenceCounts) {
   (void)counter.address().try_send(Word{"red"});
-  EXPECT_NE(failure_of([&] { kit.expect<Word>().from("nobody"); }), "");
-  EXPECT_NE(failure_of([&] { kit.expect<Word>().to("nobody"); }), "");
+  EXPECT_NE(failure_of([&] { kit.expect<Word>().from("absent"); }), "");
+  EXPECT_NE(failure_of([&] { kit.expect<Word>().to("absent"); }), "");
   EXPECT_NE(failure_of([&] { kit.expect<Word>().to(second); }), "");
   EXPECT_THAT(failure_of([&] {
                 kit.expect<Word>().to(counter).with([](const Word& w) { return w.text == "blue"; });

@@ -1,7 +1,6 @@
-// What ranks with GPUs say when one of them hangs, dies, gives up, never comes or does something
-// else, and when NCCL or the device fails: in all operations every survivor ends in bounded time,
+// What ranks with GPUs say when a device hangs or fails, and when NCCL does, beside
+// tests/actors/collectives/rank_faults_test.cpp: in all operations every rank ends in bounded time,
 // with its communicators aborted, and names what it knows.
-#include <array>
 #include <latch>
 #include <thread>
 #include <vector>
@@ -11,6 +10,7 @@
 
 #include "runtime/sleep.hpp"
 #include "tests/support/nccl_world.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -19,57 +19,16 @@ using namespace std::chrono_literals;
 using testing::FakeCuda;
 using testing::FakeNccl;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using testing::kOperations;
 using testing::NcclRank;
 using testing::NcclWorld;
+using testing::operate_times;
 using ::testing::StartsWith;
-
-constexpr std::array<const char*, 6> kKinds = {"all-gather",     "broadcast",  "all-to-all",
-                                               "reduce-scatter", "all-reduce", "exchange"};
-constexpr std::size_t kElements = 4096;
-
-Task<> operate(NcclBackend* backend, std::byte* block, std::byte* into, std::size_t kind) {
-  const ReduceArguments reduce{
-      .block = block, .accumulator = into, .shard_elements = kElements, .want_norm = true};
-  std::array<std::byte, 64> mine{};
-  std::array<std::byte, 64 * 8> all{};
-  switch (kind) {
-    case 0:
-      co_await backend->all_gather({block, into, kElements});
-      break;
-    case 1:
-      co_await backend->broadcast({block, kElements, 0});
-      break;
-    case 2:
-      co_await backend->all_to_all({block, into, kElements});
-      break;
-    case 3:
-      (void)co_await backend->reduce_scatter_add(reduce);
-      break;
-    case 4:
-      (void)co_await backend->all_reduce_add(reduce);
-      break;
-    default:
-      co_await backend->exchange({mine.data(), all.data(), mine.size()});
-      break;
-  }
-}
-
-/// The operation `times` times, in memory that is given back when it has ended, however it ends.
-Task<> operate_times(NcclRank* rank, std::size_t kind, int times) {
-  const DeviceBuffer block = rank->buffer(4 * kElements * 4);
-  const DeviceBuffer into = rank->buffer(4 * kElements * 4);
-  for (int i = 0; i < times; ++i) {
-    co_await operate(rank->backend.get(), block.data(), into.data(), kind);
-  }
-}
-
-Task<> nothing() { co_return; }
 
 /// Three ranks, each kind of operation in a world of its own; the first two go well.
 void for_each_kind(const std::function<void(NcclWorld&, std::size_t kind)>& body) {
-  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-    SCOPED_TRACE(kKinds[kind]);
+  for (std::size_t kind = 0; kind < kOperations.size(); ++kind) {
+    SCOPED_TRACE(kOperations[kind]);
     NcclWorld w(3);
     w.connect();
     w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 2); });
@@ -78,7 +37,7 @@ void for_each_kind(const std::function<void(NcclWorld&, std::size_t kind)>& body
   }
 }
 
-std::string third(std::size_t kind) { return fmt::format("{} 2", kKinds[kind]); }
+std::string third(std::size_t kind) { return fmt::format("{} 2", kOperations[kind]); }
 
 /// Ended by PeerLost within `limit` of virtual time, its communicators aborted.
 void expect_lost(const NcclWorld& w, std::uint32_t rank, TimePoint since, Duration limit,
@@ -103,69 +62,6 @@ TEST(NcclFaults, ARankWhoseDeviceStandsStillIsEndedByTheDeadline) {
     }
     EXPECT_EQ(w.nccl.aborted(), 6);
     EXPECT_EQ(w.nccl.live(), 0);
-  });
-}
-
-TEST(NcclFaults, ARankThatNeverComesIsNamed) {
-  for (const std::uint32_t missing : {0U, 2U}) {
-    for_each_kind([missing](NcclWorld& w, std::size_t kind) {
-      const TimePoint since = w.clock.now();
-      w.run([=, &w](NcclRank& rank) {
-        return &rank == &w.ranks[missing] ? nothing() : operate_times(&rank, kind, 1);
-      });
-      for (std::uint32_t r = 0; r < 3; ++r) {
-        if (r != missing) {
-          expect_lost(w, r, since, 2s, missing);
-          EXPECT_THAT(w.ranks[r].error, HasSubstr(fmt::format("rank {} did not arrive at {} within",
-                                                              missing, third(kind))));
-        }
-      }
-      EXPECT_EQ(w.nccl.aborted(), 4);
-    });
-  }
-}
-
-TEST(NcclFaults, ARankThatDiesIsNamedAtOnce) {
-  for_each_kind([](NcclWorld& w, std::size_t kind) {
-    const TimePoint since = w.clock.now();
-    w.run([&w, kind](NcclRank& rank) -> Task<> {
-      return [](NcclWorld* world, NcclRank* r, std::size_t k) -> Task<> {
-        if (r != &world->ranks[2]) {
-          co_return co_await operate_times(r, k, 1);
-        }
-        co_await sleep_for(100ms);
-        world->peers.lose(2, "rank 2 is gone: its process ended");
-      }(&w, &rank, kind);
-    });
-    for (std::uint32_t r = 0; r < 2; ++r) {
-      expect_lost(w, r, since, 100ms, 2);
-      EXPECT_EQ(w.ranks[r].error,
-                fmt::format("[collectives] rank 2 is gone: its process ended; {} cannot end on "
-                            "rank {}",
-                            third(kind), r));
-    }
-  });
-}
-
-TEST(NcclFaults, ARankThatRaisesIsBlamedByAll) {
-  for_each_kind([](NcclWorld& w, std::size_t kind) {
-    const TimePoint since = w.clock.now();
-    w.run([&w, kind](NcclRank& rank) -> Task<> {
-      return [](NcclWorld* world, NcclRank* r, std::size_t k) -> Task<> {
-        if (r != &world->ranks[1]) {
-          co_return co_await operate_times(r, k, 1);
-        }
-        r->backend->abort("out of ideas");
-      }(&w, &rank, kind);
-    });
-    for (const std::uint32_t r : {0U, 2U}) {
-      expect_lost(w, r, since, 0s, 1);
-      EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 aborted: out of ideas; " + third(kind)));
-    }
-    // Its own operations fail, too, each naming itself.
-    w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 1); });
-    EXPECT_THAT(w.ranks[1].error, HasSubstr("rank 1 aborted: out of ideas"));
-    EXPECT_EQ(w.nccl.aborted(), 6);
   });
 }
 
@@ -200,27 +96,17 @@ TEST(NcclFaults, ADeviceThatFailsIsItsRanksFault) {
     w.run([&w, kind](NcclRank& rank) -> Task<> {
       return [](NcclWorld* world, NcclRank* r, std::size_t k) -> Task<> {
         if (r == &world->ranks[1]) {
-          r->device->check(FakeCuda::kIllegalAddress, "somebody's kernel failed");
+          r->device->check(FakeCuda::kIllegalAddress, "a kernel failed");
         }
         co_await operate_times(r, k, 1);
       }(&w, &rank, kind);
     });
-    EXPECT_THAT(w.ranks[1].error, HasSubstr("[device] gpu 1: somebody's kernel failed"));
+    EXPECT_THAT(w.ranks[1].error, HasSubstr("[device] gpu 1: a kernel failed"));
     for (const std::uint32_t r : {0U, 2U}) {
       expect_lost(w, r, since, 0s, 1);
       EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 aborted: its device failed"));
     }
   });
-}
-
-TEST(NcclFaults, RanksAtDifferentOperationsAreFoundOut) {
-  NcclWorld w(2);
-  w.connect();
-  w.run([](NcclRank& rank) { return operate_times(&rank, rank.backend->rank() == 0 ? 0 : 2, 1); });
-  for (const NcclRank& rank : w.ranks) {
-    EXPECT_THAT(rank.error, HasSubstr("rank 0 is at all-gather 0 of 4096 bytes where rank 1 is at "
-                                      "all-to-all 0 of 4096 bytes"));
-  }
 }
 
 // Without a word between the ranks each of them still ends, by its own deadline.
@@ -241,7 +127,7 @@ TEST(NcclFaults, AfterwardsBothSequencesFailAtOnceWithTheFirstCause) {
   w.connect();
   w.ranks[0].backend->abort("first");
   w.ranks[0].backend->abort("second");
-  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
+  for (std::size_t kind = 0; kind < kOperations.size(); ++kind) {
     const TimePoint since = w.clock.now();
     w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 1); });
     for (std::uint32_t r = 0; r < 2; ++r) {
@@ -317,12 +203,8 @@ TEST(NcclFaults, HostMemoryThatCannotBePinnedIsRefused) {
   later.connect();
   later.cuda.pinned_limit = 0;
   EXPECT_EQ(later.ranks[0].backend->allocate(100)[99], std::byte{0});  // of the piece there is
-  try {
-    (void)later.ranks[0].backend->allocate(std::size_t{64} << 20);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kRefused);
-  }
+  EXPECT_THAT([&] { (void)later.ranks[0].backend->allocate(std::size_t{64} << 20); },
+              ThrowsError(ExitCode::kRefused));
 }
 
 TEST(NcclFaults, WithoutPinnedMemoryThereIsNoBackEnd) {
@@ -369,7 +251,7 @@ Task<> make_and_run(ThreadRank* at, NcclBackend::Options options, int times) {
   at->rank.backend = co_await NcclBackend::connect(&at->loop, at->rank.device.get(), options);
   at->connected->arrive_and_wait();  // blocks the loop: nothing is under way yet
   for (int i = 0; i < times; ++i) {
-    co_await operate_times(&at->rank, static_cast<std::size_t>(i) % kKinds.size(), 1);
+    co_await operate_times(&at->rank, static_cast<std::size_t>(i) % kOperations.size(), 1);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/scope.hpp"
 #include "tests/support/reduction_reference.hpp"
 #include "tests/support/shm_world.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -353,12 +354,8 @@ TEST(ShmBackend, MemoryIsZeroedAlignedAndBounded) {
                   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large) % (2 << 20), 0U);
                   EXPECT_TRUE(std::all_of(large, large + (4 << 20),
                                           [](std::byte b) { return b == std::byte{0}; }));
-                  try {
-                    (void)rank.backend->allocate(std::size_t{64} << 20);
-                    ADD_FAILURE() << "more than there is";
-                  } catch (const Error& error) {
-                    EXPECT_EQ(error.code(), ExitCode::kRefused);
-                  }
+                  EXPECT_THAT([&] { (void)rank.backend->allocate(std::size_t{64} << 20); },
+                              ThrowsError(ExitCode::kRefused));
                 },
                 {.arena_bytes = std::size_t{16} << 20});
   EXPECT_EQ(errors, kNoErrors[2]);

@@ -1,6 +1,5 @@
-// What the ranks of a host say when one of them dies, stands still, gives up, leaves or does
-// something else: in all operations every survivor ends, names the rank at fault and its own
-// operation, and nothing is left behind.
+// What only ranks over shared memory have to say when one of them is at fault, beside
+// tests/actors/collectives/rank_faults_test.cpp; and nothing is left behind.
 #include <csignal>
 #include <fstream>
 #include <latch>
@@ -14,209 +13,41 @@
 
 #include "runtime/scope.hpp"
 #include "tests/support/shm_world.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::kOperations;
+using testing::Operands;
+using testing::operands_of;
 using testing::random_job;
+using testing::RankProcess;
+using testing::run;
 using testing::run_ranks;
 using testing::ShmRank;
 using namespace std::chrono_literals;
 
-constexpr const char* kKinds[] = {"all-gather",     "broadcast",  "all-to-all",
-                                  "reduce-scatter", "all-reduce", "exchange"};
-
-/// Operands of every operation, in the arena.
-struct Operands {
-  static constexpr std::size_t kElements = 4096;
-  std::byte* block;
-  std::byte* into;
-
-  explicit Operands(ShmRank& rank)
-      : block(rank.backend->allocate(4 * kElements * 4)),
-        into(rank.backend->allocate(4 * kElements * 4)) {}
-};
-
-Task<> operate(ShmBackend* backend, Operands* o, std::size_t kind) {
-  constexpr std::size_t kElements = Operands::kElements;
-  const ReduceArguments reduce{
-      .block = o->block, .accumulator = o->into, .shard_elements = kElements, .want_norm = true};
-  switch (kind) {
-    case 0:
-      co_await backend->all_gather({o->block, o->into, kElements});
-      break;
-    case 1:
-      co_await backend->broadcast({o->block, kElements, 1});
-      break;
-    case 2:
-      co_await backend->all_to_all({o->block, o->into, kElements});
-      break;
-    case 3:
-      (void)co_await backend->reduce_scatter_add(reduce);
-      break;
-    case 4:
-      (void)co_await backend->all_reduce_add(reduce);
-      break;
-    default:
-      co_await backend->exchange({o->block, o->into, 64});
-      break;
-  }
-}
-
-Task<> operate_times(ShmBackend* backend, Operands* o, std::size_t kind, int times) {
-  for (int i = 0; i < times; ++i) {
-    co_await operate(backend, o, kind);
-  }
-}
-
-/// A rank that is a process; `body` runs there. What it throws, or writes to the pipe, comes back.
-class RankProcess {
- public:
-  RankProcess(const ShmBackend::Options& options,
-              const std::function<void(ShmRank&, int pipe)>& body) {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::close(ends[0]);
-      std::string text;
-      int code = 0;
-      try {
-        ShmRank rank(options);
-        body(rank, ends[1]);
-      } catch (const Error& error) {
-        text = error.what();
-        code = static_cast<int>(error.code());
-      } catch (const std::exception& error) {
-        text = error.what();
-        code = 1;
-      }
-      (void)!::write(ends[1], text.data(), text.size());
-      ::_exit(code);
-    }
-    ::close(ends[1]);
-    pipe_ = ends[0];
-  }
-  ~RankProcess() { ::close(pipe_); }
-  RankProcess(const RankProcess&) = delete;
-
-  void signal(int number) const { EXPECT_EQ(::kill(pid_, number), 0); }
-  /// Blocks until the child wrote a byte.
-  void wait_for_byte() const {
-    char byte = 0;
-    EXPECT_EQ(::read(pipe_, &byte, 1), 1);
-  }
-  /// Everything that it wrote until its end.
-  std::string text() const {
-    std::string all;
-    char buffer[512];
-    for (ssize_t got = 0; (got = ::read(pipe_, buffer, sizeof(buffer))) > 0;) {
-      all.append(buffer, static_cast<std::size_t>(got));
-    }
-    return all;
-  }
-  int wait() const {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    return status;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int pipe_ = -1;
-};
-
-enum class Fault { kKilled, kStopped, kRaises, kLeaves };
-
-struct FaultCase {
-  Fault fault;
-  const char* name;
-  const char* says;  // about rank 1
-};
-class ShmFaults : public ::testing::TestWithParam<FaultCase> {};
-INSTANTIATE_TEST_SUITE_P(
-    All, ShmFaults,
-    ::testing::Values(FaultCase{Fault::kKilled, "killed", "rank 1 is gone: its process ended"},
-                      FaultCase{Fault::kStopped, "stopped", "rank 1 did not arrive at"},
-                      FaultCase{Fault::kRaises, "raises", "rank 1 aborted: no more data"},
-                      FaultCase{Fault::kLeaves, "leaves", "rank 1 has left"}),
-    [](const ::testing::TestParamInfo<FaultCase>& info) { return info.param.name; });
-
-void strike(Fault fault, ShmRank& rank) {
-  switch (fault) {
-    case Fault::kKilled:
-      ::raise(SIGKILL);
-      break;
-    case Fault::kStopped:
-      ::raise(SIGSTOP);
-      break;
-    case Fault::kRaises:
-      rank.backend->abort("no more data");
-      break;
-    case Fault::kLeaves:
-      break;
-  }
-}
-
-// Three ranks do two operations of a kind; before the third, rank 1 is struck.
-void run_fault(const FaultCase& c, std::size_t kind) {
-  SCOPED_TRACE(kKinds[kind]);
-  ShmBackend::Options options{.world = 3, .job = random_job()};
-  if (c.fault == Fault::kStopped) {
-    options.timeout = 300ms;
-  }
-  std::vector<std::unique_ptr<RankProcess>> ranks;
-  for (options.rank = 0; options.rank < 3; ++options.rank) {
-    ranks.push_back(std::make_unique<RankProcess>(options, [&](ShmRank& rank, int) {
-      Operands operands(rank);
-      rank.loop.run(&operate_times, rank.backend.get(), &operands, kind, 2);
-      if (rank.backend->rank() == 1) {
-        strike(c.fault, rank);
-      } else {
-        rank.loop.run(&operate_times, rank.backend.get(), &operands, kind, 1);
-      }
-    }));
-  }
-  for (const std::uint32_t survivor : {0U, 2U}) {
-    const std::string text = ranks[survivor]->text();
-    EXPECT_THAT(text, HasSubstr(c.says));
-    EXPECT_THAT(text, HasSubstr(fmt::format("{} 2 cannot end on rank {}", kKinds[kind], survivor)));
-    const int status = ranks[survivor]->wait();
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 4) << status;
-  }
-  if (c.fault == Fault::kStopped) {
-    ranks[1]->signal(SIGKILL);
-  }
-  (void)ranks[1]->wait();
-}
-
-TEST_P(ShmFaults, SurvivorsNameTheFailedRankAndTheirOperation) {
-  for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
-    run_fault(GetParam(), kind);
-  }
-}
-
 TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {
   std::latch over{1};
-  const auto errors =
-      run_ranks(2,
-                [&over](ShmRank& rank) {
-                  Operands operands(rank);
-                  rank.loop.run(&operate_times, rank.backend.get(), &operands, std::size_t{3}, 5);
-                  if (rank.backend->rank() == 1) {
-                    over.wait();  // there, but late
-                    return;
-                  }
-                  try {
-                    rank.loop.run(&operate_times, rank.backend.get(), &operands, std::size_t{3}, 1);
-                  } catch (const PeerLost& lost) {
-                    EXPECT_EQ(lost.rank(), 1U);
-                    over.count_down();
-                    throw;
-                  }
-                },
-                {.timeout = 400ms});
+  const auto errors = run_ranks(2,
+                                [&over](ShmRank& rank) {
+                                  const Operands operands = operands_of(rank);
+                                  run(rank, operands, 3, 5);
+                                  if (rank.backend->rank() == 1) {
+                                    over.wait();  // there, but late
+                                    return;
+                                  }
+                                  try {
+                                    run(rank, operands, 3, 1);
+                                  } catch (const PeerLost& lost) {
+                                    EXPECT_EQ(lost.rank(), 1U);
+                                    over.count_down();
+                                    throw;
+                                  }
+                                },
+                                {.timeout = 400ms});
   EXPECT_THAT(errors[0], HasSubstr("rank 1 did not arrive at reduce-scatter 5 within 0.4 s"));
 }
 
@@ -228,9 +59,9 @@ TEST(ShmBackend, AKillAtAnyMomentEndsEveryRank) {
     std::vector<std::unique_ptr<RankProcess>> ranks;
     for (options.rank = 0; options.rank < 3; ++options.rank) {
       ranks.push_back(std::make_unique<RankProcess>(options, [&](ShmRank& rank, int pipe) {
-        Operands operands(rank);
+        const Operands operands = operands_of(rank);
         for (std::uint32_t round = 0;; ++round) {
-          rank.loop.run(&operate_times, rank.backend.get(), &operands, std::size_t{round % 6}, 1);
+          run(rank, operands, round % 6, 1);
           if (round == repetition) {
             (void)!::write(pipe, "x", 1);
           }
@@ -252,19 +83,6 @@ TEST(ShmBackend, AKillAtAnyMomentEndsEveryRank) {
   }
 }
 
-TEST(ShmBackend, RanksAtDifferentOperationsSayBoth) {
-  const auto errors = run_ranks(3, [](ShmRank& rank) {
-    Operands operands(rank);
-    const std::size_t kind = rank.backend->rank() == 2 ? 2 : 0;
-    rank.loop.run(&operate_times, rank.backend.get(), &operands, kind, 1);
-  });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("all-gather 0 of 4096 bytes"));
-    EXPECT_THAT(error, HasSubstr("all-to-all 0 of 4096 bytes"));
-    EXPECT_THAT(error, HasSubstr("rank 2 is at all-to-all"));
-  }
-}
-
 TEST(ShmBackend, RanksWithDifferentSizesSayBoth) {
   const auto errors = run_ranks(2, [](ShmRank& rank) {
     std::vector<std::byte> memory(3000);
@@ -281,13 +99,8 @@ TEST(ShmBackend, RanksWithDifferentSizesSayBoth) {
 TEST(ShmBackend, ARankThatNeverComesIsNamed) {
   const ShmBackend::Options options{
       .rank = 0, .world = 3, .job = random_job(), .connect_timeout = 50ms};
-  try {
-    ShmRank rank(options);
-    ADD_FAILURE() << "connected with nobody";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kPeer);
-    EXPECT_THAT(error.what(), HasSubstr("of 3 ranks, 1, 2 did not come within"));
-  }
+  EXPECT_THAT([&] { ShmRank rank(options); },
+              ThrowsError(ExitCode::kPeer, HasSubstr("of 3 ranks, 1, 2 did not come within")));
 }
 
 TEST(ShmBackend, ADoubledRankIsRefused) {
@@ -346,9 +159,9 @@ TEST(ShmBackend, NothingIsLeftBehind) {
     (void)run_ranks(
         3,
         [&](ShmRank& rank) {
-          Operands operands(rank);
-          for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
-            rank.loop.run(&operate_times, rank.backend.get(), &operands, kind, 2);
+          const Operands operands = operands_of(rank);
+          for (std::size_t kind = 0; kind < kOperations.size(); ++kind) {
+            run(rank, operands, kind, 2);
           }
           EXPECT_FALSE(any_file_of_ours());  // while it runs, too
         },

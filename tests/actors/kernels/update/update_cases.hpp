@@ -1,5 +1,5 @@
 // tests/actors/kernels/update/update_cases.hpp — every optimizer, layout, type, pass and extent,
-// with every kind of number, as whoever updates otherwise than the CPU's vectors is held to them.
+// with every kind of number: all update kernels beside the CPU's vectors are held to them.
 // (Of a NaN only that it is one.)
 #pragma once
 

@@ -350,7 +350,7 @@ TEST(SendBlocking, TheEndOfTheActorWakesAThread) {
   EXPECT_GE(actor.values[0], 50);
 }
 
-// The loop does not run when the actor ends: nobody looks at what the thread posted there.
+// The loop does not run when the actor ends, so what the thread posted there is not looked at.
 TEST(SendBlocking, TheEndOfTheActorWakesAThreadWithoutTheLoop) {
   for (int round = 0; round < 50; ++round) {
     EventLoop loop;
