@@ -10,4 +10,7 @@ set(TANDEM_LONG_TESTS
   # every combination of stage, type, schedule or placement
   *Devices.GiveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* *Stages.GiveTheSameBitsOnOneRank
   TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*
+  # a checkpoint's every bit, call and power cut
+  CheckpointFolder.EveryFlippedBit* CheckpointFolder.AnInterruptedRemoval* CheckpointFaults.AnErrorAtAnyCall*
+  CheckpointFaults.ShortTransfers* PowerCut.*
   PlacementSolver.IsWithinThreePercentOfTheBestOfAllPlacements)

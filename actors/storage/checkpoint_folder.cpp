@@ -5,6 +5,7 @@
 
 #include "actors/storage/hash_file.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 namespace {
@@ -170,7 +171,7 @@ Task<> remove_older(FileIo* io, std::string parent, int keep) {
     const std::string away = fmt::format("{}{}old", checkpoint.path, kTemporary);
     co_await io->rename(std::exchange(checkpoint.path, away), away);
   }
-  if (!old.empty()) {
+  if (!old.empty() && !planted(Bug::kRemovalNotSynced)) {
     co_await io->fsync_folder(parent);
   }
   for (const FoundCheckpoint& checkpoint : old) {

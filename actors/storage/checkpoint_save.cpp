@@ -6,6 +6,7 @@
 
 #include "actors/storage/hash_file.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
@@ -194,7 +195,7 @@ Task<> CheckpointSave::hash_pieces(Part* part, std::uint64_t begin,
 Task<> CheckpointSave::sync() {
   Step step(*this);
   for (const auto& part : parts_) {
-    if (part->written) {
+    if (part->written && !planted(Bug::kFilesNotSynced)) {
       co_await io_->fsync(part->file);
     }
     co_await io_->close(std::move(part->file));
@@ -253,7 +254,9 @@ Task<> CheckpointSave::commit(std::vector<ManifestFile> all, std::vector<Planned
     co_await write_text(path_of(text.name), std::move(text.text));
   }
   co_await write_text(path_of(kManifestName), json);
-  co_await io_->fsync_folder(plan_.temporary);
+  if (!planted(Bug::kNameBeforeEntries)) {
+    co_await io_->fsync_folder(plan_.temporary);
+  }
   co_await take_final_name();
   step.done();
 }
@@ -271,7 +274,9 @@ Task<> CheckpointSave::take_final_name() {
   if (taken) {
     co_await io_->exchange(plan_.temporary, plan_.folder);
   }
-  co_await io_->fsync_folder(folder_of(plan_.folder));
+  if (!planted(Bug::kCommitNotSynced)) {
+    co_await io_->fsync_folder(folder_of(plan_.folder));
+  }
   if (taken) {
     co_await remove_folder_quietly(io_, plan_.temporary);
   }

@@ -160,8 +160,9 @@ void write_tensor(JsonWriter& out, const ManifestTensor& tensor) {
 void write_file_entry(std::string& text, const ManifestFile& file) {
   // One line for a file and one for each tensor: a person reads it, and a diff of two shows where
   // they differ.
-  text += fmt::format("\n    {{\"name\":{},\"size_bytes\":{},\"xxh3_128\":\"{}\",\"tensors\":[",
-                      json_quote(file.name), file.size_bytes, file.hash.text());
+  text +=
+      fmt::format("\n    {{\"name\": {}, \"size_bytes\": {}, \"xxh3_128\": \"{}\", \"tensors\": [",
+                  json_quote(file.name), file.size_bytes, file.hash.text());
   for (const ManifestTensor& tensor : file.tensors) {
     JsonWriter line;
     write_tensor(line, tensor);

@@ -32,6 +32,10 @@ enum class Bug : std::uint8_t {
   kEventBeforeCopy,        // device: an event fires before the copy ahead of it is done
   kChunkSkipped,           // pool: the last chunk of a job is not run
   kResidentTooOld,         // slots: an older version of a unit counts as resident
+  kFilesNotSynced,         // checkpoint: its files are closed without fsync
+  kNameBeforeEntries,      // checkpoint: the folder gets its name before its entries are synced
+  kCommitNotSynced,        // checkpoint: commit() ends before the name is on the medium
+  kRemovalNotSynced,  // checkpoint: files of an older one go before its name is gone for certain
   kCount,
 };
 

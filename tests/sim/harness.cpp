@@ -39,6 +39,10 @@ constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNam
     "event_before_copy",
     "chunk_skipped",
     "resident_too_old",
+    "files_not_synced",
+    "name_before_entries",
+    "commit_not_synced",
+    "removal_not_synced",
 };
 
 }  // namespace
@@ -112,8 +116,11 @@ Outcome run_seed(std::uint64_t seed) {
   if (kind < 65) {
     return {"asks", rehearse_asks(seed)};
   }
-  if (kind < 85) {
+  if (kind < 80) {
     return {"primitives", rehearse_primitives(seed)};
+  }
+  if (kind < 90) {
+    return {"checkpoint", rehearse_checkpoint(seed)};
   }
   return {"files", rehearse_files(seed)};
 }

@@ -78,6 +78,7 @@ std::uint64_t rehearse_messages(std::uint64_t seed);
 std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);
 std::uint64_t rehearse_files(std::uint64_t seed);
+std::uint64_t rehearse_checkpoint(std::uint64_t seed);
 
 /// Seeds [first, first + count) in a child process, until one breaks a promise (or crashes, or
 /// hangs).

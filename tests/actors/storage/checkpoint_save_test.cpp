@@ -48,7 +48,7 @@ TEST_F(CheckpointTest, ReplacesAFolderOfTheSameStep) {
   ASSERT_EQ(broken.size(), 1U);
   EXPECT_EQ(broken[0], parent +
                            "/step-00000020: [checkpoint] state.json has 2 bytes, its manifest says "
-                           "29; use an older one");
+                           "27; use an older one");
   save(20, 2);
   EXPECT_EQ(found().size(), 1U);
   EXPECT_TRUE(loop.run(faults_of, &files, parent + "/step-00000020").empty());

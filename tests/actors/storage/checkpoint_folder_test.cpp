@@ -1,0 +1,200 @@
+#include "actors/storage/checkpoint_folder.hpp"
+
+#include <cerrno>
+#include <cstdio>
+
+#include "runtime/io/faulty_files.hpp"
+#include "runtime/util/build.hpp"
+#include "tests/actors/storage/checkpoint_fixture.hpp"
+
+namespace tandem {
+namespace {
+
+using Names = std::vector<std::string>;
+
+class CheckpointFolder : public CheckpointTest {
+ protected:
+  Names names() {
+    return loop.run(
+        [](FileIo* io, std::string f) -> Task<Names> { co_return co_await io->list_folder(f); },
+        &files, parent);
+  }
+};
+
+TEST(CheckpointName, IsReadBackOnlyAsItIsWritten) {
+  EXPECT_EQ(checkpoint_name(20), "step-00000020");
+  EXPECT_EQ(checkpoint_name(1'234'567'890), "step-1234567890");
+  for (const std::int64_t step :
+       {std::int64_t{0}, std::int64_t{20}, std::int64_t{1'234'567'890}, INT64_MAX}) {
+    EXPECT_EQ(step_of_checkpoint(checkpoint_name(step)), step);
+  }
+  for (const char* other : {"", "step-", "step-20", "step-0000002x", "step-00000020.tmp-1",
+                            "step--0000020", "step-000000020", "Step-00000020",
+                            "step-99999999999999999999", " step-00000020", "step-00000020 "}) {
+    EXPECT_EQ(step_of_checkpoint(other), std::nullopt) << other;
+  }
+}
+
+TEST_F(CheckpointFolder, FindsTheWholeOnesNewestFirst) {
+  for (const std::int64_t step : {30, 10, 40, 20, 50, 60}) {
+    save(step);
+  }
+  const auto at = [&](int step, const char* name) {
+    return fmt::format("{}/{}/{}", parent, checkpoint_name(step), name);
+  };
+  std::filesystem::remove(at(10, "manifest.json"));
+  std::filesystem::remove(at(20, "exp_avg-00000.safetensors"));
+  std::filesystem::resize_file(at(40, "state.json"), 5);
+  std::filesystem::rename(parent + "/step-00000060", parent + "/step-00000070");
+  std::filesystem::create_directory(parent + "/step-00000080");
+  std::filesystem::create_directory(parent + "/step-00000090.tmp-1");
+  std::ofstream(parent + "/step-00000100") << "a file";
+  std::ofstream(parent + "/notes") << "of the user's";
+  const auto whole = found();
+  ASSERT_EQ(whole.size(), 2U);
+  EXPECT_EQ(whole[0].step, 50);
+  EXPECT_EQ(whole[1].step, 30);
+  ASSERT_EQ(broken.size(), 6U);
+  EXPECT_EQ(broken[0], fmt::format("{0}/step-00000010: [file] cannot open "
+                                   "{0}/step-00000010/manifest.json: No such file or directory",
+                                   parent));
+  EXPECT_EQ(broken[3], fmt::format("{}/step-00000070: [checkpoint] its manifest is of step 60; "
+                                   "give the folder its own name back",
+                                   parent));
+  EXPECT_EQ(
+      broken[5],
+      fmt::format(
+          "{0}/step-00000100: [file] cannot open {0}/step-00000100/manifest.json: Not a directory",
+          parent));
+  std::string error;
+  try {
+    static_cast<void>(loop.run(find_checkpoints, &files, parent + "/none", nullptr));
+  } catch (const FileError& caught) {
+    error = caught.what();
+  }
+  EXPECT_EQ(error, "[file] cannot list the folder " + parent + "/none: No such file or directory")
+      << "a wrong path is no fresh start";
+}
+
+TEST_F(CheckpointFolder, PartsAreVerifiedByThemselves) {
+  save(20, 2);
+  const std::string folder = parent + "/step-00000020";
+  std::fstream(folder + "/exp_avg_sq-00000.safetensors", std::ios::in | std::ios::out)
+      .seekp(-1, std::ios::end)
+      .put(1);
+  std::ofstream(folder + "/client_state.json", std::ios::app) << "more";
+  std::filesystem::remove(folder + "/state.json");
+  const Manifest manifest = loop.run(read_manifest, &files, folder);
+  EXPECT_EQ(loop.run(verify_files, &files, folder, manifest, 0U, 1U, nullptr).size(), 3U);
+  Names faults;
+  for (std::uint32_t part = 0; part < 4; ++part) {
+    for (const std::string& fault :
+         loop.run(verify_files, &files, folder, manifest, part, 4U, nullptr)) {
+      faults.push_back(fmt::format("{} {}", part, fault));
+    }
+  }
+  ASSERT_EQ(faults.size(), 3U);
+  EXPECT_EQ(faults[0], fmt::format("0 {}/client_state.json: has 7 bytes, not 3", folder));
+  EXPECT_TRUE(faults[1].starts_with(fmt::format(
+      "2 {}/exp_avg_sq-00000.safetensors: tensor \"embed.weight\" has the hash ", folder)));
+  EXPECT_EQ(
+      faults[2],
+      fmt::format("3 {0}/state.json: [file] cannot open {0}/state.json: No such file or directory",
+                  folder));
+}
+
+TEST_F(CheckpointFolder, KeepsTheNewestAndRemovesWhatWasKilled) {
+  for (const std::int64_t step : {10, 20, 30, 40}) {
+    save(step);
+  }
+  std::filesystem::resize_file(parent + "/step-00000040/state.json", 5);
+  for (const char* folder : {"/step-00000050.tmp-abc", "/step-00000010.tmp-old", "/mine.tmp-1"}) {
+    std::filesystem::create_directory(parent + folder);
+    std::ofstream(parent + folder + "/file") << "x";
+  }
+  loop.run(remove_older, &files, parent, 2);
+  EXPECT_EQ(names(), (Names{"mine.tmp-1", "step-00000020", "step-00000030", "step-00000040"}));
+  loop.run(remove_older, &files, parent, 0);
+  EXPECT_EQ(names(), (Names{"mine.tmp-1", "step-00000030", "step-00000040"}))
+      << "one whole one stays";
+  loop.run(remove_older, &files, parent, 5);
+  EXPECT_EQ(names().size(), 3U);
+}
+
+TEST_F(CheckpointFolder, AnInterruptedRemovalLeavesWholeOnesOrNothing) {
+  for (std::uint64_t k = 1;; ++k) {
+    for (const std::int64_t step : {10, 20, 30}) {
+      save(step);
+    }
+    auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
+    FaultyFiles& faults = *faulty;
+    faults.set_rule([k](const FileOp&, std::uint64_t call) {
+      return FileFault{.error_number = call >= k ? EIO : 0};
+    });
+    FileIo io(loop, std::move(faulty));
+    bool failed = false;
+    try {
+      loop.run(remove_older, &io, parent, 1);
+    } catch (const FileError&) {
+      failed = true;
+    }
+    const auto whole = found();
+    ASSERT_GE(whole.size(), 1U);
+    EXPECT_EQ(whole[0].step, 30);
+    EXPECT_TRUE(broken.empty()) << k << ": " << broken[0];
+    loop.run(remove_older, &files, parent, 1);
+    EXPECT_EQ(names(), Names{"step-00000030"});
+    if (!failed && faults.calls() < k) {
+      EXPECT_GT(k, 40U);
+      return;
+    }
+  }
+}
+
+void put_byte(const std::string& path, std::uint64_t at, char byte) {
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(at))
+      .put(byte);
+}
+
+/// What a fault that names the flipped byte says.
+std::string expected_name(const Manifest& manifest, const std::string& file, std::uint64_t byte) {
+  const auto entry = std::ranges::find(manifest.files, file, &ManifestFile::name);
+  if (entry == manifest.files.end() || entry->tensors.empty()) {
+    return file;
+  }
+  for (const ManifestTensor& tensor : entry->tensors) {
+    if (byte >= tensor.begin_byte && byte < tensor.begin_byte + tensor.size_bytes) {
+      return fmt::format("{}: tensor \"{}\"", file, tensor.name);
+    }
+  }
+  return file + ": its header";
+}
+
+TEST_F(CheckpointFolder, EveryFlippedBitIsFoundAndItsTensorNamed) {
+  save(20, 2);
+  const std::string folder = parent + "/step-00000020";
+  const Manifest manifest = loop.run(read_manifest, &files, folder);
+  const auto content = content_of(folder);
+  constexpr int kFlips = kAddressSanitizer || kThreadSanitizer ? 500 : 10'000;
+  Random random(5);
+  int detected = 0;
+  for (int i = 0; i < kFlips; ++i) {
+    auto file = std::next(content.begin(), i % std::ssize(content));
+    const std::uint64_t byte = random.below(file->second.size());
+    const char kept = file->second[byte];
+    put_byte(folder + "/" + file->first, byte, static_cast<char>(kept ^ (1 << random.below(8))));
+    const Names faults = loop.run(faults_of, &files, folder);
+    const std::string expected = expected_name(manifest, file->first, byte);
+    const bool named = faults.size() == 1 && faults[0].find(expected) != std::string::npos;
+    EXPECT_TRUE(named) << expected << ", found " << faults.size();
+    detected += named ? 1 : 0;
+    put_byte(folder + "/" + file->first, byte, kept);
+  }
+  EXPECT_TRUE(loop.run(faults_of, &files, folder).empty());
+  EXPECT_EQ(detected, kFlips);
+  std::printf("bit flips found and named: %d of %d\n", detected, kFlips);
+}
+
+}  // namespace
+}  // namespace tandem

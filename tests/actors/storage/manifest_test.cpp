@@ -1,0 +1,172 @@
+#include "actors/storage/manifest.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/util/error.hpp"
+#include "runtime/util/random.hpp"
+
+namespace tandem {
+namespace {
+
+ContentHash hash_of(std::string_view text) {
+  ContentHasher hasher;
+  hasher.add(std::as_bytes(std::span(text)));
+  return hasher.result();
+}
+
+Manifest example() {
+  return {.step = 20,
+          .files = {
+              {.name = "master-00000.safetensors",
+               .size_bytes = 136,
+               .hash = {1, 2},
+               .tensors =
+                   {{.name = "a \"quoted\" \u00fc",
+                     .type = TensorType::kF32,
+                     .shape = {2, 3},
+                     .begin_byte = 104,
+                     .size_bytes = 24,
+                     .hash = {3, 4}},
+                    {.name = "none", .type = TensorType::kBF16, .shape = {0}, .begin_byte = 128},
+                    {.name = "one", .type = TensorType::kF64, .begin_byte = 128, .size_bytes = 8}}},
+              {.name = "state.json", .size_bytes = 9, .hash = {5, 6}}}};
+}
+
+/// The text with one part replaced, and a hash that fits again.
+std::string changed(std::string text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  const std::size_t digits = text.rfind("\"content_hash\": \"") + 17;
+  return text.replace(digits, 32, hash_of(text.substr(0, digits)).text());
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    static_cast<void>(Manifest::parse(text, "x/manifest.json"));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUserInput);
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Manifest, ReadsBackWhatItWrote) {
+  const Manifest manifest = example();
+  const Manifest back = Manifest::parse(manifest.json(), "x");
+  EXPECT_EQ(back.json(), manifest.json());
+  EXPECT_EQ(back.step, 20);
+  ASSERT_EQ(back.files.size(), 2U);
+  EXPECT_EQ(back.files[0].tensors[0].name, "a \"quoted\" \u00fc");
+  EXPECT_EQ(back.files[0].tensors[0].hash, (ContentHash{3, 4}));
+  EXPECT_EQ(back.files[0].tensors[2].shape, std::vector<std::int64_t>());
+  EXPECT_EQ(back.files[1].size_bytes, 9U);
+  const Manifest empty{.step = 0, .files = {}};
+  EXPECT_EQ(Manifest::parse(empty.json(), "x").json(), empty.json());
+}
+
+TEST(Manifest, EveryFlippedBitAndEveryShorterTextIsFound) {
+  const std::string text = example().json();
+  for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
+    std::string flipped = text;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_NE(error_of(flipped), "no error") << "bit " << bit;
+  }
+  for (std::size_t size = 0; size < text.size(); ++size) {
+    EXPECT_NE(error_of(text.substr(0, size)), "no error") << size << " bytes";
+  }
+  EXPECT_NE(error_of(text + "\n"), "no error");
+}
+
+TEST(Manifest, SaysWhatIsWrong) {
+  const std::string text = example().json();
+  EXPECT_EQ(error_of("{}"),
+            "[checkpoint] x/manifest.json does not end with its content hash; the checkpoint is "
+            "damaged, use an older one");
+  std::string other = text;
+  other[other.find("20")] = '3';
+  EXPECT_EQ(error_of(other).find("[checkpoint] x/manifest.json has the content hash "), 0U);
+  EXPECT_EQ(error_of(changed(text, "\"version\": 1", "\"version\": 2")),
+            "[checkpoint] x/manifest.json: $.version is 2, version 1 is needed; the checkpoint is "
+            "damaged, use an older one");
+}
+
+TEST(Manifest, RefusesWhatItWouldNotWrite) {
+  struct Case {
+    const char* from;
+    const char* to;
+  };
+  const Case cases[] = {
+      {"tandem checkpoint", "other checkpoint"},
+      {"\"step\": 20", "\"step\": -1"},
+      {"\"step\": 20", "\"step\": 2.5"},
+      {"\"step\": 20", "\"step\": \"20\""},
+      {"\"step\": 20", "\"step\": 20, \"more\": 1"},
+      {"\"step\": 20", "\"step\": 20, \"step\": 20"},
+      {"\"step\": 20", "\"steps\": 20"},
+      {"state.json", "../state.json"},
+      {"state.json", "/etc/passwd"},
+      {"state.json", "a/b"},
+      {"state.json", ".."},
+      {"state.json", ""},
+      {"state.json", "a\\u0000b"},
+      {"state.json", "manifest.json"},
+      {"state.json", "master-00000.safetensors"},
+      {"\"size_bytes\": 9", "\"size_bytes\": -9"},
+      {"\"size_bytes\": 9", "\"size_bytes\": 9.5"},
+      {"\"size_bytes\": 9", "\"size_bytes\": 99999999999999999999"},
+      {"\"size_bytes\": 9", "\"size_bytes\": 9, \"size\":9"},
+      {"\"size_bytes\": 136", "\"size_bytes\": 135"},
+      {"\"size_bytes\": 136", "\"size_bytes\": 137"},
+      {"\"shape\": [2, 3]", "\"shape\": [2,4]"},
+      {"\"shape\": [2, 3]", "\"shape\": [-2,-3]"},
+      {"\"shape\": [2, 3]", "\"shape\": [4294967296,4294967296,4294967296]"},
+      {"\"shape\": [0]",
+       "\"shape\": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"},
+      {"\"begin_byte\": 104", "\"begin_byte\": 103"},
+      {"\"begin_byte\": 128", "\"begin_byte\": 129"},
+      {"\"begin_byte\": 128", "\"begin_byte\": 9223372036854775807"},
+      {"\"name\": \"one\"", "\"name\": \"none\""},
+      {"F64", "F99"},
+      {"F64", "f64"},
+      {"0000000000000005", "000000000000000G"},
+      {"0000000000000005", "5"},
+      {"\"tensors\": []", "\"tensors\": {}"},
+      {"\"tensors\": []", "\"tensors\": null"},
+      {"\"tensors\": []", "\"tensors\": [1]"},
+      {"\"files\": [", "\"files\": [[],"},
+      {"]}],", "]}},"},
+  };
+  const std::string text = example().json();
+  EXPECT_EQ(error_of(changed(text, "F64", "F64")), "no error");
+  for (const Case& one : cases) {
+    EXPECT_NE(error_of(changed(text, one.from, one.to)), "no error")
+        << one.from << " -> " << one.to;
+  }
+}
+
+TEST(FileHasher, PiecesOfAnySizeMakeTheHashesOfFileAndTensors) {
+  std::string bytes(136, '\0');
+  Random random(7);
+  std::ranges::generate(bytes, [&] { return static_cast<char>(random.next()); });
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    FileHasher hasher(example().files[0]);
+    for (std::size_t at = 0; at < bytes.size(); at += piece) {
+      hasher.add(std::as_bytes(std::span(bytes).subspan(at, std::min(piece, bytes.size() - at))));
+    }
+    const ManifestFile file = hasher.result();
+    EXPECT_EQ(file.hash, hash_of(bytes));
+    EXPECT_EQ(file.tensors[0].hash, hash_of(std::string_view(bytes).substr(104, 24))) << piece;
+    EXPECT_EQ(file.tensors[1].hash, hash_of(""));
+    EXPECT_EQ(file.tensors[2].hash, hash_of(std::string_view(bytes).substr(128, 8)));
+  }
+  FileHasher empty(ManifestFile{.name = "e"});
+  EXPECT_EQ(empty.result().hash, hash_of(""));
+}
+
+}  // namespace
+}  // namespace tandem
