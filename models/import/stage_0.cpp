@@ -277,6 +277,15 @@ bool add_dealt(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>& m
   return true;
 }
 
+/// Parameters of which nobody knows whether they are trained.
+void add_weights(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>& model) {
+  for (const ModuleParam& param : params_of(*model)) {
+    if (!out.has(param.name->text)) {
+      out.add_stored(*param.name, model, *param.tensor, false, false);
+    }
+  }
+}
+
 }  // namespace
 
 void add_stage_0(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>& model) {
@@ -284,6 +293,7 @@ void add_stage_0(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>&
   ImportedCheckpoint& checkpoint = out.checkpoint();
   if (own == nullptr || !own->is(Kind::kDict)) {
     checkpoint.notes.emplace_back("optimizer: the checkpoint holds none");
+    add_weights(out, model);
     return;
   }
   const PickleValue* wrapped = own->find("optimizer_state_dict");
@@ -306,6 +316,7 @@ void add_stage_0(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>&
     checkpoint.notes.emplace_back(
         "optimizer: its parameters have no names at stage 0, and shapes and values fit more than "
         "one parameter, or none; save at ZeRO stage 1 to keep its state");
+    add_weights(out, model);
   }
 }
 

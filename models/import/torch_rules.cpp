@@ -49,7 +49,9 @@ constexpr std::array<std::string_view, 3> kRecords = {
     "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
     "deepspeed.utils.tensor_fragment.fragment_address",
 };
-constexpr std::array<std::string_view, 9> kOtherNames = {
+constexpr std::array<std::string_view, 11> kOtherNames = {
+    "__builtin__.set",
+    "builtins.set",
     "collections.OrderedDict",
     "deepspeed.runtime.zero.config.ZeroStageEnum",
     "torch.Size",
@@ -172,6 +174,11 @@ std::string TorchRules::call(PickleValue& result, std::string_view global,
   }
   if (global == "collections.OrderedDict" && items.empty()) {
     result.kind = Kind::kDict;
+    return {};
+  }
+  if (global.ends_with(".set") && items.size() == 1 && items[0]->is(Kind::kList)) {
+    result.kind = Kind::kList;
+    result.items = items[0]->items;
     return {};
   }
   if (global == "deepspeed.runtime.zero.config.ZeroStageEnum" && items.size() == 1 &&

@@ -77,7 +77,11 @@ std::vector<fs::path> tensor_folders(const fs::path& zero) {
 ImportedCheckpoint read_universal(const fs::path& folder) {
   CheckpointBuilder out("universal", folder);
   ImportedCheckpoint& checkpoint = out.checkpoint();
-  const TorchFiles models = open_all(find_deepspeed_files(folder).models);
+  // Our own writer makes a file for each range of stages, of one content.
+  const fs::path whole = folder / "mp_rank_00_model_states.pt";
+  const bool is_whole = fs::exists(whole);
+  const TorchFiles models =
+      open_all(is_whole ? std::vector{whole} : find_deepspeed_files(folder).models);
   out.read_common(*models[0]);
   std::map<std::string, ListedParam> listed;
   for (const auto& group : read_param_shapes(*models[0])) {
@@ -118,7 +122,7 @@ ImportedCheckpoint read_universal(const fs::path& folder) {
     checkpoint.notes.emplace_back("the loss scaler: zero/optimizer_state.pt is not there");
   }
   checkpoint.optimizer_steps = steps.value_or(checkpoint.optimizer_steps);
-  out.finish_module(models, models.size() > 1 || checkpoint.zero_stage == 3 ? 3 : 2);
+  out.finish_module(models, is_whole ? 2 : 3);
   return std::move(out).take();
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -12,8 +13,26 @@
 #include <gtest/gtest.h>
 
 #include "models/import/imported_checkpoint.hpp"
+#include "tests/support/io_support.hpp"
 
 namespace tandem::test {
+
+/// The checkpoints that tests/data/import/make.py made, unpacked for a while.
+class UnpackedCheckpoints {
+ public:
+  UnpackedCheckpoints() {
+    const std::string command = "tar -xJf '" TANDEM_SOURCE_DIR
+                                "/tests/data/import/checkpoints.tar.xz' -C '" +
+                                folder_.path().string() + "' 2>/dev/null";
+    unpacked_ = std::system(command.c_str()) == 0;
+  }
+  explicit operator bool() const { return unpacked_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
+
+ private:
+  TempDir folder_;
+  bool unpacked_ = false;
+};
 
 /// All elements, asked for in uneven pieces, as ranks do.
 inline std::vector<float> read_all(const ImportedTensor::ReadF32& read, std::int64_t numel) {
