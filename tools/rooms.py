@@ -62,6 +62,7 @@ MAY_INCLUDE = {
     "models/transformer": ["models/kernels", "models/layers", "models/layers/aten"],
     "models/io": ["models/kernels", "models/layers"],
     "models/io/tokenizer": ["models/io"],
+    "models/import": ["models/io"],
     "models/data": ["models/io/tokenizer"],
     "models/families": ["models/io", "models/transformer"],
     "models/moe": ["models/io", "models/layers"],
