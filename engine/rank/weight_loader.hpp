@@ -43,8 +43,8 @@ class WeightLoader {
   /// Sets this rank's slice of a unit's master weights, model weights and moments, which lie in
   /// `now`; no update of it may be running. `moments`: else they are left as they are.
   Task<> restore(std::size_t unit, UpdatedUnit now, const StateSource* source, bool moments);
-  /// All of a unit's state that lies in `now`, as the host reads it. It is copied from a device, and
-  /// else valid until an update of the unit begins.
+  /// All of a unit's state that lies in `now`, as the host reads it: copied from a device, and else
+  /// valid until an update of the unit begins.
   Task<HostState> state_of(std::size_t unit, UpdateBuffers now);
 
   /// This rank's slice of a unit's accumulated gradient of the step in flight, after its

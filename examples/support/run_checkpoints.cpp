@@ -60,9 +60,11 @@ std::optional<RunState> newest_state(const std::string& folder) {
       }
     }
   }
-  const fs::path file = newest / "state.json";
-  return fs::exists(file) ? std::optional(RunState::parse(read_file(file, "resume", UINT64_MAX), file))
-                          : std::nullopt;
+  const std::string file = newest / "state.json";
+  if (!fs::exists(file)) {
+    return std::nullopt;
+  }
+  return RunState::parse(read_file(file, "resume", UINT64_MAX), file);
 }
 
 }  // namespace
