@@ -277,7 +277,7 @@ bool add_dealt(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>& m
   return true;
 }
 
-/// Parameters of which nobody knows whether they are trained.
+/// Parameters of which the file does not say whether they are trained.
 void add_weights(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>& model) {
   for (const ModuleParam& param : params_of(*model)) {
     if (!out.has(param.name->text)) {

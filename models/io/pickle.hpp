@@ -57,7 +57,7 @@ struct PickleValue {
 };
 
 /// What a kind of file may name, and what the calls in it mean. Every function gives the reason why
-/// the file is refused, empty if it is not. `result` is new and not yet seen by anybody.
+/// the file is refused, empty if it is not. `result` is new and referred to from nowhere yet.
 class PickleRules {
  public:
   virtual ~PickleRules() = default;

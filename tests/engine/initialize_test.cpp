@@ -15,7 +15,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/throws_error.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -44,7 +44,7 @@ class Life {
            std::ranges::all_of(scopes, [](const auto& scope) { return scope->failures().empty(); });
   }
 
-  /// The power goes then; what runs on does so on a disk that nobody sees again.
+  /// The power goes then; what runs on does so on a disk that is dropped.
   void cut_at(Duration moment) { cut_at_ = moment; }
   void look_at_power() {
     if (!dead_ && run_.world.elapsed() >= cut_at_) {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_gpu.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem::testing {
 

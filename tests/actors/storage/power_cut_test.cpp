@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint32_t kRanks = 4;
 constexpr std::size_t kEntriesInFull =
-    6;  // all subsets of so many changes of folders, else the bounded ones
+    6;  // up to this number of changes of folders, all subsets; else the bounded ones
 constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 
 struct Found {

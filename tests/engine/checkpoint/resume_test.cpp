@@ -12,8 +12,8 @@
 #include "engine/engine.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
-#include "tests/support/toy_placements.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/placements.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem::toy {
 namespace {

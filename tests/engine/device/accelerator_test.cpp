@@ -11,8 +11,8 @@
 #include "engine/metrics/flops.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/throws_error.hpp"
-#include "tests/support/toy_placements.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/placements.hpp"
+#include "tests/support/toy/training.hpp"
 #include "tests/support/way.hpp"
 
 namespace tandem {

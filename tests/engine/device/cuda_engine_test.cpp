@@ -14,8 +14,8 @@
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_run.hpp"
 #include "tests/support/throws_error.hpp"
-#include "tests/support/toy_placements.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/placements.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/support/fake_gpu.hpp"
 #include "tests/support/nccl_world.hpp"
 #include "tests/support/thread_ranks.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

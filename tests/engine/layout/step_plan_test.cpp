@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/config.hpp"
-#include "tests/support/toy_model.hpp"
+#include "tests/support/toy/model.hpp"
 
 namespace tandem {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/device/device_choice.hpp"
-#include "tests/support/toy_placements.hpp"
+#include "tests/support/toy/placements.hpp"
 
 namespace tandem {
 namespace {

@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/toy_placements.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/placements.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -8,7 +8,7 @@
 #include "engine/initialize.hpp"
 #include "engine/placement/placement_plan.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -8,7 +8,7 @@
 #include "runtime/event.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "runtime/util/error.hpp"
 #include "tests/support/throws_error.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -12,7 +12,7 @@
 #include "runtime/util/error.hpp"
 #include "runtime/util/machine.hpp"
 #include "tests/support/throws_error.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem {
 namespace {

@@ -1,4 +1,4 @@
-// tests/support/toy_training.hpp — trains the toy model under a setting, and keeps everything that
+// tests/support/toy/training.hpp — trains the toy model under a setting, and keeps everything that
 // must not change.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include "engine/device/gpu.hpp"
 #include "engine/engine.hpp"
 #include "tests/support/thread_ranks.hpp"
-#include "tests/support/toy_model.hpp"
+#include "tests/support/toy/model.hpp"
 
 namespace tandem::toy {
 

@@ -1,4 +1,4 @@
-// tests/support/toy_placements.hpp — placements of the toy model's five units that between them
+// tests/support/toy/placements.hpp — placements of the toy model's five units that between them
 // meet every case, and a walk through them.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "engine/types/state_placement.hpp"
-#include "tests/support/toy_training.hpp"
+#include "tests/support/toy/training.hpp"
 
 namespace tandem::toy {
 

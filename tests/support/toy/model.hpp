@@ -1,4 +1,4 @@
-// tests/support/toy_model.hpp — a small model of plain ATen segments: embedding, residual MLP
+// tests/support/toy/model.hpp — a small model of plain ATen segments: embedding, residual MLP
 // blocks, tied head. Every way of handing over gradients occurs: plain autograd, a direct write,
 // and a weight used by two segments.
 #pragma once
