@@ -228,6 +228,11 @@ LoadedCheckpoint Engine::load_checkpoint(const std::string& load_dir, const std:
   return impl_->run(&Impl::load_checkpoint, impl_.get(), load_dir, tag, std::move(args));
 }
 
+LoadedCheckpoint Engine::load_foreign(ForeignState state) {
+  impl_->check_no_step_in_flight();
+  return impl_->run(&Impl::load_foreign, impl_.get(), std::move(state));
+}
+
 Task<LoadedCheckpoint> Engine::load_checkpoint_on_loop(std::string load_dir, std::string tag,
                                                        LoadArgs args) {
   return impl_->load_checkpoint(std::move(load_dir), std::move(tag), std::move(args));

@@ -150,6 +150,9 @@ class Engine {
   /// another one (LoadArgs::ignored).
   LoadedCheckpoint load_checkpoint(const std::string& load_dir, const std::string& tag = "",
                                    LoadArgs args = {});
+  /// Goes on from what another program saved: weights, moments where it has them, steps, loss scale
+  /// and the schedule's position. Data go on where as many steps of this run would have left them.
+  LoadedCheckpoint load_foreign(ForeignState state);
   Task<CheckpointOutcome> save_checkpoint_on_loop(CheckpointArgs args);
   Task<LoadedCheckpoint> load_checkpoint_on_loop(std::string load_dir, std::string tag,
                                                  LoadArgs args);

@@ -94,6 +94,7 @@ RunState Engine::Impl::run_state() const {
   const RankShape& shape = rank.layout().shape;
   return {.global_steps = global_steps,
           .applied_steps = applied_steps,
+          .schedule_steps = applied_steps + schedule_offset,
           .skipped_steps = skipped_steps,
           .skipped_in_a_row = skipped_in_a_row,
           .scaler = scaler ? std::optional(scaler->state()) : std::nullopt,
@@ -215,23 +216,52 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs arg
   if (!moments) {
     arrays.resize(1);
   }
-  co_await step.drain();
   const CheckpointSource files(folder, manifest, rank.layout().model, arrays);
   const StateSource source = files.source();
-  for (std::size_t unit = 0; unit < rank.units().size(); ++unit) {
-    co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), &source, moments);
-  }
-  co_await step.weights_replaced();
+  co_await restore_tensors(&source, moments);
   if (!args.module_only) {
     restore(saved);
   }
   co_return loaded;
 }
 
+Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments) {
+  co_await step.drain();
+  for (std::size_t unit = 0; unit < rank.units().size(); ++unit) {
+    co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), source, moments);
+  }
+  co_await step.weights_replaced();
+}
+
+Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {
+  co_await checkpoints().finish();
+  co_await restore_tensors(&state.source, state.moments);
+  RunState run = run_state();
+  run.global_steps = state.global_steps;
+  run.skipped_steps = state.skipped_steps;
+  run.skipped_in_a_row = 0;
+  run.applied_steps = state.optimizer_steps;
+  run.schedule_steps = state.schedule_steps;
+  run.micro_batches = state.global_steps * run.step_micro_batches;
+  run.batches_taken = run.micro_batches;
+  if (state.scaler) {
+    run.scaler = LossScaler::State{.scale = state.scaler->scale,
+                                   .step = state.scaler->step,
+                                   .last_overflow = state.scaler->last_overflow,
+                                   .hysteresis = state.scaler->hysteresis};
+  }
+  restore(run);
+  co_return LoadedCheckpoint{.path = state.path,
+                             .step = state.global_steps,
+                             .client_state = state.client_state,
+                             .notes = state.notes};
+}
+
 void Engine::Impl::restore(const RunState& state) {
   const std::int64_t world = communicator->world_size();
   global_steps = state.global_steps;
   applied_steps = state.applied_steps;
+  schedule_offset = state.schedule_steps - state.applied_steps;
   skipped_steps = state.skipped_steps;
   skipped_in_a_row = state.skipped_in_a_row;
   micro_batches = state.micro_batches / world;

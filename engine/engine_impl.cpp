@@ -231,7 +231,8 @@ void Engine::Impl::check_no_step_in_flight() const {
 }
 
 double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
-  return learning_rate ? learning_rate(optimizer_step) : schedule.lr_at(optimizer_step);
+  const std::int64_t step = optimizer_step + schedule_offset;
+  return learning_rate ? learning_rate(step) : schedule.lr_at(step);
 }
 
 double Engine::Impl::loss_gradient() const {
@@ -279,7 +280,7 @@ TrainStep::Update Engine::Impl::update_of_step(double rate) const {
                            .loss_scale = scaler ? scaler->scale() : 1};
   UpdateConfig base = update_config(config.optimizer);
   base.lr = rate;
-  if (const auto betas = schedule.betas_at(applied_steps + 1)) {
+  if (const auto betas = schedule.betas_at(applied_steps + schedule_offset + 1)) {
     base.beta1 = (*betas)[0];
     base.beta2 = (*betas)[1];
   }

@@ -63,6 +63,7 @@ struct Engine::Impl {
   Task<bool> begin_checkpoint(CheckpointArgs args);
   Task<std::optional<CheckpointOutcome>> finish_checkpoint();
   Task<LoadedCheckpoint> load_checkpoint(std::string folder, std::string tag, LoadArgs args);
+  Task<LoadedCheckpoint> load_foreign(ForeignState state);
   [[nodiscard]] RunState run_state() const;
 
   /// All of it, on micro-batches of the caller.
@@ -93,6 +94,9 @@ struct Engine::Impl {
   std::int64_t micro_batches = 0;  // of this rank, trained on so far
   std::int64_t global_steps = 0;
   std::int64_t applied_steps = 0;
+  /// Steps of the learning rate's schedule beyond the applied ones: of a run that came from another
+  /// program, which may count them apart.
+  std::int64_t schedule_offset = 0;
   std::int64_t skipped_steps = 0;
   int skipped_in_a_row = 0;
 
@@ -115,6 +119,7 @@ struct Engine::Impl {
   [[nodiscard]] Checkpointer& checkpoints();
   Task<std::string> fault_of(std::string folder);
   Task<LoadedCheckpoint> load_whole(std::string folder, LoadArgs args);
+  Task<> restore_tensors(const StateSource* source, bool moments);
   void restore(const RunState& state);
   /// `result` with the counts and losses of all ranks in it.
   Task<StepResult> share_with_ranks(StepResult result);

@@ -18,6 +18,7 @@ std::string RunState::json() const {
       .field("version", version)
       .field("step", global_steps)
       .field("applied_steps", applied_steps)
+      .field("schedule_steps", schedule_steps)
       .field("skipped_steps", skipped_steps)
       .field("skipped_in_a_row", skipped_in_a_row)
       .field("next_micro_batch", micro_batches)
@@ -66,6 +67,7 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
   RunState state{
       .global_steps = count("step"),
       .applied_steps = count("applied_steps"),
+      .schedule_steps = count("schedule_steps"),
       .skipped_steps = count("skipped_steps"),
       .skipped_in_a_row = static_cast<int>(root.at("skipped_in_a_row").integer(0, 1 << 30)),
       .lost_verdicts =

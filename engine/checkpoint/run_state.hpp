@@ -18,8 +18,9 @@ namespace tandem {
 struct RunState {
   static constexpr std::int64_t kFormat = 1;
 
-  std::int64_t global_steps = 0;  // skipped ones included
-  std::int64_t applied_steps = 0;
+  std::int64_t global_steps = 0;    // skipped ones included
+  std::int64_t applied_steps = 0;   // of the optimizer
+  std::int64_t schedule_steps = 0;  // of the learning rate's schedule
   std::int64_t skipped_steps = 0;
   int skipped_in_a_row = 0;
   std::optional<LossScaler::State> scaler;  // fp16 alone

@@ -18,15 +18,11 @@
 #include "engine/rank/device_copies.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "engine/rank/rank_memory.hpp"
+#include "engine/types/checkpoint.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/task.hpp"
 
 namespace tandem {
-
-/// Fills out[0, end - begin) with the elements [begin, end) of one array of a parameter's state:
-/// kMasterArray or a moment. Called from pool threads, several at once.
-using StateSource = std::function<void(const ParameterSpec& parameter, std::uint32_t array,
-                                       std::int64_t begin, std::int64_t end, float* out)>;
 
 class WeightLoader {
  public:

@@ -3,11 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace tandem {
+
+struct ParameterSpec;
+
+/// Fills out[0, end - begin) with the elements [begin, end) of one array of a parameter's state: 0,
+/// the master weights, or a moment from 1 on. Called from pool threads, several at once.
+using StateSource = std::function<void(const ParameterSpec& parameter, std::uint32_t array,
+                                       std::int64_t begin, std::int64_t end, float* out)>;
 
 /// What is saved with a checkpoint, beside the run's state.
 struct CheckpointArgs {
@@ -39,6 +48,27 @@ struct LoadArgs {
   /// Parts of the run that may be others than those of the checkpoint: data, seed, batch,
   /// optimizer.
   std::vector<std::string> ignored = {};
+};
+
+/// The state of a run that another program saved, as far as a run here goes on from it.
+struct ForeignState {
+  struct Scaler {
+    double scale = 1;
+    std::int64_t step = 0;
+    std::int64_t last_overflow = -1;
+    int hysteresis = 1;
+  };
+
+  std::string path;
+  StateSource source;    // lives as long as this
+  bool moments = false;  // it has them
+  std::int64_t global_steps = 0;
+  std::int64_t skipped_steps = 0;
+  std::int64_t optimizer_steps = 0;  // the optimizer's count, which may differ from steps taken
+  std::int64_t schedule_steps = 0;   // that the learning rate's schedule has made
+  std::optional<Scaler> scaler;
+  std::string client_state = "{}";
+  std::vector<std::string> notes;  // a line for each thing that was left out
 };
 
 struct LoadedCheckpoint {

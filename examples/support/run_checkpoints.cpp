@@ -11,6 +11,8 @@
 #include "actors/storage/file.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/metrics/cut_metrics.hpp"
+#include "models/import/foreign_state.hpp"
+#include "models/import/imported_checkpoint.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -151,7 +153,10 @@ std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
   }
   LoadArgs args;
   args.ignored = split(flags.resume_ignore);
-  const LoadedCheckpoint loaded = engine.load_checkpoint(folder, "", args);
+  const LoadedCheckpoint loaded =
+      is_foreign_checkpoint(folder)
+          ? engine.load_foreign(foreign_state(open_foreign_checkpoint(folder), engine.model()))
+          : engine.load_checkpoint(folder, "", args);
   if (engine.rank() == 0 && !flags.output_dir.empty()) {
     cut_metrics(flags.output_dir, loaded.step);
   }
