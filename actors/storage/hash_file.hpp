@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// Large files are read, written and hashed in pieces of so much: 2 ms of hashing at most.
+/// Large files are read, written and hashed in pieces of so much, each about 1 ms of hashing.
 inline constexpr std::size_t kStoragePieceBytes = std::size_t{4} << 20;
 
 /// Reads `path` with two buffers, one being read while the other is hashed: on `pool`, or between
