@@ -245,5 +245,33 @@ TEST_F(CheckpointFaults, HashesOnTheWayOnlyWhatComesInOrder) {
   }
 }
 
+TEST_F(CheckpointFaults, AFailedWriteHoldsUpNoneOfTheOthers) {
+  const CheckpointPlan plan = small_plan(parent, 20, 10);
+  bool failed = true;
+  std::uint64_t k = 0;
+  while (failed) {
+    ++k;
+    std::uint64_t writes = 0;
+    auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
+    faulty->set_rule([&](const FileOp& op, std::uint64_t) {
+      const bool this_one = op.request.kind == Kind::kWrite && ++writes == k;
+      return FileFault{.error_number = this_one ? EIO : 0};
+    });
+    FileIo io(loop, std::move(faulty));
+    CheckpointSave save(&io, plan, 0, 1);
+    failed = false;
+    try {
+      static_cast<void>(
+          loop.run(write_in_order, &save, &plan, std::vector<std::size_t>{0, 1, 2, 3}, true));
+    } catch (const FileError& error) {
+      failed = error.error_number() == EIO;
+    }
+    EXPECT_EQ(failed, writes >= k);
+    loop.run([](CheckpointSave* one) -> Task<> { co_await one->discard(); }, &save);
+    EXPECT_TRUE(content_of(parent).empty());
+  }
+  EXPECT_GT(k, 9U);
+}
+
 }  // namespace
 }  // namespace tandem
