@@ -15,8 +15,8 @@
 
 #include "engine/types/model.hpp"
 #include "models/io/checkpoint.hpp"
-#include "models/io/weights_writer.hpp"
 #include "models/io/hf_config.hpp"
+#include "models/io/weights_writer.hpp"
 
 namespace tandem {
 

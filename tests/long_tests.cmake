@@ -13,4 +13,5 @@ set(TANDEM_LONG_TESTS
   # a checkpoint's every bit, call and power cut
   CheckpointFolder.EveryFlippedBit* CheckpointFolder.AnInterruptedRemoval* CheckpointFaults.AnErrorAtAnyCall*
   CheckpointFaults.ShortTransfers* PowerCut.*
+  Each/Resume.* TrainerResume.* ResumeOnRanks.*
   PlacementSolver.IsWithinThreePercentOfTheBestOfAllPlacements)

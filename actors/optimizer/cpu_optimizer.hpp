@@ -206,8 +206,8 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;
   std::size_t speculative_ = 0;  // units that are ahead of the verdict, or on their way back
-  std::vector<Hold> holds_;  // [unit]
-  std::size_t held_ = 0;     // units that are held, or will be
+  std::vector<Hold> holds_;      // [unit]
+  std::size_t held_ = 0;         // units that are held, or will be
   RingQueue<std::uint32_t> wanted_;
   std::optional<ReplyTo<NextWanted>> wants_;
   RingQueue<std::optional<ReplyTo<DrainOptimizer>>> drains_;

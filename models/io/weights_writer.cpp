@@ -25,7 +25,7 @@ WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPla
     : WeightsWriter(std::move(folder), std::move(tensors), Options{}) {}
 
 WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors,
-                                   Options options)
+                             Options options)
     : folder_(std::move(folder)), tensors_(std::move(tensors)) {
   std::set<std::string_view> names;
   for (const TensorPlan& tensor : tensors_) {

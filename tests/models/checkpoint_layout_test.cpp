@@ -125,7 +125,7 @@ TEST(IoLayout, TransformersLoadsWhatWeWrite) {
     const HfConfig config = small_qwen3(true);
     const fs::path folder = dir / ("model" + std::to_string(shard_bytes));
     WeightsWriter writer(folder, checkpoint_plan(config, TensorType::kF32),
-                            {.max_shard_bytes = shard_bytes});
+                         {.max_shard_bytes = shard_bytes});
     for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
       std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
       fill_initial(tensor, 7, 0.02, 0, tensor.numel(), values.data());

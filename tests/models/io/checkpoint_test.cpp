@@ -83,7 +83,7 @@ TEST(IoCheckpoint, WritesNamesThatNeedEscapes) {
   const TempDir dir;
   const std::string name = "we\"ird\\n\u00e4me\n";
   WeightsWriter writer(dir.path(),
-                          {{name, TensorType::kF32, {1}}, {"empty", TensorType::kF32, {0}}});
+                       {{name, TensorType::kF32, {1}}, {"empty", TensorType::kF32, {0}}});
   writer.append_f32(std::vector<float>{7});
   EXPECT_EQ(writer.current(), nullptr);
   writer.finish();

@@ -8,9 +8,9 @@
 #include "actors/storage/safetensors.hpp"
 #include "models/causal_lm.hpp"
 #include "models/data/alpaca.hpp"
-#include "models/io/weights_writer.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
+#include "models/io/weights_writer.hpp"
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
 #include "tests/support/io_support.hpp"
 
