@@ -7,6 +7,7 @@ set(TANDEM_LONG_TESTS
   Finetune.TransformersLoads* Finetune.TheSameSeed* Finetune.RealRecords* Cifar.* GenerateCommand.*
   BadInput.FlagsThatMakeNoSense TandemProgram.ConfigRejects* Models/ExpertsReference.*
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
+  ImportWriters.Torch*
   # every combination of stage, type, schedule or placement
   *Devices.GiveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* *Stages.GiveTheSameBitsOnOneRank
   TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*

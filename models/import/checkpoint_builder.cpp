@@ -76,10 +76,8 @@ std::vector<ListedParam> listed(const TorchFile& file, const PickleValue& dict) 
 }
 
 bool is_name(std::string_view name) {
-  return !name.empty() && name.size() < 1024 &&
-         std::ranges::all_of(
-             name, [](char c) { return c >= ' ' && c <= '~'; }) &&
-         name.find_first_of("/\\") == std::string_view::npos && !name.starts_with('.');
+  return !name.empty() && name.size() < 1024 && simdjson::validate_utf8(name.data(), name.size()) &&
+         std::ranges::none_of(name, [](unsigned char c) { return c < ' ' || c == 0x7f; });
 }
 
 }  // namespace
@@ -117,6 +115,13 @@ std::optional<double> number_of(const TorchFile& file, const PickleValue* value)
     return static_cast<double>(value->number);
   }
   return value->is(Kind::kFloat) ? std::optional(value->real) : std::nullopt;
+}
+
+std::optional<std::int64_t> count_of(const TorchFile& file, const PickleValue* value) {
+  const auto number = number_of(file, value);
+  return number && *number >= 0 && *number < 1e15
+             ? std::optional(static_cast<std::int64_t>(*number))
+             : std::nullopt;
 }
 
 std::vector<std::vector<ListedParam>> read_param_shapes(const TorchFile& model) {
@@ -166,11 +171,10 @@ bool CheckpointBuilder::has(std::string_view name) const {
 
 void CheckpointBuilder::add(ImportedTensor tensor, const TorchFile& file) {
   if (!is_name(tensor.name)) {
-    throw file.error(fmt::format("\"{}\" is no name of a tensor (ASCII without slashes is)",
-                                 printable(tensor.name)));
+    throw file.error(fmt::format("\"{}\" is no name of a tensor", printable(tensor.name)));
   }
   if (!place_.emplace(tensor.name, checkpoint_.tensors.size()).second) {
-    throw file.error(fmt::format("tensor \"{}\" is there twice", tensor.name));
+    throw file.error(fmt::format("tensor \"{}\" is there twice", printable(tensor.name)));
   }
   checkpoint_.tensors.push_back(std::move(tensor));
 }

@@ -32,6 +32,8 @@ std::int64_t integer_of(const TorchFile& file, const PickleValue& dict, std::str
                         std::int64_t otherwise);
 /// A number, or the one of a tensor with one element; nothing if it is something else.
 std::optional<double> number_of(const TorchFile& file, const PickleValue* value);
+/// The same as a count of steps.
+std::optional<std::int64_t> count_of(const TorchFile& file, const PickleValue* value);
 
 /// The groups of `param_shapes` in a model file, in the order of the flat groups; empty where it is
 /// None, as at stage 0.

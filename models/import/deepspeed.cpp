@@ -227,8 +227,8 @@ std::optional<std::int64_t> steps_of(const TorchFile& file, const PickleValue& o
   for (const PickleValue* step :
        {first_of(optimizer.is(Kind::kList) ? &optimizer : optimizer.find("state")),
         first_of(optimizer.find("param_groups"))}) {
-    if (const auto number = number_of(file, step); number && *number >= 0 && *number < 1e15) {
-      return static_cast<std::int64_t>(*number);
+    if (const auto count = count_of(file, step)) {
+      return count;
     }
   }
   return std::nullopt;

@@ -16,16 +16,16 @@ constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 constexpr std::uint64_t kMostIndexBytes = 256u << 20;
 
-bool holds_tensors(const TorchFile& file, const PickleValue& dict) {
-  if (!dict.is(Kind::kDict) || dict.items.empty()) {
-    return false;
+/// How many members of a dict are tensors; 0 for anything that is mostly something else.
+std::size_t tensors_in(const TorchFile& file, const PickleValue& dict) {
+  if (!dict.is(Kind::kDict)) {
+    return 0;
   }
-  for (std::size_t i = 0; i < dict.items.size(); i += 2) {
-    if (!dict.items[i]->is(Kind::kText) || file.tensor(*dict.items[i + 1]) == nullptr) {
-      return false;
-    }
+  std::size_t tensors = 0;
+  for (std::size_t i = 1; i < dict.items.size(); i += 2) {
+    tensors += file.tensor(*dict.items[i]) != nullptr ? 1 : 0;
   }
-  return true;
+  return tensors * 4 > dict.items.size() ? tensors : 0;
 }
 
 /// The state dict: the object itself, or the only state dict among its members, as trainers save it
@@ -36,18 +36,16 @@ const PickleValue& state_dict(CheckpointBuilder& out, const TorchFile& file) {
     throw file.error("it holds no dict of tensors");
   }
   const PickleValue* found = nullptr;
-  bool tensors = false;
-  for (std::size_t i = 0; i + 1 < root.items.size(); i += 2) {
-    tensors |= file.tensor(*root.items[i + 1]) != nullptr;
-    if (!holds_tensors(file, *root.items[i + 1])) {
+  for (std::size_t i = 1; i < root.items.size(); i += 2) {
+    if (tensors_in(file, *root.items[i]) == 0) {
       continue;
     }
     if (found != nullptr) {
       throw file.error("it holds more than one dict of tensors");
     }
-    found = root.items[i + 1];
+    found = root.items[i];
   }
-  if (tensors || found == nullptr) {
+  if (found == nullptr || tensors_in(file, root) > tensors_in(file, *found)) {
     return root;
   }
   for (std::size_t i = 0; i + 1 < root.items.size(); i += 2) {
@@ -74,7 +72,7 @@ void add_file(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>& fi
     const auto [first, last] = seen.equal_range({tensor->storage, tensor->offset});
     const auto same = std::find_if(
         first, last, [&](const auto& other) { return *other.second.first == *tensor; });
-    if (same != last) {
+    if (same != last && !out.has(name.text)) {
       out.tie(std::string(name.text), same->second.second);
       continue;
     }

@@ -99,8 +99,7 @@ ImportedCheckpoint read_universal(const fs::path& folder) {
     std::error_code ignored;
     if (!steps && fs::exists(path / "step.pt", ignored)) {
       const auto file = TorchFile::open(path / "step.pt");
-      const auto number = number_of(*file, &file->root());
-      steps = number ? std::optional(static_cast<std::int64_t>(*number)) : std::nullopt;
+      steps = count_of(*file, &file->root());
     }
   }
   if (found != listed.size()) {

@@ -194,6 +194,14 @@ void write_universal(const ImportedCheckpoint& checkpoint, const fs::path& folde
   if (fs::exists(folder, ignored) && !fs::is_empty(folder, ignored)) {
     throw user_error(kWhere, "{} is not empty; choose a new folder", folder.string());
   }
+  for (const ImportedTensor& tensor : checkpoint.tensors) {
+    if (tensor.name.find('/') != std::string::npos || tensor.name.starts_with('.')) {
+      throw user_error(kWhere,
+                       "tensor \"{}\" cannot be the name of a folder, which a universal "
+                       "checkpoint makes of it; rename it",
+                       tensor.name);
+    }
+  }
   const fs::path zero = folder / "zero";
   make_writable_folder(zero, kWhere);
   for (const ImportedTensor& tensor : checkpoint.tensors) {
