@@ -8,7 +8,7 @@
 #include "actors/storage/json.hpp"
 #include "models/import/imported_checkpoint.hpp"
 #include "models/import/torch_writer.hpp"
-#include "models/io/checkpoint_writer.hpp"
+#include "models/io/weights_writer.hpp"
 
 namespace tandem {
 namespace {
@@ -229,7 +229,7 @@ void write_hugging_face(const ImportedCheckpoint& checkpoint, const fs::path& fo
                      .shape = tensor.shape});
   }
   make_writable_folder(folder, kWhere);
-  CheckpointWriter writer(folder, plans);
+  WeightsWriter writer(folder, plans);
   std::vector<float> values;
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < plans.size(); ++i) {

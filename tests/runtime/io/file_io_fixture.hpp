@@ -77,7 +77,7 @@ inline FileIo::Options with(FileIo::Options options, std::size_t call_bytes_max,
   return options;
 }
 
-inline std::string name_of(const ::testing::TestParamInfo<FileIo::Backend>& which) {
+inline std::string backend_of(const ::testing::TestParamInfo<FileIo::Backend>& which) {
   return which.param == FileIo::Backend::kUring ? "uring" : "threads";
 }
 inline const auto kBothBackends =

@@ -126,7 +126,7 @@ TEST_P(FileIoFolders, SpaceIsReservedAndNeverTakenAway) {
       << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, FileIoFolders, kBothBackends, name_of);
+INSTANTIATE_TEST_SUITE_P(Both, FileIoFolders, kBothBackends, backend_of);
 
 }  // namespace
 }  // namespace tandem

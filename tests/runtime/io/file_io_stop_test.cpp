@@ -180,7 +180,7 @@ TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
       &io, folder, pipe.name);
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, FileIoStop, kBothBackends, name_of);
+INSTANTIATE_TEST_SUITE_P(Both, FileIoStop, kBothBackends, backend_of);
 
 TEST(FileIoThreads, ARunningCallIsAwaited) {
   // The open of a pipe is under way when it is stopped: the thread ends it when there is a writer,

@@ -332,7 +332,7 @@ TEST_P(FileIoTest, PastThePageCache) {
   EXPECT_EQ(text, "no error");
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, name_of);
+INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, backend_of);
 
 }  // namespace
 }  // namespace tandem
