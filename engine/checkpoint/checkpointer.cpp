@@ -160,8 +160,12 @@ Task<> Checkpointer::hash(Checkpointer* self) {
 Task<> Checkpointer::commit(Checkpointer* self, std::vector<ManifestFile> all) {
   try {
     co_await self->save_->commit(std::move(all), self->request_.texts);
-    if (self->request_.keep > 0) {
-      co_await remove_older(&self->io_, self->request_.parent, self->request_.keep);
+    try {
+      if (self->request_.keep > 0) {
+        co_await remove_older(&self->io_, self->request_.parent, self->request_.keep);
+      }
+    } catch (const std::exception& cause) {
+      self->warning_ = cause.what();
     }
     self->rest(Phase::kDone);
   } catch (...) {
@@ -236,6 +240,7 @@ Task<> Checkpointer::close(std::string error) {
   outcome_ = {.step = request_.step,
               .path = request_.parent + "/" + request_.name,
               .error = std::move(error),
+              .warning = std::exchange(warning_, ""),
               .bytes = save_ ? CheckpointPlan{.files = layout_.files}.total_bytes() : 0,
               .seconds = std::chrono::duration<double>(rank_.loop().now() - begun_).count(),
               .staged_bytes = staged_bytes_};

@@ -101,6 +101,7 @@ class Checkpointer {
   Phase phase_ = Phase::kIdle;
   Event rests_;  // set while no task of this rank works on the save
   std::string error_;
+  std::string warning_;
   std::vector<ManifestFile> entries_;  // of the files that this rank hashed
   std::optional<CheckpointOutcome> outcome_;
   TimePoint begun_;

@@ -35,6 +35,7 @@ struct CheckpointOutcome {
   std::int64_t step = 0;
   std::string path;
   std::string error;  // one line; empty: it was saved. Of the rank that failed, else of another one
+  std::string warning;           // one line: it was saved, and older ones could not be removed
   std::uint64_t bytes = 0;       // of tensors, all ranks
   double seconds = 0;            // from its begin to its commit
   std::size_t staged_bytes = 0;  // that this rank copied because an update came before their turn

@@ -223,6 +223,9 @@ void RunCheckpoints::report(const CheckpointOutcome& outcome) {
                                   outcome.step, outcome.path,
                                   static_cast<double>(outcome.bytes) / 1e6, outcome.seconds)
                     : fmt::format("checkpoint of step {} failed: {}", outcome.step, outcome.error));
+  if (!outcome.warning.empty()) {
+    metrics_.note("older checkpoints stay: " + outcome.warning);
+  }
 }
 
 void RunCheckpoints::finish() {
