@@ -21,10 +21,6 @@ namespace tandem {
 
 namespace {
 
-constexpr const char* kStateFile = "state.json";
-constexpr const char* kClientFile = "client_state.json";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
-
 /// Names and shapes in their order, whatever the units.
 std::string parameters_of(const Model& model) {
   ContentHasher hasher;
@@ -196,7 +192,7 @@ Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::
 Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs args) {
   FileIo* io = &checkpoints().files();
   const Manifest manifest = co_await read_manifest(io, folder);
-  const RunState saved =
+  RunState saved =
       RunState::parse(co_await read_text(io, folder + "/" + kStateFile), folder + "/" + kStateFile);
   LoadedCheckpoint loaded{.path = folder,
                           .step = saved.global_steps,
@@ -205,7 +201,12 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs arg
   if (args.module_only) {
     args.ignored = {"data", "seed", "batch", "optimizer"};
   }
-  loaded.notes = check_resume(saved, run_state(), args.ignored, folder);
+  const RunState now = run_state();
+  loaded.notes = check_resume(saved, now, args.ignored, folder);
+  if (saved.step_micro_batches == 0) {  // data go on where as many steps of this run end
+    saved.micro_batches = saved.global_steps * now.step_micro_batches;
+    saved.batches_taken = saved.micro_batches;
+  }
 
   const UpdateConfig& optimizer = rank.layout().shape.update;
   std::vector<std::string> arrays = {std::string(array_name(optimizer, kMasterArray))};

@@ -46,12 +46,8 @@ class ArrayFiles {
     }
   }
 
-  void name_files(std::string_view name) {
-    const std::size_t count = into_.files.size() - first_;
-    for (std::size_t i = 0; i < count; ++i) {
-      into_.files[first_ + i].name =
-          fmt::format("{}-{:05}-of-{:05}.safetensors", name, i + 1, count);
-    }
+  void name_files(std::string_view array) {
+    name_array_files(std::span(into_.files).subspan(first_), array);
   }
 
  private:
@@ -91,6 +87,12 @@ class ArrayFiles {
 };
 
 }  // namespace
+
+void name_array_files(std::span<PlannedFile> files, std::string_view array) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    files[i].name = fmt::format("{}-{:05}-of-{:05}.safetensors", array, i + 1, files.size());
+  }
+}
 
 std::string_view array_name(const UpdateConfig& optimizer, std::uint32_t array) {
   if (array == kMasterArray) {

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,11 @@ namespace tandem {
 /// "master", or what torch.optim calls the moment: exp_avg, exp_avg_sq, momentum_buffer, sum.
 [[nodiscard]] std::string_view array_name(const UpdateConfig& optimizer, std::uint32_t array);
 
+inline constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+/// Names the files of one array: "master-00001-of-00002.safetensors", ...
+void name_array_files(std::span<PlannedFile> files, std::string_view array);
+
 struct CheckpointLayout {
   static constexpr std::uint64_t kMostFileBytes = std::uint64_t{5} << 30;  // one unit may be more
 
@@ -33,7 +39,7 @@ struct CheckpointLayout {
   std::vector<CheckpointWriter::Unit> units;  // [unit] what this rank writes
 
   static CheckpointLayout of(const RankLayout& layout);
-  /// "model.safetensors.index.json" over the masters.
+  /// The text of kIndexFile, over the masters.
   [[nodiscard]] std::string index_json() const;
   /// The largest unit of this rank: what staging needs at least to be of use.
   [[nodiscard]] std::size_t largest_unit_bytes() const;

@@ -10,6 +10,14 @@
 #include "runtime/util/json_writer.hpp"
 
 namespace tandem {
+namespace {
+
+std::string text_of(std::optional<std::uint64_t> seed) { return seed ? std::to_string(*seed) : ""; }
+
+bool is_known(const std::string& text) { return !text.empty(); }
+bool is_known(std::int64_t count) { return count != 0; }
+
+}  // namespace
 
 std::string RunState::json() const {
   JsonWriter json(2);
@@ -40,7 +48,7 @@ std::string RunState::json() const {
   json.field("parameters", parameters)
       .field("optimizer", optimizer)
       .field("data_fingerprint", data)
-      .field("seed", std::to_string(seed))
+      .field("seed", text_of(seed))
       .field("micro_batch_size", micro_batch_size)
       .field("step_micro_batches", step_micro_batches)
       .field("world_size", world_size)
@@ -87,7 +95,12 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
       .state_layout = word("optimizer_state"),
       .version = word("version"),
       .config = {}};
-  state.seed = std::strtoull(word("seed").c_str(), nullptr, 10);
+  if (const std::string seed = word("seed"); !seed.empty()) {
+    state.seed = std::strtoull(seed.c_str(), nullptr, 10);
+  }
+  if (const auto config = root.find("config")) {
+    state.config = simdjson::minify(config->raw());
+  }
   if (const auto scaler = root.find("loss_scaler")) {
     state.scaler = LossScaler::State{
         .scale = scaler->at("scale").number(),
@@ -107,6 +120,10 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
     if (before == after) {
       return;
     }
+    if (!is_known(before)) {
+      lines.push_back(fmt::format("{}: not known in the checkpoint, {} now", what, after));
+      return;
+    }
     if (!part.empty() && std::ranges::find(ignored, part) != ignored.end()) {
       lines.push_back(
           fmt::format("{}: {} in the checkpoint, {} now (ignored)", what, before, after));
@@ -119,18 +136,18 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
   };
   compare("", "the parameter set", saved.parameters, now.parameters);
   compare("optimizer", "the optimizer", saved.optimizer, now.optimizer);
-  compare("seed", "the seed", saved.seed, now.seed);
+  compare("seed", "the seed", text_of(saved.seed), text_of(now.seed));
   compare("data", "the dataset's fingerprint", saved.data, now.data);
   compare("batch", "the micro-batch size", saved.micro_batch_size, now.micro_batch_size);
   compare("batch", "micro-batches of a step", saved.step_micro_batches, now.step_micro_batches);
   compare("data", "micro-batches of an epoch", saved.epoch_micro_batches, now.epoch_micro_batches);
-  if (saved.state_layout != now.state_layout) {
+  if (is_known(saved.state_layout) && saved.state_layout != now.state_layout) {
     lines.push_back(
         fmt::format("optimizer state: {} in the checkpoint, {} now: the same values, "
                     "rounded to that layout",
                     saved.state_layout, now.state_layout));
   }
-  if (saved.precision != now.precision) {
+  if (is_known(saved.precision) && saved.precision != now.precision) {
     lines.push_back(
         fmt::format("precision: {} in the checkpoint, {} now", saved.precision, now.precision));
   }

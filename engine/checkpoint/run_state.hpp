@@ -15,6 +15,9 @@
 
 namespace tandem {
 
+inline constexpr const char* kStateFile = "state.json";
+inline constexpr const char* kClientFile = "client_state.json";  // the caller's own JSON
+
 struct RunState {
   static constexpr std::int64_t kFormat = 1;
 
@@ -30,11 +33,11 @@ struct RunState {
   std::int64_t epoch = 0;                   // of the next micro-batch
   std::int64_t epoch_micro_batches = 0;     // of all ranks; 0 without a loader
 
-  // What a resumed run must have in common.
-  std::string parameters;  // names and shapes, hashed
-  std::string optimizer;   // name of its kind
-  std::string data;        // the dataset's fingerprint; empty: none
-  std::uint64_t seed = 0;  // of the shuffle
+  // What a resumed run must have in common. Empty or 0: not known, as in what was converted.
+  std::string parameters;             // names and shapes, hashed
+  std::string optimizer;              // name of its kind
+  std::string data;                   // the dataset's fingerprint
+  std::optional<std::uint64_t> seed;  // of the shuffle
   std::int64_t micro_batch_size = 0;
   std::int64_t step_micro_batches = 0;  // of all ranks
 
@@ -56,7 +59,7 @@ inline constexpr const char* kResumeParts = "data, seed, batch, optimizer";
 
 /// Refuses (user_error, both values named) to go on from `saved` with a run whose identity is
 /// `now`, but for the parts that are ignored; the parameters can't be. Returns a line for each
-/// difference that is legal or ignored.
+/// difference that is legal or ignored, and for what is not known of `saved`.
 std::vector<std::string> check_resume(const RunState& saved, const RunState& now,
                                       const std::vector<std::string>& ignored,
                                       const std::string& folder);

@@ -131,7 +131,7 @@ void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
     return;
   }
   const std::optional<RunState> state = newest_state(folder);
-  if (!state || state->step_micro_batches == world_size) {
+  if (!state || state->step_micro_batches == 0 || state->step_micro_batches == world_size) {
     return;
   }
   if (state->step_micro_batches % world_size != 0) {
