@@ -63,6 +63,7 @@ MAY_INCLUDE = {
     "models/io": ["models/kernels", "models/layers"],
     "models/io/tokenizer": ["models/io"],
     "models/import": ["models/io"],
+    "models/convert": ["models/import"],
     "models/data": ["models/io/tokenizer"],
     "models/families": ["models/io", "models/transformer"],
     "models/moe": ["models/io", "models/layers"],

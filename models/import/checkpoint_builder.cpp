@@ -14,7 +14,6 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-/// What DeepSpeed itself puts into a model file; the rest is the caller's.
 constexpr std::string_view kOwnKeys[] = {"module",
                                          "buffer_names",
                                          "optimizer",
@@ -75,12 +74,16 @@ std::vector<ListedParam> listed(const TorchFile& file, const PickleValue& dict) 
   return out;
 }
 
-bool is_name(std::string_view name) {
+}  // namespace
+
+bool is_tensor_name(std::string_view name) {
   return !name.empty() && name.size() < 1024 && simdjson::validate_utf8(name.data(), name.size()) &&
          std::ranges::none_of(name, [](unsigned char c) { return c < ' ' || c == 0x7f; });
 }
 
-}  // namespace
+bool is_deepspeed_key(std::string_view key) {
+  return std::ranges::find(kOwnKeys, key) != std::end(kOwnKeys);
+}
 
 const PickleValue& member_of(const TorchFile& file, const PickleValue& dict, std::string_view key) {
   const PickleValue* value = dict.find(key);
@@ -170,7 +173,7 @@ bool CheckpointBuilder::has(std::string_view name) const {
 }
 
 void CheckpointBuilder::add(ImportedTensor tensor, const TorchFile& file) {
-  if (!is_name(tensor.name)) {
+  if (!is_tensor_name(tensor.name)) {
     throw file.error(fmt::format("\"{}\" is no name of a tensor", printable(tensor.name)));
   }
   if (!place_.emplace(tensor.name, checkpoint_.tensors.size()).second) {
@@ -244,7 +247,7 @@ void CheckpointBuilder::read_client_state(const TorchFile& model) {
   const auto& items = model.root().items;
   std::string json;
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    if (std::ranges::find(kOwnKeys, items[i]->text) != std::end(kOwnKeys)) {
+    if (is_deepspeed_key(items[i]->text)) {
       continue;
     }
     const auto value = is_plain_text(*items[i]) ? json_of(*items[i + 1]) : std::nullopt;

@@ -25,6 +25,10 @@ struct ListedParam {
   std::int64_t numel = 0;
 };
 
+/// Whether it may be the name of a tensor: UTF-8 without control characters.
+bool is_tensor_name(std::string_view name);
+/// Whether DeepSpeed itself puts this key into a model file; the rest is the caller's.
+bool is_deepspeed_key(std::string_view key);
 /// The member of a dict, or the file's error.
 const PickleValue& member_of(const TorchFile& file, const PickleValue& dict, std::string_view key);
 /// An integer member; `otherwise` where it is missing or None.

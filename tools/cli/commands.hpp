@@ -4,7 +4,9 @@
 
 namespace tandem {
 
+int run_checkpoint(int argc, char** argv);
 int run_config(int argc, char** argv);
+int run_convert(int argc, char** argv);
 int run_doctor(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_launch(int argc, char** argv);

@@ -29,6 +29,8 @@ constexpr std::array kCommands = {
     Command{"logits", run_logits, "logits of a model for token ids on standard input"},
     Command{"parity", run_parity, "compare the engine with reference outputs beside a checkpoint"},
     Command{"plan", run_plan, "the memory that a run would need, and whether it fits"},
+    Command{"checkpoint", run_checkpoint, "what a checkpoint holds, and whether it is whole"},
+    Command{"convert", run_convert, "a checkpoint of DeepSpeed, torch or Tandem in another form"},
     Command{"launch", run_launch, "start N ranks of a program on this host"},
     Command{"doctor", run_doctor, "what this machine offers, and what would be slow on it"},
 };

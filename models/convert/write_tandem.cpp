@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <random>
+#include <utility>
+
+#include "actors/storage/file.hpp"
+#include "engine/checkpoint/checkpoint_layout.hpp"
+#include "engine/checkpoint/run_state.hpp"
+#include "engine/types/version.hpp"
+#include "models/convert/tandem_checkpoint.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/io/file_io.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kPieceElements = 1 << 20;
+constexpr std::array<std::string_view, 3> kArrays = {"master", "exp_avg", "exp_avg_sq"};
+
+const ImportedTensor::ReadF32& reader_of(const ImportedTensor& tensor, std::size_t array) {
+  return array == 0 ? tensor.master : tensor.moments[array - 1];
+}
+
+/// The files of a checkpoint, and what fills them.
+struct Writing {
+  struct Source {
+    std::int64_t numel = 0;
+    const ImportedTensor::ReadF32* read = nullptr;
+  };
+
+  CheckpointPlan plan;
+  std::vector<std::vector<Source>> sources;  // [file][tensor]
+  std::vector<PlannedText> texts;
+};
+
+/// As CheckpointLayout cuts them, each tensor a unit.
+void add_array(const std::vector<const ImportedTensor*>& tensors, std::size_t array,
+               Writing& writing) {
+  std::vector<PlannedFile>& files = writing.plan.files;
+  const std::size_t first = files.size();
+  std::uint64_t in_file = 0;
+  for (const ImportedTensor* tensor : tensors) {
+    const TensorPlan plan{.name = tensor->name, .type = TensorType::kF32, .shape = tensor->shape};
+    if (files.size() == first || in_file + plan.size_bytes() > CheckpointLayout::kMostFileBytes) {
+      files.emplace_back();
+      writing.sources.emplace_back();
+      in_file = 0;
+    }
+    in_file += plan.size_bytes();
+    files.back().tensors.push_back(plan);
+    writing.sources.back().push_back({tensor->numel(), &reader_of(*tensor, array)});
+  }
+  name_array_files(std::span(files).subspan(first), kArrays[array]);
+}
+
+/// Notes what is left out.
+void plan_arrays(const ImportedCheckpoint& checkpoint, Writing& writing,
+                 std::vector<std::string>& notes) {
+  std::vector<const ImportedTensor*> kept;
+  std::vector<const ImportedTensor*> trained;
+  for (const ImportedTensor& tensor : checkpoint.tensors) {
+    if (tensor.buffer || !is_float(tensor.type)) {
+      notes.push_back(fmt::format("{}: it is no parameter of floats", tensor.name));
+      continue;
+    }
+    kept.push_back(&tensor);
+    if (!tensor.frozen) {
+      trained.push_back(&tensor);
+    }
+  }
+  if (kept.empty()) {
+    throw user_error("convert", "{} holds no weights; give another checkpoint", checkpoint.path);
+  }
+  for (const auto& [alias, name] : checkpoint.tied) {
+    notes.push_back(fmt::format("{}: it is {}, and a model that ties them says so", alias, name));
+  }
+  add_array(kept, 0, writing);
+  for (std::size_t array = 1; array < kArrays.size(); ++array) {
+    const bool whole = std::ranges::all_of(
+        trained, [&](const ImportedTensor* tensor) { return !!reader_of(*tensor, array); });
+    if (whole && !trained.empty()) {
+      add_array(trained, array, writing);
+    } else {
+      notes.push_back(
+          fmt::format("{}: not every parameter has it; a run begins it at 0", kArrays[array]));
+    }
+  }
+}
+
+RunState state_of(const ImportedCheckpoint& checkpoint, bool moments) {
+  RunState state{
+      .global_steps = checkpoint.global_steps,
+      .applied_steps = moments ? checkpoint.optimizer_steps : 0,
+      .schedule_steps = checkpoint.schedule_step.value_or(checkpoint.global_steps - 1) + 1,
+      .skipped_steps = checkpoint.skipped_steps,
+      .world_size = std::max(checkpoint.world_size, 1),
+      .zero_stage = std::clamp(checkpoint.zero_stage, 0, 3),
+      .version = version(),
+      .config = checkpoint.ds_config_json};
+  if (checkpoint.scaler) {
+    state.scaler = LossScaler::State{.scale = checkpoint.scaler->scale,
+                                     .step = checkpoint.scaler->iteration,
+                                     .last_overflow = checkpoint.scaler->last_overflow,
+                                     .hysteresis = checkpoint.scaler->hysteresis};
+  }
+  return state;
+}
+
+Task<> write_files(CheckpointSave* save, const Writing* writing) {
+  std::vector<float> values;
+  for (std::size_t file = 0; file < writing->sources.size(); ++file) {
+    std::uint64_t offset = 0;
+    for (const Writing::Source& source : writing->sources[file]) {
+      for (std::int64_t begin = 0; begin < source.numel; begin += kPieceElements) {
+        const std::int64_t end = std::min(begin + kPieceElements, source.numel);
+        values.resize(static_cast<std::size_t>(end - begin));
+        (*source.read)(begin, end, values.data());
+        co_await save->write(file, offset, std::as_bytes(std::span(values)));
+        offset += values.size() * sizeof(float);
+      }
+    }
+  }
+}
+
+Task<> write_checkpoint(FileIo* io, CpuPool* pool, const Writing* writing) {
+  CheckpointSave save(io, writing->plan, 0, 1, pool);
+  std::exception_ptr failure;
+  try {
+    co_await save.create();
+    co_await save.open();
+    co_await write_files(&save, writing);
+    co_await save.sync();
+    co_await save.commit(co_await save.hash(), writing->texts);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure) {
+    co_await save.discard();
+    std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint, const fs::path& folder,
+                                      std::vector<PlannedText> texts) {
+  std::vector<std::string> notes;
+  Writing writing{
+      .plan = {.step = checkpoint.global_steps,
+               .folder = folder.string(),
+               .temporary = fmt::format("{}.tmp-{:08x}", folder.string(), std::random_device()()),
+               .files = {}},
+      .sources = {},
+      .texts = std::move(texts)};
+  plan_arrays(checkpoint, writing, notes);
+  const bool moments = writing.plan.files.back().name.starts_with("exp_avg");
+  const std::string state = state_of(checkpoint, moments).json();
+  static_cast<void>(RunState::parse(state, checkpoint.path));  // else no run could resume it
+  CheckpointLayout layout;
+  layout.files = writing.plan.files;
+  const std::string& client = checkpoint.client_state_json;
+  writing.texts.push_back({kStateFile, state});
+  writing.texts.push_back({kClientFile, client.empty() ? "{}" : client});
+  writing.texts.push_back({kIndexFile, layout.index_json()});
+
+  EventLoop loop({.name = "convert", .stall_limit = {}});
+  FileIo io(loop);
+  CpuPool pool(loop, {.threads = 1, .name = "hash"});
+  loop.run(&write_checkpoint, &io, &pool, &std::as_const(writing));
+  return notes;
+}
+
+}  // namespace tandem

@@ -1,0 +1,213 @@
+// `tandem checkpoint show DIR`: what a checkpoint holds and how it was saved. `tandem checkpoint
+// verify DIR`: whether every byte of it is the one that was saved.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "actors/storage/file.hpp"
+#include "actors/storage/manifest.hpp"
+#include "engine/checkpoint/run_state.hpp"
+#include "examples/support/program.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/json_writer.hpp"
+#include "tools/cli/checkpoint_folders.hpp"
+#include "tools/cli/commands.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
+
+struct Array {
+  std::size_t tensors = 0;
+  std::int64_t elements = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct Shown {
+  std::string path;
+  Manifest manifest;
+  RunState state;
+  std::string saved;                    // UTC
+  std::map<std::string, Array> arrays;  // master, exp_avg, ...
+};
+
+std::string size_text(std::uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  return value < 1e6   ? fmt::format("{:.1f} kB", value / 1e3)
+         : value < 1e9 ? fmt::format("{:.1f} MB", value / 1e6)
+                       : fmt::format("{:.2f} GB", value / 1e9);
+}
+
+/// Empty: not known.
+std::string seed_text(const RunState& state) {
+  return state.seed ? std::to_string(*state.seed) : "";
+}
+
+/// Files are called master-00001-of-00002.safetensors.
+std::map<std::string, Array> arrays_of(const Manifest& manifest) {
+  std::map<std::string, Array> arrays;
+  for (const ManifestFile& file : manifest.files) {
+    for (const ManifestTensor& tensor : file.tensors) {
+      Array& array = arrays[file.name.substr(0, file.name.find('-'))];
+      ++array.tensors;
+      array.elements += static_cast<std::int64_t>(tensor.size_bytes / bytes_of(tensor.type));
+      array.bytes += tensor.size_bytes;
+    }
+  }
+  return arrays;
+}
+
+Shown read_checkpoint(const std::string& folder) {
+  const std::string manifest = fs::path(folder) / kManifestName;
+  const std::string state = fs::path(folder) / kStateFile;
+  Shown shown{.path = folder,
+              .manifest = Manifest::parse(read_file(manifest, "checkpoint", kMostText), manifest),
+              .state = RunState::parse(read_file(state, "checkpoint", kMostText), state),
+              .saved = {},
+              .arrays = {}};
+  const auto written = std::chrono::file_clock::to_sys(fs::last_write_time(manifest));
+  shown.saved =
+      fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(written));
+  shown.arrays = arrays_of(shown.manifest);
+  return shown;
+}
+
+void print_json(const Shown& shown) {
+  const RunState& state = shown.state;
+  JsonWriter json(2);
+  json.begin_object()
+      .field("path", shown.path)
+      .field("step", state.global_steps)
+      .field("saved", shown.saved)
+      .field("version", state.version)
+      .field("world_size", state.world_size)
+      .field("zero_stage", state.zero_stage)
+      .field("precision", state.precision)
+      .field("optimizer_state", state.state_layout)
+      .field("optimizer", state.optimizer)
+      .field("applied_steps", state.applied_steps)
+      .field("skipped_steps", state.skipped_steps)
+      .field("next_micro_batch", state.micro_batches)
+      .field("epoch", state.epoch)
+      .field("seed", seed_text(state))
+      .field("data_fingerprint", state.data)
+      .field("micro_batch_size", state.micro_batch_size)
+      .field("step_micro_batches", state.step_micro_batches);
+  json.key("loss_scale");
+  if (state.scaler) {
+    json.value(state.scaler->scale);
+  } else {
+    json.value(nullptr);
+  }
+  json.field("parameters", shown.arrays.at("master").elements);
+  json.key("arrays").begin_array();
+  for (const auto& [name, array] : shown.arrays) {
+    json.begin_object()
+        .field("name", name)
+        .field("tensors", array.tensors)
+        .field("elements", array.elements)
+        .field("bytes", array.bytes)
+        .end_object();
+  }
+  json.end_array().key("files").begin_array();
+  for (const ManifestFile& file : shown.manifest.files) {
+    json.begin_object()
+        .field("name", file.name)
+        .field("bytes", file.size_bytes)
+        .field("tensors", file.tensors.size())
+        .end_object();
+  }
+  fmt::print("{}\n", json.end_array().end_object().text());
+}
+
+void print_text(const Shown& shown) {
+  const RunState& state = shown.state;
+  const auto line = [](std::string_view name, const std::string& text) {
+    fmt::print("{:<11} {}\n", name, text);
+  };
+  const auto or_unknown = [](const std::string& text) { return text.empty() ? "not known" : text; };
+  line("checkpoint", shown.path);
+  line("step", fmt::format("{}, of them applied {}, skipped {}", state.global_steps,
+                           state.applied_steps, state.skipped_steps));
+  line("saved", fmt::format("{} by tandem {}", shown.saved, state.version));
+  line("run", fmt::format("{} rank{}, ZeRO stage {}, {}, optimizer state {}", state.world_size,
+                          state.world_size == 1 ? "" : "s", state.zero_stage,
+                          or_unknown(state.precision), or_unknown(state.state_layout)));
+  line("optimizer", or_unknown(state.optimizer));
+  line("data",
+       fmt::format("next micro-batch {}, epoch {}, seed {}, fingerprint {}", state.micro_batches,
+                   state.epoch, or_unknown(seed_text(state)), or_unknown(state.data)));
+  line("loss scale", state.scaler ? fmt::format("{}", state.scaler->scale) : "none");
+  line("parameters", fmt::format("{}", shown.arrays.at("master").elements));
+  for (const auto& [name, array] : shown.arrays) {
+    line("array", fmt::format("{}: {} tensors, {}", name, array.tensors, size_text(array.bytes)));
+  }
+  for (const ManifestFile& file : shown.manifest.files) {
+    line("file", fmt::format("{}: {}", file.name, size_text(file.size_bytes)));
+  }
+}
+
+int show(const std::string& folder, bool json) {
+  const NamedCheckpoints named = checkpoints_in(folder);
+  if (named.whole.empty()) {
+    throw user_error("checkpoint", "{} holds no whole checkpoint ({}); use another folder", folder,
+                     named.broken.front());
+  }
+  const Shown shown = read_checkpoint(named.whole.front());
+  if (!shown.arrays.contains("master")) {
+    throw user_error("checkpoint", "{} holds no master weights; use another one", shown.path);
+  }
+  json ? print_json(shown) : print_text(shown);
+  return 0;
+}
+
+int verify(const std::string& folder) {
+  const NamedCheckpoints named = checkpoints_in(folder);
+  std::vector<std::string> faults = named.broken;
+  for (const std::string& path : named.whole) {
+    const Verified verified = verify_checkpoint(path);
+    faults.insert(faults.end(), verified.faults.begin(), verified.faults.end());
+    if (verified.faults.empty()) {
+      fmt::print("{}{} files, {} tensors, {:.3g} GB: whole\n", path == folder ? "" : path + ": ",
+                 verified.files, verified.tensors, static_cast<double>(verified.bytes) / 1e9);
+    }
+  }
+  std::fflush(stdout);
+  for (const std::string& fault : faults) {
+    fmt::print(stderr, "error: [checkpoint] {}\n", fault);
+  }
+  return static_cast<int>(faults.empty() ? ExitCode::kDone : ExitCode::kUserInput);
+}
+
+}  // namespace
+
+int run_checkpoint(int argc, char** argv) {
+  CLI::App app("What a checkpoint holds, and whether it is whole", "tandem checkpoint");
+  app.require_subcommand(1);
+  std::string folder;
+  bool json = false;
+  CLI::App* shows = app.add_subcommand("show", "What it holds, and how it was saved");
+  CLI::App* verifies = app.add_subcommand(
+      "verify", "Hashes every byte; exit 2 and a line for each file or tensor that is damaged");
+  shows->add_flag("--json", json, "Print one JSON object");
+  shows->add_option("DIR", folder, "A checkpoint; of a run or a folder of them, the newest")
+      ->required();
+  verifies->add_option("DIR", folder, "A checkpoint; of a run or a folder of them, every one")
+      ->required();
+  if (const auto done = parse_command_line(app, argc, argv)) {
+    return *done;
+  }
+  return shows->parsed() ? show(folder, json) : verify(folder);
+}
+
+}  // namespace tandem

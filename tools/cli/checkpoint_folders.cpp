@@ -1,0 +1,105 @@
+#include "tools/cli/checkpoint_folders.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <utility>
+
+#include "actors/storage/checkpoint_folder.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/util/machine.hpp"
+#include "runtime/when_all.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Every `parts`-th file of a checkpoint.
+struct Share {
+  FileIo* io;
+  CpuPool* pool;
+  const std::string* folder;
+  const Manifest* manifest;
+  std::uint32_t part;
+  std::uint32_t parts;
+};
+
+Task<std::vector<std::string>> verify_share(Share share) {
+  co_return co_await verify_files(share.io, *share.folder, *share.manifest, share.part, share.parts,
+                                  share.pool);
+}
+
+Task<Verified> verify_on(FileIo* io, CpuPool* pool, std::string folder) {
+  const Manifest manifest = co_await read_manifest(io, folder);
+  const auto parts = static_cast<std::uint32_t>(pool->threads());
+  std::vector<Share> shares;
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    shares.push_back({io, pool, &folder, &manifest, part, parts});
+  }
+  Verified verified{.files = manifest.files.size()};
+  for (const ManifestFile& file : manifest.files) {
+    verified.tensors += file.tensors.size();
+    verified.bytes += file.size_bytes;
+  }
+  for (std::vector<std::string>& faults : co_await when_all(std::move(shares), &verify_share)) {
+    verified.faults.insert(verified.faults.end(), faults.begin(), faults.end());
+  }
+  co_return verified;
+}
+
+Task<NamedCheckpoints> find_on(FileIo* io, std::string parent) {
+  NamedCheckpoints named;
+  for (FoundCheckpoint& found : co_await find_checkpoints(io, parent, &named.broken)) {
+    named.whole.push_back(std::move(found.path));
+  }
+  co_return named;
+}
+
+/// What a stranger wrote, on one line of a terminal.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, '?');
+  return text;
+}
+
+}  // namespace
+
+NamedCheckpoints checkpoints_in(const std::string& folder) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(folder) / kManifestName, ignored)) {
+    return {.whole = {folder}, .broken = {}};
+  }
+  const fs::path of_run = fs::path(folder) / "checkpoints";
+  const std::string parent = fs::is_directory(of_run, ignored) ? of_run.string() : folder;
+  if (!fs::is_directory(parent, ignored)) {
+    throw user_error("checkpoint",
+                     "there is no folder {}; give a checkpoint, a folder of them, or a run's",
+                     folder);
+  }
+  EventLoop loop;
+  FileIo io(loop);
+  NamedCheckpoints named = loop.run(&find_on, &io, parent);
+  if (named.whole.empty() && named.broken.empty()) {
+    throw user_error("checkpoint",
+                     "{} has no {}, and holds no checkpoints either; give a checkpoint, a folder "
+                     "of them, or a run's",
+                     folder, kManifestName);
+  }
+  std::ranges::transform(named.broken, named.broken.begin(), &one_line);
+  return named;
+}
+
+Verified verify_checkpoint(const std::string& folder) {
+  EventLoop loop({.name = "verify", .stall_limit = {}});
+  FileIo io(loop);
+  CpuPool pool(loop, {.threads = machine::usable_cpus(), .name = "hash"});
+  Verified verified = loop.run(&verify_on, &io, &pool, folder);
+  std::ranges::transform(verified.faults, verified.faults.begin(), &one_line);
+  return verified;
+}
+
+}  // namespace tandem

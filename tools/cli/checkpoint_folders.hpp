@@ -1,0 +1,30 @@
+// tools/cli/checkpoint_folders.hpp — the checkpoints that a folder on the command line names, and
+// whether their bytes are those that were saved.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+struct NamedCheckpoints {
+  std::vector<std::string> whole;   // folders, newest first
+  std::vector<std::string> broken;  // "path: why", of those that are not whole
+};
+
+/// `folder` is a checkpoint, a folder of checkpoints, or that of a run. Throws user_error where it
+/// is none of these.
+NamedCheckpoints checkpoints_in(const std::string& folder);
+
+struct Verified {
+  std::size_t files = 0;
+  std::size_t tensors = 0;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> faults;  // one line each; none: it is as it was saved
+};
+
+/// Hashes every byte of a checkpoint, with all CPUs of the machine.
+Verified verify_checkpoint(const std::string& folder);
+
+}  // namespace tandem

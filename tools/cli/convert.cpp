@@ -1,0 +1,178 @@
+// `tandem convert SRC DST --to tandem|hf|universal`: a checkpoint of DeepSpeed, torch or Tandem in
+// another form. DST appears when all of it is written.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "actors/storage/file.hpp"
+#include "examples/support/program.hpp"
+#include "models/convert/tandem_checkpoint.hpp"
+#include "runtime/util/error.hpp"
+#include "tools/cli/checkpoint_folders.hpp"
+#include "tools/cli/commands.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWhere = "convert";
+constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 26;
+// What of a folder with weights loaders read beside them, where it is there.
+constexpr const char* kDescriptions[] = {"config.json", "generation_config.json", "tokenizer.json",
+                                         "tokenizer_config.json"};
+
+/// A folder under a temporary name until commit(); it goes away without one.
+class NewFolder {
+ public:
+  explicit NewFolder(fs::path path)
+      : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
+    make_writable_folder(temporary_, kWhere);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  ~NewFolder() {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+  }
+  [[nodiscard]] const fs::path& temporary() const noexcept { return temporary_; }
+  void commit() {
+    std::error_code error;
+    fs::rename(temporary_, path_, error);
+    if (error) {
+      throw failure(ExitCode::kFailure, kWhere, "cannot name the folder {}: {}; choose another one",
+                    path_.string(), error.message());
+    }
+    sync_folder(path_.parent_path(), kWhere);
+  }
+
+ private:
+  fs::path path_;
+  fs::path temporary_;
+};
+
+/// Absolute and without a slash at its end. Throws user_error unless it is missing or empty.
+fs::path new_folder(const std::string& folder) {
+  fs::path path = fs::absolute(folder).lexically_normal();
+  path = path.has_filename() ? path : path.parent_path();
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  const bool free = type == fs::file_type::not_found ||
+                    (type == fs::file_type::directory && fs::is_empty(path, error) && !error);
+  if (!free) {
+    throw user_error(kWhere, "{} is there and is no empty folder; choose a new one", folder);
+  }
+  return path;
+}
+
+ImportedCheckpoint open_source(const std::string& source, const std::string& to) {
+  if (is_foreign_checkpoint(source)) {
+    return open_foreign_checkpoint(source);
+  }
+  const NamedCheckpoints named = checkpoints_in(source);
+  if (named.whole.empty()) {
+    throw user_error(kWhere, "{} holds no whole checkpoint ({}); give another one", source,
+                     named.broken.front());
+  }
+  const std::string& folder = named.whole.front();
+  if (to == "tandem") {
+    throw user_error(kWhere, "{} is a checkpoint of Tandem already; copy the folder", folder);
+  }
+  const Verified verified = verify_checkpoint(folder);
+  if (!verified.faults.empty()) {
+    throw user_error(kWhere, "{}; use another checkpoint", verified.faults.front());
+  }
+  return open_tandem_checkpoint(folder);
+}
+
+/// Those of the folder that was opened, else of the one that was named.
+std::vector<PlannedText> descriptions_of(const std::string& source, const std::string& opened) {
+  std::vector<PlannedText> texts;
+  for (const char* name : kDescriptions) {
+    for (const fs::path& folder : {fs::path(opened), fs::path(source)}) {
+      std::error_code ignored;
+      if (fs::is_regular_file(folder / name, ignored)) {
+        texts.push_back({name, read_file(folder / name, kWhere, kMostTextBytes)});
+        break;
+      }
+    }
+  }
+  return texts;
+}
+
+void write_in_other_form(const ImportedCheckpoint& checkpoint, const fs::path& target,
+                         const std::vector<PlannedText>& texts, std::optional<TensorType> type,
+                         const std::string& to) {
+  NewFolder made(target);
+  if (to == "universal") {
+    write_universal(checkpoint, made.temporary() / fmt::format("global_step{}_universal",
+                                                               checkpoint.global_steps));
+  } else {
+    write_hugging_face(checkpoint, made.temporary(), type);
+    for (const PlannedText& text : texts) {
+      write_file(made.temporary() / text.name, kWhere, text.text);
+    }
+  }
+  made.commit();
+}
+
+}  // namespace
+
+int run_convert(int argc, char** argv) {
+  CLI::App app("Writes a checkpoint in another form", "tandem convert");
+  std::string source;
+  std::string target;
+  std::string to;
+  std::string dtype;
+  app.add_option("SRC", source,
+                 "What DeepSpeed or torch saved, or a checkpoint of Tandem; of a run the newest")
+      ->required();
+  app.add_option("DST", target, "New folder")->required();
+  app.add_option("--to", to,
+                 "tandem: for --resume; hf: model.safetensors; universal: for DeepSpeed")
+      ->required();
+  app.add_option("--dtype", dtype,
+                 "Of the weights with --to hf: bf16, fp16 or fp32; default: kept");
+  if (const auto done = parse_command_line(app, argc, argv)) {
+    return *done;
+  }
+  require_one_of("--to", to, {"tandem", "hf", "universal"});
+  std::optional<TensorType> type;
+  if (!dtype.empty()) {
+    require_one_of("--dtype", dtype, {"bf16", "fp16", "fp32"});
+    if (to != "hf") {
+      throw user_error("flags", "--dtype goes with --to hf, and --to is {}; leave it out", to);
+    }
+    type = dtype == "bf16"   ? TensorType::kBF16
+           : dtype == "fp16" ? TensorType::kF16
+                             : TensorType::kF32;
+  }
+  const fs::path folder = new_folder(target);
+  ImportedCheckpoint checkpoint = open_source(source, to);
+  std::vector<PlannedText> texts = descriptions_of(source, checkpoint.path);
+  std::vector<std::string> notes = checkpoint.notes;
+  if (to == "tandem") {
+    make_writable_folder(folder.parent_path(), kWhere);
+    const auto more = write_tandem(checkpoint, folder, std::move(texts));
+    notes.insert(notes.end(), more.begin(), more.end());
+  } else {
+    write_in_other_form(checkpoint, folder, texts, type, to);
+  }
+  for (const std::string& note : notes) {
+    fmt::print("left out: {}\n", note);
+  }
+  fmt::print("{}: {} tensors of step {}, from {} to {}\n", target, checkpoint.tensors.size(),
+             checkpoint.global_steps, checkpoint.kind, to);
+  return 0;
+}
+
+}  // namespace tandem
