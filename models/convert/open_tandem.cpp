@@ -132,7 +132,10 @@ void add_counts(const RunState& state, ImportedCheckpoint& out) {
   out.global_steps = state.global_steps;
   out.skipped_steps = state.skipped_steps;
   out.optimizer_steps = state.applied_steps;
-  out.global_samples = state.micro_batches * state.micro_batch_size;
+  if (__builtin_mul_overflow(state.micro_batches, state.micro_batch_size, &out.global_samples)) {
+    throw user_error(kWhere, "{}: {} micro-batches of {} are too many; use another checkpoint",
+                     out.path, state.micro_batches, state.micro_batch_size);
+  }
   out.schedule_step = state.schedule_steps - 1;
   if (state.scaler) {
     out.scaler = ImportedCheckpoint::Scaler{.scale = state.scaler->scale,

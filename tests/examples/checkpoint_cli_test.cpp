@@ -204,6 +204,8 @@ TEST_F(CheckpointCli, WhatCannotBeConvertedLeavesNothing) {
   expect_one_line(convert(source, "a", "--to hf --dtype fp8"), {"--dtype", "fp8"});
   expect_one_line(convert(path("nowhere"), "a", "--to hf"), {"nowhere"});
   expect_one_line(convert(kDemo, "a", "--to hf"), {"manifest.json"});
+  fs::create_directories(folder_ / "odd" / "manifest.json");
+  expect_one_line(convert(path("odd"), "a", "--to hf"), {"manifest.json"});
   write("latest/latest", "../../etc");
   expect_one_line(convert(path("latest"), "a", "--to hf"), {"latest"});
   const fs::path masters = newest / "master-00001-of-00001.safetensors";

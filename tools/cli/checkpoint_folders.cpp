@@ -70,7 +70,7 @@ std::string one_line(std::string text) {
 
 NamedCheckpoints checkpoints_in(const std::string& folder) {
   std::error_code ignored;
-  if (fs::exists(fs::path(folder) / kManifestName, ignored)) {
+  if (fs::is_regular_file(fs::path(folder) / kManifestName, ignored)) {
     return {.whole = {folder}, .broken = {}};
   }
   const fs::path of_run = fs::path(folder) / "checkpoints";
