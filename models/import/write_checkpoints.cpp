@@ -223,6 +223,7 @@ void write_universal(const ImportedCheckpoint& checkpoint, const fs::path& folde
 void write_hugging_face(const ImportedCheckpoint& checkpoint, const fs::path& folder,
                         std::optional<TensorType> type) {
   std::vector<TensorPlan> plans;
+  plans.reserve(checkpoint.tensors.size());
   for (const ImportedTensor& tensor : checkpoint.tensors) {
     plans.push_back({.name = tensor.name,
                      .type = type && is_float(tensor.type) ? *type : tensor.type,

@@ -62,6 +62,7 @@ class DirectoryReader {
     const Span span = find_directory();
     const std::string bytes = part(span.begin, span.size);
     std::vector<ZipEntry> entries;
+    entries.reserve(span.entries);
     std::uint64_t at = 0;
     for (std::uint64_t i = 0; i < span.entries; ++i) {
       entries.push_back(read_entry(bytes, at));
