@@ -202,6 +202,7 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
                                            .rank = communicator->rank(),
                                            .seed = seed},
                                .micro_batch = config.batch.micro_batch_size,
+                               .accumulation = static_cast<std::int64_t>(accumulation),
                                .epochs = epochs,
                                .drop_last = config.dataloader_drop_last});
   data_pool.emplace(rank.loop(), CpuPool::Options{.threads = ahead.workers, .name = "data"});

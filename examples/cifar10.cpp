@@ -73,6 +73,7 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
   const std::int64_t batches =
       batches_per_epoch(records, {.sampler = {.world_size = static_cast<int>(config.world_size)},
                                   .micro_batch = config.batch.micro_batch_size,
+                                  .accumulation = config.batch.accumulation_steps,
                                   .drop_last = config.dataloader_drop_last});
   return std::max<std::int64_t>(1, batches / config.batch.accumulation_steps);
 }

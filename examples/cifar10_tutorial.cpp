@@ -123,7 +123,7 @@ std::int64_t train(const TutorialFlags& flags, const CifarImages& images, AtenNe
     return flags.steps > 0 ? step < flags.steps : epoch < flags.epochs;
   };
   for (std::int64_t epoch = 0; goes_on(epoch); ++epoch) {
-    const std::vector<std::int64_t> order = epoch_indices(
+    const std::vector<std::int64_t> order = epoch_order(
         {.records = images.size(), .shuffle = flags.shuffle, .seed = flags.seed}, epoch);
     std::int64_t number = 0;
     for (auto at = order.begin(); at != order.end() && goes_on(epoch); ++number) {

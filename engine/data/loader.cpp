@@ -10,12 +10,11 @@
 namespace tandem {
 
 std::int64_t batches_per_epoch(std::int64_t records, const LoaderOptions& options) {
-  const std::int64_t world = options.sampler.world_size;
-  if (options.drop_last) {
-    return records / options.micro_batch / world;
-  }
-  const std::int64_t micro_batches = (records + options.micro_batch - 1) / options.micro_batch;
-  return (micro_batches + world - 1) / world;
+  const std::int64_t of_step = options.sampler.world_size * options.accumulation;
+  const std::int64_t full = records / options.micro_batch;
+  const std::int64_t all = (records + options.micro_batch - 1) / options.micro_batch;
+  const std::int64_t steps = options.drop_last ? full / of_step : (all + of_step - 1) / of_step;
+  return steps * options.accumulation;
 }
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
@@ -46,11 +45,8 @@ std::optional<HostBatch> Loader::make(std::int64_t number) const {
     return std::nullopt;
   }
   const auto order = order_of(epoch);
-  const std::int64_t begin = number % batches_per_epoch_ * options_.micro_batch;
-  const std::int64_t end =
-      std::min(begin + options_.micro_batch, static_cast<std::int64_t>(order->size()));
-  HostBatch batch = dataset_->collate(std::span(*order).subspan(
-      static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  HostBatch batch =
+      dataset_->collate(block_of_round(options_.sampler, *order, number % batches_per_epoch_));
   batch.epoch = epoch;
   return batch;
 }
@@ -59,7 +55,7 @@ std::shared_ptr<const std::vector<std::int64_t>> Loader::order_of(std::int64_t e
   const std::lock_guard lock(mutex_);
   if (epoch != cached_epoch_) {
     cached_order_ =
-        std::make_shared<const std::vector<std::int64_t>>(epoch_indices(options_.sampler, epoch));
+        std::make_shared<const std::vector<std::int64_t>>(epoch_order(options_.sampler, epoch));
     cached_epoch_ = epoch;
   }
   return cached_order_;

@@ -2,9 +2,10 @@
 // HostBatch.
 //
 // A pure function of (options, number), so that any worker can make any batch and the order never
-// depends on how many workers there are. Each epoch is reshuffled with seed + epoch; its last
-// micro-batch is short unless drop_last, which leaves out what does not give every rank one more
-// full micro-batch.
+// depends on how many workers there are. Each epoch is reshuffled with seed + epoch and is a whole
+// number of steps, so that its micro-batches are the same for every number of ranks that share
+// them: its last ones are dealt again from its first ones, and one is short; or, with drop_last,
+// what does not give another whole step of full micro-batches is left out.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +21,10 @@
 namespace tandem {
 
 struct LoaderOptions {
-  SamplerOptions sampler;        // records comes from the dataset, block is the micro-batch
-  std::int64_t micro_batch = 1;  // records per micro-batch of this rank
-  std::int64_t epochs = 1;       // the sequence ends after these; 0: never
+  SamplerOptions sampler;         // records comes from the dataset, block is the micro-batch
+  std::int64_t micro_batch = 1;   // records per micro-batch of this rank
+  std::int64_t accumulation = 1;  // micro-batches of this rank that make a step
+  std::int64_t epochs = 1;        // the sequence ends after these; 0: never
   bool drop_last = false;
 };
 

@@ -22,24 +22,22 @@ std::vector<std::int64_t> torch_permutation(std::int64_t n, std::uint64_t seed) 
   return order;
 }
 
-std::vector<std::int64_t> epoch_indices(const SamplerOptions& options, std::int64_t epoch) {
-  std::vector<std::int64_t> order;
+std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::int64_t epoch) {
   if (options.shuffle) {
-    order = torch_permutation(options.records, options.seed + static_cast<std::uint64_t>(epoch));
-  } else {
-    order.resize(static_cast<std::size_t>(options.records));
-    std::iota(order.begin(), order.end(), 0);
+    return torch_permutation(options.records, options.seed + static_cast<std::uint64_t>(epoch));
   }
+  std::vector<std::int64_t> order(static_cast<std::size_t>(options.records));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+std::span<const std::int64_t> block_of_round(const SamplerOptions& options,
+                                             std::span<const std::int64_t> order,
+                                             std::int64_t round) {
   const std::int64_t blocks = (options.records + options.block - 1) / options.block;
-  const std::int64_t rounds = (blocks + options.world_size - 1) / options.world_size;
-  std::vector<std::int64_t> mine;
-  mine.reserve(static_cast<std::size_t>(rounds * options.block));
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    const std::int64_t begin = (round * options.world_size + options.rank) % blocks * options.block;
-    const std::int64_t end = std::min(begin + options.block, options.records);
-    mine.insert(mine.end(), order.begin() + begin, order.begin() + end);
-  }
-  return mine;
+  const std::int64_t begin = (round * options.world_size + options.rank) % blocks * options.block;
+  const std::int64_t count = std::min(options.block, options.records - begin);
+  return order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
 }
 
 }  // namespace tandem

@@ -1,14 +1,15 @@
 // engine/data/sampler.hpp — which records a rank sees, in which order.
 //
 // The permutation of an epoch is torch.randperm of a generator seeded with seed + epoch. It is
-// dealt to the ranks in blocks (a micro-batch): rank r gets every world_size-th block from r on,
-// wrapping around until all have the same count. Blocks of one record are torch's
+// dealt to the ranks in blocks (a micro-batch): in round k rank r gets block k * world_size + r,
+// counted around, so that all have the same number. Blocks of one record are torch's
 // DistributedSampler, number for number. Whole micro-batches are dealt so that the step's
 // micro-batch a * world_size + r has the same records however many ranks there are. Pure function
 // of its arguments: any thread.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace tandem {
@@ -26,7 +27,11 @@ struct SamplerOptions {
   std::uint64_t seed = 0;
 };
 
-/// The record indices of `epoch` for this rank, in order, block after block.
-std::vector<std::int64_t> epoch_indices(const SamplerOptions& options, std::int64_t epoch);
+/// The record indices of `epoch`, of all ranks.
+std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::int64_t epoch);
+/// What of that order is this rank's block of a round.
+std::span<const std::int64_t> block_of_round(const SamplerOptions& options,
+                                             std::span<const std::int64_t> order,
+                                             std::int64_t round);
 
 }  // namespace tandem

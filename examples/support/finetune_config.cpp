@@ -62,8 +62,8 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
 
 Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size) {
   ParseOptions options = {.world_size = world_size,
-                          .overrides = config_overrides(flags),
-                          .batch_required = flags.batch_size > 0};
+                          .batch_required = flags.batch_size > 0,
+                          .overrides = config_overrides(flags)};
   if (flags.batch_size > 0) {
     options.overrides.push_back(
         {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
@@ -83,6 +83,7 @@ std::int64_t total_steps_of(const FinetuneFlags& flags, const Config& config,
   const std::int64_t batches =
       batches_per_epoch(records, {.sampler = {.world_size = static_cast<int>(config.world_size)},
                                   .micro_batch = config.batch.micro_batch_size,
+                                  .accumulation = config.batch.accumulation_steps,
                                   .drop_last = config.dataloader_drop_last});
   const std::int64_t steps =
       std::max<std::int64_t>(1, flags.num_train_epochs * batches / config.batch.accumulation_steps);

@@ -126,7 +126,8 @@ TEST_F(TrainerResume, WhatIsNotThatRunIsRefused) {
     }
   };
   refused(resume + " --seed 7", {"seed", "42", "7", "--resume_ignore seed"});
-  refused(resume + " --batch_size 1", {"micro-batch size", "--resume_ignore batch"});
+  refused(resume + " --gradient_accumulation_steps 2",
+          {"micro-batches of a step", "--resume_ignore batch"});
   refused(resume + " --dataset_percentage 50", {"fingerprint", "--resume_ignore data"});
   refused(fmt::format("--resume '{}'", path("nowhere")), {"no such folder"});
   refused("--save_every -1", {"--save_every"});

@@ -72,8 +72,8 @@ class ThreadRank final : public Communicator {
                                {.rank = static_cast<std::uint32_t>(group.rank),
                                 .world = static_cast<std::uint32_t>(group.world_size),
                                 .job = group.name,
-                                .timeout = std::chrono::seconds(60),
-                                .connect_timeout = std::chrono::seconds(60)});
+                                .connect_timeout = std::chrono::seconds(60),
+                                .timeout = std::chrono::seconds(60)});
   }
 
   int rank_;

@@ -11,6 +11,18 @@
 namespace tandem {
 namespace {
 
+/// The record indices of an epoch for one rank, in order.
+std::vector<std::int64_t> epoch_indices(const SamplerOptions& options, std::int64_t epoch) {
+  const std::vector<std::int64_t> order = epoch_order(options, epoch);
+  const std::int64_t dealt = options.block * options.world_size;
+  std::vector<std::int64_t> mine;
+  for (std::int64_t round = 0; round < (options.records + dealt - 1) / dealt; ++round) {
+    const auto block = block_of_round(options, order, round);
+    mine.insert(mine.end(), block.begin(), block.end());
+  }
+  return mine;
+}
+
 // torch.randperm(10, generator=torch.Generator().manual_seed(7)), and the first of 1000 with
 // seed 42.
 TEST(Sampler, PermutesAsTorchDoes) {
@@ -115,6 +127,31 @@ TEST(Loader, AStepsMicroBatchesAreTheSameForEveryNumberOfRanks) {
   for (const int world_size : {2, 4}) {
     for (std::int64_t k = 0; k < 24; ++k) {
       EXPECT_EQ(make(1, 0, k), make(world_size, static_cast<int>(k % world_size), k / world_size));
+    }
+  }
+}
+
+/// Where neither records nor micro-batches divide, through several epochs.
+TEST(Loader, EpochsAreTheSameForEveryNumberOfRanksThatShareAStep) {
+  constexpr std::int64_t kOfStep = 4;
+  for (const bool drop_last : {false, true}) {
+    const auto make = [&](int world_size, int rank, std::int64_t number) {
+      const auto batch = Loader(std::make_shared<Numbers>(29),
+                                {.sampler = {.world_size = world_size, .rank = rank, .seed = 9},
+                                 .micro_batch = 3,
+                                 .accumulation = kOfStep / world_size,
+                                 .epochs = 3,
+                                 .drop_last = drop_last})
+                             .make(number);
+      return batch ? batch->inputs : std::vector<std::int64_t>();
+    };
+    EXPECT_FALSE(make(1, 0, drop_last ? 23 : 35).empty());
+    EXPECT_TRUE(make(1, 0, drop_last ? 24 : 36).empty());
+    for (const int world_size : {2, 4}) {
+      for (std::int64_t k = 0; k < 37; ++k) {
+        EXPECT_EQ(make(1, 0, k),
+                  make(world_size, static_cast<int>(k % world_size), k / world_size));
+      }
     }
   }
 }
