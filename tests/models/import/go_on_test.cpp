@@ -1,4 +1,5 @@
 // A run that goes on from DeepSpeed's checkpoint makes DeepSpeed's next steps.
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -103,7 +104,11 @@ TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
     const at::Tensor got =
         at::from_blob(const_cast<float*>(values.data()), {std::ssize(values)}, at::kFloat);
     const double change = (wanted - old).norm().item<double>();
-    EXPECT_LE((got - wanted).norm().item<double>(), limits.update * change) << parameter.name;
+    // Each side rounds a master once a step, by half a unit in its last place at most: which is
+    // more than that share of the update where weights are near 1, as in norms.
+    const double rounding = 2 * kSteps * std::exp2(-24) * wanted.norm().item<double>();
+    EXPECT_LE((got - wanted).norm().item<double>(), limits.update * change + rounding)
+        << parameter.name;
     ++compared;
   });
   EXPECT_GT(compared, 10U);
