@@ -1,6 +1,7 @@
 #include "engine/engine.hpp"
 
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -246,6 +247,39 @@ int Engine::rank() const { return impl_->communicator->rank(); }
 int Engine::world_size() const { return impl_->communicator->world_size(); }
 std::int64_t Engine::global_steps() const { return impl_->global_steps; }
 std::int64_t Engine::skipped_steps() const { return impl_->skipped_steps; }
+std::int64_t Engine::train_batch_size() const { return config().batch.train_batch_size; }
+std::int64_t Engine::train_micro_batch_size_per_gpu() const {
+  return config().batch.micro_batch_size;
+}
+std::int64_t Engine::gradient_accumulation_steps() const {
+  return static_cast<std::int64_t>(impl_->accumulation);
+}
+std::array<std::int64_t, 3> Engine::get_batch_info() const {
+  return {train_batch_size(), train_micro_batch_size_per_gpu(), gradient_accumulation_steps()};
+}
+std::int64_t Engine::global_samples() const { return global_steps() * train_batch_size(); }
+std::int64_t Engine::micro_steps() const { return impl_->micro_batches; }
+
+double Engine::get_global_grad_norm() const {
+  const std::optional<Verdict>& last = impl_->last_verdict;
+  return last && last->norm.finite() ? last->norm.value : std::numeric_limits<double>::quiet_NaN();
+}
+
+bool Engine::was_step_applied() const {
+  return impl_->last_verdict && impl_->last_verdict->outcome != StepOutcome::kSkip;
+}
+
+std::string Engine::get_type() const { return config().optimizer.type; }
+
+std::array<double, 2> Engine::get_mom() const {
+  const UpdateConfig& optimizer = impl_->rank.layout().shape.update;
+  if (optimizer.kind == OptimizerKind::kSgd) {
+    return {optimizer.momentum, 0};
+  }
+  return impl_->betas_of(impl_->applied_steps + 1)
+      .value_or(std::array{optimizer.beta1, optimizer.beta2});
+}
+
 double Engine::get_lr() const { return impl_->rate_of(impl_->applied_steps + 1); }
 double Engine::loss_scale() const { return impl_->scaler ? impl_->scaler->scale() : 1; }
 

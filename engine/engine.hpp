@@ -12,6 +12,7 @@
 // one out makes the others fail by their deadline, naming it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -177,6 +178,24 @@ class Engine {
   /// Optimizer steps, skipped ones included.
   [[nodiscard]] std::int64_t global_steps() const;
   [[nodiscard]] std::int64_t skipped_steps() const;
+
+  // What ported trainers ask, by DeepSpeed's names.
+  [[nodiscard]] std::int64_t train_batch_size() const;  // records of a step, all ranks
+  [[nodiscard]] std::int64_t train_micro_batch_size_per_gpu() const;
+  [[nodiscard]] std::int64_t gradient_accumulation_steps() const;
+  /// The three above.
+  [[nodiscard]] std::array<std::int64_t, 3> get_batch_info() const;
+  [[nodiscard]] std::int64_t global_samples() const;  // of all steps so far
+  [[nodiscard]] std::int64_t micro_steps() const;     // of this rank
+  [[nodiscard]] int get_data_parallel_rank() const { return rank(); }
+  /// Of the last step, before clipping; NaN before the first one and after one that was skipped.
+  [[nodiscard]] double get_global_grad_norm() const;
+  /// Whether the last step changed the weights; false before the first one.
+  [[nodiscard]] bool was_step_applied() const;
+  [[nodiscard]] std::string get_type() const;  // of the optimizer, as the config names it
+  /// beta1 and beta2 of the next step; of SGD momentum and 0.
+  [[nodiscard]] std::array<double, 2> get_mom() const;
+
   /// Optimizer steps that the loader's epochs make; nullopt without end or without a loader.
   [[nodiscard]] std::optional<std::int64_t> steps_in_epochs() const;
   [[nodiscard]] std::int64_t parameter_count() const;

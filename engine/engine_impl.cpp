@@ -281,7 +281,7 @@ TrainStep::Update Engine::Impl::update_of_step(double rate) const {
                            .loss_scale = scaler ? scaler->scale() : 1};
   UpdateConfig base = update_config(config.optimizer);
   base.lr = rate;
-  if (const auto betas = schedule.betas_at(applied_steps + schedule_offset + 1)) {
+  if (const auto betas = betas_of(applied_steps + 1)) {
     base.beta1 = (*betas)[0];
     base.beta2 = (*betas)[1];
   }
@@ -379,6 +379,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
 }
 
 void Engine::Impl::count(const Verdict& verdict) {
+  last_verdict = verdict;
   const bool skipped = verdict.outcome == StepOutcome::kSkip;
   if (scaler) {
     scaler->update(skipped);

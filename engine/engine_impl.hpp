@@ -34,6 +34,10 @@ struct Engine::Impl {
   void start_prefetch(std::int64_t first);
   void check_no_step_in_flight() const;
   [[nodiscard]] double rate_of(std::int64_t optimizer_step) const;
+  /// Where the schedule moves them.
+  [[nodiscard]] std::optional<std::array<double, 2>> betas_of(std::int64_t optimizer_step) const {
+    return schedule.betas_at(optimizer_step + schedule_offset);
+  }
   /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
   [[nodiscard]] double loss_gradient() const;
 
@@ -88,6 +92,7 @@ struct Engine::Impl {
   std::unique_ptr<Checkpointer> checkpointer;  // from the first save on
 
   bool training = true;
+  std::optional<Verdict> last_verdict;
   bool stop_asked = false;         // by this rank
   bool save_asked = false;         // likewise
   std::int64_t batches_taken = 0;  // of the loader

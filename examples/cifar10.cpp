@@ -149,10 +149,10 @@ int cifar10(CifarFlags flags) {
        .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers},
        .parameter_groups = std::vector<ParameterGroup>(flags.moe_param_group ? 2 : 1),
        .communicator = ranks});
-  const DumpOnSignal dump_on_signal(engine.loop());  // SIGQUIT: what waits for what
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");
   }
+  const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
   const std::vector<std::string> resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = total_steps,

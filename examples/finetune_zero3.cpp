@@ -83,7 +83,7 @@ int finetune(FinetuneFlags flags) {
                  .seed = flags.seed,
                  .learning_rate = learning_rate_of(flags, config, total_steps),
                  .communicator = ranks});
-  const DumpOnSignal dump_on_signal(engine.loop());  // SIGQUIT: what waits for what
+  const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
 
   const std::vector<std::string> resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,

@@ -38,6 +38,10 @@ std::string fresh_output_dir(std::string_view name) {
   return fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
 }
 
+std::string waits_file(const RunFlags& flags, int rank) {
+  return fmt::format("{}/waits-rank{}.txt", flags.output_dir, rank);
+}
+
 StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
   return {.step = result.step,
           .epoch = epoch,

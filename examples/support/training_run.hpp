@@ -19,6 +19,9 @@ namespace tandem {
 /// "runs/NAME-<time>", for runs without --output_dir.
 std::string fresh_output_dir(std::string_view name);
 
+/// Where SIGQUIT leaves what a rank waits for: output_dir/waits-rank0.txt.
+std::string waits_file(const RunFlags& flags, int rank);
+
 /// What the engine knows of a step. `tflops` as the example counts them. Peak memory is asked for
 /// anew every hundredth step where steps are short: the question takes as long as a layer of a
 /// small model.

@@ -69,22 +69,28 @@ void request_dump(EventLoop& loop, std::FILE* out) {
 
 // Held by the DumpOnSignal that installed it and by the wait under way, which may end later.
 struct DumpOnSignal::Signals {
-  Signals(EventLoop& loop_in, int signal) : loop(loop_in), set(loop_in.reactor(), signal) {}
+  Signals(EventLoop& loop_in, int signal, std::string file_in)
+      : loop(loop_in), set(loop_in.reactor(), signal), file(std::move(file_in)) {}
   EventLoop& loop;
   asio::signal_set set;
+  std::string file;
 
   static void wait(const std::shared_ptr<Signals>& self) {
     self->set.async_wait([self](const asio::error_code& error, int) {
       if (!error) {
         dump(self->loop, stderr);
+        if (std::FILE* out = self->file.empty() ? nullptr : std::fopen(self->file.c_str(), "ae")) {
+          dump(self->loop, out);
+          std::fclose(out);
+        }
         wait(self);
       }
     });
   }
 };
 
-DumpOnSignal::DumpOnSignal(EventLoop& loop, int signal)
-    : signals_(std::make_shared<Signals>(loop, signal)) {
+DumpOnSignal::DumpOnSignal(EventLoop& loop, int signal, std::string file)
+    : signals_(std::make_shared<Signals>(loop, signal, std::move(file))) {
   Signals::wait(signals_);
 }
 

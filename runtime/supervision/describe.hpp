@@ -30,11 +30,12 @@ class EventLoop;
 void request_dump(EventLoop& loop, std::FILE* out = stderr);
 
 /// While it lives, `signal` (Ctrl-\ by default) prints describe_tasks(loop) to stderr instead of
-/// ending the process.
+/// ending the process, and appends it to `file` (empty: none; what cannot be written there is left
+/// out).
 /// Of the loop's thread (or of the owner's while the loop does not run).
 class DumpOnSignal {
  public:
-  explicit DumpOnSignal(EventLoop& loop, int signal = SIGQUIT);
+  explicit DumpOnSignal(EventLoop& loop, int signal = SIGQUIT, std::string file = {});
   ~DumpOnSignal();
   DumpOnSignal(const DumpOnSignal&) = delete;
   DumpOnSignal& operator=(const DumpOnSignal&) = delete;

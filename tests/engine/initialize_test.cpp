@@ -1,6 +1,8 @@
 // tandem::initialize and the four things it gives, used as a DeepSpeed program would.
 #include "engine/initialize.hpp"
 
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -73,6 +75,24 @@ TEST(Initialize, DeepSpeedsLoopIsTrainStep) {
   EXPECT_EQ(engine.global_steps(), 10);
   EXPECT_EQ(optimizer.steps(), 10);
   EXPECT_EQ(optimizer.loss_scale(), 1);
+}
+
+TEST(Initialize, AnswersWhatPortedTrainersAsk) {
+  Engine engine(with_data({.accumulation = 2}));
+  EXPECT_FALSE(engine.was_step_applied());
+  EXPECT_TRUE(std::isnan(engine.get_global_grad_norm()));
+  double norm = 0;
+  for (int step = 0; step < 3; ++step) {
+    norm = engine.train_step()->verdict.norm.value;
+  }
+  EXPECT_TRUE(engine.was_step_applied());
+  EXPECT_EQ(engine.get_global_grad_norm(), norm);
+  EXPECT_EQ(engine.get_batch_info(), (std::array<std::int64_t, 3>{8, 4, 2}));
+  EXPECT_EQ(engine.global_samples(), 24);
+  EXPECT_EQ(engine.micro_steps(), 6);
+  EXPECT_EQ(engine.get_data_parallel_rank(), 0);
+  EXPECT_EQ(engine.get_type(), "AdamW");
+  EXPECT_EQ(engine.get_mom(), (std::array{0.9, 0.999}));
 }
 
 TEST(Initialize, ALoopLeftEarlyGoesOnWhereItStood) {

@@ -247,6 +247,7 @@ TEST_F(Ranks, ARunThatHangsShowsWhatItWaitsForOnSigquit) {
   ::kill(asked, SIGTERM);
   EXPECT_EQ(end_of(asked, kInTime), 128 + SIGTERM) << errors_of("0");
   EXPECT_EQ(end_of(stops, kInTime), 0) << errors_of("1");
+  EXPECT_THAT(content_of(folder_ / "run/waits-rank0.txt"), HasSubstr("actor optimizer: "));
 }
 
 TEST_F(Ranks, DifferentConfigsAreNamedByBoth) {
