@@ -111,10 +111,28 @@ struct Progress {
   Rows rows;
 };
 
+struct Reached {
+  std::uint64_t bytes = 0, of = 0;
+};
+/// Says how far the reader is, twice a second at most. Its mailbox holds one message, and a newer
+/// one takes the place of that: the reader tells every block and never waits for a terminal.
+struct ProgressLines : Actor<ProgressLines, Reached> {
+  static constexpr WhenFull kWhenFull = WhenFull::kCoalesce;
+  static bool coalesce(Reached& waiting, Reached&& newer) {
+    waiting = newer;
+    return true;
+  }
+  ProgressLines() : Actor("progress", 1) {}
+  Task<> handle(Reached m) {
+    fmt::print(stderr, "read {} of {} MB\n", m.bytes >> 20, m.of >> 20);
+    co_await sleep_for(std::chrono::milliseconds(500), scope().stop_token());
+  }
+};
+
 /// Sends the file to the parser, block by block; ends early, between two blocks, when `stop` says
 /// so.
 Task<> read_file(FileIo* files, const Flags* flags, Address<Block, Flush> parser,
-                 Progress* progress, StopToken stop) {
+                 Address<Reached> shown, Progress* progress, StopToken stop) {
   const IoFile file = co_await files->open(flags->file, OpenMode::kRead);
   progress->file_bytes = co_await files->size(file);
   std::string rest;  // the line that the last block ended within
@@ -135,6 +153,7 @@ Task<> read_file(FileIo* files, const Flags* flags, Address<Block, Flush> parser
     if (!text.empty()) {
       co_await parser.send(Block{std::move(text)});  // waits here while four blocks are waiting
       ++progress->blocks;
+      co_await shown.send(Reached{progress->read_bytes, progress->file_bytes});
       progress->deepest_parser = std::max(progress->deepest_parser, parser.depth());
     }
     progress->read_bytes += got;
@@ -147,20 +166,12 @@ Task<> read_file(FileIo* files, const Flags* flags, Address<Block, Flush> parser
 
 /// The way of a file through the stages: read, let everything arrive, take the sum, end the actors.
 Task<> pipeline(FileIo* files, const Flags* flags, Parser* parser, Totals* totals,
-                Progress* progress, StopToken stop_reading) {
-  co_await read_file(files, flags, parser->address(), progress, stop_reading);
+                Address<Reached> shown, Progress* progress, StopToken stop_reading) {
+  co_await read_file(files, flags, parser->address(), shown, progress, stop_reading);
   co_await parser->address().ask(Flush{});
   progress->rows = co_await totals->address().ask(Result{}, std::chrono::seconds(10));
   parser->close();
   totals->close();
-}
-
-Task<> show_progress(const Progress* progress, StopToken stop) {
-  for (;;) {
-    co_await sleep_for(std::chrono::milliseconds(500), stop);
-    fmt::print(stderr, "read {} of {} MB\n", progress->read_bytes >> 20,
-               progress->file_bytes >> 20);
-  }
 }
 
 Task<> stop_on_signal(int* signal, StopSource* reading, StopToken stop) {
@@ -225,16 +236,18 @@ int run(const Flags& flags) {
   parser.start(stages);
   StopSource reading(stages.stop_token());
   Progress progress;
-  stages.spawn("reader", &pipeline, &files, &flags, &parser, &totals, &progress, reading.token());
-
   Scope helpers(loop, "helpers", stages.stop_token());
+  ProgressLines lines;
+  if (flags.progress == "lines" || (flags.progress == "auto" && isatty(STDERR_FILENO) != 0)) {
+    lines.start(helpers);
+  }  // else it holds the newest figure, and shows none
+  stages.spawn("reader", &pipeline, &files, &flags, &parser, &totals, lines.address(), &progress,
+               reading.token());
+
   if (flags.deadline_s > 0) {
     const std::chrono::duration<double> limit(flags.deadline_s);
     helpers.spawn("deadline", &stop_at, start + std::chrono::duration_cast<Duration>(limit),
                   &reading, helpers.stop_token());
-  }
-  if (flags.progress == "lines" || (flags.progress == "auto" && isatty(STDERR_FILENO) != 0)) {
-    helpers.spawn("progress", &show_progress, &progress, helpers.stop_token());
   }
   int signal = 0;
   helpers.spawn("signals", &stop_on_signal, &signal, &reading, helpers.stop_token());
