@@ -43,6 +43,16 @@ double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& 
   return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
 }
 
+/// What model/ is saved as; nothing: the type that computes.
+std::optional<TensorType> save_type_of(const FinetuneFlags& flags) {
+  if (flags.save_dtype.empty()) {
+    return std::nullopt;
+  }
+  return flags.save_dtype == "fp32"   ? TensorType::kF32
+         : flags.save_dtype == "bf16" ? TensorType::kBF16
+                                      : TensorType::kF16;
+}
+
 int finetune(FinetuneFlags flags) {
   if (flags.trace) {
     trace::enable();
@@ -127,7 +137,7 @@ int finetune(FinetuneFlags flags) {
   if (demo && flags.samples) {
     show_samples(metrics, "after training", pretrained, engine, *dataset);
   }
-  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model");
+  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model", save_type_of(flags));
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     const Model model = make_causal_lm(pretrained.config());

@@ -130,14 +130,16 @@ Model Pretrained::model(std::string_view leaf_module) const {
   return model;
 }
 
-void Pretrained::save(Engine& engine, const fs::path& folder) const {
+void Pretrained::save(Engine& engine, const fs::path& folder,
+                      std::optional<TensorType> type) const {
+  const TensorType saved = type.value_or(compute_type(engine));
   if (engine.rank() == 0) {
     std::error_code ignored;  // the first write into the folder says what is wrong with it
     fs::create_directories(folder, ignored);
-    write_hf_config(config_, folder, torch_dtype_of(compute_type(engine)));
+    write_hf_config(config_, folder, torch_dtype_of(saved));
     copy_tokenizer_files(folder_, folder);
   }
-  save_16bit_model(engine, folder);  // last: a folder without weights does not look whole
+  save_weights(engine, folder, saved);  // last: a folder without weights does not look whole
 }
 
 }  // namespace tandem

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "actors/storage/safetensors.hpp"
 #include "engine/types/model.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
@@ -45,9 +47,10 @@ class Pretrained {
   /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
 
-  /// Writes the engine's weights as a folder that Transformers loads: safetensors in the compute
-  /// type, config, tokenizer files. All ranks call it; the first one writes.
-  void save(Engine& engine, const std::filesystem::path& folder) const;
+  /// Writes the engine's weights as a folder that Transformers loads: safetensors of `type`
+  /// (nothing: the compute type), config, tokenizer files. All ranks call it; the first one writes.
+  void save(Engine& engine, const std::filesystem::path& folder,
+            std::optional<TensorType> type = std::nullopt) const;
 
  private:
   Pretrained(std::filesystem::path folder, HfConfig config, Tokenizer tokenizer,

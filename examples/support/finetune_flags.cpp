@@ -55,6 +55,8 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_flag("--samples,!--no-samples", f.samples,
                "The demo continues prompts before and after training");
   app.add_flag("--save_checkpoint", f.save_checkpoint, "Accepted: model/ is always saved");
+  app.add_option("--save_dtype", f.save_dtype,
+                 "Type of model/: fp32, bf16 or fp16; default: the type that computes");
   app.add_option("--dataset_name", f.dataset_name,
                  ".json or .jsonl with instruction, input, output, or a hub id in the cache")
       ->capture_default_str();
@@ -76,6 +78,9 @@ void check(const FinetuneFlags& f) {
     require_above_zero("--lr", f.lr);
   }
   check_memory_flags(f);
+  if (!f.save_dtype.empty()) {
+    require_one_of("--save_dtype", f.save_dtype, {"fp32", "bf16", "fp16"});
+  }
   require_above_zero("--num_train_epochs", static_cast<double>(f.num_train_epochs));
   require_not_negative("--bench_steps", static_cast<double>(f.bench_steps));
   require_not_negative("--weight_decay", f.weight_decay);

@@ -32,6 +32,7 @@ struct FinetuneFlags : RunFlags {
   std::string log_level = "INFO";
   bool samples = true;  // of the demo
   bool save_checkpoint = false;
+  std::string save_dtype;  // of model/; empty: the compute type
 };
 
 /// The flags that decide, beside the engine's, what a run of a model holds: the trainer's and

@@ -87,7 +87,8 @@ TEST_F(BadInput, FlagsThatMakeNoSense) {
                  {"--placement", "--offload_ratio 0.5"});
   expect_refused(flags("--dtype fp8"), {"--dtype", "fp8"});
   expect_refused(flags("--stage 4"), {"stage", "4"});
-  expect_refused(flags("--resume auto"), {"--resume"});
+  expect_refused(flags("--resume /nowhere/at/all"), {"--resume", "/nowhere/at/all"});
+  expect_refused(flags("--save_dtype int4"), {"--save_dtype", "int4"});
   expect_refused("--model_name '" + model_ + "'", {"--lr"});
 }
 

@@ -163,5 +163,15 @@ TEST_F(Finetune, TransformersLoadsTheModelAndAgreesOnLogits) {
   expect_transformers_agrees(path("run/model"));
 }
 
+TEST_F(Finetune, SavesTheModelInTheTypeThatIsAskedFor) {
+  for (const auto& [flag, stored] : {std::pair{"fp32", "F32"}, {"bf16", "BF16"}, {"fp16", "F16"}}) {
+    const Finished run = demo(flag, fmt::format("--steps 1 --dtype bf16 --save_dtype {}", flag));
+    ASSERT_EQ(run.code, 0) << run.err;
+    const std::string header =
+        content_of(folder_ / flag / "model/model.safetensors").substr(0, 2000);
+    EXPECT_THAT(header, HasSubstr(fmt::format(R"("dtype":"{}")", stored)));
+  }
+}
+
 }  // namespace
 }  // namespace tandem
