@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRounds = 7;
+constexpr int kRounds = 5;
 constexpr int kPlainSteps = 4;  // of a round
 
 std::string folder;
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
       asked != nullptr ? std::filesystem::path(asked) : std::filesystem::temp_directory_path();
   folder = parent / fmt::format("bench_checkpoint-{}", ::getpid());
   for (const Shape& shape :
-       {Shape{"qwen3_20m", qwen3_20m(), 8, 256}, Shape{"qwen3_300m", qwen3_300m(), 4, 256}}) {
+       {Shape{"qwen3_20m", qwen3_20m(), 8, 256}, Shape{"qwen3_300m", qwen3_300m(), 2, 128}}) {
     benchmark::RegisterBenchmark(fmt::format("save/{}", shape.name).c_str(),
                                  [shape](benchmark::State& state) { run(state, shape); })
         ->Unit(benchmark::kMillisecond)
