@@ -46,27 +46,21 @@ Task<std::string> read_text(FileIo* io, std::string path) {
 
 /// What `load_dir` and `tag` name: one checkpoint, or all whole ones of a folder, newest first.
 Task<std::vector<std::string>> folders_of(FileIo* io, std::string load_dir, std::string tag) {
-  namespace fs = std::filesystem;
-  if (!tag.empty()) {
-    load_dir += "/" + tag;
-  }
-  if (!fs::is_directory(load_dir)) {
+  const std::string folder = tag.empty() ? load_dir : load_dir + "/" + tag;
+  if (!std::filesystem::is_directory(folder)) {
     throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",
-                     load_dir);
+                     folder);
   }
-  if (!tag.empty() || fs::exists(load_dir + "/manifest.json")) {
-    co_return std::vector<std::string>{load_dir};
+  if (!tag.empty()) {
+    co_return std::vector<std::string>{folder};
   }
-  std::vector<std::string> broken;
-  std::vector<std::string> folders;
-  for (const FoundCheckpoint& found : co_await find_checkpoints(io, load_dir, &broken)) {
-    folders.push_back(found.path);
+  NamedCheckpoints named = co_await named_checkpoints(io, folder);
+  if (named.whole.empty()) {
+    throw user_error(
+        "resume", "{} holds no whole checkpoint{}; give another folder", folder,
+        named.broken.empty() ? std::string() : fmt::format(" ({})", named.broken.front()));
   }
-  if (folders.empty()) {
-    throw user_error("resume", "{} holds no whole checkpoint{}; give another folder", load_dir,
-                     broken.empty() ? std::string() : fmt::format(" ({})", broken.front()));
-  }
-  co_return folders;
+  co_return std::move(named.whole);
 }
 
 }  // namespace
@@ -192,7 +186,7 @@ Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::
 Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs args) {
   FileIo* io = &checkpoints().files();
   const Manifest manifest = co_await read_manifest(io, folder);
-  RunState saved =
+  const RunState saved =
       RunState::parse(co_await read_text(io, folder + "/" + kStateFile), folder + "/" + kStateFile);
   LoadedCheckpoint loaded{.path = folder,
                           .step = saved.global_steps,
@@ -201,12 +195,7 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs arg
   if (args.module_only) {
     args.ignored = {"data", "seed", "batch", "optimizer"};
   }
-  const RunState now = run_state();
-  loaded.notes = check_resume(saved, now, args.ignored, folder);
-  if (saved.step_micro_batches == 0) {  // data go on where as many steps of this run end
-    saved.micro_batches = saved.global_steps * now.step_micro_batches;
-    saved.batches_taken = saved.micro_batches;
-  }
+  loaded.notes = check_resume(saved, run_state(), args.ignored, folder);
 
   const UpdateConfig& optimizer = rank.layout().shape.update;
   std::vector<std::string> arrays = {std::string(array_name(optimizer, kMasterArray))};
@@ -237,21 +226,12 @@ Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments) {
 Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {
   co_await checkpoints().finish();
   co_await restore_tensors(&state.source, state.moments);
-  RunState run = run_state();
-  run.global_steps = state.global_steps;
-  run.skipped_steps = state.skipped_steps;
-  run.skipped_in_a_row = 0;
-  run.applied_steps = state.optimizer_steps;
-  run.schedule_steps = state.schedule_steps;
-  run.micro_batches = state.global_steps * run.step_micro_batches;
-  run.batches_taken = run.micro_batches;
-  if (state.scaler) {
-    run.scaler = LossScaler::State{.scale = state.scaler->scale,
-                                   .step = state.scaler->step,
-                                   .last_overflow = state.scaler->last_overflow,
-                                   .hysteresis = state.scaler->hysteresis};
-  }
-  restore(run);
+  restore({.global_steps = state.global_steps,
+           .applied_steps = state.optimizer_steps,
+           .schedule_steps = state.schedule_steps,
+           .skipped_steps = state.skipped_steps,
+           .scaler = state.scaler,
+           .lost_verdicts = step.speculation().history()});
   co_return LoadedCheckpoint{.path = state.path,
                              .step = state.global_steps,
                              .client_state = state.client_state,
@@ -265,8 +245,13 @@ void Engine::Impl::restore(const RunState& state) {
   schedule_offset = state.schedule_steps - state.applied_steps;
   skipped_steps = state.skipped_steps;
   skipped_in_a_row = state.skipped_in_a_row;
-  micro_batches = state.micro_batches / world;
-  batches_taken = state.batches_taken / world;
+  if (state.step_micro_batches > 0) {
+    micro_batches = state.micro_batches / world;
+    batches_taken = state.batches_taken / world;
+  } else {  // not known: data go on where as many steps of this run end
+    micro_batches = state.global_steps * static_cast<std::int64_t>(accumulation);
+    batches_taken = micro_batches;
+  }
   step.speculation().restore(state.lost_verdicts);
   if (scaler && state.scaler) {
     scaler->restore(*state.scaler);

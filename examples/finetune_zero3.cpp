@@ -27,6 +27,7 @@
 #include "models/causal_lm.hpp"
 #include "models/data/alpaca_dataset.hpp"
 #include "models/pretrained.hpp"
+#include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
 #include "runtime/trace.hpp"
 
@@ -41,16 +42,6 @@ double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& 
                            .hidden = shape.hidden_size,
                            .activation_checkpointing = flags.engine.activation_checkpointing};
   return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
-}
-
-/// What model/ is saved as; nothing: the type that computes.
-std::optional<TensorType> save_type_of(const FinetuneFlags& flags) {
-  if (flags.save_dtype.empty()) {
-    return std::nullopt;
-  }
-  return flags.save_dtype == "fp32"   ? TensorType::kF32
-         : flags.save_dtype == "bf16" ? TensorType::kBF16
-                                      : TensorType::kF16;
 }
 
 int finetune(FinetuneFlags flags) {
@@ -137,7 +128,8 @@ int finetune(FinetuneFlags flags) {
   if (demo && flags.samples) {
     show_samples(metrics, "after training", pretrained, engine, *dataset);
   }
-  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model", save_type_of(flags));
+  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model",
+                  type_by_name(flags.save_dtype));
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     const Model model = make_causal_lm(pretrained.config());

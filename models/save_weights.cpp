@@ -36,8 +36,10 @@ void save_weights(Engine& engine, const fs::path& folder, TensorType type) {
   }
 }
 
-TensorType compute_type(const Engine& engine) {
-  switch (engine.config().precision()) {
+namespace {
+
+TensorType type_of(Precision precision) {
+  switch (precision) {
     case Precision::kBF16:
       return TensorType::kBF16;
     case Precision::kF16:
@@ -46,6 +48,15 @@ TensorType compute_type(const Engine& engine) {
       break;
   }
   return TensorType::kF32;
+}
+
+}  // namespace
+
+TensorType compute_type(const Engine& engine) { return type_of(engine.config().precision()); }
+
+std::optional<TensorType> type_by_name(std::string_view name) {
+  const auto precision = parse_enum<Precision>(name);
+  return precision ? std::optional(type_of(*precision)) : std::nullopt;
 }
 
 void save_16bit_model(Engine& engine, const fs::path& folder) {

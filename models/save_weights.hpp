@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <string_view>
 
 #include "actors/storage/safetensors.hpp"
 #include "engine/engine.hpp"
@@ -15,6 +17,9 @@ void save_weights(Engine& engine, const std::filesystem::path& folder, TensorTyp
 
 /// The type that the engine computes in.
 TensorType compute_type(const Engine& engine);
+
+/// fp32, bf16 or fp16; nothing for any other name.
+std::optional<TensorType> type_by_name(std::string_view name);
 
 /// DeepSpeed's save_16bit_model: the weights in the type that the engine computes in (fp32 stays
 /// fp32).

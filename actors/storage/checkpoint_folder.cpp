@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <utility>
 
 #include "actors/storage/hash_file.hpp"
+#include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
@@ -130,6 +136,30 @@ Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string pare
   }
   std::ranges::sort(found, std::ranges::greater(), &FoundCheckpoint::step);
   co_return found;
+}
+
+Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
+  std::error_code ignored;
+  if (fs::is_regular_file(join(folder, kManifestName), ignored)) {
+    co_return NamedCheckpoints{.whole = {std::move(folder)}, .broken = {}};
+  }
+  if (std::string of_run = join(folder, "checkpoints"); fs::is_directory(of_run, ignored)) {
+    folder = std::move(of_run);
+  }
+  NamedCheckpoints named;
+  if (fs::is_directory(folder, ignored)) {
+    for (FoundCheckpoint& found : co_await find_checkpoints(io, folder, &named.broken)) {
+      named.whole.push_back(std::move(found.path));
+    }
+  }
+  co_return named;
+}
+
+NamedCheckpoints named_checkpoints(const std::string& folder) {
+  EventLoop loop({.name = "checkpoints"});
+  FileIo io(loop);
+  return loop.run([](FileIo* files, std::string name) { return named_checkpoints(files, name); },
+                  &io, folder);
 }
 
 Task<Manifest> read_manifest(FileIo* io, std::string folder) {

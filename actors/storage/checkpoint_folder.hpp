@@ -35,6 +35,17 @@ struct FoundCheckpoint {
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
                                                     std::vector<std::string>* broken);
 
+struct NamedCheckpoints {
+  std::vector<std::string> whole;   // folders, newest first
+  std::vector<std::string> broken;  // "path: why", of those that are not whole
+};
+
+/// The checkpoints that a user means by `folder`: itself, whatever its name, or those in it, or
+/// those of a run, in `folder`/checkpoints. None where the folder is not there.
+Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder);
+/// The same where no loop runs; blocks.
+NamedCheckpoints named_checkpoints(const std::string& folder);
+
 /// Error (user input) if it does not parse; FileError if it cannot be read.
 Task<Manifest> read_manifest(FileIo* io, std::string folder);
 

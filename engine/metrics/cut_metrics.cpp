@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "actors/storage/file.hpp"
-#include "engine/metrics/line_file.hpp"
 
 namespace tandem {
 
@@ -97,7 +96,7 @@ void cut_metrics(const std::string& folder, std::int64_t last_step) {
     const std::string kept =
         is_events ? events_until(text, last_step) : metrics_until(text, last_step);
     if (kept != text) {
-      write_whole_file(entry.path(), kept);
+      write_file(entry.path(), "resume", kept);
     }
   }
 }

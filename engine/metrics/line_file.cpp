@@ -62,26 +62,6 @@ void make_output_dir(const std::string& path) {
   }
 }
 
-void write_whole_file(const std::string& path, std::string_view bytes) {
-  const std::string beside = path + ".tmp";
-  const int fd = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
-  if (fd < 0) {
-    throw open_error(path, errno);
-  }
-  int reason = write_all(fd, bytes);
-  if (reason == 0 && ::fsync(fd) != 0) {
-    reason = errno;
-  }
-  ::close(fd);
-  if (reason == 0 && ::rename(beside.c_str(), path.c_str()) != 0) {
-    reason = errno;
-  }
-  if (reason != 0) {
-    ::unlink(beside.c_str());
-    throw write_error(path, reason);
-  }
-}
-
 LineFile::LineFile(std::string path, bool append) : path_(std::move(path)) {
   const int mode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
   fd_ = ::open(path_.c_str(), mode, kMode);

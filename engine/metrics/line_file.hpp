@@ -1,5 +1,4 @@
-// engine/metrics/line_file.hpp — files that are whole at any moment: appended line by line, or
-// replaced at once.
+// engine/metrics/line_file.hpp — files that are whole at any moment, appended line by line.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +10,6 @@ namespace tandem {
 
 /// Makes the directory and its parents. Throws user_error naming the path and the system's reason.
 void make_output_dir(const std::string& path);
-
-/// Writes `bytes` beside `path`, syncs, and renames over it: readers see the old content or the
-/// new, never a part. Throws Error naming the path and the system's reason; nothing is left behind
-/// then.
-void write_whole_file(const std::string& path, std::string_view bytes);
 
 /// An append-only file of records. Each append is one write to the kernel; when only a part fits on
 /// the disk the part is cut off again, so the file ends with a whole record.

@@ -16,6 +16,8 @@
 
 #include <cstdint>
 
+#include "engine/types/loss_scale_state.hpp"
+
 namespace tandem {
 
 struct LossScalerConfig {
@@ -30,13 +32,7 @@ struct LossScalerConfig {
 class LossScaler {
  public:
   /// What a checkpoint keeps; the configuration is not in it.
-  struct State {
-    double scale = 0;
-    std::int64_t step = 0;            // update() calls
-    std::int64_t last_overflow = -1;  // the step of it
-    int hysteresis = 0;               // overflows left until the scale falls, plus one
-    bool operator==(const State&) const = default;
-  };
+  using State = LossScaleState;
 
   explicit LossScaler(const LossScalerConfig& config);
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/types/loss_scale_state.hpp"
+
 namespace tandem {
 
 struct ParameterSpec;
@@ -53,13 +55,6 @@ struct LoadArgs {
 
 /// The state of a run that another program saved, as far as a run here goes on from it.
 struct ForeignState {
-  struct Scaler {
-    double scale = 1;
-    std::int64_t step = 0;
-    std::int64_t last_overflow = -1;
-    int hysteresis = 1;
-  };
-
   std::string path;
   StateSource source;    // lives as long as this
   bool moments = false;  // it has them
@@ -67,7 +62,7 @@ struct ForeignState {
   std::int64_t skipped_steps = 0;
   std::int64_t optimizer_steps = 0;  // the optimizer's count, which may differ from steps taken
   std::int64_t schedule_steps = 0;   // that the learning rate's schedule has made
-  std::optional<Scaler> scaler;
+  std::optional<LossScaleState> scaler;
   std::string client_state = "{}";
   std::vector<std::string> notes;  // a line for each thing that was left out
 };

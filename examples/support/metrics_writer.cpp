@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "actors/storage/file.hpp"
+
 namespace tandem {
 namespace {
 
@@ -62,7 +64,7 @@ void MetricsWriter::write_resolved_config(std::string_view json) const {
   if (options_.silent) {
     return;
   }
-  write_whole_file(options_.output_dir + "/resolved_config.json", json);
+  write_file(options_.output_dir + "/resolved_config.json", "metrics", json);
 }
 
 void MetricsWriter::finish(const RunSummary& summary) {
@@ -70,7 +72,7 @@ void MetricsWriter::finish(const RunSummary& summary) {
     return;
   }
   console_.finish();
-  write_whole_file(options_.output_dir + "/summary.json", summary_json(summary));
+  write_file(options_.output_dir + "/summary.json", "metrics", summary_json(summary));
 }
 
 }  // namespace tandem

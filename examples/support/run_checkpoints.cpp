@@ -41,32 +41,17 @@ void take_signals() {
 
 std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
 
-bool holds_checkpoints(const fs::path& folder) {
-  std::error_code none;
-  return std::ranges::any_of(fs::directory_iterator(folder, none), [](const auto& entry) {
-    return step_of_checkpoint(entry.path().filename().string()).has_value();
-  });
-}
-
-/// The state of the newest checkpoint by its name: it is read before anything is verified.
+/// The state of the newest checkpoint that has a readable one: it is read before anything is
+/// verified, and loading steps over what is damaged, too.
 std::optional<RunState> newest_state(const std::string& folder) {
-  fs::path newest = folder;
-  std::error_code none;
-  if (!fs::exists(newest / "manifest.json")) {
-    std::int64_t last = -1;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
-      const auto step = step_of_checkpoint(entry.path().filename().string());
-      if (step && *step > last && fs::exists(entry.path() / "manifest.json")) {
-        last = *step;
-        newest = entry.path();
-      }
+  for (const std::string& path : named_checkpoints(folder).whole) {
+    const std::string file = path + "/" + kStateFile;
+    try {
+      return RunState::parse(read_file(file, "resume", UINT64_MAX), file);
+    } catch (const Error&) {  // load_checkpoint() says what is wrong with it
     }
   }
-  const std::string file = newest / "state.json";
-  if (!fs::exists(file)) {
-    return std::nullopt;
-  }
-  return RunState::parse(read_file(file, "resume", UINT64_MAX), file);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -113,7 +98,7 @@ std::string resume_folder(const RunFlags& flags) {
   }
   if (flags.resume == kAuto) {
     const std::string folder = checkpoints_of(flags.output_dir);
-    return holds_checkpoints(folder) ? folder : "";
+    return named_checkpoints(folder).whole.empty() ? "" : folder;
   }
   if (!fs::is_directory(flags.resume)) {
     throw user_error("flags",
@@ -121,8 +106,7 @@ std::string resume_folder(const RunFlags& flags) {
                      "run's folder, or auto",
                      flags.resume);
   }
-  const std::string of_run = checkpoints_of(flags.resume);
-  return fs::is_directory(of_run) ? of_run : flags.resume;
+  return flags.resume;
 }
 
 void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
@@ -146,10 +130,15 @@ void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
 std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
   const std::string folder = resume_folder(flags);
   if (folder.empty()) {
-    return flags.resume.empty()
-               ? std::vector<std::string>()
-               : std::vector{fmt::format("resume   {} holds no checkpoint: a fresh start",
-                                         checkpoints_of(flags.output_dir))};
+    std::vector<std::string> lines;
+    if (!flags.resume.empty()) {
+      const std::string searched = checkpoints_of(flags.output_dir);
+      lines.push_back(fmt::format("resume   {} holds no checkpoint: a fresh start", searched));
+      for (const std::string& broken : named_checkpoints(searched).broken) {
+        lines.push_back("resume   " + broken);
+      }
+    }
+    return lines;
   }
   LoadArgs args;
   args.ignored = split(flags.resume_ignore);

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
 #include "actors/storage/manifest.hpp"
+#include "engine/checkpoint/checkpoint_layout.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "models/convert/tandem_checkpoint.hpp"
 #include "models/import/checkpoint_builder.hpp"
@@ -17,8 +19,16 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWhere = "import";
 constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 30;
-constexpr std::string_view kMaster = "master";
-constexpr std::array<std::string_view, 2> kMoments = {"exp_avg", "exp_avg_sq"};
+
+/// Which array of Adam's that name is; nothing: none.
+std::optional<std::uint32_t> adams_array(std::string_view name) {
+  for (std::uint32_t array = kMasterArray; array < kCheckpointArrays; ++array) {
+    if (name == array_name(UpdateConfig{}, array)) {
+      return array;
+    }
+  }
+  return std::nullopt;
+}
 
 struct Place {
   std::shared_ptr<const SafetensorsFile> file;
@@ -58,7 +68,7 @@ Arrays open_arrays(const fs::path& folder, const Manifest& manifest) {
       if (tensor.type != TensorType::kF32) {
         throw wrong(*file, tensor, fmt::format("is of type {}, not F32", name_of(tensor.type)));
       }
-      if (array == kMaster) {
+      if (adams_array(array) == kMasterArray) {
         arrays.masters.push_back({file, &tensor});
       } else if (!arrays.state[array].emplace(tensor.name, Place{file, &tensor}).second) {
         throw wrong(*file, tensor, "is there twice");
@@ -91,15 +101,14 @@ void add_tensors(const Arrays& arrays, ImportedCheckpoint& out) {
                     fmt::format("is {}, its master weights {}",
                                 shape_text(found->second.tensor->shape), shape_text(info.shape)));
       }
-      if (const auto moment = std::ranges::find(kMoments, array); moment != kMoments.end()) {
-        tensor.moments[static_cast<std::size_t>(moment - kMoments.begin())] =
-            found->second.reader();
+      if (const auto known = adams_array(array)) {
+        tensor.moments[*known - 1] = found->second.reader();
       }
     }
     out.tensors.push_back(std::move(tensor));
   }
   for (const auto& [array, places] : arrays.state) {
-    if (std::ranges::find(kMoments, array) == kMoments.end()) {
+    if (!adams_array(array)) {
       out.notes.push_back(fmt::format("{}: only Adam's moments are taken along", array));
     }
     for (const auto& [name, place] : places) {
@@ -137,12 +146,7 @@ void add_counts(const RunState& state, ImportedCheckpoint& out) {
                      out.path, state.micro_batches, state.micro_batch_size);
   }
   out.schedule_step = state.schedule_steps - 1;
-  if (state.scaler) {
-    out.scaler = ImportedCheckpoint::Scaler{.scale = state.scaler->scale,
-                                            .iteration = state.scaler->step,
-                                            .last_overflow = state.scaler->last_overflow,
-                                            .hysteresis = state.scaler->hysteresis};
-  }
+  out.scaler = state.scaler;
   out.zero_stage = state.zero_stage;
   out.world_size = state.world_size;
   out.ds_config_json = state.config;

@@ -19,10 +19,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kPieceElements = 1 << 20;
-constexpr std::array<std::string_view, 3> kArrays = {"master", "exp_avg", "exp_avg_sq"};
 
-const ImportedTensor::ReadF32& reader_of(const ImportedTensor& tensor, std::size_t array) {
-  return array == 0 ? tensor.master : tensor.moments[array - 1];
+/// Of Adam, whose moments an imported checkpoint has.
+std::string_view adams_array(std::uint32_t array) { return array_name(UpdateConfig{}, array); }
+
+const ImportedTensor::ReadF32& reader_of(const ImportedTensor& tensor, std::uint32_t array) {
+  return array == kMasterArray ? tensor.master : tensor.moments[array - 1];
 }
 
 /// The files of a checkpoint, and what fills them.
@@ -38,7 +40,7 @@ struct Writing {
 };
 
 /// As CheckpointLayout cuts them, each tensor a unit.
-void add_array(const std::vector<const ImportedTensor*>& tensors, std::size_t array,
+void add_array(const std::vector<const ImportedTensor*>& tensors, std::uint32_t array,
                Writing& writing) {
   std::vector<PlannedFile>& files = writing.plan.files;
   const std::size_t first = files.size();
@@ -54,7 +56,7 @@ void add_array(const std::vector<const ImportedTensor*>& tensors, std::size_t ar
     files.back().tensors.push_back(plan);
     writing.sources.back().push_back({tensor->numel(), &reader_of(*tensor, array)});
   }
-  name_array_files(std::span(files).subspan(first), kArrays[array]);
+  name_array_files(std::span(files).subspan(first), adams_array(array));
 }
 
 /// Notes what is left out.
@@ -78,36 +80,29 @@ void plan_arrays(const ImportedCheckpoint& checkpoint, Writing& writing,
   for (const auto& [alias, name] : checkpoint.tied) {
     notes.push_back(fmt::format("{}: it is {}, and a model that ties them says so", alias, name));
   }
-  add_array(kept, 0, writing);
-  for (std::size_t array = 1; array < kArrays.size(); ++array) {
+  add_array(kept, kMasterArray, writing);
+  for (std::uint32_t array = kMasterArray + 1; array < kCheckpointArrays; ++array) {
     const bool whole = std::ranges::all_of(
         trained, [&](const ImportedTensor* tensor) { return !!reader_of(*tensor, array); });
     if (whole && !trained.empty()) {
       add_array(trained, array, writing);
     } else {
       notes.push_back(
-          fmt::format("{}: not every parameter has it; a run begins it at 0", kArrays[array]));
+          fmt::format("{}: not every parameter has it; a run begins it at 0", adams_array(array)));
     }
   }
 }
 
 RunState state_of(const ImportedCheckpoint& checkpoint, bool moments) {
-  RunState state{
-      .global_steps = checkpoint.global_steps,
-      .applied_steps = moments ? checkpoint.optimizer_steps : 0,
-      .schedule_steps = checkpoint.schedule_step.value_or(checkpoint.global_steps - 1) + 1,
-      .skipped_steps = checkpoint.skipped_steps,
-      .world_size = std::max(checkpoint.world_size, 1),
-      .zero_stage = std::clamp(checkpoint.zero_stage, 0, 3),
-      .version = version(),
-      .config = checkpoint.ds_config_json};
-  if (checkpoint.scaler) {
-    state.scaler = LossScaler::State{.scale = checkpoint.scaler->scale,
-                                     .step = checkpoint.scaler->iteration,
-                                     .last_overflow = checkpoint.scaler->last_overflow,
-                                     .hysteresis = checkpoint.scaler->hysteresis};
-  }
-  return state;
+  return {.global_steps = checkpoint.global_steps,
+          .applied_steps = moments ? checkpoint.optimizer_steps : 0,
+          .schedule_steps = checkpoint.schedule_step.value_or(checkpoint.global_steps - 1) + 1,
+          .skipped_steps = checkpoint.skipped_steps,
+          .scaler = checkpoint.scaler,
+          .world_size = std::max(checkpoint.world_size, 1),
+          .zero_stage = std::clamp(checkpoint.zero_stage, 0, 3),
+          .version = version(),
+          .config = checkpoint.ds_config_json};
 }
 
 Task<> write_files(CheckpointSave* save, const Writing* writing) {

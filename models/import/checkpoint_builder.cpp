@@ -271,11 +271,11 @@ void CheckpointBuilder::read_scaler(const TorchFile& file, const PickleValue* sc
   if (scale == 1 && (dynamic == nullptr || dynamic->number == 0)) {
     return;
   }
-  checkpoint_.scaler = ImportedCheckpoint::Scaler{
-      .scale = scale,
-      .iteration = integer_of(file, fields, "cur_iter", 0),
-      .last_overflow = integer_of(file, fields, "last_overflow_iter", -1),
-      .hysteresis = static_cast<int>(integer_of(file, fields, "cur_hysteresis", 1))};
+  checkpoint_.scaler =
+      LossScaleState{.scale = scale,
+                     .step = integer_of(file, fields, "cur_iter", 0),
+                     .last_overflow = integer_of(file, fields, "last_overflow_iter", -1),
+                     .hysteresis = static_cast<int>(integer_of(file, fields, "cur_hysteresis", 1))};
 }
 
 void CheckpointBuilder::finish_module(const TorchFiles& models, int stage) {

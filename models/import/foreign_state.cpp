@@ -38,17 +38,11 @@ ForeignState foreign_state(ImportedCheckpoint checkpoint, const Model& model) {
                      .skipped_steps = kept->skipped_steps,
                      .optimizer_steps = moments ? kept->optimizer_steps : 0,
                      .schedule_steps = kept->schedule_step.value_or(kept->global_steps - 1) + 1,
-                     .scaler = {},
+                     .scaler = kept->scaler,
                      .client_state = kept->client_state_json,
                      .notes = kept->notes};
   if (!moments) {
     state.notes.push_back("it has no moments for each parameter: they begin as zeros");
-  }
-  if (kept->scaler) {
-    state.scaler = ForeignState::Scaler{.scale = kept->scaler->scale,
-                                        .step = kept->scaler->iteration,
-                                        .last_overflow = kept->scaler->last_overflow,
-                                        .hysteresis = kept->scaler->hysteresis};
   }
   state.source = [kept, found = std::move(found)](const ParameterSpec& parameter,
                                                   std::uint32_t array, std::int64_t begin,

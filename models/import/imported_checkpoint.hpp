@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "actors/storage/safetensors.hpp"
+#include "engine/types/loss_scale_state.hpp"
 
 namespace tandem {
 
@@ -40,13 +41,6 @@ struct ImportedTensor {
 };
 
 struct ImportedCheckpoint {
-  struct Scaler {
-    double scale = 1;
-    std::int64_t iteration = 0;
-    std::int64_t last_overflow = -1;
-    int hysteresis = 1;
-  };
-
   std::string kind;  // "deepspeed", "universal", "pytorch"
   std::string path;  // of the folder that was read: the tag's, where there are tags
   std::vector<ImportedTensor> tensors;      // tied ones once
@@ -55,7 +49,7 @@ struct ImportedCheckpoint {
   std::int64_t skipped_steps = 0;
   std::int64_t optimizer_steps = 0;  // Adam's `step`; one more than taken at stage 0 in 16 bits
   std::int64_t global_samples = 0;
-  std::optional<Scaler> scaler;               // where the loss was scaled
+  std::optional<LossScaleState> scaler;       // where the loss was scaled
   std::optional<std::int64_t> schedule_step;  // last_batch_iteration of the scheduler
   int zero_stage = -1;
   int world_size = 0;

@@ -302,10 +302,11 @@ void add_stage_0(CheckpointBuilder& out, const std::shared_ptr<const TorchFile>&
   const double scale = number_of(*model, own->find("cur_scale")).value_or(1);
   const PickleValue* dynamic = own->find("dynamic_loss_scale");
   if (scale != 1 || (dynamic != nullptr && dynamic->number != 0)) {
-    checkpoint.scaler = ImportedCheckpoint::Scaler{
-        .scale = scale,
-        .iteration = integer_of(*model, *own, "cur_iter", 0),
-        .last_overflow = integer_of(*model, *own, "last_overflow_iter", -1)};
+    checkpoint.scaler =
+        LossScaleState{.scale = scale,
+                       .step = integer_of(*model, *own, "cur_iter", 0),
+                       .last_overflow = integer_of(*model, *own, "last_overflow_iter", -1),
+                       .hysteresis = 1};
   }
   const PickleValue* flats = own->find("fp32_groups_flat");
   const bool known =

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "actors/storage/file.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "runtime/util/error.hpp"
 
@@ -136,13 +137,14 @@ TEST_F(MetricsFiles, ADeviceWithoutSpaceIsAClearError) {
 
 TEST_F(MetricsFiles, AWholeFileThatFailsLeavesTheOldOne) {
   const std::string path = (dir_ / "summary.json").string();
-  write_whole_file(path, "old");
+  write_file(path, "metrics", "old");
   const pid_t child = ::fork();
   if (child == 0) {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{10, 10};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    const auto [message, code] = error_of([&] { write_whole_file(path, std::string(100, 'n')); });
+    const auto [message, code] =
+        error_of([&] { write_file(path, "metrics", std::string(100, 'n')); });
     ::_exit(code == ExitCode::kFailure ? 0 : 1);
   }
   int status = 0;

@@ -142,6 +142,25 @@ TEST_F(TrainerResume, WhatIsNotThatRunIsRefused) {
   EXPECT_THAT(fresh.out, HasSubstr("a fresh start"));
 }
 
+/// Whatever of the newest one is damaged; and where none is whole, auto begins anew and says so.
+TEST_F(TrainerResume, AutoStepsOverWhatIsDamaged) {
+  const Finished straight = run("run", 6, "--save_every 2");
+  ASSERT_EQ(straight.code, 0) << straight.err;
+  const std::vector<std::string> losses = column("run", "loss");
+  write("run/checkpoints/step-00000006/state.json", "{ torn");
+  const Finished went_on = run("run", 6, "--save_every 2 --resume auto");
+  ASSERT_EQ(went_on.code, 0) << went_on.err;
+  EXPECT_THAT(went_on.out, HasSubstr("resume   after step 4"));
+  EXPECT_EQ(column("run", "loss"), losses);
+  for (const char* step : {"step-00000004", "step-00000006"}) {
+    std::filesystem::remove(folder_ / "run/checkpoints" / step / "manifest.json");
+  }
+  const Finished fresh = run("run", 2, "--resume auto");
+  ASSERT_EQ(fresh.code, 0) << fresh.err;
+  EXPECT_THAT(fresh.out, HasSubstr("a fresh start"));
+  EXPECT_THAT(fresh.out, HasSubstr("step-00000006"));
+}
+
 TEST_F(TrainerResume, TransformersReadsTheMasters) {
   if (!has_transformers()) {
     GTEST_SKIP() << "no transformers in .venv";

@@ -14,6 +14,7 @@
 #include "actors/storage/file.hpp"
 #include "actors/storage/manifest.hpp"
 #include "engine/checkpoint/run_state.hpp"
+#include "engine/memory/memory_plan.hpp"
 #include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
@@ -40,13 +41,6 @@ struct Shown {
   std::string saved;                    // UTC
   std::map<std::string, Array> arrays;  // master, exp_avg, ...
 };
-
-std::string size_text(std::uint64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  return value < 1e6   ? fmt::format("{:.1f} kB", value / 1e3)
-         : value < 1e9 ? fmt::format("{:.1f} MB", value / 1e6)
-                       : fmt::format("{:.2f} GB", value / 1e9);
-}
 
 /// Empty: not known.
 std::string seed_text(const RunState& state) {
@@ -150,10 +144,12 @@ void print_text(const Shown& shown) {
   line("loss scale", state.scaler ? fmt::format("{}", state.scaler->scale) : "none");
   line("parameters", fmt::format("{}", shown.arrays.at("master").elements));
   for (const auto& [name, array] : shown.arrays) {
-    line("array", fmt::format("{}: {} tensors, {}", name, array.tensors, size_text(array.bytes)));
+    line("array", fmt::format("{}: {} tensors, {}", name, array.tensors,
+                              size_text(static_cast<std::int64_t>(array.bytes))));
   }
   for (const ManifestFile& file : shown.manifest.files) {
-    line("file", fmt::format("{}: {}", file.name, size_text(file.size_bytes)));
+    line("file",
+         fmt::format("{}: {}", file.name, size_text(static_cast<std::int64_t>(file.size_bytes))));
   }
 }
 

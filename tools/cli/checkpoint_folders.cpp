@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "actors/storage/checkpoint_folder.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/file_io.hpp"
@@ -51,14 +50,6 @@ Task<Verified> verify_on(FileIo* io, CpuPool* pool, std::string folder) {
   co_return verified;
 }
 
-Task<NamedCheckpoints> find_on(FileIo* io, std::string parent) {
-  NamedCheckpoints named;
-  for (FoundCheckpoint& found : co_await find_checkpoints(io, parent, &named.broken)) {
-    named.whole.push_back(std::move(found.path));
-  }
-  co_return named;
-}
-
 /// What a stranger wrote, on one line of a terminal.
 std::string one_line(std::string text) {
   std::ranges::replace_if(
@@ -70,19 +61,12 @@ std::string one_line(std::string text) {
 
 NamedCheckpoints checkpoints_in(const std::string& folder) {
   std::error_code ignored;
-  if (fs::is_regular_file(fs::path(folder) / kManifestName, ignored)) {
-    return {.whole = {folder}, .broken = {}};
-  }
-  const fs::path of_run = fs::path(folder) / "checkpoints";
-  const std::string parent = fs::is_directory(of_run, ignored) ? of_run.string() : folder;
-  if (!fs::is_directory(parent, ignored)) {
+  if (!fs::is_directory(folder, ignored)) {
     throw user_error("checkpoint",
                      "there is no folder {}; give a checkpoint, a folder of them, or a run's",
                      folder);
   }
-  EventLoop loop;
-  FileIo io(loop);
-  NamedCheckpoints named = loop.run(&find_on, &io, parent);
+  NamedCheckpoints named = named_checkpoints(folder);
   if (named.whole.empty() && named.broken.empty()) {
     throw user_error("checkpoint",
                      "{} has no {}, and holds no checkpoints either; give a checkpoint, a folder "

@@ -6,12 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace tandem {
+#include "actors/storage/checkpoint_folder.hpp"
 
-struct NamedCheckpoints {
-  std::vector<std::string> whole;   // folders, newest first
-  std::vector<std::string> broken;  // "path: why", of those that are not whole
-};
+namespace tandem {
 
 /// `folder` is a checkpoint, a folder of checkpoints, or that of a run. Throws user_error where it
 /// is none of these.

@@ -16,6 +16,7 @@
 #include "actors/storage/file.hpp"
 #include "examples/support/program.hpp"
 #include "models/convert/tandem_checkpoint.hpp"
+#include "models/save_weights.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
@@ -146,15 +147,11 @@ int run_convert(int argc, char** argv) {
     return *done;
   }
   require_one_of("--to", to, {"tandem", "hf", "universal"});
-  std::optional<TensorType> type;
   if (!dtype.empty()) {
     require_one_of("--dtype", dtype, {"bf16", "fp16", "fp32"});
     if (to != "hf") {
       throw user_error("flags", "--dtype goes with --to hf, and --to is {}; leave it out", to);
     }
-    type = dtype == "bf16"   ? TensorType::kBF16
-           : dtype == "fp16" ? TensorType::kF16
-                             : TensorType::kF32;
   }
   const fs::path folder = new_folder(target);
   ImportedCheckpoint checkpoint = open_source(source, to);
@@ -165,7 +162,7 @@ int run_convert(int argc, char** argv) {
     const auto more = write_tandem(checkpoint, folder, std::move(texts));
     notes.insert(notes.end(), more.begin(), more.end());
   } else {
-    write_in_other_form(checkpoint, folder, texts, type, to);
+    write_in_other_form(checkpoint, folder, texts, type_by_name(dtype), to);
   }
   for (const std::string& note : notes) {
     fmt::print("left out: {}\n", note);

@@ -88,7 +88,7 @@ void expect_record(const ImportedCheckpoint& checkpoint, const JsonValue& record
     }
     if (const auto scaler = record.find("scaler")) {
       ASSERT_TRUE(checkpoint.scaler);
-      EXPECT_EQ(checkpoint.scaler->iteration, scaler->at("iteration").integer());
+      EXPECT_EQ(checkpoint.scaler->step, scaler->at("iteration").integer());
       EXPECT_EQ(checkpoint.scaler->last_overflow, scaler->at("last_overflow").integer());
       EXPECT_EQ(checkpoint.scaler->hysteresis, scaler->at("hysteresis").integer());
     }
