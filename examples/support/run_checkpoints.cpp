@@ -11,8 +11,8 @@
 #include "actors/storage/file.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/metrics/cut_metrics.hpp"
-#include "models/import/foreign_state.hpp"
-#include "models/import/imported_checkpoint.hpp"
+#include "models/foreign/foreign_state.hpp"
+#include "models/foreign/imported_checkpoint.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

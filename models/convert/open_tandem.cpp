@@ -10,7 +10,7 @@
 #include "engine/checkpoint/checkpoint_layout.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "models/convert/tandem_checkpoint.hpp"
-#include "models/import/checkpoint_builder.hpp"
+#include "models/foreign/checkpoint_builder.hpp"
 
 namespace tandem {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/storage/checkpoint_save.hpp"
-#include "models/import/imported_checkpoint.hpp"
+#include "models/foreign/imported_checkpoint.hpp"
 
 namespace tandem {
 

@@ -1,0 +1,14 @@
+// models/foreign/foreign_state.hpp — a foreign checkpoint as a run of a model goes on from it.
+#pragma once
+
+#include "engine/types/checkpoint.hpp"
+#include "engine/types/model.hpp"
+#include "models/foreign/imported_checkpoint.hpp"
+
+namespace tandem {
+
+/// Matches the checkpoint's tensors with the model's parameters by name. Throws user_error where
+/// one is missing or has another shape. The state keeps the files open.
+ForeignState foreign_state(ImportedCheckpoint checkpoint, const Model& model);
+
+}  // namespace tandem

@@ -1,0 +1,112 @@
+#include "models/foreign/imported_checkpoint.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <string_view>
+
+#include "models/foreign/readers.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostTagBytes = 4096;
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool has_pytorch_files(const fs::path& folder) {
+  const bool safetensors =
+      is_there(folder / "model.safetensors") || is_there(folder / "model.safetensors.index.json");
+  return !safetensors && (is_there(folder / "pytorch_model.bin") ||
+                          is_there(folder / "pytorch_model.bin.index.json"));
+}
+
+bool is_universal(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_directory(folder / "zero", ignored);
+}
+
+/// The folder that `latest` names.
+fs::path tagged(const fs::path& folder, const char* latest) {
+  std::string tag = read_file(folder / latest, "import", kMostTagBytes);
+  while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ' || tag.back() == '\r')) {
+    tag.pop_back();
+  }
+  const bool plain = !tag.empty() && tag.find('/') == std::string::npos &&
+                     tag.find('\0') == std::string::npos && tag != "." && tag != "..";
+  std::error_code ignored;
+  if (!plain || !fs::is_directory(folder / tag, ignored)) {
+    throw user_error("import",
+                     "{} names \"{}\", which is no folder beside it; copy the whole checkpoint, or "
+                     "give the folder of a tag",
+                     (folder / latest).string(), printable(tag));
+  }
+  return folder / tag;
+}
+
+/// std::filesystem's own errors (a folder that may not be read) as ours.
+template <class Read>
+ImportedCheckpoint in_one_line(const fs::path& path, const Read& read) {
+  try {
+    return read();
+  } catch (const fs::filesystem_error& error) {
+    throw user_error("import", "cannot read {}: {}; check the path and its permissions",
+                     path.string(), error.code().message());
+  }
+}
+
+}  // namespace
+
+std::int64_t ImportedTensor::numel() const noexcept {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+const ImportedTensor* ImportedCheckpoint::find(std::string_view name) const noexcept {
+  const auto found = std::ranges::find(tensors, name, &ImportedTensor::name);
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+bool is_foreign_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    const fs::path ending = path.extension();
+    return ending == ".bin" || ending == ".pt" || ending == ".pth";
+  }
+  return is_there(path / "latest") || is_there(path / "latest_universal") ||
+         has_deepspeed_files(path) || has_pytorch_files(path);
+}
+
+ImportedCheckpoint open_foreign_checkpoint(const fs::path& path) {
+  return in_one_line(path, [&] {
+    std::error_code ignored;
+    if (fs::is_regular_file(path, ignored)) {
+      return read_pytorch(path);
+    }
+    if (is_there(path / "latest")) {
+      return read_deepspeed(tagged(path, "latest"));
+    }
+    if (is_there(path / "latest_universal")) {
+      return read_universal(tagged(path, "latest_universal"));
+    }
+    if (is_universal(path)) {
+      return read_universal(path);
+    }
+    if (has_deepspeed_files(path)) {
+      return read_deepspeed(path);
+    }
+    if (has_pytorch_files(path)) {
+      return read_pytorch(path);
+    }
+    throw user_error("import",
+                     "{} holds no checkpoint of DeepSpeed (a file `latest`, or *_model_states.pt) "
+                     "and no pytorch_model.bin; give the folder that was saved into",
+                     path.string());
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,30 @@
+// models/foreign/zip_directory.hpp — where the entries of a zip archive lie, as torch.save writes
+// one: every entry stored as it is, at a fixed place in the file.
+//
+// The file is a stranger's: every number is checked before it is used.
+// Invariant: names are plain paths inside the archive and differ from each other, every entry's
+// bytes lie in the file, and no two entries share a byte.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "actors/storage/file.hpp"
+
+namespace tandem {
+
+struct ZipEntry {
+  std::string name;
+  std::uint64_t begin = 0;  // of its bytes, in the file
+  std::uint64_t size = 0;
+  std::uint32_t crc = 0;  // 0: the writer left it out
+};
+
+/// Error (kUserInput): no zip archive, cut short, packed or encrypted entries, names that lead out
+/// of the archive or occur twice, entries that overlap or lie outside of the file.
+std::vector<ZipEntry> read_zip_directory(const FileHandle& file, std::uint64_t size_bytes,
+                                         const std::filesystem::path& path);
+
+}  // namespace tandem

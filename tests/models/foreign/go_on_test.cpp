@@ -1,0 +1,126 @@
+// A run that goes on from DeepSpeed's checkpoint makes DeepSpeed's next steps.
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <simdjson.h>
+
+#include "actors/storage/safetensors.hpp"
+#include "engine/engine.hpp"
+#include "models/causal_lm.hpp"
+#include "models/foreign/foreign_state.hpp"
+#include "models/io/hf_config.hpp"
+#include "tests/support/io_support.hpp"
+#include "tests/support/tensor_file.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSaved = 4;  // steps before the save
+constexpr std::int64_t kSteps = 3;  // after it
+constexpr std::int64_t kAccumulation = 2;
+
+struct Limits {
+  double loss;    // absolute
+  double update;  // of what the steps changed, L2, per tensor
+};
+
+fs::path golden() { return test::shared("oracles/ds_ckpt"); }
+
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(golden(), none)) {
+    if (fs::exists(entry.path() / "record.json")) {
+      names.push_back(entry.path().filename());
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+class GoOn : public ::testing::TestWithParam<std::string> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoOn);
+
+TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
+  const fs::path folder = golden() / GetParam();
+  simdjson::dom::parser parser;
+  simdjson::dom::element record = parser.load((folder / "record.json").string());
+  fs::path states = folder;
+  if (std::string_view source; record["source"].get(source) == simdjson::SUCCESS) {
+    states = folder / source;  // it was made of that one
+    record = parser.load((states / "record.json").string());
+  }
+  const bool bf16 = std::string_view(record["dtype"]) == "bf16";
+  const Limits limits = bf16 ? Limits{1e-3, 5e-2} : Limits{2e-6, 5e-5};
+
+  const fs::path model_folder =
+      golden() / (GetParam().starts_with("tied") ? "checkpoint_tied" : "checkpoint");
+  Model model = make_causal_lm(read_hf_config(model_folder));
+  // Every row has as many labels, so the number of ranks that shared a step does not matter.
+  const std::string config = simdjson::minify(record["config"]);
+  const std::string rows = "\"train_micro_batch_size_per_gpu\":";
+  const std::size_t at = config.find(rows) + rows.size();
+  const std::string for_one_rank =
+      config.substr(0, at) + "6" + config.substr(config.find_first_of(",}", at));
+  EngineOptions options;
+  options.compute_threads = 1;
+  options.plans_run = false;
+  ForeignState state = foreign_state(open_foreign_checkpoint(folder), model);
+  EXPECT_TRUE(state.moments);
+  model.source = [](const ParameterSpec&, std::int64_t begin, std::int64_t end, float* out) {
+    std::fill_n(out, end - begin, 0.0F);
+  };
+  Engine engine({.model = std::move(model),
+                 .config = ConfigSource::of_text(for_one_rank),
+                 .options = options});
+  EXPECT_EQ(engine.load_foreign(std::move(state)).step, kSaved);
+
+  const auto batches = SafetensorsFile::open(golden() / "batches.safetensors");
+  const at::Tensor tokens = test::read(batches, "tokens");
+  const at::Tensor labels = test::read(batches, "labels");
+  for (std::int64_t step = kSaved; step < kSaved + kSteps; ++step) {
+    std::vector<Batch> micro_batches;
+    for (std::int64_t a = 0; a < kAccumulation; ++a) {
+      micro_batches.push_back({.inputs = tokens[step][a], .labels = labels[step][a]});
+    }
+    const StepResult result = engine.train_step(micro_batches);
+    const simdjson::dom::element next = record["next"].at(static_cast<std::size_t>(step - kSaved));
+    EXPECT_NEAR(result.loss, double(next["loss"]), limits.loss) << "step " << step + 1;
+    EXPECT_NEAR(result.learning_rate, double(next["lr"].at(0)), 1e-12) << "step " << step + 1;
+  }
+
+  const auto before = SafetensorsFile::open(states / "state_at_save.safetensors");
+  const auto after = SafetensorsFile::open(states / "weights_after_next.safetensors");
+  std::size_t compared = 0;
+  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
+    const at::Tensor wanted = test::read(after, "fp32." + parameter.name).flatten();
+    const at::Tensor old = test::read(before, "fp32." + parameter.name).flatten();
+    const at::Tensor got =
+        at::from_blob(const_cast<float*>(values.data()), {std::ssize(values)}, at::kFloat);
+    const double change = (wanted - old).norm().item<double>();
+    // Each side rounds a master once a step, by half a unit in its last place at most: which is
+    // more than that share of the update where weights are near 1, as in norms.
+    const double rounding = 2 * kSteps * std::exp2(-24) * wanted.norm().item<double>();
+    EXPECT_LE((got - wanted).norm().item<double>(), limits.update * change + rounding)
+        << parameter.name;
+    ++compared;
+  });
+  EXPECT_GT(compared, 10U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, GoOn, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param; });
+
+TEST(GoOnFromDeepSpeed, NeedsTheReferenceData) {
+  TANDEM_NEEDS_SHARED("oracles/ds_ckpt");
+  EXPECT_FALSE(cases().empty());
+}
+
+}  // namespace
+}  // namespace tandem
