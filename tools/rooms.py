@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "runtime/testing": ["runtime"],
     "actors/kernels": [],
     "actors/memory": [],
-    "actors/storage": ["actors/kernels"],
+    "actors/storage": ["actors/kernels", "actors/memory"],
     "actors/kernels/update": ["actors/kernels"],
     "actors/kernels/update/instances": ["actors/kernels/update"],
     "actors/gpu": ["actors/kernels/update"],

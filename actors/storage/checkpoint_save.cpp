@@ -56,7 +56,17 @@ Task<> remove_folder_quietly(FileIo* io, std::string folder) {
 
 }  // namespace
 
-std::uint64_t PlannedFile::header_bytes() const { return safetensors_header(tensors).size(); }
+std::string PlannedFile::header() const {
+  std::uint64_t data_bytes = 0;
+  for (const TensorPlan& tensor : tensors) {
+    data_bytes += tensor.size_bytes();
+  }
+  return data_bytes < UncachedFile::kWorthBytes
+             ? safetensors_header(tensors)
+             : safetensors_header(tensors, FileIo::kDirectAlignment);
+}
+
+std::uint64_t PlannedFile::header_bytes() const { return header().size(); }
 
 std::uint64_t PlannedFile::size_bytes() const { return entry_of(*this, header_bytes()).size_bytes; }
 
@@ -89,9 +99,7 @@ class CheckpointSave::Step {
 };
 
 CheckpointSave::Part::Part(const PlannedFile& file)
-    : header(safetensors_header(file.tensors)),
-      entry(entry_of(file, header.size())),
-      hasher(entry) {}
+    : header(file.header()), entry(entry_of(file, header.size())), hasher(entry) {}
 
 CheckpointSave::CheckpointSave(FileIo* io, CheckpointPlan plan, std::uint32_t rank,
                                std::uint32_t world, CpuPool* pool)
@@ -141,7 +149,7 @@ Task<> CheckpointSave::create_file(Part* part) {
 Task<> CheckpointSave::open() {
   Step step(*this);
   for (const auto& part : parts_) {
-    part->file = co_await io_->open(path_of(part->entry.name), OpenMode::kUpdate);
+    co_await part->file.open(io_, path_of(part->entry.name), part->entry.size_bytes);
     part->in_order = world_ == 1;
     if (part->in_order) {
       part->hasher.add(bytes_of_text(part->header));
@@ -163,19 +171,12 @@ Task<> CheckpointSave::write(std::size_t file, std::uint64_t data_offset,
   const std::uint64_t offset = part->header.size() + data_offset;
   if (part->in_order) {
     part->next += bytes.size();
-    co_await when_all(write_pieces(part, offset, bytes), hash_pieces(part, data_offset, bytes));
+    co_await when_all(part->file.write(offset, bytes, pool_),
+                      hash_pieces(part, data_offset, bytes));
   } else {
-    co_await write_pieces(part, offset, bytes);
+    co_await part->file.write(offset, bytes, pool_);
   }
   step.done();
-}
-
-Task<> CheckpointSave::write_pieces(Part* part, std::uint64_t offset,
-                                    std::span<const std::byte> bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += kStoragePieceBytes) {
-    const std::size_t size = std::min(bytes.size() - at, kStoragePieceBytes);
-    co_await io_->write(part->file, offset + at, bytes.subspan(at, size));
-  }
 }
 
 Task<> CheckpointSave::hash_pieces(Part* part, std::uint64_t begin,
@@ -196,9 +197,9 @@ Task<> CheckpointSave::sync() {
   Step step(*this);
   for (const auto& part : parts_) {
     if (part->written && !planted(Bug::kFilesNotSynced)) {
-      co_await io_->fsync(part->file);
+      co_await part->file.sync();
     }
-    co_await io_->close(std::move(part->file));
+    co_await part->file.close();
   }
   step.done();
 }
@@ -211,7 +212,8 @@ Task<std::vector<ManifestFile>> CheckpointSave::hash() {
     if (std::exchange(part->in_order, false) && part->hashed == part->data_bytes()) {
       hashed.push_back(part->hasher.result());
     } else {
-      hashed.push_back(co_await hash_file(io_, path_of(part->entry.name), part->entry, pool_));
+      hashed.push_back(
+          co_await hash_file(io_, path_of(part->entry.name), part->entry, pool_, PageCache::kPass));
     }
   }
   step.done();
@@ -285,7 +287,7 @@ Task<> CheckpointSave::take_final_name() {
 Task<> CheckpointSave::discard() {
   failed_ = true;
   for (const auto& part : parts_) {
-    part->file = IoFile();
+    part->file.abandon();
   }
   co_await remove_folder_quietly(io_, plan_.temporary);
 }

@@ -8,6 +8,8 @@
 // Invariant: whenever the process or the power ends, the final name either does not exist or holds
 // everything; once commit() has returned it exists after a power cut, too. Nothing that lay in the
 // parent folder changes before commit().
+// Large files are written past the page cache where the file system can: a save would else take
+// the memory and the time of the cores that train for copies that nobody reads.
 // Thread rule: of the loop's thread. FileIo and CpuPool outlive it; the bytes of a write() live
 // until it returns.
 #pragma once
@@ -22,6 +24,7 @@
 
 #include "actors/storage/manifest.hpp"
 #include "actors/storage/safetensors_header.hpp"
+#include "actors/storage/uncached_file.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event.hpp"
 #include "runtime/io/file_io.hpp"
@@ -34,6 +37,9 @@ struct PlannedFile {
   std::string name;
   std::vector<TensorPlan> tensors;
 
+  /// Length field and JSON header. Large files begin their data at a whole block, so that most
+  /// tensors of a checkpoint can be written from where they lie.
+  [[nodiscard]] std::string header() const;
   /// Both make the header to know its size.
   [[nodiscard]] std::uint64_t header_bytes() const;
   [[nodiscard]] std::uint64_t size_bytes() const;
@@ -91,7 +97,7 @@ class CheckpointSave {
     }
     std::string header;
     ManifestFile entry;  // no hashes yet
-    IoFile file;
+    UncachedFile file;
     bool written = false;  // by this rank
     // Of hashing on the way; places count from the data's begin.
     bool in_order = false;
@@ -104,7 +110,6 @@ class CheckpointSave {
 
   [[nodiscard]] std::string path_of(std::string_view name) const;
   Task<> create_file(Part* part);
-  Task<> write_pieces(Part* part, std::uint64_t offset, std::span<const std::byte> bytes);
   Task<> hash_pieces(Part* part, std::uint64_t begin, std::span<const std::byte> bytes);
   Task<> write_text(std::string path, std::string text);
   Task<> take_final_name();

@@ -3,19 +3,25 @@
 #include <algorithm>
 #include <array>
 #include <utility>
-#include <vector>
 
+#include "actors/memory/arena.hpp"
+#include "actors/storage/uncached_file.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
 namespace {
 
-Task<> read_piece(FileIo* io, const IoFile* file, std::uint64_t offset, std::span<std::byte> into) {
-  if (co_await io->read(*file, offset, into) != into.size()) {
+/// The bytes of a buffer that a piece of the file takes; past the page cache the kernel is asked
+/// for whole blocks, and the file's end cuts the last one.
+Task<> read_piece(FileIo* io, const IoFile* file, std::uint64_t offset, std::size_t bytes,
+                  std::span<std::byte> buffer) {
+  constexpr std::size_t kBlock = FileIo::kDirectAlignment;
+  const std::size_t asked = file->is_direct() ? (bytes + kBlock - 1) / kBlock * kBlock : bytes;
+  if (bytes > 0 && co_await io->read(*file, offset, buffer.first(asked)) < bytes) {
     throw failure(ExitCode::kFailure, "checkpoint",
                   "{} ends within the {} bytes at byte {}; it was shortened while in use",
-                  file->path(), into.size(), offset);
+                  file->path(), bytes, offset);
   }
 }
 
@@ -30,23 +36,29 @@ Task<> add_to_hash(FileHasher* hasher, std::span<const std::byte> bytes, CpuPool
   hasher->add(bytes);
 }
 
-Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file, CpuPool* pool) {
+Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file, CpuPool* pool,
+                             PageCache cache) {
   const std::uint64_t size = file.size_bytes;
   FileHasher hasher(std::move(file));
-  IoFile open_file = co_await io->open(path, OpenMode::kRead);
-  std::array<std::vector<std::byte>, 2> buffers;
-  for (auto& buffer : buffers) {
-    buffer.resize(std::min<std::uint64_t>(size, kStoragePieceBytes));
+  IoFile open_file;
+  if (cache == PageCache::kPass && size >= UncachedFile::kWorthBytes) {
+    open_file = co_await open_uncached(io, path, OpenMode::kRead);
   }
-  std::span<std::byte> read = std::span(buffers[0]);
-  if (!read.empty()) {
-    co_await read_piece(io, &open_file, 0, read);
+  if (!open_file.is_open()) {
+    open_file = co_await io->open(path, OpenMode::kRead);
   }
-  for (std::uint64_t end = read.size(); !read.empty(); std::swap(buffers[0], buffers[1])) {
-    const auto next =
-        std::span(buffers[1]).first(std::min<std::uint64_t>(size - end, kStoragePieceBytes));
-    co_await when_all(read_piece(io, &open_file, end, next), add_to_hash(&hasher, read, pool));
-    end += next.size();
+  const auto piece_at = [size](std::uint64_t offset) {
+    return static_cast<std::size_t>(std::min<std::uint64_t>(size - offset, kStoragePieceBytes));
+  };
+  std::array<HostBuffer, 2> buffers = {HostBuffer(kStoragePieceBytes),
+                                       HostBuffer(kStoragePieceBytes)};
+  std::size_t read = piece_at(0);
+  co_await read_piece(io, &open_file, 0, read, buffers[0].span());
+  for (std::uint64_t end = read; read > 0; std::swap(buffers[0], buffers[1])) {
+    const std::size_t next = piece_at(end);
+    co_await when_all(read_piece(io, &open_file, end, next, buffers[1].span()),
+                      add_to_hash(&hasher, buffers[0].span().first(read), pool));
+    end += next;
     read = next;
   }
   co_await io->close(std::move(open_file));

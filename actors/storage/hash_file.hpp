@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -12,14 +13,14 @@
 
 namespace tandem {
 
-/// Large files are read, written and hashed in pieces of so much, each about 1 ms of hashing.
-inline constexpr std::size_t kStoragePieceBytes = std::size_t{4} << 20;
+/// Whether what is read stays in the page cache: it should where the file is loaded next.
+enum class PageCache : std::uint8_t { kKeep, kPass };
 
 /// Reads `path` with two buffers, one being read while the other is hashed: on `pool`, or between
 /// other work of the loop where it is null. `file` says size and tensors; its hashes are ignored.
 /// Error (FileError, or a failure that names the path) if it cannot be read or is shorter.
 Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file,
-                             CpuPool* pool = nullptr);
+                             CpuPool* pool = nullptr, PageCache cache = PageCache::kKeep);
 
 /// One piece; `hasher` and `bytes` live until it is done.
 Task<> add_to_hash(FileHasher* hasher, std::span<const std::byte> bytes, CpuPool* pool);

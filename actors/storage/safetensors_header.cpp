@@ -18,7 +18,8 @@ std::uint64_t TensorPlan::size_bytes() const noexcept {
   return static_cast<std::uint64_t>(numel()) * bytes_of(type);
 }
 
-std::string safetensors_header(std::span<const TensorPlan> tensors) {
+std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment) {
+  constexpr std::size_t kLengthBytes = 8;
   std::string json = R"({"__metadata__":{"format":"pt"})";
   std::uint64_t offset = 0;
   for (const TensorPlan& tensor : tensors) {
@@ -29,9 +30,10 @@ std::string safetensors_header(std::span<const TensorPlan> tensors) {
     offset = end;
   }
   json += '}';
-  json.append((8 - json.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
+  const std::size_t past = (kLengthBytes + json.size()) % alignment;
+  json.append(past == 0 ? 0 : alignment - past, ' ');
   std::string out;
-  for (std::uint64_t length = json.size(), i = 0; i < 8; ++i, length >>= 8) {
+  for (std::uint64_t length = json.size(), i = 0; i < kLengthBytes; ++i, length >>= 8) {
     out.push_back(static_cast<char>(length & 0xFF));
   }
   return out + json;

@@ -2,6 +2,7 @@
 // for the code that writes one: sizes are known before the first byte.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -21,8 +22,8 @@ struct TensorPlan {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;
 };
 
-/// Length field and JSON header of a file with these tensors in this order, padded to 8 bytes,
-/// metadata format = pt.
-std::string safetensors_header(std::span<const TensorPlan> tensors);
+/// Length field and JSON header of a file with these tensors in this order, metadata format = pt;
+/// padded so that the data begins at a multiple of `alignment`, itself a multiple of 8.
+std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment = 8);
 
 }  // namespace tandem
