@@ -55,7 +55,13 @@ Reference::Reference(const Plan& plan) {
       p[u][i] = initial_weight(u, i);
     }
   }
-  after.push_back(p);
+  const auto keep = [&] {
+    after.emplace_back();
+    for (std::uint32_t u = 0; u < plan.units; ++u) {
+      after.back().push_back({p[u], m[u], v[u]});
+    }
+  };
+  keep();
   for (std::uint64_t step = 0; step < plan.steps; ++step) {
     GradientNorm norm;
     for (std::uint32_t u = 0; u < plan.units; ++u) {
@@ -75,12 +81,12 @@ Reference::Reference(const Plan& plan) {
           {.master = p[u].data(), .state = {m[u].data(), v[u].data()}, .gradient = g[u].data()}, 0,
           p[u].size());
     }
-    after.push_back(p);
+    keep();
   }
 }
 
 TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_in, SimNet& links,
-                           SimDisk& disk, SimFiles::Faults faults)
+                           SimDisk& disk, SimFiles::Faults faults, CheckpointMeeting& meeting)
     : run(run_in),
       plan(plan_in),
       rank(rank_in),
@@ -101,12 +107,14 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_
       prefetch({.pool = &pool,
                 .make =
                     [this](std::uint64_t i) {
+                      i += first_step;
                       return i < data.size() ? std::optional(static_cast<int>(data[i]))
                                              : std::nullopt;
                     }}),
       copies(device.stream("copies")),
       compute(device.stream("compute")),
-      results(device.stream("results")) {
+      results(device.stream("results")),
+      checkpoints(*this, meeting) {
   run.watched.push_back(&main_scope);
   run.watched.push_back(&actors_scope);
   const std::size_t slot_bytes = largest_slot(plan);
@@ -171,6 +179,7 @@ void TrainingRank::start() {
     buckets[u]->start(actors_scope);
   }
   optimizer->start(actors_scope);
+  checkpoints.start(actors_scope);
   main_scope.spawn("training", &TrainingRank::main, this);
 }
 
@@ -195,18 +204,18 @@ Task<> TrainingRank::main(TrainingRank* self) {
 
 Task<> TrainingRank::train() {
   co_await read_data();
+  first_step = step = co_await checkpoints.load();
   prefetch.start(actors_scope);
   while (step < plan.steps) {
     co_await train_step();
-    if (step % 2 == 0 || step == plan.steps) {
-      (void)co_await optimizer->address().ask(DrainOptimizer{});
-      co_await save();
-    }
+    co_await checkpoints.after_step();
   }
+  (void)co_await optimizer->address().ask(DrainOptimizer{});
   // No rank leaves while others may still need what it sends.
   GradientNorm last;
   last.first_bad_element = -1;
-  (void)co_await collectives.address().ask(AllReduceNorm{plan.steps * (plan.units + 1), last});
+  (void)co_await collectives.address().ask(
+      AllReduceNorm{steps_here() * (plan.units + 1) + checkpoints.agreements(), last});
 }
 
 Task<> TrainingRank::train_step() {
@@ -234,20 +243,20 @@ Task<> TrainingRank::train_step() {
   for (const GradientNorm& norm : norms) {
     local.merge(norm);
   }
-  const GradientNorm norm = co_await collectives.address().ask(
-      AllReduceNorm{step * (plan.units + 1) + plan.units, local});
+  const GradientNorm norm =
+      co_await collectives.address().ask(AllReduceNorm{first_sequence() + plan.units, local});
   update = update_step(step, &norm, plan);
   for (std::uint32_t u = 0; u < plan.units; ++u) {
-    co_await optimizer->address().send(UpdateUnit{u, &update, u, step + 1});
+    co_await optimizer->address().send(UpdateUnit{u, &update, u, steps_here() + 1});
   }
   ++step;
 }
 
 Task<> TrainingRank::forward(std::uint32_t u) {
-  const std::uint64_t first = step * plan.visits();
+  const std::uint64_t first = steps_here() * plan.visits();
   const ParameterShardAddress shard = shards[u]->address();
   const auto* block =
-      reinterpret_cast<const float*>(co_await shard.ask(AcquireUnit{step, first + u}));
+      reinterpret_cast<const float*>(co_await shard.ask(AcquireUnit{steps_here(), first + u}));
   volatile float seen = block[0];
   static_cast<void>(seen);
   co_await sleep_for(microseconds(random.between(0, 30)));
@@ -255,25 +264,25 @@ Task<> TrainingRank::forward(std::uint32_t u) {
 }
 
 Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, GradientNorm* norm) {
-  const std::uint64_t ticket = step * plan.visits() + plan.units + visit;
-  const std::uint64_t gradient_ticket = step * plan.units + visit;
+  const std::uint64_t ticket = steps_here() * plan.visits() + plan.units + visit;
+  const std::uint64_t gradient_ticket = steps_here() * plan.units + visit;
   const ParameterShardAddress shard = shards[u]->address();
   const GradientBucketAddress bucket = buckets[u]->address();
   // When another unit's backward has failed, this one ends, too: its reduction may never come.
   const StopToken stop = co_await current_stop_token();
-  const std::byte* block = co_await shard.ask(AcquireUnit{step, ticket}, stop);
+  const std::byte* block = co_await shard.ask(AcquireUnit{steps_here(), ticket}, stop);
   std::byte* gradient = co_await bucket.ask(AcquireGradient{gradient_ticket}, stop);
   co_await gradient_on_device(block, gradient, u, batch);
   co_await shard.send(ReleaseUnit{}, stop);
   // What is ready first differs from rank to rank; what is reduced first must not.
   co_await sleep_for(microseconds(random.between(0, 60)));
-  const GradientReady ready{true, true, step * (plan.units + 1) + visit};
+  const GradientReady ready{true, true, first_sequence() + visit};
   *norm = co_await bucket.ask(ready, stop);
   if (random.chance(0.7)) {
     co_await optimizer->address().send(UpdateUnit{.unit = u,
                                                   .steps = &ahead,
                                                   .deadline = u,
-                                                  .new_version = step + 1,
+                                                  .new_version = steps_here() + 1,
                                                   .speculative = true},
                                        stop);
   }
@@ -311,24 +320,11 @@ Task<> TrainingRank::read_data() {
   data = std::move(bytes);
 }
 
-Task<> TrainingRank::save() {
-  const std::string path = fmt::format("state {}", rank);
-  IoFile file = co_await io.open(path + ".tmp", OpenMode::kCreate);
-  std::uint64_t offset = 0;
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    const std::span<const float> master = master_of(u);
-    co_await io.write(file, offset, std::as_bytes(master));
-    offset += master.size_bytes();
-  }
-  co_await io.fsync(file);
-  co_await io.close(std::move(file));
-  co_await io.rename(path + ".tmp", path);
-  co_await io.fsync_folder("");
-  saved_step = step;
-}
-
-std::span<const float> TrainingRank::master_of(std::uint32_t unit) const {
-  return {optimizer->state_of(unit).buffers.whole_master(), plan.layout(unit).shard_elements};
+std::span<const float> TrainingRank::array_of(std::uint32_t unit, std::uint32_t array) const {
+  const UpdateBuffers& buffers = optimizer->state_of(unit).buffers;
+  const float* values =
+      array == 0 ? buffers.whole_master() : static_cast<const float*>(buffers.state[array - 1]);
+  return {values, plan.layout(unit).shard_elements};
 }
 
 std::string TrainingRank::failure() const {

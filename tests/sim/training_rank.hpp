@@ -5,6 +5,7 @@
 // of the rank's batch on the device. The same training in plain loops is Reference.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/sim/harness.hpp"
+#include "tests/sim/rank_checkpoints.hpp"
 #include "tests/support/net_collectives.hpp"
 
 namespace tandem::sim_test {
@@ -29,9 +31,14 @@ struct Plan {
   std::uint64_t steps = 3;
   std::size_t slots = 2;
   std::vector<std::size_t> elements;  // by unit
+  std::uint64_t save_every = 1;
+  std::uint64_t save_steps = 0;  // that a save is beside, after the next one
 
   [[nodiscard]] UnitLayout layout(std::uint32_t unit) const {
     return UnitLayout::make(elements[unit], ranks);
+  }
+  [[nodiscard]] bool saves_after(std::uint64_t step) const noexcept {
+    return step % save_every == 0;
   }
   [[nodiscard]] std::uint64_t visits() const { return 2 * std::uint64_t{units}; }  // of a step
 };
@@ -42,10 +49,11 @@ int batch_of(std::uint64_t step, std::uint32_t rank);
 /// `norm`: null for the constants without clipping.
 UpdateStep update_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan);
 
-/// The masters after each step, in plain loops.
+/// The state after each step, in plain loops.
 struct Reference {
   explicit Reference(const Plan& plan);
-  std::vector<std::vector<std::vector<float>>> after;  // [steps done][unit][element]
+  using Arrays = std::array<std::vector<float>, 3>;  // master and moments, [element]
+  std::vector<std::vector<Arrays>> after;            // [steps done][unit]
 };
 
 /// Writes down what a rank issues.
@@ -89,7 +97,7 @@ class RecordingBackend final : public CollectiveBackend {
 class TrainingRank {
  public:
   TrainingRank(Run& run, const Plan& plan, std::uint32_t rank, SimNet& links, SimDisk& disk,
-               SimFiles::Faults faults);
+               SimFiles::Faults faults, CheckpointMeeting& meeting);
 
   void start();
   [[nodiscard]] bool ended() const noexcept {
@@ -123,15 +131,22 @@ class TrainingRank {
   std::vector<std::byte> data;  // of the batches
   DataPrefetch<int> prefetch;
   DeviceStream copies, compute, results;
+  RankCheckpoints checkpoints;
+  std::uint64_t first_step = 0;  // that this start makes
   std::uint64_t step = 0;
   UpdateStep update;
-  UpdateStep ahead;              // of the verdict, which may differ
-  std::uint64_t saved_step = 0;  // of the last checkpoint that was said to be durable
-  std::exception_ptr cause;      // of its end, if it failed
+  UpdateStep ahead;          // of the verdict, which may differ
+  std::exception_ptr cause;  // of its end, if it failed
   TimePoint ended_at;
 
-  /// Of this rank's slice, where it lies now; no update may be under way.
-  [[nodiscard]] std::span<const float> master_of(std::uint32_t unit) const;
+  /// Of this rank's slice, where it lies now: the master, or a moment; no update may be under way.
+  [[nodiscard]] std::span<const float> array_of(std::uint32_t unit, std::uint32_t array) const;
+  /// Made by this start.
+  [[nodiscard]] std::uint64_t steps_here() const noexcept { return step - first_step; }
+  /// Of the step's collectives.
+  [[nodiscard]] std::uint64_t first_sequence() const noexcept {
+    return steps_here() * (plan.units + 1) + checkpoints.agreements();
+  }
 
  private:
   static Task<> main(TrainingRank* self);
@@ -142,7 +157,6 @@ class TrainingRank {
   Task<> gradient_on_device(const std::byte* block, std::byte* gradient, std::uint32_t unit,
                             int batch);
   Task<> read_data();
-  Task<> save();
   CpuOptimizer::Unit make_unit(std::uint32_t unit);
 };
 

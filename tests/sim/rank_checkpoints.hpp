@@ -1,0 +1,64 @@
+// tests/sim/rank_checkpoints.hpp — a rehearsed rank's part in the checkpoints of its training: the
+// real CheckpointWriter beside the steps, and what a start finds.
+//
+// Ranks agree between two steps on what happens next, so a save that fails on one of them fails on
+// all, and training goes on. The states of all ranks together are files by unit, as the engine
+// lays them out.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "actors/checkpoint/checkpoint_writer.hpp"
+#include "actors/storage/checkpoint_save.hpp"
+#include "runtime/event.hpp"
+#include "runtime/scope.hpp"
+
+namespace tandem::sim_test {
+
+class TrainingRank;
+
+/// Where ranks put what the engine sends to rank 0.
+struct CheckpointMeeting {
+  std::uint64_t start = 1;  // of the program: no two use the same temporary names
+  std::vector<ManifestFile> entries;
+  std::uint64_t committed_step = 0;  // the last that commit() has said to be durable; 0: none
+  std::uint64_t failed_saves = 0;
+};
+
+class RankCheckpoints {
+ public:
+  static constexpr const char* kParent = "run";
+
+  RankCheckpoints(TrainingRank& owner, CheckpointMeeting& meeting);
+
+  void start(Scope& actors);
+  /// After a step: begins and ends saves as the plan says.
+  Task<> after_step();
+  /// Sets the rank's state to that of the newest whole checkpoint; its step, 0 where there is none.
+  Task<std::uint64_t> load();
+  /// Agreements so far: collectives that come between those of the steps.
+  [[nodiscard]] std::uint64_t agreements() const noexcept { return agreements_; }
+
+ private:
+  Task<> begin();
+  Task<> finish();
+  static Task<> write(RankCheckpoints* self);
+  Task<> load_array(const PlannedFile* file, std::string path, std::uint32_t array);
+  Task<HostState> state_of(std::uint32_t unit);
+  /// Whether all ranks say so.
+  Task<bool> agree(bool ok);
+
+  TrainingRank& owner_;
+  CheckpointMeeting& meeting_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<CheckpointSave> save_;
+  std::uint64_t saved_step_ = 0;
+  std::uint64_t write_until_ = 0;  // the step after which the ranks wait for it
+  Event written_;
+  bool write_failed_ = false;
+  std::uint64_t agreements_ = 0;
+};
+
+}  // namespace tandem::sim_test
