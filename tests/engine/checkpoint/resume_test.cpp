@@ -177,6 +177,48 @@ TEST(ResumeOnRanks, AnyNumberAtAnyStageIsTheSameRun) {
   EXPECT_EQ(equal, 16);
 }
 
+/// A unit that is frozen as a whole, and a parameter within one that is not: masters are saved,
+/// moments are not, and they stay as they were.
+TEST(ResumeOnRanks, FrozenParametersStayAndTheRestGoesOn) {
+  const TempDir folder;
+  const auto arguments_on = [](const Setting& setting,
+                               const std::shared_ptr<Communicator>& ranks = nullptr) {
+    InitializeArgs args = arguments(setting, ranks);
+    for (ParameterSpec& parameter : args.model.units.front().parameters) {
+      parameter.frozen = true;
+    }
+    args.model.units.back().parameters.front().frozen = true;
+    return args;
+  };
+  const Setting one{.stage = 3, .accumulation = 2};
+  const Setting two{.stage = 2, .accumulation = 1};
+  const TrainingRun straight = [&] {
+    Engine engine(arguments_on(one));
+    const TrainingRun before = go_on(engine, one, 0);
+    TrainingRun run = go_on(engine, one, 12);
+    EXPECT_EQ(run.weights.front(), before.weights.front());
+    EXPECT_NE(run.weights, before.weights);
+    return run;
+  }();
+  on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
+    Engine engine(arguments_on(two, ranks));
+    (void)go_on(engine, two, 5);
+    EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+    return 0;
+  });
+  const auto names_in = [&](const std::string& array) {
+    return test::get(folder.path() / "step-00000005" / (array + "-00001-of-00001.safetensors"));
+  };
+  const std::string frozen = arguments(one).model.units.front().parameters.front().name;
+  EXPECT_THAT(names_in("master"), ::testing::HasSubstr(frozen));
+  EXPECT_THAT(names_in("exp_avg"), ::testing::Not(::testing::HasSubstr(frozen)));
+  Engine engine(arguments_on(one));
+  EXPECT_EQ(engine.load_checkpoint(folder.path()).step, 5);
+  EXPECT_EQ(go_on(engine, one, 12), rest_of(straight, 5));
+  Engine thawed(arguments(one));
+  test::expect_error([&] { (void)thawed.load_checkpoint(folder.path()); }, {"[resume]"});
+}
+
 /// Files are the same bytes, however many ranks write them.
 TEST(ResumeOnRanks, CheckpointsAreTheSameBytesOnEveryNumberOfRanks) {
   std::vector<std::string> texts;
