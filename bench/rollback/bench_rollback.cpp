@@ -160,6 +160,7 @@ void apart(benchmark::State& state, Mix mix, const Trouble& trouble, double deca
     }
   }
   state.counters["mismatches"] = static_cast<double>(mismatches);
+  state.counters["elements"] = static_cast<double>(3 * n);
   state.counters["cost_apart"] = median(once);
   state.counters["cost_redo"] = median(again);
 }

@@ -104,6 +104,7 @@ TEST_P(Resume, AtEachOfFiftyStepsIsTheUninterruptedRun) {
   if (GetParam().name.ends_with("rollbacks")) {
     EXPECT_GT(redone, 0);
   }
+  int equal = 0;
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     Engine engine(arguments(setting));
     const LoadedCheckpoint loaded =
@@ -111,7 +112,9 @@ TEST_P(Resume, AtEachOfFiftyStepsIsTheUninterruptedRun) {
     ASSERT_EQ(loaded.step, step);
     EXPECT_TRUE(loaded.notes.empty());
     ASSERT_EQ(go_on(engine, setting, kSteps), rest_of(straight, step)) << "from step " << step;
+    ++equal;
   }
+  fmt::print("{}: {} of {} steps resume bit for bit\n", GetParam().name, equal, kSteps);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -175,6 +178,7 @@ TEST(ResumeOnRanks, AnyNumberAtAnyStageIsTheSameRun) {
     }
   }
   EXPECT_EQ(equal, 16);
+  fmt::print("legs equal: {} of 16\n", equal);
 }
 
 /// A unit that is frozen as a whole, and a parameter within one that is not: masters are saved,

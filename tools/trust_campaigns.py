@@ -1,0 +1,151 @@
+"""The campaigns of ./tandem trust: what is tried, the bar, the command that prints the figure, and how it is read.
+
+A command ends with 0 where the bar is met; the reader only says what was printed. Commands run by bash in the root of the
+tree, with BIN the folder of the release build's programs and PYTHON the interpreter of the tree.
+"""
+
+import dataclasses
+import json
+import re
+from typing import Callable
+
+
+class NoFigure(Exception):
+    """What was printed holds no figure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Campaign:
+    """`absent` says why there is no figure where the command cannot run here at all."""
+
+    name: str
+    what: str
+    bar: str
+    command: str
+    quick: str | None
+    figure: Callable[[str], str]
+    absent: str = ""
+
+
+def line(pattern):
+    """Every part of the output that matches, joined: a group where the pattern has one."""
+
+    def read(output):
+        found = re.findall(pattern, output, re.MULTILINE)
+        if not found:
+            raise NoFigure(f"nothing like {pattern}")
+        return "; ".join(found)
+
+    return read
+
+
+def passed(output):
+    """GoogleTest's count."""
+    found = re.search(r"\[  PASSED  \] (\d+) tests?\.", output)
+    if not found:
+        raise NoFigure("no tests passed")
+    skipped = re.search(r"\[  SKIPPED \] (\d+) tests?", output)
+    return f"{found.group(1)} tests passed" + (f", {skipped.group(1)} skipped" if skipped else "")
+
+
+def ctest(output):
+    found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", output)
+    if not found:
+        raise NoFigure("no summary of ctest")
+    return f"{found.group(2)} of {found.group(3)} tests failed"
+
+
+def benchmarks(output):
+    """Google Benchmark's JSON, without what a program prints before it."""
+    begin = output.find("{\n")
+    if begin < 0:
+        raise NoFigure("no JSON")
+    return json.JSONDecoder().raw_decode(output[begin:])[0]["benchmarks"]
+
+
+def rollback(output):
+    cases = benchmarks(output)
+    elements = sum(case["elements"] for case in cases)
+    return f"{sum(case['mismatches'] for case in cases):.0f} of {elements:.3g} elements differ"
+
+
+def saving(output):
+    return "; ".join(f"{case['name'].split('/')[1]}: step time x {case['ratio']:.3f}, bytes "
+                     f"{'equal' if case['equal'] == 1 else 'NOT equal'}, {case['exposed_ms']:.0f} ms exposed"
+                     for case in benchmarks(output))
+
+
+def planted_bugs(output):
+    found = re.findall(r"found by seed (\d+)$", output, re.MULTILINE)
+    if not found:
+        raise NoFigure("no planted bug was found")
+    return f"{len(found)} found, the last within {max(map(int, found)) + 1} seeds"
+
+
+def parity(output):
+    counts = re.findall(r"^(\d+) PASS (\d+) FAIL", output, re.MULTILINE)
+    if not counts:
+        raise NoFigure("no verdict of parity")
+    return f"{len(counts)} folders: {sum(int(p) for p, _ in counts)} PASS, {sum(int(f) for _, f in counts)} FAIL"
+
+
+def gtest(program, pattern, before=""):
+    return f"{before}$BIN/{program} --gtest_filter='{pattern}'"
+
+
+def same(name, what, bar, command, figure):
+    """A campaign that is quick as it is."""
+    return Campaign(name, what, bar, command, command, figure)
+
+
+TRAINER_KILLS = "$BIN/test_examples --gtest_filter='TrainerResume.KilledAtAnyPoint*'"
+
+CAMPAIGNS = [
+    Campaign("kill_trainer", "kill -9 of the trainer at random points; it goes on from its checkpoints",
+             "200: none lost, the same digits at the end",
+             f"TANDEM_TRAINER_KILLS=200 {TRAINER_KILLS}", TRAINER_KILLS,
+             line(r"^\d+ kills: \d+ committed steps lost")),
+    Campaign("kill_storage", "kill -9 of the storage layer", "5,000: 0 lost, 0 torn taken for whole",
+             "$BIN/storage_crash --kills 5000 --seed 7", "$BIN/storage_crash --kills 200 --seed 7",
+             line(r"^\d+ kills, .*$")),
+    same("power_cut", "states of the disk after a power cut during a save", "all recover",
+         gtest("test_actors", "PowerCut.*"), line(r"^power cuts: (\d+ states of the disk at \d+ moments)")),
+    same("resume", "save at every step of 50 steps, resume at each", "all equal to the straight run, bit for bit",
+         gtest("test_engine", "Each/Resume.*"), line(r"^\w+: \d+ of \d+ steps")),
+    same("resume_ranks", "1 -> 2 -> 4 -> 1 ranks, stages 0 to 3 crossed", "16 of 16 equal",
+         gtest("test_engine", "ResumeOnRanks.*"), line(r"^legs equal: (\d+ of \d+)")),
+    same("bit_flips", "one flipped bit in a checkpoint", "all found, the tensor named",
+         gtest("test_actors", "CheckpointFolder.EveryFlippedBit*"), line(r"^bit flips found and named: (\d+ of \d+)")),
+    Campaign("rollback", "elements of weights and moments that differ after an update was taken back and redone",
+             "0 of 10^9",
+             "$BIN/bench_rollback --elements=16e6 --benchmark_filter='^apart' --benchmark_format=json",
+             "$BIN/bench_rollback --elements=1e6 --benchmark_filter='^apart' --benchmark_format=json", rollback),
+    Campaign("speculation", "a run that speculates, with rollbacks forced, beside one that does not",
+             "the same losses and weights",
+             "$PYTHON tests/drills/speculation.py $BIN --steps 1000", "$PYTHON tests/drills/speculation.py $BIN --steps 60",
+             line(r"^\d+ steps, .*$")),
+    same("adam_bits", "update kernels over lengths, chunks, threads and layouts", "the same bits",
+         gtest("test_actors", "*UpdateKernels*:*Rounding*:*SplitMaster*"), passed),
+    same("parity", "losses, gradients and weights beside Transformers and torch", "within the limits of their rounding",
+         "for folder in tests/data/references/small_*; do $BIN/tandem parity $folder || exit 1; done", parity),
+    same("ranks_digits", "losses over ranks, stages, overlap, launchers", "the same digits",
+         gtest("test_examples", "Ranks.*Digit*:Finetune.Schedules*:Cifar.*Digit*"), passed),
+    Campaign("seeds", "seeds of the simulator: training, saving, messages, files with faults", "10,000 keep every promise",
+             "$BIN/test_sim --seeds 10000", "$BIN/test_sim --seeds 2000", line(r"^\d+ seeds keep every promise")),
+    same("planted_bugs", "bugs planted in runtime and actors", "all found by the simulator",
+         gtest("test_sim", "Each/PlantedBugs.*"), planted_bugs),
+    Campaign("asan", "tests under AddressSanitizer and UBSan", "0 reports",
+             "./tandem build asan && ctest --test-dir build/asan -j2", None, ctest),
+    Campaign("tsan", "tests under ThreadSanitizer", "0 reports",
+             "./tandem build tsan && ctest --test-dir build/tsan -j2", None, ctest),
+    same("model_checker", "executions of the inbox, credits and wake-ups under a weak memory model", "0 failures",
+         "$BIN/test_model", passed),
+    same("io_backends", "tests of files on io_uring and on threads", "the same, on both",
+         gtest("test_runtime", "Both/*"), passed),
+    same("memory_plan", "memory predicted beside memory used", "within 10 %",
+         gtest("test_examples", "Memory.IsPredictedWithinATenth"), passed),
+    Campaign("save_cost", "step time beside a save, over without", "<= 1.05, bytes equal to a save that is waited for",
+             "$BIN/bench_checkpoint --benchmark_format=json", None, saving),
+    Campaign("gpu", "hang drill on NCCL, compute-sanitizer, overlap by an outside tool", "as on the CPU; 0 reports",
+             "./tandem test (on a host with GPUs)", None, passed, absent="needs a GPU; no run has met one"),
+]
