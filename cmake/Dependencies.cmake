@@ -8,6 +8,7 @@ find_package(Asio REQUIRED)
 find_package(CLI11 REQUIRED)  # of the programs
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(LIBURING IMPORTED_TARGET liburing>=2.3)
 if(TANDEM_TORCH)

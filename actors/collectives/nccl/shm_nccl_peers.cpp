@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -40,6 +41,13 @@ std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Optio
                                               .timeout = options.connect_timeout},
                                              *arena);
   peers[options.rank].memory = arena->shared_mapping();
+  for (const ShmPeer& peer : peers) {
+    if (peer.memory->size_bytes() < kControlBytes + sizeof(Page)) {
+      throw failure(ExitCode::kPeer, "nccl",
+                    "a peer's memory has {} bytes; run the same version on all ranks",
+                    peer.memory->size_bytes());
+    }
+  }
   return std::unique_ptr<ShmNcclPeers>(
       new ShmNcclPeers(loop, std::move(arena), *control, *page, std::move(peers), options));
 }

@@ -60,6 +60,11 @@ std::shared_ptr<ShmMapping> ShmMapping::of_peer(int descriptor, std::size_t byte
     throw failure(ExitCode::kPeer, "shm", "a peer's memory has {} bytes, it said {}",
                   status.st_size, bytes);
   }
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    throw failure(ExitCode::kPeer, "shm",
+                  "a peer's memory is not sealed; run the same version on all ranks");
+  }
   void* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (mapped == MAP_FAILED) {
     throw failure(ExitCode::kRefused, "shm",
@@ -74,7 +79,7 @@ ShmArena::ShmArena(std::size_t bytes) {
   descriptor_ = ::memfd_create("tandem-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   // Sealed: no peer can make it shorter under the others' feet.
   if (descriptor_ < 0 || ::ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+      ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
       ::getrandom(token_.data(), sizeof(token_), 0) != sizeof(token_)) {
     const int error = errno;
     close_descriptor();
@@ -91,6 +96,10 @@ ShmArena::ShmArena(std::size_t bytes) {
                   bytes, std::strerror(error));
   }
   mapping_ = std::make_shared<ShmMapping>(static_cast<std::byte*>(mapped), bytes);
+  // The mapping above stays the only writable one. Older kernels do not know the first seal.
+  if (::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+    (void)::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SEAL);
+  }
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   all.arenas.emplace(token_, mapping_);

@@ -3,8 +3,9 @@
 //
 // The address space is reserved at once and large; pages come with the first touch. A memfd has no
 // name in any file system, so nothing is left behind however a process ends. A peer maps it
-// read-only and finds whatever lies in it by its offset. Ranks that are threads of one process
-// share the owner's own mapping.
+// read-only and finds whatever lies in it by its offset. It is sealed: its length stays, and where
+// the kernel can (5.1), the descriptor makes no second writable mapping, whichever process holds
+// it. Ranks that are threads of one process share the owner's own mapping.
 // Invariant: what allocate() lent stays where it is and is never lent again. Any thread, one at a
 // time.
 #pragma once
@@ -28,7 +29,7 @@ class ShmMapping {
   ShmMapping& operator=(const ShmMapping&) = delete;
 
   /// Of a peer, read-only; the descriptor stays the caller's. Throws Error(kPeer) when it is not
-  /// what was promised.
+  /// what was promised, or when the peer could shorten it under this process's feet.
   [[nodiscard]] static std::shared_ptr<ShmMapping> of_peer(int descriptor, std::size_t bytes,
                                                            const Token& token);
 

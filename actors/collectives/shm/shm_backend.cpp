@@ -275,6 +275,7 @@ Task<> ShmBackend::begin(Operation* op) {
     co_await stage(op, 0);
   }
   co_await sync_.arrive(op->channel, op->header);
+  check_operands(*op);
   bool staged = op->header.is_staged != 0;
   for (std::uint32_t peer = 0; peer < world() && !staged; ++peer) {
     staged = peer != rank() && sync_.header_of(peer, op->channel).is_staged != 0;
@@ -283,6 +284,23 @@ Task<> ShmBackend::begin(Operation* op) {
     op->steps = std::max<std::size_t>(1, chunks_of(op->part_bytes, op->step_bytes));
   } else {
     op->step_bytes = op->part_bytes;
+  }
+}
+
+void ShmBackend::check_operands(const Operation& op) {
+  const std::size_t width = op.reduce != nullptr ? bytes_of(op.reduce->block_type) : 1;
+  for (std::uint32_t peer = 0; peer < world(); ++peer) {
+    if (peer == rank() || !op.gives(peer)) {
+      continue;
+    }
+    const ShmHeader& header = sync_.header_of(peer, op.channel);
+    const std::size_t room = sync_.memory_bytes_of(peer);
+    const std::size_t bytes = header.is_staged != 0 ? 2 * kStageBytes
+                              : op.scatters         ? op.total_bytes
+                                                    : op.part_length(peer);
+    if (header.offset % width != 0 || header.offset > room || bytes > room - header.offset) {
+      sync_.refuse_operand(op.channel, peer);
+    }
   }
 }
 

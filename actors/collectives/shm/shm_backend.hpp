@@ -111,6 +111,8 @@ class ShmBackend final : public CollectiveBackend {
   template <class Take>
   Task<> exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                           Take take);
+  /// Throws PeerLost when a peer's operand would not lie in its memory.
+  void check_operands(const Operation& op);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;
   [[nodiscard]] std::byte* stage_of(std::size_t channel, std::size_t step) const noexcept;

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include <poll.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #include "actors/collectives/shm/shm_control.hpp"
+#include "runtime/io/secret.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -31,7 +34,19 @@ struct Hello {
   std::uint32_t world = 0;
   std::uint64_t arena_bytes = 0;
   ShmMapping::Token token{};
+  Secret::Proof proof{};  // over all before it
 };
+static_assert(std::has_unique_object_representations_v<Hello>, "no padding that is not set");
+
+Secret::Proof proof_of(const Secret& job, Hello hello) {
+  hello.proof = {};
+  return job.prove("shm hello", std::as_bytes(std::span(&hello, 1)));
+}
+
+bool is_proven(const Secret& job, Hello hello) {
+  const Secret::Proof proof = std::exchange(hello.proof, {});
+  return job.is_proof(proof, "shm hello", std::as_bytes(std::span(&hello, 1)));
+}
 
 struct Name {
   sockaddr_un address{};
@@ -40,7 +55,7 @@ struct Name {
 
 // A leading zero makes the name abstract.
 Name name_of(const std::string& job, std::uint32_t rank) {
-  const std::string text = fmt::format("tandem-{}-{}", job, rank);
+  const std::string text = shm_name(job, rank);
   Name name;
   name.address.sun_family = AF_UNIX;
   TANDEM_CHECK(text.size() + 1 < sizeof(name.address.sun_path), "a job's name is short");
@@ -55,16 +70,28 @@ Name name_of(const std::string& job, std::uint32_t rank) {
 
 OwnedDescriptor make_socket() {
   OwnedDescriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (made.get() < 0) {
+  // To connect does not wait longer for a place in the peer's queue.
+  const timeval most{.tv_sec = 1, .tv_usec = 0};
+  if (made.get() < 0 ||
+      ::setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most)) != 0) {
     throw_system("cannot make a socket");
   }
   return made;
+}
+
+/// Of the user that this process belongs to.
+bool is_ours(int socket) {
+  ucred who{};
+  socklen_t bytes = sizeof(who);
+  return socket >= 0 && ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
+         who.uid == ::geteuid();
 }
 
 class ShmBootstrap {
  public:
   ShmBootstrap(const ShmBootstrapOptions& options, ShmArena& arena)
       : options_(options),
+        job_(options.job),
         arena_(arena),
         deadline_(Clock::now() + options.timeout),
         peers_(options.world) {
@@ -103,22 +130,25 @@ class ShmBootstrap {
       }
       throw_system("cannot bind a socket");
     }
-    if (::listen(listener.get(), static_cast<int>(options_.world)) != 0) {
+    if (::listen(listener.get(), SOMAXCONN) != 0) {
       throw_system("cannot listen on a socket");
     }
     return listener;
   }
 
-  // The peer may not have begun to listen yet.
+  // The peer may not have begun to listen yet. A stranger at its name counts as no peer: nothing is
+  // sent to it.
   OwnedDescriptor call(std::uint32_t peer) {
     const Name name = name_of(options_.job, peer);
     for (;;) {
       OwnedDescriptor socket = make_socket();
-      if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) ==
-          0) {
+      const bool connected =
+          ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) ==
+          0;
+      if (connected && is_ours(socket.get())) {
         return socket;
       }
-      if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+      if (!connected && errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
         throw_system("cannot connect to a peer");
       }
       if (Clock::now() >= deadline_) {
@@ -135,13 +165,6 @@ class ShmBootstrap {
       throw_system("cannot accept a peer");
     }
     return socket;
-  }
-
-  [[nodiscard]] static bool is_ours(int socket) {
-    ucred who{};
-    socklen_t bytes = sizeof(who);
-    return socket >= 0 && ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
-           who.uid == ::getuid();
   }
 
   void wait_readable(int descriptor, std::optional<std::uint32_t> peer) {
@@ -167,6 +190,7 @@ class ShmBootstrap {
                 .world = options_.world,
                 .arena_bytes = arena_.mapping().size_bytes(),
                 .token = arena_.token()};
+    hello.proof = proof_of(job_, hello);
     iovec bytes{&hello, sizeof(hello)};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
@@ -227,6 +251,10 @@ class ShmBootstrap {
       throw failure(ExitCode::kPeer, "shm",
                     "a peer speaks otherwise; run the same version on all ranks");
     }
+    if (!is_proven(job_, hello)) {
+      throw failure(ExitCode::kPeer, "shm",
+                    "a process that does not know this job's secret called; start the run again");
+    }
     if (hello.world != options_.world) {
       throw failure(ExitCode::kPeer, "shm", "rank {} is of {} ranks, rank {} of {}", hello.rank,
                     hello.world, options_.rank, options_.world);
@@ -252,6 +280,7 @@ class ShmBootstrap {
   }
 
   const ShmBootstrapOptions& options_;
+  Secret job_;
   ShmArena& arena_;
   Clock::time_point deadline_;
   std::vector<ShmPeer> peers_;
@@ -271,6 +300,10 @@ OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
 }
 
 int OwnedDescriptor::release() noexcept { return std::exchange(descriptor_, -1); }
+
+std::string shm_name(const std::string& job, std::uint32_t rank) {
+  return "tandem-" + Secret(job).derive("shm name", std::to_string(rank));
+}
 
 std::vector<ShmPeer> bootstrap_shm(const ShmBootstrapOptions& options, ShmArena& arena) {
   return ShmBootstrap(options, arena).connect();

@@ -37,6 +37,14 @@ std::string describe_fully(const ShmHeader& header) {
   return fmt::format("{} of {} bytes", describe(header), header.bytes);
 }
 
+/// Of at most the control block's bytes, in one line.
+std::string cause_of(const ShmControl& control) {
+  std::string cause(control.cause.begin(), std::ranges::find(control.cause, 0));
+  std::ranges::replace_if(
+      cause, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
+  return cause;
+}
+
 bool send_byte(int socket) noexcept {
   const char byte = 0;
   return ::send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
@@ -58,6 +66,9 @@ ShmSync::Timer::Timer(ShmSync& owner) noexcept
 
 ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options)
     : loop_(loop), control_(control), options_(options), self_(std::make_shared<ShmSync*>(this)) {
+  for (Channel& channel : channels_) {
+    channel.of_peers.resize(peers.size());
+  }
   for (ShmPeer& peer : peers) {
     Peer& made = peers_.emplace_back();
     made.memory = std::move(peer.memory);
@@ -94,18 +105,27 @@ Task<> ShmSync::arrive(std::size_t channel_index, ShmHeader header) {
 
 void ShmSync::finish(std::size_t channel) noexcept { ++channels_[channel].sequence; }
 
-void ShmSync::compare_headers(const Channel& channel, std::size_t index) {
+void ShmSync::compare_headers(Channel& channel, std::size_t index) {
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
     if (peer == rank()) {
       continue;
     }
-    const ShmHeader& other = header_of(peer, index);
+    ShmHeader& other = channel.of_peers[peer];
+    other = of(peer).channels[index].headers[channel.sequence % 2];
     if (!other.agrees_with(channel.header)) {
       fail(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer, describe_fully(other),
                              rank(), describe_fully(channel.header)));
       throw lost(channel);
     }
   }
+}
+
+void ShmSync::refuse_operand(std::size_t channel_index, std::uint32_t peer) {
+  const Channel& channel = channels_[channel_index];
+  fail(peer, fmt::format("rank {} gives {} at offset {} of {} bytes of its memory", peer,
+                         describe_fully(channel.of_peers[peer]), channel.of_peers[peer].offset,
+                         peers_[peer].memory->size_bytes()));
+  throw lost(channel);
 }
 
 void ShmSync::publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept {
@@ -271,7 +291,8 @@ void ShmSync::look_at_peers() noexcept {
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     const ShmControl& control = of(peer);
     if (peer != rank() && control.state.load() == ShmState::kAborted) {
-      fail(control.failed_rank, control.cause.data());
+      const std::uint32_t failed_rank = control.failed_rank;
+      fail(failed_rank < world() ? failed_rank : peer, cause_of(control));
     }
   }
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {

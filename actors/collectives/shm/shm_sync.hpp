@@ -8,6 +8,7 @@
 // it is still needed, a wait over its deadline, ranks at different operations. The first of these
 // breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
 // failed_rank and the cause, so that they name it and not this rank.
+// What a peer writes is looked at once, in a copy, and is not trusted to lie within its bounds.
 // Thread rule: of the loop's thread.
 // Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
@@ -60,6 +61,9 @@ class ShmSync final : private Poller {
   [[nodiscard]] const std::byte* memory_of(std::uint32_t peer) const noexcept {
     return peers_[peer].memory->data();
   }
+  [[nodiscard]] std::size_t memory_bytes_of(std::uint32_t peer) const noexcept {
+    return peers_[peer].memory->size_bytes();
+  }
 
   /// Begins the channel's next operation: publishes `header`, waits until all ranks have begun
   /// theirs, and compares.
@@ -69,9 +73,12 @@ class ShmSync final : private Poller {
   [[nodiscard]] std::uint64_t sequence(std::size_t channel) const noexcept {
     return channels_[channel].sequence;
   }
+  /// As it was when the ranks' headers were compared; of a peer.
   [[nodiscard]] const ShmHeader& header_of(std::uint32_t peer, std::size_t channel) const noexcept {
-    return of(peer).channels[channel].headers[sequence(channel) % 2];
+    return channels_[channel].of_peers[peer];
   }
+  /// Ends the channel's operation because `peer` gives an operand that is not in its memory.
+  [[noreturn]] void refuse_operand(std::size_t channel, std::uint32_t peer);
 
   /// Ends the channel's operation.
   void finish(std::size_t channel) noexcept;
@@ -104,7 +111,8 @@ class ShmSync final : private Poller {
     bool ended = false;
   };
   struct Channel {
-    ShmHeader header;  // of the operation under way
+    ShmHeader header;                 // of the operation under way
+    std::vector<ShmHeader> of_peers;  // theirs, by rank
     std::uint64_t sequence = 0;
     // The wait:
     bool waiting = false;
@@ -133,7 +141,7 @@ class ShmSync final : private Poller {
   void detect_exits() noexcept;
   void arm_timer();
   void look_at_deadlines();
-  void compare_headers(const Channel& channel, std::size_t index);
+  void compare_headers(Channel& channel, std::size_t index);
   [[nodiscard]] PeerLost lost(const Channel& channel) const;
 
   EventLoop& loop_;

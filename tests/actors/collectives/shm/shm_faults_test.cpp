@@ -149,7 +149,11 @@ bool any_file_of_ours() {
 bool any_socket_of(const std::string& job) {
   std::stringstream sockets;
   sockets << std::ifstream("/proc/net/unix").rdbuf();
-  return sockets.str().find("@tandem-" + job) != std::string::npos;
+  bool any = false;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    any = any || sockets.str().find("@" + shm_name(job, rank)) != std::string::npos;
+  }
+  return any;
 }
 
 TEST(ShmBackend, NothingIsLeftBehind) {

@@ -1,0 +1,45 @@
+// runtime/io/secret.hpp — what the processes of one run know and a stranger does not, and proofs
+// that a process knows it.
+//
+// A proof is an HMAC (libsodium's crypto_auth): it shows knowledge of the secret without telling
+// it. Any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+class Secret {
+ public:
+  static constexpr std::size_t kBytes = 32;
+  using Proof = std::array<std::byte, kBytes>;
+  // Of the text it is made of. Shorter ones can be guessed.
+  static constexpr std::size_t kLeastCharacters = 32;
+  static constexpr std::size_t kMostCharacters = 1024;
+
+  /// 256 random bits as 64 hexadecimal digits: the text of a new secret.
+  [[nodiscard]] static std::string random_text();
+  /// Equal texts make equal secrets. The caller checks the text's length where a user wrote it.
+  explicit Secret(std::string_view text);
+  ~Secret();
+  Secret(const Secret&) = default;
+  Secret& operator=(const Secret&) = default;
+
+  /// A proof made for one `purpose` (a word without a zero byte) is none for another.
+  [[nodiscard]] Proof prove(std::string_view purpose, std::span<const std::byte> what) const;
+  /// Takes the same time wherever the two differ.
+  [[nodiscard]] bool is_proof(const Proof& proof, std::string_view purpose,
+                              std::span<const std::byte> what) const;
+  /// The proof as 64 hexadecimal digits: the text of another secret, or a name that a stranger
+  /// cannot guess.
+  [[nodiscard]] std::string derive(std::string_view purpose, std::string_view what) const;
+
+ private:
+  std::array<unsigned char, kBytes> key_;
+};
+
+}  // namespace tandem
