@@ -189,6 +189,8 @@ Environment parse_environment(const Variables& variables) {
   }
   out.restart = in.number("TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
   out.agent_store = in.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  out.secret = in.text("TANDEM_RUN_SECRET");
+  out.secret_file = in.text("TANDEM_RUN_SECRET_FILE");
   check(out);
   return out;
 }

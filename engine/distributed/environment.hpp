@@ -32,7 +32,9 @@ struct Environment {
   std::string run_id = "none";
   int restart = 0;           // how often an elastic launcher has started this run anew
   bool cores_bound = false;  // each rank has cores of its own
-  bool agent_store = false;  // the launcher hosts the store: all ranks are clients
+  bool agent_store = false;  // the launcher listens at master_port itself
+  std::string secret;        // TANDEM_RUN_SECRET; empty: see run_secret.hpp
+  std::string secret_file;   // TANDEM_RUN_SECRET_FILE
 };
 
 /// Throws a user error for a value that is no number, is out of range, or contradicts another.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
@@ -11,19 +10,13 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
+#include "runtime/io/secret.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
 
 namespace tandem {
 namespace {
-
-std::string random_name() {
-  std::uint64_t words[2] = {};
-  TANDEM_CHECK(::getrandom(words, sizeof(words), 0) == sizeof(words),
-               "the kernel gives some bytes");
-  return fmt::format("{:016x}{:016x}", words[0], words[1]);
-}
 
 /// Equal for processes that can share memory: the same kernel, the same network namespace; then the
 /// host's name.
@@ -58,6 +51,7 @@ class ProcessGroup::Store : public RendezvousStore {
 
 std::unique_ptr<ProcessGroup> ProcessGroup::from_environment() {
   const auto timeout = seconds_setting("TANDEM_RENDEZVOUS_TIMEOUT_S", std::chrono::seconds(300));
+  (void)ShmBackend::default_timeout();  // said before the ranks meet when it cannot be
   return join(parse_environment(process_variables()),
               std::chrono::ceil<std::chrono::milliseconds>(timeout));
 }
@@ -83,7 +77,7 @@ void ProcessGroup::meet() {
                   "rank {} is there twice; give each process a rank of its own", rank());
   }
   if (rank() == 0) {
-    store_->set("job", random_name());
+    store_->set("job", Secret::random_text());
   }
   // Out before anything is compared, so that the others learn of a difference, too.
   const std::string own = fmt::format("{} {}", world_size(), own_host());
@@ -93,8 +87,11 @@ void ProcessGroup::meet() {
   for (int other = 1; other < world_size(); ++other) {
     check_world(other, hosts_[static_cast<std::size_t>(other)]);
   }
-  job_ = store_->get("job", 0);
+  // What one run's ranks call each other by in shared memory is known to them alone, even where the
+  // store's connections could be read.
+  job_ = store_->derive_secret("job", store_->get("job", 0));
   store_->leave_together("met");
+  store_->close_to_strangers();
 }
 
 // With different world sizes no rank knows how many others to wait for.

@@ -1,10 +1,10 @@
 // engine/distributed/process_group.hpp — the ranks of a run find each other, agree on what must be
 // the same, and get a back end for their collectives.
 //
-// Rank 0 (or an elastic launcher) hosts a small key-value store; the others come to it. It listens
-// on the loopback unless MASTER_ADDR names another address, and a run of one process listens
-// nowhere. Keys begin with the run's id and its restart count, so that nothing of an earlier start
-// is taken for this one's. Blocking calls before training starts; any thread, one at a time.
+// Rank 0 hosts a small key-value store; the others come to it. It listens on the loopback unless
+// MASTER_ADDR names another address, until the ranks have met, and a run of one process listens
+// nowhere. Who comes has to prove that it knows the run's secret, this start's (run_secret.hpp).
+// Blocking calls before training starts; any thread, one at a time.
 //
 //   auto ranks = ProcessGroup::from_environment();
 //   ranks->require_same("config", resolved_config);
@@ -83,7 +83,7 @@ class ProcessGroup final : public Communicator {
   std::chrono::milliseconds timeout_;
   std::unique_ptr<Store> store_;    // none at world 1
   std::vector<std::string> hosts_;  // by rank
-  std::string job_;                 // secret, of all ranks
+  std::string job_;                 // the text of a Secret, of all ranks
   int questions_ = 0;               // require_same() and of_first_rank() so far
   bool backend_made_ = false;
 };

@@ -2,198 +2,224 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <optional>
 #include <thread>
 
-#include <c10/util/Logging.h>
-#include <netdb.h>
 #include <sys/socket.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <unistd.h>
 
+#include "engine/distributed/listening.hpp"
+#include "engine/distributed/rendezvous_server.hpp"
+#include "runtime/io/secret.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using rendezvous::Question;
+using rendezvous::Role;
 using std::chrono::milliseconds;
 
-struct Address {
-  sockaddr_storage bytes{};
-  socklen_t length = 0;
-  int family = AF_INET;
-};
+constexpr const char* kLoopback = "127.0.0.1";
 
-/// IPv4 where there is a choice.
-std::optional<Address> resolve(const std::string& host, int port) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) {
-    return std::nullopt;
-  }
-  const addrinfo* best = found;
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    if (at->ai_family == AF_INET) {
-      best = at;
-      break;
-    }
-  }
-  Address address{.length = best->ai_addrlen, .family = best->ai_family};
-  std::memcpy(&address.bytes, best->ai_addr, best->ai_addrlen);
-  ::freeaddrinfo(found);
-  return address;
-}
-
-Address need_address(const std::string& host, int port) {
-  if (const auto address = resolve(host, port)) {
-    return *address;
-  }
-  throw user_error("rendezvous", "MASTER_ADDR {} is no known host; give rank 0's address", host);
-}
-
-/// A listening socket on that address alone.
-int listen_on(const std::string& host, int port, int world) {
-  const Address address = need_address(host, port);
-  const int listener = ::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int yes = 1;
-  (void)::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (::bind(listener, reinterpret_cast<const sockaddr*>(&address.bytes), address.length) == 0 &&
-      ::listen(listener, std::max(world, 128)) == 0) {
-    return listener;
-  }
-  const int error = errno;
-  ::close(listener);
-  if (error == EADDRINUSE) {
-    throw user_error("rendezvous",
-                     "port {} of {} is in use (by another run, or rank 0 is there twice); set "
-                     "MASTER_PORT to a free one",
-                     port, host);
-  }
-  throw user_error("rendezvous",
-                   "rank 0 cannot listen on port {} of {}: {}; set MASTER_ADDR to an address of "
-                   "its host",
-                   port, host, std::strerror(error));
-}
-
-bool somebody_listens(const Address& address) {
-  const int probe = ::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool connected =
-      ::connect(probe, reinterpret_cast<const sockaddr*>(&address.bytes), address.length) == 0;
-  ::close(probe);
-  return connected;
-}
-
-/// The ranks of one host need no network, unless the user names an address.
+/// The ranks of one host need no network, unless the user names an address. A launcher that listens
+/// at MASTER_PORT itself names its own.
 std::string address_of(const Environment& e) {
-  const bool own_choice = !e.address_given && e.local_world == e.world;
-  return own_choice || e.master_address == "localhost" ? "127.0.0.1" : e.master_address;
+  const bool own_choice = e.local_world == e.world && (!e.address_given || e.agent_store);
+  return own_choice || e.master_address == "localhost" ? kLoopback : e.master_address;
 }
 
-// c10d tells of each failure in many lines of its own; ours is one. Who set a level wants to see
-// them. The level is the process's, and ranks may be threads of one: the last that leaves sets it
-// back.
-class QuietStore {
- public:
-  QuietStore() {
-    const std::lock_guard lock(mutex_);
-    if (inside_++ == 0) {
-      level_ = FLAGS_caffe2_log_level;
-      if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
-        FLAGS_caffe2_log_level = std::max(level_, static_cast<int>(c10::GLOG_FATAL));
-      }
+bool send_all(int socket, const void* bytes, std::size_t count) {
+  const auto* at = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t sent = ::send(socket, at, count, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) {
+      continue;
     }
-  }
-  ~QuietStore() {
-    const std::lock_guard lock(mutex_);
-    if (--inside_ == 0) {
-      FLAGS_caffe2_log_level = level_;
+    if (sent <= 0) {
+      return false;
     }
+    at += sent;
+    count -= static_cast<std::size_t>(sent);
   }
-  QuietStore(const QuietStore&) = delete;
+  return true;
+}
 
- private:
-  inline static std::mutex mutex_;
-  inline static int inside_ = 0;
-  inline static int level_ = 0;
-};
-
-// Whatever the store throws while it runs: its host is gone.
-template <class Fn>
-auto asked(Fn fn) {
-  const QuietStore quiet;
-  try {
-    return fn();
-  } catch (const std::exception&) {
-    throw failure(ExitCode::kPeer, "rendezvous",
-                  "the host of the rendezvous (rank 0 or the launcher) is gone; see its output");
+bool receive_all(int socket, void* into, std::size_t count) {
+  auto* at = static_cast<char*>(into);
+  while (count > 0) {
+    const ssize_t got = ::recv(socket, at, count, 0);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got <= 0) {
+      return false;
+    }
+    at += got;
+    count -= static_cast<std::size_t>(got);
   }
+  return true;
 }
 
 }  // namespace
-
-struct RendezvousStore::Client {
-  c10::intrusive_ptr<c10d::TCPStore> store;
-};
 
 RendezvousStore::RendezvousStore(const Environment& environment, milliseconds timeout)
     : environment_(environment),
       timeout_(timeout),
       address_(address_of(environment)),
-      client_(std::make_unique<Client>()) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment.master_port);
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  options.isServer = environment.rank == 0 && !environment.agent_store;
-  if (options.isServer) {
-    options.masterListenFd = listen_on(address_, environment.master_port, environment.world);
-  } else {
-    // Tried here, because the store's own attempts fill the screen.
-    const Address address = need_address(address_, environment.master_port);
-    const Deadline until = deadline();
-    while (!somebody_listens(address)) {
-      if (Clock::now() >= until) {
-        throw failure(ExitCode::kPeer, "rendezvous",
-                      "rank 0 did not open port {} of {} within {} s; see its output",
-                      environment.master_port, address_, timeout.count() / 1e3);
-      }
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+      port_(environment.master_port),
+      secret_(given_secret(environment)),
+      by_note_(secret_.empty() || environment.agent_store),
+      note_(environment) {
+  (void)resolve(address_, port_);  // on every rank, so that all say what is wrong with it
+  if (by_note_ && environment.local_world < environment.world) {
+    throw user_error("rendezvous", "{} of {} ranks are on this host, and {}",
+                     environment.local_world, environment.world,
+                     secret_.empty() ? "those of the others need the run's secret; set "
+                                       "TANDEM_RUN_SECRET to the same text on all ranks"
+                                     : "the launcher listens at MASTER_PORT itself; start them "
+                                       "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
   }
-  const QuietStore quiet;
-  try {
-    client_->store = c10::make_intrusive<c10d::TCPStore>(address_, options);
-  } catch (const std::exception& error) {
-    throw failure(
-        ExitCode::kPeer, "rendezvous", "no store at port {} of {}: {}", environment.master_port,
-        address_,
-        std::string_view(error.what()).substr(0, std::string_view(error.what()).find('\n')));
+  if (environment.rank == 0) {
+    host();
   }
+  connect();
 }
 
 RendezvousStore::~RendezvousStore() = default;
 
-std::string RendezvousStore::named(std::string_view key) const {
-  return fmt::format("tandem/{}/{}/{}", environment_.run_id, environment_.restart, key);
+void RendezvousStore::host() {
+  OwnedDescriptor listener = listen_on(address_, environment_.agent_store ? 0 : port_);
+  port_ = port_of(listener);
+  if (secret_.empty()) {
+    secret_ = Secret::random_text();
+  }
+  server_ = std::make_unique<RendezvousServer>(std::move(listener), Secret(secret_), run_name());
+  if (by_note_) {
+    note_.leave({port_, secret_});
+  }
+}
+
+// A rank may come before rank 0 listens, to what an earlier run left, or while strangers crowd the
+// port: it tries until its time is over.
+void RendezvousStore::connect() {
+  const Deadline until = deadline();
+  for (;;) {
+    Attempt attempt = Attempt::kNotThere;
+    if (server_ != nullptr || !by_note_) {
+      attempt = try_to_connect(port_);
+    } else if (const auto note = note_.read()) {
+      secret_ = note->secret;
+      attempt = try_to_connect(note->port);
+    }
+    if (attempt == Attempt::kConnected) {
+      return;
+    }
+    if (Clock::now() >= until && attempt == Attempt::kNotThere) {
+      throw failure(ExitCode::kPeer, "rendezvous",
+                    "rank 0 did not open port {} of {} within {} s; see its output", port_,
+                    address_, timeout_.count() / 1e3);
+    }
+    if (Clock::now() >= until) {
+      throw failure(ExitCode::kPeer, "rendezvous",
+                    "what listens at port {} of {} does not know this run's secret; give all ranks "
+                    "one TANDEM_RUN_SECRET, or another MASTER_PORT",
+                    port_, address_);
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+}
+
+RendezvousStore::Attempt RendezvousStore::try_to_connect(int port) {
+  const milliseconds most =
+      std::min<milliseconds>(timeout_, std::chrono::seconds(rendezvous::kTimeToProve));
+  OwnedDescriptor socket = connect_to(resolve(address_, port), most);
+  if (socket.get() < 0) {
+    return Attempt::kNotThere;
+  }
+  if (!shake_hands(socket.get())) {
+    return Attempt::kStranger;
+  }
+  set_time_limit(socket, timeout_);
+  socket_ = std::move(socket);
+  return Attempt::kConnected;
+}
+
+// Nothing but a random number is sent to what has not proven itself.
+bool RendezvousStore::shake_hands(int socket) const {
+  const Secret secret(secret_);
+  const std::string run = run_name();
+  const rendezvous::Opening opening{.nonce = rendezvous::random_nonce()};
+  rendezvous::Answer answer{.magic = 0};
+  if (!send_all(socket, &opening, sizeof(opening)) ||
+      !receive_all(socket, &answer, sizeof(answer)) || answer.magic != rendezvous::kMagic ||
+      answer.version != rendezvous::kVersion ||
+      !is_proof(answer.proof, Role::kServer, secret, run, opening.nonce, answer.nonce)) {
+    return false;
+  }
+  const rendezvous::Closing closing{
+      .proof = prove(Role::kClient, secret, run, opening.nonce, answer.nonce)};
+  char welcome = 0;
+  return send_all(socket, &closing, sizeof(closing)) && receive_all(socket, &welcome, 1);
+}
+
+std::string RendezvousStore::run_name() const {
+  return fmt::format("{}/{}", environment_.run_id, environment_.restart);
+}
+
+std::string RendezvousStore::derive_secret(std::string_view purpose, std::string_view what) const {
+  return Secret(secret_).derive(purpose, what);
+}
+
+void RendezvousStore::close_to_strangers() {
+  if (server_ != nullptr) {
+    server_->stop_listening();
+    note_.remove();
+  }
+}
+
+RendezvousStore::Answered RendezvousStore::ask(Question question, std::string_view key,
+                                               std::string_view value) {
+  if (key.size() > rendezvous::kMostKeyBytes || value.size() > rendezvous::kMostValueBytes) {
+    throw failure(ExitCode::kFailure, "rendezvous",
+                  "{} bytes under {}, at most {}; the ranks cannot compare that much", value.size(),
+                  key.substr(0, 100), rendezvous::kMostValueBytes);
+  }
+  const rendezvous::Request request{.question = question,
+                                    .key_bytes = static_cast<std::uint32_t>(key.size()),
+                                    .value_bytes = value.size()};
+  std::string message(reinterpret_cast<const char*>(&request), sizeof(request));
+  message.append(key).append(value);
+  rendezvous::Reply reply;
+  Answered answered;
+  bool is_through = send_all(socket_.get(), message.data(), message.size()) &&
+                    receive_all(socket_.get(), &reply, sizeof(reply)) &&
+                    reply.value_bytes <= rendezvous::kMostValueBytes;
+  if (is_through) {
+    answered.is_there = reply.is_there != 0;
+    answered.value.resize(reply.value_bytes);
+    is_through = receive_all(socket_.get(), answered.value.data(), answered.value.size());
+  }
+  if (!is_through) {
+    throw failure(ExitCode::kPeer, "rendezvous",
+                  "rank 0, which hosts the rendezvous, is gone; see its output");
+  }
+  return answered;
 }
 
 void RendezvousStore::set(std::string_view key, std::string_view value) {
-  asked([&] { client_->store->set(named(key), {value.begin(), value.end()}); });
+  (void)ask(Question::kSet, key, value);
 }
 
 std::int64_t RendezvousStore::count(std::string_view key) {
-  return asked([&] { return client_->store->add(named(key), 1); });
+  return std::strtoll(ask(Question::kCount, key).value.c_str(), nullptr, 10);
 }
 
-// Asks again and again: the store's own wait fills the screen when it is over.
-bool RendezvousStore::wait(const std::string& key, Deadline until) {
+bool RendezvousStore::wait(std::string_view key, Deadline until, std::string& value) {
   for (milliseconds pause{1};; pause = std::min(2 * pause, milliseconds(20))) {
-    if (asked([&] { return client_->store->check({key}); })) {
+    Answered answered = ask(Question::kGet, key);
+    if (answered.is_there) {
+      value = std::move(answered.value);
       return true;
     }
     if (Clock::now() >= until) {
@@ -203,30 +229,23 @@ bool RendezvousStore::wait(const std::string& key, Deadline until) {
   }
 }
 
-std::string RendezvousStore::value_of(const std::string& key) {
-  const auto bytes = asked([&] { return client_->store->get(key); });
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string RendezvousStore::get(std::string_view key, int rank) {
-  const std::string name = named(key);
-  if (!wait(name, deadline())) {
+  std::string value;
+  if (!wait(key, deadline(), value)) {
     throw failure(ExitCode::kPeer, "rendezvous", "rank {} did not come within {} s; see its output",
                   rank, timeout_.count() / 1e3);
   }
-  return value_of(name);
+  return value;
 }
 
 std::vector<std::string> RendezvousStore::all(std::string_view key, std::string_view mine) {
   set(fmt::format("{}/{}", key, environment_.rank), mine);
   const Deadline until = deadline();
-  std::vector<std::string> values;
+  std::vector<std::string> values(static_cast<std::size_t>(environment_.world));
   for (int rank = 0; rank < environment_.world; ++rank) {
-    const std::string name = named(fmt::format("{}/{}", key, rank));
-    if (!wait(name, until)) {
+    if (!wait(fmt::format("{}/{}", key, rank), until, values[static_cast<std::size_t>(rank)])) {
       throw_missing(key, environment_.world);
     }
-    values.push_back(value_of(name));
   }
   return values;
 }
@@ -235,8 +254,7 @@ void RendezvousStore::throw_missing(std::string_view key, int ranks) {
   std::string came;
   int count = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::string name = named(fmt::format("{}/{}", key, rank));
-    if (asked([&] { return client_->store->check({name}); })) {
+    if (ask(Question::kGet, fmt::format("{}/{}", key, rank)).is_there) {
       came += fmt::format("{}{}", count == 0 ? "" : ", ", rank);
       ++count;
     }
@@ -252,7 +270,8 @@ void RendezvousStore::leave_together(std::string_view key) {
     set(through, "1");
   }
   if (environment_.rank == 0) {
-    (void)wait(named(through), deadline());
+    std::string ignored;
+    (void)wait(through, deadline(), ignored);
   }
 }
 

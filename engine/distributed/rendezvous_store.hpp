@@ -1,6 +1,9 @@
-// engine/distributed/rendezvous_store.hpp — the key-value store of a run's ranks: c10d's TCPStore,
-// with deadlines that say who is missing, and a listener of our own (the store's would listen on
-// every network). Blocking; of one thread. Internal to ProcessGroup.
+// engine/distributed/rendezvous_store.hpp — the key-value store of a run's ranks, as each of them
+// sees it: with deadlines that say who is missing.
+//
+// Rank 0 hosts it (rendezvous_server.hpp), on the one address that is named; every rank, rank 0
+// too, comes to it over a connection on which both sides have proven that they know the run's
+// secret. Blocking; of one thread. Internal to ProcessGroup.
 #pragma once
 
 #include <chrono>
@@ -10,14 +13,20 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "engine/distributed/environment.hpp"
+#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/distributed/run_secret.hpp"
 
 namespace tandem {
 
+class RendezvousServer;
+
 class RendezvousStore {
  public:
-  /// Hosts it (rank 0, unless a launcher does) or connects to it. Throws a user error when the port
-  /// is taken, Error(kPeer) when no host of the store is reached in time.
+  /// Hosts it (rank 0) and connects to it. Throws a user error when the port is taken, the address
+  /// cannot be listened at, or the secret is not what it must be; Error(kPeer) when no host of this
+  /// run's store is reached in time.
   RendezvousStore(const Environment& environment, std::chrono::milliseconds timeout);
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;
@@ -30,24 +39,42 @@ class RendezvousStore {
   [[nodiscard]] std::string get(std::string_view key, int rank);
   /// Sets this rank's value, waits for the values of all ranks, and gives them in rank order.
   [[nodiscard]] std::vector<std::string> all(std::string_view key, std::string_view mine);
-  /// Rank 0, which may host the store, stays until all others have come here, too.
+  /// Rank 0, which hosts the store, stays until all others have come here, too.
   void leave_together(std::string_view key);
+  /// All ranks are connected: nothing listens from now on, on whichever rank.
+  void close_to_strangers();
+  /// The text of a secret of its own, from the run's and `what`.
+  [[nodiscard]] std::string derive_secret(std::string_view purpose, std::string_view what) const;
 
  private:
-  struct Client;
+  enum class Attempt { kConnected, kNotThere, kStranger };
   using Deadline = std::chrono::steady_clock::time_point;
 
-  [[nodiscard]] std::string named(std::string_view key) const;
+  void host();
+  void connect();
+  [[nodiscard]] Attempt try_to_connect(int port);
+  [[nodiscard]] bool shake_hands(int socket) const;
+  [[nodiscard]] std::string run_name() const;
   [[nodiscard]] Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }
+
+  struct Answered {
+    bool is_there = false;
+    std::string value;
+  };
+  Answered ask(rendezvous::Question question, std::string_view key, std::string_view value = {});
   /// False: it is not there in time.
-  [[nodiscard]] bool wait(const std::string& key, Deadline until);
-  [[nodiscard]] std::string value_of(const std::string& key);
+  [[nodiscard]] bool wait(std::string_view key, Deadline until, std::string& value);
   [[noreturn]] void throw_missing(std::string_view key, int ranks);
 
   const Environment& environment_;
   std::chrono::milliseconds timeout_;
   std::string address_;
-  std::unique_ptr<Client> client_;
+  int port_;
+  std::string secret_;  // its text
+  bool by_note_;        // the other ranks learn port and secret by the note
+  MeetingNote note_;
+  std::unique_ptr<RendezvousServer> server_;  // of rank 0
+  OwnedDescriptor socket_;
 };
 
 }  // namespace tandem

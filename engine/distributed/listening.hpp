@@ -1,0 +1,35 @@
+// engine/distributed/listening.hpp — sockets at an address that a user names: one address, never
+// all of the host's. Internal to RendezvousStore.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <sys/socket.h>
+
+#include "actors/collectives/shm/shm_bootstrap.hpp"
+
+namespace tandem {
+
+struct NetAddress {
+  sockaddr_storage bytes{};
+  socklen_t length = 0;
+
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
+
+/// IPv4 where there is a choice. Throws a user error when there is no such host, or when the name
+/// stands for every address of this one (0.0.0.0, ::).
+[[nodiscard]] NetAddress resolve(const std::string& host, int port);
+
+/// Listens on that address alone. Throws a user error that says what to set.
+[[nodiscard]] OwnedDescriptor listen_on(const std::string& host, int port);
+[[nodiscard]] int port_of(const OwnedDescriptor& socket);
+
+/// Within `most`; an empty descriptor when nothing listens there. Throws Error(kFailure) when this
+/// process can have no more sockets.
+[[nodiscard]] OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most);
+/// Of each later send() and recv(), and of connect().
+void set_time_limit(const OwnedDescriptor& socket, std::chrono::milliseconds most);
+
+}  // namespace tandem
