@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/io/secret.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/rank_process.hpp"
@@ -106,6 +107,7 @@ class Launcher {
   const LaunchOptions& options_;
   std::vector<Rank> ranks_;
   int signals_ = -1;
+  int port_held_ = -1;  // a socket, for as long as ranks may meet there
   std::optional<Failure> failure_;
   int interrupted_ = 0;                      // by this signal
   std::optional<Clock::time_point> end_at_;  // the others are asked to end then
@@ -121,8 +123,10 @@ Launcher::~Launcher() {
       ::close(rank.log);
     }
   }
-  if (signals_ >= 0) {
-    ::close(signals_);
+  for (const int descriptor : {signals_, port_held_}) {
+    if (descriptor >= 0) {
+      ::close(descriptor);
+    }
   }
 }
 
@@ -158,7 +162,9 @@ void Launcher::watch_signals() {
 }
 
 void Launcher::start_all() {
-  const int port = free_port();
+  const HeldPort held = hold_port();
+  port_held_ = held.descriptor;
+  const std::string secret = Secret::random_text();
   std::vector<std::vector<int>> cores(static_cast<std::size_t>(options_.ranks));
   if (options_.bind_cores_to_rank) {
     cores = split_cores(options_.ranks);
@@ -177,9 +183,10 @@ void Launcher::start_all() {
                          std::strerror(errno));
       }
     }
-    const RankProcess made = start_rank({.command = options_.command,
-                                         .variables = rank_variables(number, options_.ranks, port),
-                                         .cores = cores[static_cast<std::size_t>(number)]});
+    const RankProcess made =
+        start_rank({.command = options_.command,
+                    .variables = rank_variables(number, options_.ranks, held.port, secret),
+                    .cores = cores[static_cast<std::size_t>(number)]});
     rank.process = made.process;
     rank.runs = true;
     const std::string prefix = fmt::format("[{}] ", number);

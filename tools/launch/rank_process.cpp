@@ -104,12 +104,14 @@ RankProcess start_rank(const RankStart& start) {
   return {process, output.release(0), errors.release(0)};
 }
 
-std::vector<std::pair<std::string, std::string>> rank_variables(int rank, int ranks, int port) {
+std::vector<std::pair<std::string, std::string>> rank_variables(int rank, int ranks, int port,
+                                                                const std::string& secret) {
   const std::string world = std::to_string(ranks);
   std::vector<std::pair<std::string, std::string>> variables = {
       {"RANK", std::to_string(rank)},       {"WORLD_SIZE", world},
       {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", world},
-      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)}};
+      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)},
+      {"TANDEM_RUN_SECRET", secret}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     variables.emplace_back("OMP_NUM_THREADS",
                            std::to_string(std::max(1, machine::usable_cpus() / ranks)));
@@ -132,20 +134,21 @@ std::vector<std::vector<int>> split_cores(int ranks) {
   return split;
 }
 
-int free_port() {
-  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+HeldPort hold_port() {
+  const int held = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
-  const bool bound = ::bind(probe, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
-                     ::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  const int error = errno;
-  ::close(probe);
-  if (!bound) {
+  if (::setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
+      ::bind(held, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::getsockname(held, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    const int error = errno;
+    ::close(held);
     throw failure(ExitCode::kFailure, "launch", "no free port: {}", std::strerror(error));
   }
-  return ntohs(address.sin_port);
+  return {.port = ntohs(address.sin_port), .descriptor = held};
 }
 
 }  // namespace tandem

@@ -25,12 +25,17 @@ struct RankProcess {
 /// are not in the rank.
 [[nodiscard]] RankProcess start_rank(const RankStart& start);
 
-/// What torchrun would tell rank `rank` of `ranks`.
-[[nodiscard]] std::vector<std::pair<std::string, std::string>> rank_variables(int rank, int ranks,
-                                                                              int port);
+/// What torchrun would tell rank `rank` of `ranks`, and the run's secret.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> rank_variables(
+    int rank, int ranks, int port, const std::string& secret);
 /// The CPUs of each rank: whole cores, neighbours together; ranks share where cores are fewer.
 [[nodiscard]] std::vector<std::vector<int>> split_cores(int ranks);
-/// A port of the loopback that is free at the moment.
-[[nodiscard]] int free_port();
+/// A port of the loopback that no other program is given while `descriptor`, the caller's to close,
+/// is open. It is bound and not listened at, so rank 0, which says SO_REUSEADDR too, can have it.
+struct HeldPort {
+  int port = 0;
+  int descriptor = -1;
+};
+[[nodiscard]] HeldPort hold_port();
 
 }  // namespace tandem
