@@ -104,7 +104,7 @@ void RendezvousStore::host() {
 // port: it tries until its time is over.
 void RendezvousStore::connect() {
   const Deadline until = deadline();
-  for (;;) {
+  for (bool met_stranger = false;;) {
     Attempt attempt = Attempt::kNotThere;
     if (server_ != nullptr || !by_note_) {
       attempt = try_to_connect(port_);
@@ -115,19 +115,24 @@ void RendezvousStore::connect() {
     if (attempt == Attempt::kConnected) {
       return;
     }
-    if (Clock::now() >= until && attempt == Attempt::kNotThere) {
-      throw failure(ExitCode::kPeer, "rendezvous",
-                    "rank 0 did not open port {} of {} within {} s; see its output", port_,
-                    address_, timeout_.count() / 1e3);
-    }
+    met_stranger = met_stranger || attempt == Attempt::kStranger;
     if (Clock::now() >= until) {
-      throw failure(ExitCode::kPeer, "rendezvous",
-                    "what listens at port {} of {} does not know this run's secret; give all ranks "
-                    "one TANDEM_RUN_SECRET, or another MASTER_PORT",
-                    port_, address_);
+      throw_not_met(met_stranger);
     }
     std::this_thread::sleep_for(milliseconds(10));
   }
+}
+
+void RendezvousStore::throw_not_met(bool met_stranger) const {
+  if (met_stranger) {
+    throw failure(ExitCode::kPeer, "rendezvous",
+                  "what listens at port {} of {} does not know this run's secret; give all ranks "
+                  "one TANDEM_RUN_SECRET, or another MASTER_PORT",
+                  port_, address_);
+  }
+  throw failure(ExitCode::kPeer, "rendezvous",
+                "rank 0 did not open port {} of {} within {} s; see its output", port_, address_,
+                timeout_.count() / 1e3);
 }
 
 RendezvousStore::Attempt RendezvousStore::try_to_connect(int port) {

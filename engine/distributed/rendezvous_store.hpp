@@ -52,6 +52,7 @@ class RendezvousStore {
 
   void host();
   void connect();
+  [[noreturn]] void throw_not_met(bool met_stranger) const;
   [[nodiscard]] Attempt try_to_connect(int port);
   [[nodiscard]] bool shake_hands(int socket) const;
   [[nodiscard]] std::string run_name() const;

@@ -61,7 +61,7 @@ inline constexpr std::size_t kMostUnproven = 64;  // further ones push out the o
 // Of the others:
 inline constexpr std::size_t kMostKeyBytes = 512;
 inline constexpr std::size_t kMostValueBytes = std::size_t{16} << 20;
-inline constexpr std::size_t kMostKeys = std::size_t{1} << 16;
+inline constexpr std::size_t kMostKeys = std::size_t{1} << 14;
 inline constexpr std::size_t kMostStoredBytes = std::size_t{1} << 30;
 
 enum class Role { kServer, kClient };

@@ -21,6 +21,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_cuda.hpp"
+#include "tests/support/rendezvous_job.hpp"
 
 namespace tandem {
 namespace {
@@ -28,64 +29,9 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-/// Free at this moment.
-int free_port() {
-  const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(probe, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(probe);
-  return ntohs(address.sin_port);
-}
-
-struct Job {
-  int world = 2;
-  int port = free_port();
-  std::chrono::milliseconds timeout = 30s;
-
-  [[nodiscard]] Environment of(int rank) const {
-    return {.source = "a test",
-            .rank = rank,
-            .world = world,
-            .local_rank = rank,
-            .local_world = world,
-            .master_port = port};
-  }
-};
-
-/// Runs body(rank) on a thread for each environment; what each threw, with its exit code: "4
-/// [rendezvous] ...".
-std::vector<std::string> run(const std::vector<Environment>& environments,
-                             std::chrono::milliseconds timeout,
-                             const std::function<void(ProcessGroup&)>& body) {
-  std::vector<std::string> errors(environments.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < environments.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        const auto group = ProcessGroup::join(environments[i], timeout);
-        body(*group);
-      } catch (const Error& error) {
-        errors[i] = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  return errors;
-}
-
-std::vector<Environment> all_of(const Job& job) {
-  std::vector<Environment> environments;
-  for (int rank = 0; rank < job.world; ++rank) {
-    environments.push_back(job.of(rank));
-  }
-  return environments;
-}
+using testing::all_of;
+using testing::Job;
+using testing::run;
 
 TEST(ProcessGroup, OneProcessNeedsNobody) {
   const auto group = ProcessGroup::join({}, 1s);

@@ -1,0 +1,132 @@
+// A real process of another user beside ranks that meet: it reads nothing, fills nothing, stops
+// nothing. What it gets from their shared memory: tests/actors/collectives/shm.
+#include <cstring>
+#include <fstream>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/collectives/collective_backend.hpp"
+#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/distributed/run_secret.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+#include "tests/support/other_user.hpp"
+#include "tests/support/rendezvous_job.hpp"
+
+namespace tandem {
+namespace {
+
+using testing::dial;
+using testing::Job;
+using testing::OtherUser;
+using testing::pull;
+using testing::put;
+using testing::run;
+using namespace std::chrono_literals;
+
+const std::vector<std::string> kWell{""};
+
+std::string text_of(const void* bytes, std::size_t count) {
+  return {static_cast<const char*>(bytes), count};
+}
+template <class T>
+std::string raw(T value) {
+  return text_of(&value, sizeof(value));
+}
+std::string with_length(const std::string& text) { return raw(std::uint64_t{text.size()}) + text; }
+
+/// Requests of c10d's store, which knows no secret: rank 1 has come already, and far too much to
+/// keep. What came back.
+std::string speak_as_c10d(int port) {
+  const OwnedDescriptor socket = dial(port);
+  const std::string hello = raw(std::uint8_t{0}) + raw(std::uint32_t{0x3C85F7CE});
+  const std::string add =
+      raw(std::uint8_t{4}) + with_length("/tandem/none/0/came/1") + raw(std::int64_t{1});
+  const std::string set =
+      raw(std::uint8_t{1}) + with_length("junk") + with_length(std::string(1 << 20, 'x'));
+  std::string message = hello + add;
+  put(socket, message.data(), message.size());
+  for (int count = 0; count < 64; ++count) {
+    put(socket, set.data(), set.size());
+  }
+  return fmt::format("c10d: {} bytes back", pull(socket, 1000).size());
+}
+
+/// The handshake without the secret. What came after the server's proof.
+std::string guess_the_secret(int port) {
+  const OwnedDescriptor socket = dial(port);
+  const rendezvous::Opening opening{.nonce = rendezvous::random_nonce()};
+  put(socket, &opening, sizeof(opening));
+  const std::string bytes = pull(socket, sizeof(rendezvous::Answer));
+  rendezvous::Answer answer;
+  std::memcpy(&answer, bytes.data(), std::min(bytes.size(), sizeof(answer)));
+  const Secret guess(std::string(64, '0'));
+  const rendezvous::Closing closing{
+      .proof = prove(rendezvous::Role::kClient, guess, "none/0", opening.nonce, answer.nonce)};
+  put(socket, &closing, sizeof(closing));
+  return fmt::format("guess: {} bytes back", pull(socket, 1000).size());
+}
+
+std::string read_what_is_theirs(const std::vector<std::string>& paths) {
+  std::string told = "opened:";
+  for (const std::string& path : paths) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY);
+    told += descriptor >= 0 ? " " + path : "";
+  }
+  return told;
+}
+
+TEST(Strangers, OfAnotherUserReadFillAndStopNothing) {
+  TANDEM_NEEDS_ANOTHER_USER();
+  const Job job;
+  const std::string process = fmt::format("/proc/{}", ::getpid());
+  int over[2];
+  ASSERT_EQ(::pipe2(over, O_CLOEXEC), 0);
+  const OtherUser stranger([&] {
+    std::string told = speak_as_c10d(job.port) + ", " + guess_the_secret(job.port);
+    told += ", " + read_what_is_theirs({"/tmp/tandem-0", "/tmp/tandem-0/secret",
+                                        process + "/environ", process + "/fd", process + "/mem"});
+    std::vector<OwnedDescriptor> held;
+    for (int count = 0; count < 200; ++count) {
+      held.push_back(dial(job.port));
+    }
+    (void)!::write(over[1], "x", 1);
+    told += fmt::format(", held: {} bytes back", pull(held.back(), 1000).size());
+    return told;
+  });
+  std::thread late([&] {
+    char byte = 0;
+    EXPECT_EQ(::read(over[0], &byte, 1), 1);
+    EXPECT_EQ(run({job.of(1)}, job.timeout,
+                  [](ProcessGroup& group) {
+                    EventLoop loop;
+                    CpuPool pool(loop, {});
+                    (void)group.make_backend(loop, pool);
+                  }),
+              kWell);
+  });
+  std::size_t before = 0;
+  std::size_t after = 0;
+  std::size_t total = 0;
+  std::ifstream("/proc/self/statm") >> total >> before;
+  EXPECT_EQ(run({job.of(0)}, job.timeout,
+                [&](ProcessGroup& group) {
+                  std::ifstream("/proc/self/statm") >> total >> after;
+                  EventLoop loop;
+                  CpuPool pool(loop, {});
+                  (void)group.make_backend(loop, pool);
+                }),
+            kWell);
+  late.join();
+  EXPECT_EQ(stranger.take(),
+            "c10d: 0 bytes back, guess: 0 bytes back, opened:, held: 0 bytes back");
+  EXPECT_LT(after, before + (std::size_t{32} << 20) / 4096);
+  ::close(over[0]);
+  ::close(over[1]);
+}
+
+}  // namespace
+}  // namespace tandem
