@@ -10,12 +10,15 @@
 #include <thread>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -139,6 +142,48 @@ TEST(Launch, EveryRankKnowsItsPlace) {
   }
   EXPECT_EQ(ranks.size(), 3U);
   EXPECT_EQ(ports.size(), 1U);
+}
+
+TEST(Launch, RanksShareASecretThatNoCommandLineShows) {
+  const std::string script =
+      "case \"$(cat /proc/$PPID/cmdline /proc/$$/cmdline | tr '\\0' ' ')\" in "
+      "*$TANDEM_RUN_SECRET*) echo shown;; esac; echo secret=$TANDEM_RUN_SECRET";
+  std::set<std::string> secrets;
+  for (int start = 0; start < 2; ++start) {
+    Launched run({.ranks = 2}, script);
+    EXPECT_EQ(run.wait(), 0);
+    const auto lines = lines_of(run.output);
+    ASSERT_EQ(lines.size(), 2U) << run.output;
+    for (const std::string& line : lines) {
+      EXPECT_TRUE(std::regex_match(line, std::regex(R"(\[\d\] secret=[0-9a-f]{64})"))) << line;
+      secrets.insert(line.substr(4));
+    }
+  }
+  EXPECT_EQ(secrets.size(), 2U);  // one for each start
+}
+
+// Between the launcher's choice and rank 0's listening no other program is given the port.
+TEST(Launch, ThePortIsKeptForRankZero) {
+  Launched run({.ranks = 1}, "echo port=$MASTER_PORT; sleep 60");
+  run.wait_for("\n");
+  const int port = std::stoi(run.output.substr(run.output.find("port=") + 5));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const auto* const raw = reinterpret_cast<const sockaddr*>(&address);
+  const int other = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(::bind(other, raw, sizeof(address)), -1);
+  EXPECT_EQ(::connect(other, raw, sizeof(address)), -1);  // the launcher does not listen
+  ::close(other);
+  const int rank_0 = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  ::setsockopt(rank_0, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  EXPECT_EQ(::bind(rank_0, raw, sizeof(address)), 0);
+  EXPECT_EQ(::listen(rank_0, 1), 0);
+  ::close(rank_0);
+  ::kill(run.process, SIGTERM);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
 }
 
 TEST(Launch, LinesComeWholeAndIntoLogs) {
