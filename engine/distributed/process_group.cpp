@@ -7,10 +7,10 @@
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "actors/collectives/nccl/shm_nccl_peers.hpp"
+#include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
-#include "runtime/io/secret.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"

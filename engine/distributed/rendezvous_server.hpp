@@ -12,9 +12,9 @@
 #include <string>
 #include <thread>
 
+#include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
-#include "runtime/io/secret.hpp"
 
 namespace tandem {
 

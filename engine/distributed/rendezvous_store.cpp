@@ -7,9 +7,9 @@
 
 #include <sys/socket.h>
 
+#include "actors/collectives/secret.hpp"
 #include "engine/distributed/listening.hpp"
 #include "engine/distributed/rendezvous_server.hpp"
-#include "runtime/io/secret.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "runtime/io/secret.hpp"
+#include "actors/collectives/secret.hpp"
 
 namespace tandem::rendezvous {
 

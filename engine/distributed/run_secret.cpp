@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_bootstrap.hpp"
-#include "runtime/io/secret.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

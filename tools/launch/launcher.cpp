@@ -17,7 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/io/secret.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/rank_process.hpp"
@@ -164,7 +163,7 @@ void Launcher::watch_signals() {
 void Launcher::start_all() {
   const HeldPort held = hold_port();
   port_held_ = held.descriptor;
-  const std::string secret = Secret::random_text();
+  const std::string secret = random_secret();
   std::vector<std::vector<int>> cores(static_cast<std::size_t>(options_.ranks));
   if (options_.bind_cores_to_rank) {
     cores = split_cores(options_.ranks);

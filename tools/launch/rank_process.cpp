@@ -1,6 +1,7 @@
 #include "tools/launch/rank_process.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -8,9 +9,12 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -132,6 +136,14 @@ std::vector<std::vector<int>> split_cores(int ranks) {
     }
   }
   return split;
+}
+
+std::string random_secret() {
+  std::array<unsigned char, 32> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw failure(ExitCode::kFailure, "launch", "no random bytes: {}", std::strerror(errno));
+  }
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 HeldPort hold_port() {

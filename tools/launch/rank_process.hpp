@@ -30,6 +30,8 @@ struct RankProcess {
     int rank, int ranks, int port, const std::string& secret);
 /// The CPUs of each rank: whole cores, neighbours together; ranks share where cores are fewer.
 [[nodiscard]] std::vector<std::vector<int>> split_cores(int ranks);
+/// 256 random bits as hexadecimal digits: what the ranks prove to each other that they know.
+[[nodiscard]] std::string random_secret();
 /// A port of the loopback that no other program is given while `descriptor`, the caller's to close,
 /// is open. It is bound and not listened at, so rank 0, which says SO_REUSEADDR too, can have it.
 struct HeldPort {

@@ -15,8 +15,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
-#include "runtime/io/secret.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 

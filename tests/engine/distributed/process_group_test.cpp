@@ -21,7 +21,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fake_cuda.hpp"
-#include "tests/support/rendezvous_job.hpp"
+#include "tests/support/strangers/rendezvous_job.hpp"
 
 namespace tandem {
 namespace {

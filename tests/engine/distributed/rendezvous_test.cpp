@@ -7,10 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/collectives/secret.hpp"
 #include "engine/distributed/rendezvous_server.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
-#include "runtime/io/secret.hpp"
-#include "tests/support/rendezvous_job.hpp"
+#include "tests/support/strangers/rendezvous_job.hpp"
 
 namespace tandem {
 namespace {

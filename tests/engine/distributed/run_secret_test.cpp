@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "tests/support/other_user.hpp"
-#include "tests/support/rendezvous_job.hpp"
+#include "tests/support/strangers/other_user.hpp"
+#include "tests/support/strangers/rendezvous_job.hpp"
 
 namespace tandem {
 namespace {
@@ -90,7 +90,7 @@ TEST_F(RunSecret, OfAnEarlierRunDoesNotStopThisOne) {
   late.join();
 }
 
-// Anybody can make /tmp/tandem-UID before this user does, open it to others, or make it a link.
+// Every user can make /tmp/tandem-UID before this user does, open it to others, or make it a link.
 TEST_F(RunSecret, LiesInNoFolderThatOthersCanEnter) {
   const Job job;
   for (const mode_t mode : {mode_t{0755}, mode_t{0770}, mode_t{0701}}) {

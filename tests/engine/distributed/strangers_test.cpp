@@ -13,8 +13,8 @@
 #include "engine/distributed/run_secret.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
-#include "tests/support/other_user.hpp"
-#include "tests/support/rendezvous_job.hpp"
+#include "tests/support/strangers/other_user.hpp"
+#include "tests/support/strangers/rendezvous_job.hpp"
 
 namespace tandem {
 namespace {

@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_bootstrap.hpp"
-#include "runtime/io/secret.hpp"
-#include "tests/support/other_user.hpp"
 #include "tests/support/shm_world.hpp"
+#include "tests/support/strangers/other_user.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -81,7 +81,7 @@ TEST(ShmStrangers, AnotherUserWhoPosesAsRankZeroGetsNothing) {
         ::bind(listener.get(), name.get(), name.length) == 0 && ::listen(listener.get(), 8) == 0;
     (void)!::write(ready[1], "x", 1);
     const OwnedDescriptor caller(::accept(listener.get(), nullptr, nullptr));
-    return bound && caller.get() >= 0 ? received(caller.get()) : "nobody came";
+    return bound && caller.get() >= 0 ? received(caller.get()) : "no call";
   });
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);

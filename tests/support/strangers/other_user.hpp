@@ -1,5 +1,5 @@
-// tests/support/other_user.hpp — a process of another user of this host, for tests of what it must
-// not be able to do.
+// tests/support/strangers/other_user.hpp — a process of another user of this host, for tests of
+// what it must not be able to do.
 #pragma once
 
 #include <csignal>

@@ -1,5 +1,5 @@
-// runtime/io/secret.hpp — what the processes of one run know and a stranger does not, and proofs
-// that a process knows it.
+// actors/collectives/secret.hpp — what the processes of one run know and a stranger does not, and
+// proofs that a process knows it.
 //
 // A proof is an HMAC (libsodium's crypto_auth): it shows knowledge of the secret without telling
 // it. Any thread.

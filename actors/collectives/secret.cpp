@@ -1,4 +1,4 @@
-#include "runtime/io/secret.hpp"
+#include "actors/collectives/secret.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -1,5 +1,5 @@
-// tests/support/rendezvous_job.hpp — ranks as threads that meet at a port of the loopback, and raw
-// connections to where they meet.
+// tests/support/strangers/rendezvous_job.hpp — ranks as threads that meet at a port of the
+// loopback, and raw connections to where they meet.
 #pragma once
 
 #include <chrono>
