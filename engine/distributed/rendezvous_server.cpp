@@ -83,7 +83,7 @@ ssize_t RendezvousServer::Connection::receive(void* into, std::size_t most) cons
   }
 }
 
-RendezvousServer::RendezvousServer(OwnedDescriptor listener, Secret secret, std::string run)
+RendezvousServer::RendezvousServer(OwnedDescriptor listener, const Secret& secret, std::string run)
     : listener_(std::move(listener)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       secret_(secret),

@@ -22,7 +22,7 @@ class RendezvousServer {
  public:
   /// `listener`: a listening socket. `run`: as in rendezvous_wire.hpp. Throws Error(kFailure) when
   /// the process can have no more descriptors.
-  RendezvousServer(OwnedDescriptor listener, Secret secret, std::string run);
+  RendezvousServer(OwnedDescriptor listener, const Secret& secret, std::string run);
   /// Ends every connection.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;

@@ -89,9 +89,9 @@ TEST(Strangers, OfAnotherUserReadFillAndStopNothing) {
     std::string told = speak_as_c10d(job.port) + ", " + guess_the_secret(job.port);
     told += ", " + read_what_is_theirs({"/tmp/tandem-0", "/tmp/tandem-0/secret",
                                         process + "/environ", process + "/fd", process + "/mem"});
-    std::vector<OwnedDescriptor> held;
-    for (int count = 0; count < 200; ++count) {
-      held.push_back(dial(job.port));
+    std::vector<OwnedDescriptor> held(200);
+    for (OwnedDescriptor& one : held) {
+      one = dial(job.port);
     }
     (void)!::write(over[1], "x", 1);
     told += fmt::format(", held: {} bytes back", pull(held.back(), 1000).size());

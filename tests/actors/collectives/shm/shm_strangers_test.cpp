@@ -119,7 +119,6 @@ std::set<std::string> names_in_use() {
 
 TEST(ShmStrangers, AnotherUserWhoReadsTheNamesGetsNothingAndStopsNothing) {
   TANDEM_NEEDS_ANOTHER_USER();
-  const std::string job = random_job();
   const OtherUser stranger([&] {
     std::string told;
     std::set<std::string> tried;
