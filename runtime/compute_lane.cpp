@@ -10,7 +10,7 @@ ComputeLane::ComputeLane(EventLoop& loop, std::string name)
         static_cast<Job&>(op).lane->stopping_.store(true, std::memory_order_relaxed);
       }) {
   stop_job_.lane = this;
-  thread_ = std::thread([this] { work(); });
+  thread_ = thread::start(name_, 0, 1, [this] { work(); });
 }
 
 ComputeLane::~ComputeLane() {

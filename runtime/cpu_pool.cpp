@@ -22,13 +22,21 @@ CpuPool::CpuPool(EventLoop& loop, Options options) : loop_(loop), options_(std::
   if (options_.driver != nullptr) {
     return;
   }
-  threads_.reserve(static_cast<std::size_t>(options_.threads));
-  for (int i = 0; i < options_.threads; ++i) {
-    threads_.emplace_back([this, i] { work(i); });
+  try {
+    threads_.reserve(static_cast<std::size_t>(options_.threads));
+    for (int i = 0; i < options_.threads; ++i) {
+      threads_.push_back(
+          thread::start(options_.name.c_str(), i, options_.threads, [this, i] { work(i); }));
+    }
+  } catch (...) {
+    end_threads();
+    throw;
   }
 }
 
-CpuPool::~CpuPool() {
+CpuPool::~CpuPool() { end_threads(); }
+
+void CpuPool::end_threads() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -123,6 +123,7 @@ class CpuPool {
 
   void submit(Job& job);
   void work(int index);
+  void end_threads() noexcept;
   Job* join_first_job() noexcept;     // the caller holds the mutex
   void leave_job(Job& job) noexcept;  // the same
   void run_chunks(Job& job) noexcept;

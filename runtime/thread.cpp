@@ -1,17 +1,32 @@
 #include "runtime/thread.hpp"
 
 #include <atomic>
+#include <system_error>
+#include <utility>
 
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include "runtime/trace.hpp"
+#include "runtime/util/error.hpp"
+#include "runtime/system/limits.hpp"
 #include "runtime/util/machine.hpp"
 
 namespace tandem::thread {
 namespace {
 std::atomic<int> counted_threads{0};
+}
+
+std::thread start(const std::string& owner, int number, int of, std::function<void()> body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw failure(
+        ExitCode::kRefused, "threads",
+        "{}: thread {} of {} cannot be made: {} ({}); raise the limit or use fewer threads", owner,
+        number + 1, of, error.code().message(), limits::threads_text());
+  }
 }
 
 void set_name(const std::string& name) {

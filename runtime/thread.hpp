@@ -1,10 +1,18 @@
-// runtime/thread.hpp — names, pins and counts the runtime's threads.
+// runtime/thread.hpp — makes, names, pins and counts the runtime's threads.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tandem::thread {
+
+/// A thread that runs `body`: number `number` (from 0) of the `of` that `owner` makes. Throws
+/// Error(kRefused), with the limits in words, where the system makes no more; the caller ends those
+/// that it has.
+[[nodiscard]] std::thread start(const std::string& owner, int number, int of,
+                                std::function<void()> body);
 
 /// Names the calling thread (the kernel keeps 15 characters; the trace keeps all). Call it before
 /// anything is traced.

@@ -21,7 +21,8 @@ ONE_ROOM = {"runtime/detail": "runtime", "runtime/detail/mailbox": "runtime"}
 # Room -> the rooms of its layer that it may include. Every arrow is used, and there is no circle.
 MAY_INCLUDE = {
     "runtime/util": [],
-    "runtime": ["runtime/util"],
+    "runtime/system": ["runtime/util"],
+    "runtime": ["runtime/system", "runtime/util"],
     "runtime/supervision": ["runtime", "runtime/util"],
     "runtime/io": ["runtime", "runtime/util"],
     "runtime/device": ["runtime", "runtime/io", "runtime/util"],

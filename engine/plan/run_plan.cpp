@@ -13,6 +13,7 @@
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/system/limits.hpp"
 #include "runtime/util/machine.hpp"
 
 namespace tandem {
@@ -27,16 +28,27 @@ struct Facts {
   SimSpec device;
 };
 
-/// Threads of one rank's optimizer, with as many ranks on this host as the plan says.
-int optimizer_threads_of(const Config& config, const EngineOptions& options, std::int64_t sharers) {
+/// Threads of one rank, with as many ranks on this host as the plan says.
+CorePlan cores_of(const Config& config, const EngineOptions& options, std::int64_t sharers) {
   return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
                       {.ranks = static_cast<int>(sharers),
                        .rank = 0,
                        .accelerator = options.device == DeviceKind::kCuda,
                        .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
                        .compute_threads = options.compute_threads,
-                       .optimizer_threads = options.optimizer_threads})
-      .optimizer_threads;
+                       .optimizer_threads = options.optimizer_threads});
+}
+
+/// Throws Error(kRefused) where the system would not let this rank run: some libraries end the
+/// process, or hang, when they get no thread.
+void require_limits(const CorePlan& cores) {
+  constexpr int kLane = 1;
+  constexpr int kFiles = 2;
+  limits::require_stack();
+  // The compute lane's team exists twice: OpenMP's, and that of LibTorch's own pool.
+  limits::require_threads(cores.optimizer_threads + cores.copy_threads + kLane +
+                              2 * (cores.compute_threads - 1) + kFiles,
+                          "use fewer with --optimizer_threads and --compute_threads");
 }
 
 SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const UpdateKernel& kernel,
@@ -72,7 +84,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     text = fmt::format("{}\n", limits.elsewhere ? 0 : machine::rss_bytes()) + text_of(memory.host) +
            text_of(memory.device);
     if (places) {
-      const int threads = optimizer_threads_of(config, options, input.ranks_per_host);
+      const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;
       const HostUpdateSpeeds host = host_update_speeds(input, threads);
       text += fmt::format(
           "{} {} {}", host.in_place, host.speculative,
@@ -141,6 +153,9 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
   plan.report = check_fit(model, input, plan.limits);
+  if (!limits.elsewhere) {
+    require_limits(cores_of(config, options, input.ranks_per_host));
+  }
   plan.options.placements = input.placement;
   if (input.shadows_chosen) {
     plan.options.inflight_buckets = static_cast<int>(plan.memory().shadows);

@@ -47,6 +47,13 @@ void check_placement(const EngineFlags& f, DeviceKind device) {
   }
 }
 
+void require_thread_count(std::string_view flag, int value) {
+  constexpr int kMost = 4096;
+  if (value < 0 || value > kMost) {
+    throw user_error("flags", "{} is {}; it takes 0 (chosen) to {}", flag, value, kMost);
+  }
+}
+
 }  // namespace
 
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
@@ -109,8 +116,8 @@ void check_engine_flags(const EngineFlags& f, DeviceKind device) {
   }
   require_not_negative("--inflight_buckets", o.inflight_buckets);
   require_not_negative("--gather_slots", o.gather_slots);
-  require_not_negative("--optimizer_threads", o.optimizer_threads);
-  require_not_negative("--compute_threads", o.compute_threads);
+  require_thread_count("--optimizer_threads", o.optimizer_threads);
+  require_thread_count("--compute_threads", o.compute_threads);
   check_placement(f, device);
   (void)parse_sim_spec(f.sim_spec);
 }

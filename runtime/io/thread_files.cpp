@@ -136,12 +136,20 @@ int open_flags(const FileRequest& request) noexcept {
 
 ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) : loop_(loop) {
   TANDEM_CHECK(threads > 0, "file operations need a thread");
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this, own_name = fmt::format("{}.{}", name, i)] { work(own_name); });
+  try {
+    for (int i = 0; i < threads; ++i) {
+      threads_.push_back(thread::start(
+          name, i, threads, [this, own_name = fmt::format("{}.{}", name, i)] { work(own_name); }));
+    }
+  } catch (...) {
+    end_threads();
+    throw;
   }
 }
 
-ThreadFiles::~ThreadFiles() {
+ThreadFiles::~ThreadFiles() { end_threads(); }
+
+void ThreadFiles::end_threads() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

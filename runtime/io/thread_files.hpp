@@ -36,6 +36,7 @@ class ThreadFiles final : public FileBackend {
 
  private:
   void work(const std::string& name);
+  void end_threads() noexcept;
 
   EventLoop& loop_;
   std::mutex mutex_;

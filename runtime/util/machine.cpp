@@ -15,9 +15,8 @@
 #include <unistd.h>
 
 namespace tandem::machine {
-namespace {
 
-constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+namespace cgroup {
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path);
@@ -26,31 +25,24 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-// The number at the start of `text` ("max" and nonsense: none).
 std::optional<std::uint64_t> leading_number(std::string_view text) {
   std::uint64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   return parsed.ec == std::errc() ? std::optional(value) : std::nullopt;
 }
 
-// "Name:   123 kB" in a /proc file, in bytes; 0 if it is not there.
-std::uint64_t proc_kib_field(const std::string& path, std::string_view field) {
+std::uint64_t stat_field(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(field)) {
-      const std::size_t digits = line.find_first_of("0123456789");
-      if (digits != std::string::npos) {
-        return leading_number(std::string_view(line).substr(digits)).value_or(0) * 1024;
-      }
+    if (line.size() > name.size() && line.starts_with(name) && line[name.size()] == ' ') {
+      return leading_number(std::string_view(line).substr(name.size() + 1)).value_or(0);
     }
   }
   return 0;
 }
 
-// This process's folder in the cgroup tree of `controller` ("" is version 2), and those above it,
-// innermost first.
-std::vector<std::string> cgroup_folders(std::string_view controller) {
-  std::vector<std::string> folders;
+std::vector<std::string> folders(std::string_view controller) {
+  std::vector<std::string> found;
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
@@ -68,7 +60,7 @@ std::vector<std::string> cgroup_folders(std::string_view controller) {
     const std::string root =
         controller.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + std::string(controller);
     for (std::string path = line.substr(second + 1);;) {
-      folders.push_back(root + (path == "/" ? "" : path));
+      found.push_back(root + (path == "/" ? "" : path));
       const std::size_t slash = path.rfind('/');
       if (slash == std::string::npos || path == "/") {
         break;
@@ -76,14 +68,38 @@ std::vector<std::string> cgroup_folders(std::string_view controller) {
       path = slash == 0 ? "/" : path.substr(0, slash);
     }
   }
-  return folders;
+  return found;
+}
+
+}  // namespace cgroup
+
+namespace {
+
+using cgroup::leading_number;
+using cgroup::read_text;
+using cgroup::stat_field;
+
+constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+
+// "Name:   123 kB" in a /proc file, in bytes; 0 if it is not there.
+std::uint64_t proc_kib_field(const std::string& path, std::string_view field) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field)) {
+      const std::size_t digits = line.find_first_of("0123456789");
+      if (digits != std::string::npos) {
+        return leading_number(std::string_view(line).substr(digits)).value_or(0) * 1024;
+      }
+    }
+  }
+  return 0;
 }
 
 // CPUs' worth of time per period, or none.
 std::optional<double> cgroup_cpu_quota() {
   std::optional<double> quota;
   const auto take = [&quota](double value) { quota = std::min(quota.value_or(value), value); };
-  for (const std::string& folder : cgroup_folders("")) {
+  for (const std::string& folder : cgroup::folders("")) {
     const std::string text = read_text(folder + "/cpu.max");  // "<quota|max> <period>"
     const std::size_t space = text.find(' ');
     const auto limit = leading_number(text);
@@ -94,7 +110,7 @@ std::optional<double> cgroup_cpu_quota() {
       }
     }
   }
-  for (const std::string& folder : cgroup_folders("cpu")) {
+  for (const std::string& folder : cgroup::folders("cpu")) {
     const auto limit = leading_number(read_text(folder + "/cpu.cfs_quota_us"));  // -1: none
     const auto period = leading_number(read_text(folder + "/cpu.cfs_period_us"));
     if (limit && period && *period > 0) {
@@ -102,17 +118,6 @@ std::optional<double> cgroup_cpu_quota() {
     }
   }
   return quota;
-}
-
-// "name 123" on a line of its own; 0 if it is not there.
-std::uint64_t stat_field(const std::string& path, std::string_view name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.size() > name.size() && line.starts_with(name) && line[name.size()] == ' ') {
-      return leading_number(std::string_view(line).substr(name.size() + 1)).value_or(0);
-    }
-  }
-  return 0;
 }
 
 std::uint64_t cgroup_memory_left() {
@@ -128,11 +133,11 @@ std::uint64_t cgroup_memory_left() {
       left = std::min(left, *limit > used ? *limit - used : 0);
     }
   };
-  for (const std::string& folder : cgroup_folders("")) {
+  for (const std::string& folder : cgroup::folders("")) {
     take(folder + "/memory.max", folder + "/memory.current",
          stat_field(folder + "/memory.stat", "inactive_file"));
   }
-  for (const std::string& folder : cgroup_folders("memory")) {
+  for (const std::string& folder : cgroup::folders("memory")) {
     take(folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes",
          stat_field(folder + "/memory.stat", "total_inactive_file"));
   }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tandem::machine {
@@ -34,5 +36,20 @@ struct Core {
 [[nodiscard]] std::vector<Core> cores();
 /// The CPU's name, e.g. "AMD EPYC 7B13"; empty if unknown.
 [[nodiscard]] std::string cpu_name();
+
+/// The files of this process's control groups, versions 1 and 2.
+namespace cgroup {
+
+/// This process's folder in the tree of `controller` ("" is version 2), and those above it,
+/// innermost first.
+[[nodiscard]] std::vector<std::string> folders(std::string_view controller);
+/// All of a file; empty where there is none.
+[[nodiscard]] std::string read_text(const std::string& path);
+/// The number at the start of `text` ("max" and nonsense: none).
+[[nodiscard]] std::optional<std::uint64_t> leading_number(std::string_view text);
+/// "name 123" on a line of its own; 0 if it is not there.
+[[nodiscard]] std::uint64_t stat_field(const std::string& path, std::string_view name);
+
+}  // namespace cgroup
 
 }  // namespace tandem::machine

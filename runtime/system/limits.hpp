@@ -1,0 +1,27 @@
+// runtime/system/limits.hpp — what the system allows this process and its children: threads, stack,
+// memory; and whether it killed some of them. Any thread; read anew at each call.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tandem::limits {
+
+/// Processes of this control group that the kernel killed for want of memory, so far.
+[[nodiscard]] std::uint64_t oom_kills();
+/// The smallest limit of this control group and those around it.
+[[nodiscard]] std::optional<std::uint64_t> memory_bytes();
+
+/// Throws Error(kRefused), naming the limit, unless `threads` more can be made now: it makes them,
+/// and ends them at once. `use_fewer`: the flag that asks for less.
+void require_threads(int threads, const std::string& use_fewer);
+/// The limits on threads, in words: "pids.max 6 of the control group (6 in use), ulimit -u 96000".
+[[nodiscard]] std::string threads_text();
+
+/// Throws Error(kRefused) where a thread gets less stack than a step needs.
+void require_stack();
+/// RLIMIT_STACK; UINT64_MAX: no limit.
+[[nodiscard]] std::uint64_t stack_bytes();
+
+}  // namespace tandem::limits
