@@ -80,10 +80,10 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
 
 Task<GradientNorm> GradientBucket::reduce(std::uint64_t order, ReduceArguments arguments) {
   if (options_.accumulate_replicated) {
-    co_return co_await options_.collectives.ask(AllReduceAdd{order, arguments},
+    co_return co_await options_.collectives.ask(AllReduceAdd{order, arguments, options_.unit},
                                                 scope().stop_token());
   }
-  co_return co_await options_.collectives.ask(ReduceScatterAdd{order, arguments},
+  co_return co_await options_.collectives.ask(ReduceScatterAdd{order, arguments, options_.unit},
                                               scope().stop_token());
 }
 

@@ -54,6 +54,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
  public:
   struct Options {
     Name name = "bucket";
+    std::uint32_t unit = flight::kNoUnit;
     UnitLayout layout;  // of the block that is reduced, among the ranks that reduce it
     // The slot holds this many such blocks, one after another, which are added in this order.
     std::uint32_t blocks = 1;

@@ -138,7 +138,8 @@ Task<> ParameterShard::gather(std::uint64_t order, std::byte* into) {
                                                 {.shard = options_.shard,
                                                  .block = into,
                                                  .shard_bytes = shard_bytes,
-                                                 .is_replicated = options_.layout.world == 1}},
+                                                 .is_replicated = options_.layout.world == 1},
+                                                options_.unit},
                                       scope().stop_token());
   } catch (...) {
     error = std::current_exception();

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "models/io/weights_writer.hpp"
+#include "runtime/flight.hpp"
 
 namespace tandem {
 
 namespace fs = std::filesystem;
 
 void save_weights(Engine& engine, const fs::path& folder, TensorType type) {
+  const flight::Span saving(flight::What::kSaveModel);
   std::optional<WeightsWriter> writer;
   if (engine.rank() == 0) {
     std::error_code ignored;  // the writer says what is wrong with the folder

@@ -8,6 +8,29 @@
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
+namespace {
+
+/// What the flight recorder keeps of an operation; kNone where nothing travels between ranks.
+template <class Request>
+flight::Entry entry_of(const Request& request, std::uint32_t world) noexcept {
+  flight::Entry entry{.what = Request::kWhat, .bytes = request.bytes(world)};
+  if constexpr (requires { request.unit; }) {
+    entry.unit = request.unit;
+  }
+  if constexpr (std::is_same_v<Request, AllGather>) {
+    entry.what = request.arguments.is_replicated ? flight::What::kNone : Request::kWhat;
+  }
+  return entry;
+}
+
+void record(flight::Entry entry, flight::Edge edge) noexcept {
+  if (entry.what != flight::What::kNone) {
+    entry.edge = edge;
+    flight::record(entry);
+  }
+}
+
+}  // namespace
 
 Collectives::Collectives(Options options)
     : Actor("collectives"),
@@ -47,16 +70,23 @@ Task<> Collectives::issue_ready(AnySequence* sequence) {
   while (failed_ == nullptr && sequence->inbox.ready()) {
     typename AnySequence::Operation next = sequence->inbox.take();
     co_await std::visit(
-        [this, sequence](auto& operation) { return this->issue(&operation, &sequence->counters); },
+        [this, sequence](auto& operation) {
+          return this->issue(&operation, &sequence->counters, &sequence->shared);
+        },
         next);
   }
   sequence->issuing = false;
 }
 
 template <class Request>
-Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters) {
+Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters, std::uint64_t* shared) {
   const TimePoint start = EventLoop::current().now();
+  flight::Entry entry = entry_of(held->request, options_.backend->world());
+  entry.group = options_.group;
+  entry.number = entry.what == flight::What::kNone ? 0 : (*shared)++;
+  record(entry, flight::Edge::kBegins);
   const auto count = [&] {
+    record(entry, flight::Edge::kEnds);
     ++counters->operations;
     counters->bytes += held->request.bytes(options_.backend->world());
     counters->busy_s += std::chrono::duration<double>(EventLoop::current().now() - start).count();
@@ -72,13 +102,14 @@ Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters) {
       held->reply.send(std::move(result));
     }
   } catch (...) {
+    record(entry, flight::Edge::kFails);
     held->reply.fail(std::current_exception());
     fail_all(std::current_exception());
     throw;
   }
 }
 
-Task<> Collectives::issue(Skipped*, SequenceCounters* counters) {
+Task<> Collectives::issue(Skipped*, SequenceCounters* counters, std::uint64_t*) {
   ++counters->skipped;
   co_return;
 }

@@ -25,18 +25,22 @@
 #include "actors/collectives/norm_limbs.hpp"
 #include "actors/collectives/ordered_inbox.hpp"
 #include "runtime/actor.hpp"
+#include "runtime/flight.hpp"
 
 namespace tandem {
 
 // A request says all about its operation: the reply, the back end's function that carries it out,
-// its number in its sequence (Collectives::Gathers and Reductions list the requests of each), and
-// bytes(): of the whole blocks that the operation is about.
+// its number in its sequence (Collectives::Gathers and Reductions list the requests of each), what
+// the flight recorder calls it, of which unit it is where it is of one, and bytes(): of the whole
+// blocks that the operation is about.
 
 struct AllGather {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_gather;
+  static constexpr auto kWhat = flight::What::kAllGather;
   std::uint64_t order = 0;
   GatherArguments arguments;
+  std::uint32_t unit = flight::kNoUnit;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
     return arguments.shard_bytes * (arguments.is_replicated ? 1 : world);
   }
@@ -50,8 +54,10 @@ struct SkipGather {
 struct ReduceScatterAdd {
   using Reply = GradientNorm;  // with want_norm: of the resulting accumulator of this rank
   static constexpr auto kCarriedOutBy = &CollectiveBackend::reduce_scatter_add;
+  static constexpr auto kWhat = flight::What::kReduceScatter;
   std::uint64_t order = 0;
   ReduceArguments arguments;
+  std::uint32_t unit = flight::kNoUnit;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
     return arguments.shard_elements * bytes_of(arguments.block_type) * world;
   }
@@ -60,6 +66,7 @@ struct ReduceScatterAdd {
 /// The merge of all ranks' norms; exact, so the same bits on all of them.
 struct AllReduceNorm {
   using Reply = GradientNorm;
+  static constexpr auto kWhat = flight::What::kNorm;
   std::uint64_t order = 0;
   GradientNorm local;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return 0; }
@@ -68,8 +75,10 @@ struct AllReduceNorm {
 struct AllReduceAdd {
   using Reply = GradientNorm;  // with want_norm: of the whole result
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_reduce_add;
+  static constexpr auto kWhat = flight::What::kAllReduce;
   std::uint64_t order = 0;
   ReduceArguments arguments;
+  std::uint32_t unit = flight::kNoUnit;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept {
     return arguments.shard_elements * bytes_of(arguments.block_type);
   }
@@ -78,6 +87,7 @@ struct AllReduceAdd {
 struct Exchange {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::exchange;
+  static constexpr auto kWhat = flight::What::kExchange;
   std::uint64_t order = 0;
   ExchangeArguments arguments;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
@@ -88,6 +98,7 @@ struct Exchange {
 struct Broadcast {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::broadcast;
+  static constexpr auto kWhat = flight::What::kBroadcast;
   std::uint64_t order = 0;
   BroadcastArguments arguments;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return arguments.bytes; }
@@ -96,6 +107,7 @@ struct Broadcast {
 struct AllToAll {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_to_all;
+  static constexpr auto kWhat = flight::What::kAllToAll;
   std::uint64_t order = 0;
   AllToAllArguments arguments;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
@@ -109,6 +121,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   struct Options {
     CollectiveBackend* backend = nullptr;  // outlives the actor
     std::size_t max_ahead = 1024;          // operations held back, at most
+    std::uint8_t group = 0;                // of ranks, in the flight recorder
   };
 
   struct SequenceCounters {
@@ -161,6 +174,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     OrderedInbox<Operation> inbox;
     bool issuing = false;
     SequenceCounters counters;
+    std::uint64_t shared = 0;  // operations in which something travels; alike on all ranks
   };
   using Gathers = Sequence<AllGather, Broadcast, AllToAll>;
   using Reductions = Sequence<ReduceScatterAdd, AllReduceNorm, AllReduceAdd, Exchange>;
@@ -180,8 +194,8 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   template <class AnySequence>
   Task<> issue_ready(AnySequence* sequence);
   template <class Request>
-  Task<> issue(Held<Request>* held, SequenceCounters* counters);
-  Task<> issue(Skipped* skipped, SequenceCounters* counters);
+  Task<> issue(Held<Request>* held, SequenceCounters* counters, std::uint64_t* shared);
+  Task<> issue(Skipped* skipped, SequenceCounters* counters, std::uint64_t* shared);
   template <class Request>
   Task<typename Request::Reply> carry_out(const Request& request) {
     return (options_.backend->*Request::kCarriedOutBy)(request.arguments);

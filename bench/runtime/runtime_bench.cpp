@@ -12,6 +12,7 @@
 #include "bench/runtime/peers.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/compute_lane.hpp"
+#include "runtime/flight.hpp"
 #include "runtime/io/file_io.hpp"
 
 namespace tandem {
@@ -34,6 +35,15 @@ void measure(benchmark::State& state, std::int64_t items, Factory factory, Args.
     loop.run(factory, args...);
   }
   state.SetItemsProcessed(state.iterations() * items);
+}
+
+void flight_record(benchmark::State& state) {
+  std::uint64_t number = 0;
+  for (auto _ : state) {
+    flight::record(
+        {.what = flight::What::kAllGather, .unit = 7, .number = ++number, .bytes = 4096});
+  }
+  state.SetItemsProcessed(state.iterations());
 }
 
 [[gnu::noinline]] Task<std::int64_t> add_one(std::int64_t value) { co_return value + 1; }
@@ -367,6 +377,7 @@ void register_runtime() {
   add("RB4 ask with a deadline, two loops", &ask_two_loops);
   add("RB4 ask with a deadline, 10k outstanding", &ask_outstanding);
   add("compute lane, round trip", &lane_round_trip);
+  add("flight record", &flight_record);
 }
 }  // namespace bench
 }  // namespace tandem

@@ -10,6 +10,7 @@
 
 #include "actors/storage/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
+#include "runtime/flight.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -77,6 +78,7 @@ Task<bool> Checkpointer::begin(Request request) {
   co_await finish();
   begun_ = rank_.loop().now();
   request_ = std::move(request);
+  flight::record({.what = flight::What::kCheckpoint});
   error_.clear();
   outcome_.reset();
   staged_bytes_ = 0;
@@ -247,6 +249,8 @@ Task<> Checkpointer::close(std::string error) {
   if (!saved && save_ && rank_.layout().sharding.rank == 0) {
     co_await save_->discard();
   }
+  flight::record({.what = flight::What::kCheckpoint,
+                  .edge = saved ? flight::Edge::kEnds : flight::Edge::kFails});
   save_.reset();
   entries_.clear();
   phase_ = Phase::kIdle;

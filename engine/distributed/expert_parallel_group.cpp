@@ -40,7 +40,7 @@ ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& 
           stage)),
       exchange_(communicator.make_group_backend(lane_loop_, lane_pool_,
                                                 exchange_group(communicator, ep_size))),
-      collectives_({.backend = replicas_.get()}) {}
+      collectives_({.backend = replicas_.get(), .group = 1}) {}
 
 void ExpertParallelGroup::all_to_all(const std::byte* from, std::byte* into,
                                      std::size_t piece_bytes) {

@@ -11,6 +11,7 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
+#include "runtime/flight.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
@@ -60,6 +61,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const Environment& environment,
                                                  std::chrono::milliseconds timeout) {
   std::unique_ptr<ProcessGroup> group(new ProcessGroup(environment, timeout));
   if (environment.world > 1) {
+    const flight::Span meeting(flight::What::kMeet);
     group->meet();
   }
   return group;

@@ -8,6 +8,7 @@
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/layout/update_config.hpp"
+#include "runtime/flight.hpp"
 
 namespace tandem {
 
@@ -126,6 +127,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
 Rank::~Rank() { stop(); }
 
 Task<> Rank::fill_memory(Rank* self) {
+  const flight::Span loading(flight::What::kLoad);
   const CorePlan& cores = self->options_.cores;
   co_await self->compute_.prepare(self->options_.bound(cores.compute), cores.compute_threads);
   co_await self->memory_.touch(&self->optimizer_pool_);
@@ -196,6 +198,7 @@ void Rank::make_unit_actors(std::size_t unit) {
   }
   buckets_.push_back(std::make_unique<GradientBucket>(GradientBucket::Options{
       .name = "bucket " + spec.name,
+      .unit = static_cast<std::uint32_t>(unit),
       .layout = parameters.gathered,
       .blocks = static_cast<std::uint32_t>(spec.ep_size),
       .first_element = layout_.slice_begin(unit),
@@ -267,6 +270,7 @@ void Rank::start_actors() {
 
 void Rank::stop() {
   if (!std::exchange(stopped_, true)) {
+    const flight::Span ending(flight::What::kEnd);
     loop_.run(&Rank::end_actors, this);
   }
 }

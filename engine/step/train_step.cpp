@@ -8,6 +8,7 @@
 
 #include "engine/step/bound_units.hpp"
 #include "engine/types/stopwatch.hpp"
+#include "runtime/flight.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/random.hpp"
@@ -45,6 +46,7 @@ void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
     micro_steps_ = micro_steps;
   }
   trace::instant("step");
+  flight::record({.what = flight::What::kStep, .number = version_ + 1});
   visit_ = 0;
   exposure_ = {};
   backwards_ = 0;
@@ -149,6 +151,7 @@ Task<> TrainStep::backward(double loss_gradient) {
 }
 
 Task<Verdict> TrainStep::finish(Update update) {
+  const flight::Span verdict(flight::What::kVerdict);
   co_await reductions_done();
   for (std::size_t pool = 0; pool < gradient_ticket_.size(); ++pool) {
     gradient_ticket_[pool] += plan_.gradient_tickets[pool];
@@ -404,6 +407,7 @@ Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(Drai
 /// `redo`: updates that were made ahead of the verdict do not count.
 Task<> TrainStep::issue_updates(bool redo) {
   ++version_;
+  const flight::Span updates(flight::What::kUpdates);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
     co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
                                                          .steps = update_steps_.data(),

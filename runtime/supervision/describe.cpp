@@ -6,10 +6,13 @@
 #include "runtime/detail/await_chain.hpp"
 #include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/flight.hpp"
 #include "runtime/scope.hpp"
 
 namespace tandem {
 namespace {
+
+constexpr std::size_t kShownOperations = 64;
 
 std::string counted(std::uint64_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
@@ -17,6 +20,10 @@ std::string counted(std::uint64_t count, const char* what) {
 
 void dump(EventLoop& loop, std::FILE* out) {
   std::fputs(describe_tasks(loop).c_str(), out);
+  std::fputs("last operations:\n", out);
+  std::fputs(
+      flight::describe(flight::own_ring().entries(kShownOperations), flight::now_ns()).c_str(),
+      out);
   std::fflush(out);
 }
 

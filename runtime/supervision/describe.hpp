@@ -25,7 +25,8 @@ class EventLoop;
 /// Every scope with its tasks' await chains, and every actor with the depth of its mailbox.
 [[nodiscard]] std::string describe_tasks(EventLoop& loop);
 
-/// Prints describe_tasks(loop) to `out` as soon as the loop gets to it. Any thread; the loop
+/// Prints describe_tasks(loop) and the last operations of the flight recorder to `out` as soon as
+/// the loop gets to it. Any thread; the loop
 /// outlives the request.
 void request_dump(EventLoop& loop, std::FILE* out = stderr);
 

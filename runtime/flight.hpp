@@ -1,0 +1,141 @@
+// runtime/flight.hpp — the last operations of this process, in a ring that survives it.
+//
+// `./tandem launch` gives each rank an anonymous file (TANDEM_FLIGHT_FD) and holds it open, so the
+// ring can be read after a SIGKILL and nothing is left when the launcher ends. Without a launcher
+// the ring is memory of the process, and SIGQUIT prints it (runtime/supervision/describe.hpp).
+// Always on: a clock read, one fetch_add and five stores, no lock, no allocation.
+// Format, version 1: Ring below, little endian, times of CLOCK_MONOTONIC. A slot whose sequence is
+// not its index plus 1 is being written and does not count.
+// Fault point: TANDEM_FAULT=RANK:ACTION:OPERATION:COUNT makes that rank do something to itself when
+// the operation begins for the COUNT-th time (from 1): "kill", "stop", "term", or "sleep" and
+// seconds, as in "1:sleep2.5:all-gather:20". For drills (tests/drills/).
+// Thread rule: any thread.
+//
+//   { const flight::Span span(flight::What::kLoad); load(); }
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::flight {
+
+enum class What : std::uint16_t {
+  kNone,
+  kMeet,     // the ranks find each other
+  kConnect,  // ... and map each other's memory
+  kLoad,
+  kStep,  // its number
+  kVerdict,
+  kUpdates,
+  kCheckpoint,
+  kSaveModel,
+  kEnd,
+  // Collectives; the number counts the operations of its sequence, alike on all ranks.
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kReduceScatter,
+  kAllReduce,
+  kNorm,
+  kExchange,
+  kCount,
+};
+/// "all-gather"; "?" for what this version does not know.
+[[nodiscard]] std::string_view name_of(What what) noexcept;
+[[nodiscard]] inline bool is_collective(What what) noexcept {
+  return what >= What::kAllGather && what < What::kCount;
+}
+
+enum class Edge : std::uint8_t { kBegins, kEnds, kFails };
+
+inline constexpr std::uint32_t kNoUnit = UINT32_MAX;
+
+struct Entry {
+  What what = What::kNone;
+  Edge edge = Edge::kBegins;
+  std::uint8_t group = 0;  // of ranks; 0: all of them
+  std::uint32_t unit = kNoUnit;
+  std::uint64_t number = 0;
+  std::uint64_t bytes = 0;
+  std::int64_t time_ns = 0;  // filled in by record()
+
+  /// "all-gather 812 (unit 7, 4.0 MiB)".
+  [[nodiscard]] std::string text() const;
+};
+
+/// Never throws, never waits (but for a fault that was asked for).
+void record(Entry entry) noexcept;
+
+/// Begins now and ends with its scope.
+class Span {
+ public:
+  explicit Span(What what, std::uint64_t number = 0) noexcept : what_(what), number_(number) {
+    record({.what = what_, .number = number_});
+  }
+  ~Span() { record({.what = what_, .edge = Edge::kEnds, .number = number_}); }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+ private:
+  What what_;
+  std::uint64_t number_;
+};
+
+struct Ring {
+  static constexpr std::uint64_t kMagic = 0x74686c66'6d646e74;  // "tndmflht"
+  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::size_t kSlots = 4096;
+  struct Slot {
+    std::atomic<std::uint64_t> sequence{0};
+    std::atomic<std::int64_t> time_ns{0};
+    std::atomic<std::uint64_t> kind{0};  // what | edge << 16 | group << 24 | unit << 32
+    std::atomic<std::uint64_t> number{0};
+    std::atomic<std::uint64_t> bytes{0};
+  };
+
+  std::uint64_t magic = kMagic;
+  std::uint32_t version = kVersion;
+  std::uint32_t slots = kSlots;
+  alignas(64) std::atomic<std::uint64_t> next{0};
+  alignas(64) std::array<Slot, kSlots> slot;
+
+  void record(const Entry& entry) noexcept;
+  /// The newest `most`, oldest first.
+  [[nodiscard]] std::vector<Entry> entries(std::size_t most = kSlots) const;
+};
+
+/// A new ring in an anonymous file that child processes may inherit; -1 where there is none to be
+/// had.
+[[nodiscard]] int make_ring_file() noexcept;
+/// A mapping of it, for as long as the process lives; null when it is none.
+[[nodiscard]] Ring* map_ring(int descriptor) noexcept;
+
+/// This process's ring.
+[[nodiscard]] const Ring& own_ring() noexcept;
+
+/// One line per entry, the age first: "-1.250 s  all-gather 812 begins (unit 7, 4.0 MiB)".
+[[nodiscard]] std::string describe(const std::vector<Entry>& entries, std::int64_t now_ns);
+
+/// "its last: reduce-scatter 811 (unit 8, 4.0 MiB) ended 41.2 s ago".
+[[nodiscard]] std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns);
+
+/// Who waits for whom.
+struct Explanation {
+  std::vector<std::size_t> absent;  // ranks that the others wait for
+  std::string text;                 // "rank 2 never entered reduce-scatter 812 (unit 7, 4.0 MiB)
+                                    // (its last: ...); ranks 0, 1, 3 wait in it since 41.0 s"
+};
+/// Of rings by rank. Nothing when no rank waits in a collective.
+[[nodiscard]] std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
+                                                 std::int64_t now_ns);
+
+/// CLOCK_MONOTONIC.
+[[nodiscard]] std::int64_t now_ns() noexcept;
+
+}  // namespace tandem::flight

@@ -1,0 +1,134 @@
+// The flight recorder: what is read is what was recorded, also by a process that was killed; and
+// who waits for whom.
+#include "runtime/flight.hpp"
+
+#include <csignal>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tandem::flight {
+namespace {
+
+using ::testing::HasSubstr;
+
+Entry at(What what, std::uint64_t number, Edge edge, std::int64_t time_ns = 0) {
+  return {.what = what, .edge = edge, .number = number, .time_ns = time_ns};
+}
+
+TEST(Flight, TheNewestEntriesAreKeptInOrder) {
+  const auto ring = std::make_unique<Ring>();
+  EXPECT_TRUE(ring->entries().empty());
+  const std::uint64_t count = Ring::kSlots + 100;
+  for (std::uint64_t number = 0; number < count; ++number) {
+    ring->record({.what = What::kReduceScatter,
+                  .edge = Edge::kEnds,
+                  .group = 3,
+                  .unit = 7,
+                  .number = number,
+                  .bytes = 4 << 20,
+                  .time_ns = static_cast<std::int64_t>(number)});
+  }
+  const std::vector<Entry> kept = ring->entries();
+  ASSERT_EQ(kept.size(), Ring::kSlots);
+  EXPECT_EQ(kept.front().number, 100U);
+  const Entry& last = kept.back();
+  EXPECT_EQ(last.number, count - 1);
+  EXPECT_EQ(last.what, What::kReduceScatter);
+  EXPECT_EQ(last.edge, Edge::kEnds);
+  EXPECT_EQ(last.group, 3U);
+  EXPECT_EQ(last.unit, 7U);
+  EXPECT_EQ(last.bytes, 4U << 20);
+  EXPECT_EQ(last.time_ns, static_cast<std::int64_t>(count - 1));
+  EXPECT_EQ(ring->entries(5).size(), 5U);
+  EXPECT_EQ(last.text(), "reduce-scatter 4195 (unit 7, 4.0 MiB)");
+}
+
+TEST(Flight, ThreadsRecordAtOnceAndAReaderSeesWholeEntries) {
+  const auto ring = std::make_unique<Ring>();
+  constexpr std::uint64_t kEach = 50'000;
+  std::vector<std::thread> threads;
+  for (std::uint64_t thread = 1; thread <= 3; ++thread) {
+    threads.emplace_back([&ring, thread] {
+      for (std::uint64_t i = 0; i < kEach; ++i) {
+        ring->record({.what = What::kAllGather, .number = thread * i, .bytes = thread});
+      }
+    });
+  }
+  for (int look = 0; look < 100; ++look) {
+    for (const Entry& entry : ring->entries()) {
+      ASSERT_TRUE(entry.bytes >= 1 && entry.bytes <= 3);
+      ASSERT_EQ(entry.number % entry.bytes, 0U);
+    }
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(ring->next.load(), 3 * kEach);
+  EXPECT_EQ(ring->entries().size(), Ring::kSlots);
+}
+
+TEST(Flight, ARingOutlivesItsProcess) {
+  const int file = make_ring_file();
+  const Ring* ring = map_ring(file);
+  ASSERT_NE(ring, nullptr);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    Ring* mine = map_ring(file);
+    mine->record(at(What::kAllGather, 811, Edge::kBegins));
+    (void)::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(process, &status, 0), process);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  ASSERT_EQ(ring->entries().size(), 1U);
+  EXPECT_EQ(ring->entries()[0].number, 811U);
+  ::close(file);
+}
+
+TEST(Flight, AnotherFileIsNoRing) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_EQ(map_ring(ends[0]), nullptr);
+  EXPECT_EQ(map_ring(-1), nullptr);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+constexpr std::int64_t kS = 1'000'000'000;
+
+TEST(Flight, ARankThatNeverCameIsExplained) {
+  const std::vector<Entry> waits = {at(What::kAllGather, 5, Edge::kBegins, 1 * kS),
+                                    at(What::kAllGather, 5, Edge::kEnds, 1 * kS),
+                                    at(What::kReduceScatter, 812, Edge::kBegins, 2 * kS)};
+  const std::vector<Entry> absent = {at(What::kReduceScatter, 811, Edge::kBegins, 1 * kS),
+                                     at(What::kReduceScatter, 811, Edge::kEnds, 2 * kS)};
+  const auto found = explain({waits, waits, absent}, 43 * kS);
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->absent, ::testing::ElementsAre(2U));
+  EXPECT_EQ(found->text,
+            "rank 2 never entered reduce-scatter 812 (its last: reduce-scatter 811 ended 41.0 s "
+            "ago); ranks 0, 1 wait in it since 41.0 s");
+}
+
+// Those who gave up have failed in it; that is where they waited.
+TEST(Flight, AWaitThatWasGivenUpCountsAndOtherGroupsDoNot) {
+  Entry of_experts = at(What::kAllGather, 1, Edge::kBegins, 1 * kS);
+  of_experts.group = 1;
+  const std::vector<Entry> gave_up = {at(What::kExchange, 3, Edge::kBegins, 2 * kS),
+                                      at(What::kExchange, 3, Edge::kFails, 3 * kS), of_experts};
+  const auto found = explain({gave_up, {}}, 4 * kS);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->text,
+            "rank 1 never entered exchange 3 (it had not begun anything); rank 0 waits "
+            "in it since 2.0 s");
+  EXPECT_FALSE(explain({{of_experts}, {}}, 4 * kS));
+  EXPECT_FALSE(explain({{at(What::kLoad, 0, Edge::kBegins)}, {}}, 4 * kS));
+}
+
+}  // namespace
+}  // namespace tandem::flight
