@@ -45,9 +45,10 @@ NcclWatchdog::NcclWatchdog(const NcclApi& api, Options options)
     : api_(api),
       options_(std::move(options)),
       clock_(options_.clock != nullptr ? *options_.clock : Clock::real()),
-      communicators_(std::make_shared<Communicators>()) {
+      communicators_(std::make_shared<Communicators>()),
+      awake_(options_.look_every, clock_.now()) {
   if (options_.own_thread) {
-    thread_ = std::thread([this] { work(); });
+    thread_ = thread::start("nccl watchdog", 0, 1, [this] { work(); });
   }
 }
 
@@ -190,7 +191,9 @@ void NcclWatchdog::ask_communicators() {
 }
 
 void NcclWatchdog::look_at_deadlines(TimePoint now) {
+  const Duration slept = awake_.look(now);
   for (std::size_t comm = 0; comm < kComms; ++comm) {
+    comms_[comm].deadline += slept;
     if (comms_[comm].busy && now >= comms_[comm].deadline) {
       fail(comm, true, "an operation is over its time limit");
     }

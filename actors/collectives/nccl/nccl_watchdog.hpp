@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "actors/collectives/nccl/nccl_api.hpp"
+#include "runtime/awake_time.hpp"
 #include "runtime/clock.hpp"
 
 namespace tandem {
@@ -60,6 +61,7 @@ class NcclWatchdog {
   [[nodiscard]] void* open_calls(std::size_t comm);
   void close_calls();
 
+  /// Time in which this process was stopped, or its host slept, puts the deadline off.
   void operation_begins(std::size_t comm, TimePoint deadline) noexcept;
   void operation_ends(std::size_t comm) noexcept;
 
@@ -102,6 +104,7 @@ class NcclWatchdog {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<CommStream, kComms> comms_;
+  AwakeTime awake_;
   std::optional<Failure> failure_;
   State state_ = State::kWatching;
   TimePoint abort_deadline_;

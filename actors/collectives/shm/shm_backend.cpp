@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "runtime/flight.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/machine.hpp"
 #include "runtime/util/seconds_setting.hpp"
@@ -50,8 +51,13 @@ Duration ShmBackend::default_timeout() {
   return seconds_setting("TANDEM_COLLECTIVE_TIMEOUT_S", std::chrono::seconds(600));
 }
 
+Duration ShmBackend::default_heartbeat() {
+  return seconds_setting("TANDEM_HEARTBEAT_S", std::chrono::seconds(5));
+}
+
 std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, Options options) {
   TANDEM_CHECK_LE(options.world, kMostRanks, "more ranks than a host can have");
+  const flight::Span connecting(flight::What::kConnect);
   auto arena = std::make_unique<ShmArena>(arena_bytes(options));
   auto* control = new (arena->allocate(sizeof(ShmControl))) ShmControl();
   std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,
@@ -68,7 +74,8 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
                        ShmControl& control, std::vector<ShmPeer> peers, const Options& options)
     : pool_(pool),
       arena_(std::move(arena)),
-      sync_(loop, control, std::move(peers), {.rank = options.rank, .timeout = options.timeout}),
+      sync_(loop, control, std::move(peers),
+            {.rank = options.rank, .timeout = options.timeout, .heartbeat = options.heartbeat}),
       stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),
       all_norms_(options.world) {}
 

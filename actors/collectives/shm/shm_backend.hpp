@@ -38,9 +38,12 @@ class ShmBackend final : public CollectiveBackend {
     std::size_t arena_bytes = 0;
     Duration connect_timeout = std::chrono::seconds(300);
     Duration timeout = default_timeout();  // of each wait for the peers
+    Duration heartbeat = default_heartbeat();
   };
   /// TANDEM_COLLECTIVE_TIMEOUT_S, else 600 s. Throws a user error when it is no positive number.
   [[nodiscard]] static Duration default_timeout();
+  /// TANDEM_HEARTBEAT_S, else 5 s. Throws likewise.
+  [[nodiscard]] static Duration default_heartbeat();
 
   /// Blocks until all ranks of the job are connected. Both outlive the back end. Throws
   /// Error(kPeer) naming the rank that did not come, Error(kRefused) when there is no address

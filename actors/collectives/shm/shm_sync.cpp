@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include <asio/bind_allocator.hpp>
@@ -9,6 +10,7 @@
 
 #include "runtime/io/recycling_allocator.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/system/process_state.hpp"
 
 namespace tandem {
 namespace {
@@ -45,6 +47,15 @@ std::string cause_of(const ShmControl& control) {
   return cause;
 }
 
+/// 0: in another pid namespace, or unknown.
+pid_t process_behind(int socket) noexcept {
+  ucred who{};
+  socklen_t bytes = sizeof(who);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 ? who.pid : 0;
+}
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
 bool send_byte(int socket) noexcept {
   const char byte = 0;
   return ::send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
@@ -57,26 +68,29 @@ std::string describe(const ShmHeader& header) {
 }
 
 ShmSync::Timer::Timer(ShmSync& owner) noexcept
-    : TimerOp([](Op& op) noexcept {
-        auto& self = static_cast<Timer&>(op);
-        self.under_way = false;
-        self.sync.look_at_deadlines();
-      }),
-      sync(owner) {}
+    : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).sync.beat(); }), sync(owner) {}
 
 ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options)
-    : loop_(loop), control_(control), options_(options), self_(std::make_shared<ShmSync*>(this)) {
+    : loop_(loop),
+      control_(control),
+      options_(options),
+      awake_(std::min(options.heartbeat, options.timeout / 8), loop.now()),
+      self_(std::make_shared<ShmSync*>(this)) {
+  options_.heartbeat = std::min(options_.heartbeat, options_.timeout / 8);
   for (Channel& channel : channels_) {
     channel.of_peers.resize(peers.size());
   }
   for (ShmPeer& peer : peers) {
     Peer& made = peers_.emplace_back();
     made.memory = std::move(peer.memory);
+    made.moved = loop.now();
     if (peer.socket.get() >= 0) {
+      made.process = process_behind(peer.socket.get());
       made.socket =
           std::make_unique<asio::posix::stream_descriptor>(loop.reactor(), peer.socket.release());
     }
   }
+  arm_timer();
 }
 
 ShmSync::~ShmSync() {
@@ -165,7 +179,6 @@ Task<> ShmSync::all_reach(std::size_t channel_index, std::size_t counter, std::u
   channel.done.reset();
   detect_exits();
   if (!broken_) {
-    arm_timer();
     loop_.add_poller(*this);
     co_await channel.done;
   }
@@ -329,35 +342,80 @@ void ShmSync::fail(std::uint32_t failed_rank, const std::string& cause) noexcept
   poll();
 }
 
-// ---- deadlines ----
-// One timer for all waits; it is left armed when a wait ends, and looks again when it fires.
-void ShmSync::arm_timer() {
-  if (!timer_.under_way) {
-    timer_.under_way = true;
-    loop_.arm(timer_, loop_.now() + options_.timeout);
+// ---- time ----
+void ShmSync::arm_timer() { loop_.arm(timer_, loop_.now() + options_.heartbeat); }
+
+void ShmSync::beat() {
+  control_.heart.store(control_.heart.load(std::memory_order_relaxed) + 1,
+                       std::memory_order_relaxed);
+  const TimePoint now = loop_.now();
+  if (const Duration slept = awake_.look(now); slept > Duration::zero()) {
+    for (Channel& channel : channels_) {
+      channel.since = std::min(channel.since + slept, now);
+    }
+    for (Peer& peer : peers_) {
+      peer.moved = now;  // it may have slept, too
+    }
+  }
+  look_for_stopped_peers();
+  look_at_deadlines();
+  if (!broken_) {
+    arm_timer();
   }
 }
 
-void ShmSync::look_at_deadlines() {
-  TimePoint earliest = TimePoint::max();
-  for (Channel& channel : channels_) {
-    if (!channel.waiting || channel.done.is_set() || has_reached(channel)) {
+// The heart of a rank that computes outside of its loop stands still as well: only the kernel knows
+// that a process is stopped.
+void ShmSync::look_for_stopped_peers() {
+  const TimePoint now = loop_.now();
+  for (std::uint32_t rank = 0; rank < world(); ++rank) {
+    Peer& peer = peers_[rank];
+    if (rank == options_.rank || peer.ended) {
       continue;
     }
-    if (loop_.now() - channel.since < options_.timeout) {
-      earliest = std::min(earliest, channel.since + options_.timeout);
+    const std::uint64_t heart = of(rank).heart.load(std::memory_order_relaxed);
+    if (heart != peer.heart) {
+      if (std::exchange(peer.is_reported, false)) {
+        fmt::print(stderr, "[collectives] rank {} runs again after {:.1f} s\n", rank,
+                   seconds(now - peer.moved));
+      }
+      peer.heart = heart;
+      peer.moved = now;
+      peer.state = 0;
       continue;
     }
-    const double seconds = std::chrono::duration<double>(options_.timeout).count();
-    fail(channel.next_peer,
-         fmt::format("rank {} did not {} {} within {:.3g} s", channel.next_peer,
-                     channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
-                     describe(channel.header), seconds));
-    return;
+    const char before = std::exchange(peer.state, stopped_state(peer.process));
+    const bool is_awaited = std::ranges::any_of(channels_, [&](const Channel& channel) {
+      return channel.waiting && channel.next_peer == rank;
+    });
+    if (before != 0 && peer.state != 0 && is_awaited && !std::exchange(peer.is_reported, true)) {
+      fmt::print(
+          stderr,
+          "[collectives] rank {} is {}; rank {} waits for it until the deadline of {:.3g} s\n",
+          rank, condition_of(peer), options_.rank, seconds(options_.timeout));
+    }
   }
-  if (earliest != TimePoint::max()) {
-    timer_.under_way = true;
-    loop_.arm(timer_, earliest);
+}
+
+std::string ShmSync::condition_of(const Peer& peer) const {
+  return fmt::format("stopped (state {} of process {}) since {:.1f} s", peer.state, peer.process,
+                     seconds(loop_.now() - peer.moved));
+}
+
+void ShmSync::look_at_deadlines() {
+  for (Channel& channel : channels_) {
+    if (!channel.waiting || channel.done.is_set() || has_reached(channel) ||
+        loop_.now() - channel.since < options_.timeout) {
+      continue;
+    }
+    const Peer& peer = peers_[channel.next_peer];
+    const std::string condition =
+        peer.state != 0 ? fmt::format("; it is {}", condition_of(peer)) : "";
+    fail(channel.next_peer,
+         fmt::format("rank {} did not {} {} within {:.3g} s{}", channel.next_peer,
+                     channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
+                     describe(channel.header), seconds(options_.timeout), condition));
+    return;
   }
 }
 

@@ -9,6 +9,9 @@
 // breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
 // failed_rank and the cause, so that they name it and not this rank.
 // What a peer writes is looked at once, in a copy, and is not trusted to lie within its bounds.
+// Time: every heartbeat a rank moves its heart on, says once which peer it waits for is stopped
+// (its heart stands still and the kernel calls its process stopped), and looks at its deadlines.
+// Time between two looks in which this rank was itself stopped, or its host slept, counts to none.
 // Thread rule: of the loop's thread.
 // Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
@@ -21,9 +24,11 @@
 #include <vector>
 
 #include <asio/posix/stream_descriptor.hpp>
+#include <sys/types.h>
 
 #include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
+#include "runtime/awake_time.hpp"
 #include "runtime/event.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/net.hpp"
@@ -40,6 +45,7 @@ class ShmSync final : private Poller {
   struct Options {
     std::uint32_t rank = 0;
     Duration timeout = std::chrono::seconds(600);  // of each wait
+    Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
   };
 
   /// `control` lies at the beginning of this rank's arena, whose mapping is its own entry in
@@ -109,6 +115,12 @@ class ShmSync final : private Poller {
     std::shared_ptr<ShmMapping> memory;
     std::uint64_t notified = 0;  // the sleep of its that was ended from here
     bool ended = false;
+    pid_t process = 0;  // 0: unknown
+    // What the looks saw:
+    std::uint64_t heart = 0;
+    TimePoint moved;           // when it had
+    char state = 0;            // of a process that is stopped, as the kernel writes it; else 0
+    bool is_reported = false;  // and it is said
   };
   struct Channel {
     ShmHeader header;                 // of the operation under way
@@ -125,7 +137,6 @@ class ShmSync final : private Poller {
   struct Timer : TimerOp {
     explicit Timer(ShmSync& owner) noexcept;
     ShmSync& sync;
-    bool under_way = false;  // armed, or fired and queued
   };
 
   bool poll() noexcept override;
@@ -139,8 +150,11 @@ class ShmSync final : private Poller {
   void on_readable(std::uint32_t peer) noexcept;
   void look_at_peers() noexcept;
   void detect_exits() noexcept;
+  void beat();
   void arm_timer();
+  void look_for_stopped_peers();
   void look_at_deadlines();
+  [[nodiscard]] std::string condition_of(const Peer& peer) const;
   void compare_headers(Channel& channel, std::size_t index);
   [[nodiscard]] PeerLost lost(const Channel& channel) const;
 
@@ -154,6 +168,7 @@ class ShmSync final : private Poller {
   bool asleep_ = false;
   bool watching_ = false;
   Timer timer_{*this};
+  AwakeTime awake_;
   std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still holds
 };
 

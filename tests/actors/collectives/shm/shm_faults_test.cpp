@@ -51,6 +51,92 @@ TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1 did not arrive at reduce-scatter 5 within 0.4 s"));
 }
 
+/// Operations without end, in a process; a byte once they go on.
+std::unique_ptr<RankProcess> endless(ShmBackend::Options options) {
+  return std::make_unique<RankProcess>(options, [](ShmRank& rank, int pipe) {
+    const Operands operands = operands_of(rank);
+    for (std::uint32_t round = 0;; ++round) {
+      run(rank, operands, round % 6, 1);
+      if (round == 50) {
+        (void)!::write(pipe, "x", 1);
+      }
+    }
+  });
+}
+
+// All ranks stand still for three times the deadline; the one that goes on first waits in an
+// operation then.
+TEST(ShmBackend, TimeInWhichThisRankWasStoppedCountsToNoDeadline) {
+  ShmBackend::Options options{.world = 2, .job = random_job(), .timeout = 1s};
+  std::vector<std::unique_ptr<RankProcess>> ranks;
+  for (options.rank = 0; options.rank < 2; ++options.rank) {
+    ranks.push_back(endless(options));
+  }
+  ranks[0]->wait_for_byte();
+  ranks[1]->wait_for_byte();
+  ranks[1]->signal(SIGSTOP);
+  std::this_thread::sleep_for(100ms);  // rank 0 gets to where it waits
+  ranks[0]->signal(SIGSTOP);
+  std::this_thread::sleep_for(3s);
+  ranks[0]->signal(SIGCONT);
+  std::this_thread::sleep_for(300ms);
+  ranks[1]->signal(SIGCONT);
+  std::this_thread::sleep_for(300ms);
+  ranks[1]->signal(SIGKILL);
+  EXPECT_THAT(ranks[0]->text(), HasSubstr("rank 1 is gone"));
+  (void)ranks[0]->wait();
+  (void)ranks[1]->wait();
+}
+
+TEST(ShmBackend, AStoppedRankIsSaidInTimeAndNamedAtTheDeadline) {
+  ShmBackend::Options options{.world = 2, .job = random_job(), .timeout = 4s, .heartbeat = 200ms};
+  int errors[2];
+  ASSERT_EQ(::pipe2(errors, O_CLOEXEC), 0);
+  const int terminal = ::dup(2);
+  ::dup2(errors[1], 2);  // of both ranks
+  std::vector<std::unique_ptr<RankProcess>> ranks;
+  for (options.rank = 0; options.rank < 2; ++options.rank) {
+    ranks.push_back(endless(options));
+  }
+  ::dup2(terminal, 2);
+  ::close(terminal);
+  ::close(errors[1]);
+  ranks[0]->wait_for_byte();
+  const auto stopped = std::chrono::steady_clock::now();
+  ranks[1]->signal(SIGSTOP);
+  char line[256] = {};
+  EXPECT_GT(::read(errors[0], line, sizeof(line) - 1), 0);
+  const double noticed_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - stopped).count();
+  EXPECT_LT(noticed_s, 2) << "three heartbeats, and room for a busy machine";
+  EXPECT_THAT(line, HasSubstr("[collectives] rank 1 is stopped (state T of process "));
+  EXPECT_THAT(line, HasSubstr("rank 0 waits for it until the deadline of 4 s"));
+  const std::string text = ranks[0]->text();
+  EXPECT_THAT(text, HasSubstr("rank 1 did not "));
+  EXPECT_THAT(text, HasSubstr("within 4 s; it is stopped (state T of process "));
+  ranks[1]->signal(SIGKILL);
+  (void)ranks[0]->wait();
+  (void)ranks[1]->wait();
+  ::close(errors[0]);
+}
+
+// The loop of a rank that computes on it stands still, and its process runs.
+TEST(ShmBackend, ARankThatIsBusyIsNotTakenForAStoppedOne) {
+  ::testing::internal::CaptureStderr();
+  const auto errors = run_ranks(2,
+                                [](ShmRank& rank) {
+                                  const Operands operands = operands_of(rank);
+                                  run(rank, operands, 3, 5);
+                                  if (rank.backend->rank() == 1) {
+                                    std::this_thread::sleep_for(600ms);
+                                  }
+                                  run(rank, operands, 3, 1);
+                                },
+                                {.timeout = 20s, .heartbeat = 50ms});
+  EXPECT_EQ(errors[0] + errors[1], "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 // The killed rank is in the middle of anything: of waiting, copying, adding.
 TEST(ShmBackend, AKillAtAnyMomentEndsEveryRank) {
   for (std::uint32_t repetition = 0; repetition < 24; ++repetition) {
@@ -176,6 +262,10 @@ TEST(ShmBackend, NothingIsLeftBehind) {
 }
 
 TEST(ShmBackend, TheDeadlineComesFromTheEnvironment) {
+  EXPECT_EQ(ShmBackend::default_heartbeat(), 5s);
+  ::setenv("TANDEM_HEARTBEAT_S", "0.5", 1);
+  EXPECT_EQ(ShmBackend::default_heartbeat(), 500ms);
+  ::unsetenv("TANDEM_HEARTBEAT_S");
   EXPECT_EQ(ShmBackend::default_timeout(), 600s);
   ::setenv("TANDEM_COLLECTIVE_TIMEOUT_S", "1.5", 1);
   EXPECT_EQ(ShmBackend::default_timeout(), 1500ms);
