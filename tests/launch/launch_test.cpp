@@ -23,6 +23,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/util/machine.hpp"
+
 namespace tandem {
 namespace {
 
@@ -343,6 +345,96 @@ TEST(Launch, FiftyKilledRanksAndNoHang) {
     EXPECT_THAT(run.output, HasSubstr(fmt::format("rank {} of 3 was killed by signal 9", victim)));
   }
   fmt::print("the last process was gone {:.0f} ms after a kill, at most\n", longest * 1e3);
+}
+
+// ---- ranks that stop, and ranks that the kernel ends ----
+
+TEST(Launch, AStoppedRankIsSaidAtOnceAndNamedInsteadOfAWitness) {
+  Launched run({.ranks = 2}, "if [ $RANK = 1 ]; then kill -STOP $$; exit 4; fi; sleep 0.5; exit 4");
+  EXPECT_EQ(run.wait(), 4);
+  EXPECT_THAT(run.output, HasSubstr("launch: rank 1 is stopped by signal 19"));
+  EXPECT_THAT(run.output,
+              HasSubstr("error: [launch] rank 1 of 2 is stopped: rank 0 exited with code 4"));
+}
+
+TEST(Launch, ARankWhoseOwnChildIsStoppedIsNamed) {
+  Launched run({.ranks = 2},
+               "if [ $RANK = 1 ]; then sh -c 'kill -STOP $$'; exit 4; fi; sleep 0.5; exit 4");
+  EXPECT_EQ(run.wait(), 4);
+  EXPECT_THAT(run.output,
+              HasSubstr("error: [launch] rank 1 of 2 is stopped: rank 0 exited with code 4"));
+}
+
+TEST(Launch, ARankThatGoesOnIsNoFailure) {
+  Launched run({.ranks = 2},
+               "if [ $RANK = 1 ]; then (sleep 0.3; kill -CONT $$) & kill -STOP $$; fi; echo done");
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(run.output, HasSubstr("launch: rank 1 runs again after 0."));
+  EXPECT_THAT(run.output, HasSubstr("[1] done"));
+}
+
+/// A control group of version 1 or 2 with little memory, which this process is in while it lives.
+class LittleMemory {
+ public:
+  explicit LittleMemory(std::uint64_t bytes) {
+    for (const auto& [controller, limit] :
+         {std::pair("memory", "memory.limit_in_bytes"), std::pair("", "memory.max")}) {
+      const std::vector<std::string> folders = machine::cgroup::folders(controller);
+      if (folders.empty()) {
+        continue;
+      }
+      outer_ = folders.front();
+      inner_ = fmt::format("{}/tandem-test-{}", outer_, ::getpid());
+      std::error_code error;
+      if (!std::filesystem::create_directory(inner_, error)) {
+        continue;
+      }
+      made_ = write(inner_ + "/" + limit, bytes) && write(inner_ + "/cgroup.procs", ::getpid());
+      if (made_) {
+        return;
+      }
+      std::filesystem::remove(inner_, error);
+    }
+  }
+  ~LittleMemory() {
+    if (made_) {
+      (void)write(outer_ + "/cgroup.procs", ::getpid());
+      ::rmdir(inner_.c_str());
+    }
+  }
+  LittleMemory(const LittleMemory&) = delete;
+
+  [[nodiscard]] bool made() const noexcept { return made_; }
+
+ private:
+  static bool write(const std::string& path, auto value) {
+    std::ofstream file(path);
+    file << value << std::flush;
+    return file.good();
+  }
+  std::string outer_;
+  std::string inner_;
+  bool made_ = false;
+};
+
+TEST(Launch, ARankThatTheKernelKilledForMemoryIsNamedWithTheLimit) {
+  const LittleMemory little(std::uint64_t{64} << 20);
+  if (!little.made()) {
+    GTEST_SKIP() << "no control group of its own can be made here";
+  }
+  // tail keeps a line without an end.
+  Launched run({.ranks = 2}, "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; sleep 60");
+  EXPECT_EQ(run.wait(), 128 + SIGKILL);
+  EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 2 was killed by signal 9 (Killed) "
+                                    "by the kernel for want of memory: it held 0.0"));
+  EXPECT_THAT(run.output, HasSubstr("the limit of the control group is 0.06 GiB"));
+}
+
+TEST(Launch, AKillOfAnyOtherKindSaysNothingOfMemory) {
+  Launched run({.ranks = 2}, "if [ $RANK = 1 ]; then kill -KILL $$; fi; sleep 60");
+  EXPECT_EQ(run.wait(), 128 + SIGKILL);
+  EXPECT_THAT(run.output,
+              HasSubstr("error: [launch] rank 1 of 2 was killed by signal 9 (Killed); see"));
 }
 
 }  // namespace

@@ -8,16 +8,22 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/flight.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/system/limits.hpp"
+#include "runtime/system/process_state.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/rank_process.hpp"
 
@@ -44,22 +50,9 @@ std::string describe_end(int status) {
 /// Processes whose parent is this one.
 std::vector<pid_t> own_children() {
   std::vector<pid_t> children;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) {
-      continue;
-    }
-    std::string text;
-    std::getline(std::ifstream(entry.path() / "stat"), text);
-    // "pid (name) state parent": the name may hold anything, the last parenthesis ends it.
-    const std::size_t end = text.rfind(')');
-    char state = 0;
-    int parent = 0;
-    if (end != std::string::npos &&
-        std::sscanf(text.c_str() + end + 1, " %c %d", &state, &parent) == 2 &&
-        parent == ::getpid()) {
-      children.push_back(static_cast<pid_t>(std::stoi(name)));
+  for (const ProcessState& one : all_processes()) {
+    if (one.parent == ::getpid()) {
+      children.push_back(one.process);
     }
   }
   return children;
@@ -81,10 +74,14 @@ class Launcher {
     int log = -1;
     std::unique_ptr<LineRelay> output;
     std::unique_ptr<LineRelay> errors;
+    int flight = -1;  // its recorder's file, and a mapping of it
+    const flight::Ring* ring = nullptr;
+    std::optional<Clock::time_point> stopped;  // since when
   };
   struct Failure {
     int rank;
     int status;
+    std::string why;  // what the kernel knows more
   };
 
   void watch_signals();
@@ -92,7 +89,10 @@ class Launcher {
   void wait_for_something();
   void take_signals();
   void reap();
-  void note_end(int rank, int status);
+  void note_stop(int rank, int status);
+  void note_end(int rank, int status, const rusage& used);
+  void look_back();
+  [[nodiscard]] std::vector<std::size_t> stopped_ranks() const;
   void look_at_clock();
   void end_others();
   void ask_to_end(int number);
@@ -101,13 +101,17 @@ class Launcher {
   void relay_all();
   [[nodiscard]] bool any_runs() const;
   [[nodiscard]] int timeout_ms() const;
-  [[nodiscard]] int report() const;
+  [[nodiscard]] int report();
 
   const LaunchOptions& options_;
   std::vector<Rank> ranks_;
   int signals_ = -1;
   int port_held_ = -1;  // a socket, for as long as ranks may meet there
   std::optional<Failure> failure_;
+  bool looked_back_ = false;
+  std::vector<std::size_t> at_fault_;  // ranks that are stopped, or that the others wait for
+  std::string fault_;                  // in words
+  std::uint64_t oom_kills_ = limits::oom_kills();
   int interrupted_ = 0;                      // by this signal
   std::optional<Clock::time_point> end_at_;  // the others are asked to end then
   std::optional<Clock::time_point> kill_at_;
@@ -118,8 +122,10 @@ Launcher::~Launcher() {
   for (Rank& rank : ranks_) {
     rank.output.reset();
     rank.errors.reset();
-    if (rank.log >= 0) {
-      ::close(rank.log);
+    for (const int descriptor : {rank.log, rank.flight}) {
+      if (descriptor >= 0) {
+        ::close(descriptor);
+      }
     }
   }
   for (const int descriptor : {signals_, port_held_}) {
@@ -182,10 +188,13 @@ void Launcher::start_all() {
                          std::strerror(errno));
       }
     }
+    rank.flight = flight::make_ring_file();
+    rank.ring = flight::map_ring(rank.flight);
     const RankProcess made =
         start_rank({.command = options_.command,
                     .variables = rank_variables(number, options_.ranks, held.port, secret),
-                    .cores = cores[static_cast<std::size_t>(number)]});
+                    .cores = cores[static_cast<std::size_t>(number)],
+                    .flight = rank.flight});
     rank.process = made.process;
     rank.runs = true;
     const std::string prefix = fmt::format("[{}] ", number);
@@ -246,17 +255,41 @@ void Launcher::take_signals() {
 
 void Launcher::reap() {
   int status = 0;
-  for (pid_t process = 0; (process = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+  rusage used{};
+  for (pid_t process = 0;
+       (process = ::wait4(-1, &status, WNOHANG | WUNTRACED | WCONTINUED, &used)) > 0;) {
     for (std::size_t number = 0; number < ranks_.size(); ++number) {
-      if (ranks_[number].process == process) {
+      if (ranks_[number].process != process) {
+        continue;
+      }
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        note_stop(static_cast<int>(number), status);
+      } else {
         ranks_[number].runs = false;
-        note_end(static_cast<int>(number), status);
+        note_end(static_cast<int>(number), status, used);
       }
     }
   }
 }
 
-void Launcher::note_end(int rank, int status) {
+// It is said at once, and decides nothing: the one that stopped it may let it go on.
+void Launcher::note_stop(int rank, int status) {
+  auto& stopped = ranks_[static_cast<std::size_t>(rank)].stopped;
+  const auto now = Clock::now();
+  if (WIFSTOPPED(status) && !stopped) {
+    stopped = now;
+    fmt::print(stderr, "launch: rank {} is stopped by signal {} ({}); the others wait for it\n",
+               rank, WSTOPSIG(status), ::strsignal(WSTOPSIG(status)));
+  } else if (WIFCONTINUED(status) && stopped) {
+    if (!kill_at_) {
+      fmt::print(stderr, "launch: rank {} runs again after {:.1f} s\n", rank,
+                 std::chrono::duration<double>(now - *stopped).count());
+    }
+    stopped.reset();
+  }
+}
+
+void Launcher::note_end(int rank, int status, const rusage& used) {
   const int code = code_of(status);
   if (code == 0 || interrupted_ != 0 ||
       kill_at_) {  // after that they end because they were asked to
@@ -264,10 +297,69 @@ void Launcher::note_end(int rank, int status) {
   }
   const auto is_witness = [](int some) { return some == static_cast<int>(ExitCode::kPeer); };
   if (!failure_ || (is_witness(code_of(failure_->status)) && !is_witness(code))) {
-    failure_ = Failure{rank, status};
+    std::string why;
+    if (code == 128 + SIGKILL && limits::oom_kills() > oom_kills_) {
+      constexpr double kGiB = 1 << 30;
+      const auto limit = limits::memory_bytes();
+      why = fmt::format(
+          " by the kernel for want of memory: it held {:.2f} GiB{}; use a smaller batch, a smaller "
+          "model or fewer ranks",
+          static_cast<double>(used.ru_maxrss) * 1024 / kGiB,
+          limit ? fmt::format(", the limit of the control group is {:.2f} GiB",
+                              static_cast<double>(*limit) / kGiB)
+                : "");
+    }
+    failure_ = Failure{rank, status, std::move(why)};
     // The rank at fault gets a moment to be seen, before the others are ended.
     end_at_ = std::min(end_at_.value_or(Clock::time_point::max()),
                        Clock::now() + (is_witness(code) ? kWitnessWaits : milliseconds(0)));
+  }
+}
+
+/// Ranks that do not run because they, or a process of theirs, are stopped.
+std::vector<std::size_t> Launcher::stopped_ranks() const {
+  std::vector<std::size_t> found;
+  const std::vector<ProcessState> processes = all_processes();
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    if (std::ranges::any_of(processes, [&](const ProcessState& one) {
+          return one.group == ranks_[number].process && (one.state == 'T' || one.state == 't');
+        })) {
+      found.push_back(number);
+    }
+  }
+  return found;
+}
+
+// Once, as things stand when the first rank has failed: what the flight recorders say, and who is
+// stopped.
+void Launcher::look_back() {
+  if (std::exchange(looked_back_, true)) {
+    return;
+  }
+  const std::int64_t now_ns = flight::now_ns();
+  std::vector<std::vector<flight::Entry>> rings;
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    const flight::Ring* ring = ranks_[number].ring;
+    rings.push_back(ring != nullptr ? ring->entries() : std::vector<flight::Entry>());
+    if (!options_.log_dir.empty() && !rings.back().empty()) {
+      std::ofstream(fmt::format("{}/flight_rank_{}.txt", options_.log_dir, number))
+          << flight::describe(rings.back(), now_ns);
+    }
+  }
+  const auto explanation = flight::explain(rings, now_ns);
+  const auto& last = rings[static_cast<std::size_t>(failure_->rank)];
+  const bool is_witness = code_of(failure_->status) == static_cast<int>(ExitCode::kPeer);
+  at_fault_ = stopped_ranks();
+  if (!at_fault_.empty()) {
+    fault_ = "is stopped";
+  } else if (is_witness && explanation) {
+    at_fault_ = explanation->absent;
+    fault_ = "held the others up";
+  }
+  if (is_witness && explanation) {
+    fmt::print(stderr, "launch: {}\n", explanation->text);
+  } else if (WIFSIGNALED(failure_->status) && !last.empty()) {
+    fmt::print(stderr, "launch: of rank {}, {}\n", failure_->rank, flight::last_of(last, now_ns));
   }
 }
 
@@ -285,6 +377,7 @@ void Launcher::look_at_clock() {
 void Launcher::end_others() {
   fmt::print(stderr, "launch: rank {} {}; ending the other ranks\n", failure_->rank,
              describe_end(failure_->status));
+  look_back();
   ask_to_end(SIGTERM);
 }
 
@@ -318,13 +411,24 @@ void Launcher::end_tree() {
 
 bool Launcher::any_runs() const { return std::ranges::any_of(ranks_, &Rank::runs); }
 
-int Launcher::report() const {
+int Launcher::report() {
   if (failure_) {
+    look_back();
+    const bool is_witness = code_of(failure_->status) == static_cast<int>(ExitCode::kPeer);
+    const int shown =
+        is_witness && !at_fault_.empty() ? static_cast<int>(at_fault_.front()) : failure_->rank;
     const std::string log = options_.log_dir.empty()
                                 ? std::string("its output")
-                                : fmt::format("{}/rank_{}.log", options_.log_dir, failure_->rank);
-    fmt::print(stderr, "error: [launch] rank {} of {} {}; see {}\n", failure_->rank, options_.ranks,
-               describe_end(failure_->status), log);
+                                : fmt::format("{}/rank_{}.log", options_.log_dir, shown);
+    const std::string end = describe_end(failure_->status) + failure_->why;
+    if (is_witness && !at_fault_.empty()) {
+      fmt::print(stderr, "error: [launch] rank {} of {} {}: rank {} {}; see {}\n",
+                 fmt::join(at_fault_, " and rank "), options_.ranks, fault_, failure_->rank, end,
+                 log);
+    } else {
+      fmt::print(stderr, "error: [launch] rank {} of {} {}; see {}\n", failure_->rank,
+                 options_.ranks, end, log);
+    }
     return code_of(failure_->status);
   }
   return interrupted_ != 0 ? 128 + interrupted_ : 0;

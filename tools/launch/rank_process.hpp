@@ -13,6 +13,7 @@ struct RankStart {
   const std::vector<std::string>& command;
   std::vector<std::pair<std::string, std::string>> variables;  // beside the launcher's own
   std::vector<int> cores;                                      // empty: not bound
+  int flight = -1;                                             // its flight recorder's file
 };
 
 struct RankProcess {
