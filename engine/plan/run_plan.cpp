@@ -42,13 +42,12 @@ CorePlan cores_of(const Config& config, const EngineOptions& options, std::int64
 /// Throws Error(kRefused) where the system would not let this rank run: some libraries end the
 /// process, or hang, when they get no thread.
 void require_limits(const CorePlan& cores) {
-  constexpr int kLane = 1;
-  constexpr int kFiles = 2;
+  constexpr int kLanes = 2;  // of compute and of data
   limits::require_stack();
   // The compute lane's team exists twice: OpenMP's, and that of LibTorch's own pool.
-  limits::require_threads(cores.optimizer_threads + cores.copy_threads + kLane +
-                              2 * (cores.compute_threads - 1) + kFiles,
-                          "use fewer with --optimizer_threads and --compute_threads");
+  limits::require_threads(
+      cores.optimizer_threads + cores.copy_threads + kLanes + 2 * (cores.compute_threads - 1),
+      "use fewer with --optimizer_threads and --compute_threads");
 }
 
 SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const UpdateKernel& kernel,

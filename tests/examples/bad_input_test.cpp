@@ -181,6 +181,21 @@ TEST_F(BadInput, OutputDirectoryThatCannotBeWritten) {
   EXPECT_THAT(done.err, HasSubstr("file/out"));
 }
 
+TEST_F(BadInput, ThreadsAndStacksThatCannotBeHad) {
+  expect_refused(flags("--optimizer_threads 1000000"), {"--optimizer_threads", "1000000", "4096"});
+  const Finished small = shell(fmt::format("ulimit -s 64; '{}' {}", kTrainer, flags()));
+  EXPECT_EQ(small.code, 3) << small.err;
+  EXPECT_THAT(small.err, HasSubstr("error: [limits] the stack limit is 64 KiB"));
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  // Each thread of the pool wants 64 MiB of address space.
+  const Finished many = shell(fmt::format("ulimit -s 65536; ulimit -v 16000000; '{}' {}", kTrainer,
+                                          flags("--optimizer_threads 1000")));
+  EXPECT_EQ(many.code, 3) << many.err;
+  EXPECT_THAT(many.err, AllOf(HasSubstr("error: [limits] "), HasSubstr(" threads are needed and "),
+                              HasSubstr("--optimizer_threads")));
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
 TEST_F(BadInput, AFullDiskLeavesNoModelThatLooksWhole) {
   // A file size limit stands for the disk: metrics fit, the weights do not.
   const Finished done =

@@ -1,0 +1,139 @@
+"""What the drills share: a run of several ranks under `tandem launch`, watched line by line."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def default_bin():
+    return Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))
+
+
+def processes():
+    """(pid, state, environment) of every process that may be read."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                yield int(folder.name), state, (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                pass
+
+
+class Run:
+    """A launcher with its ranks. Every process of it carries a mark in its environment."""
+
+    def __init__(self, programs, ranks, flags, variables=None, grace_s=5):
+        self.mark = f"TANDEM_DRILL_MARK={secrets.token_hex(8)}"
+        self.lines = []  # (time, text), stdout and stderr
+        self.is_deaf = False  # the reader goes with the next line
+        self.changed = threading.Condition()
+        environment = dict(os.environ, **(variables or {}))
+        environment["TANDEM_DRILL_MARK"] = self.mark.partition("=")[2]
+        command = [programs / "tandem", "launch", "-n", str(ranks), "--grace_s", str(grace_s), "--",
+                   programs / "finetune_zero3", *map(str, flags)]
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append((time.monotonic(), line.decode("utf-8", "replace").rstrip("\n")))
+                self.changed.notify_all()
+            if self.is_deaf:
+                break
+        self.process.stdout.close()
+
+    def wait_line(self, text, limit_s):
+        """When the first line with `text` came; None if it did not, or the launcher ended."""
+        end = time.monotonic() + limit_s
+        seen = 0
+        while True:
+            with self.changed:
+                for at, line in self.lines[seen:]:
+                    if text in line:
+                        return at
+                seen = len(self.lines)
+                if time.monotonic() >= end or not self.reader.is_alive():
+                    return None
+                self.changed.wait(0.05)
+
+    def rank_process(self, rank):
+        mark, number = self.mark.encode(), f"RANK={rank}".encode()
+        for pid, _, variables in processes():
+            if mark in variables and number in variables:
+                return pid
+        return None
+
+    def left(self):
+        mark = self.mark.encode()
+        return [pid for pid, state, variables in processes() if mark in variables and state != "Z"]
+
+    def send(self, rank, number):
+        pid = self.rank_process(rank)
+        if pid is not None:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def finish(self, limit_s):
+        """The exit code; None: it still ran after that time, and was killed."""
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            self.end()
+        self.reader.join(5)
+        return code
+
+    def end(self):
+        """Kills whatever is left of this run, by its mark."""
+        for pid in self.left():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+
+    def text(self):
+        return "\n".join(line for _, line in self.lines)
+
+
+def demo_flags(output, steps, more=(), progress="off"):
+    return ["--output_dir", output, "--steps", steps, "--batch_size", 2, "--progress", progress, "--no-tensorboard",
+            "--no-samples", *more]
+
+
+def losses(output):
+    try:
+        lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
+    except OSError:
+        return []
+    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+
+
+def percentiles(values):
+    ordered = sorted(values)
+    if not ordered:
+        return {}
+
+    def at(share):
+        return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
+
+    return {"n": len(ordered), "min": at(0), "p50": at(0.5), "p90": at(0.9), "max": round(ordered[-1], 3)}
+
+
+def scratch():
+    return tempfile.TemporaryDirectory(prefix="tandem-drill-")
