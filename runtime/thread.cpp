@@ -8,9 +8,9 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "runtime/system/limits.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/system/limits.hpp"
 #include "runtime/util/machine.hpp"
 
 namespace tandem::thread {

@@ -12,8 +12,8 @@
 #include "engine/placement/gpu_bandwidths.hpp"
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
-#include "runtime/util/check.hpp"
 #include "runtime/system/limits.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/machine.hpp"
 
 namespace tandem {

@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 #include "runtime/flight.hpp"
-#include "runtime/util/error.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/process_state.hpp"
+#include "runtime/util/error.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/rank_process.hpp"
 

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 
 #include "runtime/io/recycling_allocator.hpp"
-#include "runtime/util/check.hpp"
 #include "runtime/system/process_state.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
