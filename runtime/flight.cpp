@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 #include <thread>
 
@@ -110,6 +111,7 @@ bool is_reduction(What what) noexcept { return what >= What::kReduceScatter; }
 struct Progress {
   std::optional<Entry> last;  // begun
   bool is_open = false;
+  bool gave_up = false;  // it failed, and that is still where the rank waited
 };
 
 Progress progress_of(const std::vector<Entry>& entries, bool reductions) {
@@ -119,10 +121,10 @@ Progress progress_of(const std::vector<Entry>& entries, bool reductions) {
       continue;
     }
     if (entry.edge == Edge::kBegins) {
-      progress = {entry, true};
-    } else if (entry.edge == Edge::kEnds && progress.last &&
-               progress.last->number == entry.number) {
-      progress.is_open = false;  // one that failed is still what the rank waited in
+      progress = {entry, true, false};
+    } else if (progress.last && progress.last->number == entry.number) {
+      progress.is_open = entry.edge != Edge::kEnds;
+      progress.gave_up = entry.edge == Edge::kFails;
     }
   }
   return progress;
@@ -288,6 +290,16 @@ std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
         since_ns = std::min(since_ns, all[rank].last->time_ns);
       }
     }
+    // All are in it: those that have not given up, where others have, are what the others waited
+    // for.
+    const bool all_entered = absent.empty();
+    if (all_entered) {
+      std::ranges::copy_if(waiting, std::back_inserter(absent),
+                           [&](std::size_t rank) { return !all[rank].gave_up; });
+      if (absent.size() == waiting.size()) {
+        absent.clear();
+      }
+    }
     const std::int64_t waited_ns = now_ns - since_ns;
     if (best && (absent.empty() || waited_ns <= longest_ns)) {
       continue;
@@ -295,13 +307,18 @@ std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
     longest_ns = waited_ns;
     const double seconds = static_cast<double>(waited_ns) * 1e-9;
     best = Explanation{.absent = absent};
-    best->text =
-        absent.empty()
-            ? fmt::format("{} did not end {}, begun {:.1f} s ago", list_of(waiting), stuck->text(),
-                          seconds)
-            : fmt::format("{} never entered {} ({}); {} wait{} in it since {:.1f} s",
-                          list_of(absent), stuck->text(), last_of(ranks[absent.front()], now_ns),
-                          list_of(waiting), waiting.size() == 1 ? "s" : "", seconds);
+    if (absent.empty()) {
+      best->text = fmt::format("{} did not end {}, begun {:.1f} s ago", list_of(waiting),
+                               stuck->text(), seconds);
+    } else if (all_entered) {
+      best->text = fmt::format("{} began {} {:.1f} s ago and did not go on; the others gave up",
+                               list_of(absent), stuck->text(), seconds);
+    } else {
+      best->text =
+          fmt::format("{} never entered {} ({}); {} wait{} in it since {:.1f} s", list_of(absent),
+                      stuck->text(), last_of(ranks[absent.front()], now_ns), list_of(waiting),
+                      waiting.size() == 1 ? "s" : "", seconds);
+    }
   }
   return best;
 }

@@ -115,6 +115,17 @@ TEST(Flight, ARankThatNeverCameIsExplained) {
             "ago); ranks 0, 1 wait in it since 41.0 s");
 }
 
+TEST(Flight, ARankThatStaysInAnOperationThatOthersGaveUpIsExplained) {
+  const Entry begins = at(What::kNorm, 9, Edge::kBegins, 2 * kS);
+  const Entry fails = at(What::kNorm, 9, Edge::kFails, 8 * kS);
+  const auto found = explain({{begins, fails}, {begins}, {begins, fails}}, 9 * kS);
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->absent, ::testing::ElementsAre(1U));
+  EXPECT_EQ(found->text, "rank 1 began norm 9 7.0 s ago and did not go on; the others gave up");
+  EXPECT_EQ(explain({{begins, fails}, {begins, fails}}, 9 * kS)->text,
+            "ranks 0, 1 did not end norm 9, begun 7.0 s ago");
+}
+
 // Those who gave up have failed in it; that is where they waited.
 TEST(Flight, AWaitThatWasGivenUpCountsAndOtherGroupsDoNot) {
   Entry of_experts = at(What::kAllGather, 1, Edge::kBegins, 1 * kS);

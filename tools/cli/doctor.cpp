@@ -21,6 +21,7 @@
 #include "examples/support/program.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/io/file_io.hpp"
+#include "runtime/system/limits.hpp"
 #include "runtime/util/machine.hpp"
 #include "runtime/util/topology.hpp"
 #include "tools/cli/commands.hpp"
@@ -108,6 +109,10 @@ void look_at_memory(Findings& found, bool has_gpu) {
   const std::uint64_t limit = machine::memlock_limit_bytes();
   found.fact("memlock", "{}",
              limit == UINT64_MAX ? "no limit" : size_text(static_cast<double>(limit)));
+  const std::uint64_t stack = limits::stack_bytes();
+  found.fact("stack", "{} (ulimit -s)",
+             stack == UINT64_MAX ? "no limit" : size_text(static_cast<double>(stack)));
+  found.fact("threads", "{}", limits::threads_text());
   struct statvfs shm{};
   if (::statvfs("/dev/shm", &shm) == 0) {
     found.fact("/dev/shm", "{} free",

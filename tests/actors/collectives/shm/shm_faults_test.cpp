@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,12 +106,13 @@ TEST(ShmBackend, AStoppedRankIsSaidInTimeAndNamedAtTheDeadline) {
   const auto stopped = std::chrono::steady_clock::now();
   ranks[1]->signal(SIGSTOP);
   char line[256] = {};
-  EXPECT_GT(::read(errors[0], line, sizeof(line) - 1), 0);
+  pollfd said{.fd = errors[0], .events = POLLIN, .revents = 0};
+  EXPECT_TRUE(::poll(&said, 1, 5000) > 0 && ::read(errors[0], line, sizeof(line) - 1) > 0);
   const double noticed_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - stopped).count();
   EXPECT_LT(noticed_s, 2) << "three heartbeats, and room for a busy machine";
-  EXPECT_THAT(line, HasSubstr("[collectives] rank 1 is stopped (state T of process "));
-  EXPECT_THAT(line, HasSubstr("rank 0 waits for it until the deadline of 4 s"));
+  EXPECT_THAT(std::string(line), HasSubstr("[collectives] rank 1 is stopped (state T of process "));
+  EXPECT_THAT(std::string(line), HasSubstr("rank 0 waits for it until the deadline of 4 s"));
   const std::string text = ranks[0]->text();
   EXPECT_THAT(text, HasSubstr("rank 1 did not "));
   EXPECT_THAT(text, HasSubstr("within 4 s; it is stopped (state T of process "));
