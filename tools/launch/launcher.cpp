@@ -262,9 +262,8 @@ void Launcher::reap() {
       if (ranks_[number].process != process) {
         continue;
       }
-      if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
-        note_stop(static_cast<int>(number), status);
-      } else {
+      note_stop(static_cast<int>(number), status);
+      if (!WIFSTOPPED(status) && !WIFCONTINUED(status)) {
         ranks_[number].runs = false;
         note_end(static_cast<int>(number), status, used);
       }
@@ -280,7 +279,7 @@ void Launcher::note_stop(int rank, int status) {
     stopped = now;
     fmt::print(stderr, "launch: rank {} is stopped by signal {} ({}); the others wait for it\n",
                rank, WSTOPSIG(status), ::strsignal(WSTOPSIG(status)));
-  } else if (WIFCONTINUED(status) && stopped) {
+  } else if ((WIFCONTINUED(status) || WIFEXITED(status)) && stopped) {
     if (!kill_at_) {
       fmt::print(stderr, "launch: rank {} runs again after {:.1f} s\n", rank,
                  std::chrono::duration<double>(now - *stopped).count());

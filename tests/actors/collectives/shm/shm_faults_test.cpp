@@ -227,7 +227,7 @@ bool any_file_of_ours() {
   bool any = false;
   if (DIR* folder = ::opendir("/dev/shm")) {
     while (const dirent* entry = ::readdir(folder)) {
-      any = any || std::string_view(entry->d_name).find("tandem") != std::string_view::npos;
+      any = any || std::string_view(entry->d_name).starts_with("tandem-");
     }
     ::closedir(folder);
   }
