@@ -1,6 +1,7 @@
 #include "engine/engine_impl.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "actors/collectives/collectives.hpp"
+#include "actors/kernels/finite.hpp"
 #include "engine/layout/update_config.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -186,6 +188,12 @@ void Engine::Impl::fail(std::exception_ptr error) {
   }
   try {
     std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    if (cause.code() == ExitCode::kBadState) {
+      throw;  // every rank comes to it after the same step, and can still be asked for its weights
+    }
+    rank.abort(cause.what());
+    throw;
   } catch (const std::exception& cause) {
     rank.abort(cause.what());
     throw;
@@ -301,7 +309,9 @@ Task<StepResult> Engine::Impl::finish() {
   result = co_await share_with_ranks(std::move(result));
   result.verdict = co_await step.finish(update);
   result.step = ++global_steps;
-  count(result.verdict);
+  if (count(result.verdict)) {
+    throw co_await bad_state(result.loss, result.verdict.norm.bad_parameter);
+  }
   measure(result);
   if (checkpointer && checkpointer->is_active()) {
     co_await checkpointer->advance(checkpoint_phases_);
@@ -378,25 +388,53 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
   co_return result;
 }
 
-void Engine::Impl::count(const Verdict& verdict) {
+bool Engine::Impl::count(const Verdict& verdict) {
   last_verdict = verdict;
   const bool skipped = verdict.outcome == StepOutcome::kSkip;
+  const bool searches_scale = scaler && scaler->may_fall();
+  skipped_steps += skipped ? 1 : 0;
+  applied_steps += skipped ? 0 : 1;
+  skipped_in_a_row = !skipped ? 0 : searches_scale ? skipped_in_a_row : skipped_in_a_row + 1;
   if (scaler) {
     scaler->update(skipped);
   }
-  if (!skipped) {
-    ++applied_steps;
-    skipped_in_a_row = 0;
-    return;
+  return skipped_in_a_row >= rank.options().shape.engine.max_skipped_steps;
+}
+
+namespace {
+
+/// The first parameter, in the model's order, with a weight that is NaN or infinite; empty: none.
+Task<std::string> bad_weight(const RankLayout* layout, TrainStep* step) {
+  std::string name;
+  const auto look = [&](const ParameterSpec& parameter, std::span<const float> values) {
+    if (name.empty() &&
+        first_not_finite(values.data(), DType::kF32, values.size()) < values.size()) {
+      name = parameter.name;
+    }
+  };
+  co_await step->drain();
+  for (std::size_t unit = 0; unit < layout->model.units.size(); ++unit) {
+    layout->visit_parameters(unit, co_await step->whole_master(unit), look);
   }
-  ++skipped_steps;
-  const int limit = rank.options().shape.engine.max_skipped_steps;
-  if (++skipped_in_a_row >= limit) {
-    throw failure(ExitCode::kBadState, "train",
-                  "the gradient was not finite for {} steps in a row (limit {}), first in {}; "
-                  "lower the learning rate or look at that tensor",
-                  skipped_in_a_row, limit, verdict.norm.bad_parameter);
-  }
+  co_return name;
+}
+
+}  // namespace
+
+Task<Error> Engine::Impl::bad_state(double loss, std::string bad_gradient) {
+  const std::string weight = co_await bad_weight(&rank.layout(), &step);
+  const std::string cause =
+      !weight.empty() ? fmt::format("the weights of {} are not finite", weight)
+      : !std::isfinite(loss)
+          ? fmt::format("all weights are finite, and a forward with them gives the loss {}", loss)
+          : fmt::format(
+                "all weights and the loss, {}, are finite; of the gradients that of {} is "
+                "the first, in the model's order, that is not",
+                loss, bad_gradient);
+  co_return failure(ExitCode::kBadState, "train",
+                    "the gradient was not finite for {} steps in a row (limit {}): {}; lower the "
+                    "learning rate, or look at the data",
+                    skipped_in_a_row, rank.options().shape.engine.max_skipped_steps, cause);
 }
 
 void Engine::Impl::measure(StepResult& result) {

@@ -21,6 +21,7 @@
 #include "engine/step/loss_scaler.hpp"
 #include "engine/step/train_step.hpp"
 #include "engine/types/stopwatch.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -103,7 +104,7 @@ struct Engine::Impl {
   /// program, which may count them apart.
   std::int64_t schedule_offset = 0;
   std::int64_t skipped_steps = 0;
-  int skipped_in_a_row = 0;
+  int skipped_in_a_row = 0;  // but while an fp16 loss scale falls
 
   // The step in flight.
   std::size_t micro_step = 0;
@@ -128,7 +129,10 @@ struct Engine::Impl {
   void restore(const RunState& state);
   /// `result` with the counts and losses of all ranks in it.
   Task<StepResult> share_with_ranks(StepResult result);
-  void count(const Verdict& verdict);
+  /// True: too many steps in a row were skipped.
+  [[nodiscard]] bool count(const Verdict& verdict);
+  /// Why they were, as far as it can be known. A collective.
+  Task<Error> bad_state(double loss, std::string bad_gradient);
   void measure(StepResult& result);
 
   std::vector<float> losses_;  // of this rank, by micro-step

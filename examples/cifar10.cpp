@@ -119,15 +119,17 @@ void evaluate(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
   for (const std::string& line : example_accuracy_lines(counts)) {
     metrics.note(line);
   }
-  const std::filesystem::path folder = flags.output_dir;
-  write_predictions(engine.rank() == 0 ? folder / "predictions.png" : "", images, logits);
-  save_weights(engine, folder, TensorType::kF32);
+  metrics.report("predictions.png", [&] {
+    const std::filesystem::path folder = flags.output_dir;
+    write_predictions(engine.rank() == 0 ? folder / "predictions.png" : "", images, logits);
+  });
 }
 
 int cifar10(CifarFlags flags) {
   if (flags.trace) {
     trace::enable();
   }
+  end_on_signals();
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
   keep_global_batch(flags, ranks->world_size());
   const Config config = cifar_config(flags, ranks->world_size());
@@ -137,8 +139,14 @@ int cifar10(CifarFlags flags) {
   const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
 
   Model model = model_of(flags);
-  const RunPlan plan = plan_run(model, config, engine_options(flags, choose_device(flags.device)),
-                                {.records = train_images->size()}, run_limits(flags), *ranks);
+  if (flags.output_dir.empty()) {
+    flags.output_dir = fresh_output_dir("cifar10");
+  }
+  RunPlan plan = plan_run(model, config, engine_options(flags, choose_device(flags.device)),
+                          {.records = train_images->size()}, run_limits(flags), *ranks);
+  plan_disk(plan, model, flags, config, sizeof(float), *ranks);
+  plan.require_fit();
+  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
   Engine engine(
       {.model = std::move(model),
        .config = config,
@@ -149,9 +157,6 @@ int cifar10(CifarFlags flags) {
        .prefetch = {.depth = static_cast<std::size_t>(flags.prefetch), .workers = flags.workers},
        .parameter_groups = std::vector<ParameterGroup>(flags.moe_param_group ? 2 : 1),
        .communicator = ranks});
-  if (flags.output_dir.empty()) {
-    flags.output_dir = fresh_output_dir("cifar10");
-  }
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
   const std::vector<std::string> resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
@@ -176,17 +181,20 @@ int cifar10(CifarFlags flags) {
 
   RunCheckpoints checkpoints(flags, engine, metrics);
   train(flags, engine, metrics, checkpoints, total_steps, epoch_steps);
-  fmt::print("Finished Training\n");  // by every rank, as the example does
+  std::puts("Finished Training");  // by every rank, as the example does
   evaluate(flags, engine, metrics, data.test);
+  checkpoints.save_model(flags.output_dir + "/model.safetensors",
+                         [&] { save_weights(engine, flags.output_dir, TensorType::kF32); });
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     complete_summary(summary, flags, config, engine, summary.tflops, plan.memory());
     metrics.finish(summary);
-    metrics.note(
-        fmt::format("{:.0f} images/s; artefacts in {}", summary.tokens_per_s, flags.output_dir));
     if (flags.trace) {
-      trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
+      metrics.report("trace.json.gz",
+                     [&] { trace::write_chrome_json(flags.output_dir + "/trace.json.gz"); });
     }
+    metrics.note(
+        fmt::format("{:.0f} images/s; {}", summary.tokens_per_s, metrics.artefacts_line()));
   }
   return checkpoints.exit_code();
 }

@@ -9,6 +9,7 @@
 // model/ and summary.
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/config/config.hpp"
@@ -44,6 +45,11 @@ double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& 
   return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
 }
 
+/// Of model/: --save_dtype, else what the run computes in.
+TensorType saved_type(const FinetuneFlags& flags, const Config& config) {
+  return type_by_name(flags.save_dtype).value_or(*type_by_name(name_of(config.precision())));
+}
+
 int finetune(FinetuneFlags flags) {
   if (flags.trace) {
     trace::enable();
@@ -52,6 +58,7 @@ int finetune(FinetuneFlags flags) {
   if (demo) {
     apply_demo_defaults(flags);
   }
+  end_on_signals();
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
 
   // Model and data.
@@ -68,12 +75,14 @@ int finetune(FinetuneFlags flags) {
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
 
   // Does it fit? Up to here nothing was allocated or written.
-  const RunPlan plan = plan_run(
+  RunPlan plan = plan_run(
       pretrained.model(flags.leaf_module), config, engine_options(flags, device),
       {.records = dataset->size(), .length = dataset->longest()}, run_limits(flags), *ranks);
+  plan_disk(plan, pretrained.model(flags.leaf_module), flags, config,
+            bytes_of(saved_type(flags, config)), *ranks);
   plan.require_fit();
+  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
   if (ranks->rank() == 0) {
-    make_output_dir(flags.output_dir);
     write_plan(plan, flags.output_dir);
   }
   Engine engine({.model = pretrained.model(flags.leaf_module),
@@ -116,6 +125,9 @@ int finetune(FinetuneFlags flags) {
   bool go_on = true;
   while (engine.global_steps() < total_steps && go_on) {
     const std::optional<StepResult> result = checkpoints.train_step();
+    if (!result) {
+      break;
+    }
     const double epoch = static_cast<double>(result->step) / steps_per_epoch;
     metrics.write(
         metrics_of(*result, epoch, tflops_of(*result, pretrained.config(), engine, flags)));
@@ -128,8 +140,9 @@ int finetune(FinetuneFlags flags) {
   if (demo && flags.samples) {
     show_samples(metrics, "after training", pretrained, engine, *dataset);
   }
-  pretrained.save(engine, std::filesystem::path(flags.output_dir) / "model",
-                  type_by_name(flags.save_dtype));
+  const std::string model_folder = flags.output_dir + "/model";
+  checkpoints.save_model(model_folder,
+                         [&] { pretrained.save(engine, model_folder, saved_type(flags, config)); });
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     const Model model = make_causal_lm(pretrained.config());
@@ -141,9 +154,10 @@ int finetune(FinetuneFlags flags) {
     text.pop_back();  // note() ends the line
     metrics.note(text);
     if (flags.trace) {
-      trace::write_chrome_json(flags.output_dir + "/trace.json.gz");
+      metrics.report("trace.json.gz",
+                     [&] { trace::write_chrome_json(flags.output_dir + "/trace.json.gz"); });
     }
-    metrics.note("artefacts in " + flags.output_dir);
+    metrics.note(metrics.artefacts_line());
   }
   return checkpoints.exit_code();
 }

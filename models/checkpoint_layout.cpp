@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "actors/kernels/finite.hpp"
 #include "models/causal_lm.hpp"
 #include "models/families/family.hpp"
 #include "models/io/mxfp4.hpp"
@@ -162,6 +163,13 @@ void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::
           "the tensors of \"{}\" can no longer be read (their file was shortened while "
           "in use, or its disk fails); copy the file again",
           name);
+    }
+    const auto count = static_cast<std::size_t>(end - begin);
+    if (const std::size_t bad = first_not_finite(out, DType::kF32, count); bad < count) {
+      throw user_error(kWhere,
+                       "the tensors of \"{}\" give a value that is NaN or infinite at element {}; "
+                       "weights must be finite: use another checkpoint",
+                       name, begin + static_cast<std::int64_t>(bad));
     }
     return;
   }

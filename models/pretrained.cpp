@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "actors/storage/file.hpp"
 #include "engine/engine.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
@@ -50,6 +51,15 @@ ParameterSource from_checkpoint(const fs::path& folder, const HfConfig& config) 
       std::make_shared<const CheckpointReader>(CheckpointReader::open(folder, config));
   return [reader](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
                   float* out) { reader->read_f32(parameter.name, begin, end, out); };
+}
+
+void copy_generation_config(const fs::path& from, const fs::path& to) {
+  constexpr const char* kName = "generation_config.json";
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
+  std::error_code ignored;
+  if (fs::is_regular_file(from / kName, ignored)) {
+    write_file(to / kName, "save model", read_file(from / kName, "save model", kMostBytes));
+  }
 }
 
 bool has_weights(const fs::path& folder) {
@@ -133,13 +143,11 @@ Model Pretrained::model(std::string_view leaf_module) const {
 void Pretrained::save(Engine& engine, const fs::path& folder,
                       std::optional<TensorType> type) const {
   const TensorType saved = type.value_or(compute_type(engine));
-  if (engine.rank() == 0) {
-    std::error_code ignored;  // the first write into the folder says what is wrong with it
-    fs::create_directories(folder, ignored);
-    write_hf_config(config_, folder, torch_dtype_of(saved));
-    copy_tokenizer_files(folder_, folder);
-  }
-  save_weights(engine, folder, saved);  // last: a folder without weights does not look whole
+  save_weights(engine, folder, saved, [&](const fs::path& made) {
+    write_hf_config(config_, made, torch_dtype_of(saved));
+    copy_tokenizer_files(folder_, made);
+    copy_generation_config(folder_, made);
+  });
 }
 
 }  // namespace tandem

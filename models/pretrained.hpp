@@ -48,7 +48,8 @@ class Pretrained {
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
 
   /// Writes the engine's weights as a folder that Transformers loads: safetensors of `type`
-  /// (nothing: the compute type), config, tokenizer files. All ranks call it; the first one writes.
+  /// (nothing: the compute type), config, tokenizer files, the generation config where the source
+  /// has one. An older model there is replaced as a whole. All ranks call it; the first one writes.
   void save(Engine& engine, const std::filesystem::path& folder,
             std::optional<TensorType> type = std::nullopt) const;
 

@@ -1,40 +1,89 @@
 #include "models/save_weights.hpp"
 
+#include <exception>
 #include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "actors/kernels/finite.hpp"
+#include "actors/storage/folder.hpp"
+#include "models/io/tokenizer/tokenizer.hpp"
 #include "models/io/weights_writer.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
 namespace fs = std::filesystem;
 
-void save_weights(Engine& engine, const fs::path& folder, TensorType type) {
-  const flight::Span saving(flight::What::kSaveModel);
-  std::optional<WeightsWriter> writer;
-  if (engine.rank() == 0) {
-    std::error_code ignored;  // the writer says what is wrong with the folder
-    fs::create_directories(folder, ignored);
-    // In the order in which the engine visits its parameters; readers go by name.
-    std::vector<TensorPlan> plan;
-    for (const UnitSpec& unit : engine.model().units) {
-      for (const ParameterSpec& parameter : unit.parameters) {
-        plan.push_back({parameter.name, type, parameter.shape});
-      }
+namespace {
+
+/// What a saved model replaces of the older one in its folder.
+bool is_model_file(std::string_view name) {
+  return name == "config.json" || name == "generation_config.json" || is_tokenizer_file(name) ||
+         is_weight_file(name) || (name.starts_with('.') && name.find(".tmp-") != name.npos);
+}
+
+/// In the order in which the engine visits its parameters; readers go by name.
+std::vector<TensorPlan> plan_of(const Model& model, TensorType type) {
+  std::vector<TensorPlan> plan;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      plan.push_back({parameter.name, type, parameter.shape});
     }
-    writer.emplace(folder, std::move(plan));
   }
-  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
-    if (writer) {
-      writer->append_f32(values);
+  return plan;
+}
+
+void append(WeightsWriter& writer, const ParameterSpec& parameter, std::span<const float> values) {
+  if (first_not_finite(values.data(), DType::kF32, values.size()) < values.size()) {
+    throw failure(
+        ExitCode::kBadState, "save model",
+        "the weights of {} are not finite; nothing was saved: go back to a checkpoint, and "
+        "lower the learning rate",
+        parameter.name);
+  }
+  writer.append_f32(values);
+}
+
+}  // namespace
+
+void save_weights(Engine& engine, const fs::path& folder, TensorType type,
+                  const FolderDescription& describe) {
+  const flight::Span saving(flight::What::kSaveModel);
+  std::optional<AtomicFolder> made;
+  std::optional<WeightsWriter> writer;
+  std::exception_ptr failure;
+  // The other ranks hand over their slices whatever happens to the files.
+  const auto on_first_rank = [&](const auto& work) {
+    try {
+      if (engine.rank() == 0 && !failure) {
+        work();
+      }
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+  };
+  on_first_rank([&] {
+    if (describe) {
+      describe(made.emplace(folder, "save model").temporary());
+    }
+    writer.emplace(made ? made->temporary() : folder, plan_of(engine.model(), type));
+  });
+  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
+    on_first_rank([&] { append(*writer, parameter, values); });
+  });
+  on_first_rank([&] {
+    writer->finish();
+    if (made) {
+      made->keep_others(&is_model_file);
+      made->commit();
     }
   });
-  if (writer) {
-    writer->finish();
+  if (failure) {
+    std::rethrow_exception(failure);
   }
 }
 

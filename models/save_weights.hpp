@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -10,10 +11,19 @@
 
 namespace tandem {
 
+/// Writes what stands beside weights (config, tokenizer) into a folder. Durably.
+using FolderDescription = std::function<void(const std::filesystem::path&)>;
+
 /// Writes model.safetensors (or shards with an index) into `folder`, in `type`, rounded from the
 /// fp32 masters. All ranks call it, since each has a slice; the first one writes. Throws Error when
-/// the folder cannot be written; then nothing appears.
-void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type);
+/// the folder cannot be written, or a weight is not finite (5); then nothing appears.
+///
+/// With `describe` the folder is one model, and is replaced as a whole by one rename
+/// (AtomicFolder): whenever the process ends, it holds the older model or the new one. What is not
+/// of a model stays in it. Without `describe` files of other kinds may be written there meanwhile;
+/// each weight file is replaced by itself.
+void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type,
+                  const FolderDescription& describe = {});
 
 /// The type that the engine computes in.
 TensorType compute_type(const Engine& engine);

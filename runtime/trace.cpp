@@ -5,7 +5,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -244,37 +246,31 @@ class Writer {
   std::vector<const char*> streams_;      // names are interned: one address each
 };
 
-[[noreturn]] void write_failed(const std::string& path, const char* why) {
-  throw failure(ExitCode::kFailure, "trace", "cannot write {}: {}", path, why);
+/// Removes the file, and throws.
+[[noreturn]] void write_failed(const std::string& path, const std::string& temporary, int error) {
+  ::unlink(temporary.c_str());
+  throw failure(ExitCode::kFailure, "trace", "cannot write {}: {}", path, std::strerror(error));
 }
 
-void write_plain(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) {
-    write_failed(path, std::strerror(errno));
-  }
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int error = errno;
-  if (std::fclose(file) != 0 || !written) {
-    write_failed(path, std::strerror(written ? errno : error));
-  }
-}
-
-void write_gzip(const std::string& path, const std::string& text) {
-  gzFile file = gzopen(path.c_str(), "wb");
-  if (file == nullptr) {
-    write_failed(path, std::strerror(errno));
+/// Whether all of `text` went into the file, which is closed.
+bool write_text(int file, const std::string& text, bool gzip) {
+  // "T": zlib as it is, without compression.
+  gzFile stream = gzdopen(file, gzip ? "wb" : "wbT");
+  if (stream == nullptr) {
+    ::close(file);
+    return false;
   }
   constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   bool written = true;
   for (std::size_t at = 0; at < text.size() && written; at += kPieceBytes) {
     const auto bytes = static_cast<unsigned>(std::min(kPieceBytes, text.size() - at));
-    written = gzwrite(file, text.data() + at, bytes) == static_cast<int>(bytes);
+    written = gzwrite(stream, text.data() + at, bytes) == static_cast<int>(bytes);
   }
+  written = written && gzflush(stream, Z_FINISH) == Z_OK && ::fsync(file) == 0;
   const int error = errno;
-  if (gzclose(file) != Z_OK || !written) {
-    write_failed(path, std::strerror(written ? errno : error));
-  }
+  const bool closed = gzclose(stream) == Z_OK;
+  errno = written ? errno : error;
+  return written && closed;
 }
 
 }  // namespace
@@ -340,10 +336,20 @@ std::string chrome_json() {
 
 void write_chrome_json(const std::string& path) {
   const std::string text = chrome_json();
-  if (path.ends_with(".gz")) {
-    write_gzip(path, text);
-  } else {
-    write_plain(path, text);
+  struct stat there{};
+  if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode)) {
+    throw failure(ExitCode::kFailure, "trace", "cannot write {}: it is no regular file", path);
+  }
+  // Under a name of its own until it is whole, and never through a link that lies there.
+  std::string temporary = path + ".tmp-XXXXXX";
+  const int file = ::mkostemp(temporary.data(), O_CLOEXEC);
+  if (file < 0) {
+    throw failure(ExitCode::kFailure, "trace", "cannot write {}: {}", path, std::strerror(errno));
+  }
+  ::fchmod(file, 0644);
+  if (!write_text(file, text, path.ends_with(".gz")) ||
+      ::rename(temporary.c_str(), path.c_str()) != 0) {
+    write_failed(path, temporary, errno);
   }
 }
 

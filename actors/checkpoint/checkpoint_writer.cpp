@@ -51,7 +51,7 @@ Task<std::size_t> CheckpointWriter::handle(HoldForCheckpoint) {
   co_return held;
 }
 
-Task<std::size_t> CheckpointWriter::handle(WriteCheckpoint request) {
+Task<WriteOutcome> CheckpointWriter::handle(WriteCheckpoint request) {
   TANDEM_CHECK(!states_.empty(), "units are held before they are written");
   std::exception_ptr failure;
   try {
@@ -65,10 +65,7 @@ Task<std::size_t> CheckpointWriter::handle(WriteCheckpoint request) {
   staged_.clear();
   staged_bytes_ = 0;
   buffers_ = {};
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
-  co_return staged_in_all_;
+  co_return WriteOutcome{.staged_bytes = staged_in_all_, .failure = failure};
 }
 
 /// Ends every hold, and with the last of them stage_wanted().

@@ -19,6 +19,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <vector>
@@ -57,10 +58,15 @@ struct HoldForCheckpoint {
   using Reply = std::size_t;  // units held
 };
 
-/// After HoldForCheckpoint: writes this rank's pieces and makes them durable. Replies with what was
-/// staged, in bytes; fails with what the files failed with, and then every hold has ended, too.
+struct WriteOutcome {
+  std::size_t staged_bytes = 0;
+  std::exception_ptr failure;  // what the files failed with; null: none
+};
+
+/// After HoldForCheckpoint: writes this rank's pieces and makes them durable. Every hold has ended
+/// when it replies. A failure is in the reply, since a handler that throws would end the run.
 struct WriteCheckpoint {
-  using Reply = std::size_t;
+  using Reply = WriteOutcome;
   CheckpointSave* save = nullptr;
 };
 
@@ -88,7 +94,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   explicit CheckpointWriter(Options options);
 
   Task<std::size_t> handle(HoldForCheckpoint request);
-  Task<std::size_t> handle(WriteCheckpoint request);
+  Task<WriteOutcome> handle(WriteCheckpoint request);
 
  private:
   enum class State : std::uint8_t { kHeld, kStaging, kStaged, kWriting, kWritten };

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "actors/kernels/finite.hpp"
 #include "actors/storage/json.hpp"
 #include "runtime/util/check.hpp"
 
@@ -129,6 +130,35 @@ void check_cover(std::vector<TensorInfo>& tensors, std::uint64_t data_bytes,
   }
 }
 
+/// The index of the first NaN or infinity, behind whose block nothing is converted; or out.size().
+/// A block is looked at just before it is converted, so that memory is read once.
+std::size_t convert_finite(TensorType type, std::span<const std::byte> bytes,
+                           std::span<float> out) {
+  constexpr std::size_t kBlock = std::size_t{1} << 18;  // those are written past the caches
+  const DType stored = type == TensorType::kBF16  ? DType::kBF16
+                       : type == TensorType::kF16 ? DType::kF16
+                                                  : DType::kF32;
+  for (std::size_t begin = 0; begin < out.size(); begin += kBlock) {
+    const std::size_t count = std::min(kBlock, out.size() - begin);
+    const auto from = bytes.subspan(begin * bytes_of(type), count * bytes_of(type));
+    const auto to = out.subspan(begin, count);
+    // F64 is looked at as what it becomes: what overflows there is no weight either.
+    const bool is_double = type == TensorType::kF64;
+    if (is_double) {
+      convert_to_f32(type, from, to);
+    }
+    const std::size_t bad = first_not_finite(
+        is_double ? static_cast<const void*>(to.data()) : from.data(), stored, count);
+    if (bad < count) {
+      return begin + bad;
+    }
+    if (!is_double) {
+      convert_to_f32(type, from, to);
+    }
+  }
+  return out.size();
+}
+
 }  // namespace
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
@@ -203,15 +233,21 @@ void SafetensorsFile::read_f32(const TensorInfo& tensor, std::int64_t begin, std
   const std::uint64_t size = target.size() * bytes_of(tensor.type);
   const std::uint64_t offset =
       tensor.begin_byte + static_cast<std::uint64_t>(begin) * bytes_of(tensor.type);
+  std::size_t bad = target.size();
   const auto convert = [&](std::span<const std::byte> bytes) {
-    convert_to_f32(tensor.type, bytes, target);
+    bad = convert_finite(tensor.type, bytes, target);
   };
-  if (map_.read(offset, size, convert) && file_.size_bytes(path_, kWhere) >= offset + size) {
-    return;
+  if (!map_.read(offset, size, convert) || file_.size_bytes(path_, kWhere) < offset + size) {
+    std::vector<std::byte> bytes(size);
+    read_exactly(file_, offset, bytes, path_, kWhere);  // says why the mapping could not be read
+    convert(bytes);
   }
-  std::vector<std::byte> bytes(size);
-  read_exactly(file_, offset, bytes, path_, kWhere);  // says why the mapping could not be read
-  convert(bytes);
+  if (bad < target.size()) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" is NaN or infinite at element {}; weights must be finite: "
+                     "use another checkpoint",
+                     path_.string(), tensor.name, begin + static_cast<std::int64_t>(bad));
+  }
 }
 
 }  // namespace tandem

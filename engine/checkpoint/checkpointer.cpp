@@ -140,8 +140,12 @@ void Checkpointer::fail(std::exception_ptr error) {
 
 Task<> Checkpointer::write(Checkpointer* self) {
   try {
-    self->staged_bytes_ =
+    const WriteOutcome written =
         co_await self->writer_.address().ask(WriteCheckpoint{.save = self->save_.get()});
+    self->staged_bytes_ = written.staged_bytes;
+    if (written.failure) {
+      std::rethrow_exception(written.failure);
+    }
     self->rest(Phase::kWritten);
   } catch (...) {
     self->fail(std::current_exception());

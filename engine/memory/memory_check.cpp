@@ -106,6 +106,12 @@ std::string FitReport::advice() const {
   if (!lacks) {
     return "it fits";
   }
+  if (lacks->kind == MemoryKind::kDisk) {
+    return fmt::format(
+        "disk: {} needed for what the run saves, {} {}; free some, give another output folder, or "
+        "keep fewer checkpoints",
+        size_text(lacks->needed), size_text(lacks->limit.bytes), lacks->limit.source);
+  }
   const bool host = lacks->kind == MemoryKind::kHost;
   const std::string who = host && plan.ranks_per_host > 1
                               ? fmt::format(" by the {} ranks of a host", plan.ranks_per_host)

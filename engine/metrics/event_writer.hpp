@@ -36,6 +36,9 @@ class EventWriter {
   /// whole.
   void write(std::int64_t step, std::initializer_list<Scalar> scalars);
 
+  /// As LineFile's.
+  void close() { file_.close(); }
+
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }
 
  private:

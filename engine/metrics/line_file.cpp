@@ -62,17 +62,26 @@ void make_output_dir(const std::string& path) {
   }
 }
 
-LineFile::LineFile(std::string path, bool append) : path_(std::move(path)) {
-  const int mode = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
-  fd_ = ::open(path_.c_str(), mode, kMode);
+LineFile::LineFile(std::string path, bool append) : path_(std::move(path)), replaces_(!append) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+  fd_ = ::open(path_.c_str(), kFlags, kMode);
   if (fd_ < 0) {
     throw open_error(path_, errno);
   }
 }
 
-LineFile::~LineFile() { ::close(fd_); }
+LineFile::~LineFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
 
 void LineFile::append(std::string_view record) {
+  // A device has nothing to cut (EINVAL).
+  if (replaces_ && ::ftruncate(fd_, 0) != 0 && errno != EINVAL) {
+    throw write_error(path_, errno);
+  }
+  replaces_ = false;
   const off_t whole = ::lseek(fd_, 0, SEEK_END);
   if (const int reason = write_all(fd_, record); reason != 0) {
     // A device such as a pipe cannot be cut; a file on a full disk can.
@@ -81,6 +90,24 @@ void LineFile::append(std::string_view record) {
                     path_, std::strerror(reason));
     }
     throw write_error(path_, reason);
+  }
+}
+
+void LineFile::close() {
+  const int fd = std::exchange(fd_, -1);
+  struct stat opened{};
+  struct stat named{};
+  const bool in_place = ::fstat(fd, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+                        opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  int reason = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;  // EINVAL: a device
+  reason = ::close(fd) == 0 || reason != 0 ? reason : errno;
+  if (reason != 0) {
+    throw write_error(path_, reason);
+  }
+  if (!in_place) {
+    throw failure(ExitCode::kFailure, "metrics",
+                  "{} was removed or moved while the run wrote to it; leave a run its folder",
+                  path_);
   }
 }
 

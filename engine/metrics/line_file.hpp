@@ -15,7 +15,8 @@ void make_output_dir(const std::string& path);
 /// the disk the part is cut off again, so the file ends with a whole record.
 class LineFile {
  public:
-  /// Opens for appending; truncates first unless `append`. Throws user_error naming the path.
+  /// Opens for appending. Unless `append`, what is there stays until the first record replaces it.
+  /// A link in the place of the file is refused. Throws user_error naming the path.
   LineFile(std::string path, bool append);
   ~LineFile();
   LineFile(const LineFile&) = delete;
@@ -25,12 +26,17 @@ class LineFile {
   void append(std::string_view record);
   void append_line(std::string_view line);
 
+  /// Closes the file, its records on the medium; no append() after it. Throws Error where they may
+  /// be lost: the disk says so, or the path does not lead to the file any more.
+  void close();
+
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
   std::string path_;
   std::string line_;  // reused
   int fd_ = -1;
+  bool replaces_;  // by the next record
 };
 
 }  // namespace tandem

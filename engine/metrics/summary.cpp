@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,7 +19,55 @@ double at_share(const std::vector<double>& sorted, double share) {
   return sorted[low] + (sorted[high] - sorted[low]) * (position - static_cast<double>(low));
 }
 
+// A power of two is divided into kParts buckets.
+constexpr int kParts = 128;
+constexpr int kLeastExponent = -30;
+constexpr int kExponents = 60;
+
+std::size_t bucket_of(double seconds) {
+  int exponent = 0;
+  const double half_to_one = std::frexp(seconds, &exponent);
+  const int power = std::clamp(exponent - kLeastExponent, 0, kExponents - 1);
+  const auto part = static_cast<int>((half_to_one - 0.5) * 2 * kParts);
+  return static_cast<std::size_t>(power * kParts + std::clamp(part, 0, kParts - 1));
+}
+
+double middle_of(std::size_t bucket) {
+  const auto part = static_cast<double>(bucket % kParts);
+  const int exponent = static_cast<int>(bucket / kParts) + kLeastExponent;
+  return std::ldexp(0.5 + (part + 0.5) / (2 * kParts), exponent);
+}
+
 }  // namespace
+
+void StepTimes::add(double seconds) {
+  ++count_;
+  if (buckets_.empty() && exact_.size() < kExact) {
+    exact_.push_back(seconds);
+    return;
+  }
+  buckets_.resize(static_cast<std::size_t>(kExponents) * kParts);
+  for (const double earlier : std::exchange(exact_, {})) {
+    ++buckets_[bucket_of(earlier)];
+  }
+  ++buckets_[bucket_of(seconds)];
+}
+
+double StepTimes::at_share(double share) const {
+  auto before = static_cast<std::int64_t>(share * static_cast<double>(count_ - 1));
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    before -= buckets_[bucket];
+    if (before < 0) {
+      return middle_of(bucket);
+    }
+  }
+  return 0;
+}
+
+Quantiles StepTimes::quantiles() const {
+  return buckets_.empty() ? quantiles_of(exact_)
+                          : Quantiles{at_share(0.5), at_share(0.1), at_share(0.9)};
+}
 
 Quantiles quantiles_of(std::vector<double> values) {
   if (values.empty()) {
@@ -29,7 +78,7 @@ Quantiles quantiles_of(std::vector<double> values) {
 }
 
 void SummaryBuilder::Totals::add(const StepMetrics& m) {
-  step_times.push_back(m.step_time_s);
+  step_times.add(m.step_time_s);
   time_s += m.step_time_s;
   tflop += m.tflops * m.step_time_s;
   overlap += m.overlap_efficiency;
@@ -51,20 +100,20 @@ void SummaryBuilder::add(const StepMetrics& m) {
 }
 
 RunSummary SummaryBuilder::summary() const {
-  const bool all_warm = measured_.step_times.empty();
+  const bool all_warm = measured_.step_times.count() == 0;
   const Totals& t = all_warm ? warm_ : measured_;
   RunSummary s;
   s.steps = steps_;
-  s.warmup_steps = all_warm ? 0 : static_cast<std::int64_t>(warm_.step_times.size());
+  s.warmup_steps = all_warm ? 0 : warm_.step_times.count();
   s.loss_first = loss_first_;
   s.loss_last = loss_last_;
-  s.step_time_s = quantiles_of(t.step_times);
+  s.step_time_s = t.step_times.quantiles();
   if (t.time_s > 0) {
     s.tokens_per_s = static_cast<double>(t.tokens) / t.time_s;
     s.tflops = t.tflop / t.time_s;
   }
-  if (!t.step_times.empty()) {
-    const auto count = static_cast<double>(t.step_times.size());
+  if (t.step_times.count() > 0) {
+    const auto count = static_cast<double>(t.step_times.count());
     s.overlap_efficiency = t.overlap / count;
     s.optimizer_s = t.optimizer_s / count;
     s.exposed_optimizer_s = t.exposed_optimizer_s / count;

@@ -38,6 +38,11 @@ class LossScaler {
 
   [[nodiscard]] double scale() const noexcept { return state_.scale; }
   [[nodiscard]] bool is_dynamic() const noexcept { return config_.static_scale == 0; }
+  /// Whether overflows can still make the scale smaller: then one of them says nothing against the
+  /// run's state.
+  [[nodiscard]] bool may_fall() const noexcept {
+    return is_dynamic() && state_.scale > config_.min_scale;
+  }
 
   /// After a step: whether its gradients held NaN or infinity. A fixed scale stays as it is. Throws
   /// Error(kBadState), and changes nothing, when the scale is at its minimum and would have to

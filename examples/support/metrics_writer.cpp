@@ -1,8 +1,12 @@
 #include "examples/support/metrics_writer.hpp"
 
+#include <exception>
+#include <filesystem>
 #include <utility>
 
 #include "actors/storage/file.hpp"
+#include "examples/support/program.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
@@ -32,26 +36,56 @@ void MetricsWriter::write(const StepMetrics& m) {
   if (options_.silent) {
     return;
   }
-  jsonl_->append_line(json_line(m));
+  if (!std::exchange(begun_, true)) {
+    std::error_code ignored;  // there is none, as a rule
+    std::filesystem::remove(options_.output_dir + "/summary.json", ignored);
+  }
+  report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });
   if (events_) {
-    constexpr double kMsPerS = 1000;
-    // The example's names, so that its dashboards keep working, and ours beside them.
-    events_->write(m.step,
-                   {{"train/loss", m.loss},
-                    {"train/epoch", m.epoch},
-                    {"train/global_step", static_cast<double>(m.step)},
-                    {"train/learning_rate", m.lr},
-                    {"train/grad_norm", m.grad_norm},
-                    {"train/loss_scale", m.loss_scale},
-                    {"perf/step_time_ms", m.step_time_s * kMsPerS},
-                    {"perf/tokens_per_second", m.tokens_per_s},
-                    {"perf/tflops", m.tflops},
-                    {"perf/overlap_efficiency", m.overlap_efficiency},
-                    {"perf/exposed_optimizer_ms", m.exposed_optimizer_s * kMsPerS},
-                    {"memory/peak_host_bytes", static_cast<double>(m.peak_host_bytes)},
-                    {"memory/peak_device_bytes", static_cast<double>(m.peak_device_bytes)}});
+    report("events", [&] { write_events(m); });
   }
   console_.step(m);
+}
+
+void MetricsWriter::write_events(const StepMetrics& m) {
+  constexpr double kMsPerS = 1000;
+  // The example's names, so that its dashboards keep working, and ours beside them.
+  events_->write(m.step, {{"train/loss", m.loss},
+                          {"train/epoch", m.epoch},
+                          {"train/global_step", static_cast<double>(m.step)},
+                          {"train/learning_rate", m.lr},
+                          {"train/grad_norm", m.grad_norm},
+                          {"train/loss_scale", m.loss_scale},
+                          {"perf/step_time_ms", m.step_time_s * kMsPerS},
+                          {"perf/tokens_per_second", m.tokens_per_s},
+                          {"perf/tflops", m.tflops},
+                          {"perf/overlap_efficiency", m.overlap_efficiency},
+                          {"perf/exposed_optimizer_ms", m.exposed_optimizer_s * kMsPerS},
+                          {"memory/peak_host_bytes", static_cast<double>(m.peak_host_bytes)},
+                          {"memory/peak_device_bytes", static_cast<double>(m.peak_device_bytes)}});
+}
+
+void MetricsWriter::report(const std::string& what, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const std::exception& error) {
+    if (const auto* known = dynamic_cast<const Error*>(&error);
+        known != nullptr && known->code() == ExitCode::kPeer) {
+      throw;
+    }
+    if (lost_.insert(what).second && lost_.size() == 1) {
+      console_.finish();
+      print_warning(fmt::format("{} (the run goes on, and its exit code will be 1)", error.what()));
+    }
+  }
+}
+
+std::string MetricsWriter::artefacts_line() const {
+  std::string line = "artefacts in " + options_.output_dir;
+  for (const std::string& what : lost_) {
+    line += (what == *lost_.begin() ? "; lost: " : ", ") + what;
+  }
+  return line;
 }
 
 void MetricsWriter::note(std::string_view line) {
@@ -72,7 +106,14 @@ void MetricsWriter::finish(const RunSummary& summary) {
     return;
   }
   console_.finish();
-  write_file(options_.output_dir + "/summary.json", "metrics", summary_json(summary));
+  report("summary.json", [&] {
+    make_output_dir(options_.output_dir);
+    write_file(options_.output_dir + "/summary.json", "metrics", summary_json(summary));
+  });
+  report("metrics.jsonl", [&] { jsonl_->close(); });
+  if (events_) {
+    report("events", [&] { events_->close(); });
+  }
 }
 
 }  // namespace tandem

@@ -1,13 +1,19 @@
 // examples/support/metrics_writer.hpp — a run's metrics on disk and on the terminal: metrics.jsonl,
 // summary.json, resolved_config.json, TensorBoard events, console lines, progress bar. One rank
-// writes (the others are silent); one thread at a time. Invariant: every file holds whole lines or
+// writes (the others are silent); one thread at a time.
+//
+// Training is worth more than its reports: from the first step on a file that cannot be written is
+// tried again at the next step. The first one is said in a line on stderr; artefacts_line() names
+// them all. Before the first step it is an error. Invariant: every file holds whole lines or
 // records at any moment, however the run ends; summary.json and resolved_config.json appear
-// complete or not at all.
+// complete or not at all. What an earlier run left in the folder stays until the first step.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -36,8 +42,8 @@ class MetricsWriter {
   /// Opens the files. Throws user_error when the directory cannot be made or written.
   explicit MetricsWriter(MetricsOptions options);
 
-  /// Writes one step everywhere. Throws Error (exit code 1) when the disk is full; what was written
-  /// before stays replicated.
+  /// Writes one step everywhere. The first one replaces the metrics of an earlier run, unless
+  /// `append`, and removes its summary.
   void write(const StepMetrics& metrics);
 
   /// A line among the console lines (above the bar, where there is one).
@@ -45,20 +51,32 @@ class MetricsWriter {
 
   void write_resolved_config(std::string_view json) const;
 
+  /// Writes one of the run's reports by `write`, which may be a collective. Where that throws, the
+  /// report called `what` is lost; of the first one a warning says so. A failed peer is not caught.
+  void report(const std::string& what, const std::function<void()>& write);
+  /// Whether any report was lost.
+  [[nodiscard]] bool lost() const noexcept { return !lost_.empty(); }
+  /// "artefacts in runs/x", and which of them were lost.
+  [[nodiscard]] std::string artefacts_line() const;
+
   /// The figures measured so far, for the caller to complete and hand to finish().
   [[nodiscard]] RunSummary summary() const { return builder_.summary(); }
 
-  /// Ends the bar, flushes TensorBoard, writes summary.json.
+  /// Ends the bar, writes summary.json and closes the other files. No write() after it.
   void finish(const RunSummary& summary);
 
   [[nodiscard]] const std::string& output_dir() const noexcept { return options_.output_dir; }
 
  private:
+  void write_events(const StepMetrics& metrics);
+
   MetricsOptions options_;
   SummaryBuilder builder_;
   Console console_;
   std::optional<LineFile> jsonl_;
   std::unique_ptr<EventWriter> events_;
+  bool begun_ = false;
+  std::set<std::string> lost_;
 };
 
 }  // namespace tandem

@@ -1,13 +1,18 @@
 #include "examples/support/program.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <new>
 
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "engine/memory/memory_check.hpp"
 #include "engine/types/version.hpp"
@@ -33,11 +38,85 @@ void write_error_file(std::string_view message) {
   std::ofstream(path) << json.text();
 }
 
-int fail(std::string_view message, ExitCode code) {
-  std::fprintf(stderr, "error: %.*s\n", static_cast<int>(message.size()), message.data());
+/// Bytes of the UTF-8 character that `text` begins with; 0: it begins with none.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  const std::size_t bytes = first < 0x80                     ? 1
+                            : first >= 0xC2 && first < 0xE0  ? 2
+                            : first >= 0xE0 && first < 0xF0  ? 3
+                            : first >= 0xF0 && first <= 0xF4 ? 4
+                                                             : 0;
+  if (bytes == 0 || bytes > text.size()) {
+    return 0;
+  }
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) {
+      return 0;
+    }
+  }
+  return bytes;
+}
+
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  return first < 0x20 || first == 0x7F ||
+         (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
+}
+
+void append_escaped(std::string& out, unsigned char byte) {
+  switch (byte) {
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    default:
+      out += fmt::format("\\x{:02x}", byte);
+  }
+}
+
+/// Where stderr is closed or full there is no place left to say that.
+void print_line(std::string_view kind, std::string_view text) {
+  std::fputs(fmt::format("{}: {}\n", kind, one_line(text)).c_str(), stderr);
   std::fflush(stderr);
+}
+
+int fail(std::string_view message, ExitCode code) {
+  print_line("error", message);
   write_error_file(message);
   return static_cast<int>(code);
+}
+
+/// Of another library's exception: LibTorch's text goes on with a backtrace.
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
+
+int fail(const std::filesystem::filesystem_error& error) {
+  const int number = error.code().value();
+  const bool of_disk = number == ENOSPC || number == EDQUOT || number == EIO;
+  return fail(
+      fmt::format("[file] {}: {}; check the path", error.path1().string(), error.code().message()),
+      of_disk ? ExitCode::kFailure : ExitCode::kUserInput);
+}
+
+/// A closed pipe and a file at its size limit are errors of the call that meets them (EPIPE, EFBIG)
+/// and no reason to end the process.
+void ignore_signals_of_writes() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+/// A file of ours must not become the standard output because that was closed.
+void open_standard_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) {
+      (void)::open("/dev/null", O_RDWR);  // the least number that is free
+    }
+  }
 }
 
 /// The subcommand the command line got to.
@@ -87,7 +166,7 @@ void reject_unknown(const CLI::App& app) {
 }
 
 /// One line, whatever CLI11 says.
-std::string one_line(std::string text) {
+std::string joined_lines(std::string text) {
   std::ranges::replace(text, '\n', ' ');
   text.erase(text.find_last_not_of(' ') + 1);
   return text;
@@ -95,19 +174,43 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
+std::string one_line(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
+    if (bytes != 0 && !is_control(character)) {
+      out += character;
+    } else {
+      for (const char byte : character) {
+        append_escaped(out, static_cast<unsigned char>(byte));
+      }
+    }
+    text.remove_prefix(character.size());
+  }
+  return out;
+}
+
+void print_warning(std::string_view text) { print_line("warning", text); }
+
 int guarded_main(const std::function<int()>& body) {
+  open_standard_streams();
+  ignore_signals_of_writes();
   try {
     return body();
   } catch (const DoesNotFit& error) {
-    fmt::print(stderr, "{}", error.table());
+    std::fputs(error.table().c_str(), stderr);
     return fail(error.what(), error.code());
   } catch (const Error& error) {
     return fail(error.what(), error.code());
   } catch (const std::bad_alloc&) {
     return fail("[memory] out of host memory; use smaller batches or a smaller model",
                 ExitCode::kFailure);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(error);
   } catch (const std::exception& error) {
-    return fail(error.what(), ExitCode::kFailure);
+    return fail(first_line(error.what()), ExitCode::kFailure);
   } catch (...) {
     return fail("unknown exception", ExitCode::kFailure);
   }
@@ -148,7 +251,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
     reject_unknown(app);
-    throw user_error("flags", "{}; --help lists the flags", one_line(error.what()));
+    throw user_error("flags", "{}; --help lists the flags", joined_lines(error.what()));
   }
   return std::nullopt;
 }

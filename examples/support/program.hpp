@@ -14,10 +14,20 @@ class App;
 
 namespace tandem {
 
-/// Runs `body` and returns its exit code. An Error becomes "error: <text>" on stderr and its exit
-/// code, any other exception exit code 1. A failure is also written to the file
-/// TORCHELASTIC_ERROR_FILE names, as torchrun expects it.
+/// Runs `body` and returns its exit code. An Error becomes "error: <text>" on stderr, in one line,
+/// and its exit code; an error of std::filesystem exit code 2 (1, where the disk is full or
+/// broken); any other exception exit code 1. A failure is also written to the file
+/// TORCHELASTIC_ERROR_FILE names, as torchrun expects it. SIGPIPE and SIGXFSZ are ignored from here
+/// on, and standard streams that are closed lead to /dev/null.
 int guarded_main(const std::function<int()>& body);
+
+/// `text` with its control characters (newlines, escape sequences, those of Latin-1 too) and the
+/// bytes that are no UTF-8 written as \n, \t, \r or \x1b: what a message quotes can neither forge a
+/// second line nor steer the terminal.
+[[nodiscard]] std::string one_line(std::string_view text);
+
+/// "warning: <text>" on stderr, in one line.
+void print_warning(std::string_view text);
 
 /// Parses the command line. Returns the exit code when the program has nothing more to do (--help,
 /// --version), nothing when it should go on. An unknown flag is a user_error that names the nearest

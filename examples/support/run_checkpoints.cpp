@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "actors/storage/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
@@ -26,13 +27,34 @@ constexpr std::string_view kAuto = "auto";
 volatile std::sig_atomic_t g_end_signal = 0;
 volatile std::sig_atomic_t g_save_asked = 0;
 
-void take_signals() {
-  for (const int signal : {SIGINT, SIGTERM}) {
+/// `handler` for the signals that ask a run to end, once: the second one ends the process.
+void on_end_signals(void (*handler)(int number)) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (signal == SIGHUP && before.sa_handler == SIG_IGN) {
+      continue;
+    }
     struct sigaction action = {};
-    action.sa_handler = [](int number) { g_end_signal = number; };
-    action.sa_flags = SA_RESETHAND;  // the second one ends the process
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESETHAND;
     sigaction(signal, &action, nullptr);
   }
+}
+
+/// Only what a handler may call.
+void say_and_end(int number) {
+  constexpr std::string_view kLines[] = {
+      "error: [signal] SIGHUP came before the first step; nothing was trained or saved\n",
+      "error: [signal] SIGINT came before the first step; nothing was trained or saved\n",
+      "error: [signal] SIGTERM came before the first step; nothing was trained or saved\n"};
+  const std::string_view line = kLines[number == SIGHUP ? 0 : number == SIGINT ? 1 : 2];
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(128 + number);
+}
+
+void take_signals() {
+  on_end_signals([](int number) { g_end_signal = number; });
   struct sigaction action = {};
   action.sa_handler = [](int) { g_save_asked = 1; };
   action.sa_flags = SA_RESTART;
@@ -157,6 +179,8 @@ std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
   return lines;
 }
 
+void end_on_signals() { on_end_signals(&say_and_end); }
+
 RunCheckpoints::RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
                                std::vector<std::pair<std::string, std::string>> files)
     : flags_(flags), engine_(engine), metrics_(metrics), files_(std::move(files)) {
@@ -178,7 +202,20 @@ std::optional<StepResult> RunCheckpoints::train_step() {
     g_save_asked = 0;
     engine_.ask_to_save();
   }
-  return engine_.train_step();
+  try {
+    std::optional<StepResult> result = engine_.train_step();
+    if (result) {
+      ++steps_;
+      applied_ += result->verdict.outcome == StepOutcome::kSkip ? 0 : 1;
+    }
+    return result;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadState) {
+      throw;
+    }
+    bad_state_ = error;  // alike on all ranks, and the engine stands between two steps
+    return std::nullopt;
+  }
 }
 
 bool RunCheckpoints::after(const StepResult& result) {
@@ -231,8 +268,33 @@ void RunCheckpoints::finish() {
   }
 }
 
+void RunCheckpoints::save_model(const std::string& folder, const std::function<void()>& save) {
+  std::error_code ignored;
+  const bool is_there = engine_.rank() == 0 && fs::exists(folder, ignored);
+  if (steps_ > 0 && applied_ == 0 && engine_.sum_over_ranks({is_there ? 1.0 : 0.0})[0] > 0) {
+    return;
+  }
+  try {
+    save();
+  } catch (const Error&) {
+    not_saved_ = std::current_exception();
+  }
+}
+
 int RunCheckpoints::exit_code() const {
-  if (last_failed_) {
+  if (bad_state_) {
+    throw *bad_state_;
+  }
+  if (steps_ > 0 && applied_ == 0) {
+    throw failure(ExitCode::kBadState, "train",
+                  "all {} steps were skipped, since no gradient was finite: nothing was learnt; "
+                  "lower the learning rate or fp16.initial_scale_power, or look at the data",
+                  steps_);
+  }
+  if (not_saved_) {
+    std::rethrow_exception(not_saved_);
+  }
+  if (last_failed_ || metrics_.lost()) {
     return static_cast<int>(ExitCode::kFailure);
   }
   return g_end_signal == 0 ? 0 : 128 + g_end_signal;

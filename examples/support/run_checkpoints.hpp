@@ -4,17 +4,22 @@
 //   --save_every N    a checkpoint every N steps and at the end, --keep K of them
 //   --resume DIR|auto a checkpoint, or the newest whole one of a run
 //   --stop_after T    saves and ends
-//   SIGINT, SIGTERM   the step is finished, then saved where checkpoints are asked for; the second
-//                     one ends the process at once
+//   SIGINT, SIGTERM, SIGHUP
+//                     the step is finished, then saved where checkpoints are asked for; the second
+//                     one ends the process at once. Before the first step there is nothing to
+//                     save: a line, and the process ends. A SIGHUP that nohup ignores stays ignored
 //   SIGUSR1           saves and goes on
 //
 // All ranks decide the same: what a signal or the time asks of one of them reaches all with the
 // step's exchange. A save that fails is reported in one line; training goes on, and the run's exit
-// code says at the end that its last state was lost.
+// code says at the end that its last state was lost. A run whose state is bad (the engine's error
+// of exit code 5: too many steps in a row were skipped) saves its last good weights before it ends.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +28,7 @@
 #include "engine/engine.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/run_flags.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -43,19 +49,28 @@ void keep_global_batch(RunFlags& flags, std::int64_t world_size);
 /// Loads what --resume names, and cuts the metrics of the output folder behind it. Lines to print.
 std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine);
 
+/// From now on a signal that ends the process says so in a line; until RunCheckpoints takes them.
+void end_on_signals();
+
 class RunCheckpoints {
  public:
   /// `files` lie beside the tensors (CheckpointArgs::files). Takes the signals from now on.
   RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
                  std::vector<std::pair<std::string, std::string>> files = {});
 
-  /// The engine's next step; nullopt at the data's end.
+  /// The engine's next step; nullopt at the data's end, and where the run's state is bad.
   std::optional<StepResult> train_step();
   /// Whether the run goes on after the step; begins a save where one is due.
   bool after(const StepResult& result);
   /// The last checkpoint, where there are any, and a line that says how to go on.
   void finish();
-  /// 0, 128 + the signal that ended the run, or 1 where its last state could not be saved.
+  /// Saves the trained model by `save`. Where no step changed a weight an older one in `folder`
+  /// stays. An error waits for exit_code(), so that the run's reports are still written. On all
+  /// ranks.
+  void save_model(const std::string& folder, const std::function<void()>& save);
+  /// How the run ended. Throws the error of a bad state (5: all steps skipped, too), else of
+  /// save_model(); 1 where the last checkpoint or a report was lost; 128 + the signal that ended
+  /// the run; 0.
   [[nodiscard]] int exit_code() const;
 
  private:
@@ -71,6 +86,10 @@ class RunCheckpoints {
   bool stopped_ = false;
   std::int64_t begun_step_ = -1;  // of the last save
   bool last_failed_ = false;
+  std::int64_t steps_ = 0;  // of this process
+  std::int64_t applied_ = 0;
+  std::optional<Error> bad_state_;
+  std::exception_ptr not_saved_;
 };
 
 }  // namespace tandem

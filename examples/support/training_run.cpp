@@ -1,16 +1,23 @@
 #include "examples/support/training_run.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include "actors/kernels/update/state_memory.hpp"
+#include "actors/storage/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "engine/device/device_choice.hpp"
+#include "engine/layout/update_config.hpp"
+#include "engine/metrics/line_file.hpp"
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/resident_set.hpp"
@@ -73,6 +80,60 @@ RunLimits run_limits(const RunFlags& flags) {
                           "by --host_memory_gb"};
   }
   return limits;
+}
+
+void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
+               std::size_t weight_bytes, Communicator& ranks) {
+  const auto arrays = static_cast<std::int64_t>(state_arrays(update_config(config.optimizer)));
+  std::int64_t model_bytes = 0;
+  std::int64_t checkpoint_bytes = 0;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      constexpr auto kFp32Bytes = static_cast<std::int64_t>(sizeof(float));
+      model_bytes += parameter.numel() * static_cast<std::int64_t>(weight_bytes);
+      checkpoint_bytes += parameter.numel() * kFp32Bytes * (parameter.frozen ? 1 : 1 + arrays);
+    }
+  }
+  std::string text;
+  if (ranks.rank() == 0) {
+    const std::string folder = flags.output_dir + "/checkpoints";
+    const auto there = static_cast<std::int64_t>(named_checkpoints(folder).whole.size());
+    text = fmt::format("{} {}", free_disk_bytes(flags.output_dir), there);
+  }
+  std::istringstream facts(ranks.of_first_rank(text));
+  std::uint64_t free = 0;
+  std::int64_t there = 0;
+  facts >> free >> there;
+  const bool saves = flags.save_every > 0 || !flags.stop_after.empty();
+  // While training, one more than stay; the model comes when the last one is whole.
+  const std::int64_t more = saves ? std::max<std::int64_t>(0, flags.keep - there) : 0;
+  const std::int64_t while_saving = saves ? (more + 1) * checkpoint_bytes : 0;
+  const std::int64_t at_the_end = more * checkpoint_bytes + model_bytes;
+  const auto on_disk = [&](MemoryPurpose purpose) -> std::int64_t& {
+    return plan.report.plan
+        .bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(MemoryKind::kDisk)];
+  };
+  on_disk(MemoryPurpose::kSaved) = model_bytes;
+  on_disk(MemoryPurpose::kCheckpoint) = std::max(while_saving, at_the_end) - model_bytes;
+  if (free <= static_cast<std::uint64_t>(INT64_MAX)) {
+    plan.limits.disk = {static_cast<std::int64_t>(free),
+                        fmt::format("free on the disk of {}", flags.output_dir)};
+  }
+  if (!plan.report.lacks) {
+    plan.report.lacks = shortfall_of(plan.report.plan, plan.limits);
+  }
+}
+
+std::optional<FolderLock> take_output_dir(const std::string& output_dir, int rank) {
+  if (rank != 0) {
+    return std::nullopt;
+  }
+  make_output_dir(output_dir);
+  FolderLock lock(output_dir, "output",
+                  fmt::format("{}, process {}", program_invocation_short_name, ::getpid()));
+  remove_abandoned_files(output_dir);
+  remove_abandoned(std::filesystem::path(output_dir) / "model");
+  return lock;
 }
 
 void write_plan(const RunPlan& plan, const std::string& output_dir) {

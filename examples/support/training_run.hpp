@@ -1,11 +1,13 @@
-// examples/support/training_run.hpp — what the trainers' loops share: a step's figures,
-// the summary's last part.
+// examples/support/training_run.hpp — what the trainers' loops share: the output folder and its
+// room, a step's figures, the summary's last part.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "actors/storage/folder.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/step_metrics.hpp"
@@ -29,6 +31,18 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 
 /// What the flags say of the memory that a run may use.
 RunLimits run_limits(const RunFlags& flags);
+/// Adds to the plan what the run will have on the disk of its output folder beyond what lies there
+/// now: its model with `weight_bytes` per weight, which lies beside an older one until it is whole,
+/// and the checkpoints that stay, with the one being written. RunPlan::require_fit() then throws
+/// where the disk has less room. A collective: rank 0's disk counts.
+void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
+               std::size_t weight_bytes, Communicator& ranks);
+
+/// Makes output_dir, takes its lock for as long as the run has it, and removes what a killed run
+/// left there. On rank 0; the others have none. Throws user_error, naming the process, where
+/// another run has it.
+[[nodiscard]] std::optional<FolderLock> take_output_dir(const std::string& output_dir, int rank);
+
 /// output_dir/memory_plan.json.
 void write_plan(const RunPlan& plan, const std::string& output_dir);
 /// "memory   planned for a rank: 812.0 MiB host, ...", and "placement all on the host ...".

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/storage/file.hpp"
+#include "actors/storage/folder.hpp"
 #include "engine/checkpoint/checkpoint_layout.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/types/version.hpp"
@@ -124,8 +125,11 @@ Task<> write_files(CheckpointSave* save, const Writing* writing) {
 Task<> write_checkpoint(FileIo* io, CpuPool* pool, const Writing* writing) {
   CheckpointSave save(io, writing->plan, 0, 1, pool);
   std::exception_ptr failure;
+  remove_abandoned(writing->plan.folder);
+  FileHandle held;  // its folder is that of a living process
   try {
     co_await save.create();
+    held = hold_folder(writing->plan.temporary);
     co_await save.open();
     co_await write_files(&save, writing);
     co_await save.sync();

@@ -21,6 +21,10 @@ bool is_shard_name(std::string_view name) {
 
 }  // namespace
 
+bool is_weight_file(std::string_view name) {
+  return name == kSingle || name == kIndex || is_shard_name(name);
+}
+
 WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors)
     : WeightsWriter(std::move(folder), std::move(tensors), Options{}) {}
 
@@ -134,7 +138,7 @@ std::vector<std::string> WeightsWriter::weight_files_there() const {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
-    if (name == kSingle || name == kIndex || is_shard_name(name)) {
+    if (is_weight_file(name)) {
       names.push_back(name);
     }
   }

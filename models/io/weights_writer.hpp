@@ -13,12 +13,16 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/safetensors_header.hpp"
 
 namespace tandem {
+
+/// model.safetensors, its index, or a shard.
+[[nodiscard]] bool is_weight_file(std::string_view name);
 
 class WeightsWriter {
  public:

@@ -195,6 +195,34 @@ TEST(Initialize, EvaluationModeKeepsNothingForABackward) {
   EXPECT_NE(engine.forward(batch).value, before);
 }
 
+TEST(Initialize, SkipsOfAFallingScaleDoNotEndARun) {
+  InitializeArgs args{.model = toy::model(),
+                      .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,
+    "fp16": {"enabled": true, "initial_scale_power": 40, "hysteresis": 6},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})",
+                                             "test", 1)};
+  args.options.max_skipped_steps = 5;
+  Engine engine(std::move(args));
+  const Batch batch = toy::batch(0);
+  int skipped = 0;
+  while (engine.train_step(std::span(&batch, 1)).verdict.outcome == StepOutcome::kSkip) {
+    ASSERT_LT(++skipped, 60);
+  }
+  EXPECT_GT(skipped, 20);
+  InitializeArgs fixed{.model = toy::model(),
+                       .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,
+    "fp16": {"enabled": true, "loss_scale": 1e12},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})",
+                                              "test", 1)};
+  fixed.options.max_skipped_steps = 5;
+  Engine stays(std::move(fixed));
+  for (int step = 1; step < 5; ++step) {
+    stays.train_step(std::span(&batch, 1));
+  }
+  EXPECT_THAT([&] { stays.train_step(std::span(&batch, 1)); },
+              ThrowsError(ExitCode::kBadState, testing::HasSubstr("all weights and the loss")));
+}
+
 TEST(Initialize, Fp16SkipsOverflowsAndFindsItsScale) {
   InitializeArgs args{.model = toy::model(),
                       .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,

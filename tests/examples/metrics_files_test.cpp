@@ -92,6 +92,45 @@ TEST_F(MetricsFiles, AResumedRunAppendsAndAFreshOneStartsOver) {
   EXPECT_EQ(std::ranges::count(content_of(dir_ / "run/metrics.jsonl"), '\n'), 1);
 }
 
+TEST_F(MetricsFiles, WhatAnEarlierRunLeftStaysUntilTheFirstStep) {
+  {
+    MetricsWriter earlier(options());
+    earlier.write({.step = 1});
+    earlier.write({.step = 2});
+    earlier.finish(earlier.summary());
+  }
+  MetricsWriter writer(options());
+  EXPECT_EQ(std::ranges::count(content_of(dir_ / "run/metrics.jsonl"), '\n'), 2);
+  EXPECT_TRUE(fs::exists(dir_ / "run/summary.json"));
+  writer.write({.step = 1});
+  EXPECT_EQ(std::ranges::count(content_of(dir_ / "run/metrics.jsonl"), '\n'), 1);
+  EXPECT_FALSE(fs::exists(dir_ / "run/summary.json"));
+}
+
+TEST_F(MetricsFiles, ALinkInTheirPlaceIsNotFollowed) {
+  std::ofstream(dir_ / "other") << "of another user";
+  fs::create_directories(dir_ / "run");
+  fs::create_symlink(dir_ / "other", dir_ / "run/metrics.jsonl");
+  const auto [message, code] = error_of([&] { MetricsWriter writer(options()); });
+  EXPECT_THAT(message, HasSubstr("metrics.jsonl"));
+  EXPECT_EQ(code, ExitCode::kUserInput);
+  EXPECT_EQ(content_of(dir_ / "other"), "of another user");
+}
+
+TEST_F(MetricsFiles, AFolderThatWasRemovedIsALostReport) {
+  testing::internal::CaptureStderr();
+  MetricsWriter writer(options());
+  writer.write({.step = 1});
+  fs::remove_all(dir_ / "run");
+  writer.write({.step = 2});
+  writer.finish(writer.summary());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(writer.lost());
+  EXPECT_THAT(said, HasSubstr("metrics.jsonl was removed or moved"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
+  EXPECT_TRUE(fs::exists(dir_ / "run/summary.json")) << "what can be written is";
+}
+
 TEST_F(MetricsFiles, AnOutputDirectoryThatCannotBeIsTheUsersError) {
   std::ofstream(dir_ / "file") << "x";
   for (const std::string& path :
@@ -110,19 +149,21 @@ TEST_F(MetricsFiles, AFullDiskLeavesWholeLines) {
     MetricsOptions limited = options();
     limited.tensorboard = false;
     MetricsWriter writer(limited);
+    std::freopen((dir_ / "stderr").c_str(), "w", stderr);
     const rlimit limit{1000, 1000};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    const auto [message, code] = error_of([&] {
-      for (std::int64_t step = 1; step < 100; ++step) {
-        writer.write({.step = step});
-      }
-    });
-    const bool clear = message.find("metrics.jsonl: File too large") != std::string::npos;
-    ::_exit(clear && code == ExitCode::kFailure ? 0 : 1);
+    for (std::int64_t step = 1; step < 100; ++step) {
+      writer.write({.step = step});
+    }
+    const bool lost = writer.lost() && writer.artefacts_line().ends_with("lost: metrics.jsonl");
+    ::_exit(lost && writer.summary().steps == 99 ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0) << "a clear error, not a crash";
+  EXPECT_EQ(status, 0) << "the run goes on, and knows that something is lost";
+  const std::string said = content_of(dir_ / "stderr");
+  EXPECT_THAT(said, HasSubstr("metrics.jsonl: File too large"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
   const std::string lines = content_of(dir_ / "run/metrics.jsonl");
   EXPECT_GT(lines.size(), 300U);
   EXPECT_THAT(lines, EndsWith("}\n"));

@@ -2,6 +2,8 @@
 // unknown flags.
 #include "examples/support/program.hpp"
 
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +47,46 @@ TEST(GuardedMain, MapsErrorsToExitCodesAndOneLine) {
   EXPECT_EQ(guarded_main([]() -> int { throw std::bad_alloc(); }), 1);
   EXPECT_EQ(guarded_main([]() -> int { throw 3; }), 1);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("out of host memory"));
+}
+
+TEST(GuardedMain, NothingThatAnErrorQuotesMakesASecondLineOrSteersTheTerminal) {
+  testing::internal::CaptureStderr();
+  guarded_main([]() -> int {
+    throw user_error("data", "{}", "a\nerror: forged\t\x1b[31m\x7f\xc2\x9b\xff g\xc3\xbcn");
+  });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "error: [data] a\\nerror: forged\\t\\x1b[31m\\x7f\\xc2\\x9b\\xff g\xc3\xbcn\n");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(guarded_main([]() -> int {
+              throw std::runtime_error("size mismatch\nException raised from x\nframe #0");
+            }),
+            1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "error: size mismatch\n");
+}
+
+TEST(GuardedMain, AnErrorOfThePathIsTheUsers) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(guarded_main([]() -> int {
+              std::filesystem::create_directory("/proc/no/such");
+              return 0;
+            }),
+            2);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "error: [file] /proc/no/such: No such file or directory; check the path\n");
+}
+
+TEST(GuardedMain, AClosedPipeAndASizeLimitAreErrorsOfTheirCalls) {
+  EXPECT_EQ(guarded_main([] {
+              int ends[2];
+              if (::pipe(ends) != 0) {
+                return 1;
+              }
+              ::close(ends[0]);
+              const bool failed = ::write(ends[1], "x", 1) < 0 && errno == EPIPE;
+              ::close(ends[1]);
+              return failed && ::raise(SIGXFSZ) == 0 ? 7 : 1;
+            }),
+            7);
 }
 
 TEST(GuardedMain, WritesTorchrunsErrorFile) {

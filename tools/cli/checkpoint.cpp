@@ -180,7 +180,7 @@ int verify(const std::string& folder) {
   }
   std::fflush(stdout);
   for (const std::string& fault : faults) {
-    fmt::print(stderr, "error: [checkpoint] {}\n", fault);
+    fmt::print(stderr, "error: [checkpoint] {}\n", one_line(fault));
   }
   return static_cast<int>(faults.empty() ? ExitCode::kDone : ExitCode::kUserInput);
 }

@@ -11,9 +11,9 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "actors/storage/file.hpp"
+#include "actors/storage/folder.hpp"
 #include "examples/support/program.hpp"
 #include "models/convert/tandem_checkpoint.hpp"
 #include "models/save_weights.hpp"
@@ -31,35 +31,6 @@ constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 26;
 // What of a folder with weights loaders read beside them, where it is there.
 constexpr const char* kDescriptions[] = {"config.json", "generation_config.json", "tokenizer.json",
                                          "tokenizer_config.json"};
-
-/// A folder under a temporary name until commit(); it goes away without one.
-class NewFolder {
- public:
-  explicit NewFolder(fs::path path)
-      : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
-    make_writable_folder(temporary_, kWhere);
-  }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-  ~NewFolder() {
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);
-  }
-  [[nodiscard]] const fs::path& temporary() const noexcept { return temporary_; }
-  void commit() {
-    std::error_code error;
-    fs::rename(temporary_, path_, error);
-    if (error) {
-      throw failure(ExitCode::kFailure, kWhere, "cannot name the folder {}: {}; choose another one",
-                    path_.string(), error.message());
-    }
-    sync_folder(path_.parent_path(), kWhere);
-  }
-
- private:
-  fs::path path_;
-  fs::path temporary_;
-};
 
 /// Absolute and without a slash at its end. Throws user_error unless it is missing or empty.
 fs::path new_folder(const std::string& folder) {
@@ -113,7 +84,7 @@ std::vector<PlannedText> descriptions_of(const std::string& source, const std::s
 void write_in_other_form(const ImportedCheckpoint& checkpoint, const fs::path& target,
                          const std::vector<PlannedText>& texts, std::optional<TensorType> type,
                          const std::string& to) {
-  NewFolder made(target);
+  AtomicFolder made(target, std::string(kWhere));
   if (to == "universal") {
     write_universal(checkpoint, made.temporary() / fmt::format("global_step{}_universal",
                                                                checkpoint.global_steps));

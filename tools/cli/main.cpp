@@ -2,6 +2,9 @@
 // says more.
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -43,6 +46,15 @@ void print_help() {
   fmt::print("\n`tandem COMMAND --help` lists the flags of a command.\n");
 }
 
+/// What a command prints is its result. A reader that has gone wanted no more of it.
+void require_written_output(int code) {
+  const bool lost = std::fflush(stdout) != 0 && errno != EPIPE && errno != EBADF;
+  if (code == 0 && lost) {
+    throw failure(ExitCode::kFailure, "output", "cannot write to the standard output: {}",
+                  std::strerror(errno));
+  }
+}
+
 int dispatch(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h") {
@@ -55,7 +67,9 @@ int dispatch(int argc, char** argv) {
   }
   const auto command = std::ranges::find(kCommands, name, &Command::name);
   if (command != kCommands.end()) {
-    return command->run(argc - 1, argv + 1);
+    const int code = command->run(argc - 1, argv + 1);
+    require_written_output(code);
+    return code;
   }
   std::array<std::string_view, kCommands.size() + 2> names = {"--help", "--version"};
   std::ranges::transform(kCommands, names.begin() + 2, &Command::name);

@@ -1,6 +1,7 @@
 #include "models/io/tokenizer/tokenizer.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "actors/storage/file.hpp"
 #include "models/io/hf_config.hpp"
@@ -16,6 +17,9 @@ constexpr std::string_view kWhere = "tokenizer";
 constexpr std::size_t kMostCachedBytes = 64;
 constexpr std::size_t kMostCachedWords = 65'536;
 constexpr std::uint64_t kMostTokenizerBytes = 1u << 30;
+constexpr std::array<std::string_view, 6> kTokenizerFiles = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+    "merges.txt",     "chat_template.jinja"};
 
 bool is_ascii(std::string_view text) noexcept {
   return std::all_of(text.begin(), text.end(),
@@ -205,10 +209,12 @@ void check_tokenizer_fits(const Tokenizer& tokenizer, const HfConfig& config) {
   }
 }
 
+bool is_tokenizer_file(std::string_view name) {
+  return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
+}
+
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to) {
-  for (const std::string_view name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-        "merges.txt", "chat_template.jinja"}) {
+  for (const std::string_view name : kTokenizerFiles) {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(from / name, ignored)) {
       write_file(to / name, kWhere, read_file(from / name, kWhere, kMostTokenizerBytes));

@@ -67,9 +67,10 @@ struct HfConfig;
 /// Error if the tokenizer has ids that the model has no embedding for.
 void check_tokenizer_fits(const Tokenizer& tokenizer, const HfConfig& config);
 
-/// Copies the tokenizer's files (tokenizer.json, tokenizer_config.json, special_tokens_map.json,
-/// vocab.json, merges.txt, chat_template.jinja, those that are there) beside a saved model, each
-/// atomically.
+/// tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json, merges.txt,
+/// chat_template.jinja.
+[[nodiscard]] bool is_tokenizer_file(std::string_view name);
+/// Copies those that are there beside a saved model, each atomically.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace tandem

@@ -106,6 +106,25 @@ TEST(Summary, QuantilesInterpolateAsNumpyDoes) {
   EXPECT_EQ(quantiles_of({}).median, 0);
 }
 
+TEST(Summary, QuantilesOfManyStepsTakeNoMoreMemoryAndAreCloseBy) {
+  StepTimes times;
+  std::vector<double> all;
+  for (int step = 0; step < 100'000; ++step) {
+    const double seconds = 1e-3 * (1 + (step * 7919 % 100'003) / 1e4) * (step % 50 == 0 ? 30 : 1);
+    times.add(seconds);
+    all.push_back(seconds);
+    if (step + 1 == static_cast<int>(StepTimes::kExact)) {
+      EXPECT_EQ(times.quantiles().p90, quantiles_of(all).p90) << "exact so far";
+    }
+  }
+  const Quantiles exact = quantiles_of(all);
+  const Quantiles close = times.quantiles();
+  EXPECT_EQ(times.count(), 100'000);
+  EXPECT_NEAR(close.median, exact.median, 0.004 * exact.median);
+  EXPECT_NEAR(close.p10, exact.p10, 0.004 * exact.p10);
+  EXPECT_NEAR(close.p90, exact.p90, 0.004 * exact.p90);
+}
+
 StepMetrics step_of(double time_s, double loss) {
   return {.loss = loss,
           .tokens = 100,

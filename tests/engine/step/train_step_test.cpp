@@ -228,8 +228,17 @@ TEST(TrainStep, AGradientThatIsNotFiniteSkipsTheStep) {
   EXPECT_EQ(engine.skipped_steps(), 2);
   EXPECT_EQ(engine.global_steps(), 3);
   EXPECT_THAT([&] { engine.train_step(std::span(&batch, 1)); },
-              ThrowsError(ExitCode::kBadState, ::testing::HasSubstr("embedding.weight")))
+              ThrowsError(ExitCode::kBadState,
+                          ::testing::HasSubstr("all weights are finite, and a forward with them "
+                                               "gives the loss nan")))
       << "the third skip in a row ends the run";
+  std::vector<float> saved;
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    saved.insert(saved.end(), values.begin(), values.end());
+  });
+  EXPECT_EQ(saved.size(), before.size());
+  EXPECT_EQ(std::memcmp(before.data(), saved.data(), before.size() * sizeof(float)), 0)
+      << "the last good weights can still be had";
 }
 
 TEST(TrainStep, ResidentMemoryDoesNotGrow) {

@@ -1,0 +1,164 @@
+// Folders that appear at once, and who holds one.
+#include "actors/storage/folder.hpp"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/throws_error.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Folders : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    dir_ = fs::path(testing::TempDir()) / fmt::format("{}_{}", info->name(), ::getpid());
+    fs::create_directories(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  static void put(const fs::path& path, std::string_view text) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  static std::string get(const fs::path& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(dir_)) {
+      found.push_back(entry.path().filename());
+    }
+    std::ranges::sort(found);
+    return found;
+  }
+  using Names = std::vector<std::string>;
+
+  fs::path dir_;
+};
+
+TEST_F(Folders, ReplaceAnOlderOneAsAWhole) {
+  put(dir_ / "model/config.json", "old");
+  put(dir_ / "model/weights", "old");
+  AtomicFolder made(dir_ / "model", "test");
+  write_file(made.temporary() / "config.json", "test", "new");
+  EXPECT_EQ(get(dir_ / "model/config.json"), "old") << "until the commit";
+  made.commit();
+  EXPECT_EQ(names(), Names{"model"});
+  EXPECT_EQ(get(dir_ / "model/config.json"), "new");
+  EXPECT_FALSE(fs::exists(dir_ / "model/weights"));
+}
+
+TEST_F(Folders, WithoutACommitNothingHappened) {
+  put(dir_ / "model/config.json", "old");
+  {
+    AtomicFolder made(dir_ / "model", "test");
+    put(made.temporary() / "config.json", "new");
+  }
+  EXPECT_EQ(names(), Names{"model"});
+  EXPECT_EQ(get(dir_ / "model/config.json"), "old");
+}
+
+TEST_F(Folders, KeepWhatTheNewOneDoesNotReplace) {
+  put(dir_ / "model/README.md", "of the user");
+  put(dir_ / "model/below/more", "of the user");
+  put(dir_ / "model/tokenizer.json", "old");
+  AtomicFolder made(dir_ / "model", "test");
+  put(made.temporary() / "config.json", "new");
+  made.keep_others([](std::string_view name) { return name == "tokenizer.json"; });
+  made.commit();
+  EXPECT_EQ(get(dir_ / "model/README.md"), "of the user");
+  EXPECT_EQ(get(dir_ / "model/below/more"), "of the user");
+  EXPECT_EQ(get(dir_ / "model/config.json"), "new");
+  EXPECT_FALSE(fs::exists(dir_ / "model/tokenizer.json"));
+}
+
+TEST_F(Folders, FollowALinkInTheirPlace) {
+  put(dir_ / "elsewhere/model/config.json", "old");
+  fs::create_directory_symlink(dir_ / "elsewhere/model", dir_ / "model");
+  AtomicFolder made(dir_ / "model", "test");
+  put(made.temporary() / "config.json", "new");
+  made.commit();
+  EXPECT_TRUE(fs::is_symlink(dir_ / "model"));
+  EXPECT_EQ(get(dir_ / "elsewhere/model/config.json"), "new");
+}
+
+TEST_F(Folders, OfKilledProcessesAreRemovedAndOthersAreNot) {
+  put(dir_ / "model.tmp-123-4f/config.json", "left behind");
+  put(dir_ / "model.tmp-mine/config.json", "of the user");
+  put(dir_ / "model2.tmp-123/config.json", "of another name");
+  const AtomicFolder living(dir_ / "model", "test");
+  remove_abandoned(dir_ / "model");
+  EXPECT_EQ(names(), (Names{living.temporary().filename(), "model.tmp-mine", "model2.tmp-123"}));
+}
+
+TEST_F(Folders, AnOlderOneThatWasMovedAsideComesBack) {
+  put(dir_ / "model.old/config.json", "old");
+  remove_abandoned(dir_ / "model");
+  EXPECT_EQ(names(), Names{"model"});
+  put(dir_ / "model.old/config.json", "of the user");
+  remove_abandoned(dir_ / "model");
+  EXPECT_EQ(names(), (Names{"model", "model.old"})) << "where the place is taken, it stays";
+}
+
+TEST_F(Folders, TemporaryFilesOfKilledProcessesAreRemoved) {
+  put(dir_ / ".metrics.json.tmp-77-0", "x");
+  put(dir_ / ".hidden", "x");
+  put(dir_ / ".x.tmp-notes", "x");
+  put(dir_ / "summary.tmp-1", "x");
+  remove_abandoned_files(dir_);
+  EXPECT_EQ(names(), (Names{".hidden", ".x.tmp-notes", "summary.tmp-1"}));
+}
+
+TEST_F(Folders, ALockNamesItsHolderAndEndsWithIt) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    const FolderLock lock(dir_, "test", "trainer, process 77");
+    (void)!::write(ready[1], "x", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_THAT([&] { FolderLock(dir_, "test", "me"); },
+              ThrowsError(ExitCode::kUserInput,
+                          AllOf(HasSubstr("trainer, process 77"), HasSubstr(dir_.string()))));
+  ::kill(other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  {
+    const FolderLock lock(dir_, "test", "me");
+  }
+  EXPECT_TRUE(names().empty()) << "the file goes with the lock";
+}
+
+TEST_F(Folders, TheirRoomIsThatOfTheNearestParent) {
+  const std::uint64_t here = free_disk_bytes(dir_);
+  const std::uint64_t below = free_disk_bytes(dir_ / "not/yet/there");
+  EXPECT_GT(here, 0U);
+  EXPECT_NE(here, UINT64_MAX);
+  EXPECT_NEAR(static_cast<double>(below), static_cast<double>(here),
+              0.1 * static_cast<double>(here));
+}
+
+}  // namespace
+}  // namespace tandem
