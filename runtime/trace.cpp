@@ -341,12 +341,13 @@ void write_chrome_json(const std::string& path) {
     throw failure(ExitCode::kFailure, "trace", "cannot write {}: it is no regular file", path);
   }
   // Under a name of its own until it is whole, and never through a link that lies there.
-  std::string temporary = path + ".tmp-XXXXXX";
-  const int file = ::mkostemp(temporary.data(), O_CLOEXEC);
+  const std::size_t name = path.rfind('/') + 1;  // npos + 1 is 0
+  const std::string temporary = fmt::format("{}.{}.tmp-{}-{:x}", path.substr(0, name),
+                                            path.substr(name), getpid(), detail::now_ns());
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) {
     throw failure(ExitCode::kFailure, "trace", "cannot write {}: {}", path, std::strerror(errno));
   }
-  ::fchmod(file, 0644);
   if (!write_text(file, text, path.ends_with(".gz")) ||
       ::rename(temporary.c_str(), path.c_str()) != 0) {
     write_failed(path, temporary, errno);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <system_error>
 #include <utility>
@@ -139,7 +140,9 @@ AtomicFolder::AtomicFolder(const fs::path& path, std::string where)
     : path_(resolved(path)), where_(std::move(where)) {
   make_writable_folder(path_.parent_path(), where_);
   remove_abandoned(path_);
-  temporary_ = fmt::format("{}{}{}", path_.string(), kTemporary, ::getpid());
+  // A process id alone comes again, in containers after each start.
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  temporary_ = fmt::format("{}{}{}-{:x}", path_.string(), kTemporary, ::getpid(), now);
   std::error_code error;
   if (!fs::create_directory(temporary_, error)) {
     const fs::path tried = std::exchange(temporary_, {});

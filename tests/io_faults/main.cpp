@@ -1,5 +1,5 @@
-// io_faults [--quick] [--call CALL]   the trainer, with one failing call on its files, or a kill
-// there, for every call that it makes
+// io_faults [--quick] [--call CALL] [--programs FOLDER]
+//   the trainer, with one failing call on its files, or a kill there, for every call that it makes
 //
 // Each trial resumes a run from a checkpoint, trains, saves checkpoints and a model over older
 // ones, and writes its reports, while the n-th open, write, fsync, ... fails
@@ -259,25 +259,27 @@ class Campaign {
   std::string name_;
 };
 
-int campaign(bool quick, const std::string& only) {
+int campaign(bool quick, const std::string& only, const std::string& programs) {
   std::string folder = fs::canonical(fs::temp_directory_path()) / "tandem_io_faults_XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
     std::perror("mkdtemp");
     return 1;
   }
-  Campaign campaign(folder, TANDEM_BIN_DIR, TANDEM_SOURCE_DIR);
+  Campaign campaign(folder, programs, TANDEM_SOURCE_DIR);
   campaign.prepare();
   std::map<std::string, long> calls;
   for (const Fault& fault : faults()) {
     if (!only.empty() && fault.call != only) {
       continue;
     }
-    if (!calls.contains(fault.call)) {
-      calls[fault.call] = quick ? -1 : campaign.calls(fault.call);
+    if (!quick && !calls.contains(fault.call)) {
+      calls[fault.call] = campaign.calls(fault.call);
     }
-    // Quick: one of each kind, in the metrics, a checkpoint or the model.
+    // Quick: one of each kind, in the metrics or a checkpoint; a kill where the model is saved.
     static long place = 0;
-    const long quick_index = ++place % 2 == 0 ? 12 : 3;
+    const long quick_index = fault.error == "kill" ? campaign.calls(fault.call) - 5
+                             : ++place % 2 == 0    ? 12
+                                                   : 3;
     const long first = quick ? quick_index : 0;
     const long last = quick ? quick_index + 1 : calls[fault.call];
     for (long index = first; index < last; ++index) {
@@ -302,12 +304,15 @@ int campaign(bool quick, const std::string& only) {
 int main(int argc, char** argv) {
   bool quick = false;
   std::string only;
+  std::string programs = TANDEM_BIN_DIR;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     quick = quick || argument == "--quick";
     if (argument == "--call" && i + 1 < argc) {
       only = argv[++i];
+    } else if (argument == "--programs" && i + 1 < argc) {
+      programs = argv[++i];
     }
   }
-  return tandem::campaign(quick, only);
+  return tandem::campaign(quick, only, programs);
 }

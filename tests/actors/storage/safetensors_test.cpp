@@ -202,6 +202,9 @@ TEST(IoSafetensors, LargePiecesHaveTheBitsOfSmallOnes) {
     for (std::size_t i = 0; i < data.size(); ++i) {
       data[i] = static_cast<char>(i * 2654435761U >> 13);
     }
+    for (std::size_t i = bytes_of(type) - 1; i < data.size(); i += bytes_of(type)) {
+      data[i] = static_cast<char>(data[i] & 0xBF);  // an exponent that is not all ones
+    }
     const auto file = open_text(
         dir, safetensors_header(std::vector<TensorPlan>{{"a", type, {kElements}}}) + data);
     std::vector<float> large(kElements);
@@ -212,6 +215,30 @@ TEST(IoSafetensors, LargePiecesHaveTheBitsOfSmallOnes) {
     }
     EXPECT_EQ(0, std::memcmp(large.data(), small.data(), large.size() * sizeof(float)))
         << name_of(type);
+  }
+}
+
+TEST(IoSafetensors, WhatIsNoNumberIsNamedWithItsTensorAndElement) {
+  const TempDir dir;
+  constexpr std::int64_t kElements = (1 << 18) + 99;
+  for (const TensorType type :
+       {TensorType::kF32, TensorType::kBF16, TensorType::kF16, TensorType::kF64}) {
+    for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{1 << 18}, kElements - 1}) {
+      std::string data(static_cast<std::size_t>(kElements) * bytes_of(type), '\0');
+      const std::size_t end = static_cast<std::size_t>(bad + 1) * bytes_of(type);
+      data[end - 1] = '\x7f';
+      data[end - 2] = '\xf8';
+      const auto file = open_text(
+          dir, safetensors_header(std::vector<TensorPlan>{{"a.weight", type, {kElements}}}) + data);
+      std::vector<float> values(kElements);
+      expect_error([&] { file.read_f32("a.weight", 0, kElements, values.data()); },
+                   {"t.safetensors", "\"a.weight\"", fmt::format("at element {};", bad)});
+      if (bad > 1) {
+        file.read_f32("a.weight", 0, bad, values.data());
+        expect_error([&] { file.read_f32("a.weight", bad - 1, kElements, values.data()); },
+                     {fmt::format("at element {};", bad)});
+      }
+    }
   }
 }
 
