@@ -9,6 +9,7 @@
 #include <ATen/ops/ones.h>
 
 #include "engine/engine_impl.hpp"
+#include "engine/types/batch_check.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -41,6 +42,9 @@ std::optional<StepResult> Engine::train_step() {
 }
 
 StepResult Engine::train_step(std::span<const Batch> micro_batches) {
+  for (const Batch& batch : micro_batches) {
+    check_batch(batch, BatchUse::kLoss);
+  }
   return impl_->run(&Impl::step_on, impl_.get(),
                     std::vector<Batch>(micro_batches.begin(), micro_batches.end()));
 }
@@ -48,6 +52,9 @@ StepResult Engine::train_step(std::span<const Batch> micro_batches) {
 EventLoop& Engine::loop() { return impl_->rank.loop(); }
 
 Task<StepResult> Engine::train_step_on_loop(std::vector<Batch> micro_batches) {
+  for (const Batch& batch : micro_batches) {
+    check_batch(batch, BatchUse::kLoss);
+  }
   return impl_->step_on(std::move(micro_batches));
 }
 
@@ -55,6 +62,7 @@ Loss Engine::forward(Batch batch) {
   if (!impl_->training) {
     return {evaluate(std::move(batch))};
   }
+  check_batch(batch, BatchUse::kLoss);
   TANDEM_CHECK(!impl_->forward_pending, "forward() twice without backward(); use evaluate()");
   impl_->forward_pending = true;
   return impl_->run(
@@ -95,6 +103,7 @@ void Engine::eval() { train(false); }
 bool Engine::training() const { return impl_->training; }
 
 float Engine::evaluate(Batch batch) {
+  check_batch(batch, BatchUse::kLoss);
   impl_->check_no_step_in_flight();
   return impl_->run(
       [](Impl* self, Batch input) -> Task<float> {
@@ -105,6 +114,7 @@ float Engine::evaluate(Batch batch) {
 }
 
 at::Tensor Engine::logits(Batch batch) {
+  check_batch(batch, BatchUse::kLogits);
   impl_->check_no_step_in_flight();
   return impl_->run(
       [](Impl* self, Batch input) -> Task<at::Tensor> {

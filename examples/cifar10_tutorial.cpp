@@ -77,8 +77,8 @@ std::optional<TutorialFlags> parse(int argc, const char* const* argv) {
   require_above_zero("--epochs", static_cast<double>(f.epochs));
   require_above_zero("--batch_size", static_cast<double>(f.batch_size));
   require_above_zero("--log-interval", static_cast<double>(f.log_interval));
-  require_above_zero("--lr", f.sgd.lr);
-  require_not_negative("--momentum", f.sgd.momentum);
+  require_above_zero("--lr", f.sgd.lr, kMostRate);
+  require_not_negative("--momentum", f.sgd.momentum, kMostRate);
   require_not_negative("--steps", static_cast<double>(f.steps));
   require_not_negative("--compute_threads", f.compute_threads);
   return f;

@@ -45,16 +45,30 @@ std::string with_long_integers_as_doubles(std::string_view text) {
   return out;
 }
 
-std::string shorten(std::string text) {
+std::string shorten(std::string_view text) {
   constexpr std::size_t kMost = 60;
   if (text.size() <= kMost) {
-    return text;
+    return std::string(text);
   }
   std::size_t cut = kMost;
   while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) {
     --cut;
   }
-  return text.substr(0, cut) + "...";
+  return fmt::format("{}...", text.substr(0, cut));
+}
+
+/// The path of a place, without its middle where it lies very deep: a path is made for every child,
+/// and a file may nest a thousand deep.
+std::string shorten_path(const std::string& path) {
+  constexpr std::size_t kMost = 1000;
+  if (path.size() <= kMost) {
+    return path;
+  }
+  std::size_t cut = path.size() - kMost / 2;
+  while ((static_cast<unsigned char>(path[cut]) & 0xC0) == 0x80) {
+    ++cut;
+  }
+  return shorten(path) + path.substr(cut);
 }
 
 void refuse_duplicate_keys(const JsonValue& value) {
@@ -175,11 +189,11 @@ std::vector<std::pair<std::string_view, JsonValue>> JsonValue::members() const {
 }
 
 JsonValue JsonValue::child(simdjson::dom::element element, std::string_view key) const {
-  return {element, origin_, fmt::format("{}.{}", path_, shorten(std::string(key)))};
+  return {element, origin_, fmt::format("{}.{}", shorten_path(path_), shorten(key))};
 }
 
 JsonValue JsonValue::child(simdjson::dom::element element, std::size_t index) const {
-  return {element, origin_, fmt::format("{}[{}]", path_, index)};
+  return {element, origin_, fmt::format("{}[{}]", shorten_path(path_), index)};
 }
 
 std::string JsonValue::text() const { return shorten(simdjson::minify(element_)); }

@@ -14,6 +14,7 @@ using Kind = RawKey::Kind;
 using Rows = std::vector<KeyRow>;
 
 inline constexpr double kCountMax = 2147483647;  // batch sizes and step counts
+inline constexpr double kRateMax = 1e6;          // of learning rates and the like: finite in fp32
 
 // Reasons that several rows give.
 inline constexpr std::string_view kUnits =

@@ -106,8 +106,8 @@ Rows optimizer_rows(Config& c) {
   OptimizerConfig& o = c.optimizer;
   const std::string p = "optimizer.params.";
   Rows rows;
-  rows.push_back(key(p + "lr", &o.lr).at_least(0));
-  rows.push_back(key(p + "weight_decay", &o.weight_decay).at_least(0));
+  rows.push_back(key(p + "lr", &o.lr).range(0, kRateMax));
+  rows.push_back(key(p + "weight_decay", &o.weight_decay).range(0, kRateMax));
   switch (o.kind) {
     case OptimizerKind::kAdam:
       append_adam(rows, o);

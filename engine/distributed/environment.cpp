@@ -13,6 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr int kMost = std::numeric_limits<int>::max();
+constexpr int kMostRanks = 1 << 16;  // far more than ever met; each costs a few bytes of every rank
 // Ports worked out from a job's number lie below those that the system gives away by itself.
 constexpr int kFirstPort = 20'000;
 constexpr int kPorts = 10'000;
@@ -45,14 +46,14 @@ class Reader {
   [[nodiscard]] std::optional<int> first_number(std::initializer_list<std::string_view> names,
                                                 int least) const {
     for (const std::string_view name : names) {
-      if (const auto value = number(name, least, kMost)) {
+      if (const auto value = number(name, least, kMostRanks)) {
         return value;
       }
     }
     return std::nullopt;
   }
   [[nodiscard]] int needed(std::string_view name, std::string_view because, int least) const {
-    const auto value = number(name, least, kMost);
+    const auto value = number(name, least, kMostRanks);
     if (!value) {
       throw user_error("environment", "{} is set, {} is not; set both, or neither for one process",
                        because, name);
@@ -109,7 +110,7 @@ void read_slurm(const Reader& in, Environment& out) {
   out.source = "Slurm's variables";
   out.cores_bound = true;  // its usual way, and Open MPI's
   out.rank = in.needed("SLURM_PROCID", "SLURM_NTASKS", 0);
-  const auto of_step = in.number("SLURM_STEP_NUM_TASKS", 1, kMost);
+  const auto of_step = in.number("SLURM_STEP_NUM_TASKS", 1, kMostRanks);
   out.world = of_step ? *of_step : in.needed("SLURM_NTASKS", "SLURM_PROCID", 1);
   out.local_rank = in.number("SLURM_LOCALID", 0, kMost).value_or(out.rank);
   const int node = in.number("SLURM_NODEID", 0, kMost).value_or(0);
@@ -134,7 +135,7 @@ void read_open_mpi(const Reader& in, Environment& out) {
   out.rank = in.needed("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", 0);
   out.world = in.needed("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", 1);
   out.local_rank = in.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, kMost).value_or(out.rank);
-  out.local_world = in.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMost).value_or(out.world);
+  out.local_world = in.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks).value_or(out.world);
 }
 
 void check(const Environment& e) {

@@ -8,6 +8,7 @@
 #include "actors/optimizer/device_updates.hpp"
 #include "engine/layout/sharding.hpp"
 #include "engine/layout/update_config.hpp"
+#include "runtime/util/capped.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/machine.hpp"
 
@@ -26,6 +27,8 @@ constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 // Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after
 // the engine is made.
 constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
+// No run comes near it; more of them would overflow the figures of activations.
+constexpr std::int64_t kMostTokensOfBatch = std::int64_t{1} << 26;
 constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
 
 /// Adds up; knows which memory is which.
@@ -63,8 +66,9 @@ class Planner {
 
  private:
   void add(MemoryPurpose purpose, MemoryKind kind, std::size_t bytes) {
-    plan_.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)] +=
-        static_cast<std::int64_t>(bytes);
+    std::int64_t& sum =
+        plan_.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)];
+    sum = add_capped(sum, static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)));
   }
   /// What collectives read in place.
   [[nodiscard]] MemoryKind peers_read() const {
@@ -111,7 +115,7 @@ class Planner {
                         .accumulator = sizes.accumulator,
                         .master = sizes.state.master,
                         .moments = sizes.moments()};
-    plan_.parameters += model_.units[unit].numel();
+    plan_.parameters = add_capped(plan_.parameters, model_.units[unit].numel());
     add_weights(unit);
     add(MemoryPurpose::kMaster, state_of(unit), cost.master);
     add(MemoryPurpose::kMoments, state_of(unit), cost.moments);
@@ -187,14 +191,17 @@ class ActivationWalk {
 
  private:
   void see(const ActivationBytes& at, std::int64_t more) {
-    const std::int64_t loss = loss_ + (at.loss ? more : 0);
-    const std::int64_t others = live_ + (at.loss ? 0 : more);
-    if (loss + others > loss_at_peak + peak) {
+    const std::int64_t loss = add_capped(loss_, at.loss ? more : 0);
+    const std::int64_t others = add_capped(live_, at.loss ? 0 : more);
+    if (add_capped(loss, others) > add_capped(loss_at_peak, peak)) {
       loss_at_peak = loss;
       peak = others;
     }
   }
-  void hold(const ActivationBytes& at, std::int64_t bytes) { (at.loss ? loss_ : live_) += bytes; }
+  void hold(const ActivationBytes& at, std::int64_t bytes) {
+    std::int64_t& held = at.loss ? loss_ : live_;
+    held = add_capped(held, bytes);
+  }
 
   void forward() {
     for (std::size_t s = 0; s < segments_.size(); ++s) {
@@ -311,17 +318,24 @@ RankShape PlanInput::shape() const {
 std::int64_t MemoryPlan::total(MemoryKind kind) const {
   std::int64_t sum = 0;
   for (const auto& row : bytes) {
-    sum += row[static_cast<std::size_t>(kind)];
+    sum = add_capped(sum, row[static_cast<std::size_t>(kind)]);
   }
   return sum;
 }
 
 std::int64_t MemoryPlan::host_total() const {
-  return ranks_per_host *
-         (total(MemoryKind::kPinned) + total(MemoryKind::kHost) + total(MemoryKind::kShared));
+  const std::int64_t of_rank = add_capped(
+      total(MemoryKind::kPinned), add_capped(total(MemoryKind::kHost), total(MemoryKind::kShared)));
+  return multiply_capped(ranks_per_host, of_rank);
 }
 
 MemoryPlan plan_memory(const Model& model, const PlanInput& input) {
+  if (multiply_capped(input.rows, input.length) > kMostTokensOfBatch) {
+    throw user_error("memory",
+                     "a micro-batch of {} rows with up to {} tokens each, the limit is {} tokens "
+                     "together; lower the batch size or the longest row",
+                     input.rows, input.length, kMostTokensOfBatch);
+  }
   return Planner(model, input).run();
 }
 

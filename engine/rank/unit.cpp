@@ -5,6 +5,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StorageImpl.h>
 
+#include "runtime/util/capped.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -12,7 +13,7 @@ namespace tandem {
 std::int64_t ParameterSpec::numel() const noexcept {
   std::int64_t n = 1;
   for (const std::int64_t extent : shape) {
-    n *= extent;
+    n = multiply_capped(n, extent);
   }
   return n;
 }
@@ -20,7 +21,7 @@ std::int64_t ParameterSpec::numel() const noexcept {
 std::int64_t UnitSpec::numel() const noexcept {
   std::int64_t n = 0;
   for (const ParameterSpec& parameter : parameters) {
-    n += parameter.numel();
+    n = add_capped(n, parameter.numel());
   }
   return n;
 }

@@ -6,6 +6,12 @@
 
 namespace tandem {
 
+namespace {
+
+constexpr double kMostTokensOfRow = 1 << 30;  // positions that a model may have
+
+}  // namespace
+
 void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--batch_size", f.batch_size, "Records per micro-batch of one rank");
   app.add_option("--max_length", f.max_length, "Tokens per record, longer ones are cut")
@@ -22,7 +28,7 @@ void check_memory_flags(const FinetuneFlags& f) {
   if (f.given("--batch_size")) {
     require_above_zero("--batch_size", static_cast<double>(f.batch_size));
   }
-  require_above_zero("--max_length", static_cast<double>(f.max_length));
+  require_above_zero("--max_length", static_cast<double>(f.max_length), kMostTokensOfRow);
 }
 
 namespace {
@@ -75,7 +81,7 @@ void check(const FinetuneFlags& f) {
     }
   }
   if (f.given("--lr")) {
-    require_above_zero("--lr", f.lr);
+    require_above_zero("--lr", f.lr, kMostRate);
   }
   check_memory_flags(f);
   if (!f.save_dtype.empty()) {
@@ -83,7 +89,7 @@ void check(const FinetuneFlags& f) {
   }
   require_above_zero("--num_train_epochs", static_cast<double>(f.num_train_epochs));
   require_not_negative("--bench_steps", static_cast<double>(f.bench_steps));
-  require_not_negative("--weight_decay", f.weight_decay);
+  require_not_negative("--weight_decay", f.weight_decay, kMostRate);
   if (!(f.warmup >= 0 && f.warmup <= 1)) {
     throw user_error("flags", "--warmup is {}; it is a share of the steps, between 0 and 1",
                      f.warmup);

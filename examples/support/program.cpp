@@ -229,16 +229,21 @@ void require_one_of(std::string_view flag, const std::string& value,
   throw user_error("flags", "{} is \"{}\"; use one of {}", flag, value, list);
 }
 
-void require_above_zero(std::string_view flag, double value) {
-  if (!(value > 0)) {
-    throw user_error("flags", "{} is {}; it must be above 0", flag, value);
+void require_above_zero(std::string_view flag, double value, double at_most) {
+  if (!(value > 0 && value <= at_most)) {
+    throw user_error("flags", "{} is {}; it must be above 0 and at most {}", flag, value, at_most);
   }
 }
 
-void require_not_negative(std::string_view flag, double value) {
-  if (!(value >= 0)) {
-    throw user_error("flags", "{} is {}; it must be 0 or more", flag, value);
+void require_not_negative(std::string_view flag, double value, double at_most) {
+  if (!(value >= 0 && value <= at_most)) {
+    throw user_error("flags", "{} is {}; it must be from 0 to {}", flag, value, at_most);
   }
+}
+
+std::int64_t bytes_of_gib(std::string_view flag, double gib) {
+  require_not_negative(flag, gib, kMostGib);
+  return static_cast<std::int64_t>(gib * (1 << 30));
 }
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv) {

@@ -35,10 +35,18 @@ void print_warning(std::string_view text);
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc,
                                                     const char* const* argv);
 
+inline constexpr double kMostOfFlag = 1e15;  // of a count: exact, and more than any run reaches
+inline constexpr double kMostRate = 1e6;     // of learning rates and the like, finite in fp32
+inline constexpr double kMostGib = 1e9;
+
 /// Each throws user_error, naming the flag, where its value is not as it says.
 void require_one_of(std::string_view flag, const std::string& value,
                     std::initializer_list<std::string_view> allowed);
-void require_above_zero(std::string_view flag, double value);
-void require_not_negative(std::string_view flag, double value);
+void require_above_zero(std::string_view flag, double value, double at_most = kMostOfFlag);
+void require_not_negative(std::string_view flag, double value, double at_most = kMostOfFlag);
+
+/// The bytes of so many GiB (0 and fractions are allowed); throws user_error for what no machine
+/// has.
+[[nodiscard]] std::int64_t bytes_of_gib(std::string_view flag, double gib);
 
 }  // namespace tandem

@@ -126,7 +126,7 @@ void check_run_flags(const RunFlags& f) {
   require_above_zero("--log_interval", static_cast<double>(f.log_interval));
   require_not_negative("--steps", static_cast<double>(f.steps));
   require_not_negative("--warmup_steps", static_cast<double>(f.warmup_steps));
-  require_not_negative("--host_memory_gb", f.host_memory_gb);
+  (void)bytes_of_gib("--host_memory_gb", f.host_memory_gb);
 }
 
 std::vector<KeyOverride> config_overrides(const RunFlags& flags) {

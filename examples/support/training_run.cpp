@@ -76,7 +76,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
 RunLimits run_limits(const RunFlags& flags) {
   RunLimits limits;
   if (flags.host_memory_gb > 0) {
-    limits.memory.host = {static_cast<std::int64_t>(flags.host_memory_gb * (1 << 30)),
+    limits.memory.host = {bytes_of_gib("--host_memory_gb", flags.host_memory_gb),
                           "by --host_memory_gb"};
   }
   return limits;

@@ -7,8 +7,6 @@
 namespace tandem {
 namespace {
 
-constexpr std::int64_t kMostHeadDim = 512;  // what attention's kernel takes
-
 void read_heads(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config) {
   config.num_attention_heads = size_at(root, "num_attention_heads", kMostWidth);
   const bool as_heads = is_null(root, "num_key_value_heads") || defaults.kv_heads == 0;
@@ -19,7 +17,7 @@ void read_heads(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& 
         fmt::format("num_attention_heads is {}, not a multiple of num_key_value_heads {}",
                     config.num_attention_heads, config.num_key_value_heads));
   }
-  config.head_dim = size_or(root, "head_dim", kMostHeadDim, defaults.head_dim);
+  config.head_dim = size_or(root, "head_dim", kMostHeadSize, defaults.head_dim);
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0) {
       throw root.error(

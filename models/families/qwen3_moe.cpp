@@ -1,4 +1,6 @@
 // Qwen3-MoE: Qwen3's attention, and experts whose matrices are apart; some layers may be dense.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "models/families/llama_like.hpp"
@@ -18,6 +20,9 @@ void read_dense_layers(const JsonValue& root, HfConfig& config) {
       config.dense_layers.push_back(layer.integer(0, config.num_hidden_layers - 1));
     }
   }
+  std::ranges::sort(config.dense_layers);
+  const auto repeated = std::ranges::unique(config.dense_layers);
+  config.dense_layers.erase(repeated.begin(), repeated.end());
 }
 
 void read_config(const JsonValue& root, HfConfig& config) {

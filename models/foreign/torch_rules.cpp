@@ -177,6 +177,12 @@ std::string TorchRules::call(PickleValue& result, std::string_view global,
     return {};
   }
   if (global.ends_with(".set") && items.size() == 1 && items[0]->is(Kind::kList)) {
+    // A pickle that makes sets of one list many times would ask for much more memory than the file
+    // has.
+    if (items[0]->items.size() > set_items_left_) {
+      return "its sets repeat more values than a file holds";
+    }
+    set_items_left_ -= items[0]->items.size();
     result.kind = Kind::kList;
     result.items = items[0]->items;
     return {};

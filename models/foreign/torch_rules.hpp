@@ -63,6 +63,7 @@ class TorchRules : public PickleRules {
   std::vector<TorchStorage> storages_;
   std::unordered_map<std::string_view, std::size_t> storage_of_;  // by key, in the pickle
   std::vector<TorchTensor> tensors_;
+  std::size_t set_items_left_ = std::size_t{1} << 20;
 };
 
 }  // namespace tandem

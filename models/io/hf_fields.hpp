@@ -17,6 +17,11 @@ inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 inline constexpr std::int64_t kMostWidth = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostLayers = 10'000;
 inline constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
+inline constexpr std::int64_t kMostExperts = std::int64_t{1} << 18;  // of all layers together
+inline constexpr std::int64_t kMostHeadSize = 512;                   // what attention's kernel takes
+inline constexpr std::int64_t kMostExpertWidth = std::int64_t{1} << 24;  // of a token's together
+// What a run holds of a model, some fifty bytes for each parameter, stays far below 2^63.
+inline constexpr std::int64_t kMostParameters = std::int64_t{1} << 44;
 
 /// Members by name. A member that is missing or null has the value `otherwise`; size_at() throws
 /// then. All throw user_error where the value has another type or lies outside its range.
@@ -52,7 +57,7 @@ RotaryScaling read_rope(const JsonValue& root, const HfConfig& config,
 
 /// What every family has, behind the family's own: special tokens (pad_token_id holds the family's
 /// default), type, deviation of fresh weights. Throws user_error for quantized weights of which the
-/// family did not set packed_experts.
+/// family did not set packed_experts, and for sizes that fit one by one and not together.
 void read_common_fields(const JsonValue& root, HfConfig& config);
 
 }  // namespace tandem

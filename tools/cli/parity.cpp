@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include <ATen/ops/from_blob.h>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "actors/storage/json.hpp"
 #include "actors/storage/safetensors.hpp"
@@ -47,20 +49,22 @@ std::vector<float> floats_of(const SafetensorsFile& file, std::string_view name)
   return values;
 }
 
-/// An I64 tensor, or the part of it that belongs to index `at` of its leading dimensions.
+/// An I64 tensor [rows, tokens], or the one at index `at` of its leading dimensions.
 at::Tensor integers_of(const SafetensorsFile& file, std::string_view name,
                        const std::vector<std::int64_t>& at = {}) {
   const TensorInfo& info = file.at(name);
-  if (info.type != TensorType::kI64) {
-    throw user_error("parity", "{}: {} is {}, I64 is needed", file.path().string(), name,
-                     name_of(info.type));
+  const auto leading = static_cast<std::ptrdiff_t>(at.size());
+  const bool fits = info.type == TensorType::kI64 && info.shape.size() == at.size() + 2 &&
+                    std::equal(at.begin(), at.end(), info.shape.begin(), std::less<>());
+  if (!fits) {
+    throw user_error(
+        "parity", "{}: {} is {} {}, I64 {} is needed; make the reference anew",
+        file.path().string(), name, name_of(info.type), shape_text(info.shape),
+        at.empty() ? "[rows, tokens]"
+                   : fmt::format("[more than {}, rows, tokens]", fmt::join(at, ", more than ")));
   }
-  std::vector<std::int64_t> shape(info.shape.begin() + static_cast<std::ptrdiff_t>(at.size()),
-                                  info.shape.end());
-  std::int64_t numel = 1;
-  for (const std::int64_t extent : shape) {
-    numel *= extent;
-  }
+  const std::vector<std::int64_t> shape(info.shape.begin() + leading, info.shape.end());
+  const std::int64_t numel = shape[0] * shape[1];
   std::int64_t index = 0;
   for (std::size_t i = 0; i < at.size(); ++i) {
     index = index * info.shape[i] + at[i];
@@ -73,13 +77,64 @@ at::Tensor integers_of(const SafetensorsFile& file, std::string_view name,
 struct Expected {
   std::vector<float> values;
   std::vector<float> limits;
-  Expected(const SafetensorsFile& file, const std::string& name) : values(floats_of(file, name)) {
+  /// Throws user_error unless there are `count` values, and as many limits or none.
+  Expected(const SafetensorsFile& file, const std::string& name, std::size_t count)
+      : values(counted(file, name, count)) {
     if (file.find("limit." + name) != nullptr) {
-      limits = floats_of(file, "limit." + name);
+      limits = counted(file, "limit." + name, count);
     }
   }
   [[nodiscard]] std::optional<double> limit(std::size_t i) const {
-    return limits.empty() ? std::nullopt : std::optional<double>(limits.at(i));
+    return limits.empty() ? std::nullopt : std::optional<double>(limits[i]);
+  }
+
+ private:
+  static std::vector<float> counted(const SafetensorsFile& file, const std::string& name,
+                                    std::size_t count) {
+    const TensorInfo& info = file.at(name);
+    if (static_cast<std::size_t>(info.numel()) != count) {
+      throw user_error("parity", "{}: {} has {} values, the model {}; make the reference anew",
+                       file.path().string(), name, info.numel(), count);
+    }
+    return floats_of(file, name);
+  }
+};
+
+/// The numbers that a trace of losses.json has for each step.
+struct ExpectedTrace {
+  std::vector<std::vector<double>> losses;  // [step][micro-step], as many for every step
+  std::vector<double> norms;
+  std::vector<double> loss_limits;  // empty: none
+  std::vector<double> norm_limits;
+
+  /// Throws user_error where there is no step, or fewer numbers for one than for the first.
+  explicit ExpectedTrace(const JsonValue& trace) {
+    const auto steps = trace.at("loss").items();
+    for (const JsonValue& step : steps) {
+      losses.push_back(numbers(step, losses.empty() ? 1 : losses.front().size()));
+    }
+    if (losses.empty()) {
+      throw trace.at("loss").error("it has no step");
+    }
+    norms = numbers(trace.at("grad_norm"), losses.size());
+    if (const auto limits = trace.find("loss_limit")) {
+      loss_limits = numbers(*limits, losses.size());
+    }
+    if (const auto limits = trace.find("grad_norm_limit")) {
+      norm_limits = numbers(*limits, losses.size());
+    }
+  }
+
+ private:
+  static std::vector<double> numbers(const JsonValue& list, std::size_t at_least) {
+    std::vector<double> values;
+    for (const JsonValue& value : list.items()) {
+      values.push_back(value.number());
+    }
+    if (values.size() < at_least) {
+      throw list.error(fmt::format("it has {} numbers, {} are needed", values.size(), at_least));
+    }
+    return values;
   }
 };
 
@@ -224,9 +279,14 @@ class Parity {
     }
     const at::Tensor ids = integers_of(*file, "input_ids");
     const at::Tensor mask = integers_of(*file, "attention_mask");
-    const Expected expected(*file, "logits");
+    if (mask.sizes() != ids.sizes()) {
+      throw user_error("parity",
+                       "{}: attention_mask has the shape {}, input_ids {}; make the reference anew",
+                       file->path().string(), shape_text(mask.sizes()), shape_text(ids.sizes()));
+    }
     const at::Tensor actual =
         engine(checkpoint, 1, 1.0, dtype_)->logits({.inputs = ids}).contiguous();
+    const Expected expected(*file, "logits", static_cast<std::size_t>(actual.numel()));
     const float* values = actual.data_ptr<float>();
     const std::int64_t vocabulary = actual.size(2);
     Difference difference;
@@ -269,13 +329,13 @@ class Parity {
     const Loss loss = trained->forward(
         {.inputs = integers_of(*file, "input_ids"), .labels = integers_of(*file, "labels")});
     trained->backward(loss);
-    const Expected expected_loss(*file, "loss");
+    const Expected expected_loss(*file, "loss", 1);
     Difference loss_difference;
     loss_difference.add(loss.value, expected_loss.values[0], expected_loss.limit(0));
     report("loss", loss_difference, "loss abs", false);
     Worst worst;
     trained->for_each_gradient([&](const ParameterSpec& parameter, std::span<const float> values) {
-      const Expected expected(*file, "grad." + parameter.name);
+      const Expected expected(*file, "grad." + parameter.name, values.size());
       Difference difference;
       for (std::size_t i = 0; i < expected.values.size(); ++i) {
         difference.add(values[i], expected.values[i], expected.limit(i));
@@ -303,21 +363,17 @@ class Parity {
 
   void run_trace(const std::string& name, const JsonValue& trace, const SafetensorsFile& batches) {
     const std::string dtype = name == "bf16" ? "bf16" : "fp32";
-    const auto losses = trace.at("loss").items();
-    const auto norms = trace.at("grad_norm").items();
-    const auto accumulation = static_cast<std::int64_t>(losses.front().items().size());
+    const ExpectedTrace reference(trace);
+    const auto accumulation = static_cast<std::int64_t>(reference.losses.front().size());
     const auto trained =
         engine(folder_ / "checkpoint", accumulation, trace.at("gradient_clipping").number(), dtype);
-    const auto loss_limits = trace.find("loss_limit");
-    const auto norm_limits = trace.find("grad_norm_limit");
     Difference loss_difference;
     Difference norm_difference;
     double norm_rel = 0;
-    for (std::size_t step = 0; step < losses.size(); ++step) {
-      const auto limit_of = [step](const auto& limits) {
-        return limits ? std::optional(limits->items().at(step).number()) : std::nullopt;
+    for (std::size_t step = 0; step < reference.losses.size(); ++step) {
+      const auto limit_of = [step](const std::vector<double>& limits) {
+        return limits.empty() ? std::nullopt : std::optional(limits[step]);
       };
-      const auto expected = losses[step].items();
       std::optional<StepResult> result;
       for (std::int64_t micro = 0; micro < accumulation; ++micro) {
         const std::vector<std::int64_t> at = {static_cast<std::int64_t>(step), micro};
@@ -325,11 +381,11 @@ class Parity {
                                             .labels = integers_of(batches, "labels", at)});
         trained->backward(loss);
         result = trained->step();
-        loss_difference.add(loss.value, expected[static_cast<std::size_t>(micro)].number(),
-                            limit_of(loss_limits));
+        loss_difference.add(loss.value, reference.losses[step][static_cast<std::size_t>(micro)],
+                            limit_of(reference.loss_limits));
       }
-      const double norm = norms[step].number();
-      norm_difference.add(result->verdict.norm.value, norm, limit_of(norm_limits));
+      const double norm = reference.norms[step];
+      norm_difference.add(result->verdict.norm.value, norm, limit_of(reference.norm_limits));
       norm_rel = greater(std::abs(result->verdict.norm.value - norm) / norm, norm_rel);
     }
     const std::string trace_name = "trace " + name;
@@ -355,7 +411,7 @@ class Parity {
     Worst worst;
     double worst_abs = 0;
     trained.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
-      const Expected expected(*file, parameter.name);
+      const Expected expected(*file, parameter.name, values.size());
       std::vector<float> before(expected.values.size());
       initial.read_f32(parameter.name, 0, static_cast<std::int64_t>(before.size()), before.data());
       const auto [free_begin, free_end] = without_gradient(parameter);

@@ -22,8 +22,6 @@
 namespace tandem {
 namespace {
 
-constexpr double kGiB = 1 << 30;
-
 // What no --sim_spec says: bf16 matmuls as an H200 makes them at these shapes, PCIe 5 links, its
 // memory.
 constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
@@ -49,11 +47,9 @@ void add_flags(CLI::App& app, PlanFlags& f) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--gpu_memory_gb", f.gpu_memory_gb,
-                 "GiB of one rank's accelerator; default: what is free here")
-      ->check(CLI::PositiveNumber);
+                 "GiB of one rank's accelerator; default: what is free here");
   app.add_option("--host_memory_gb", f.host_memory_gb,
-                 "GiB of one host, for all its ranks; default: what is free here")
-      ->check(CLI::PositiveNumber);
+                 "GiB of one host, for all its ranks; default: what is free here");
   app.add_flag("--json", f.json, "Print JSON instead of the table");
   add_memory_flags(app, f);
   add_config_flags(app, f);
@@ -74,13 +70,13 @@ RunLimits limits_of(const PlanFlags& f, DeviceKind device) {
   if (device == DeviceKind::kCuda) {
     limits.device_speeds = f.sim_spec.empty() ? kUsualAccelerator : parse_sim_spec(f.sim_spec);
   }
-  const auto set = [](double gib, const char* flag, std::optional<MemoryLimit>& limit) {
-    if (gib > 0) {
-      limit = {static_cast<std::int64_t>(gib * kGiB), flag};
+  const auto set = [](double gib, const std::string& flag, std::optional<MemoryLimit>& limit) {
+    if (const std::int64_t bytes = bytes_of_gib(flag, gib); bytes > 0) {
+      limit = {bytes, "by " + flag};
     }
   };
-  set(f.gpu_memory_gb, "by --gpu_memory_gb", limits.memory.device);
-  set(f.host_memory_gb, "by --host_memory_gb", limits.memory.host);
+  set(f.gpu_memory_gb, "--gpu_memory_gb", limits.memory.device);
+  set(f.host_memory_gb, "--host_memory_gb", limits.memory.host);
   return limits;
 }
 

@@ -1,6 +1,8 @@
 #include "models/io/tokenizer/added_tokens.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include <utf8proc.h>
 
@@ -73,26 +75,61 @@ std::size_t length_of_leading_space(std::string_view text) {
 
 }  // namespace
 
-void AddedTokenMatcher::add(const AddedToken& token) {
+void AddedTokenMatcher::add(AddedToken token) {
   TANDEM_CHECK(!token.content.empty(), "an added token has text");
-  auto& bucket = by_first_byte_[static_cast<unsigned char>(token.content.front())];
-  std::erase_if(bucket, [&](std::uint32_t i) { return tokens_[i].content == token.content; });
-  bucket.push_back(static_cast<std::uint32_t>(tokens_.size()));
-  tokens_.push_back(token);
-  std::sort(bucket.begin(), bucket.end(), [&](std::uint32_t a, std::uint32_t b) {
-    // equal lengths exclude each other
-    return tokens_[a].content.size() > tokens_[b].content.size();
+  tokens_.push_back(std::move(token));
+}
+
+void AddedTokenMatcher::finish() {
+  std::vector<std::size_t> order(tokens_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    const int compared = tokens_[a].content.compare(tokens_[b].content);
+    return compared != 0 ? compared < 0 : a < b;
   });
+  std::vector<AddedToken> sorted;
+  for (const std::size_t i : order) {
+    if (!sorted.empty() && sorted.back().content == tokens_[i].content) {
+      sorted.pop_back();
+    }
+    sorted.push_back(std::move(tokens_[i]));
+  }
+  tokens_ = std::move(sorted);
+  std::vector<std::uint32_t> open;  // each begins with the one before it
+  for (std::uint32_t i = 0; i < tokens_.size(); ++i) {
+    while (!open.empty() && !tokens_[i].content.starts_with(tokens_[open.back()].content)) {
+      open.pop_back();
+    }
+    shorter_.push_back(open.empty() ? i : open.back());
+    open.push_back(i);
+    begins_[static_cast<unsigned char>(tokens_[i].content.front())] = true;
+  }
 }
 
 const AddedToken* AddedTokenMatcher::match_at(std::string_view text,
                                               std::size_t at) const noexcept {
-  for (const std::uint32_t i : by_first_byte_[static_cast<unsigned char>(text[at])]) {
-    if (text.compare(at, tokens_[i].content.size(), tokens_[i].content) == 0) {
-      return &tokens_[i];
-    }
+  if (!begins_[static_cast<unsigned char>(text[at])]) {
+    return nullptr;
   }
-  return nullptr;
+  // Every token that the rest begins with is a beginning of the last token that is not behind the
+  // rest in order.
+  const std::string_view rest = text.substr(at);
+  const auto behind = std::ranges::upper_bound(
+      tokens_, rest, {}, [](const AddedToken& token) { return std::string_view(token.content); });
+  if (behind == tokens_.begin()) {
+    return nullptr;
+  }
+  auto i = static_cast<std::uint32_t>(behind - tokens_.begin() - 1);
+  const std::string_view nearest = tokens_[i].content;
+  const auto common =
+      static_cast<std::size_t>(std::ranges::mismatch(nearest, rest).in1 - nearest.begin());
+  while (tokens_[i].content.size() > common) {
+    if (shorter_[i] == i) {
+      return nullptr;
+    }
+    i = shorter_[i];
+  }
+  return &tokens_[i];
 }
 
 void AddedTokenMatcher::split(std::string_view text, std::vector<Part>& parts) const {
@@ -111,7 +148,7 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<Part>& parts) c
       continue;
     }
     if (token->lstrip) {
-      begin = std::max(begin_of_trailing_space(text.substr(0, begin)), done);
+      begin = done + begin_of_trailing_space(text.substr(done, begin - done));
     }
     if (token->rstrip) {
       end += length_of_leading_space(text.substr(end));

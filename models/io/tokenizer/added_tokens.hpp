@@ -32,7 +32,9 @@ class AddedTokenMatcher {
   };
 
   /// Empty contents are not allowed; of two equal contents the later one counts.
-  void add(const AddedToken& token);
+  void add(AddedToken token);
+  /// Makes what was added known to split(); nothing is added behind it.
+  void finish();
   /// Cuts valid UTF-8 text into ordinary parts and tokens, in order; parts are never empty, except
   /// for tokens.
   void split(std::string_view text, std::vector<Part>& parts) const;
@@ -41,8 +43,10 @@ class AddedTokenMatcher {
  private:
   [[nodiscard]] const AddedToken* match_at(std::string_view text, std::size_t at) const noexcept;
 
-  std::vector<AddedToken> tokens_;
-  std::array<std::vector<std::uint32_t>, 256> by_first_byte_;  // longest first
+  std::vector<AddedToken> tokens_;  // after finish(): by content, ascending
+  // [token] The longest other token that it begins with; none: itself.
+  std::vector<std::uint32_t> shorter_;
+  std::array<bool, 256> begins_{};  // [byte] a token begins with it
 };
 
 }  // namespace tandem

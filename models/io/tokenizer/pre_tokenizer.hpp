@@ -41,9 +41,13 @@ class Matcher {
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
+  /// What is matched from now on belongs to a text of so many bytes, and has the time that such a
+  /// text may take. Before the first call there is no limit.
+  void start_text(std::size_t bytes);
+
   /// First match at or after `from` in valid UTF-8 `text`; false if there is none. Error if the
-  /// pattern needs more work than its limit on this text. Empty matches are reported with begin ==
-  /// end.
+  /// pattern takes longer than its text may, or matches what lies before `from`. Empty matches are
+  /// reported with begin == end.
   bool find(const SplitPattern& pattern, std::string_view text, std::size_t from,
             std::size_t& begin, std::size_t& end);
 

@@ -127,6 +127,8 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
     throw user_error(kWhere, "a text of {} bytes is not UTF-8; convert it first", text.size());
   }
   std::unique_ptr<Impl::Scratch> scratch = impl_->take_scratch();
+  scratch->matcher.start_text(text.size());
+  NormalRoom room(text.size());
   std::vector<std::int32_t> ids;
   if (add_special_tokens) {
     ids = impl_->prefix;
@@ -141,7 +143,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
     // ASCII is its own normal form.
     const bool plain = impl_->normalizer.empty() || (impl_->keeps_ascii && is_ascii(part.text));
     const bool at_start = part.text.data() == text.data();
-    const std::string normal = plain ? std::string{} : impl_->normalized(part.text);
+    const std::string normal = plain ? std::string{} : impl_->normalized(part.text, room);
     scratch->inner_parts.clear();
     const std::string_view given = plain ? part.text : std::string_view(normal);
     impl_->normalized_tokens.split(given, scratch->inner_parts);

@@ -1,7 +1,9 @@
 // The parts of a Tokenizer that work on characters: normalization, and vocabularies as
 // sentencepiece makes them.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <span>
 
 #include <utf8proc.h>
 
@@ -20,13 +22,79 @@ constexpr std::string_view kReplacementCharacter = "\uFFFD";
 // are cut before it.
 constexpr std::string_view kHangulTBase = "\u11A7";
 
-void append_normalized(std::string& out, std::string_view text, UnicodeForm form) {
+constexpr char32_t kFirstMark = 0x300;  // no character before it decomposes to a mark alone
+
+/// Marks (accents and the like) of canonical class other than 0 that `c` decomposes to, or nothing
+/// where it begins with something else.
+std::span<const utf8proc_int32_t> marks_of(char32_t c, int options,
+                                           std::array<utf8proc_int32_t, 32>& room) {
+  int boundary = 0;
+  const utf8proc_ssize_t count =
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), room.data(), room.size(),
+                              static_cast<utf8proc_option_t>(options), &boundary);
+  const bool is_mark = count > 0 && count <= static_cast<utf8proc_ssize_t>(room.size()) &&
+                       utf8proc_get_property(room[0])->combining_class != 0;
+  return is_mark ? std::span(room.data(), static_cast<std::size_t>(count))
+                 : std::span<const utf8proc_int32_t>();
+}
+
+/// Long runs of marks decomposed and in canonical order. utf8proc orders them by swapping
+/// neighbours, in time with the square of a run's length; a run that is in order takes none, and
+/// its normal forms are the same.
+std::string with_ordered_marks(std::string_view text, int options) {
+  constexpr std::size_t kShort = 32;
+  const int decompose = (options & ~UTF8PROC_COMPOSE) | UTF8PROC_DECOMPOSE;
+  std::string out;
+  struct Mark {
+    int order;  // its canonical class
+    std::size_t place;
+    utf8proc_int32_t code_point;
+    auto operator<=>(const Mark&) const = default;
+  };
+  std::vector<Mark> run;
+  std::array<utf8proc_int32_t, 32> room{};
+  std::size_t done = 0;   // of the text, by what is in `out`
+  std::size_t begin = 0;  // of the run
+  const auto finish = [&](std::size_t end) {
+    if (run.size() > kShort) {
+      std::ranges::sort(run);
+      out.append(text.substr(done, begin - done));
+      for (const Mark& mark : run) {
+        append_utf8(out, static_cast<char32_t>(mark.code_point));
+      }
+      done = end;
+    }
+    run.clear();
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t start = at;
+    const char32_t c = next_code_point(text, at);
+    if (c < kFirstMark) {
+      finish(start);
+      continue;
+    }
+    const auto marks = marks_of(c, decompose, room);
+    if (marks.empty()) {
+      finish(start);
+    }
+    begin = run.empty() ? start : begin;
+    for (const utf8proc_int32_t mark : marks) {
+      run.push_back({utf8proc_get_property(mark)->combining_class, run.size(), mark});
+    }
+  }
+  finish(text.size());
+  out.append(text.substr(done));
+  return out;
+}
+
+void append_normalized(std::string& out, std::string_view part, UnicodeForm form) {
   int options = UTF8PROC_STABLE;
   const bool compose = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
   options |= compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd) {
     options |= UTF8PROC_COMPAT;
   }
+  const std::string text = with_ordered_marks(part, options);
   utf8proc_uint8_t* normal = nullptr;
   const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                              static_cast<utf8proc_ssize_t>(text.size()), &normal,
@@ -39,11 +107,13 @@ void append_normalized(std::string& out, std::string_view text, UnicodeForm form
   out.append(reinterpret_cast<const char*>(normal), static_cast<std::size_t>(size));
 }
 
-std::string with_replaced(std::string_view text, const ReplaceStep& step) {
+std::string with_replaced(std::string_view text, const ReplaceStep& step, NormalRoom& room) {
   std::string out;
   while (true) {
     const std::size_t at = text.find(step.from);
-    out.append(text.substr(0, at));
+    const std::string_view kept = text.substr(0, at);
+    room.take(kept.size() + (at == std::string_view::npos ? 0 : step.to.size()));
+    out.append(kept);
     if (at == std::string_view::npos) {
       return out;
     }
@@ -53,6 +123,16 @@ std::string with_replaced(std::string_view text, const ReplaceStep& step) {
 }
 
 }  // namespace
+
+void NormalRoom::take(std::size_t bytes) {
+  if (bytes > left_) {
+    throw user_error(kWhere,
+                     "the normalizer makes more than {} bytes for each byte of a text; correct "
+                     "tokenizer.json",
+                     kPerByte);
+  }
+  left_ -= bytes;
+}
 
 std::string normalize(std::string_view text, UnicodeForm form) {
   std::string out;
@@ -64,15 +144,17 @@ std::string normalize(std::string_view text, UnicodeForm form) {
   return out;
 }
 
-std::string Tokenizer::Impl::normalized(std::string_view text) const {
+std::string Tokenizer::Impl::normalized(std::string_view text, NormalRoom& room) const {
   std::string out(text);
   for (const NormalizerStep& step : normalizer) {
     if (const auto* form = std::get_if<UnicodeForm>(&step)) {
       out = normalize(out, *form);
+      room.take(out.size());
     } else if (const auto* prepend = std::get_if<PrependStep>(&step)) {
+      room.take(prepend->text.size() + out.size());
       out = out.empty() ? out : prepend->text + out;
     } else {
-      out = with_replaced(out, std::get<ReplaceStep>(step));
+      out = with_replaced(out, std::get<ReplaceStep>(step), room);
     }
   }
   return out;
@@ -111,7 +193,8 @@ void Tokenizer::Impl::characters_of_word(std::string_view word,
 void Tokenizer::Impl::apply(const MetaspaceStep& step, bool first, Scratch& scratch) const {
   scratch.spare_pieces.clear();
   for (const std::string_view piece : scratch.pieces) {
-    std::string marked = with_replaced(piece, {" ", step.mark});
+    NormalRoom room(piece.size());
+    std::string marked = with_replaced(piece, {" ", step.mark}, room);
     const bool begins = first && piece.data() == scratch.pieces.front().data();
     const bool prepends = step.prepend == MetaspaceStep::Prepend::kAlways ||
                           (step.prepend == MetaspaceStep::Prepend::kFirst && begins);

@@ -10,6 +10,7 @@ namespace {
 constexpr std::string_view kWhere = "tokenizer";
 constexpr std::uint64_t kMostTokenizerBytes = 512u << 20;
 constexpr std::uint64_t kMostConfigBytes = 64u << 20;
+constexpr std::size_t kMostTemplateItems = 1000;
 // Transformers writes 1e30 for "no limit".
 constexpr double kNoLength = 1e9;
 
@@ -75,6 +76,9 @@ void TokenizerLoader::read_template(const JsonValue& part) {
   std::vector<std::int32_t> behind;
   int texts = 0;
   const JsonValue single = part.at("single");
+  if (single.array().size() > kMostTemplateItems) {
+    throw single.error(fmt::format("it has more than {} items", kMostTemplateItems));
+  }
   for (const JsonValue& item : single.items()) {
     if (const auto token = item.find("SpecialToken")) {
       auto& side = texts == 0 ? before : behind;

@@ -23,8 +23,22 @@
 namespace tandem {
 
 enum class UnicodeForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
-/// `text` in the form, by utf8proc. `text` must be valid UTF-8.
+/// `text` in the form, by utf8proc. `text` must be valid UTF-8. Takes time with the text's length.
 std::string normalize(std::string_view text, UnicodeForm form);
+
+/// How many bytes a normalizer may still make of a text, or of a file's added tokens: published
+/// ones make up to eleven times as many, and a file whose steps double the text is stopped.
+class NormalRoom {
+ public:
+  explicit NormalRoom(std::size_t text_bytes) : left_(kFree + kPerByte * text_bytes) {}
+  /// Throws user_error when there are not so many left.
+  void take(std::size_t bytes);
+
+ private:
+  static constexpr std::size_t kFree = std::size_t{1} << 24;
+  static constexpr std::size_t kPerByte = 64;
+  std::size_t left_;
+};
 
 struct StringHash {
   using is_transparent = void;
@@ -110,7 +124,8 @@ struct Tokenizer::Impl {
   std::unique_ptr<Scratch> take_scratch();
   void give_back(std::unique_ptr<Scratch> scratch);
 
-  [[nodiscard]] std::string normalized(std::string_view text) const;
+  /// Throws user_error when the steps make more of the text than there is room for.
+  [[nodiscard]] std::string normalized(std::string_view text, NormalRoom& room) const;
   /// `first`: the piece begins the text that was given.
   void encode_text(std::string_view text, bool first, Scratch& scratch,
                    std::vector<std::int32_t>& ids) const;

@@ -20,7 +20,11 @@ TokenizerLoader::TokenizerLoader(std::string_view file) : impl_(std::make_unique
   impl_->file = std::string(file);
 }
 
-Tokenizer TokenizerLoader::finish() { return Tokenizer(std::move(impl_)); }
+Tokenizer TokenizerLoader::finish() {
+  impl_->raw_tokens.finish();
+  impl_->normalized_tokens.finish();
+  return Tokenizer(std::move(impl_));
+}
 
 void TokenizerLoader::read(const JsonValue& root) {
   find_spelling(root);
@@ -208,10 +212,10 @@ void TokenizerLoader::add_token(const JsonValue& token, std::int64_t id) {
   }
   impl_->tokens[at].special = added.special;
   if (added.normalized) {
-    added.content = impl_->normalized(added.content);
+    added.content = impl_->normalized(added.content, added_token_room_);
   }
   if (!added.content.empty()) {
-    (added.normalized ? impl_->normalized_tokens : impl_->raw_tokens).add(added);
+    (added.normalized ? impl_->normalized_tokens : impl_->raw_tokens).add(std::move(added));
   }
 }
 

@@ -57,6 +57,7 @@ class TokenizerLoader {
 
   std::unique_ptr<Impl> impl_;
   bool byte_level_seen_ = false;  // the pre-tokenizer's step
+  NormalRoom added_token_room_{std::size_t{1} << 20};
 };
 
 }  // namespace tandem

@@ -52,11 +52,16 @@ std::string TokenizerLoader::bytes_of_characters(std::string_view spelled, bool&
       return {static_cast<char>(high * 16 + low)};
     }
   }
-  std::string out(spelled);
-  for (std::size_t at = out.find(kMark); at != std::string::npos; at = out.find(kMark, at + 1)) {
-    out.replace(at, kMark.size(), " ");
+  std::string out;
+  while (true) {
+    const std::size_t at = spelled.find(kMark);
+    out.append(spelled.substr(0, at));
+    if (at == std::string_view::npos) {
+      return out;
+    }
+    out.push_back(' ');
+    spelled.remove_prefix(at + kMark.size());
   }
-  return out;
 }
 
 void TokenizerLoader::read_normalizer(const JsonValue& part) {
@@ -91,8 +96,12 @@ void TokenizerLoader::read_normalizer(const JsonValue& part) {
 void TokenizerLoader::read_metaspace(const JsonValue& part) {
   MetaspaceStep step{.mark = std::string(part.at("replacement").string()),
                      .split = bool_or(part, "split", true)};
-  if (step.mark.empty()) {
-    throw part.at("replacement").wrong("a text that is not empty");
+  std::size_t end = 0;
+  if (!step.mark.empty()) {
+    (void)next_code_point(step.mark, end);
+  }
+  if (step.mark.empty() || end != step.mark.size()) {
+    throw part.at("replacement").wrong("one character");
   }
   if (const auto scheme = part.find("prepend_scheme")) {
     const std::string_view name = scheme->string();
