@@ -122,20 +122,25 @@ std::int32_t padding_id(const Tokenizer& tokenizer) {
   return *id;
 }
 
-TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int64_t max_length) {
+std::vector<std::int32_t> cut_ids(const Tokenizer& tokenizer, const std::string& text,
+                                  std::int64_t max_length) {
   const auto length = static_cast<std::size_t>(max_length);
   const auto suffix = tokenizer.suffix();
   if (max_length < 1 || tokenizer.prefix().size() + suffix.size() > length) {
     throw user_error(kWhere, "max_length is {}, the tokenizer alone adds {} tokens; raise it",
                      max_length, tokenizer.prefix().size() + suffix.size());
   }
-  TokenRow row;
-  row.input_ids = tokenizer.encode(text, true);
-  if (row.input_ids.size() > length) {
-    row.input_ids.resize(length);
-    std::copy(suffix.begin(), suffix.end(),
-              row.input_ids.end() - static_cast<std::ptrdiff_t>(suffix.size()));
+  std::vector<std::int32_t> ids = tokenizer.encode(text, true);
+  if (ids.size() > length) {
+    ids.resize(length);
+    std::copy(suffix.begin(), suffix.end(), ids.end() - static_cast<std::ptrdiff_t>(suffix.size()));
   }
+  return ids;
+}
+
+TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int64_t max_length) {
+  TokenRow row{.input_ids = cut_ids(tokenizer, text, max_length)};
+  const auto length = static_cast<std::size_t>(max_length);
   row.tokens = static_cast<std::int64_t>(row.input_ids.size());
   row.labels.assign(row.input_ids.begin(), row.input_ids.end());
   row.labels.resize(length, kIgnoredLabel);

@@ -45,7 +45,10 @@ constexpr std::int64_t kIgnoredLabel = -100;
 std::int32_t padding_id(const Tokenizer& tokenizer);
 
 /// Text -> ids with the tokenizer's special tokens, cut at `max_length` (special tokens at the end
-/// stay), padded. Any thread. `max_length` >= 1.
+/// stay). Throws user_error where the special tokens alone are more. Any thread.
+std::vector<std::int32_t> cut_ids(const Tokenizer& tokenizer, const std::string& text,
+                                  std::int64_t max_length);
+/// The same, padded to `max_length`.
 TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int64_t max_length);
 
 }  // namespace tandem

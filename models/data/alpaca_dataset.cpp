@@ -11,9 +11,8 @@ AlpacaDataset::AlpacaDataset(const std::filesystem::path& file, const Tokenizer&
     : records_(read_alpaca(file, options.percentage)), pad_id_(padding_id(tokenizer)) {
   tokens_.reserve(records_.size());
   for (const AlpacaRecord& record : records_) {
-    const TokenRow row = make_row(tokenizer, alpaca_text(record), options.max_length);
-    tokens_.emplace_back(row.input_ids.begin(),
-                         row.input_ids.begin() + static_cast<std::ptrdiff_t>(row.tokens));
+    const auto ids = cut_ids(tokenizer, alpaca_text(record), options.max_length);
+    tokens_.emplace_back(ids.begin(), ids.end());
   }
 }
 

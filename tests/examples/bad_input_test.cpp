@@ -206,5 +206,31 @@ TEST_F(BadInput, AFullDiskLeavesNoModelThatLooksWhole) {
   EXPECT_FALSE(fs::exists(folder_ / "out/model/model.safetensors"));
 }
 
+TEST_F(BadInput, NumbersThatNothingHas) {
+  const auto with = [&](const std::string& lr, const std::string& length, const std::string& more) {
+    return fmt::format(
+        "--model_name '{}' --dataset_name '{}' --lr {} --batch_size 2 --max_length {} "
+        "--output_dir '{}' {}",
+        model_, data_, lr, length, path("out"), more);
+  };
+  expect_refused(with("1e-3", "9223372036854775807", ""), {"--max_length", "1073741824"});
+  expect_refused(with("1e-3", "32", "--steps 18446744073709551615"), {"--steps"});
+  expect_refused(with("inf", "32", ""), {"--lr", "inf"});
+  expect_refused(with("1e308", "32", ""), {"--lr", "1e+308"});
+  expect_refused(with("1e-3", "32", "--weight_decay inf"), {"--weight_decay", "inf"});
+  for (const char* gib : {"inf", "nan", "-1", "1e300"}) {
+    expect_refused(with("1e-3", "32", fmt::format("--host_memory_gb {}", gib)),
+                   {"--host_memory_gb"});
+  }
+}
+
+TEST_F(BadInput, LongRowsTakeNoMemoryThatRecordsDoNotFill) {
+  const Finished done = shell(fmt::format(
+      "ulimit -v 40000000; '{}' --model_name '{}' --dataset_name '{}' --lr 1e-3 --batch_size 2 "
+      "--max_length 1073741824 --steps 1 --output_dir '{}'",
+      kTrainer, model_, data_, path("out")));
+  EXPECT_EQ(done.code, 0) << done.err;
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,6 +1,7 @@
 // JSON files of other people are read strictly, and errors say where.
 #include "actors/storage/json.hpp"
 
+#include <chrono>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -80,6 +81,23 @@ TEST(IoJson, FindsTheLineOfAnItem) {
   EXPECT_EQ(json_line_of_item(text, 1), 4u);
   EXPECT_EQ(json_line_of_item(text, 2), 5u);
   EXPECT_EQ(json_line_of_item(text, 3), 0u);
+}
+
+// A path is made for each child, and each lies a thousand names deep.
+TEST(IoJson, ManyChildrenOfADeepPlaceTakeNoTimeForTheirPaths) {
+  const int depth = 900;
+  std::string text;
+  for (int i = 0; i < depth; ++i) {
+    text += "{\"" + std::string(60, 'k') + "\":";
+  }
+  text += "[";
+  for (int i = 0; i < 300'000; ++i) {
+    text += "{},";
+  }
+  text += "{\"a\": 1, \"a\": 2}]" + std::string(depth, '}');
+  const auto begin = std::chrono::steady_clock::now();
+  expect_error([&] { (void)parse(text); }, {"...", "[300000]", "\"a\" occurs twice"});
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5);
 }
 
 }  // namespace

@@ -124,5 +124,12 @@ TEST(Environment, SaysWhatIsWrong) {
   EXPECT_THAT(error_of({{"OMPI_COMM_WORLD_SIZE", "2"}}), HasSubstr("OMPI_COMM_WORLD_RANK is not"));
 }
 
+TEST(Environment, RanksAreBounded) {
+  EXPECT_THAT(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2147483647"}, {"MASTER_PORT", "1"}}),
+              HasSubstr("WORLD_SIZE is \"2147483647\"; it takes a whole number from 1 to 65536"));
+  EXPECT_THAT(error_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "70000"}}),
+              HasSubstr("SLURM_NTASKS"));
+}
+
 }  // namespace
 }  // namespace tandem

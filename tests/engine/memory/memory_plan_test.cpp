@@ -337,5 +337,30 @@ TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
 }
 
+// Sums of absurd sizes stop at the greatest number instead of wrapping around to less than nothing.
+TEST(MemoryPlan, IsNeverLessThanNothing) {
+  Model model;
+  for (int i = 0; i < 3; ++i) {
+    model.units.push_back({"unit", {{"weight", {std::int64_t{1} << 30, std::int64_t{1} << 30}}}});
+    model.segments.push_back({"segment", {{static_cast<std::size_t>(i), 0}}});
+  }
+  for (const std::int64_t ranks : {1, 1 << 16}) {
+    const PlanInput input{.world_size = ranks, .ranks_per_host = ranks};
+    const MemoryPlan plan = plan_memory(model, input);
+    EXPECT_GT(plan.host_total(), kGiB);
+    for (const auto& row : plan.bytes) {
+      for (const std::int64_t bytes : row) {
+        EXPECT_GE(bytes, 0);
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, RefusesRowsThatNoRunHas) {
+  const PlanInput input{.rows = std::int64_t{1} << 40, .length = std::int64_t{1} << 40};
+  EXPECT_THAT([&] { (void)plan_memory(toy::model(), input); },
+              ThrowsError(ExitCode::kUserInput, HasSubstr("67108864 tokens together")));
+}
+
 }  // namespace
 }  // namespace tandem

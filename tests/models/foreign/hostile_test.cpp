@@ -103,6 +103,21 @@ TEST_F(ImportHostile, AllowedNamesUsedForSomethingElse) {
   refused_pickle("(" + text("module") + "cos\nsystem\nt", {"os.system"});
 }
 
+// A list of 1,000 values, and 2,000 sets of it: 2 kB that ask for 16 MB, as a megabyte would for
+// gigabytes.
+TEST_F(ImportHostile, SetsThatRepeatOneListAreBounded) {
+  std::string values = "](";
+  for (int i = 0; i < 1000; ++i) {
+    values += "N";
+  }
+  values += "eq\x07";
+  std::string list = "](";
+  for (int i = 0; i < 2000; ++i) {
+    list += "cbuiltins\nset\nh\x07\x85R";
+  }
+  refused_pickle("(" + values + list + "et", {"sets repeat more values"});
+}
+
 TEST_F(ImportHostile, OperationsThatAreNotOnesOfData) {
   for (const std::string op :
        {"i", "o", "P", "\x82", "\x83", "\x84", "\x92", "I",    "S",    "V",
