@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzz targets, tests/fuzz/corpus: small whole files of every kind that the readers know.
+
+Needs torch and safetensors (the project's .venv). What is written is the same every time.
+"""
+
+import io
+import json
+import lzma
+import pickle
+import shutil
+import struct
+import sys
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy
+import torch
+
+CORPUS = Path(__file__).resolve().parent / "corpus"
+SHARED = {"vocab_size": 11, "max_position_embeddings": 32, "rms_norm_eps": 1e-6, "hidden_act": "silu", "hidden_size": 8,
+          "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 10,
+          "tie_word_embeddings": True, "torch_dtype": "float32"}
+
+
+def put(target, name, data):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def put_json(target, name, value):
+    put(target, name, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def safetensors(tensors, metadata=None):
+    header, at, sizes = {}, 0, {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape) in tensors.items():
+        size = sizes[dtype]
+        for extent in shape:
+            size *= extent
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(i % 251 for i in range(at))
+
+
+def byte_alphabet():
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters, extra = {}, 256
+    for byte in range(256):
+        letters[byte] = chr(byte) if byte in plain else chr(extra)
+        extra += byte not in plain
+    return letters
+
+
+def tokenizer(normalizer, pattern, strips=True, **members):
+    letters = byte_alphabet()
+    vocab = {letters[byte]: byte for byte in range(256)}
+    merges = []
+    for left, right in (("h", "e"), ("l", "l"), ("he", "ll"), ("a", "b"), (letters[32], "a")):
+        vocab[left + right] = len(vocab)
+        merges.append(f"{left} {right}")
+    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": pattern is None}
+    split = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}] if pattern else []
+    added = [{"id": len(vocab), "content": "<s>", "special": True},
+             {"id": len(vocab) + 1, "content": " two words", "lstrip": strips, "rstrip": strips, "special": False}]
+    return {"version": "1.0", "added_tokens": added, "normalizer": normalizer,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split, level]}, "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "vocab": vocab, "merges": merges}, **members}
+
+
+def make_tokenizers():
+    qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    put_json("tokenizer", "qwen.json", tokenizer({"type": "NFC"}, qwen))
+    put_json("tokenizer", "plain.json", tokenizer(None, None, strips=False))
+    processor = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                                                          {"Sequence": {"id": "A", "type_id": 0}}],
+                 "special_tokens": {"<s>": {"id": "<s>", "ids": [261], "tokens": ["<s>"]}}}
+    normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "x"}, {"type": "NFKD"},
+                                                      {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}]}
+    put_json("tokenizer", "steps.json", tokenizer(normalizer, r"\p{N}{1,3}|(?<=a)b|\s", post_processor=processor))
+    mark = "\u2581"
+    vocab = {"<unk>": 0, "<s>": 1, **{f"<0x{byte:02X}>": byte + 2 for byte in range(256)}, mark: 258, "a": 259, "b": 260,
+             mark + "a": 261, mark + "ab": 262}
+    put_json("tokenizer", "sentencepiece.json", {
+        "added_tokens": [{"id": 1, "content": "<s>", "special": True}],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": mark},
+                                                           {"type": "Replace", "pattern": {"String": " "}, "content": mark}]},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": mark}, "content": " "},
+                                                     {"type": "ByteFallback"}, {"type": "Fuse"},
+                                                     {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, "vocab": vocab,
+                  "merges": [[mark, "a"], [mark + "a", "b"]]}})
+    put("text", "english", "Hello, hello wall! It's 2024 <s> and  two words \n\n\t ab  x")
+    put("text", "scripts", "e\u0301\u0323 \u212b \u1112\u1161\u11ab \u65e5\u672c\u8a9e \U0001f600 \u0646\u0635 \ufdfa \u0344")
+    put("text", "marks", "a" + "\u0301\u0323" * 40)
+
+
+def make_configs():
+    put_json("config", "llama.json", {"model_type": "llama", **SHARED})
+    put_json("config", "mistral.json", {"model_type": "mistral", **SHARED, "sliding_window": 8})
+    put_json("config", "phi3.json", {"model_type": "phi3", **SHARED, "vocab_size": 32001})
+    put_json("config", "qwen2.json", {"model_type": "qwen2", **SHARED, "use_sliding_window": False})
+    put_json("config", "qwen3.json", {"model_type": "qwen3", **SHARED, "head_dim": 6, "eos_token_id": [1, 2]})
+    put_json("config", "qwen3_moe.json", {"model_type": "qwen3_moe", **SHARED, "num_experts": 4, "num_experts_per_tok": 2,
+                                          "moe_intermediate_size": 3, "mlp_only_layers": [0]})
+    put_json("config", "seed_oss.json", {"model_type": "seed_oss", **SHARED, "head_dim": 4})
+    put_json("config", "gpt2.json", {"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_layer": 2, "n_head": 2,
+                                     "n_positions": 32, "activation_function": "gelu_new"})
+    yarn = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 16}
+    put_json("config", "gpt_oss.json", {"model_type": "gpt_oss", **SHARED, "head_dim": 4, "num_local_experts": 4,
+                                        "num_experts_per_tok": 2, "sliding_window": 8, "rope_scaling": yarn,
+                                        "quantization_config": {"quant_method": "mxfp4"}})
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 16, "rope_theta": 500000.0}
+    put_json("config", "rope_parameters.json", {"model_type": "llama", **SHARED, "rope_parameters": llama3, "dtype": "bfloat16"})
+
+
+def make_deepspeed():
+    put("deepspeed", "zero3.json", json.dumps({
+        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1.0, "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-4, "warmup_num_steps": 10}},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": True, "super_offload": True},
+                              "stage3_param_persistence_threshold": 1e5}}, indent=1))
+    put("deepspeed", "fp16.json", "{ // comments\n \"train_batch_size\": 8, \"fp16\": {\"enabled\": true, \"loss_scale\": 0,\n"
+        " \"initial_scale_power\": 16, \"hysteresis\": 2}, \"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 0.1,"
+        " \"momentum\": 0.9}}, \"steps_per_print\": 10, }\n")
+
+
+def make_data():
+    record = {"instruction": "Say it.", "input": "", "output": "\u00e4 \ud83d\ude00 it"}
+    text = json.dumps(record)
+    put("alpaca", "json", "j[" + text + ",\n" + text + "]")
+    put("alpaca", "lines", "l" + text + "\n\n" + text + "\n")
+    image = bytes([3]) + bytes(i % 256 for i in range(3072))
+    packed = lzma.compress(image, preset=0)
+    put("cifar", "binary", b"b" + image)
+    put("cifar", "packed", b"x" + packed)
+    put("xz", "image", packed)
+    put("xz", "text", lzma.compress(b"abc " * 50, check=lzma.CHECK_CRC32))
+    array = numpy.arange(3072, dtype=numpy.uint8).reshape(1, 3072)
+    for protocol in (2, 3, 4):
+        put("cifar", f"protocol{protocol}", b"p" + pickle.dumps({"data": array, "labels": [3], "batch_label": "x"}, protocol))
+    put("mxfp4", "one", bytes([0, 1, 40, 200]) + bytes(i * 7 % 256 for i in range(2 * 17)))
+    put("mxfp4", "groups", bytes([1, 2, 0, 255]) + bytes(i * 11 % 256 for i in range(3 * 2 * 3 * 17)))
+
+
+def make_checkpoints():
+    put("safetensors", "three", safetensors({"a.weight": ("F32", [4, 2]), "b": ("BF16", [3]), "c": ("F16", [])}, {"format": "pt"}))
+    put("safetensors", "empty", safetensors({}))
+    put("safetensors", "zero", safetensors({"z": ("I64", [0, 3]), "u": ("U8", [5])}))
+    put_json("index", "two", {"metadata": {"total_size": 24},
+                              "weight_map": {"a": "s1.safetensors", "b": "s1.safetensors", "c": "s2.safetensors"}})
+    digest = "0123456789abcdef" * 2
+    line = ('{"name":"w","dtype":"F32","shape":[2,3],"begin_byte":8,"size_bytes":24,"xxh3_128":"' + digest + '"}')
+    put("manifest", "two", '{\n  "format": "tandem checkpoint",\n  "version": 1,\n  "step": 20,\n  "files": [\n'
+        f'    {{"name": "m.safetensors", "size_bytes": 32, "xxh3_128": "{digest}", "tensors": [\n      {line}]}},\n'
+        f'    {{"name": "state.json", "size_bytes": 5, "xxh3_128": "{digest}", "tensors": []}}]')
+    put_json("state", "fp16", {
+        "format": 1, "version": "0.1.0", "step": 20, "applied_steps": 19, "schedule_steps": 19, "skipped_steps": 1,
+        "skipped_in_a_row": 0, "next_micro_batch": 40, "batches_taken": 40, "epoch": 1, "epoch_micro_batches": 24,
+        "speculation_history": 5, "loss_scaler": {"scale": 65536, "step": 20, "last_overflow": 3, "hysteresis": 2},
+        "parameters": "x", "optimizer": "AdamW", "data_fingerprint": "y", "seed": "42", "micro_batch_size": 2,
+        "step_micro_batches": 2, "world_size": 1, "zero_stage": 3, "precision": "fp16", "optimizer_state": "fp32",
+        "config": {"train_batch_size": 4}})
+    state = OrderedDict(w=torch.arange(6, dtype=torch.float32).reshape(2, 3), b=torch.ones(2, dtype=torch.bfloat16))
+    state["t"] = state["w"].t()
+    for name, zipped in (("zip", True), ("legacy", False)):
+        stream = io.BytesIO()
+        torch.save(state, stream, _use_new_zipfile_serialization=zipped)
+        put("torch_file", name, stream.getvalue())
+    stream = io.BytesIO()
+    torch.save({"s": {1, 2}, "l": [1, "x", None, 2.5, (True,)], "w": state["w"], "size": torch.Size([2, 3])}, stream)
+    with zipfile.ZipFile(io.BytesIO(stream.getvalue())) as archive:
+        put("pickle", "torch", archive.read(next(n for n in archive.namelist() if n.endswith("data.pkl"))))
+    put("pickle", "plain", pickle.dumps({"a": [1, 2.5, None, True, "x", b"y", (1, (2,))], "b": {}}, 2))
+
+
+def main():
+    shutil.rmtree(CORPUS, ignore_errors=True)
+    for make in (make_tokenizers, make_configs, make_deepspeed, make_data, make_checkpoints):
+        make()
+    size = sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file())
+    print(f"{size} bytes in {CORPUS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
