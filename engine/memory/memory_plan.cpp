@@ -8,7 +8,7 @@
 #include "actors/optimizer/device_updates.hpp"
 #include "engine/layout/sharding.hpp"
 #include "engine/layout/update_config.hpp"
-#include "runtime/util/capped.hpp"
+#include "engine/types/capped.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/machine.hpp"
 
@@ -68,7 +68,7 @@ class Planner {
   void add(MemoryPurpose purpose, MemoryKind kind, std::size_t bytes) {
     std::int64_t& sum =
         plan_.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)];
-    sum = add_capped(sum, static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)));
+    sum = sum_capped(sum, static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)));
   }
   /// What collectives read in place.
   [[nodiscard]] MemoryKind peers_read() const {
@@ -115,7 +115,7 @@ class Planner {
                         .accumulator = sizes.accumulator,
                         .master = sizes.state.master,
                         .moments = sizes.moments()};
-    plan_.parameters = add_capped(plan_.parameters, model_.units[unit].numel());
+    plan_.parameters = sum_capped(plan_.parameters, model_.units[unit].numel());
     add_weights(unit);
     add(MemoryPurpose::kMaster, state_of(unit), cost.master);
     add(MemoryPurpose::kMoments, state_of(unit), cost.moments);
@@ -191,16 +191,16 @@ class ActivationWalk {
 
  private:
   void see(const ActivationBytes& at, std::int64_t more) {
-    const std::int64_t loss = add_capped(loss_, at.loss ? more : 0);
-    const std::int64_t others = add_capped(live_, at.loss ? 0 : more);
-    if (add_capped(loss, others) > add_capped(loss_at_peak, peak)) {
+    const std::int64_t loss = sum_capped(loss_, at.loss ? more : 0);
+    const std::int64_t others = sum_capped(live_, at.loss ? 0 : more);
+    if (sum_capped(loss, others) > sum_capped(loss_at_peak, peak)) {
       loss_at_peak = loss;
       peak = others;
     }
   }
   void hold(const ActivationBytes& at, std::int64_t bytes) {
     std::int64_t& held = at.loss ? loss_ : live_;
-    held = add_capped(held, bytes);
+    held = sum_capped(held, bytes);
   }
 
   void forward() {
@@ -318,19 +318,19 @@ RankShape PlanInput::shape() const {
 std::int64_t MemoryPlan::total(MemoryKind kind) const {
   std::int64_t sum = 0;
   for (const auto& row : bytes) {
-    sum = add_capped(sum, row[static_cast<std::size_t>(kind)]);
+    sum = sum_capped(sum, row[static_cast<std::size_t>(kind)]);
   }
   return sum;
 }
 
 std::int64_t MemoryPlan::host_total() const {
-  const std::int64_t of_rank = add_capped(
-      total(MemoryKind::kPinned), add_capped(total(MemoryKind::kHost), total(MemoryKind::kShared)));
-  return multiply_capped(ranks_per_host, of_rank);
+  const std::int64_t of_rank = sum_capped(
+      total(MemoryKind::kPinned), sum_capped(total(MemoryKind::kHost), total(MemoryKind::kShared)));
+  return product_capped(ranks_per_host, of_rank);
 }
 
 MemoryPlan plan_memory(const Model& model, const PlanInput& input) {
-  if (multiply_capped(input.rows, input.length) > kMostTokensOfBatch) {
+  if (product_capped(input.rows, input.length) > kMostTokensOfBatch) {
     throw user_error("memory",
                      "a micro-batch of {} rows with up to {} tokens each, the limit is {} tokens "
                      "together; lower the batch size or the longest row",

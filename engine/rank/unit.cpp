@@ -5,7 +5,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StorageImpl.h>
 
-#include "runtime/util/capped.hpp"
+#include "engine/types/capped.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -13,7 +13,7 @@ namespace tandem {
 std::int64_t ParameterSpec::numel() const noexcept {
   std::int64_t n = 1;
   for (const std::int64_t extent : shape) {
-    n = multiply_capped(n, extent);
+    n = product_capped(n, extent);
   }
   return n;
 }
@@ -21,7 +21,7 @@ std::int64_t ParameterSpec::numel() const noexcept {
 std::int64_t UnitSpec::numel() const noexcept {
   std::int64_t n = 0;
   for (const ParameterSpec& parameter : parameters) {
-    n = add_capped(n, parameter.numel());
+    n = sum_capped(n, parameter.numel());
   }
   return n;
 }

@@ -45,7 +45,7 @@ void require_one_of(std::string_view flag, const std::string& value,
 void require_above_zero(std::string_view flag, double value, double at_most = kMostOfFlag);
 void require_not_negative(std::string_view flag, double value, double at_most = kMostOfFlag);
 
-/// The bytes of so many GiB (0 and fractions are allowed); throws user_error for what no machine
+/// A number of GiB (0 and fractions are allowed) in bytes; throws user_error for what no machine
 /// has.
 [[nodiscard]] std::int64_t bytes_of_gib(std::string_view flag, double gib);
 

@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "runtime/util/capped.hpp"
+#include "engine/types/capped.hpp"
 
 namespace tandem {
 namespace {
@@ -40,14 +40,14 @@ std::int64_t parameters_of(const HfConfig& c) {
   const std::int64_t heads = c.num_attention_heads * c.head_dim;
   const std::int64_t kv_heads = c.num_key_value_heads * c.head_dim;
   const std::int64_t mlp = 3 * c.hidden_size;
-  const std::int64_t attention = multiply_capped(c.hidden_size, 2 * (heads + kv_heads));
+  const std::int64_t attention = product_capped(c.hidden_size, 2 * (heads + kv_heads));
   const bool learnt_positions = c.rope.kind == RotaryKind::kNone;
   const std::int64_t rows = c.vocab_size + (learnt_positions ? c.max_position_embeddings : 0);
-  std::int64_t sum = multiply_capped(rows, c.hidden_size);
+  std::int64_t sum = product_capped(rows, c.hidden_size);
   for (std::int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
     const std::int64_t width =
-        c.sparse(layer) ? multiply_capped(c.experts, c.expert_size) : c.intermediate_size;
-    sum = add_capped(sum, add_capped(attention, multiply_capped(mlp, width)));
+        c.sparse(layer) ? product_capped(c.experts, c.expert_size) : c.intermediate_size;
+    sum = sum_capped(sum, sum_capped(attention, product_capped(mlp, width)));
   }
   return sum;
 }
@@ -60,7 +60,7 @@ void check_sizes(const JsonValue& root, const HfConfig& c) {
   };
   refuse_above("the size of a head", c.head_dim, kMostHeadSize);
   refuse_above("the number of experts in all layers",
-               multiply_capped(c.experts, c.num_hidden_layers), kMostExperts);
+               product_capped(c.experts, c.num_hidden_layers), kMostExperts);
   refuse_above("the width of a token's experts", c.experts_per_token * c.expert_size,
                kMostExpertWidth);
   refuse_above("the number of parameters", parameters_of(c), kMostParameters);

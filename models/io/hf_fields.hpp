@@ -18,8 +18,8 @@ inline constexpr std::int64_t kMostWidth = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostLayers = 10'000;
 inline constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMostExperts = std::int64_t{1} << 18;  // of all layers together
-inline constexpr std::int64_t kMostHeadSize = 512;                   // what attention's kernel takes
-inline constexpr std::int64_t kMostExpertWidth = std::int64_t{1} << 24;  // of a token's together
+inline constexpr std::int64_t kMostHeadSize = 512;  // what attention's kernel takes
+inline constexpr std::int64_t kMostExpertWidth = std::int64_t{1} << 24;  // a token's, together
 // What a run holds of a model, some fifty bytes for each parameter, stays far below 2^63.
 inline constexpr std::int64_t kMostParameters = std::int64_t{1} << 44;
 

@@ -27,10 +27,12 @@ void read(std::string_view input) {
   (void)made;
   put(input, "model.safetensors.index.json");
   const Checkpoint checkpoint = Checkpoint::open(folder());
-  expect(checkpoint.names() == std::vector<std::string>({"a", "b", "c"}),
-         "index and shards agree about all tensors");
-  float value = 0;
-  checkpoint.read_f32("c", 0, 1, &value);
+  for (const std::string& name : checkpoint.names()) {
+    expect(name == "a" || name == "b" || name == "c", "a tensor of the index is in a shard");
+    float value = 0;
+    checkpoint.read_f32(name, 0, 1, &value);
+    expect(value != 0, "its elements are the shard's");
+  }
 }
 
 }  // namespace tandem::fuzz

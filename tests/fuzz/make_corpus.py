@@ -58,6 +58,11 @@ def byte_alphabet():
     return letters
 
 
+def added_token(number, content, strips=False, special=True):
+    return {"id": number, "content": content, "single_word": False, "lstrip": strips, "rstrip": strips,
+            "normalized": not special, "special": special}
+
+
 def tokenizer(normalizer, pattern, strips=True, **members):
     letters = byte_alphabet()
     vocab = {letters[byte]: byte for byte in range(256)}
@@ -65,12 +70,11 @@ def tokenizer(normalizer, pattern, strips=True, **members):
     for left, right in (("h", "e"), ("l", "l"), ("he", "ll"), ("a", "b"), (letters[32], "a")):
         vocab[left + right] = len(vocab)
         merges.append(f"{left} {right}")
-    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": pattern is None}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": pattern is None}
     split = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}] if pattern else []
-    added = [{"id": len(vocab), "content": "<s>", "special": True},
-             {"id": len(vocab) + 1, "content": " two words", "lstrip": strips, "rstrip": strips, "special": False}]
+    added = [added_token(len(vocab), "<s>"), added_token(len(vocab) + 1, " two words", strips=strips, special=False)]
     return {"version": "1.0", "added_tokens": added, "normalizer": normalizer,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split, level]}, "decoder": {"type": "ByteLevel"},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split, level]}, "decoder": level,
             "model": {"type": "BPE", "vocab": vocab, "merges": merges}, **members}
 
 
@@ -80,6 +84,7 @@ def make_tokenizers():
     put_json("tokenizer", "plain.json", tokenizer(None, None, strips=False))
     processor = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
                                                           {"Sequence": {"id": "A", "type_id": 0}}],
+                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
                  "special_tokens": {"<s>": {"id": "<s>", "ids": [261], "tokens": ["<s>"]}}}
     normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "x"}, {"type": "NFKD"},
                                                       {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}]}
@@ -88,7 +93,7 @@ def make_tokenizers():
     vocab = {"<unk>": 0, "<s>": 1, **{f"<0x{byte:02X}>": byte + 2 for byte in range(256)}, mark: 258, "a": 259, "b": 260,
              mark + "a": 261, mark + "ab": 262}
     put_json("tokenizer", "sentencepiece.json", {
-        "added_tokens": [{"id": 1, "content": "<s>", "special": True}],
+        "added_tokens": [added_token(1, "<s>")],
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": mark},
                                                            {"type": "Replace", "pattern": {"String": " "}, "content": mark}]},
         "pre_tokenizer": None,

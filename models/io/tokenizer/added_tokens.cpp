@@ -148,7 +148,8 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<Part>& parts) c
       continue;
     }
     if (token->lstrip) {
-      begin = done + begin_of_trailing_space(text.substr(done, begin - done));
+      const std::string_view between = text.substr(done, begin > done ? begin - done : 0);
+      begin = std::min(done + begin_of_trailing_space(between), end);
     }
     if (token->rstrip) {
       end += length_of_leading_space(text.substr(end));
@@ -157,8 +158,9 @@ void AddedTokenMatcher::split(std::string_view text, std::vector<Part>& parts) c
       parts.push_back({text.substr(done, begin - done), -1});
     }
     parts.push_back({text.substr(begin, end - begin), token->id});
+    // The next token is looked for behind this one's content, not behind the space that it took
+    // along: one that begins with a space is found there.
     done = end;
-    at = std::max(at, done);
   }
   if (done < text.size()) {
     parts.push_back({text.substr(done), -1});

@@ -20,7 +20,7 @@ constexpr std::size_t kJitStackFirstBytes = 32u << 10;
 constexpr std::size_t kJitStackMostBytes = 64u << 20;
 // Steps of a match from one start: a run of ten million blanks needs about twice as many, a runaway
 // pattern ends within a second or two. PCRE2 counts them anew for every start, so an ordinary call
-// has fewer of them, and tries no more than so many starts.
+// has fewer of them, and a limit of the starts it tries.
 constexpr std::uint32_t kMostMatchSteps = 100'000'000;
 constexpr std::uint32_t kOrdinaryMatchSteps = 100'000;
 constexpr std::size_t kStartsOfCall = 1024;

@@ -41,7 +41,7 @@ class Matcher {
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
-  /// What is matched from now on belongs to a text of so many bytes, and has the time that such a
+  /// What is matched from now on belongs to a text of `bytes` bytes, and has the time that such a
   /// text may take. Before the first call there is no limit.
   void start_text(std::size_t bytes);
 

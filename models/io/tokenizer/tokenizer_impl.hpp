@@ -31,7 +31,7 @@ std::string normalize(std::string_view text, UnicodeForm form);
 class NormalRoom {
  public:
   explicit NormalRoom(std::size_t text_bytes) : left_(kFree + kPerByte * text_bytes) {}
-  /// Throws user_error when there are not so many left.
+  /// Throws user_error when fewer are left.
   void take(std::size_t bytes);
 
  private:

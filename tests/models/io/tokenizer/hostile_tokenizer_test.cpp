@@ -142,6 +142,15 @@ TEST(HostileTokenizer, OfAddedTokensTheLongestThatFitsCounts) {
   EXPECT_EQ(tokenizer.encode("<abc<ab<<abd<c<b<a"), expected);
 }
 
+// As the `tokenizers` library has it: the next token is looked for behind the one before, and not
+// behind the space that this one took along.
+TEST(HostileTokenizer, ATokenThatBeginsWithASpaceIsFoundBehindOneThatTakesIt) {
+  TinyTokenizer tiny;
+  tiny.added_tokens = R"({"id": 256, "content": " x", "lstrip": true, "rstrip": true})";
+  const Tokenizer tokenizer = parse(tiny);
+  EXPECT_EQ(tokenizer.encode("a x  x x b"), (std::vector<std::int32_t>{'a', 256, 256, 256, 'b'}));
+}
+
 TEST(HostileTokenizer, AMarkIsOneCharacter) {
   TinyTokenizer tiny;
   tiny.model_members = R"(, "byte_fallback": true)";

@@ -1,4 +1,4 @@
-// runtime/util/capped.hpp — sums and products of sizes that stop at the greatest number instead of
+// engine/types/capped.hpp — sums and products of sizes that stop at the greatest number instead of
 // wrapping around: a file may name any sizes, and what they add up to is then too much, never less
 // than nothing. Any thread.
 #pragma once
@@ -9,7 +9,7 @@
 namespace tandem {
 
 /// a + b, or the least or greatest number where that lies outside of 64 bits.
-[[nodiscard]] inline std::int64_t add_capped(std::int64_t a, std::int64_t b) noexcept {
+[[nodiscard]] inline std::int64_t sum_capped(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) {
     return sum;
@@ -19,7 +19,7 @@ namespace tandem {
 }
 
 /// a * b of sizes, which are at least 0.
-[[nodiscard]] inline std::int64_t multiply_capped(std::int64_t a, std::int64_t b) noexcept {
+[[nodiscard]] inline std::int64_t product_capped(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max()
                                                 : product;
