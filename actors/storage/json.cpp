@@ -71,6 +71,14 @@ std::string shorten_path(const std::string& path) {
   return shorten(path) + path.substr(cut);
 }
 
+/// A child's place takes fifty times the bytes of the shortest child.
+void require_count(const JsonValue& value, std::size_t count) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  if (count > kMost) {
+    throw value.error(fmt::format("has {} parts, at most {}", count, kMost));
+  }
+}
+
 void refuse_duplicate_keys(const JsonValue& value) {
   if (value.is_array()) {
     std::size_t index = 0;
@@ -173,6 +181,7 @@ JsonValue JsonValue::at(std::string_view key) const {
 }
 
 std::vector<JsonValue> JsonValue::items() const {
+  require_count(*this, array().size());
   std::vector<JsonValue> out;
   for (const simdjson::dom::element item : array()) {
     out.push_back(child(item, out.size()));
@@ -181,6 +190,7 @@ std::vector<JsonValue> JsonValue::items() const {
 }
 
 std::vector<std::pair<std::string_view, JsonValue>> JsonValue::members() const {
+  require_count(*this, object().size());
   std::vector<std::pair<std::string_view, JsonValue>> out;
   for (const auto& [key, member] : object()) {
     out.emplace_back(key, child(member, key));

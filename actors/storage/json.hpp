@@ -54,8 +54,8 @@ class JsonValue {
   /// Member of an object: Error if it is missing / nothing if it is missing or null.
   [[nodiscard]] JsonValue at(std::string_view key) const;
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
-  /// Children with their paths; for long lists iterate over array()/object() and build paths only
-  /// for errors.
+  /// Children with their paths, or an Error for more than 2^20 of them: what may be longer iterates
+  /// over array()/object() and builds paths only for errors.
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<std::pair<std::string_view, JsonValue>> members() const;
 

@@ -100,5 +100,14 @@ TEST(IoJson, ManyChildrenOfADeepPlaceTakeNoTimeForTheirPaths) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5);
 }
 
+TEST(IoJson, ListsThatAreMadeHaveALimit) {
+  std::string text = "[0";
+  for (int i = 0; i < (1 << 20); ++i) {
+    text += ",0";
+  }
+  const JsonDocument document = parse(text + "]");
+  expect_error([&] { (void)document.root().items(); }, {"1048577 parts, at most 1048576"});
+}
+
 }  // namespace
 }  // namespace tandem
