@@ -52,7 +52,9 @@ class ProcessGroup::Store : public RendezvousStore {
 
 std::unique_ptr<ProcessGroup> ProcessGroup::from_environment() {
   const auto timeout = seconds_setting("TANDEM_RENDEZVOUS_TIMEOUT_S", std::chrono::seconds(300));
-  (void)ShmBackend::default_timeout();  // said before the ranks meet when it cannot be
+  // Said before the ranks meet where they cannot be.
+  (void)ShmBackend::default_timeout();
+  (void)ShmBackend::default_heartbeat();
   return join(parse_environment(process_variables()),
               std::chrono::ceil<std::chrono::milliseconds>(timeout));
 }

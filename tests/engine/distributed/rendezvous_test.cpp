@@ -258,10 +258,12 @@ TEST(Rendezvous, NeverListensOnEveryNetwork) {
   }
 }
 
-TEST(Rendezvous, TheCollectivesDeadlineIsReadBeforeTheRanksMeet) {
-  ::setenv("TANDEM_COLLECTIVE_TIMEOUT_S", "x", 1);
-  EXPECT_THROW((void)ProcessGroup::from_environment(), Error);
-  ::unsetenv("TANDEM_COLLECTIVE_TIMEOUT_S");
+TEST(Rendezvous, TimesOfTheCollectivesAreReadBeforeTheRanksMeet) {
+  for (const char* name : {"TANDEM_COLLECTIVE_TIMEOUT_S", "TANDEM_HEARTBEAT_S"}) {
+    ::setenv(name, "x", 1);
+    EXPECT_THROW((void)ProcessGroup::from_environment(), Error) << name;
+    ::unsetenv(name);
+  }
 }
 
 }  // namespace
