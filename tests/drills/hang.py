@@ -139,7 +139,8 @@ def play(programs, cell, expected_losses, folder):
 
 
 def shared_memory():
-    return {name for name in os.listdir("/dev/shm") if name.startswith("tandem-")}
+    """What carries the name of a job; other programs of the project may be at work there."""
+    return {name for name in os.listdir("/dev/shm") if re.match("tandem-[0-9a-f]{32}", name)}
 
 
 def matrix(programs, cells):
@@ -234,7 +235,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.notice:
         summary = notice(arguments.bin, arguments.trials, arguments.load)
-        good = summary["wrong"] == 0
+        good = (summary["wrong"] == 0 and summary["kill_noticed_s"]["max"] <= 2 and
+                summary["stop_noticed_by_peer_s"]["max"] <= 3 * summary["heartbeat_s"])
     else:
         cells = QUICK if arguments.quick else all_cells()
         if arguments.only:

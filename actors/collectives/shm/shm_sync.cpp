@@ -74,7 +74,7 @@ ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peer
     : loop_(loop),
       control_(control),
       options_(options),
-      awake_(std::min(options.heartbeat, options.timeout / 8), loop.now()),
+      awake_(std::min(options.heartbeat, options.timeout / 8) / 2, loop.now()),
       self_(std::make_shared<ShmSync*>(this)) {
   options_.heartbeat = std::min(options_.heartbeat, options_.timeout / 8);
   for (Channel& channel : channels_) {
@@ -343,7 +343,7 @@ void ShmSync::fail(std::uint32_t failed_rank, const std::string& cause) noexcept
 }
 
 // ---- time ----
-void ShmSync::arm_timer() { loop_.arm(timer_, loop_.now() + options_.heartbeat); }
+void ShmSync::arm_timer() { loop_.arm(timer_, loop_.now() + options_.heartbeat / 2); }
 
 void ShmSync::beat() {
   control_.heart.store(control_.heart.load(std::memory_order_relaxed) + 1,
@@ -364,6 +364,8 @@ void ShmSync::beat() {
   }
 }
 
+// The first look may find a beat from before the stop, the second finds none, the third is certain:
+// with two looks to a heartbeat that is one and a half.
 // The heart of a rank that computes outside of its loop stands still as well: only the kernel knows
 // that a process is stopped.
 void ShmSync::look_for_stopped_peers() {

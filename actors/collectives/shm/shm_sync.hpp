@@ -9,9 +9,9 @@
 // breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
 // failed_rank and the cause, so that they name it and not this rank.
 // What a peer writes is looked at once, in a copy, and is not trusted to lie within its bounds.
-// Time: every heartbeat a rank moves its heart on, says once which peer it waits for is stopped
-// (its heart stands still and the kernel calls its process stopped), and looks at its deadlines.
-// Time between two looks in which this rank was itself stopped, or its host slept, counts to none.
+// Time: twice in each heartbeat a rank moves its heart on, says once which peer it waits for is
+// stopped (its heart stands still and the kernel calls its process stopped), and looks at its
+// deadlines. Time in which this rank was itself stopped, or its host slept, counts to none.
 // Thread rule: of the loop's thread.
 // Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
