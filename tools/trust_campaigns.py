@@ -89,6 +89,32 @@ def parity(output):
     return f"{len(counts)} folders: {sum(int(p) for p, _ in counts)} PASS, {sum(int(f) for _, f in counts)} FAIL"
 
 
+def summary(output):
+    """The JSON object that a drill ends with."""
+    try:
+        return json.loads(output.strip().splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise NoFigure("no summary of the drill") from error
+
+
+def hang_cells(output):
+    found = summary(output)
+    return f"{found['passed']} of {found['cells']} cells ended as they must, the rank named in {found['named']}"
+
+
+def notice(output):
+    found = summary(output)
+    return (f"kill: p50 {found['kill_noticed_s']['p50']} s, max {found['kill_noticed_s']['max']} s; stop, by a peer: "
+            f"p50 {found['stop_noticed_by_peer_s']['p50']} s, max {found['stop_noticed_by_peer_s']['max']} s, heartbeat "
+            f"{found['heartbeat_s']} s; {found['trials']} trials, {found['load']} busy loops")
+
+
+def soak(output):
+    found = summary(output)
+    return (f"{sum(found['faults'].values())} faults in {found['minutes']:g} minutes, weights "
+            f"{'equal' if found['weights_equal'] else 'NOT equal'}, resident memory +{max(found['rss_drift']):.2%}")
+
+
 def gtest(program, pattern, before=""):
     return f"{before}$BIN/{program} --gtest_filter='{pattern}'"
 
@@ -140,6 +166,15 @@ CAMPAIGNS = [
              "./tandem build tsan && ctest --test-dir build/tsan -j2", None, ctest),
     same("model_checker", "executions of the inbox, credits and wake-ups under a weak memory model", "0 failures",
          "$BIN/test_model", passed),
+    Campaign("hang", "ranks that are killed, stopped, suspended, slow or hang, in each phase of a run",
+             "120 of 120 end in time with their code, the rank named by the launcher",
+             "$PYTHON tests/drills/hang.py --bin $BIN", "$PYTHON tests/drills/hang.py --quick --bin $BIN", hang_cells),
+    Campaign("notice", "time until a killed and a stopped rank are noticed, beside 10 busy loops",
+             "<= 2 s; <= 3 heartbeats", "$PYTHON tests/drills/hang.py --notice --bin $BIN", None, notice),
+    Campaign("soak", "training through a fault every 20 s, resumed each time, beside an undisturbed run",
+             "30 minutes: the same weights, resident memory < 1 % more",
+             "$PYTHON tests/drills/soak.py --minutes 30 --bin $BIN",
+             "$PYTHON tests/drills/soak.py --minutes 1 --every_s 10 --bin $BIN", soak),
     same("io_backends", "tests of files on io_uring and on threads", "the same, on both",
          gtest("test_runtime", "Both/*"), passed),
     same("memory_plan", "memory predicted beside memory used", "within 10 %",

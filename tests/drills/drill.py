@@ -81,12 +81,15 @@ class Run:
         return [pid for pid, state, variables in processes() if mark in variables and state != "Z"]
 
     def send(self, rank, number):
+        """When the signal was sent; a rank that is gone gets none."""
         pid = self.rank_process(rank)
+        at = time.monotonic()
         if pid is not None:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
                 pass
+        return at
 
     def finish(self, limit_s):
         """The exit code; None: it still ran after that time, and was killed."""
