@@ -72,6 +72,9 @@ std::string threads_text() {
       }
     }
   }
+  if (const rlim_t space = soft_limit(RLIMIT_AS); space != RLIM_INFINITY) {
+    text += fmt::format("ulimit -v {}, ", space >> 10);
+  }
   return text + fmt::format("ulimit -u {}", text_of(soft_limit(RLIMIT_NPROC)));
 }
 
