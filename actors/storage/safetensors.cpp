@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "actors/kernels/finite.hpp"
+#include "actors/kernels/reduce.hpp"
 #include "actors/storage/json.hpp"
 #include "runtime/util/check.hpp"
 
@@ -131,29 +132,29 @@ void check_cover(std::vector<TensorInfo>& tensors, std::uint64_t data_bytes,
 }
 
 /// The index of the first NaN or infinity, behind whose block nothing is converted; or out.size().
-/// A block is looked at just before it is converted, so that memory is read once.
+/// A block is looked at and then converted while it lies in a core's cache: memory is read once.
 std::size_t convert_finite(TensorType type, std::span<const std::byte> bytes,
                            std::span<float> out) {
-  constexpr std::size_t kBlock = std::size_t{1} << 18;  // those are written past the caches
+  constexpr std::size_t kBlock = std::size_t{1} << 15;
+  constexpr std::size_t kPastCachesElements = std::size_t{1} << 18;  // as convert_to_f32 does
+  if (type == TensorType::kF64) {  // looked at as what it becomes, since fp32 has less range
+    convert_to_f32(type, bytes, out);
+    return first_not_finite(out.data(), DType::kF32, out.size());
+  }
   const DType stored = type == TensorType::kBF16  ? DType::kBF16
                        : type == TensorType::kF16 ? DType::kF16
                                                   : DType::kF32;
   for (std::size_t begin = 0; begin < out.size(); begin += kBlock) {
     const std::size_t count = std::min(kBlock, out.size() - begin);
     const auto from = bytes.subspan(begin * bytes_of(type), count * bytes_of(type));
-    const auto to = out.subspan(begin, count);
-    // F64 is looked at as what it becomes: what overflows there is no weight either.
-    const bool is_double = type == TensorType::kF64;
-    if (is_double) {
-      convert_to_f32(type, from, to);
-    }
-    const std::size_t bad = first_not_finite(
-        is_double ? static_cast<const void*>(to.data()) : from.data(), stored, count);
+    const std::size_t bad = first_not_finite(from.data(), stored, count);
     if (bad < count) {
       return begin + bad;
     }
-    if (!is_double) {
-      convert_to_f32(type, from, to);
+    if (out.size() >= kPastCachesElements) {
+      widen_past_caches(from.data(), stored, out.data() + begin, count);
+    } else {
+      convert_to_f32(type, from, out.subspan(begin, count));
     }
   }
   return out.size();
