@@ -302,6 +302,8 @@ int campaign(bool quick, const std::string& only, const std::string& programs) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               BUFSIZ);  // a campaign that is cut short has said what it saw
   bool quick = false;
   std::string only;
   std::string programs = TANDEM_BIN_DIR;
