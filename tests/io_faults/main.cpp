@@ -206,8 +206,10 @@ class Campaign {
   void look_for_left() {
     for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out")) {
       const std::string name = entry.path().filename();
-      note(tally_.left, name.find(".tmp-") != std::string::npos || name.ends_with(".old"),
-           "left behind: " + name);
+      // Of an older checkpoint whose removal failed, which the next save removes: remove_older().
+      const bool is_removal = name.ends_with(".tmp-old");
+      const bool is_temporary = name.find(".tmp-") != std::string::npos || name.ends_with(".old");
+      note(tally_.left, is_temporary && !is_removal, "left behind: " + name);
     }
   }
 
