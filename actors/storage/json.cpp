@@ -79,28 +79,60 @@ void require_count(const JsonValue& value, std::size_t count) {
   }
 }
 
-void refuse_duplicate_keys(const JsonValue& value) {
+/// A child on the way to a place.
+struct Step {
+  simdjson::dom::element child;
+  std::optional<std::string_view> key;  // none: an item of an array
+  std::size_t index = 0;
+};
+
+/// The first key that an object has twice. `way` to that object: from the inside outwards, so that
+/// paths are made for an error alone.
+std::optional<std::string_view> doubled_key(simdjson::dom::element value, std::vector<Step>& way) {
+  const auto inside = [&](Step step) {
+    const bool has_children = step.child.is_object() || step.child.is_array();
+    const auto key = has_children ? doubled_key(step.child, way) : std::nullopt;
+    if (key) {
+      way.push_back(step);
+    }
+    return key;
+  };
   if (value.is_array()) {
     std::size_t index = 0;
-    for (const simdjson::dom::element item : value.array()) {
-      if (item.is_object() || item.is_array()) {
-        refuse_duplicate_keys(value.child(item, index));
+    for (const simdjson::dom::element item : value.get_array().value_unsafe()) {
+      if (const auto key = inside({item, std::nullopt, index++})) {
+        return key;
       }
-      ++index;
     }
-  } else if (value.is_object()) {
-    std::unordered_set<std::string_view> seen;
-    const simdjson::dom::object object = value.object();
-    seen.reserve(object.size());
-    for (const auto& [key, member] : object) {
-      if (!seen.insert(key).second) {
-        throw value.error(fmt::format("the key {} occurs twice", shorten(json_quote(key))));
-      }
-      if (member.is_object() || member.is_array()) {
-        refuse_duplicate_keys(value.child(member, key));
-      }
+    return std::nullopt;
+  }
+  std::unordered_set<std::string_view> seen;
+  const simdjson::dom::object object = value.get_object().value_unsafe();
+  seen.reserve(object.size());
+  for (const auto& [key, member] : object) {
+    if (!seen.insert(key).second) {
+      return key;
+    }
+    if (const auto found = inside({member, key})) {
+      return found;
     }
   }
+  return std::nullopt;
+}
+
+void refuse_duplicate_keys(const JsonValue& root) {
+  std::vector<Step> way;
+  const bool has_children = root.is_object() || root.is_array();
+  const auto key = has_children ? doubled_key(root.raw(), way) : std::nullopt;
+  if (!key) {
+    return;
+  }
+  JsonValue place = root;
+  for (auto step = way.rbegin(); step != way.rend(); ++step) {
+    place =
+        step->key ? place.child(step->child, *step->key) : place.child(step->child, step->index);
+  }
+  throw place.error(fmt::format("the key {} occurs twice", shorten(json_quote(*key))));
 }
 
 }  // namespace
