@@ -3,9 +3,9 @@
 
     ./tandem trust [--quick] [--only NAME,...] [--list] [--render]
 
-Each campaign is one command; its figure is read out of what that prints, and it holds where the command ends with 0. The
-page is made of docs/trust.json, where a campaign keeps its last figure with command, commit and date: a figure of --quick
-never replaces one of the whole campaign. Exit 1 if a campaign does not hold.
+Each campaign is one command; its figure is read out of what that prints, and it holds where the command ends with 0.
+The page is made of docs/trust.json, where a campaign keeps its last figure with command, commit and date: a figure of
+--quick never replaces one of the whole campaign. Exit 1 if a campaign does not hold.
 """
 
 import argparse
@@ -147,7 +147,8 @@ def main(argv):
         if not command or campaign.absent:
             continue
         result = run(campaign, not flags.quick)
-        print(f"{campaign.name}: {result.figure}{'' if result.holds else ' DOES NOT HOLD'} ({result.seconds} s)", flush=True)
+        verdict = "" if result.holds else " DOES NOT HOLD"
+        print(f"{campaign.name}: {result.figure}{verdict} ({result.seconds} s)", flush=True)
         if not result.holds:
             failed.append(campaign.name)
         older = record.get(campaign.name)

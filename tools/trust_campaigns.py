@@ -1,7 +1,7 @@
 """The campaigns of ./tandem trust: what is tried, the bar, the command that prints the figure, and how it is read.
 
-A command ends with 0 where the bar is met; the reader only says what was printed. Commands run by bash in the root of the
-tree, with BIN the folder of the release build's programs and PYTHON the interpreter of the tree.
+A command ends with 0 where the bar is met; the reader only says what was printed. Commands run by bash in the root of
+the tree, with BIN the folder of the release build's programs and PYTHON the interpreter of the tree.
 """
 
 import dataclasses
@@ -104,15 +104,35 @@ def hang_cells(output):
 
 def notice(output):
     found = summary(output)
-    return (f"kill: p50 {found['kill_noticed_s']['p50']} s, max {found['kill_noticed_s']['max']} s; stop, by a peer: "
-            f"p50 {found['stop_noticed_by_peer_s']['p50']} s, max {found['stop_noticed_by_peer_s']['max']} s, heartbeat "
-            f"{found['heartbeat_s']} s; {found['trials']} trials, {found['load']} busy loops")
+    kill, stop = found["kill_noticed_s"], found["stop_noticed_by_peer_s"]
+    return (f"kill: p50 {kill['p50']} s, max {kill['max']} s; stop, by a peer: p50 {stop['p50']} s, "
+            f"max {stop['max']} s, heartbeat {found['heartbeat_s']} s; {found['trials']} trials, {found['load']} busy loops")
 
 
 def soak(output):
     found = summary(output)
     return (f"{sum(found['faults'].values())} faults in {found['minutes']:g} minutes, weights "
             f"{'equal' if found['weights_equal'] else 'NOT equal'}, resident memory +{max(found['rss_drift']):.2%}")
+
+
+def fuzz(output):
+    found = summary(output)
+    return (f"{found['executions']:,} executions of {found['targets']} targets, "
+            f"{len(found['failed'])} crashed or took too long")
+
+
+def agreement(output):
+    found = summary(output)
+    return (f"{found['files']:,} files: {found['accepted_that_python_refuses'] + found['other']} verdicts differ, "
+            f"{found['refused_as_documented']} refused as documented; ids of {found['equal_ids']:,} of "
+            f"{found['texts']:,} texts equal")
+
+
+def io_faults(output):
+    found = summary(output)
+    return (f"{found['injected']} calls failed, {found['killed']} of them a kill: {found['silent']} losses not said, "
+            f"{found['harmed']} older models or checkpoints harmed, {found['left']} temporary files left, "
+            f"{found['unclear']} unclear lines")
 
 
 def gtest(program, pattern, before=""):
@@ -148,7 +168,8 @@ CAMPAIGNS = [
              "$BIN/bench_rollback --elements=1e6 --benchmark_filter='^apart' --benchmark_format=json", rollback),
     Campaign("speculation", "a run that speculates, with rollbacks forced, beside one that does not",
              "the same losses and weights",
-             "$PYTHON tests/drills/speculation.py $BIN --steps 1000", "$PYTHON tests/drills/speculation.py $BIN --steps 60",
+             "$PYTHON tests/drills/speculation.py $BIN --steps 1000",
+             "$PYTHON tests/drills/speculation.py $BIN --steps 60",
              line(r"^\d+ steps, .*$")),
     same("adam_bits", "update kernels over lengths, chunks, threads and layouts", "the same bits",
          gtest("test_actors", "*UpdateKernels*:*Rounding*:*SplitMaster*"), passed),
@@ -156,7 +177,8 @@ CAMPAIGNS = [
          "for folder in tests/data/references/small_*; do $BIN/tandem parity $folder || exit 1; done", parity),
     same("ranks_digits", "losses over ranks, stages, overlap, launchers", "the same digits",
          gtest("test_examples", "Ranks.*Digit*:Finetune.Schedules*:Cifar.*Digit*"), passed),
-    Campaign("seeds", "seeds of the simulator: training, saving, messages, files with faults", "10,000 keep every promise",
+    Campaign("seeds", "seeds of the simulator: training, saving, messages, files with faults",
+             "10,000 keep every promise",
              "$BIN/test_sim --seeds 10000", "$BIN/test_sim --seeds 2000", line(r"^\d+ seeds keep every promise")),
     same("planted_bugs", "bugs planted in runtime and actors", "all found by the simulator",
          gtest("test_sim", "Each/PlantedBugs.*"), planted_bugs),
@@ -181,6 +203,20 @@ CAMPAIGNS = [
          gtest("test_examples", "Memory.IsPredictedWithinATenth"), passed),
     Campaign("save_cost", "step time beside a save, over without", "<= 1.05, bytes equal to a save that is waited for",
              "$BIN/bench_checkpoint --benchmark_format=json", None, saving),
+    same("strangers", "another user, and processes that do not know the run's secret", "get in nowhere, stop no start",
+         gtest("test_engine", "Strangers*:Rendezvous*:RunSecret*"), passed),
+    same("strangers_memory", "another user, and hostile peers, at the ranks' shared memory", "read and write nothing",
+         gtest("test_actors", "ShmStrangers*"), passed),
+    Campaign("io_faults", "every n-th I/O call fails or is the last, in training, saving and resuming",
+             "no exit 0 with a loss, nothing older harmed", "TMPDIR=/dev/shm $BIN/io_faults",
+             "TMPDIR=/dev/shm $BIN/io_faults --quick", io_faults),
+    Campaign("fuzz", "inputs of every format that is read, with ASan and UBSan", "10^8 executions, 0 crashes",
+             "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 7200000",
+             "$PYTHON tests/fuzz/campaign.py $BIN --runs 20000", fuzz),
+    Campaign("agreement", "safetensors files and texts beside Python's safetensors and tokenizers",
+             "none accepted that Python refuses, all ids equal",
+             "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 100000 --texts 100000",
+             "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 2000 --texts 2000", agreement),
     Campaign("gpu", "hang drill on NCCL, compute-sanitizer, overlap by an outside tool", "as on the CPU; 0 reports",
              "./tandem test (on a host with GPUs)", None, passed, absent="needs a GPU; no run has met one"),
 ]

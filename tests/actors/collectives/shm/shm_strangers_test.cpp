@@ -271,9 +271,9 @@ std::string error_beside(const std::function<void(HostileRank&)>& act, bool redu
                        ReduceArguments a) -> Task<> { (void)co_await b->reduce_scatter_add(a); },
                     rank.backend.get(),
                     ReduceArguments{.block = memory,
+                                    .block_type = DType::kF32,
                                     .accumulator = memory + 2 * kBytes,
-                                    .shard_elements = kBytes / 4,
-                                    .block_type = DType::kF32});
+                                    .shard_elements = kBytes / 4});
     } else {
       rank.loop.run([](ShmBackend* b, GatherArguments a) -> Task<> { co_await b->all_gather(a); },
                     rank.backend.get(), GatherArguments{memory, memory + kBytes, kBytes});
