@@ -13,12 +13,15 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/system/process_state.hpp"
+#include "runtime/util/build.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 
 /// What `body` throws in a process that has address space for a few more stacks only. Its end must
 /// be an orderly one.
@@ -61,6 +64,9 @@ std::string error_with_little_room(Body body) {
 }
 
 TEST(Limits, APoolWhoseThreadsCannotBeMadeSaysSo) {
+  if (kSanitized) {
+    GTEST_SKIP() << "a sanitizer's own memory does not fit within the limit";
+  }
   const std::string text = error_with_little_room([] {
     EventLoop loop;
     const CpuPool pool(loop, {.threads = 64, .name = "adam"});
@@ -71,6 +77,9 @@ TEST(Limits, APoolWhoseThreadsCannotBeMadeSaysSo) {
 }
 
 TEST(Limits, RoomForThreadsIsFoundOutBeforeTheyAreNeeded) {
+  if (kSanitized) {
+    GTEST_SKIP() << "a sanitizer's own memory does not fit within the limit";
+  }
   EXPECT_NO_THROW(limits::require_threads(8, ""));
   const std::string text = error_with_little_room(
       [] { limits::require_threads(64, "use fewer with --optimizer_threads"); });
