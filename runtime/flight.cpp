@@ -87,7 +87,8 @@ struct Own {
 };
 
 Own& own() noexcept {
-  static Own* const made = new Own();  // outlives the threads that record
+  alignas(Own) static std::array<std::byte, sizeof(Own)> memory;
+  static Own* const made = new (memory.data()) Own();  // outlives the threads that record
   return *made;
 }
 

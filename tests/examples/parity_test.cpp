@@ -102,7 +102,7 @@ class DamagedReference : public TrainerTest {
 
   /// Gives a tensor another shape, cut or filled up with zeros.
   static std::function<void(Tensors&)> shaped(const std::string& name,
-                                              std::vector<std::int64_t> shape) {
+                                              const std::vector<std::int64_t>& shape) {
     return [name, shape](Tensors& tensors) {
       Tensor& tensor = tensors.at(name);
       tensor.plan.shape = shape;
