@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from trust_campaigns import CAMPAIGNS, Campaign, NoFigure
+from trust_campaigns import CAMPAIGNS, Campaign, FallsShort, NoFigure
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs/trust.json"
@@ -74,6 +74,9 @@ def run(campaign: Campaign, whole: bool) -> Result:
     holds = done.returncode == 0
     try:
         figure = campaign.figure(done.stdout)
+    except FallsShort as short:
+        holds = False
+        figure = str(short)
     except NoFigure as missing:
         holds = False
         figure = f"no figure ({missing}; exit {done.returncode})"
