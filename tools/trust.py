@@ -154,6 +154,7 @@ def main(argv):
         print(f"{campaign.name}: {result.figure}{verdict} ({result.seconds} s)", flush=True)
         if not result.holds:
             failed.append(campaign.name)
+        record = read_record()  # another process may have written it meanwhile
         older = record.get(campaign.name)
         if result.whole or older is None or not older.whole:
             record[campaign.name] = result
