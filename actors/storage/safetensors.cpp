@@ -62,6 +62,23 @@ std::int64_t count_of(const JsonValue& value) {
   return value.integer(0);
 }
 
+/// A sign outside of strings: what is left of one after count_of() is -0, which the format's own
+/// reader takes for a fraction.
+bool has_sign(std::string_view json) noexcept {
+  bool in_string = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && c == '-') {
+      return true;
+    }
+  }
+  return false;
+}
+
 TensorInfo read_tensor(const JsonValue& value, std::string_view name, std::uint64_t data_bytes) {
   TensorInfo tensor;
   tensor.name = std::string(name);
@@ -193,6 +210,12 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
     } else {
       out.tensors_.push_back(read_tensor(value, name, data_bytes));
     }
+  }
+  if (has_sign(header)) {
+    throw user_error(kWhere,
+                     "{}: a shape or an offset is -0, not an integer of at least 0; the file is "
+                     "damaged, copy it again",
+                     path.string());
   }
   check_cover(out.tensors_, data_bytes, path);
   for (std::size_t i = 0; i < out.tensors_.size(); ++i) {

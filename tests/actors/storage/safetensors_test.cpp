@@ -78,6 +78,7 @@ TEST(IoSafetensors, RefusesBadHeaders) {
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}})", four, "lies outside"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", four, "lies outside"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}})", four, "at least 0"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-0,4]}})", four, "-0, not an integer"},
       {R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", four, "at least 0"},
       {R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", four, "an integer"},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", four, "a pair"},
