@@ -26,8 +26,8 @@
 #include "examples/support/run_flags.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/json_writer.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 namespace {

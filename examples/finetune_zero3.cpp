@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/config/config.hpp"
 #include "engine/device/device_choice.hpp"
@@ -75,17 +76,17 @@ int finetune(FinetuneFlags flags) {
   const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
 
   // Does it fit? Up to here nothing was allocated or written.
-  RunPlan plan = plan_run(
-      pretrained.model(flags.leaf_module), config, engine_options(flags, device),
-      {.records = dataset->size(), .length = dataset->longest()}, run_limits(flags), *ranks);
-  plan_disk(plan, pretrained.model(flags.leaf_module), flags, config,
-            bytes_of(saved_type(flags, config)), *ranks);
+  Model model = pretrained.model(flags.leaf_module);
+  RunPlan plan = plan_run(model, config, engine_options(flags, device),
+                          {.records = dataset->size(), .length = dataset->longest()},
+                          run_limits(flags), *ranks);
+  plan_disk(plan, model, flags, config, bytes_of(saved_type(flags, config)), *ranks);
   plan.require_fit();
   const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
   if (ranks->rank() == 0) {
     write_plan(plan, flags.output_dir);
   }
-  Engine engine({.model = pretrained.model(flags.leaf_module),
+  Engine engine({.model = std::move(model),
                  .config = config,
                  .plan = plan,
                  .dataset = dataset,

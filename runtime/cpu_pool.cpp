@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "runtime/system/machine.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {

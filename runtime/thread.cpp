@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "runtime/system/limits.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem::thread {
 namespace {

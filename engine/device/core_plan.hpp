@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/util/topology.hpp"
+#include "runtime/system/topology.hpp"
 
 namespace tandem {
 

@@ -7,7 +7,7 @@
 
 #include <sys/socket.h>
 
-#include "actors/collectives/shm/shm_bootstrap.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 
 namespace tandem {
 

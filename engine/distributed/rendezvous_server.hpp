@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "actors/collectives/secret.hpp"
-#include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 
 namespace tandem {
 

@@ -13,10 +13,10 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "engine/distributed/environment.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/distributed/run_secret.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 
 namespace tandem {
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "actors/collectives/secret.hpp"
-#include "actors/collectives/shm/shm_bootstrap.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

@@ -4,8 +4,8 @@
 
 #include "actors/optimizer/device_updates.hpp"
 #include "engine/layout/step_plan.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 

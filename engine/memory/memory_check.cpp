@@ -7,9 +7,9 @@
 
 #include "engine/layout/update_config.hpp"
 #include "runtime/device/gpu_probe.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 

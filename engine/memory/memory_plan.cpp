@@ -9,8 +9,8 @@
 #include "engine/layout/sharding.hpp"
 #include "engine/layout/update_config.hpp"
 #include "engine/types/capped.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 

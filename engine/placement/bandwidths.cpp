@@ -17,7 +17,7 @@
 #include "actors/memory/arena.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/cpu_pool.hpp"
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem {
 namespace {

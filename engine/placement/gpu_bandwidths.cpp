@@ -17,7 +17,7 @@
 #include "runtime/compute_lane.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/pinned_slab.hpp"
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem {
 namespace {

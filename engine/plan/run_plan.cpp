@@ -13,8 +13,8 @@
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
 #include "runtime/system/limits.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/check.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 

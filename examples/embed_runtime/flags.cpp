@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include <CLI/CLI.hpp>
+#include <tandem/runtime/system/machine.hpp>
 #include <tandem/runtime/util/error.hpp>
-#include <tandem/runtime/util/machine.hpp>
 #include <tandem/runtime/util/nearest.hpp>
 
 std::optional<Flags> parse_flags(int argc, char** argv) {

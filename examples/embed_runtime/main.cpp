@@ -31,7 +31,7 @@
 #include <tandem/runtime/io/file_io.hpp>
 #include <tandem/runtime/io/signals.hpp>
 #include <tandem/runtime/scope.hpp>
-#include <tandem/runtime/util/machine.hpp>
+#include <tandem/runtime/system/machine.hpp>
 #include <unistd.h>
 
 namespace {

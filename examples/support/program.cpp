@@ -19,6 +19,7 @@
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/nearest.hpp"
+#include "runtime/util/utf8.hpp"
 
 namespace tandem {
 namespace {
@@ -36,26 +37,6 @@ void write_error_file(std::string_view message) {
   json.key("extraInfo").begin_object().field("timestamp", std::to_string(seconds));
   json.end_object().end_object().end_object();
   std::ofstream(path) << json.text();
-}
-
-/// Bytes of the UTF-8 character that `text` begins with; 0: it begins with none.
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  const std::size_t bytes = first < 0x80                     ? 1
-                            : first >= 0xC2 && first < 0xE0  ? 2
-                            : first >= 0xE0 && first < 0xF0  ? 3
-                            : first >= 0xF0 && first <= 0xF4 ? 4
-                                                             : 0;
-  if (bytes == 0 || bytes > text.size()) {
-    return 0;
-  }
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) {
-      return 0;
-    }
-  }
-  return bytes;
 }
 
 bool is_control(std::string_view character) {
@@ -178,7 +159,7 @@ std::string one_line(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
+    const std::size_t bytes = utf8_length(text, 0);
     const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
     if (bytes != 0 && !is_control(character)) {
       out += character;

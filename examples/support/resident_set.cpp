@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem {
 

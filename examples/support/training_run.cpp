@@ -21,7 +21,7 @@
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/resident_set.hpp"
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem {
 

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem::detail {
 namespace {

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem::limits {
 

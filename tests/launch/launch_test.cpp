@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem {
 namespace {

@@ -13,8 +13,8 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 namespace {

@@ -8,8 +8,8 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/file_io.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {

@@ -22,8 +22,8 @@
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/system/limits.hpp"
-#include "runtime/util/machine.hpp"
-#include "runtime/util/topology.hpp"
+#include "runtime/system/machine.hpp"
+#include "runtime/system/topology.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {

@@ -19,7 +19,9 @@ int run_launch(int argc, char** argv) {
       "Starts N ranks of a program on this host, and ends them all when one fails.",
       "tandem launch");
   app.add_option("-n,--ranks", options.ranks, "how many ranks")->required();
-  app.add_option("--log_dir", options.log_dir, "also write each rank's lines to DIR/rank_N.log");
+  app.add_option("--log_dir", options.log_dir,
+                 "also write each rank's lines to DIR/rank_N.log, and after a failure its last "
+                 "operations to DIR/flight_rank_N.txt");
   app.add_flag("--bind_cores_to_rank", options.bind_cores_to_rank,
                "give each rank cores of its own");
   app.add_option("--grace_s", grace_s, "seconds between asking the ranks to end and killing them")

@@ -18,8 +18,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem {
 namespace {

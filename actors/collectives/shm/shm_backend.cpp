@@ -5,8 +5,8 @@
 #include <new>
 
 #include "runtime/flight.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/check.hpp"
-#include "runtime/util/machine.hpp"
 #include "runtime/util/seconds_setting.hpp"
 
 namespace tandem {

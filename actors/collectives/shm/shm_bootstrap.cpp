@@ -191,23 +191,8 @@ class ShmBootstrap {
                 .arena_bytes = arena_.mapping().size_bytes(),
                 .token = arena_.token()};
     hello.proof = proof_of(job_, hello);
-    iovec bytes{&hello, sizeof(hello)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &bytes;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = arena_.descriptor();
-    std::memcpy(CMSG_DATA(part), &descriptor, sizeof(int));
-    ssize_t sent = 0;
-    do {
-      sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-    } while (sent < 0 && errno == EINTR);
+    const ssize_t sent =
+        send_with_descriptor(socket, std::as_bytes(std::span(&hello, 1)), arena_.descriptor());
     if (sent != static_cast<ssize_t>(sizeof(hello))) {  // a fresh socket takes that much at once
       throw_system("a peer ended before it was connected");
     }
@@ -217,30 +202,15 @@ class ShmBootstrap {
   std::uint32_t take_hello(OwnedDescriptor socket, std::optional<std::uint32_t> expected) {
     wait_readable(socket.get(), expected);
     Hello hello{.magic = 0};
-    iovec bytes{&hello, sizeof(hello)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &bytes;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    ssize_t got = 0;
-    do {
-      got = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
-    } while (got < 0 && errno == EINTR);
-    const cmsghdr* part = CMSG_FIRSTHDR(&message);
-    OwnedDescriptor memory;
-    if (part != nullptr && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(part), sizeof(int));
-      memory = OwnedDescriptor(descriptor);
-    }
-    if (got == 0 && expected) {
+    const Received got =
+        receive_with_descriptor(socket.get(), std::as_writable_bytes(std::span(&hello, 1)));
+    if (got.bytes == 0 && expected) {
       throw failure(ExitCode::kPeer, "shm", "rank {} ended before it was connected", *expected);
     }
-    check(hello, static_cast<std::size_t>(std::max<ssize_t>(got, 0)), memory.get(), expected);
+    const int memory = got.descriptor.get();
+    check(hello, static_cast<std::size_t>(std::max<ssize_t>(got.bytes, 0)), memory, expected);
     peers_[hello.rank] = {std::move(socket),
-                          ShmMapping::of_peer(memory.get(), hello.arena_bytes, hello.token)};
+                          ShmMapping::of_peer(memory, hello.arena_bytes, hello.token)};
     return hello.rank;
   }
 
@@ -287,19 +257,6 @@ class ShmBootstrap {
 };
 
 }  // namespace
-
-OwnedDescriptor::~OwnedDescriptor() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
-}
-
-OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-int OwnedDescriptor::release() noexcept { return std::exchange(descriptor_, -1); }
 
 std::string shm_name(const std::string& job, std::uint32_t rank) {
   return "tandem-" + Secret(job).derive("shm name", std::to_string(rank));

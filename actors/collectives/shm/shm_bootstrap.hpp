@@ -15,24 +15,9 @@
 #include <vector>
 
 #include "actors/collectives/shm/shm_arena.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 
 namespace tandem {
-
-/// A descriptor that closes itself.
-class OwnedDescriptor {
- public:
-  OwnedDescriptor() noexcept = default;
-  explicit OwnedDescriptor(int descriptor) noexcept : descriptor_(descriptor) {}
-  ~OwnedDescriptor();
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(other.release()) {}
-  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept;
-
-  [[nodiscard]] int get() const noexcept { return descriptor_; }
-  [[nodiscard]] int release() noexcept;
-
- private:
-  int descriptor_ = -1;
-};
 
 struct ShmPeer {
   OwnedDescriptor socket;

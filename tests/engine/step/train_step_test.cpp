@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 #include "tests/support/throws_error.hpp"
 #include "tests/support/toy/training.hpp"
 

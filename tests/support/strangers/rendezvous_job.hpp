@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "engine/distributed/process_group.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem::testing {

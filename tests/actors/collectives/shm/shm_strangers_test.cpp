@@ -17,6 +17,7 @@
 
 #include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_bootstrap.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "tests/support/shm_world.hpp"
 #include "tests/support/strangers/other_user.hpp"
 #include "tests/support/throws_error.hpp"
@@ -177,19 +178,8 @@ std::string error_with_caller(Hello hello, bool knows_job, int memory) {
     while (::connect(socket.get(), name.get(), name.length) != 0) {
       std::this_thread::sleep_for(1ms);
     }
-    iovec bytes{&hello, sizeof(hello)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &bytes;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(part), &memory, sizeof(int));
-    EXPECT_EQ(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), ssize_t{sizeof(hello)});
+    EXPECT_EQ(send_with_descriptor(socket.get(), std::as_bytes(std::span(&hello, 1)), memory),
+              ssize_t{sizeof(hello)});
     EXPECT_EQ(received(socket.get()).substr(0, 1), knows_job && memory < 0 ? "8" : "0");
   });
   std::string text;
@@ -314,14 +304,14 @@ TEST(ShmStrangers, AnOperandMustLieInItsOwnersMemory) {
 
 TEST(ShmStrangers, ACauseIsOneShortLineAndItsRankOneOfTheRun) {
   const std::string error = error_beside([](HostileRank& hostile) {
-    hostile.control->cause.fill('x');
+    hostile.control->cause.fill('a');
     hostile.control->cause[1] = '\n';
     hostile.control->cause[2] = '\033';
     hostile.control->failed_rank = 77;
     hostile.control->state.store(ShmState::kAborted);
     hostile.wake();
   });
-  EXPECT_THAT(error, ::testing::StartsWith("rank 0: [collectives] x  xxx"));
+  EXPECT_THAT(error, ::testing::StartsWith("rank 0: [collectives] a  aaa"));
   EXPECT_LT(error.size(), 1200U);
 }
 

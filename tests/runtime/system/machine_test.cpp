@@ -1,4 +1,4 @@
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-// runtime/util/machine.hpp — facts about the machine that plans and refusals are based on. Any
+// runtime/system/machine.hpp — facts about the machine that plans and refusals are based on. Any
 // thread; read anew at each call.
 #pragma once
 

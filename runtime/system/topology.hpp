@@ -1,4 +1,4 @@
-// runtime/util/topology.hpp — the processors of this machine as plans of threads see them: cores
+// runtime/system/topology.hpp — the processors of this machine as plans of threads see them: cores
 // with their hardware threads, NUMA nodes, and near which node each accelerator is. Any thread;
 // read anew at each call.
 #pragma once
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/util/machine.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem {
 

@@ -1,4 +1,4 @@
-#include "runtime/util/topology.hpp"
+#include "runtime/system/topology.hpp"
 
 #include <utility>
 

@@ -1,0 +1,38 @@
+// runtime/util/utf8.hpp — characters of text that may be anything. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace tandem {
+
+/// Bytes of the UTF-8 character at `text[i]`, or 0 when there is none (overlong, surrogate, cut
+/// off).
+[[nodiscard]] constexpr std::size_t utf8_length(std::string_view text, std::size_t i) noexcept {
+  const auto byte = [&](std::size_t k) {
+    return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U;
+  };
+  const auto continues = [&](std::size_t k) { return (byte(k) & 0xC0U) == 0x80U; };
+  const unsigned lead = byte(i);
+  if (lead < 0x80) {
+    return 1;
+  }
+  if (lead >= 0xC2 && lead <= 0xDF) {
+    return continues(i + 1) ? 2 : 0;
+  }
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    const unsigned second = byte(i + 1);
+    const bool ok = continues(i + 1) && continues(i + 2) && !(lead == 0xE0 && second < 0xA0) &&
+                    !(lead == 0xED && second > 0x9F);
+    return ok ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    const unsigned second = byte(i + 1);
+    const bool ok = continues(i + 1) && continues(i + 2) && continues(i + 3) &&
+                    !(lead == 0xF0 && second < 0x90) && !(lead == 0xF4 && second > 0x8F);
+    return ok ? 4 : 0;
+  }
+  return 0;
+}
+
+}  // namespace tandem
