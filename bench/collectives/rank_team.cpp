@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "actors/collectives/shm/shm_backend.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/machine.hpp"
 
 namespace tandem::bench {
 namespace {
