@@ -32,6 +32,7 @@
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/checkpoint.hpp"
+#include "engine/types/evaluation.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
 #include "engine/types/step_result.hpp"
@@ -119,6 +120,11 @@ class Engine {
 
   /// Loss of a batch with the newest weights; no gradient, no side effect.
   float evaluate(Batch batch);
+  /// Losses of the whole `dataset` with the newest weights, as sums with the same bits on any
+  /// number of ranks; each rank runs a part of the micro-batches, and their number need not be a
+  /// multiple of the ranks. Between steps; a collective; training goes on as without it.
+  EvalSums evaluate_sums(const Dataset& dataset, EvaluateArgs args = {});
+  Task<EvalSums> evaluate_sums_on_loop(std::shared_ptr<const Dataset> dataset, EvaluateArgs args);
   /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes]. With
   /// Batch::memory the texts in it are continued: [B, 1, V], and the memory has these tokens
   /// afterwards.

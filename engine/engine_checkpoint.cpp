@@ -99,6 +99,7 @@ RunState Engine::Impl::run_state() const {
           .seed = shuffle_seed,
           .micro_batch_size = config.batch.micro_batch_size,
           .step_micro_batches = static_cast<std::int64_t>(accumulation) * world,
+          .loss_mean = std::string(name_of(shape.engine.loss_mean)),
           .world_size = static_cast<int>(world),
           .zero_stage = static_cast<int>(config.zero.stage),
           .precision = std::string(name_of(config.precision())),

@@ -43,18 +43,6 @@ at::Tensor copy_of(const std::vector<T>& values, at::IntArrayRef shape, at::Scal
   return tensor;
 }
 
-/// Owned copies of a host batch as tensors. Compute lane.
-Batch to_tensors(const HostBatch& host) {
-  if (!host.feature_shape.empty()) {
-    return {.inputs = copy_of(host.features, host.feature_shape, at::kFloat),
-            .labels = copy_of(host.labels, {host.rows}, at::kLong),
-            .tokens = host.tokens};
-  }
-  return {.inputs = copy_of(host.inputs, {host.rows, host.length}, at::kLong),
-          .labels = copy_of(host.labels, {host.rows, host.length}, at::kLong),
-          .tokens = host.tokens};
-}
-
 /// Checked: every parameter names one of them.
 std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
   std::vector<ParameterGroup> groups = arguments.parameter_groups;
@@ -129,6 +117,19 @@ std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicato
 }
 
 }  // namespace
+
+Batch to_tensors(const HostBatch& host) {
+  if (!host.feature_shape.empty()) {
+    return {.inputs = copy_of(host.features, host.feature_shape, at::kFloat),
+            .labels = copy_of(host.labels, {host.rows}, at::kLong),
+            .tokens = host.tokens,
+            .loss_share = host.loss_share};
+  }
+  return {.inputs = copy_of(host.inputs, {host.rows, host.length}, at::kLong),
+          .labels = copy_of(host.labels, {host.rows, host.length}, at::kLong),
+          .tokens = host.tokens,
+          .loss_share = host.loss_share};
+}
 
 ConfigSource ConfigSource::of_text(std::string json) {
   ConfigSource source("");
@@ -212,7 +213,8 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
                                .micro_batch = config.batch.micro_batch_size,
                                .accumulation = static_cast<std::int64_t>(accumulation),
                                .epochs = epochs,
-                               .drop_last = config.dataloader_drop_last});
+                               .drop_last = config.dataloader_drop_last,
+                               .counts_labels = means_tokens()});
   data_pool.emplace(rank.loop(), CpuPool::Options{.threads = ahead.workers, .name = "data"});
   prefetch_options = ahead;
   shuffle_seed = seed;
@@ -246,6 +248,9 @@ double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
 
 double Engine::Impl::loss_gradient() const {
   const double scale = scaler ? scaler->scale() : 1;
+  if (means_tokens()) {
+    return scale * loss_shares_.back();
+  }
   return scale /
          (static_cast<double>(accumulation) * static_cast<double>(communicator->world_size()));
 }
@@ -254,6 +259,7 @@ void Engine::Impl::begin_step() {
   step.begin(accumulation, update_of_step(rate_of(applied_steps + 1)));
   micro_step = 0;
   losses_.clear();
+  loss_shares_.clear();
   share_ = {};
   busy_at_start_ = rank.busy();
   watch_ = Stopwatch();
@@ -277,6 +283,14 @@ Task<> Engine::Impl::forward(Batch batch) {
   share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
   share_.sequences += rows;
   share_.longest = std::max(share_.longest, length);
+  if (means_tokens()) {
+    if (!batch.loss_share) {
+      throw user_error("engine",
+                       "with loss_mean tokens forward() needs Batch::loss_share, the micro-batch's "
+                       "part of the step's labels; or hand all of a step to train_step()");
+    }
+    loss_shares_.push_back(*batch.loss_share);
+  }
   batch.number = micro_batches++ * communicator->world_size() + communicator->rank();
   co_await step.forward(std::move(batch));
 }
@@ -323,69 +337,15 @@ Task<StepResult> Engine::Impl::finish() {
 Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
   TANDEM_CHECK(batches.size() == accumulation,
                "one step takes gradient_accumulation_steps micro-batches");
+  if (means_tokens()) {
+    co_await set_loss_shares(&batches);
+  }
   begin_step();
   for (const Batch& batch : batches) {
     co_await forward(batch);
     co_await backward();
   }
   co_return co_await finish();
-}
-
-/// `mine` of every rank, in rank order; all have equally much. One exchange, unless there are very
-/// many micro-steps.
-Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> mine) {
-  const auto world = static_cast<std::size_t>(communicator->world_size());
-  if (world == 1) {
-    co_return mine;
-  }
-  std::vector<std::byte> all(mine.size() * world);
-  std::vector<std::byte> pieces;
-  for (std::size_t begin = 0; begin < mine.size(); begin += kExchangeBytes) {
-    const auto piece =
-        std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
-    pieces.resize(piece.size() * world);
-    co_await step.exchange(piece, pieces.data());
-    for (std::size_t r = 0; r < world; ++r) {
-      std::copy_n(pieces.data() + r * piece.size(), piece.size(),
-                  all.data() + r * mine.size() + begin);
-    }
-  }
-  co_return all;
-}
-
-/// The loss is the mean over all ranks and micro-batches. Rank r's micro-step a is the step's
-/// micro-batch a * world + r, and they are added in that order, so its bits do not depend on how
-/// many ranks share them.
-Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
-  const auto world = static_cast<std::size_t>(communicator->world_size());
-  share_.stop = stop_asked;
-  share_.save = std::exchange(save_asked, false);
-  share_.checkpoint = checkpointer ? checkpointer->phase() : Checkpointer::Phase::kIdle;
-  checkpoint_phases_.clear();
-  std::vector<std::byte> mine(sizeof(Share) + losses_.size() * sizeof(float));
-  std::memcpy(mine.data(), &share_, sizeof(Share));
-  std::memcpy(mine.data() + sizeof(Share), losses_.data(), losses_.size() * sizeof(float));
-  const std::size_t bytes = mine.size();
-  const std::vector<std::byte> all = co_await of_all_ranks(std::move(mine));
-  for (std::size_t r = 0; r < world; ++r) {
-    Share share;
-    std::memcpy(&share, all.data() + r * bytes, sizeof(Share));
-    result.tokens += share.tokens;
-    result.sequences += share.sequences;
-    result.stop_asked = result.stop_asked || share.stop;
-    result.save_asked = result.save_asked || share.save;
-    checkpoint_phases_.push_back(share.checkpoint);
-    result.sequence_length = std::max(result.sequence_length, share.longest);
-  }
-  for (std::size_t a = 0; a < losses_.size(); ++a) {
-    for (std::size_t r = 0; r < world; ++r) {
-      float loss = 0;
-      std::memcpy(&loss, all.data() + r * bytes + sizeof(Share) + a * sizeof(float), sizeof(float));
-      result.loss += static_cast<double>(loss);
-    }
-  }
-  result.loss /= static_cast<double>(losses_.size() * world);
-  co_return result;
 }
 
 bool Engine::Impl::count(const Verdict& verdict) {

@@ -25,6 +25,9 @@
 
 namespace tandem {
 
+/// Owned copies of a host batch as tensors. Compute lane.
+[[nodiscard]] Batch to_tensors(const HostBatch& host);
+
 struct Engine::Impl {
   explicit Impl(InitializeArgs arguments);
   ~Impl();
@@ -39,8 +42,12 @@ struct Engine::Impl {
   [[nodiscard]] std::optional<std::array<double, 2>> betas_of(std::int64_t optimizer_step) const {
     return schedule.betas_at(optimizer_step + schedule_offset);
   }
-  /// Factor of the loss in the gradients; the objective is the mean over micro-batches and ranks.
+  /// Factor of the last micro-batch's loss in the gradients. Without a share the objective is the
+  /// mean over micro-batches and ranks.
   [[nodiscard]] double loss_gradient() const;
+  [[nodiscard]] bool means_tokens() const {
+    return rank.layout().shape.engine.loss_mean == LossMean::kTokens;
+  }
 
   /// Runs a coroutine on the loop. A failure is this rank's end: its peers are told, and need not
   /// wait for it.
@@ -70,6 +77,8 @@ struct Engine::Impl {
   Task<LoadedCheckpoint> load_checkpoint(std::string folder, std::string tag, LoadArgs args);
   Task<LoadedCheckpoint> load_foreign(ForeignState state);
   [[nodiscard]] RunState run_state() const;
+  /// Between steps (engine_evaluate.cpp).
+  Task<EvalSums> evaluate_sums(const Dataset* dataset, EvaluateArgs args);
 
   /// All of it, on micro-batches of the caller.
   Task<StepResult> step_on(std::vector<Batch> batches);
@@ -135,7 +144,11 @@ struct Engine::Impl {
   Task<Error> bad_state(double loss, std::string bad_gradient);
   void measure(StepResult& result);
 
-  std::vector<float> losses_;  // of this rank, by micro-step
+  /// Gives the step's micro-batches their shares of its labels, where they have none.
+  Task<> set_loss_shares(std::vector<Batch>* batches);
+
+  std::vector<float> losses_;        // of this rank, by micro-step
+  std::vector<double> loss_shares_;  // likewise, where tokens are what is averaged
   Share share_;
   std::vector<Checkpointer::Phase> checkpoint_phases_;  // of all ranks, at this step's exchange
   double data_wait_s_ = 0;

@@ -31,6 +31,7 @@
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "examples/support/run_checkpoints.hpp"
+#include "examples/support/run_evaluation.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
@@ -78,10 +79,11 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
   return std::max<std::int64_t>(1, batches / config.batch.accumulation_steps);
 }
 
-/// Steps until the end or a signal; the example's line every --log-interval of an epoch's
-/// mini-batches.
+/// Steps until the end or a signal, each epoch evaluated on the test set; the example's line every
+/// --log-interval of an epoch's mini-batches.
 void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
-           RunCheckpoints& checkpoints, std::int64_t total_steps, std::int64_t epoch_steps) {
+           RunEvaluation& evaluation, RunCheckpoints& checkpoints, std::int64_t total_steps,
+           std::int64_t epoch_steps) {
   const double flops_per_image =
       kCifarFlopsPerImage +
       (flags.moe ? 6.0 * static_cast<double>(cifar_moe_macs(cifar_moe_of(flags))) : 0);
@@ -102,7 +104,8 @@ void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
     if (running.add(epoch, number, result->loss)) {
       metrics.note(example_loss_line(epoch, number, running.mean()));
     }
-    go_on = checkpoints.after(*result);
+    go_on = evaluation.after(result->step);
+    go_on = checkpoints.after(*result) && go_on;
   }
   checkpoints.finish();
   engine.drain();
@@ -135,6 +138,7 @@ int cifar10(CifarFlags flags) {
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);
   const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
+  const auto test_images = std::make_shared<const CifarImages>(std::move(data.test));
   const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
   const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
 
@@ -158,7 +162,7 @@ int cifar10(CifarFlags flags) {
        .parameter_groups = std::vector<ParameterGroup>(flags.moe_param_group ? 2 : 1),
        .communicator = ranks});
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
-  const std::vector<std::string> resumed = resume_run(flags, engine);
+  const ResumedRun resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = total_steps,
                          .log_interval = 0,
@@ -175,16 +179,22 @@ int cifar10(CifarFlags flags) {
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
   metrics.note(placement_line(plan));
-  for (const std::string& line : resumed) {
+  for (const std::string& line : resumed.lines) {
     metrics.note(line);
   }
 
-  RunCheckpoints checkpoints(flags, engine, metrics);
-  train(flags, engine, metrics, checkpoints, total_steps, epoch_steps);
+  RunEvaluation evaluation({.dataset = std::make_shared<CifarDataset>(test_images),
+                            .args = {.micro_batch = kTestBatch},
+                            .every = epoch_steps},
+                           engine, metrics);
+  evaluation.restore(resumed.client_state);
+  RunCheckpoints checkpoints(flags, engine, metrics, {}, [&] { return evaluation.state(); });
+  train(flags, engine, metrics, evaluation, checkpoints, total_steps, epoch_steps);
   std::puts("Finished Training");  // by every rank, as the example does
-  evaluate(flags, engine, metrics, data.test);
-  checkpoints.save_model(flags.output_dir + "/model.safetensors",
-                         [&] { save_weights(engine, flags.output_dir, TensorType::kF32); });
+  evaluate(flags, engine, metrics, *test_images);
+  const std::string model_folder = flags.output_dir + "/model";
+  checkpoints.save_model(model_folder,
+                         [&] { save_weights(engine, model_folder, TensorType::kF32); });
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     complete_summary(summary, flags, config, engine, summary.tflops, plan.memory());

@@ -18,16 +18,17 @@
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
 #include "engine/metrics/flops.hpp"
-#include "examples/support/demo.hpp"
-#include "examples/support/finetune_config.hpp"
-#include "examples/support/finetune_flags.hpp"
+#include "examples/support/finetune/config.hpp"
+#include "examples/support/finetune/data.hpp"
+#include "examples/support/finetune/demo.hpp"
+#include "examples/support/finetune/evaluation.hpp"
+#include "examples/support/finetune/flags.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "examples/support/run_checkpoints.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/causal_lm.hpp"
-#include "models/data/alpaca_dataset.hpp"
 #include "models/pretrained.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
@@ -65,22 +66,24 @@ int finetune(FinetuneFlags flags) {
   // Model and data.
   const Pretrained pretrained =
       Pretrained::open(flags.model_name, {.may_lack_weights = demo, .seed = flags.seed});
-  const auto dataset = std::make_shared<AlpacaDataset>(
-      resolve_dataset_file(flags.dataset_name), pretrained.tokenizer(),
-      AlpacaOptions{.max_length = flags.max_length, .percentage = flags.dataset_percentage});
+  const std::string model_folder = flags.output_dir + "/model";
+  pretrained.check_saves_elsewhere(model_folder);
+  const FinetuneData data = open_data(flags, pretrained.folder(), pretrained.tokenizer());
+  const std::int64_t records = data.dataset->size();
 
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
   keep_global_batch(flags, ranks->world_size());
   Config config = finetune_config(flags, device, ranks->world_size());
-  const std::int64_t total_steps = total_steps_of(flags, config, dataset->size());
+  const RunLength length = run_length(flags, config, records);
 
   // Does it fit? Up to here nothing was allocated or written.
   Model model = pretrained.model(flags.leaf_module);
-  RunPlan plan = plan_run(model, config, engine_options(flags, device),
-                          {.records = dataset->size(), .length = dataset->longest()},
-                          run_limits(flags), *ranks);
-  plan_disk(plan, model, flags, config, bytes_of(saved_type(flags, config)), *ranks);
+  RunPlan plan =
+      plan_run(model, config, engine_options(flags, device),
+               {.records = records, .length = data.longest()}, run_limits(flags), *ranks);
+  const std::size_t models = flags.eval.keep_best ? 2 : 1;
+  plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)), *ranks);
   plan.require_fit();
   const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
   if (ranks->rank() == 0) {
@@ -89,16 +92,16 @@ int finetune(FinetuneFlags flags) {
   Engine engine({.model = std::move(model),
                  .config = config,
                  .plan = plan,
-                 .dataset = dataset,
+                 .dataset = data.dataset,
                  .epochs = 0,
                  .seed = flags.seed,
-                 .learning_rate = learning_rate_of(flags, config, total_steps),
+                 .learning_rate = learning_rate_of(flags, config, length.steps),
                  .communicator = ranks});
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
 
-  const std::vector<std::string> resumed = resume_run(flags, engine);
+  const ResumedRun resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
-                         .total_steps = total_steps,
+                         .total_steps = length.steps,
                          .log_interval = flags.log_interval,
                          .warmup_steps = flags.warmup_steps,
                          .tensorboard = flags.tensorboard,
@@ -106,44 +109,59 @@ int finetune(FinetuneFlags flags) {
                          .progress = progress_mode_of(flags.progress),
                          .silent = engine.rank() != 0});
   metrics.write_resolved_config(resolved_json(config));
-  for (const std::string& line : describe_run(flags, config, pretrained, engine, *dataset)) {
+  for (const std::string& line : describe_run(flags, config, pretrained, engine, records)) {
+    metrics.note(line);
+  }
+  for (const std::string& line : data.lines) {
     metrics.note(line);
   }
   metrics.note(memory_line(plan.memory()));
   metrics.note(placement_line(plan));
-  for (const std::string& line : resumed) {
+  for (const std::string& line : resumed.lines) {
     metrics.note(line);
   }
   if (demo && flags.samples) {
-    show_samples(metrics, "before training", pretrained, engine, *dataset);
+    show_samples(metrics, "before training", pretrained, engine, data.records);
   }
 
   // Training.
+  RunEvaluation evaluation(
+      evaluation_options(flags, config, length, data.evaluated, pretrained, engine, metrics,
+                         [&](const std::string& folder) {
+                           pretrained.save(engine, folder, saved_type(flags, config),
+                                           data.end_token);
+                         }),
+      engine, metrics);
+  evaluation.restore(resumed.client_state);
   RunCheckpoints checkpoints(flags, engine, metrics,
-                             {{"config.json", hf_config_json(pretrained.config(), "float32")}});
-  const auto steps_per_epoch =
-      static_cast<double>(dataset->size()) / static_cast<double>(config.batch.train_batch_size);
+                             {{"config.json", hf_config_json(pretrained.config(), "float32")}},
+                             [&] { return evaluation.state(); });
+  evaluation.at_start();
   bool go_on = true;
-  while (engine.global_steps() < total_steps && go_on) {
+  while (engine.global_steps() < length.steps && go_on) {
     const std::optional<StepResult> result = checkpoints.train_step();
     if (!result) {
       break;
     }
-    const double epoch = static_cast<double>(result->step) / steps_per_epoch;
+    const double epoch = static_cast<double>(result->step) / static_cast<double>(length.per_epoch);
     metrics.write(
         metrics_of(*result, epoch, tflops_of(*result, pretrained.config(), engine, flags)));
-    go_on = checkpoints.after(*result);
+    go_on = evaluation.after(result->step);
+    go_on = checkpoints.after(*result) && go_on;
+  }
+  if (engine.global_steps() >= length.steps) {  // it was not interrupted
+    evaluation.finish();
   }
   checkpoints.finish();
 
   // What remains of it: model/, summary, trace.
   engine.drain();
   if (demo && flags.samples) {
-    show_samples(metrics, "after training", pretrained, engine, *dataset);
+    show_samples(metrics, "after training", pretrained, engine, data.records);
   }
-  const std::string model_folder = flags.output_dir + "/model";
-  checkpoints.save_model(model_folder,
-                         [&] { pretrained.save(engine, model_folder, saved_type(flags, config)); });
+  checkpoints.save_model(model_folder, [&] {
+    pretrained.save(engine, model_folder, saved_type(flags, config), data.end_token);
+  });
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
     const Model model = make_causal_lm(pretrained.config());

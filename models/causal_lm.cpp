@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "actors/storage/file.hpp"
+#include "actors/storage/json.hpp"
 #include "models/families/family.hpp"
 #include "models/io/hf_fields.hpp"
 #include "runtime/util/check.hpp"
@@ -24,6 +25,34 @@ constexpr std::array kFamilies = {TANDEM_FAMILIES(TANDEM_FAMILY_ADDRESS)};
 const Family* find_family(std::string_view model_type) {
   const auto* found = std::ranges::find(kFamilies, model_type, &Family::model_type);
   return found == kFamilies.end() ? nullptr : *found;
+}
+
+const Family* find_whole(std::string_view model_type) {
+  const auto* found = std::ranges::find(kFamilies, model_type, &Family::whole_type);
+  return found == kFamilies.end() || model_type.empty() ? nullptr : *found;
+}
+
+/// The config.json of the text model that another model holds, whole.
+std::string part_of(const JsonValue& whole, const Family& family) {
+  const JsonValue part = whole.at("text_config");
+  std::string json = simdjson::minify(part.object());
+  const auto add = [&](std::string_view key, const std::string& value) {
+    if (part.object().at_key(key).error() != simdjson::SUCCESS) {
+      json = with_json_member(json, key, value);
+    }
+  };
+  const std::string braced = fmt::format("{{{}}}", family.part_defaults);
+  const JsonDocument defaults = JsonDocument::parse(braced, {.where = "model config"});
+  for (const auto& [key, value] : defaults.root().members()) {
+    add(key, simdjson::minify(value.raw()));
+  }
+  for (const std::string_view key : {"torch_dtype", "dtype", "eos_token_id", "bos_token_id",
+                                     "pad_token_id", "initializer_range"}) {
+    if (const auto value = whole.find(key)) {
+      add(key, simdjson::minify(value->raw()));
+    }
+  }
+  return with_json_member(json, "model_type", json_quote(family.model_type));
 }
 
 LeafModule leaf_of(const HfConfig& config, std::string_view module) {
@@ -49,6 +78,9 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file) {
       json, {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
   const JsonValue root = document.root();
   const JsonValue model_type = root.at("model_type");
+  if (const Family* part = find_whole(model_type.string())) {
+    return parse_hf_config(part_of(root, *part), fmt::format("{} text_config", file));
+  }
   const Family* family = find_family(model_type.string());
   if (family == nullptr) {
     std::vector<std::string_view> known(kFamilies.size());

@@ -25,7 +25,11 @@ std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
   if (checkpoint.find(name) != nullptr) {
     return name;
   }
-  const std::string_view prefix = family_of(config).optional_prefix;
+  const Family& family = family_of(config);
+  if (std::string part = std::string(family.part_prefix) + name; checkpoint.find(part) != nullptr) {
+    return part;
+  }
+  const std::string_view prefix = family.optional_prefix;
   std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
   return checkpoint.find(bare) != nullptr ? bare : std::string();
 }
@@ -33,9 +37,14 @@ std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
 /// Tensors that checkpoints carry although they are no parameters: a copy of a tied head, and the
 /// family's.
 bool is_extra(const HfConfig& config, std::string_view name) {
-  return (config.tie_word_embeddings && name == "lm_head.weight") ||
-         std::ranges::any_of(family_of(config).extras,
-                             [&](std::string_view ending) { return name.ends_with(ending); });
+  const Family& family = family_of(config);
+  const std::string_view own =
+      name.starts_with(family.part_prefix) ? name.substr(family.part_prefix.size()) : name;
+  return (config.tie_word_embeddings && own == "lm_head.weight") ||
+         std::ranges::any_of(family.extras,
+                             [&](std::string_view ending) { return name.ends_with(ending); }) ||
+         std::ranges::any_of(family.other_parts,
+                             [&](std::string_view part) { return name.starts_with(part); });
 }
 
 void expect_shape(const Checkpoint& checkpoint, const TensorInfo& found,
@@ -185,7 +194,11 @@ std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type)
   return plan;
 }
 
-void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, double deviation,
+FreshWeights fresh_weights(const HfConfig& config) {
+  return {.deviation = config.initializer_range, .norm = family_of(config).fresh_norm};
+}
+
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, const FreshWeights& fresh,
                   std::int64_t begin, std::int64_t end, float* out) {
   TANDEM_CHECK(0 <= begin && begin <= end && end <= parameter.numel(), "elements of this tensor");
   const std::string_view name = parameter.name;
@@ -194,9 +207,9 @@ void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, double dev
   if (name.ends_with(".bias") || name.ends_with("_bias")) {
     std::fill(out, out + (end - begin), 0.0F);
   } else if (last.ends_with("norm") || last.starts_with("ln_")) {
-    std::fill(out, out + (end - begin), 1.0F);
+    std::fill(out, out + (end - begin), static_cast<float>(fresh.norm));
   } else {
-    fill_normal(name, seed, deviation, begin, end, out);
+    fill_normal(name, seed, fresh.deviation, begin, end, out);
   }
 }
 

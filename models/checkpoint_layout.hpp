@@ -65,9 +65,15 @@ class CheckpointReader {
 /// checkpoint_tensors as the plan of a WeightsWriter.
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type);
 
-/// Elements [begin, end) of a parameter before any training: norms are ones, biases zeros, all else
-/// normal with mean 0 and this deviation (models/io/random_init.hpp). Any thread.
-void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, double deviation,
+/// Weights before any training: norms are all alike, biases zeros, all else normal with mean 0 and
+/// this deviation (models/io/random_init.hpp).
+struct FreshWeights {
+  double deviation = 0.02;
+  double norm = 1;
+};
+FreshWeights fresh_weights(const HfConfig& config);
+/// Elements [begin, end) of such a parameter. Any thread.
+void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, const FreshWeights& fresh,
                   std::int64_t begin, std::int64_t end, float* out);
 
 }  // namespace tandem

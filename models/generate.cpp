@@ -2,20 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 
 #include <ATen/ops/from_blob.h>
 
-#include "models/io/hf_fields.hpp"
+#include "models/io/generation_config.hpp"
 #include "models/io/random_init.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
-
-constexpr std::uint64_t kMostConfigBytes = 1u << 20;
 
 /// Uniform in [0, 1), a function of seed and index alone.
 double uniform(std::uint64_t seed, std::uint64_t index) {
@@ -30,12 +27,7 @@ double uniform(std::uint64_t seed, std::uint64_t index) {
 GenerateOptions generate_options(const Pretrained& pretrained) {
   const HfConfig& config = pretrained.config();
   GenerateOptions options;
-  const std::filesystem::path file = pretrained.folder() / "generation_config.json";
-  if (std::filesystem::exists(file)) {
-    const JsonDocument document = JsonDocument::load(
-        file, {"generate", file.string(), "correct the file or remove it"}, kMostConfigBytes);
-    options.end_tokens = token_ids(document.root(), "eos_token_id", kMostTokens);
-  }
+  options.end_tokens = generation_end_tokens(pretrained.folder());
   if (options.end_tokens.empty()) {
     options.end_tokens = config.eos_token_ids;
   }
@@ -95,6 +87,9 @@ std::vector<std::int64_t> generate(Engine& engine, std::span<const std::int64_t>
       break;
     }
     made.push_back(next);
+    if (options.on_token) {
+      options.on_token(next);
+    }
     input.assign(1, next);
     if (memory->position == options.short_text) {
       memory = std::make_shared<TextMemory>();

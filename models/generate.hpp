@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct GenerateOptions {
   /// A text that grows beyond this many positions is run anew once, because its rotary frequencies
   /// change there (LongRoPE). 0: never.
   std::int64_t short_text = 0;
+  std::function<void(std::int64_t token)> on_token = {};  // called for each as it is made
 };
 
 /// Greedy, with the model's end tokens: those of generation_config.json, else of config.json, else

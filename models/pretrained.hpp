@@ -19,13 +19,6 @@ namespace tandem {
 
 class Engine;
 
-/// `name` as a folder, or as a hub id ("org/name") whose newest snapshot lies in the local Hugging
-/// Face cache. Throws user_error when it is neither.
-std::filesystem::path resolve_model_folder(const std::string& name);
-/// The same for a data set: a .json or .jsonl file, or a hub id in the cache with one such file in
-/// its snapshot.
-std::filesystem::path resolve_dataset_file(const std::string& name);
-
 /// Fresh weights (models/checkpoint_layout.hpp, fill_initial()): every element is a function of
 /// seed, parameter name and position alone.
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
@@ -47,11 +40,15 @@ class Pretrained {
   /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
 
+  /// Throws user_error where saving into `folder` would replace the model that this is.
+  void check_saves_elsewhere(const std::filesystem::path& folder) const;
   /// Writes the engine's weights as a folder that Transformers loads: safetensors of `type`
-  /// (nothing: the compute type), config, tokenizer files, the generation config where the source
-  /// has one. An older model there is replaced as a whole. All ranks call it; the first one writes.
+  /// (nothing: the compute type), config, tokenizer files, the generation config. `end_token`: what
+  /// the model has learnt to end a text with (save_generation_config()). An older model there is
+  /// replaced as a whole. All ranks call it; the first one writes.
   void save(Engine& engine, const std::filesystem::path& folder,
-            std::optional<TensorType> type = std::nullopt) const;
+            std::optional<TensorType> type = std::nullopt,
+            std::optional<std::int32_t> end_token = std::nullopt) const;
 
  private:
   Pretrained(std::filesystem::path folder, HfConfig config, Tokenizer tokenizer,

@@ -67,20 +67,19 @@ void save_weights(Engine& engine, const fs::path& folder, TensorType type,
     }
   };
   on_first_rank([&] {
+    made.emplace(folder, "save model");
     if (describe) {
-      describe(made.emplace(folder, "save model").temporary());
+      describe(made->temporary());
     }
-    writer.emplace(made ? made->temporary() : folder, plan_of(engine.model(), type));
+    writer.emplace(made->temporary(), plan_of(engine.model(), type));
   });
   engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
     on_first_rank([&] { append(*writer, parameter, values); });
   });
   on_first_rank([&] {
     writer->finish();
-    if (made) {
-      made->keep_others(&is_model_file);
-      made->commit();
-    }
+    made->keep_others(&is_model_file);
+    made->commit();
   });
   if (failure) {
     std::rethrow_exception(failure);

@@ -18,10 +18,9 @@ using FolderDescription = std::function<void(const std::filesystem::path&)>;
 /// fp32 masters. All ranks call it, since each has a slice; the first one writes. Throws Error when
 /// the folder cannot be written, or a weight is not finite (5); then nothing appears.
 ///
-/// With `describe` the folder is one model, and is replaced as a whole by one rename
-/// (AtomicFolder): whenever the process ends, it holds the older model or the new one. What is not
-/// of a model stays in it. Without `describe` files of other kinds may be written there meanwhile;
-/// each weight file is replaced by itself.
+/// The folder is replaced as a whole by one rename (AtomicFolder): whenever the process ends, it
+/// holds the older model or the new one. What is not of a model stays in it; what is put there
+/// meanwhile is lost.
 void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type,
                   const FolderDescription& describe = {});
 

@@ -4,11 +4,12 @@ set(TANDEM_LONG_TESTS
   # whole programs, on several ranks, or beside Python's peers
   Families/References.* Families/ExpertTraining.* Models/Parity.* ParityLimits.* Ranks.* Memory.* Scripts.*
   Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls
-  Finetune.TransformersLoads* Finetune.TheSameSeed* Finetune.RealRecords* Cifar.* GenerateCommand.*
+  Defaults.* RateSchedule.IsTransformers* Finetune.TransformersLoads* Finetune.TheSameSeed* Finetune.RealRecords* Cifar.* GenerateCommand.*
   BadInput.FlagsThatMakeNoSense TandemProgram.ConfigRejects* Models/ExpertsReference.*
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
   ImportWriters.Torch*
   Plan.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*
+  Evaluation.*
   # every combination of stage, type, schedule or placement
   *Devices.GiveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* CudaRanks.* CifarMoe.* CifarRecords.Packed* *Stages.GiveTheSameBitsOnOneRank
   TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*

@@ -23,6 +23,10 @@ import urllib.request
 from pathlib import Path
 
 CHUNK_BYTES = 1 << 20
+PATTERNS = {  # of what is taken from the hub: what the engine reads, or ./tandem prepare
+    "model": ["*.json", "*.safetensors", "*.txt", "*.jinja"],
+    "dataset": ["*.json", "*.jsonl", "*.csv", "*.txt", "*.parquet", "*.arrow", "*.gz", "*.xz", "*.md"],
+}
 TIMEOUT_S = 60
 
 
@@ -150,32 +154,13 @@ def fetch_archive(archive, cache):
     return folder
 
 
-def make_readable(folder, name):
-    """A data set's records as .jsonl beside its other files, where it comes in another form only (parquet)."""
-    if any(path.suffix in {".json", ".jsonl"} for path in folder.rglob("*")):
-        return
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise Failure(f"[fetch] {name} has no .json or .jsonl file, and datasets, which converts it, is not in .venv; run .venv/bin/python -m pip install datasets", 2) from None
-    part = folder / ".train.jsonl.part"
-    load_dataset(name, split="train").to_json(str(part))
-    part.rename(folder / "train.jsonl")
-
-
 def fetch_from_hub(kind, name):
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise Failure(f"[fetch] {name} comes from the Hugging Face hub and huggingface_hub is not in .venv; run .venv/bin/python -m pip install huggingface_hub", 2) from None
-    patterns = ["*.json", "*.safetensors", "*.txt"] if kind == "model" else ["*.json", "*.jsonl", "*.md"]
     try:
-        folder = Path(snapshot_download(name, repo_type=kind, allow_patterns=patterns))
-        if kind == "dataset":
-            make_readable(folder, name)
-        return folder
-    except Failure:
-        raise
+        return Path(snapshot_download(name, repo_type=kind, allow_patterns=PATTERNS[kind]))
     except Exception as error:  # its errors come from several libraries
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise Failure(f"[fetch] {kind} {name}: {first.rstrip('.')}; check the id and HF_ENDPOINT") from None

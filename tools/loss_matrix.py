@@ -42,9 +42,10 @@ def main():
     parser.add_argument("--steps", default="6")
     args = parser.parse_args()
     trainer = str(args.bin / "finetune_zero3")
-    common = ["--model_name", args.model, "--dataset_name", args.dataset, "--steps", args.steps, "--batch_size", "2",
+    recipe = ["--recipe", "deepspeed_example"]  # its bits stay, whatever the defaults become
+    common = [*recipe, "--model_name", args.model, "--dataset_name", args.dataset, "--steps", args.steps, "--batch_size", "2",
               "--max_length", "64", "--lr", "1e-3", "--gradient_clipping", "0.5", "--progress", "off", "--no-tensorboard"]
-    fine = run("demo", [trainer, "--progress", "off", "--no-tensorboard", "--steps", "60"])
+    fine = run("demo", [trainer, *recipe, "--progress", "off", "--no-tensorboard", "--steps", "60"])
     for dtype, ranks, stage, overlap in itertools.product(["fp32", "bf16"], [1, 2], range(4), ["off", "full"]):
         launch = [str(args.bin / "tandem"), "launch", "-n", str(ranks), "--"] if ranks > 1 else []
         fine &= run(f"finetune {dtype} ranks {ranks} stage {stage} overlap {overlap}",

@@ -9,7 +9,7 @@ and without clipping), all computed in float64, and beside each value x the limi
 config's dropout is off throughout, here and in `tandem parity`: each library draws masks of its own.
 
 Limits come from the arithmetic of float32, not from what processors, threads or libraries happened to differ by:
-  1. The model runs SAMPLES more times with each operation off by what float32 may round away there, times NOISE
+  1. The model runs --samples more times with each operation off by what float32 may round away there, times NOISE
      (rounding.py says how much that is). x gets sqrt(own + pool), own its mean square deviation in those runs and pool
      row mean * column mean / mean of the tensor's; times FACTOR this is b(x), 8 deviations of an error in float32.
   2. Logits, loss, norms, gradients: |x' - x| <= b(x) (and u |x|, the file's own rounding; u = 2^-24).
@@ -40,7 +40,6 @@ BATCH = ("input_ids", "labels", "attention_mask")
 CLIP = {"clip": 1.0, "noclip": 0.0}
 OPTIMIZER = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 DEEPSPEED = {"optimizer": {"type": "AdamW", "params": OPTIMIZER}}  # what `tandem parity` trains with
-SAMPLES = 8  # noisy runs
 TRIES = 50
 
 SMALL = {
@@ -74,6 +73,12 @@ FAMILIES = {
                                  "original_max_position_embeddings": 16}, **EXPERTS},
     "qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     "mistral": {"head_dim": 32, "sliding_window": 8},
+    "mixtral": {"num_local_experts": 4, "intermediate_size": 48, "sliding_window": 12, "rms_norm_eps": 1e-5,
+                "rope_theta": 1000000.0, **EXPERTS},
+    "gemma3_text": {"head_dim": 32, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "pad_token_id": 0,
+                    "rms_norm_eps": 1e-4, "sliding_window": 8, "sliding_window_pattern": 3, "rope_theta": 1000000.0,
+                    "rope_local_base_freq": 1000.0, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                    "tie_word_embeddings": True, "attn_logit_softcapping": 5.0},  # which Transformers does not use
 }  # fmt: skip
 
 
@@ -94,14 +99,15 @@ def published_config(arguments, transformers):
 
 
 def draw_weights(model, seed, torch):
-    """In name order from one generator: norms about one, the rest small enough to keep activations in range."""
+    """In name order from one generator: norms scale by about one, the rest keeps activations in range."""
     generator = torch.Generator().manual_seed(seed)
+    norm = 0 if model.config.model_type == "gemma3_text" else 1  # the weight that scales by one
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
             owner, _, last = name.rpartition(".")
             if last == "weight" and ("norm" in owner.rsplit(".", 1)[-1] or ".ln_" in "." + owner):
-                parameter.copy_(1 + 0.2 * noise)
+                parameter.copy_(norm + 0.2 * noise)
             elif last == "sinks":
                 parameter.copy_(noise)
             elif last == "bias" or last.endswith("_bias"):
@@ -146,13 +152,13 @@ def loss_of(model, tokens, labels, mask, torch):
 
 
 class Runs:
-    """The model in float64: once as it is, and SAMPLES times with rounding errors, from weights that move() displaced."""
+    """The model in float64: once as it is, and `samples` times with rounding errors, from weights that move() displaced."""
 
-    def __init__(self, model, torch):
+    def __init__(self, model, samples, torch):
         self.torch = torch
         self.generator = torch.Generator().manual_seed(0)
-        self.models = [copy.deepcopy(model).double() for _ in range(SAMPLES + 1)]
-        self.modes = [Rounding()] + [Rounding(seed) for seed in range(SAMPLES)]
+        self.models = [copy.deepcopy(model).double() for _ in range(samples + 1)]
+        self.modes = [Rounding()] + [Rounding(seed) for seed in range(samples)]
         for noisy in self.models[1:]:
             for name, buffer in noisy.named_buffers():
                 if name.endswith("inv_freq"):  # a power: libraries differ in the last digit
@@ -195,9 +201,9 @@ class Runs:
 class Trace:
     """AdamW steps of the truth, each with the limits of what it shows."""
 
-    def __init__(self, model, clip, torch):
+    def __init__(self, model, samples, clip, torch):
         self.torch, self.clip = torch, clip
-        self.runs = Runs(model, torch)
+        self.runs = Runs(model, samples, torch)
         self.adam = Companions(self.runs.parameters, OPTIMIZER)
         self.shown = {"gradient_clipping": clip, "loss": [], "grad_norm": [], "loss_limit": [], "grad_norm_limit": []}
         self.results, self.losses = None, []
@@ -243,7 +249,7 @@ def limit_of(values):
 
 def references(model, arguments, torch):
     """What the files hold: {"logits": {...}, "grads": {...}, "batches": [...], "traces": {...}, "final": {...}}."""
-    start, vocabulary = Runs(model, torch), model.config.vocab_size
+    start, vocabulary = Runs(model, arguments.samples, torch), model.config.vocab_size
     out = {"batches": [], "traces": {}, "final": {}}
     mask = torch.ones(2, LENGTH, dtype=torch.int64)
     mask[1, -9:] = 0
@@ -267,7 +273,7 @@ def references(model, arguments, torch):
     out["grad"] = {n: results[0][1][n] for n in names}
     out["limit.grad"] = {n: limit_of([some[n] for _, some in results]) for n in names}
 
-    traces = {name: Trace(model, clip, torch) for name, clip in CLIP.items()}
+    traces = {name: Trace(model, arguments.samples, clip, torch) for name, clip in CLIP.items()}
     data = Data(vocabulary, arguments.seed + 3, torch)
     for step in range(arguments.steps):
         apart = list(traces.values()) if step > 0 else [traces["clip"]]  # the first step's gradients are the same
@@ -381,7 +387,7 @@ def float32_shares(model, out, torch):
     return shares
 
 
-def parsed():
+def parsed(command_line):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--family", choices=sorted(FAMILIES))
@@ -391,12 +397,13 @@ def parsed():
     parser.add_argument("--shards", type=int, default=1, help="files of weights, about")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="in config.json")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=8, help="noisy runs; fewer tell a single value's deviation less well")
     parser.add_argument("--steps", type=int, default=5, help="of each training trace; limits grow with them")
-    return parser.parse_args()
+    return parser.parse_args(command_line)
 
 
-def main():
-    arguments = parsed()
+def main(command_line=None):
+    arguments = parsed(command_line)
     if arguments.out.exists():
         print(f"error: [--out] {arguments.out} is there already; name a new folder", file=sys.stderr)
         return 2

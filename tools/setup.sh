@@ -39,16 +39,17 @@ for line in open(sys.argv[1]):
 PYTHON
 }
 
-requirement_files() {
+requirement_files() { # run|prepare|test: each of them needs what those before it need
   echo "$root/requirements.txt"
+  if [[ $1 != run ]]; then echo "$root/requirements-prepare.txt"; fi
   if [[ $1 == test ]]; then echo "$root/requirements-test.txt"; fi
 }
 
 setup_stamp() { # the content that a stamp must have to be good
-  { cat "$packages_file" "$root/requirements.txt" "$root/requirements-test.txt"; echo "$root"; } | sha256sum
+  { cat "$packages_file" "$root"/requirements*.txt; echo "$root"; } | sha256sum
 }
 
-setup_is_done() { # run|test
+setup_is_done() { # run|prepare|test
   local stamp="$root/.cache/setup-$1"
   [[ -f $stamp && -x $venv_python && $(<"$stamp") == "$(setup_stamp)" && -z $(missing_programs) ]]
 }
@@ -106,7 +107,7 @@ install_requirements() { # requirements file
   pip_install -r "$1"
 }
 
-check_setup() { # run|test: reports, changes nothing
+check_setup() { # run|prepare|test: reports, changes nothing
   local missing=0 packages file lines
   if command -v dpkg-query >/dev/null; then
     packages=$(missing_packages)
@@ -120,17 +121,19 @@ check_setup() { # run|test: reports, changes nothing
   else
     echo "Debian packages: nothing missing"
   fi
-  for file in "$root/requirements.txt" "$root/requirements-test.txt"; do
+  while IFS= read -r file; do
     lines=$(missing_requirements "$file")
     if [[ -z $lines ]]; then
       echo "$(basename "$file"): nothing missing"
-    elif [[ $file == *-test.txt && $1 == run ]]; then
+    elif [[ $file == *-prepare.txt && $1 == run ]]; then
+      echo "$(basename "$file"): missing, installed with the first prepare: ${lines//$'\n'/ }"
+    elif [[ $file == *-test.txt && $1 != test ]]; then
       echo "$(basename "$file"): missing, needed for test and bench only: ${lines//$'\n'/ }"
     else
       echo "$(basename "$file"): missing: ${lines//$'\n'/ }"
       missing=1
     fi
-  done
+  done < <(requirement_files test)
   lines=$(missing_programs)
   if [[ -n $lines ]]; then
     echo "not in PATH: ${lines//$'\n'/ }"
@@ -139,8 +142,8 @@ check_setup() { # run|test: reports, changes nothing
   return $missing
 }
 
-setup() { # run|test
-  local packages file
+setup() { # run|prepare|test
+  local packages file kind
   if setup_is_done "$1"; then
     return
   fi
@@ -159,6 +162,8 @@ setup() { # run|test
       install_requirements "$file" || exit 1
     fi
   done < <(requirement_files "$1")
-  setup_stamp >"$root/.cache/setup-$1"
-  if [[ $1 == test ]]; then setup_stamp >"$root/.cache/setup-run"; fi
+  for kind in run prepare test; do
+    setup_stamp >"$root/.cache/setup-$kind"
+    if [[ $kind == "$1" ]]; then break; fi
+  done
 }

@@ -210,7 +210,6 @@ Manifest Manifest::parse(const std::string& text, const std::string& path) {
 
 void FileHasher::add(std::span<const std::byte> bytes) {
   TANDEM_CHECK(bytes.size() <= file_.size_bytes - position_, "no more bytes than the file has");
-  of_file_.add(bytes);
   while (!bytes.empty()) {
     finish_tensors();
     std::uint64_t next = file_.size_bytes;
@@ -220,7 +219,9 @@ void FileHasher::add(std::span<const std::byte> bytes) {
       in_tensor = position_ >= tensor.begin_byte;
       next = in_tensor ? tensor.begin_byte + tensor.size_bytes : tensor.begin_byte;
     }
-    const auto piece = bytes.first(std::min<std::uint64_t>(bytes.size(), next - position_));
+    const auto piece =
+        bytes.first(std::min<std::uint64_t>({bytes.size(), next - position_, kPieceBytes}));
+    of_file_.add(piece);
     if (in_tensor) {
       of_tensor_.add(piece);
     }

@@ -58,6 +58,9 @@ class FileHasher {
   [[nodiscard]] ManifestFile result();
 
  private:
+  // Of file and tensor in turn: the second reads what the first has brought into a near cache.
+  static constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 16;
+
   void finish_tensors();
 
   ManifestFile file_;

@@ -18,9 +18,14 @@ std::uint64_t TensorPlan::size_bytes() const noexcept {
   return static_cast<std::uint64_t>(numel()) * bytes_of(type);
 }
 
-std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment) {
+std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment,
+                               const std::map<std::string, std::string>& metadata) {
   constexpr std::size_t kLengthBytes = 8;
-  std::string json = R"({"__metadata__":{"format":"pt"})";
+  std::string json;
+  for (const auto& [name, value] : metadata) {
+    json += fmt::format("{}{}:{}", json.empty() ? "" : ",", json_quote(name), json_quote(value));
+  }
+  json = fmt::format(R"({{"__metadata__":{{{}}})", json);
   std::uint64_t offset = 0;
   for (const TensorPlan& tensor : tensors) {
     const std::uint64_t end = offset + tensor.size_bytes();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +23,10 @@ struct TensorPlan {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;
 };
 
-/// Length field and JSON header of a file with these tensors in this order, metadata format = pt;
-/// padded so that the data begins at a multiple of `alignment`, itself a multiple of 8.
-std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment = 8);
+/// Length field and JSON header of a file with these tensors in this order; padded so that the
+/// data begins at a multiple of `alignment`, itself a multiple of 8.
+std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment = 8,
+                               const std::map<std::string, std::string>& metadata = {
+                                   {"format", "pt"}});
 
 }  // namespace tandem

@@ -12,10 +12,6 @@
 namespace tandem {
 namespace {
 
-bool is_aligned(const std::byte* address) noexcept {
-  return reinterpret_cast<std::uintptr_t>(address) % FileIo::kDirectAlignment == 0;
-}
-
 Task<> copy(std::byte* to, std::span<const std::byte> from, CpuPool* pool) {
   const auto copy_all = [to, from] { std::memcpy(to, from.data(), from.size()); };
   if (pool != nullptr) {
@@ -84,7 +80,7 @@ Task<> UncachedFile::write_piece(std::uint64_t offset, std::span<const std::byte
 
 Task<> UncachedFile::write_blocks(std::uint64_t offset, std::span<const std::byte> bytes,
                                   CpuPool* pool) {
-  if (is_aligned(bytes.data())) {
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % uncached_.memory_alignment() == 0) {
     co_await io_->write(uncached_, offset, bytes);
     co_return;
   }

@@ -85,11 +85,11 @@ Model shaped(const Shape& shape) {
 void run_model(benchmark::State& state, const Shape& shape, double adam, double free,
                std::int64_t rows) {
   const Model model = shaped(shape);
-  PlanInput input{.type = DType::kBF16,
+  PlanInput input{.shape = {.engine = {.activation_checkpointing = true},
+                            .type = DType::kBF16,
+                            .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}},
                   .rows = rows,
-                  .length = 4096,
-                  .activation_checkpointing = true,
-                  .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
+                  .length = 4096};
   input.zero.stage = 2;
   const SimSpec spec = {.compute_flops_per_s = 500e12,
                         .to_device_bytes_per_s = 50e9,
@@ -171,7 +171,8 @@ std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
 
 void run_engine(benchmark::State& state, double ratio) {
   const auto times = std::make_shared<LayerTimes>();
-  PlanInput input{.type = DType::kBF16, .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
+  PlanInput input{
+      .shape = {.type = DType::kBF16, .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}}};
   input.zero.stage = 2;
   UpdateKernel kernel{.threads = 1};
   kernel.weight = kernel.gradient = DType::kBF16;

@@ -51,6 +51,7 @@ std::string RunState::json() const {
       .field("seed", text_of(seed))
       .field("micro_batch_size", micro_batch_size)
       .field("step_micro_batches", step_micro_batches)
+      .field("loss_mean", loss_mean)
       .field("world_size", world_size)
       .field("zero_stage", zero_stage)
       .field("precision", precision)
@@ -98,6 +99,9 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
   if (const std::string seed = word("seed"); !seed.empty()) {
     state.seed = std::strtoull(seed.c_str(), nullptr, 10);
   }
+  if (const auto mean = root.find("loss_mean")) {  // older checkpoints do not say
+    state.loss_mean = mean->string();
+  }
   if (const auto config = root.find("config")) {
     state.config = simdjson::minify(config->raw());
   }
@@ -140,6 +144,9 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
   compare("data", "the dataset's fingerprint", saved.data, now.data);
   compare("batch", "the micro-batch size", saved.micro_batch_size, now.micro_batch_size);
   compare("batch", "micro-batches of a step", saved.step_micro_batches, now.step_micro_batches);
+  if (is_known(saved.loss_mean)) {
+    compare("batch", "what the loss is the mean of", saved.loss_mean, now.loss_mean);
+  }
   compare("data", "micro-batches of an epoch", saved.epoch_micro_batches, now.epoch_micro_batches);
   if (is_known(saved.state_layout) && saved.state_layout != now.state_layout) {
     lines.push_back(

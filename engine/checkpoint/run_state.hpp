@@ -40,6 +40,7 @@ struct RunState {
   std::optional<std::uint64_t> seed;  // of the shuffle
   std::int64_t micro_batch_size = 0;
   std::int64_t step_micro_batches = 0;  // of all ranks
+  std::string loss_mean;                // what a step's loss is the mean of
 
   // What it may change.
   int world_size = 1;

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace tandem {
+
+/// The label of a token that is not learnt (PyTorch's ignore_index).
+inline constexpr std::int64_t kIgnoredLabel = -100;
 
 /// One micro-batch in host memory, before the compute lane makes tensors of it; row-major. Two
 /// kinds:
@@ -18,11 +22,16 @@ struct HostBatch {
   std::int64_t length = 0;
   std::int64_t tokens = 0;           // without padding; of features: rows
   std::vector<std::int64_t> inputs;  // token ids
-  std::vector<std::int64_t> labels;  // -100: nothing to learn there
+  std::vector<std::int64_t> labels;  // kIgnoredLabel: nothing to learn there
   std::int64_t epoch = 0;
   std::vector<float> features;
-  std::vector<std::int64_t> feature_shape;  // empty: a batch of tokens
+  std::vector<std::int64_t> feature_shape;          // empty: a batch of tokens
+  std::optional<double> loss_share = std::nullopt;  // as in Batch; of a loader that counts labels
 };
+
+/// What the loss of a batch is the mean of. A row's first label has no token before it that could
+/// predict it.
+[[nodiscard]] std::int64_t counted_labels(const HostBatch& batch);
 
 class Dataset {
  public:
@@ -36,6 +45,10 @@ class Dataset {
   [[nodiscard]] virtual std::string fingerprint() const { return ""; }
   /// The records `indices` as one micro-batch. Called from pool threads, several at once.
   [[nodiscard]] virtual HostBatch collate(std::span<const std::int64_t> indices) const = 0;
+  /// counted_labels() of that micro-batch. As collate().
+  [[nodiscard]] virtual std::int64_t labels(std::span<const std::int64_t> indices) const {
+    return counted_labels(collate(indices));
+  }
 };
 
 }  // namespace tandem

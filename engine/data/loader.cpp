@@ -48,7 +48,25 @@ std::optional<HostBatch> Loader::make(std::int64_t number) const {
   HostBatch batch =
       dataset_->collate(block_of_round(options_.sampler, *order, number % batches_per_epoch_));
   batch.epoch = epoch;
+  if (options_.counts_labels) {
+    const std::int64_t all = labels_of_step(*order, number % batches_per_epoch_);
+    batch.loss_share =
+        all == 0 ? 0.0 : static_cast<double>(counted_labels(batch)) / static_cast<double>(all);
+  }
   return batch;
+}
+
+// The sampler says what every rank takes, so none has to be asked.
+std::int64_t Loader::labels_of_step(std::span<const std::int64_t> order, std::int64_t round) const {
+  const std::int64_t first = round / options_.accumulation * options_.accumulation;
+  std::int64_t labels = 0;
+  SamplerOptions sampler = options_.sampler;
+  for (std::int64_t a = 0; a < options_.accumulation; ++a) {
+    for (sampler.rank = 0; sampler.rank < sampler.world_size; ++sampler.rank) {
+      labels += dataset_->labels(block_of_round(sampler, order, first + a));
+    }
+  }
+  return labels;
 }
 
 std::shared_ptr<const std::vector<std::int64_t>> Loader::order_of(std::int64_t epoch) const {

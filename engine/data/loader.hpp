@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/data/dataset.hpp"
@@ -26,6 +27,7 @@ struct LoaderOptions {
   std::int64_t accumulation = 1;  // micro-batches of this rank that make a step
   std::int64_t epochs = 1;        // the sequence ends after these; 0: never
   bool drop_last = false;
+  bool counts_labels = false;  // and says each micro-batch's share of its step's
 };
 
 /// How far ahead of the step the loader works, and with how many threads. Of no influence on the
@@ -51,6 +53,9 @@ class Loader {
 
  private:
   [[nodiscard]] std::shared_ptr<const std::vector<std::int64_t>> order_of(std::int64_t epoch) const;
+  /// Labels of all ranks' micro-batches in the step of that round.
+  [[nodiscard]] std::int64_t labels_of_step(std::span<const std::int64_t> order,
+                                            std::int64_t round) const;
 
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;

@@ -10,12 +10,13 @@
 #include "actors/collectives/secret.hpp"
 #include "engine/distributed/listening.hpp"
 #include "engine/distributed/rendezvous_server.hpp"
+#include "runtime/awake_time.hpp"
+#include "runtime/clock.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using rendezvous::Question;
 using rendezvous::Role;
 using std::chrono::milliseconds;
@@ -63,6 +64,28 @@ bool receive_all(int socket, void* into, std::size_t count) {
 
 }  // namespace
 
+/// The time in which something is tried again and again. What this process does not see of it,
+/// because it is stopped or its host sleeps, does not count.
+class RendezvousStore::Patience {
+ public:
+  explicit Patience(milliseconds timeout) : until_(Clock::real().now() + timeout) {}
+  /// Before the next try; false: the time is over.
+  [[nodiscard]] bool pause(milliseconds length) {
+    const TimePoint began = Clock::real().now();
+    if (began >= until_) {
+      return false;
+    }
+    AwakeTime awake(std::max(length, kLeast), began);
+    std::this_thread::sleep_for(length);
+    until_ += awake.look(Clock::real().now());
+    return true;
+  }
+
+ private:
+  static constexpr milliseconds kLeast{100};  // on a busy host a thread wakes late
+  TimePoint until_;
+};
+
 RendezvousStore::RendezvousStore(const Environment& environment, milliseconds timeout)
     : environment_(environment),
       timeout_(timeout),
@@ -103,7 +126,7 @@ void RendezvousStore::host() {
 // A rank may come before rank 0 listens, to what an earlier run left, or while strangers crowd the
 // port: it tries until its time is over.
 void RendezvousStore::connect() {
-  const Deadline until = deadline();
+  Patience patience(timeout_);
   for (bool met_stranger = false;;) {
     Attempt attempt = Attempt::kNotThere;
     if (server_ != nullptr || !by_note_) {
@@ -116,10 +139,9 @@ void RendezvousStore::connect() {
       return;
     }
     met_stranger = met_stranger || attempt == Attempt::kStranger;
-    if (Clock::now() >= until) {
+    if (!patience.pause(milliseconds(10))) {
       throw_not_met(met_stranger);
     }
-    std::this_thread::sleep_for(milliseconds(10));
   }
 }
 
@@ -220,23 +242,23 @@ std::int64_t RendezvousStore::count(std::string_view key) {
   return std::strtoll(ask(Question::kCount, key).value.c_str(), nullptr, 10);
 }
 
-bool RendezvousStore::wait(std::string_view key, Deadline until, std::string& value) {
+bool RendezvousStore::wait(std::string_view key, Patience& patience, std::string& value) {
   for (milliseconds pause{1};; pause = std::min(2 * pause, milliseconds(20))) {
     Answered answered = ask(Question::kGet, key);
     if (answered.is_there) {
       value = std::move(answered.value);
       return true;
     }
-    if (Clock::now() >= until) {
+    if (!patience.pause(pause)) {
       return false;
     }
-    std::this_thread::sleep_for(pause);
   }
 }
 
 std::string RendezvousStore::get(std::string_view key, int rank) {
   std::string value;
-  if (!wait(key, deadline(), value)) {
+  Patience patience(timeout_);
+  if (!wait(key, patience, value)) {
     throw failure(ExitCode::kPeer, "rendezvous", "rank {} did not come within {} s; see its output",
                   rank, timeout_.count() / 1e3);
   }
@@ -245,10 +267,10 @@ std::string RendezvousStore::get(std::string_view key, int rank) {
 
 std::vector<std::string> RendezvousStore::all(std::string_view key, std::string_view mine) {
   set(fmt::format("{}/{}", key, environment_.rank), mine);
-  const Deadline until = deadline();
+  Patience patience(timeout_);
   std::vector<std::string> values(static_cast<std::size_t>(environment_.world));
   for (int rank = 0; rank < environment_.world; ++rank) {
-    if (!wait(fmt::format("{}/{}", key, rank), until, values[static_cast<std::size_t>(rank)])) {
+    if (!wait(fmt::format("{}/{}", key, rank), patience, values[static_cast<std::size_t>(rank)])) {
       throw_missing(key, environment_.world);
     }
   }
@@ -276,7 +298,8 @@ void RendezvousStore::leave_together(std::string_view key) {
   }
   if (environment_.rank == 0) {
     std::string ignored;
-    (void)wait(through, deadline(), ignored);
+    Patience patience(timeout_);
+    (void)wait(through, patience, ignored);
   }
 }
 

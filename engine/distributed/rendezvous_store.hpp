@@ -48,7 +48,7 @@ class RendezvousStore {
 
  private:
   enum class Attempt { kConnected, kNotThere, kStranger };
-  using Deadline = std::chrono::steady_clock::time_point;
+  class Patience;
 
   void host();
   void connect();
@@ -56,7 +56,6 @@ class RendezvousStore {
   [[nodiscard]] Attempt try_to_connect(int port);
   [[nodiscard]] bool shake_hands(int socket) const;
   [[nodiscard]] std::string run_name() const;
-  [[nodiscard]] Deadline deadline() const { return std::chrono::steady_clock::now() + timeout_; }
 
   struct Answered {
     bool is_there = false;
@@ -64,7 +63,7 @@ class RendezvousStore {
   };
   Answered ask(rendezvous::Question question, std::string_view key, std::string_view value = {});
   /// False: it is not there in time.
-  [[nodiscard]] bool wait(std::string_view key, Deadline until, std::string& value);
+  [[nodiscard]] bool wait(std::string_view key, Patience& patience, std::string& value);
   [[noreturn]] void throw_missing(std::string_view key, int ranks);
 
   const Environment& environment_;

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "actors/optimizer/device_updates.hpp"
+#include "engine/config/config.hpp"
 #include "engine/layout/step_plan.hpp"
+#include "engine/layout/update_config.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
 
@@ -102,6 +104,15 @@ std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
 }
 
 }  // namespace
+
+RankShape RankShape::of(const Config& config, const EngineOptions& options) {
+  return {
+      .engine = options,
+      .type = compute_type(config.precision()),
+      .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
+      .update = update_config(config.optimizer),
+      .shadows = ShadowBudget::of(options, config.world_size)};
+}
 
 ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_size) {
   if (!may_speculate(options)) {

@@ -20,6 +20,8 @@
 
 namespace tandem {
 
+struct Config;
+
 /// Elements of a streamed unit that are on the device at a time, for each slice under way: enough
 /// that a copy takes much longer than it takes to begin one.
 inline constexpr std::size_t kStreamedSliceElements = 256 * std::size_t{1024};
@@ -42,6 +44,9 @@ struct RankShape {
   UpdateConfig update;       // what state the optimizer has
   ShadowBudget shadows;
   std::size_t device_bytes = 0;  // of an accelerator's memory; 0: not known
+
+  /// What a config and the engine's options say.
+  static RankShape of(const Config& config, const EngineOptions& options);
 };
 
 /// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its

@@ -57,7 +57,7 @@ void place_overflow(const MemoryPlan& all_on_host, const MemoryLimits& limits, P
     // What leaves the host with a unit: gradients of several ranks are added there.
     wanted -= static_cast<std::int64_t>(cost.shard + cost.master + cost.moments +
                                         (input.world_size == 1 ? cost.accumulator : 0));
-    input.placement.push_back(StatePlacement::kDevice);
+    input.shape.engine.placements.push_back(StatePlacement::kDevice);
   }
 }
 
@@ -66,22 +66,22 @@ void place_overflow(const MemoryPlan& all_on_host, const MemoryLimits& limits, P
 MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
   const bool chosen = input.shadows_chosen && limits.host;
   if (chosen) {
-    input.shadows = {};
+    input.shape.shadows = {};
   }
   MemoryPlan plan = plan_memory(model, input);
-  if (input.accelerator && input.placement.empty() && limits.host) {
+  if (input.accelerator && input.shape.engine.placements.empty() && limits.host) {
     place_overflow(plan, limits, input);
-    plan = input.placement.empty() ? plan : plan_memory(model, input);
+    plan = input.shape.engine.placements.empty() ? plan : plan_memory(model, input);
   }
   if (chosen) {
     const std::int64_t room =
         std::min(limits.host->bytes / 4, limits.host->bytes - plan.host_total()) /
         plan.ranks_per_host;
-    input.shadows = {.units = SIZE_MAX,
-                     .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
+    input.shape.shadows = {.units = SIZE_MAX,
+                           .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
     if (limits.device) {
       const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
-      input.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
+      input.shape.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
     }
     plan = plan_memory(model, input);
   }
@@ -92,7 +92,7 @@ std::string Change::text() const { return fmt::format("{}", fmt::join(parts, ", 
 
 FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& limits,
                     const ChangesAllowed& allowed) {
-  require_state_layout(input.update, input.state_layout, input.type);
+  require_state_layout(input.shape.update, input.shape.engine.state_layout, input.shape.type);
   const PlanInput asked = input;
   FitReport report{.plan = plan_and_place(model, input, limits)};
   report.lacks = shortfall_of(report.plan, limits);

@@ -7,7 +7,6 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/optimizer/device_updates.hpp"
 #include "engine/layout/sharding.hpp"
-#include "engine/layout/update_config.hpp"
 #include "engine/types/capped.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
@@ -39,7 +38,7 @@ class Planner {
         in_(input),
         sharding_(Sharding::of(model, input.zero, static_cast<std::uint32_t>(input.world_size), 0)),
         classes_(SlotClasses::of(model, sharding_)),
-        sizes_(RankSizes::of(model, input.shape(), sharding_, classes_)) {}
+        sizes_(RankSizes::of(model, input.shape, sharding_, classes_)) {}
 
   MemoryPlan run() {
     plan_.gather_slots = sizes_.gather_slots;
@@ -60,7 +59,7 @@ class Planner {
     add_staging();
     add_process();
     add(MemoryPurpose::kSaved, MemoryKind::kDisk,
-        static_cast<std::size_t>(plan_.parameters) * bytes_of(in_.type));
+        static_cast<std::size_t>(plan_.parameters) * bytes_of(in_.shape.type));
     return std::move(plan_);
   }
 
@@ -236,10 +235,10 @@ void Planner::add_activations() {
   const ActivationWalk walk(model_,
                             {.rows = in_.rows,
                              .length = in_.length,
-                             .type = in_.type,
-                             .threads = in_.compute_threads,
+                             .type = in_.shape.type,
+                             .threads = std::max(1, in_.shape.engine.compute_threads),
                              .accelerator = in_.accelerator},
-                            in_.activation_checkpointing);
+                            in_.shape.engine.activation_checkpointing);
   const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
   add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
   add(MemoryPurpose::kLoss, kind, static_cast<std::size_t>(walk.loss_at_peak));
@@ -262,16 +261,18 @@ void Planner::add_staging() {
   if (largest_block > 0 && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
     const std::size_t own = in_.accelerator ? largest_shard : 0;
     add(MemoryPurpose::kStaging, MemoryKind::kHost, (largest_block + own) * sizeof(float));
-    if (in_.type != DType::kF32 && !in_.accelerator) {  // from private masters, piece by piece
+    if (in_.shape.type != DType::kF32 &&
+        !in_.accelerator) {  // from private masters, piece by piece
       add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
     }
   }
   std::size_t state = 0;  // in fp32, as checkpoints have it
   for (const UnitSpec& unit : model_.units) {
-    state +=
-        sharding_.layout_of(unit).shard_elements * sizeof(float) * (1 + state_arrays(in_.update));
+    state += sharding_.layout_of(unit).shard_elements * sizeof(float) *
+             (1 + state_arrays(in_.shape.update));
   }
-  add(MemoryPurpose::kCheckpoint, MemoryKind::kHost, std::min(in_.checkpoint_staging_bytes, state));
+  add(MemoryPurpose::kCheckpoint, MemoryKind::kHost,
+      std::min(in_.shape.engine.checkpoint_staging_bytes, state));
   if (in_.accelerator) {
     const std::size_t backends = require_ep_size(model_, in_.world_size) > 1 ? 2 : 1;
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
@@ -285,34 +286,16 @@ void Planner::add_staging() {
 
 PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
                         std::int64_t ranks_per_host) {
-  const auto accumulation = std::max<std::int64_t>(1, config.batch.accumulation_steps);
-  PlanInput input{.type = compute_type(config.precision()),
+  PlanInput input{.shape = RankShape::of(config, options),
                   .zero = config.zero,
-                  .micro_steps = accumulation,
                   .rows = std::max<std::int64_t>(1, config.batch.micro_batch_size),
-                  .activation_checkpointing = options.activation_checkpointing,
-                  .gather_slots = options.gather_slots,
-                  .compute_threads = options.compute_threads > 0 ? options.compute_threads
-                                                                 : machine::usable_cpus(),
-                  .update = update_config(config.optimizer),
-                  .state_layout = options.state_layout,
-                  .shadows = ShadowBudget::of(options, config.world_size),
                   .world_size = config.world_size,
-                  .ranks_per_host = ranks_per_host,
-                  .checkpoint_staging_bytes = options.checkpoint_staging_bytes};
-  input.shadows_chosen = input.shadows.units == SIZE_MAX;
+                  .ranks_per_host = ranks_per_host};
+  if (options.compute_threads == 0) {
+    input.shape.engine.compute_threads = machine::usable_cpus();
+  }
+  input.shadows_chosen = input.shape.shadows.units == SIZE_MAX;
   return input;
-}
-
-RankShape PlanInput::shape() const {
-  return {.engine = {.state_layout = state_layout,
-                     .placements = placement,
-                     .gather_slots = gather_slots},
-          .type = type,
-          .micro_steps = static_cast<int>(micro_steps),
-          .update = update,
-          .shadows = shadows,
-          .device_bytes = device_bytes};
 }
 
 std::int64_t MemoryPlan::total(MemoryKind kind) const {

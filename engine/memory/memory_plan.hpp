@@ -48,32 +48,22 @@ inline constexpr std::size_t kMemoryPurposes = 14;
 std::string_view name_of(MemoryPurpose purpose);
 
 struct PlanInput {
-  DType type = DType::kF32;
+  // Of its options also activation_checkpointing, compute_threads (0 counts as 1) and
+  // checkpoint_staging_bytes; empty placements: all on the host.
+  RankShape shape;
   ZeroConfig zero;
-  std::int64_t micro_steps = 1;
-  std::int64_t rows = 1;    // of a micro-batch
-  std::int64_t length = 1;  // tokens of its longest row
-  bool activation_checkpointing = false;
-  int gather_slots = 0;  // 0: chosen
-  int compute_threads = 1;
-  UpdateConfig update;  // of the optimizer
-  StateLayout state_layout = StateLayout::kFp32;
-  ShadowBudget shadows;         // for updates ahead of the verdict
+  std::int64_t rows = 1;        // of a micro-batch
+  std::int64_t length = 1;      // tokens of its longest row
   bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
-  std::vector<StatePlacement> placement;  // [unit]; empty: all on the host
-  std::size_t device_bytes = 0;           // of one rank's accelerator; 0: not known
-  std::size_t checkpoint_staging_bytes = 0;
   // resident before the engine is made; 0: as programs usually have
   std::int64_t process_bytes = 0;
 
   /// What a config and the engine's options say; rows from the config's micro-batch.
   static PlanInput of(const Config& config, const EngineOptions& options,
                       std::int64_t ranks_per_host);
-  /// What the sizes of a rank depend on.
-  [[nodiscard]] RankShape shape() const;
 };
 
 /// What one unit costs a rank, for the placement of its state.

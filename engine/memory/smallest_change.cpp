@@ -32,14 +32,14 @@ using Setting = std::vector<Level>;
 
 Setting shadows_setting(const PlanInput& now) {
   Setting setting;
-  if (now.shadows_chosen || now.shadows.units == 0) {
+  if (now.shadows_chosen || now.shape.shadows.units == 0) {
     return setting;  // chosen shadows take free memory only
   }
-  for (std::size_t shadows = now.shadows.units / 2; shadows > 0; shadows /= 2) {
+  for (std::size_t shadows = now.shape.shadows.units / 2; shadows > 0; shadows /= 2) {
     setting.push_back({1, fmt::format("inflight_buckets {}", shadows),
-                       [shadows](PlanInput& in) { in.shadows.units = shadows; }});
+                       [shadows](PlanInput& in) { in.shape.shadows.units = shadows; }});
   }
-  setting.push_back({2, "overlap offload", [](PlanInput& in) { in.shadows = {}; }});
+  setting.push_back({2, "overlap offload", [](PlanInput& in) { in.shape.shadows = {}; }});
   return setting;
 }
 
@@ -51,12 +51,15 @@ Setting micro_batch_setting(const PlanInput& now) {
       break;
     }
     const std::int64_t rows = now.rows / parts;
-    const std::int64_t steps = now.micro_steps * parts;
+    const std::int64_t steps = now.shape.micro_steps * parts;
+    if (steps > std::numeric_limits<int>::max()) {
+      break;
+    }
     setting.push_back({cost++,
                        fmt::format("batch_size {}, gradient_accumulation_steps {}", rows, steps),
                        [rows, steps](PlanInput& in) {
                          in.rows = rows;
-                         in.micro_steps = steps;
+                         in.shape.micro_steps = static_cast<int>(steps);
                        }});
   }
   return setting;
@@ -84,12 +87,12 @@ Setting state_setting(const PlanInput& now) {
   int cost = 4;
   bool behind = false;  // of those that are smaller than what is used now
   for (const auto& [layout, drawback] : kEverSmaller) {
-    if (behind && supports(now.update.kind, layout, now.type)) {
+    if (behind && supports(now.shape.update.kind, layout, now.shape.type)) {
       setting.push_back({cost, fmt::format("optimizer_state {} ({})", name_of(layout), drawback),
-                         [layout](PlanInput& in) { in.state_layout = layout; }});
+                         [layout](PlanInput& in) { in.shape.engine.state_layout = layout; }});
       cost += 2;
     }
-    behind = behind || layout == now.state_layout;
+    behind = behind || layout == now.shape.engine.state_layout;
   }
   return setting;
 }
@@ -122,21 +125,21 @@ Setting length_setting(const PlanInput& now) {
 std::vector<Setting> settings_of(const PlanInput& now, const ChangesAllowed& allowed) {
   std::vector<Setting> settings = {shadows_setting(now), micro_batch_setting(now),
                                    stage_setting(now), length_setting(now)};
-  if (now.gather_slots == 0) {
+  if (now.shape.engine.gather_slots == 0) {
     Setting slots;
     for (const int count : {2, 1}) {
       slots.push_back({3 - count, fmt::format("gather_slots {}", count),
-                       [count](PlanInput& in) { in.gather_slots = count; }});
+                       [count](PlanInput& in) { in.shape.engine.gather_slots = count; }});
     }
     settings.push_back(std::move(slots));
   }
-  if (!now.activation_checkpointing) {
+  if (!now.shape.engine.activation_checkpointing) {
     settings.push_back({{2, "activation_checkpointing",
-                         [](PlanInput& in) { in.activation_checkpointing = true; }}});
+                         [](PlanInput& in) { in.shape.engine.activation_checkpointing = true; }}});
   }
-  if (now.type == DType::kF32) {
+  if (now.shape.type == DType::kF32) {
     settings.push_back(
-        {{8, "dtype bf16 (fp32 master)", [](PlanInput& in) { in.type = DType::kBF16; }}});
+        {{8, "dtype bf16 (fp32 master)", [](PlanInput& in) { in.shape.type = DType::kBF16; }}});
   }
   if (allowed.state_formats) {
     settings.push_back(state_setting(now));

@@ -34,6 +34,18 @@ std::string json_line(const StepMetrics& m) {
   return json.take();
 }
 
+std::string json_line(std::int64_t step, const EvalSums& sums) {
+  JsonWriter json;
+  json.begin_object()
+      .field("step", step)
+      .field("eval_loss", sums.mean())
+      .field("eval_tokens", sums.labels)
+      .field("eval_s", sums.seconds)
+      .field("perplexity", sums.perplexity())
+      .end_object();
+  return json.take();
+}
+
 std::string console_line(const StepMetrics& m) {
   constexpr double kMsPerS = 1000;
   std::string line = fmt::format(

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/types/evaluation.hpp"
+
 namespace tandem {
 
 /// One line of metrics.jsonl; field names are the file's names. Times are seconds of wall time.
@@ -34,6 +36,8 @@ struct StepMetrics {
 /// One flat JSON object, no newline; floats in shortest round-trip form, NaN and infinities as
 /// strings (json_writer.hpp).
 [[nodiscard]] std::string json_line(const StepMetrics& metrics);
+/// The line of an evaluation behind that step.
+[[nodiscard]] std::string json_line(std::int64_t step, const EvalSums& sums);
 
 /// `Step   12 | Loss: 2.3456 | Time:   123ms | TFLOPS:  0.45 | Tokens/s:  12345` and then learning
 /// rate, gradient norm, overlap efficiency and, where it is not "commit", the verdict. No newline.

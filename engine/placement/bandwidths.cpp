@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "engine/types/stopwatch.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/system/machine.hpp"
+#include "runtime/system/user_cache.hpp"
 
 namespace tandem {
 namespace {
@@ -139,13 +139,8 @@ double measure_update_speed(const UpdateKernel& kernel) {
 }
 
 BandwidthCache BandwidthCache::of_user() {
-  const char* base = std::getenv("XDG_CACHE_HOME");
-  if (base != nullptr && *base == '/') {
-    return BandwidthCache(fmt::format("{}/tandem/bandwidths.tsv", base));
-  }
-  const char* home = std::getenv("HOME");
-  const bool has_home = home != nullptr && *home == '/';
-  return BandwidthCache(has_home ? fmt::format("{}/.cache/tandem/bandwidths.tsv", home) : "");
+  const std::filesystem::path folder = user_cache_folder();
+  return BandwidthCache(folder.empty() ? "" : (folder / "bandwidths.tsv").string());
 }
 
 double BandwidthCache::find(std::string_view key) const {

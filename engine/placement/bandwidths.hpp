@@ -2,10 +2,10 @@
 // of the run, kept in a file.
 //
 // Measuring takes tenths of a second, for it has to move more than the caches keep; the file
-// (bandwidths.tsv under $XDG_CACHE_HOME/tandem, else ~/.cache/tandem) has a line for each machine,
-// thread count and kernel. It is a cache and nothing more: what is missing, unreadable or no number
-// is measured anew, and a file that cannot be written is left out. It is replaced as a whole, so
-// readers see the old one or the new one. Any thread.
+// (bandwidths.tsv in the user's cache folder) has a line for each machine, thread count and kernel.
+// It is a cache and nothing more: what is missing, unreadable or no number is measured anew, and a
+// file that cannot be written is left out. It is replaced as a whole, so readers see the old one or
+// the new one. Any thread.
 #pragma once
 
 #include <string>

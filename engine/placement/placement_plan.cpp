@@ -13,7 +13,7 @@ namespace {
 
 RankSizes sizes_with(const Model& model, const PlanInput& input, const Sharding& sharding,
                      const SlotClasses& classes, StatePlacement placement) {
-  RankShape shape = input.shape();
+  RankShape shape = input.shape;
   shape.engine.placements.assign(model.units.size(), placement);
   shape.device_bytes = 0;  // second copies as if there were room
   return RankSizes::of(model, shape, sharding, classes);
@@ -29,7 +29,8 @@ PlacementSegment placement_segment(const Model& model, const PlanInput& input,
     return segment;
   }
   const SegmentShape shape = segment_shape(model, s);
-  const bool recomputes = input.activation_checkpointing && s + 1 < model.segments.size();
+  const bool recomputes =
+      input.shape.engine.activation_checkpointing && s + 1 < model.segments.size();
   const auto seconds = [&](double flops) {
     return hardware.latency_s + flops / hardware.compute_flops_per_s;
   };
@@ -71,7 +72,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
   PlacementProblem problem{
       .speeds = hardware.speeds,
       .overlap = overlap,
-      .micro_steps = static_cast<int>(input.micro_steps),
+      .micro_steps = static_cast<int>(input.shape.micro_steps),
       .gather_slots = std::max<std::size_t>(1, host.gather_slots),
       .is_alone = input.world_size == 1,
       .device_bytes = hardware.memory_bytes -
@@ -83,10 +84,10 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
     const UnitLayout layout = sharding.layout_of(model.units[unit]);
     const UnitSizes& sizes = host.units[unit];
     const auto shard = static_cast<double>(layout.shard_elements);
-    const auto whole = static_cast<double>(layout.padded_elements * bytes_of(input.type));
+    const auto whole = static_cast<double>(layout.padded_elements * bytes_of(input.shape.type));
     const double state = static_cast<double>(sizes.state.master + sizes.moments());
     const double weight =
-        input.type == DType::kF32 ? 2.0 * sizeof(float) : 1.0 * bytes_of(input.type);
+        input.shape.type == DType::kF32 ? 2.0 * sizeof(float) : 1.0 * bytes_of(input.shape.type);
     problem.units.push_back(
         {.weights = whole,
          .gradient = whole,
@@ -110,7 +111,7 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
 void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput& input,
                   const MemoryLimits& limits) {
   PlanInput all_here = input;
-  all_here.placement.assign(model.units.size(), StatePlacement::kHost);
+  all_here.shape.engine.placements.assign(model.units.size(), StatePlacement::kHost);
   const MemoryPlan on_host = plan_memory(model, all_here);
   if (limits.device) {
     problem.device_bytes =
@@ -119,21 +120,22 @@ void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput
   if (limits.host) {
     problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
                              static_cast<double>(on_host.ranks_per_host) +
-                         problem.host_bytes_of(all_here.placement);
+                         problem.host_bytes_of(all_here.shape.engine.placements);
   }
 }
 
 UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads) {
-  const bool is_kept = input.micro_steps == 1 && input.world_size == 1;
-  return {.update = input.update,
-          .layout = input.state_layout,
-          .weight = input.type,
-          .gradient = is_kept ? input.type : DType::kF32,
+  const bool is_kept = input.shape.micro_steps == 1 && input.world_size == 1;
+  return {.update = input.shape.update,
+          .layout = input.shape.engine.state_layout,
+          .weight = input.shape.type,
+          .gradient = is_kept ? input.shape.type : DType::kF32,
           .threads = optimizer_threads};
 }
 
 HostUpdateSpeeds host_update_speeds(const PlanInput& input, int optimizer_threads) {
-  return HostUpdateSpeeds::of(update_kernel_of(input, optimizer_threads), input.shadows.units > 0);
+  return HostUpdateSpeeds::of(update_kernel_of(input, optimizer_threads),
+                              input.shape.shadows.units > 0);
 }
 
 PlannedPlacement plan_placement(const Model& model, const PlacementProblem& problem,

@@ -109,11 +109,11 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
                   const Facts& facts, PlanInput& input) {
   const PlacementHardware hardware = PlacementHardware::of(facts.device, facts.host_updates);
   PlacementProblem problem = placement_problem(model, input, hardware, options.overlap);
-  input.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
+  input.shape.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
   if (options.device == DeviceKind::kCuda) {
     bound_memory(problem, model, input, facts.memory);
     if (facts.memory.device) {
-      input.device_bytes = static_cast<std::size_t>(facts.memory.device->bytes);
+      input.shape.device_bytes = static_cast<std::size_t>(facts.memory.device->bytes);
     }
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
@@ -125,7 +125,7 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
   if (planned.chosen && !problem.fits(planned.placements)) {
     return "none that fits";  // the search for a change that fits places anew
   }
-  input.placement = planned.placements;
+  input.shape.engine.placements = planned.placements;
   return planned.text(model);
 }
 
@@ -141,7 +141,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   input.rows = batch.records > 0 ? std::min(input.rows, batch.records) : input.rows;
   input.length = batch.length;
   input.accelerator = options.device == DeviceKind::kCuda;
-  input.placement = options.placements;
+  input.shape.engine.placements = options.placements;
   const bool places = options.device != DeviceKind::kCpu && options.placements.empty();
   const Facts facts = facts_of(config, options, limits, input, places, ranks);
   input.process_bytes = facts.process_bytes;
@@ -155,7 +155,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   if (!limits.elsewhere) {
     require_limits(cores_of(config, options, input.ranks_per_host));
   }
-  plan.options.placements = input.placement;
+  plan.options.placements = input.shape.engine.placements;
   if (input.shadows_chosen) {
     plan.options.inflight_buckets = static_cast<int>(plan.memory().shadows);
     plan.options.speculate = plan.memory().shadows > 0 ? options.speculate : Speculate::kOff;

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "actors/collectives/shm/shm_backend.hpp"
-#include "engine/layout/update_config.hpp"
 #include "runtime/flight.hpp"
 
 namespace tandem {
@@ -82,15 +81,7 @@ Duration longest_wait(const EngineOptions& options) {
 }  // namespace
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, CorePlan cores) {
-  RankOptions rank{.shape = {.engine = options,
-                             .type = compute_type(config.precision()),
-                             .micro_steps = static_cast<int>(
-                                 std::max<std::int64_t>(1, config.batch.accumulation_steps)),
-                             .update = update_config(config.optimizer),
-                             .shadows = ShadowBudget::of(options, config.world_size)},
-                   .zero = config.zero,
-                   .cores = std::move(cores)};
-  return rank;
+  return {.shape = RankShape::of(config, options), .zero = config.zero, .cores = std::move(cores)};
 }
 
 Rank::Rank(Model model, RankOptions options, Communicator& communicator)

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ struct Batch {
   at::Tensor inputs;
   at::Tensor labels;
   std::int64_t tokens = -1;  // without padding, for the metrics; -1: all of inputs
+  /// This micro-batch's part of the step's loss (LossMean::kTokens): its labels over those of the
+  /// step. Absent: the engine counts them.
+  std::optional<double> loss_share = std::nullopt;
   // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
   // it does not depend on how many ranks share the work; -1: not in training.
   std::int64_t number = -1;

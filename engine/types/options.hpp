@@ -49,6 +49,15 @@ enum class Speculate : std::uint8_t {
   kOff,
 };
 
+/// What a step's loss is the mean of, and so how its micro-batches are weighted.
+enum class LossMean : std::uint8_t {
+  kMicroBatches,  // of the micro-batches' means, however many labels each has: DeepSpeed's
+  kTokens,        // of the labels of all micro-batches and ranks
+};
+
+template <>
+inline constexpr auto kEnumNames<LossMean> = std::array{
+    EnumName{LossMean::kMicroBatches, "micro_batches"}, EnumName{LossMean::kTokens, "tokens"}};
 template <>
 inline constexpr auto kEnumNames<Overlap> =
     std::array{EnumName{Overlap::kOff, "off"}, EnumName{Overlap::kComm, "comm"},
@@ -84,6 +93,7 @@ struct EngineOptions {
   std::optional<double> offload_ratio;
   // [unit]; empty: decided by plan_run(), by the two above.
   std::vector<StatePlacement> placements;
+  LossMean loss_mean = LossMean::kMicroBatches;
   bool activation_checkpointing = false;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores

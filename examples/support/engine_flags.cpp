@@ -85,6 +85,9 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   add_enum(app, "--optimizer_state", o.state_layout,
            "How master weights and moments lie in memory: fp32, split (the same bits in less), "
            "bf16 or int8 (moments rounded)");
+  add_enum(app, "--loss_mean", o.loss_mean,
+           "What a step's loss is the mean of: micro_batches (of their means, as DeepSpeed's), or "
+           "tokens (of all labels of the step)");
   app.add_option("--forced_misses", o.forced_misses,
                  "Share of the steps (0 to 1) whose speculation is taken for lost, to measure what "
                  "that costs; no number changes")

@@ -47,6 +47,18 @@ void MetricsWriter::write(const StepMetrics& m) {
   console_.step(m);
 }
 
+void MetricsWriter::write_evaluation(std::int64_t step, const EvalSums& sums) {
+  if (options_.silent) {
+    return;
+  }
+  report("metrics.jsonl", [&] { jsonl_->append_line(json_line(step, sums)); });
+  if (events_) {
+    report("events", [&] {
+      events_->write(step, {{"eval/loss", sums.mean()}, {"eval/perplexity", sums.perplexity()}});
+    });
+  }
+}
+
 void MetricsWriter::write_events(const StepMetrics& m) {
   constexpr double kMsPerS = 1000;
   // The example's names, so that its dashboards keep working, and ours beside them.

@@ -21,6 +21,7 @@
 #include "engine/metrics/line_file.hpp"
 #include "engine/metrics/step_metrics.hpp"
 #include "engine/metrics/summary.hpp"
+#include "engine/types/evaluation.hpp"
 #include "examples/support/console.hpp"
 
 namespace tandem {
@@ -45,6 +46,9 @@ class MetricsWriter {
   /// Writes one step everywhere. The first one replaces the metrics of an earlier run, unless
   /// `append`, and removes its summary.
   void write(const StepMetrics& metrics);
+
+  /// The losses of an evaluation behind that step, in metrics.jsonl and the events.
+  void write_evaluation(std::int64_t step, const EvalSums& sums);
 
   /// A line among the console lines (above the bar, where there is one).
   void note(std::string_view line);

@@ -19,7 +19,7 @@
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/nearest.hpp"
-#include "runtime/util/utf8.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -37,28 +37,6 @@ void write_error_file(std::string_view message) {
   json.key("extraInfo").begin_object().field("timestamp", std::to_string(seconds));
   json.end_object().end_object().end_object();
   std::ofstream(path) << json.text();
-}
-
-bool is_control(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  return first < 0x20 || first == 0x7F ||
-         (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
-}
-
-void append_escaped(std::string& out, unsigned char byte) {
-  switch (byte) {
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    default:
-      out += fmt::format("\\x{:02x}", byte);
-  }
 }
 
 /// Where stderr is closed or full there is no place left to say that.
@@ -154,24 +132,6 @@ std::string joined_lines(std::string text) {
 }
 
 }  // namespace
-
-std::string one_line(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t bytes = utf8_length(text, 0);
-    const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
-    if (bytes != 0 && !is_control(character)) {
-      out += character;
-    } else {
-      for (const char byte : character) {
-        append_escaped(out, static_cast<unsigned char>(byte));
-      }
-    }
-    text.remove_prefix(character.size());
-  }
-  return out;
-}
 
 void print_warning(std::string_view text) { print_line("warning", text); }
 

@@ -21,11 +21,6 @@ namespace tandem {
 /// on, and standard streams that are closed lead to /dev/null.
 int guarded_main(const std::function<int()>& body);
 
-/// `text` with its control characters (newlines, escape sequences, those of Latin-1 too) and the
-/// bytes that are no UTF-8 written as \n, \t, \r or \x1b: what a message quotes can neither forge a
-/// second line nor steer the terminal.
-[[nodiscard]] std::string one_line(std::string_view text);
-
 /// "warning: <text>" on stderr, in one line.
 void print_warning(std::string_view text);
 

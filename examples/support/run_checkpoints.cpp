@@ -149,10 +149,11 @@ void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
   flags.gradient_accumulation_steps = state->step_micro_batches / world_size;
 }
 
-std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
+ResumedRun resume_run(const RunFlags& flags, Engine& engine) {
   const std::string folder = resume_folder(flags);
+  ResumedRun resumed;
+  std::vector<std::string>& lines = resumed.lines;
   if (folder.empty()) {
-    std::vector<std::string> lines;
     if (!flags.resume.empty()) {
       const std::string searched = checkpoints_of(flags.output_dir);
       lines.push_back(fmt::format("resume   {} holds no checkpoint: a fresh start", searched));
@@ -160,7 +161,7 @@ std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
         lines.push_back("resume   " + broken);
       }
     }
-    return lines;
+    return resumed;
   }
   LoadArgs args;
   args.ignored = split(flags.resume_ignore);
@@ -171,19 +172,24 @@ std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine) {
   if (engine.rank() == 0 && !flags.output_dir.empty()) {
     cut_metrics(flags.output_dir, loaded.step);
   }
-  std::vector<std::string> lines = {
-      fmt::format("resume   after step {}, from {}", loaded.step, loaded.path)};
+  resumed.client_state = loaded.client_state;
+  lines.push_back(fmt::format("resume   after step {}, from {}", loaded.step, loaded.path));
   for (const std::string& note : loaded.notes) {
     lines.push_back("resume   " + note);
   }
-  return lines;
+  return resumed;
 }
 
 void end_on_signals() { on_end_signals(&say_and_end); }
 
 RunCheckpoints::RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
-                               std::vector<std::pair<std::string, std::string>> files)
-    : flags_(flags), engine_(engine), metrics_(metrics), files_(std::move(files)) {
+                               std::vector<std::pair<std::string, std::string>> files,
+                               std::function<std::string()> client_state)
+    : flags_(flags),
+      engine_(engine),
+      metrics_(metrics),
+      files_(std::move(files)),
+      client_state_(std::move(client_state)) {
   if (!flags.stop_after.empty()) {
     stop_after_s_ = parse_duration_s("--stop_after", flags.stop_after);
   }
@@ -237,6 +243,9 @@ void RunCheckpoints::save() {
   begun_step_ = engine_.global_steps();
   CheckpointArgs args{.folder = checkpoints_of(flags_.output_dir), .keep = flags_.keep};
   args.files = files_;
+  if (client_state_) {
+    args.client_state = client_state_();
+  }
   if (!engine_.begin_checkpoint(std::move(args))) {
     report(*engine_.finish_checkpoint());
   }

@@ -46,17 +46,24 @@ std::string resume_folder(const RunFlags& flags);
 /// not say --gradient_accumulation_steps, it becomes what keeps the step's micro-batches.
 void keep_global_batch(RunFlags& flags, std::int64_t world_size);
 
-/// Loads what --resume names, and cuts the metrics of the output folder behind it. Lines to print.
-std::vector<std::string> resume_run(const RunFlags& flags, Engine& engine);
+/// What a run goes on from.
+struct ResumedRun {
+  std::vector<std::string> lines;  // to print
+  std::string client_state = "{}";
+};
+/// Loads what --resume names, and cuts the metrics of the output folder behind it.
+ResumedRun resume_run(const RunFlags& flags, Engine& engine);
 
 /// From now on a signal that ends the process says so in a line; until RunCheckpoints takes them.
 void end_on_signals();
 
 class RunCheckpoints {
  public:
-  /// `files` lie beside the tensors (CheckpointArgs::files). Takes the signals from now on.
+  /// `files` lie beside the tensors (CheckpointArgs::files), and what `client_state` gives at each
+  /// save. Takes the signals from now on.
   RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
-                 std::vector<std::pair<std::string, std::string>> files = {});
+                 std::vector<std::pair<std::string, std::string>> files = {},
+                 std::function<std::string()> client_state = {});
 
   /// The engine's next step; nullopt at the data's end, and where the run's state is bad.
   std::optional<StepResult> train_step();
@@ -81,6 +88,7 @@ class RunCheckpoints {
   Engine& engine_;
   MetricsWriter& metrics_;
   std::vector<std::pair<std::string, std::string>> files_;
+  std::function<std::string()> client_state_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   double stop_after_s_ = 0;  // 0: never
   bool stopped_ = false;

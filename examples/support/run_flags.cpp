@@ -18,23 +18,30 @@ namespace {
 // Of a save beside training: enough for the largest unit of a model of some billion parameters.
 constexpr std::size_t kStagingBytes = std::size_t{256} << 20;
 
-struct Later {
-  const char* flag;
-  const char* what;
+/// Flags that users of Transformers or of DeepSpeed's example type, and what stands in their place.
+struct Answer {
+  std::string_view flag;
+  std::string_view text;
 };
-constexpr std::array kLater = {
-    Later{"--bucket_mb", "buckets smaller than a unit"},
-    Later{"--use_wandb", "wandb; `wandb sync` reads the TensorBoard events"},
+constexpr std::array kAnswers = {
+    Answer{"--bucket_mb", "is not in this version: it has no buckets smaller than a unit"},
+    Answer{"--use_wandb",
+           "is not in this version: it has no wandb; `wandb sync` reads the TensorBoard events"},
+    Answer{"--report_to",
+           "is not in this version: metrics.jsonl is always written, and TensorBoard events unless "
+           "--no-tensorboard is given"},
+    Answer{"--bf16", "is --dtype bf16 here"},
+    Answer{"--fp16", "is --dtype fp16 here"},
+    Answer{"--gradient_checkpointing", "is --activation_checkpointing here"},
 };
 
-void refuse_later_flags(int argc, const char* const* argv) {
+void answer_foreign_flags(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    for (const Later& later : kLater) {
-      const std::string_view flag = later.flag;
-      if (argument == flag || argument.starts_with(std::string(flag) + "=")) {
-        throw user_error("flags", "{} is not in this version: it has no {}; leave it out", flag,
-                         later.what);
+    const std::string_view name = argument.substr(0, argument.find('='));
+    for (const Answer& answer : kAnswers) {
+      if (name == answer.flag) {
+        throw user_error("flags", "{} {}; leave it out", answer.flag, answer.text);
       }
     }
   }
@@ -53,7 +60,8 @@ void add_config_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--local_rank,--local-rank", "Passed by launchers; the environment decides");
   app.add_option("--dtype", f.dtype, "fp32, bf16 or fp16")->capture_default_str();
   app.add_option("--stage", f.stage, "ZeRO stage, 0 to 3")->capture_default_str();
-  app.add_option("--gradient_clipping", f.gradient_clipping, "Limit of the global norm; 0: off");
+  app.add_option("--gradient_clipping,--max_grad_norm", f.gradient_clipping,
+                 "Limit of the global norm; 0: off");
   app.add_option("--gradient_accumulation_steps", f.gradient_accumulation_steps,
                  "Micro-batches per step");
 }
@@ -65,11 +73,12 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
          "--host_memory_gb", f.host_memory_gb,
          "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")
       ->capture_default_str();
-  app.add_option("--save_every", f.save_every,
+  app.add_option("--save_every,--save_steps", f.save_every,
                  "Checkpoint every N steps and at the end, in OUTPUT_DIR/checkpoints; 0: none")
       ->capture_default_str();
-  app.add_option("--keep", f.keep, "Checkpoints that stay, the newest")->capture_default_str();
-  app.add_option("--resume", f.resume,
+  app.add_option("--keep,--save_total_limit", f.keep, "Checkpoints that stay, the newest")
+      ->capture_default_str();
+  app.add_option("--resume,--resume_from_checkpoint", f.resume,
                  "Go on from a checkpoint: its folder, a run's folder, or auto (the newest whole "
                  "one of --output_dir, else a fresh start)");
   app.add_option("--resume_ignore", f.resume_ignore,
@@ -82,7 +91,7 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
 }
 
 bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const* argv) {
-  refuse_later_flags(argc, argv);
+  answer_foreign_flags(argc, argv);
   if (parse_command_line(app, argc, argv)) {
     return false;
   }

@@ -1,7 +1,6 @@
 #include "models/cifar/records.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <system_error>
 
@@ -10,6 +9,7 @@
 #include "actors/storage/file.hpp"
 #include "models/cifar/pickle.hpp"
 #include "models/cifar/xz.hpp"
+#include "runtime/system/user_cache.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -147,20 +147,7 @@ CifarData read_cifar(const fs::path& folder) {
   return data;
 }
 
-fs::path cifar_cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return fs::path(value == nullptr ? "" : value);
-  };
-  fs::path cache = variable("TANDEM_CACHE");
-  if (cache.empty() && !variable("XDG_CACHE_HOME").empty()) {
-    cache = variable("XDG_CACHE_HOME") / "tandem";
-  }
-  if (cache.empty()) {
-    cache = variable("HOME") / ".cache" / "tandem";
-  }
-  return cache / "cifar-10-batches-bin";
-}
+fs::path cifar_cache_folder() { return user_cache_folder() / "cifar-10-batches-bin"; }
 
 CifarData open_cifar(const std::string& data_dir) {
   if (!data_dir.empty()) {

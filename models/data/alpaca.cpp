@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::string_view kWhere = "dataset";
 constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
-constexpr std::string_view kAdvice = "every record needs the strings instruction, input and output";
+constexpr std::string_view kAdvice =
+    "every record needs the strings instruction and output, and may have input; of other formats "
+    "./tandem prepare makes a token file";
 
 JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
   return {.where = std::string(kWhere),
@@ -22,8 +24,9 @@ JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
 }
 
 AlpacaRecord read_record(const JsonValue& value) {
+  const auto input = value.find("input");
   return {.instruction = std::string(value.at("instruction").string()),
-          .input = std::string(value.at("input").string()),
+          .input = input ? std::string(input->string()) : std::string(),
           .output = std::string(value.at("output").string())};
 }
 
@@ -82,7 +85,9 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
   }
   const std::string extension = path.extension().string();
   if (extension != ".json" && extension != ".jsonl") {
-    throw user_error(kWhere, "{} is neither .json nor .jsonl; give a file of instruction records",
+    throw user_error(kWhere,
+                     "{} is neither .json nor .jsonl; give a file of instruction records, or make "
+                     "a token file of it by ./tandem prepare",
                      path.string());
   }
   const std::string text = read_file(path, kWhere, kMostDatasetBytes);
@@ -110,42 +115,6 @@ std::string alpaca_question(const AlpacaRecord& record) {
 
 std::string alpaca_text(const AlpacaRecord& record) {
   return alpaca_question(record) + record.output;
-}
-
-std::int32_t padding_id(const Tokenizer& tokenizer) {
-  const auto id = tokenizer.pad_id() ? tokenizer.pad_id() : tokenizer.eos_id();
-  if (!id) {
-    throw user_error(
-        "tokenizer",
-        "tokenizer_config.json names neither pad_token nor eos_token; add one of them");
-  }
-  return *id;
-}
-
-std::vector<std::int32_t> cut_ids(const Tokenizer& tokenizer, const std::string& text,
-                                  std::int64_t max_length) {
-  const auto length = static_cast<std::size_t>(max_length);
-  const auto suffix = tokenizer.suffix();
-  if (max_length < 1 || tokenizer.prefix().size() + suffix.size() > length) {
-    throw user_error(kWhere, "max_length is {}, the tokenizer alone adds {} tokens; raise it",
-                     max_length, tokenizer.prefix().size() + suffix.size());
-  }
-  std::vector<std::int32_t> ids = tokenizer.encode(text, true);
-  if (ids.size() > length) {
-    ids.resize(length);
-    std::copy(suffix.begin(), suffix.end(), ids.end() - static_cast<std::ptrdiff_t>(suffix.size()));
-  }
-  return ids;
-}
-
-TokenRow make_row(const Tokenizer& tokenizer, const std::string& text, std::int64_t max_length) {
-  TokenRow row{.input_ids = cut_ids(tokenizer, text, max_length)};
-  const auto length = static_cast<std::size_t>(max_length);
-  row.tokens = static_cast<std::int64_t>(row.input_ids.size());
-  row.labels.assign(row.input_ids.begin(), row.input_ids.end());
-  row.labels.resize(length, kIgnoredLabel);
-  row.input_ids.resize(length, padding_id(tokenizer));
-  return row;
 }
 
 }  // namespace tandem

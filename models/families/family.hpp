@@ -29,6 +29,15 @@ struct Family {
   void (*read_config)(const JsonValue& root, HfConfig& config);
   DecoderSpec (*describe)(const HfConfig& config);
   std::span<const LeafName> leaves = {};  // of mixtures of experts
+  double fresh_norm = 1;                  // what the weights of its RMS norms begin with
+  /// The model_type of models that hold one of the family beside other parts (eyes, ears), its
+  /// config as their text_config and its tensors behind `part_prefix`; the others' tensors begin
+  /// with `other_parts`. Only the text model is read, and saved as what it is.
+  std::string_view whole_type = {};
+  std::string_view part_prefix = {};
+  std::span<const std::string_view> other_parts = {};
+  /// Members that such a text_config may leave out, as JSON without braces.
+  std::string_view part_defaults = {};
   /// Published checkpoints may leave this out at the beginning of a tensor's name.
   std::string_view optional_prefix = {};
   /// How names of tensors end that checkpoints carry although they are no parameters.
@@ -37,10 +46,12 @@ struct Family {
 
 /// One line for each family, by model_type.
 #define TANDEM_FAMILIES(FAMILY) \
+  FAMILY(kGemma3)               \
   FAMILY(kGpt2)                 \
   FAMILY(kGptOss)               \
   FAMILY(kLlama)                \
   FAMILY(kMistral)              \
+  FAMILY(kMixtral)              \
   FAMILY(kPhi3)                 \
   FAMILY(kQwen2)                \
   FAMILY(kQwen3)                \

@@ -39,7 +39,7 @@ std::vector<std::string> projections(const std::string& attention, std::string_v
 
 }  // namespace
 
-void read_llama_like(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config) {
+void read_llama_sizes(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config) {
   config.vocab_size = size_at(root, "vocab_size", kMostTokens);
   config.hidden_size = size_at(root, "hidden_size", kMostWidth);
   config.num_hidden_layers = size_at(root, "num_hidden_layers", kMostLayers);
@@ -47,11 +47,15 @@ void read_llama_like(const JsonValue& root, const LlamaDefaults& defaults, HfCon
   config.intermediate_size = size_at(root, "intermediate_size", kMostWidth);
   config.max_position_embeddings = size_at(root, "max_position_embeddings", kMostPositions);
   config.norm_eps = positive_or(root, "rms_norm_eps", defaults.norm_eps);
-  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", false);
+  config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", defaults.tied);
   config.pad_token_id = defaults.pad_token_id;
+  config.dropout.attention = rate_or(root, "attention_dropout", 0.0);
+}
+
+void read_llama_like(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config) {
+  read_llama_sizes(root, defaults, config);
   require(root, "hidden_act", {"silu", "swish"});
   config.rope = read_rope(root, config, defaults.rope);
-  config.dropout.attention = rate_or(root, "attention_dropout", 0.0);
 }
 
 void read_attention_bias(const JsonValue& root, bool otherwise, HfConfig& config) {
@@ -165,7 +169,8 @@ DecoderSpec llama_decoder(const HfConfig& c,
                               .kv_heads = c.num_key_value_heads,
                               .head_dim = c.head_dim,
                               .norm_eps = c.norm_eps,
-                              .rotary = std::make_shared<RotaryTable>(c.rope)},
+                              .rotary = std::make_shared<RotaryTable>(c.rope),
+                              .scale = c.attention_scale},
                 .activation = Activation::kSwiGlu,
                 .dropout = {.rates = c.dropout},
                 .experts = {.count = c.experts,
@@ -173,6 +178,9 @@ DecoderSpec llama_decoder(const HfConfig& c,
                             .width = c.expert_size,
                             .normalised = c.norm_topk_prob}};
   spec.windows = c.windows;
+  if (c.window_rope) {
+    spec.window_rotary = std::make_shared<RotaryTable>(*c.window_rope);
+  }
   spec.block_names = [c, names](std::int64_t layer) { return names(layer, c); };
   spec.router_loss = c.router_loss();
   spec.embedding = "model.embed_tokens.weight";

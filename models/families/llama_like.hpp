@@ -18,10 +18,13 @@ struct LlamaDefaults {
   std::int64_t kv_heads = 0;  // 0: as many as heads
   std::optional<std::int64_t> pad_token_id = std::nullopt;
   RopeDefaults rope = {};
+  bool tied = false;
 };
 
 /// Sizes, activation, rotary positions, dropout of attention. Biases and windows are the family's.
 void read_llama_like(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config);
+/// The same without activation and rotary positions, which some families spell otherwise.
+void read_llama_sizes(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config);
 /// `attention_bias`, of all four projections.
 void read_attention_bias(const JsonValue& root, bool otherwise, HfConfig& config);
 

@@ -31,8 +31,10 @@ struct HfConfig {
   std::int64_t intermediate_size = 0;  // GPT-2: n_inner, or 4 * n_embd where that is null
   std::int64_t max_position_embeddings = 0;
 
-  double norm_eps = 0;  // rms_norm_eps, layer_norm_epsilon
-  RotaryScaling rope;   // kNone: GPT-2
+  double norm_eps = 0;                       // rms_norm_eps, layer_norm_epsilon
+  RotaryScaling rope;                        // kNone: GPT-2
+  std::optional<RotaryScaling> window_rope;  // of layers with a window, where it is another one
+  double attention_scale = 0;                // of the scores; 0: 1 / sqrt(head_dim)
   bool tie_word_embeddings = false;
   bool attention_bias = false;      // of q, k, v
   bool attention_out_bias = false;  // of the projection behind them

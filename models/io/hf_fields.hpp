@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -54,6 +55,9 @@ struct RopeDefaults {
 };
 RotaryScaling read_rope(const JsonValue& root, const HfConfig& config,
                         const RopeDefaults& defaults);
+/// The same of the object that has them (nothing: the defaults).
+RotaryScaling read_rope_object(const JsonValue& root, const std::optional<JsonValue>& rope,
+                               const HfConfig& config, const RopeDefaults& defaults);
 
 /// What every family has, behind the family's own: special tokens (pad_token_id holds the family's
 /// default), type, deviation of fresh weights. Throws user_error for quantized weights of which the

@@ -137,9 +137,16 @@ RotaryScaling read_rope(const JsonValue& root, const HfConfig& config,
   if (!rope) {
     rope = root.find("rope_parameters");
   }
+  RopeDefaults otherwise = defaults;
+  otherwise.theta = positive_or(root, "rope_theta", defaults.theta);
+  return read_rope_object(root, rope, config, otherwise);
+}
+
+RotaryScaling read_rope_object(const JsonValue& root, const std::optional<JsonValue>& rope,
+                               const HfConfig& config, const RopeDefaults& defaults) {
   RotaryScaling out;
   out.dim = rotated(root, rope, config, defaults);
-  out.theta = positive_or(root, "rope_theta", defaults.theta);
+  out.theta = defaults.theta;
   out.kind = RotaryKind::kDefault;
   if (rope) {
     out.kind = kind_in(*rope, defaults);

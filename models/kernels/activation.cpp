@@ -161,39 +161,72 @@ struct ClampedSwiGlu {
 };
 
 struct GeluTanh {
-  static constexpr float kRoot = 1.5957691216057308F;  // 2 sqrt(2 / pi)
-  static constexpr float kCubic = 0.044715F;
+  template <class D>
+  struct Value {
+    hn::Vec<D> a, slope;
+  };
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> of(D d, hn::Vec<D> v) {
+    return hn::Mul(v, sigmoid(d, twice_z(d, v)));
+  }
+  template <class D>
+  static HWY_INLINE Value<D> with_slope(D d, hn::Vec<D> v) {
+    const auto s = sigmoid(d, twice_z(d, v));
+    const auto a = hn::Mul(v, s);
+    // (x s)' = s + x s (1 - s) (2 z)'
+    const auto inner = hn::Mul(
+        hn::Set(d, kRoot), hn::MulAdd(hn::Set(d, 3.0F * kCubic), hn::Mul(v, v), hn::Set(d, 1.0F)));
+    return {a, hn::MulAdd(hn::Mul(a, hn::Sub(hn::Set(d, 1.0F), s)), inner, s)};
+  }
 
   template <class T>
   static void forward(std::int64_t width, const T* x, T* a) {
+    for_lanes(width,
+              [&](auto d, auto i) HWY_ATTR { store_f32(d, of(d, load_f32(d, x + i)), a + i); });
+  }
+
+  template <class T, class Scale>
+  static void backward(std::int64_t width, T* x, T* da, Scale& scale) {
     for_lanes(width, [&](auto d, auto i) HWY_ATTR {
-      const auto v = load_f32(d, x + i);
-      store_f32(d, hn::Mul(v, sigmoid(d, twice_z(d, v))), a + i);
+      const auto given = load_f32(d, da + i);
+      const auto gelu = with_slope(d, load_f32(d, x + i));
+      store_f32(d, hn::Mul(scale.gradient(d, given), gelu.slope), x + i);
+      store_f32(d, scale.output(d, gelu.a, given), da + i);
+    });
+  }
+
+ private:
+  static constexpr float kRoot = 1.5957691216057308F;  // 2 sqrt(2 / pi)
+  static constexpr float kCubic = 0.044715F;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> twice_z(D d, hn::Vec<D> v) {
+    const auto cube = hn::Mul(hn::Mul(v, v), v);
+    return hn::Mul(hn::Set(d, kRoot), hn::MulAdd(hn::Set(d, kCubic), cube, v));
+  }
+};
+
+struct GeGluTanh {
+  template <class T>
+  static void forward(std::int64_t width, const T* x, T* a) {
+    for_lanes(width, [&](auto d, auto i) HWY_ATTR {
+      const auto gelu = GeluTanh::of(d, load_f32(d, x + i));
+      store_f32(d, hn::Mul(gelu, load_f32(d, x + width + i)), a + i);
     });
   }
 
   template <class T, class Scale>
   static void backward(std::int64_t width, T* x, T* da, Scale& scale) {
     for_lanes(width, [&](auto d, auto i) HWY_ATTR {
-      const auto v = load_f32(d, x + i);
+      const auto gelu = GeluTanh::with_slope(d, load_f32(d, x + i));
+      const auto u = load_f32(d, x + width + i);
       const auto given = load_f32(d, da + i);
       const auto gradient = scale.gradient(d, given);
-      const auto s = sigmoid(d, twice_z(d, v));
-      const auto a = hn::Mul(v, s);
-      // (x s)' = s + x s (1 - s) (2 z)'
-      const auto inner = hn::Mul(hn::Set(d, kRoot), hn::MulAdd(hn::Set(d, 3.0F * kCubic),
-                                                               hn::Mul(v, v), hn::Set(d, 1.0F)));
-      const auto slope = hn::MulAdd(hn::Mul(a, hn::Sub(hn::Set(d, 1.0F), s)), inner, s);
-      store_f32(d, hn::Mul(gradient, slope), x + i);
-      store_f32(d, scale.output(d, a, given), da + i);
+      store_f32(d, hn::Mul(hn::Mul(gradient, u), gelu.slope), x + i);
+      store_f32(d, hn::Mul(gradient, gelu.a), x + width + i);
+      store_f32(d, scale.output(d, hn::Mul(gelu.a, u), given), da + i);
     });
-  }
-
- private:
-  template <class D>
-  static HWY_INLINE hn::Vec<D> twice_z(D d, hn::Vec<D> v) {
-    const auto cube = hn::Mul(hn::Mul(v, v), v);
-    return hn::Mul(hn::Set(d, kRoot), hn::MulAdd(hn::Set(d, kCubic), cube, v));
   }
 };
 
@@ -232,6 +265,8 @@ void choose_kind(Activation kind, DType type, Call call) {
         return call(SwiGlu(), element);
       case Activation::kGeluTanh:
         return call(GeluTanh(), element);
+      case Activation::kGeGluTanh:
+        return call(GeGluTanh(), element);
       case Activation::kClampedSwiGlu:
         return call(ClampedSwiGlu(), element);
     }

@@ -3,8 +3,8 @@
 //
 // SwiGLU (Shazeer, 2020): a = silu(g) u from rows [g | u]. GELU in its tanh form (Hendrycks and
 // Gimpel, 2016), written as x sigmoid(2 z), z = sqrt(2/pi) (x + 0.044715 x^3), which is the same
-// function. gpt-oss's SwiGLU: from rows with gate and up in turn, a = (u + 1) g sigmoid(1.702 g),
-// where g is cut at 7 and u at -7 and 7.
+// function; GeGLU: a = gelu(g) u from rows [g | u]. gpt-oss's SwiGLU: from rows with gate and up in
+// turn, a = (u + 1) g sigmoid(1.702 g), where g is cut at 7 and u at -7 and 7.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-enum class Activation : std::uint8_t { kSwiGlu, kGeluTanh, kClampedSwiGlu };
+enum class Activation : std::uint8_t { kSwiGlu, kGeluTanh, kGeGluTanh, kClampedSwiGlu };
 
 // Of gpt-oss's SwiGLU.
 constexpr float kGateSlope = 1.702F;

@@ -212,11 +212,9 @@ class HeadTask {
     return (sequence_ * p_.heads + kv_head_ * group_ + g) * p_.length + t;
   }
   [[nodiscard]] HeadTransform<T> transform(const void* norm) const {
-    return {p_.head_dim,
-            static_cast<const T*>(norm),
-            static_cast<float>(p_.norm_eps),
-            p_.cosine,
-            p_.sine,
+    return {p_.head_dim,    static_cast<const T*>(norm),
+            p_.norm_offset, static_cast<float>(p_.norm_eps),
+            p_.cosine,      p_.sine,
             p_.rotary};
   }
 

@@ -35,6 +35,7 @@ struct AttentionProblem {
   const void* qkv = nullptr;
   const void* q_norm = nullptr;  // [head_dim], null: no norm of q and k
   const void* k_norm = nullptr;
+  float norm_offset = 0;  // of their weights: 1 where a weight of 0 leaves a value as it is
   double norm_eps = 0;
   const float* cosine = nullptr;  // [T, rotary / 2], null: no rotation
   const float* sine = nullptr;

@@ -57,22 +57,26 @@ void gather(const EmbeddingRows& e, const T* table, const T* positions, std::int
     for (std::int64_t r = begin; r < end; ++r) {
       const T* from = table + e.tokens[r] * e.width;
       T* to = out + r * e.width;
-      if (positions == nullptr) {
+      if (positions == nullptr && e.scale == 1.0F) {
         std::memcpy(to, from, static_cast<std::size_t>(e.width) * sizeof(T));
         continue;
       }
-      const T* position = positions + r % length * e.width;
+      const T* position = positions == nullptr ? nullptr : positions + r % length * e.width;
       for_lanes(e.width, [&](auto d, auto i) HWY_ATTR {
-        store_f32(d, hn::Add(load_f32(d, from + i), load_f32(d, position + i)), to + i);
+        auto value = hn::Mul(load_f32(d, from + i), hn::Set(d, e.scale));
+        if (position != nullptr) {
+          value = hn::Add(value, load_f32(d, position + i));
+        }
+        store_f32(d, value, to + i);
       });
     }
   });
 }
 
-/// to = (add ? to : 0) + sum over rows(i), i in [begin, end), of dy[row].
+/// to = (add ? to : 0) + sum over rows(i), i in [begin, end), of scale * dy[row].
 template <class T, class RowOf>
-HWY_INLINE void sum_rows(std::int64_t width, const T* dy, std::int64_t begin, std::int64_t end,
-                         RowOf row_of, bool add, T* to) {
+HWY_INLINE void sum_rows(std::int64_t width, const T* dy, float scale, std::int64_t begin,
+                         std::int64_t end, RowOf row_of, bool add, T* to) {
   auto* sum = sum_scratch.get<float>(static_cast<std::size_t>(width));
   for_lanes(width, [&](auto d, auto i) HWY_ATTR {
     hn::StoreU(add ? load_f32(d, to + i) : hn::Zero(d), d, sum + i);
@@ -80,7 +84,8 @@ HWY_INLINE void sum_rows(std::int64_t width, const T* dy, std::int64_t begin, st
   for (std::int64_t k = begin; k < end; ++k) {
     const T* from = dy + row_of(k) * width;
     for_lanes(width, [&](auto d, auto i) HWY_ATTR {
-      hn::StoreU(hn::Add(hn::LoadU(d, sum + i), load_f32(d, from + i)), d, sum + i);
+      const auto value = hn::Mul(load_f32(d, from + i), hn::Set(d, scale));
+      hn::StoreU(hn::Add(hn::LoadU(d, sum + i), value), d, sum + i);
     });
   }
   for_lanes(width, [&](auto d, auto i) HWY_ATTR { store_f32(d, hn::LoadU(d, sum + i), to + i); });
@@ -102,7 +107,7 @@ void scatter(const EmbeddingRows& e, const T* dy, std::int64_t skip, bool add, T
       const std::int64_t token = e.tokens[sorted.rows[begin]];
       if (token != skip) {
         sum_rows(
-            e.width, dy, begin, sorted.boundaries[g + 1],
+            e.width, dy, e.scale, begin, sorted.boundaries[g + 1],
             [&](std::int64_t k) { return sorted.rows[k]; }, add, gradient + token * e.width);
       }
     }
@@ -116,7 +121,8 @@ void scatter_positions(const EmbeddingRows& e, const T* dy, std::int64_t length,
   parallel_tasks(e.entries, [&](std::int64_t p) HWY_ATTR {
     T* to = gradient + p * e.width;
     if (p < length) {
-      sum_rows(e.width, dy, 0, batch, [&](std::int64_t b) { return b * length + p; }, add, to);
+      sum_rows(
+          e.width, dy, 1.0F, 0, batch, [&](std::int64_t b) { return b * length + p; }, add, to);
     } else if (!add) {
       std::memset(to, 0, static_cast<std::size_t>(e.width) * sizeof(T));
     }

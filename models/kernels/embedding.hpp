@@ -13,14 +13,15 @@ struct EmbeddingRows {
   std::int64_t width = 0;
   std::int64_t entries = 0;              // rows of the table
   const std::int64_t* tokens = nullptr;  // [rows], each in [0, entries)
+  float scale = 1.0F;                    // of the table's rows, not of positions
 };
 
-/// out[r] = table[tokens[r]] (+ positions[r % length] if given).
+/// out[r] = scale * table[tokens[r]] (+ positions[r % length] if given).
 void embedding_forward(const EmbeddingRows& e, const void* table, const void* positions,
                        std::int64_t length, void* out);
 
-/// gradient[t] += sum of dy[r] over the rows with tokens[r] == t (fp32 inside, in the order of r),
-/// leaving out t == `skip`; the table's gradient is set to zero first unless `add`. -1 skips
+/// gradient[t] += sum of scale * dy[r] over the rows with tokens[r] == t (fp32 inside, in the order
+/// of r), leaving out t == `skip`; the table's gradient is set to zero first unless `add`. -1 skips
 /// nothing.
 void embedding_backward(const EmbeddingRows& e, const void* dy, std::int64_t skip, bool add,
                         void* gradient);

@@ -21,7 +21,8 @@ constexpr std::int64_t kMaxHeadDim = 512;
 template <class T>
 struct HeadTransform {
   std::int64_t head_dim;
-  const T* norm;  // null: none
+  const T* norm;      // null: none
+  float norm_offset;  // what the norm's weight is counted from: 0 or 1
   float eps;
   const float* cosine;  // of all positions; null: none
   const float* sine;
@@ -33,6 +34,11 @@ struct HeadTransform {
       return hn::Mul(value, value);
     });
     return 1.0F / std::sqrt(squares / static_cast<float>(head_dim) + eps);
+  }
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> weight_at(D d, std::int64_t i) const {
+    return hn::Add(load_f32(d, norm + i), hn::Set(d, norm_offset));
   }
 
   /// Pairs (i, i + rotary/2) turned by the position's angle, backwards if `direction` is -1.
@@ -56,7 +62,7 @@ struct HeadTransform {
       const float scale = inverse_rms(raw);
       for_lanes(head_dim, [&](auto d, auto i) HWY_ATTR {
         const auto unit = hn::Mul(load_f32(d, raw + i), hn::Set(d, scale));
-        hn::StoreU(hn::Mul(unit, load_f32(d, norm + i)), d, row + i);
+        hn::StoreU(hn::Mul(unit, weight_at(d, i)), d, row + i);
       });
     } else {
       for_lanes(head_dim,
@@ -84,7 +90,7 @@ struct HeadTransform {
     const auto unit = [&](auto d, auto i)
                           HWY_ATTR { return hn::Mul(load_f32(d, raw + i), hn::Set(d, scale)); };
     const auto weighted = [&](auto d, auto i) HWY_ATTR {
-      return hn::Mul(hn::LoadU(d, gradient + i), load_f32(d, norm + i));
+      return hn::Mul(hn::LoadU(d, gradient + i), weight_at(d, i));
     };
     const float along =
         sum_lanes(head_dim,

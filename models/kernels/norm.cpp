@@ -51,8 +51,18 @@ HWY_INLINE Statistics statistics(const T* x, std::int64_t width, double eps) {
   return s;
 }
 
+template <NormKind kKind, class D, class T>
+HWY_INLINE hn::Vec<D> weight_at(D d, const T* weight) {
+  const auto value = load_f32(d, weight);
+  if constexpr (kKind == NormKind::kRmsAroundOne) {
+    return hn::Add(value, hn::Set(d, 1.0F));
+  } else {
+    return value;
+  }
+}
+
 template <NormKind kKind, class T>
-void forward_row(const NormRows& n, const T* x, T* y) {
+void forward_row(const NormRows& n, const T* x, const T* residual, T* y) {
   const Statistics s = statistics<kKind>(x, n.width, n.eps);
   const T* weight = static_cast<const T*>(n.weight);
   const T* bias = static_cast<const T*>(n.bias);
@@ -61,9 +71,12 @@ void forward_row(const NormRows& n, const T* x, T* y) {
     if constexpr (kKind == NormKind::kLayer) {
       value = hn::Sub(value, hn::Set(d, s.mean));
     }
-    value = hn::Mul(hn::Mul(value, hn::Set(d, s.scale)), load_f32(d, weight + i));
+    value = hn::Mul(hn::Mul(value, hn::Set(d, s.scale)), weight_at<kKind>(d, weight + i));
     if constexpr (kKind == NormKind::kLayer) {
       value = hn::Add(value, load_f32(d, bias + i));
+    }
+    if (residual != nullptr) {
+      value = hn::Add(value, load_f32(d, residual + i));
     }
     store_f32(d, value, y + i);
   });
@@ -83,7 +96,7 @@ void backward_row(const NormRows& n, const T* x, const T* dy, const T* residual,
     return hn::Mul(value, hn::Set(d, s.scale));
   };
   const auto weighted = [&](auto d, auto i) HWY_ATTR {
-    return hn::Mul(load_f32(d, dy + i), load_f32(d, weight + i));
+    return hn::Mul(load_f32(d, dy + i), weight_at<kKind>(d, weight + i));
   };
   const float along =
       sum_lanes(n.width,
@@ -111,12 +124,14 @@ void backward_row(const NormRows& n, const T* x, const T* dy, const T* residual,
 }
 
 template <NormKind kKind, class T>
-void forward_typed(const NormRows& n, void* y) {
+void forward_typed(const NormRows& n, void* y, const void* residual) {
   parallel_blocks(n.rows, kRowsPerBlock, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
     for (std::int64_t r = begin; r < end; ++r) {
       const std::int64_t from = n.index == nullptr ? r : n.index[r];
-      forward_row<kKind>(n, static_cast<const T*>(n.x) + from * n.width,
-                         static_cast<T*>(y) + r * n.width);
+      forward_row<kKind>(
+          n, static_cast<const T*>(n.x) + from * n.width,
+          residual == nullptr ? nullptr : static_cast<const T*>(residual) + r * n.width,
+          static_cast<T*>(y) + r * n.width);
     }
   });
 }
@@ -174,16 +189,22 @@ void column_sums_typed(const T* x, std::int64_t rows, std::int64_t width, float*
 /// call(kind, element) with the two choices as compile-time constants.
 template <class Call>
 void choose(const NormRows& n, Call call) {
-  using Rms = std::integral_constant<NormKind, NormKind::kRms>;
-  using Layer = std::integral_constant<NormKind, NormKind::kLayer>;
   with_element(n.type, [&](auto element) HWY_ATTR {
-    n.kind == NormKind::kRms ? call(Rms(), element) : call(Layer(), element);
+    switch (n.kind) {
+      case NormKind::kRms:
+        return call(std::integral_constant<NormKind, NormKind::kRms>(), element);
+      case NormKind::kRmsAroundOne:
+        return call(std::integral_constant<NormKind, NormKind::kRmsAroundOne>(), element);
+      case NormKind::kLayer:
+        return call(std::integral_constant<NormKind, NormKind::kLayer>(), element);
+    }
   });
 }
 
-void NormForward(const NormRows& n, void* y) {
-  choose(n, [&](auto kind, auto element)
-                HWY_ATTR { forward_typed<decltype(kind)::value, decltype(element)>(n, y); });
+void NormForward(const NormRows& n, void* y, const void* residual) {
+  choose(n, [&](auto kind, auto element) HWY_ATTR {
+    forward_typed<decltype(kind)::value, decltype(element)>(n, y, residual);
+  });
 }
 
 void NormBackward(const NormRows& n, const void* dy, const void* residual, void* dx, float* dweight,
@@ -208,7 +229,9 @@ HWY_EXPORT(NormForward);
 HWY_EXPORT(NormBackward);
 HWY_EXPORT(ColumnSums);
 
-void norm_forward(const NormRows& rows, void* y) { HWY_DYNAMIC_DISPATCH(NormForward)(rows, y); }
+void norm_forward(const NormRows& rows, void* y, const void* residual) {
+  HWY_DYNAMIC_DISPATCH(NormForward)(rows, y, residual);
+}
 
 void norm_backward(const NormRows& rows, const void* dy, const void* residual, void* dx,
                    float* dweight, float* dbias) {

@@ -1,8 +1,8 @@
 // models/kernels/norm.hpp — RMSNorm and LayerNorm over rows, forward and backward, in fp32 inside.
 //
-// RMSNorm (Zhang and Sennrich, 2019): y = w x / sqrt(mean(x^2) + eps). LayerNorm (Ba et al., 2016)
-// subtracts the mean first and adds a bias. The statistics are computed anew in the backward: the
-// row is read anyway.
+// RMSNorm (Zhang and Sennrich, 2019): y = w x / sqrt(mean(x^2) + eps); Gemma's has 1 + w for w.
+// LayerNorm (Ba et al., 2016) subtracts the mean first and adds a bias. The statistics are computed
+// anew in the backward: the row is read anyway.
 // Invariant: the gradient of the weight is summed in blocks of rows at fixed places, so its bits
 // don't depend on threads.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-enum class NormKind : std::uint8_t { kRms, kLayer };
+enum class NormKind : std::uint8_t { kRms, kRmsAroundOne, kLayer };
 
 struct NormRows {
   NormKind kind = NormKind::kRms;
@@ -27,11 +27,12 @@ struct NormRows {
   const void* bias = nullptr;           // [width], LayerNorm only
 };
 
-/// y: [rows, width].
-void norm_forward(const NormRows& rows, void* y);
+/// y: [rows, width], plus `residual[r]` if given.
+void norm_forward(const NormRows& rows, void* y, const void* residual = nullptr);
 
 /// dx[index[r]] = d(norm)/dx of dy[r], plus `residual[index[r]]` if given. dweight and dbias
-/// (LayerNorm): fp32 [width], overwritten. Rows of dx outside `index` are left alone.
+/// (LayerNorm): fp32 [width], overwritten. Rows of dx outside `index` are left alone. dx may be the
+/// memory of x or of dy.
 void norm_backward(const NormRows& rows, const void* dy, const void* residual, void* dx,
                    float* dweight, float* dbias);
 

@@ -1,6 +1,5 @@
 #include "models/layers/attention.hpp"
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -68,8 +67,9 @@ class CausalAttention final : public FusedOp {
                        .heads = shape_.heads,
                        .kv_heads = shape_.kv_heads,
                        .head_dim = shape_.head_dim,
-                       .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
+                       .scale = shape_.score_scale(),
                        .qkv = qkv.const_data_ptr(),
+                       .norm_offset = shape_.norm == NormKind::kRmsAroundOne ? 1.0F : 0.0F,
                        .norm_eps = shape_.norm_eps,
                        .window = shape_.window,
                        .drop = drop_,

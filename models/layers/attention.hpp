@@ -2,12 +2,14 @@
 // softmax, values.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
 
 #include "models/kernels/dropout.hpp"
+#include "models/kernels/norm.hpp"
 #include "models/layers/rotary.hpp"
 #include "models/layers/weights.hpp"
 
@@ -22,6 +24,12 @@ struct AttentionShape {
   std::int64_t window = 0;  // keys that a position sees, its own included; 0: all earlier ones
   bool sinks = false;       // the layer has sinks (AttentionWeights)
   bool norms = false;       // the layer has norms of q and k
+  NormKind norm = NormKind::kRms;  // which they are, one of the RMS norms
+  double scale = 0;                // of the scores; 0: 1 / sqrt(head_dim)
+
+  [[nodiscard]] float score_scale() const {
+    return scale > 0 ? static_cast<float>(scale) : 1.0F / std::sqrt(static_cast<float>(head_dim));
+  }
 };
 
 /// Each weight may be empty. The sinks are a logit per head, beside the scores in the softmax, with

@@ -16,12 +16,13 @@ namespace {
 class Embedding final : public FusedOp {
  public:
   Embedding(at::Tensor tokens, Weight& table, Weight* positions, std::int64_t padding,
-            std::int64_t begin)
+            std::int64_t begin, float scale)
       : tokens_(std::move(tokens)),
         table_(table),
         positions_(positions),
         padding_(padding),
-        begin_(begin) {}
+        begin_(begin),
+        scale_(scale) {}
 
   /// The table is an input only so that the output requires a gradient.
   Tensors forward(const Tensors&, bool) override {
@@ -53,14 +54,19 @@ class Embedding final : public FusedOp {
 
  private:
   [[nodiscard]] EmbeddingRows rows(const at::Tensor& table) const {
-    return {dtype_of(table), tokens_.numel(), table.size(1), table.size(0),
-            static_cast<const std::int64_t*>(tokens_.const_data_ptr())};
+    return {dtype_of(table),
+            tokens_.numel(),
+            table.size(1),
+            table.size(0),
+            static_cast<const std::int64_t*>(tokens_.const_data_ptr()),
+            scale_};
   }
 
   at::Tensor tokens_;
   Weight& table_;
   Weight* positions_;
   std::int64_t padding_, begin_;
+  float scale_;
 };
 
 void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
@@ -78,7 +84,7 @@ void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
-                     std::optional<std::int64_t> padding, std::int64_t begin) {
+                     std::optional<std::int64_t> padding, std::int64_t begin, float scale) {
   TANDEM_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
                "token ids are int64 [B, T]");
   const at::Tensor ids = tokens.contiguous();
@@ -89,9 +95,9 @@ at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
                      "--max_length",
                      begin + ids.size(1), positions->value.size(0));
   }
-  return run_fused(
-             c10::make_intrusive<Embedding>(ids, table, positions, padding.value_or(-1), begin),
-             {table.value})
+  return run_fused(c10::make_intrusive<Embedding>(ids, table, positions, padding.value_or(-1),
+                                                  begin, scale),
+                   {table.value})
       .front();
 }
 

@@ -1,10 +1,38 @@
 #include "models/layers/norm.hpp"
 
+#include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
 
+#include "models/layers/fused_op.hpp"
+
 namespace tandem {
+namespace {
+
+class NormedSum final : public FusedOp {
+ public:
+  explicit NormedSum(Norm norm) : norm_(std::move(norm)) {}
+
+  Tensors forward(const Tensors& inputs, bool keep) override {
+    if (keep) {
+      y_ = inputs[1].detach();
+    }
+    return {norm_.forward(inputs[1], {}, inputs[0])};
+  }
+
+  Tensors backward(const Tensors& gradients) override {
+    const at::Tensor dout = gradients[0].contiguous();
+    norm_.backward(y_, dout, {}, y_);
+    return {dout, std::move(y_)};
+  }
+
+ private:
+  Norm norm_;
+  at::Tensor y_;
+};
+
+}  // namespace
 
 NormRows Norm::rows(const at::Tensor& x, const at::Tensor& index) const {
   NormRows n{.kind = kind, .type = dtype_of(x), .eps = eps, .rows = x.size(0), .width = x.size(1)};
@@ -20,10 +48,11 @@ NormRows Norm::rows(const at::Tensor& x, const at::Tensor& index) const {
   return n;
 }
 
-at::Tensor Norm::forward(const at::Tensor& x, const at::Tensor& index) const {
+at::Tensor Norm::forward(const at::Tensor& x, const at::Tensor& index,
+                         const at::Tensor& residual) const {
   const NormRows n = rows(x, index);
   at::Tensor y = at::empty({n.rows, n.width}, x.options());
-  norm_forward(n, y.data_ptr());
+  norm_forward(n, y.data_ptr(), residual.defined() ? residual.const_data_ptr() : nullptr);
   return y;
 }
 
@@ -38,6 +67,10 @@ void Norm::backward(const at::Tensor& x, const at::Tensor& dy, const at::Tensor&
   if (kind == NormKind::kLayer) {
     bias.write_gradient(dbias);
   }
+}
+
+at::Tensor normed_sum(const at::Tensor& residual, const at::Tensor& y, Norm norm) {
+  return run_fused(c10::make_intrusive<NormedSum>(std::move(norm)), {residual, y}).front();
 }
 
 }  // namespace tandem

@@ -16,15 +16,21 @@ struct Norm {
   JoinedWeights weight;
   JoinedWeights bias;  // LayerNorm
 
-  /// x: [*, width]; only the rows in `index` (int64 [rows]) if given. -> [rows, width]
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& index = {}) const;
+  /// x: [*, width]; only the rows in `index` (int64 [rows]) if given. -> [rows, width], plus
+  /// `residual` [rows, width] if given.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& index = {},
+                                   const at::Tensor& residual = {}) const;
   /// dx (rows of `index`) = norm'(dy) + residual, and the gradients of weight and bias. dx may be
-  /// dy or x-shaped memory of its own; with an index the other rows of dx are left alone.
+  /// dy, x, or x-shaped memory of its own; with an index the other rows of dx are left alone.
   void backward(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual,
                 const at::Tensor& dx, const at::Tensor& index = {}) const;
 
  private:
   [[nodiscard]] NormRows rows(const at::Tensor& x, const at::Tensor& index) const;
 };
+
+/// residual + Norm(y), both [rows, width]: the way out of a half of a block that norms what it
+/// adds. Keeps y, and its backward overwrites y with its gradient: no other operation may need y.
+at::Tensor normed_sum(const at::Tensor& residual, const at::Tensor& y, Norm norm);
 
 }  // namespace tandem

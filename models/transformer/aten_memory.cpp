@@ -11,6 +11,12 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kNormFloats = 2;  // of a row: mean and scale
 
+/// Of a row that a norm takes: around one it is computed from a copy in fp32.
+std::int64_t norm_bytes(NormKind norm, std::int64_t width, std::int64_t size) {
+  const bool copies = norm == NormKind::kRmsAroundOne && size < kFloat;
+  return kNormFloats * kFloat + (copies ? width * kFloat : 0);
+}
+
 /// Elements of both norms and of attention for each token.
 struct TokenBytes {
   std::int64_t kept = 0;
@@ -51,7 +57,11 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   const std::int64_t kv = a.kv_heads * a.head_dim;
   const std::int64_t turned = a.rotary != nullptr ? q + kv : 0;
   // Behind the norm; the context in rows; q and k as they were turned.
-  TokenBytes bytes{.kept = (shape.hidden + q + turned) * size + kNormFloats * kFloat};
+  TokenBytes bytes{.kept = (shape.hidden + q + turned) * size +
+                           norm_bytes(shape.norm, shape.hidden, size)};
+  if (a.norms) {
+    bytes.kept += norm_bytes(a.norm, q + kv, size) - kNormFloats * kFloat;
+  }
   // Rotation is in fp32: its input, two products and their sum.
   bytes.forward = turned * 2 * kFloat;
   // Gradients of q, k and v as attention gives them, and of what they were made from.
@@ -72,9 +82,13 @@ TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
   const std::int64_t wide = shape.intermediate;
   // The middle of the block, behind the norm, the MLP's input to its activation, what that gives;
   // gated: also the gate.
-  TokenBytes bytes{.kept = (2 * shape.hidden + 2 * parts * wide) * size + kNormFloats * kFloat};
+  TokenBytes bytes{.kept = (2 * shape.hidden + 2 * parts * wide) * size +
+                           norm_bytes(shape.norm, shape.hidden, size)};
   // The gradients of the activation, of its inputs, and of the slices that those are.
   bytes.backward = (parts * wide + parts * wide + wide + shape.hidden) * size;
+  if (shape.norms_sums) {  // what attention and MLP add, before its norm
+    bytes.kept += 2 * (shape.hidden * size + norm_bytes(shape.norm, shape.hidden, size));
+  }
   return bytes;
 }
 

@@ -5,11 +5,14 @@
 #include <memory>
 #include <utility>
 
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <fmt/format.h>
 
 #include "models/layers/aten/layers.hpp"
 #include "models/layers/dropout.hpp"
 #include "models/layers/embedding.hpp"
+#include "models/layers/gemm.hpp"
 #include "models/transformer/loss_head.hpp"
 
 namespace tandem {
@@ -17,24 +20,40 @@ namespace {
 
 class EmbeddingSegment final : public Segment {
  public:
-  EmbeddingSegment(std::optional<std::int64_t> padding, LayerDropout dropout)
-      : padding_(padding), dropout_(dropout) {}
+  EmbeddingSegment(std::optional<std::int64_t> padding, double scale, LayerDropout dropout)
+      : padding_(padding), scale_(scale), dropout_(dropout) {}
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
     const DropMask mask = dropout_.mask(DropPlace::kEmbedding, context.batch.number);
+    Weight& table = *context.weights[0];
+    const float scale = rounded(scale_, dtype_of(table.value));
     if (aten::takes(context.weights)) {
-      return aten::dropped(aten::embedding(context.batch.inputs, *context.weights[0], positions,
-                                           padding_, context.begin),
-                           mask);
+      return aten::dropped(
+          aten::embedding(context.batch.inputs, table, positions, padding_, context.begin, scale),
+          mask);
     }
     return dropped(
-        embedding(context.batch.inputs, *context.weights[0], positions, padding_, context.begin),
-        {}, mask);
+        embedding(context.batch.inputs, table, positions, padding_, context.begin, scale), {},
+        mask);
   }
 
  private:
+  static float rounded(double scale, DType type) {
+    const auto value = static_cast<float>(scale);
+    switch (type) {
+      case DType::kF32:
+        return value;
+      case DType::kBF16:
+        return c10::BFloat16(value);
+      case DType::kF16:
+        return c10::Half(value);
+    }
+    return value;
+  }
+
   std::optional<std::int64_t> padding_;
+  double scale_;
   LayerDropout dropout_;
 };
 
@@ -105,18 +124,23 @@ Model make_decoder(const DecoderSpec& spec) {
     embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
   }
   model.units.push_back(std::move(embedding));
-  // Dropout's gradient is a boundary's, beside the one that it comes from.
-  const auto boundary = [hidden,
-                         drops = spec.block.dropout.rates.embedding > 0](const BatchShape& batch) {
+  // The gradient of dropout and of a scale is a boundary's, beside the one that it comes from.
+  const bool drops = spec.block.dropout.rates.embedding > 0;
+  const bool scales = spec.embedding_scale != 1;
+  const auto boundary = [hidden, drops, scales](const BatchShape& batch) {
     const std::int64_t bytes =
         batch.tokens() * hidden * static_cast<std::int64_t>(bytes_of(batch.type));
-    return ActivationBytes{.output = bytes, .backward = drops ? 2 * bytes : 0};
+    const bool twice = scales && batch.accelerator;
+    return ActivationBytes{.output = bytes,
+                           .forward = twice ? bytes : 0,
+                           .backward = (drops ? 2 * bytes : 0) + (twice ? 2 * bytes : 0)};
   };
-  model.segments.push_back({"embedding",
-                            all_from(model, 0),
-                            std::make_shared<EmbeddingSegment>(spec.padding, spec.block.dropout),
-                            boundary,
-                            {.looks_up = true}});
+  model.segments.push_back(
+      {"embedding",
+       all_from(model, 0),
+       std::make_shared<EmbeddingSegment>(spec.padding, spec.embedding_scale, spec.block.dropout),
+       boundary,
+       {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockNames names = spec.block_names(layer);
     BlockShape shape = shape_of_layer(spec.block, names);
@@ -124,6 +148,9 @@ Model make_decoder(const DecoderSpec& spec) {
     shape.balance = balance;
     shape.attention.window =
         spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
+    if (shape.attention.window > 0 && spec.window_rotary != nullptr) {
+      shape.attention.rotary = spec.window_rotary;
+    }
     const std::size_t first = model.units.size();
     std::ranges::move(block_units(fmt::format("block {}", layer), shape, names, spec.leaf),
                       std::back_inserter(model.units));

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,10 +23,12 @@ struct DecoderSpec {
   BlockShape block;
   LeafModule leaf = LeafModule::kBlock;
   std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
+  std::shared_ptr<RotaryTable> window_rotary;  // of layers with a window; null: block.attention's
   std::function<BlockNames(std::int64_t layer)> block_names;
   double router_loss = 0;  // coefficient of the routers' own loss; 0: none
   std::string embedding;
-  std::string positions;  // learnt positions; empty: none
+  double embedding_scale = 1;  // of its rows, rounded to the weights' type; not in a tied head
+  std::string positions;       // learnt positions; empty: none
   std::int64_t max_positions = 0;
   std::vector<std::string> final_norm;  // weight[, bias]
   std::string output;                   // [V, hidden]; empty: tied to the embedding

@@ -27,11 +27,13 @@ enum Group : std::uint8_t {
   kSinks,
   kOut,
   kOutBias,
+  kOutNorm,
   kMlpNorm,
   kUp,
   kUpBias,
   kDown,
   kDownBias,
+  kDownNorm,
   kRouter,
   kExperts,
   kGroups
@@ -45,11 +47,13 @@ std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames&
           &n.sinks,
           &n.attention_out,
           &n.attention_out_bias,
+          &n.attention_out_norm,
           &n.mlp_norm,
           &n.up,
           &n.up_bias,
           &n.down,
           &n.down_bias,
+          &n.down_norm,
           &n.router,
           &n.experts};
 }
@@ -63,7 +67,9 @@ class TransformerBlock final : public Segment {
       begin += group->size();
     }
     begins_[kGroups] = begin;
-    TANDEM_CHECK(!sparse() || shape_.dropout.rates.residual == 0, "experts add all they give");
+    TANDEM_CHECK((!sparse() && !shape_.norms_sums) || shape_.dropout.rates.residual == 0,
+                 "experts and norms add all they give");
+    TANDEM_CHECK(!sparse() || !shape_.norms_sums, "what experts give is not normed");
   }
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
@@ -81,7 +87,7 @@ class TransformerBlock final : public Segment {
                          {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
                          {context.begin, context.memory}, mask(context, DropPlace::kAttention));
     const at::Tensor middle =
-        added(mask(context, DropPlace::kAttentionOut), x1, [&](const at::Tensor& residual) {
+        added(context, DropPlace::kAttentionOut, kOutNorm, x1, [&](const at::Tensor& residual) {
           return linear(attended, residual, matrix(w, kOut, kOutBias));
         });
 
@@ -92,7 +98,7 @@ class TransformerBlock final : public Segment {
     }
     const auto [up, x2] = norm_linear(middle, norm(w, kMlpNorm), matrix(w, kUp, kUpBias));
     const at::Tensor out =
-        added(mask(context, DropPlace::kMlpOut), x2, [&](const at::Tensor& residual) {
+        added(context, DropPlace::kMlpOut, kDownNorm, x2, [&](const at::Tensor& residual) {
           return activated_linear(shape_.activation, up, residual, matrix(w, kDown, kDownBias));
         });
     return out.view(input.sizes());
@@ -113,8 +119,11 @@ class TransformerBlock final : public Segment {
         aten::attention(qkv, input.size(1), shape_.attention,
                         {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
-    const at::Tensor middle = x + aten::dropped(linear(attended, kOut, kOutBias),
-                                                mask(context, DropPlace::kAttentionOut));
+    const auto summand = [&](const at::Tensor& y, Group norm, DropPlace place) {
+      return aten::dropped(shape_.norms_sums ? normed(y, norm) : y, mask(context, place));
+    };
+    const at::Tensor middle =
+        x + summand(linear(attended, kOut, kOutBias), kOutNorm, DropPlace::kAttentionOut);
     const at::Tensor h = normed(middle, kMlpNorm);
     if (sparse()) {
       at::Tensor logits =
@@ -128,17 +137,22 @@ class TransformerBlock final : public Segment {
     }
     const at::Tensor up = linear(h, kUp, kUpBias);
     const at::Tensor down = linear(aten::activation(shape_.activation, up), kDown, kDownBias);
-    return (middle + aten::dropped(down, mask(context, DropPlace::kMlpOut))).view(input.sizes());
+    return (middle + summand(down, kDownNorm, DropPlace::kMlpOut)).view(input.sizes());
   }
   /// The mask of what is dropped there in this micro-batch.
   [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
     return shape_.dropout.mask(place, context.batch.number);
   }
-  /// residual plus what the mask leaves of y. `layer` computes y, and adds it to a residual that it
-  /// is given.
+  /// residual plus y, its norm, or what the mask leaves of it. `layer` computes y, and adds it to a
+  /// residual that it is given.
   template <class Layer>
-  static at::Tensor added(const DropMask& mask, const at::Tensor& residual, Layer layer) {
-    return mask.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, mask);
+  at::Tensor added(const SegmentContext& context, DropPlace place, Group sum_norm,
+                   const at::Tensor& residual, Layer layer) const {
+    if (shape_.norms_sums) {
+      return normed_sum(residual, layer(at::Tensor()), norm(context.weights, sum_norm));
+    }
+    const DropMask drops = mask(context, place);
+    return drops.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, drops);
   }
   [[nodiscard]] bool observed(const SegmentContext& context) const {
     return shape_.balance != nullptr && context.head_output == HeadOutput::kLoss;
@@ -267,6 +281,7 @@ void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafM
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
   shape.attention.sinks = !names.sinks.empty();
   shape.attention.norms = !names.qk_norm.empty();
+  shape.norms_sums = !names.down_norm.empty();
   if (names.router.empty()) {
     shape.experts = {};
   }
@@ -284,8 +299,10 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
   const HalfElements half =
       shape.experts.count > 0 ? expert_half(shape, batch) : dense_half(shape, batch);
-  // Kept: qkv, context with a number per head, the middle of the block, and what the MLP keeps.
-  const std::int64_t kept = qkv + q + shape.hidden + half.kept;
+  // Kept: qkv, context with a number per head, the middle of the block, what is normed before it
+  // is added, and what the MLP keeps.
+  const std::int64_t normed = shape.norms_sums ? 2 * shape.hidden : 0;
+  const std::int64_t kept = qkv + q + shape.hidden + normed + half.kept;
   ActivationBytes bytes{.output = tokens * shape.hidden * size,
                         .kept = tokens * (kept * size + a.heads * 4)};
   bytes.forward = tokens * half.forward * size;
@@ -294,6 +311,9 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   bytes.backward = tokens * (half.backward + dropped) * size;
   std::vector<std::int64_t> widths = {qkv, q, shape.hidden, shape.hidden};
   widths.insert(widths.end(), half.blocks.begin(), half.blocks.end());
+  if (shape.norms_sums) {
+    widths.insert(widths.end(), {shape.hidden, shape.hidden});
+  }
   for (const std::int64_t width : widths) {
     bytes.spare += kept_by_malloc(tokens * width * size);
   }
@@ -337,11 +357,13 @@ std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& sha
   vectors(names.sinks, {a.heads});
   matrices(names.attention_out, {shape.hidden}, q);
   vectors(names.attention_out_bias, {shape.hidden});
+  vectors(names.attention_out_norm, {shape.hidden});
   vectors(names.mlp_norm, {shape.hidden});
   matrices(names.up, up_rows, shape.hidden);
   vectors(names.up_bias, up_rows);
   matrices(names.down, {shape.hidden}, shape.intermediate);
   vectors(names.down_bias, {shape.hidden});
+  vectors(names.down_norm, {shape.hidden});
   std::vector<UnitSpec> units = {std::move(unit)};
   if (!names.router.empty()) {
     append_expert_units(shape, names, leaf, units);

@@ -3,7 +3,8 @@
 //
 //   x = x + Out(Attention(In(Norm(x))))
 //   x = x + Down(Activation(Up(Norm(x))))     or     x = x + sum of w_e Expert_e(Norm(x))
-// models/layers/experts.hpp has the second form. Training drops some of attention's probabilities
+// models/layers/experts.hpp has the second form. Some families norm what Out and Down give, too,
+// before it is added. Training drops some of attention's probabilities
 // and of what is added to x (not of what experts add). Weights come in one fixed order, so that
 // what is used together lies together: BlockNames lists it.
 #pragma once
@@ -31,6 +32,7 @@ struct BlockShape {
   AttentionShape attention;
   Activation activation = Activation::kSwiGlu;
   bool input_major = false;  // matrices are [in, out], as GPT-2's Conv1D
+  bool norms_sums = false;   // the layer has attention_out_norm and down_norm
   LayerDropout dropout;
   std::shared_ptr<RouterBalance> balance;  // null: routers have no loss of their own
   // of the layers that have some; `intermediate` and `activation` are the dense ones'
@@ -45,9 +47,11 @@ struct BlockNames {
   std::vector<std::string> qk_norm;  // q, k
   std::vector<std::string> sinks;    // one per head
   std::vector<std::string> attention_out, attention_out_bias;
-  std::vector<std::string> mlp_norm;  // weight[, bias]
+  std::vector<std::string> attention_out_norm;  // weight; of what attention adds
+  std::vector<std::string> mlp_norm;            // weight[, bias]
   std::vector<std::string> up, up_bias;
   std::vector<std::string> down, down_bias;
+  std::vector<std::string> down_norm;  // weight; of what the MLP adds
   // weight[, bias]; empty: a dense layer, and then those above are not
   std::vector<std::string> router;
   std::vector<std::string> experts;  // as ExpertShape::parameters() has them

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
@@ -18,20 +20,42 @@ constexpr std::size_t kCallBytesMax = std::size_t{1} << 30;
 
 void check_alignment(const char* verb, const IoFile& file, const void* buffer, std::size_t bytes,
                      std::uint64_t offset) {
-  const std::uint64_t all = reinterpret_cast<std::uintptr_t>(buffer) | bytes | offset;
-  if (file.is_direct() && all % FileIo::kDirectAlignment != 0) {
-    throw failure(ExitCode::kFailure, "file",
-                  "cannot {} {} at byte {} ({} bytes) past the page cache: buffer, offset and size "
-                  "must be multiples of {}; align them, or open the file without open_direct",
-                  verb, file.path(), offset, bytes, FileIo::kDirectAlignment);
+  if (!file.is_direct()) {
+    return;
   }
+  const auto address = reinterpret_cast<std::uintptr_t>(buffer);
+  if ((bytes | offset) % FileIo::kDirectAlignment != 0 || address % file.memory_alignment() != 0) {
+    throw failure(ExitCode::kFailure, "file",
+                  "cannot {} {} at byte {} ({} bytes) past the page cache: offset and size must be "
+                  "multiples of {}, the buffer's address of {}; align them, or open the file "
+                  "without open_direct",
+                  verb, file.path(), offset, bytes, FileIo::kDirectAlignment,
+                  file.memory_alignment());
+  }
+}
+
+/// Older kernels do not say.
+std::size_t memory_alignment_of(int descriptor) noexcept {
+  struct statx told{};
+  const bool tells = ::statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) == 0 &&
+                     (told.stx_mask & STATX_DIOALIGN) != 0 && told.stx_dio_mem_align != 0;
+  return tells ? std::min<std::size_t>(told.stx_dio_mem_align, FileIo::kDirectAlignment)
+               : FileIo::kDirectAlignment;
 }
 
 }  // namespace
 
+IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept
+    : descriptor_(descriptor), owner_(owner), path_(std::move(path)) {
+  if (direct) {
+    memory_alignment_ =
+        owner == nullptr ? memory_alignment_of(descriptor) : FileIo::kDirectAlignment;
+  }
+}
+
 IoFile& IoFile::operator=(IoFile&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
-  std::swap(direct_, other.direct_);
+  std::swap(memory_alignment_, other.memory_alignment_);
   std::swap(owner_, other.owner_);
   std::swap(path_, other.path_);
   return *this;
@@ -79,7 +103,7 @@ FileRequest FileIo::on_file(Kind kind, const IoFile& file) const noexcept {
   FileRequest request{.kind = kind};
   request.path_of_file = &file.path_;
   request.descriptor = file.descriptor_;
-  request.direct = file.direct_;
+  request.direct = file.is_direct();
   return request;
 }
 

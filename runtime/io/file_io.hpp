@@ -58,7 +58,7 @@ class IoFile {
   IoFile() noexcept = default;
   IoFile(IoFile&& other) noexcept
       : descriptor_(std::exchange(other.descriptor_, -1)),
-        direct_(other.direct_),
+        memory_alignment_(other.memory_alignment_),
         owner_(other.owner_),
         path_(std::move(other.path_)) {}
   IoFile& operator=(IoFile&& other) noexcept;
@@ -66,15 +66,18 @@ class IoFile {
 
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// Past the page cache: buffer, offset and size are multiples of kDirectAlignment.
-  [[nodiscard]] bool is_direct() const noexcept { return direct_; }
+  /// Past the page cache: offset and size are multiples of FileIo::kDirectAlignment, the buffer's
+  /// address of memory_alignment().
+  [[nodiscard]] bool is_direct() const noexcept { return memory_alignment_ != 0; }
+  /// What the file system asks for, at most FileIo::kDirectAlignment; 0: of a file through the
+  /// cache.
+  [[nodiscard]] std::size_t memory_alignment() const noexcept { return memory_alignment_; }
 
  private:
   friend class FileIo;
-  IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept
-      : descriptor_(descriptor), direct_(direct), owner_(owner), path_(std::move(path)) {}
+  IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept;
   int descriptor_ = -1;
-  bool direct_ = false;
+  std::size_t memory_alignment_ = 0;
   FileBackend* owner_ = nullptr;  // of a descriptor that is not the kernel's
   std::string path_;
 };
@@ -112,7 +115,7 @@ class FileIo {
 
   [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
   /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for
-  /// kDirectAlignment.
+  /// their alignment.
   [[nodiscard]] Awaiter<IoFile> open_direct(std::string path, OpenMode mode, StopToken stop = {});
   /// Fills `into` from byte `offset` on; returns how many bytes there were, fewer only at the
   /// file's end.

@@ -32,7 +32,8 @@ def main():
     parser.add_argument("bin", type=Path)
     parser.add_argument("--steps", type=int, default=60)
     flags = parser.parse_args()
-    common = ["--steps", str(flags.steps), "--batch_size", "1", "--max_length", "32"]
+    common = ["--steps", str(flags.steps), "--batch_size", "1", "--max_length", "32",
+              "--recipe", "deepspeed_example"]
     with tempfile.TemporaryDirectory(prefix="tandem-speculation-") as name:
         folder = Path(name)
         waits, waits_weights = train(flags.bin / "finetune_zero3", folder / "waits", [*common, "--overlap", "off"])

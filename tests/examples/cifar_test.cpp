@@ -48,7 +48,7 @@ class Cifar : public TrainerTest {
     for (const char* name : {"loss", "grad_norm", "tokens"}) {
       EXPECT_EQ(column(output, name), column(expected, name)) << name;
     }
-    for (const char* name : {"model.safetensors", "predictions.png"}) {
+    for (const char* name : {"model/model.safetensors", "predictions.png"}) {
       EXPECT_TRUE(content_of(folder_ / output / name) == content_of(folder_ / expected / name))
           << name;
     }
@@ -77,10 +77,13 @@ TEST_F(Cifar, LearnsTheGeneratedSetAndLeavesEveryArtefact) {
   EXPECT_THAT(done.out, ContainsRegex("\nAccuracy of plane :  +[0-9]+ %\nAccuracy of   car :  +"));
   EXPECT_EQ(done.out.find("Step "), std::string::npos) << "the example has no such lines";
   for (const char* name : {"metrics.jsonl", "summary.json", "resolved_config.json", "trace.json.gz",
-                           "predictions.png", "model.safetensors"}) {
+                           "predictions.png", "model/model.safetensors"}) {
     EXPECT_TRUE(fs::exists(folder_ / "run" / name)) << name;
   }
   EXPECT_EQ(column("run", "loss").size(), 1250U);
+  ASSERT_EQ(column("run", "eval_loss").size(), 2U);  // after each epoch
+  EXPECT_LT(std::stod(column("run", "eval_loss")[1]), std::stod(column("run", "eval_loss")[0]));
+  EXPECT_EQ(column("run", "eval_tokens")[0], "2000");
   simdjson::dom::parser parser;
   const simdjson::dom::object summary = parser.load(path("run/summary.json"));
   EXPECT_LT(double(summary["loss_last"]), 0.7 * double(summary["loss_first"]));
@@ -93,7 +96,7 @@ TEST_F(Cifar, SchedulesThreadsWorkersDoNotChangeOneDigit) {
   ASSERT_EQ(run("off", "--steps 12 --overlap off").code, 0);
   const auto losses = column("off", "loss");
   ASSERT_EQ(losses.size(), 12U);
-  const std::string weights = content_of(folder_ / "off/model.safetensors");
+  const std::string weights = content_of(folder_ / "off/model/model.safetensors");
   int number = 0;
   for (const char* flags : {"--overlap comm", "--overlap offload --workers 4 --prefetch 9",
                             "--optimizer_threads 2 --workers 2", "--compute_threads 1"}) {
@@ -101,7 +104,7 @@ TEST_F(Cifar, SchedulesThreadsWorkersDoNotChangeOneDigit) {
     const Finished done = run(output, fmt::format("--steps 12 {}", flags));
     ASSERT_EQ(done.code, 0) << flags << ": " << done.err;
     EXPECT_EQ(column(output, "loss"), losses) << flags;
-    EXPECT_TRUE(content_of(folder_ / output / "model.safetensors") == weights) << flags;
+    EXPECT_TRUE(content_of(folder_ / output / "model/model.safetensors") == weights) << flags;
   }
   ASSERT_EQ(run("other", "--steps 12 --seed 1").code, 0);
   EXPECT_NE(column("other", "loss"), losses);
@@ -117,8 +120,8 @@ TEST_F(Cifar, StagesDoNotChangeOneDigit) {
     ASSERT_EQ(done.code, 0) << done.err;
     EXPECT_EQ(column(output, "loss"), column("stage3", "loss")) << stage;
     EXPECT_EQ(column(output, "grad_norm"), column("stage3", "grad_norm")) << stage;
-    EXPECT_TRUE(content_of(folder_ / output / "model.safetensors") ==
-                content_of(folder_ / "stage3/model.safetensors"))
+    EXPECT_TRUE(content_of(folder_ / output / "model/model.safetensors") ==
+                content_of(folder_ / "stage3/model/model.safetensors"))
         << stage;
   }
 }
@@ -187,7 +190,7 @@ TEST_F(Cifar, MixturesOfExpertsTrainTheSameAtEveryStage) {
   EXPECT_EQ(expected.size(), 8U);
   EXPECT_EQ(losses("3", "--stage 3"), expected);
   // What was saved is what training goes on from.
-  const std::string weights = path("3") + "/model.safetensors";
+  const std::string weights = path("3") + "/model/model.safetensors";
   const SafetensorsFile saved = SafetensorsFile::open(weights);
   for (const char* name : {"moe_layer_list.1.deepspeed_moe.gate.wg.weight",
                            "moe_layer_list.1.deepspeed_moe.experts.deepspeed_experts.3.bias",

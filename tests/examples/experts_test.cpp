@@ -132,7 +132,7 @@ TEST_P(ExpertTraining, TransformersLoadsTheModelAndAgreesOnLogits) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
   ASSERT_EQ(run(1, "run", "").code, 0);
-  expect_transformers_agrees(path("run/model"));
+  expect_transformers_agrees({path("run/model")});
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -160,7 +160,7 @@ TEST_F(Finetune, TransformersLoadsTheModelAndAgreesOnLogits) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
   ASSERT_EQ(demo("run", "--steps 5").code, 0);
-  expect_transformers_agrees(path("run/model"));
+  expect_transformers_agrees({path("run/model")});
 }
 
 TEST_F(Finetune, SavesTheModelInTheTypeThatIsAskedFor) {

@@ -32,6 +32,7 @@ class FrontDoor : public testing::Test {
     fs::copy_file(source / "tools/setup.sh", root_ / "tools/setup.sh");
     write("tools/debian-packages.txt", "# a comment\nbash  # always there on Debian\n");
     write("requirements.txt", "");
+    write("requirements-prepare.txt", "no-such-reader==1.0\n");
     write("requirements-test.txt", "no-such-module==1.0\n");
   }
   void TearDown() override { fs::remove_all(root_); }
@@ -96,6 +97,7 @@ TEST_F(FrontDoor, CheckReportsWhatIsMissingAndChangesNothing) {
   EXPECT_EQ(code, 1);
   EXPECT_THAT(text, AllOf(HasSubstr("Debian packages: missing: no-such-package\n"),
                           HasSubstr("requirements.txt: nothing missing"),
+                          HasSubstr("installed with the first prepare: no-such-reader==1.0"),
                           HasSubstr("needed for test and bench only: no-such-module==1.0")));
   EXPECT_FALSE(fs::exists(root_ / ".venv"));
   EXPECT_FALSE(fs::exists(root_ / ".cache"));

@@ -35,7 +35,7 @@ class LostReports : public TrainerTest {
                                     const std::string& more = "") const {
     return fmt::format(
         "'{}' --model_name '{}' --dataset_name '{}/instructions.json' --output_dir '{}' --steps {} "
-        "--batch_size 1 --max_length 16 --lr 1e-3 --progress lines {}",
+        "--batch_size 1 --max_length 16 --loss_on all --lr 1e-3 --progress lines {}",
         kTrainer, path("source"), kDemo, path(output), steps, more);
   }
   [[nodiscard]] Finished run(const std::string& output, int steps,

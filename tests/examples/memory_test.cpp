@@ -32,8 +32,8 @@ class Memory : public TrainerTest {
   }
   [[nodiscard]] std::string flags(const std::string& output, const std::string& more) const {
     return fmt::format(
-        "--model_name '{}' --dataset_name '{}' --lr 1e-3 --steps 2 --progress off --no-tensorboard "
-        "--output_dir '{}' {}",
+        "--model_name '{}' --dataset_name '{}' --loss_on all --lr 1e-3 --steps 2 --progress off "
+        "--no-tensorboard --output_dir '{}' {}",
         path("model"), path("data.json"), path(output), more);
   }
 

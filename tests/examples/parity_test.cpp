@@ -34,7 +34,9 @@ INSTANTIATE_TEST_SUITE_P(
     Models, Parity,
     testing::Values("../shared/oracles/models/qwen3", "../shared/oracles/models/qwen3_tied",
                     "../shared/oracles/models/gpt2", "tests/data/references/small_gpt2",
-                    "tests/data/references/small_gpt_oss", "tests/data/references/small_qwen2"),
+                    "tests/data/references/small_gpt_oss", "tests/data/references/small_qwen2",
+                    "tests/data/references/small_mixtral",
+                    "tests/data/references/small_gemma3_text"),
     [](const auto& info) { return fs::path(info.param).filename().string(); });
 
 class ParityLimits : public TrainerTest {};

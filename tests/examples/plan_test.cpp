@@ -39,10 +39,11 @@ TEST_F(Plan, IsThatOfTheRun) {
           model, config(offload), spec, more);
       const Finished plan = shell(fmt::format("'{}/tandem' plan {}", TANDEM_BIN_DIR, flags));
       ASSERT_EQ(plan.code, 0) << flags << plan.err;
-      const Finished done = train(
-          fmt::format("{} --dataset_name '{}' --lr 1e-3 --steps 1 --progress off --no-tensorboard "
-                      "--output_dir '{}'",
-                      flags, data, path(fmt::format("run{}", run++))));
+      const Finished done =
+          train(fmt::format("{} --dataset_name '{}' --loss_on all --lr 1e-3 --steps 1 --progress "
+                            "off --no-tensorboard "
+                            "--output_dir '{}'",
+                            flags, data, path(fmt::format("run{}", run++))));
       ASSERT_EQ(done.code, 0) << flags << done.err;
       EXPECT_EQ(placement_in(plan.out), placement_in(done.out)) << offload << " " << more;
     }

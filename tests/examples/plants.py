@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -51,10 +52,12 @@ def shift_labels(tensors):
 
 
 def swap_experts(tensors):
-    apart = "model.layers.0.mlp.experts.{}.gate_proj.weight"
-    if apart.format(0) in tensors:
-        tensors.update({apart.format(0): tensors[apart.format(1)], apart.format(1): tensors[apart.format(0)]})
-    else:
+    of_gate = r"model\.layers\.0\..*experts\.[01]\.(gate_proj|w1)\.weight"
+    apart = [name for name in sorted(tensors) if re.fullmatch(of_gate, name)]
+    if len(apart) == 2:  # in the shard that has them
+        first, second = apart
+        tensors.update({first: tensors[second], second: tensors[first]})
+    elif "model.layers.0.mlp.experts.gate_up_proj" in tensors:  # one of the shards has it
         joined = tensors["model.layers.0.mlp.experts.gate_up_proj"]
         joined[[0, 1]] = joined[[1, 0]]
 
@@ -62,6 +65,25 @@ def swap_experts(tensors):
 def one_element(tensors):
     name = sorted(name for name in tensors if name.endswith("proj.weight"))[0]
     tensors[name][3, 5] *= 1.01
+
+
+def with_eyes(folder):
+    """The same text model as part of one that sees."""
+    in_json("checkpoint/config.json", wrap_config)(folder)
+    in_tensors("checkpoint/*.safetensors", wrap_tensors)(folder)
+
+
+def wrap_config(values):
+    text = dict(values)
+    values.clear()
+    values.update(model_type="gemma3", text_config=text, vision_config={"hidden_size": 8}, torch_dtype=text.pop("torch_dtype"))
+
+
+def wrap_tensors(tensors):
+    text = dict(tensors)
+    tensors.clear()
+    tensors.update({"language_model." + name: tensor for name, tensor in text.items()})
+    tensors["vision_tower.head.probe"] = numpy.zeros((1, 8), numpy.float32)
 
 
 PLANTS = {
@@ -73,6 +95,9 @@ PLANTS = {
     "labels": in_tensors("batches.safetensors", shift_labels),
     "norm_eps": in_config(rms_norm_eps=lambda x: 1.2 * x, layer_norm_epsilon=lambda x: 1.2 * x),
     "rope_theta": in_config(rope_theta=lambda x: 1.001 * x),
+    "window_theta": in_config(rope_local_base_freq=lambda x: 1.001 * x),
+    "score_scale": in_config(query_pre_attn_scalar=lambda x: x + 1),
+    "with_eyes": with_eyes,  # no mistake
     "window": in_config(sliding_window=lambda x: x + 1),
     "routing": in_config(norm_topk_prob=lambda x: not x),
     "chosen": in_config(num_experts_per_tok=lambda x: x - 1),

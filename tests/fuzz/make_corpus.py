@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets, tests/fuzz/corpus: small whole files of every kind that the readers know.
 
-Needs torch and safetensors (the project's .venv). What is written is the same every time.
+Needs torch, safetensors and xxhash (the project's .venv). What is written is the same every time.
 """
 
 import io
@@ -125,6 +125,14 @@ def make_configs():
                                         "quantization_config": {"quant_method": "mxfp4"}})
     llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
               "original_max_position_embeddings": 16, "rope_theta": 500000.0}
+    put_json("config", "mixtral.json", {"model_type": "mixtral", **SHARED, "num_local_experts": 4, "num_experts_per_tok": 2,
+                                        "sliding_window": None, "router_jitter_noise": 0.0})
+    gemma3 = {"model_type": "gemma3_text", **SHARED, "head_dim": 4, "sliding_window": 8, "sliding_window_pattern": 2,
+              "query_pre_attn_scalar": 6}
+    put_json("config", "gemma3_text.json", {**gemma3, "rope_local_base_freq": 100, "rope_scaling": yarn})
+    put_json("config", "gemma3.json", {"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": {
+        **gemma3, "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0},
+                                      "sliding_attention": {"rope_theta": 100.0}}}})
     put_json("config", "rope_parameters.json", {"model_type": "llama", **SHARED, "rope_parameters": llama3, "dtype": "bfloat16"})
 
 
@@ -190,9 +198,38 @@ def make_checkpoints():
     put("pickle", "plain", pickle.dumps({"a": [1, 2.5, None, True, "x", b"y", (1, (2,))], "b": {}}, 2))
 
 
+def make_token_files():
+    sys.path.insert(0, str(CORPUS.parents[2] / "tools"))
+    from prepare import token_file
+    from prepare.encoder import Encoded
+
+    token_file.ROOM_FOR_COUNTS = 160  # so that a change falls on something that is read
+    for name, vocab_size, lengths in (("short", 300, (3, 1, 9, 2)), ("wide", 70000, (2, 5))):
+        path = CORPUS / "token_file" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records = [Encoded((numpy.arange(n) * 7919 + n) % vocab_size, numpy.arange(n) % 3 != 0, n > 2, n == 9, False) for n in lengths]
+        with token_file.TokenFileWriter(path, vocab_size, 1, {"tokenizer": "0" * 32, "loss_on": "completion"}) as writer:
+            writer.add(records)
+            writer.finish()
+
+
+def make_peers():
+    def request(question, key, value=b"", value_bytes=None):
+        return struct.pack("<IIQ", question, len(key), len(value) if value_bytes is None else value_bytes) + key + value
+    put("rendezvous", "opening", b"\0" + struct.pack("<QII32s", 0x74616e64656d7276, 1, 0, b"nonce") + b"proof" * 8)
+    put("rendezvous", "requests", b"\1" + request(1, b"rank/0", b"address") + request(2, b"count") + request(3, b"rank/0"))
+    put("rendezvous", "cut", b"\1" + request(1, b"key", b"value", 1 << 24))
+    for kind in range(16):
+        put("shm", f"honest-{kind}", bytes([kind]))
+    put("shm", "offset", bytes([0]) + struct.pack("<HQ", 181, 1 << 40))  # of the first channel's first header
+    put("shm", "aborted", bytes([10]) + struct.pack("<HII", 16, 2, 77) + struct.pack("<H8s", 17, b"a\nb\x1b[1m"))
+    for mode in (0x80, 0xC0, 0xE0):  # of a hello: not proven, proven, without memory
+        put("shm", f"hello-{mode:x}", bytes([mode]))
+
+
 def main():
     shutil.rmtree(CORPUS, ignore_errors=True)
-    for make in (make_tokenizers, make_configs, make_deepspeed, make_data, make_checkpoints):
+    for make in (make_tokenizers, make_configs, make_deepspeed, make_data, make_checkpoints, make_token_files, make_peers):
         make()
     size = sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file())
     print(f"{size} bytes in {CORPUS}")

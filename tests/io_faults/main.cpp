@@ -163,7 +163,8 @@ class Campaign {
     return fmt::format(
         "'{0}/finetune_zero3' --model_name '{1}/source' --dataset_name "
         "'{2}/examples/demo/instructions.json' --output_dir '{1}/{3}' --steps {4} --batch_size 1 "
-        "--max_length 16 --lr 1e-3 --save_every 1 --keep 2 --resume auto --trace --progress off "
+        "--max_length 16 --loss_on all --lr 1e-3 --save_every 1 --keep 2 --resume auto --trace "
+        "--progress off "
         "--io_backend threads >'{1}/stdout' 2>'{1}/stderr'",
         programs_.string(), folder_.string(), sources_.string(), output, steps);
   }

@@ -128,7 +128,7 @@ TEST(IoLayout, TransformersLoadsWhatWeWrite) {
                          {.max_shard_bytes = shard_bytes});
     for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
       std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-      fill_initial(tensor, 7, 0.02, 0, tensor.numel(), values.data());
+      fill_initial(tensor, 7, {}, 0, tensor.numel(), values.data());
       writer.append_f32(values);
     }
     writer.finish();

@@ -86,8 +86,19 @@ constexpr std::string_view kMistral = R"({
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97,
   "max_position_embeddings": 64, "sliding_window": 5, "head_dim": 12, "initializer_range": 0.3})";
 
+constexpr std::string_view kMixtral = R"({
+  "model_type": "mixtral", "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 24,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97,
+  "max_position_embeddings": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
+  "initializer_range": 0.3})";
+constexpr std::string_view kGemma3 = R"({
+  "model_type": "gemma3_text", "hidden_size": 32, "intermediate_size": 48, "head_dim": 12,
+  "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97,
+  "max_position_embeddings": 64, "sliding_window": 6, "sliding_window_pattern": 3,
+  "rope_scaling": {"rope_type": "linear", "factor": 8}, "initializer_range": 0.3})";
+
 TEST(Generate, ContinuedTextsHaveTheLogitsOfWholeOnes) {
-  for (const std::string_view json : {kGpt2, kPhi3, kQwen2, kMistral}) {
+  for (const std::string_view json : {kGpt2, kPhi3, kQwen2, kMistral, kMixtral, kGemma3}) {
     const HfConfig config = parse_hf_config(json, "config.json");
     Model model = make_causal_lm(config);
     model.source = random_weights(config, 3);

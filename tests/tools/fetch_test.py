@@ -12,9 +12,7 @@ import sys
 import tarfile
 import tempfile
 import threading
-import types
 import unittest
-import unittest.mock
 from pathlib import Path
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "fetch.py"
@@ -174,29 +172,6 @@ class Fetch(unittest.TestCase):
     def test_ids_that_are_none(self):
         self.assert_one_line(self.run_tool("model", "a/b/c"), 2, "a/b/c")
         self.assert_one_line(self.run_tool("model", "a/b", "--url", "http://x"), 2, "--url")
-
-    def test_records_in_another_form_are_converted(self):
-        folder = self.cache / "snapshot"
-        folder.mkdir(parents=True)
-        (folder / "train.parquet").write_bytes(b"x")
-
-        class Split:
-            @staticmethod
-            def to_json(path):
-                Path(path).write_text('{"instruction": "a"}\n')
-
-        module = types.ModuleType("datasets")
-        module.load_dataset = lambda name, split: Split
-        with unittest.mock.patch.dict(sys.modules, {"datasets": module}):
-            fetch.make_readable(folder, "org/set")
-        self.assertEqual((folder / "train.jsonl").read_text(), '{"instruction": "a"}\n')
-        (folder / "train.jsonl").unlink()
-        with unittest.mock.patch.dict(sys.modules, {"datasets": None}):
-            with self.assertRaisesRegex(fetch.Failure, "pip install datasets"):
-                fetch.make_readable(folder, "org/set")
-        (folder / "train.json").write_text("[]")
-        with unittest.mock.patch.dict(sys.modules, {"datasets": None}):
-            fetch.make_readable(folder, "org/set")  # nothing to convert
 
     def test_the_hub_is_asked_at_hf_endpoint(self):
         try:

@@ -67,7 +67,7 @@ def run(build, folder, row, steps):
     model, ranks, stage, dtype, overlap, rows, length, accumulation, checkpointing = row
     output = folder / "out"
     command = [build / "bin/finetune_zero3", "--model_name", folder / model, "--dataset_name", folder / "data.json",
-               "--lr=1e-4", f"--batch_size={rows}", f"--max_length={length}", f"--steps={steps}", f"--stage={stage}",
+               "--recipe=deepspeed_example", "--lr=1e-4", f"--batch_size={rows}", f"--max_length={length}", f"--steps={steps}", f"--stage={stage}",
                f"--dtype={dtype}", f"--overlap={overlap}", f"--gradient_accumulation_steps={accumulation}",
                "--progress=off", "--no-tensorboard", "--output_dir", output]
     if checkpointing:

@@ -18,6 +18,7 @@
 #include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
 

@@ -10,6 +10,7 @@
 #include "runtime/io/file_io.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
@@ -48,13 +49,6 @@ Task<Verified> verify_on(FileIo* io, CpuPool* pool, std::string folder) {
     verified.faults.insert(verified.faults.end(), faults.begin(), faults.end());
   }
   co_return verified;
-}
-
-/// What a stranger wrote, on one line of a terminal.
-std::string one_line(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, '?');
-  return text;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ int run_config(int argc, char** argv);
 int run_convert(int argc, char** argv);
 int run_doctor(int argc, char** argv);
 int run_generate(int argc, char** argv);
+int run_inspect(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_logits(int argc, char** argv);
 int run_parity(int argc, char** argv);

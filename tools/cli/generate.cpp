@@ -1,7 +1,10 @@
-// `tandem generate`: continues a prompt with a model from any folder in Hugging Face format, so
-// that a person can look at what was trained.
+// `tandem generate`: continues prompts with a model from any folder in Hugging Face format, so that
+// a person can look at what was trained. A text is printed as it is made.
 #include "models/generate.hpp"
 
+#include <cstdio>
+#include <fstream>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -9,10 +12,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "actors/storage/json.hpp"
 #include "engine/config/config.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "examples/support/program.hpp"
+#include "models/io/tokenizer/text_stream.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"
@@ -20,9 +25,14 @@
 namespace tandem {
 namespace {
 
+constexpr std::string_view kStandardInput = "-";
+
 struct Flags {
   std::string model_name;
-  std::string prompt;
+  std::optional<std::string> prompt, prompts;
+  bool as_rendered = false;
+  bool chat = false;
+  std::optional<std::string> system, chat_template;
   std::string dtype = "fp32";
   std::string device = "cpu";
   std::int64_t max_new_tokens = 64;
@@ -32,10 +42,25 @@ struct Flags {
   bool ids = false;
 };
 
+void add_prompt_flags(CLI::App& app, Flags& f) {
+  auto* prompt = app.add_option("--prompt", f.prompt, "the text to continue");
+  app.add_option("--prompts", f.prompts,
+                 "a file with a prompt in each line; .jsonl: a JSON string, or an object with "
+                 "\"prompt\"; -: JSON strings on standard input")
+      ->excludes(prompt);
+  app.add_flag("--as_rendered", f.as_rendered,
+               "prompts spell out all special tokens: the tokenizer adds none");
+  app.add_flag("--chat", f.chat,
+               "answer with the model's chat template (by ./tandem generate, which renders it); "
+               "--prompts may then have objects with \"messages\"");
+  app.add_option("--system", f.system, "with --chat, the system's message");
+  app.add_option("--chat_template", f.chat_template, "with --chat, a file with another template");
+}
+
 void add_flags(CLI::App& app, Flags& f) {
   app.add_option("--model_name", f.model_name, "folder in Hugging Face format, or a cached hub id")
       ->required();
-  app.add_option("--prompt", f.prompt, "the text to continue")->required();
+  add_prompt_flags(app, f);
   app.add_option("--max_new_tokens", f.max_new_tokens, "tokens at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
@@ -57,10 +82,60 @@ void add_flags(CLI::App& app, Flags& f) {
   app.add_flag("--ids", f.ids, "print the new token ids as a JSON array instead of the text");
 }
 
-std::vector<std::int64_t> prompt_of(const Flags& flags, const Pretrained& pretrained) {
-  const std::vector<std::int32_t> encoded = pretrained.tokenizer().encode(flags.prompt, true);
+void check_prompt_flags(const Flags& f) {
+  if (f.chat || f.system || f.chat_template) {
+    throw user_error("generate",
+                     "--chat, --system and --chat_template: this program renders no templates; "
+                     "./tandem generate --chat does");
+  }
+  if (!f.prompt && !f.prompts) {
+    throw user_error("generate", "there is nothing to continue; give --prompt or --prompts");
+  }
+}
+
+/// The prompt in a line of a JSON file.
+std::string prompt_in(const std::string& line, const std::string& file, std::size_t number) {
+  const JsonDocument document =
+      JsonDocument::parse(line, {.where = "generate",
+                                 .file = fmt::format("{}, line {}", file, number),
+                                 .advice = "give a JSON string, or an object with \"prompt\""});
+  const JsonValue root = document.root();
+  return std::string(root.is_object() ? root.at("prompt").string() : root.string());
+}
+
+std::vector<std::string> prompts_of(const Flags& flags) {
+  if (flags.prompt) {
+    return {*flags.prompt};
+  }
+  const std::string& name = *flags.prompts;
+  std::ifstream file;
+  if (name != kStandardInput) {
+    file.open(name);
+    if (!file) {
+      throw user_error("generate", "--prompts {} cannot be read; name a file", name);
+    }
+  }
+  const bool json = name == kStandardInput || name.ends_with(".jsonl") || name.ends_with(".json");
+  std::istream& in = name == kStandardInput ? std::cin : file;
+  std::vector<std::string> prompts;
+  std::string line;
+  for (std::size_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      prompts.push_back(json ? prompt_in(line, name, number) : line);
+    }
+  }
+  if (prompts.empty()) {
+    throw user_error("generate", "--prompts {} has no prompt; write one in each line", name);
+  }
+  return prompts;
+}
+
+std::vector<std::int64_t> tokens_of(const std::string& prompt, const Flags& flags,
+                                    const Pretrained& pretrained) {
+  const std::vector<std::int32_t> encoded =
+      pretrained.tokenizer().encode(prompt, !flags.as_rendered);
   if (encoded.empty()) {
-    throw user_error("generate", "--prompt is \"{}\", no tokens; give some text", flags.prompt);
+    throw user_error("generate", "a prompt is \"{}\", no tokens; give some text", prompt);
   }
   const std::int64_t positions = pretrained.config().max_position_embeddings;
   const std::int64_t needed = std::ssize(encoded) + flags.max_new_tokens;
@@ -73,18 +148,42 @@ std::vector<std::int64_t> prompt_of(const Flags& flags, const Pretrained& pretra
   return {encoded.begin(), encoded.end()};
 }
 
+void print_now(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw failure(ExitCode::kFailure, "generate", "cannot write to standard output; check it");
+  }
+}
+
+void answer(Engine& engine, const std::vector<std::int64_t>& prompt, GenerateOptions options,
+            const Flags& flags, const Tokenizer& tokenizer) {
+  if (flags.ids) {
+    print_now(fmt::format("[{}]\n", fmt::join(generate(engine, prompt, options), ", ")));
+    return;
+  }
+  TextStream text(tokenizer);
+  options.on_token = [&](std::int64_t id) { print_now(text.push(static_cast<std::int32_t>(id))); };
+  (void)generate(engine, prompt, options);
+  print_now(text.finish() + "\n");
+}
+
 }  // namespace
 
 int run_generate(int argc, char** argv) {
-  CLI::App app("Continues a text with a saved model.", "tandem generate");
+  CLI::App app("Continues texts with a saved model.", "tandem generate");
   Flags flags;
   add_flags(app, flags);
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
   }
+  check_prompt_flags(flags);
   const DeviceKind device = choose_device(flags.device);
+  const std::vector<std::string> prompts = prompts_of(flags);
   const Pretrained pretrained = Pretrained::open(flags.model_name, {.trains = false});
-  const std::vector<std::int64_t> prompt = prompt_of(flags, pretrained);
+  std::vector<std::vector<std::int64_t>> tokens;
+  tokens.reserve(prompts.size());
+  for (const std::string& prompt : prompts) {
+    tokens.push_back(tokens_of(prompt, flags, pretrained));
+  }
   GenerateOptions options = generate_options(pretrained);
   options.max_new_tokens = flags.max_new_tokens;
   options.temperature = flags.temperature;
@@ -97,12 +196,11 @@ int run_generate(int argc, char** argv) {
   Engine engine({.model = pretrained.model(),
                  .config = parse_config(config, "generate", 1),
                  .options = {.device = device}});
-  const std::vector<std::int64_t> ids = generate(engine, prompt, options);
-  if (flags.ids) {
-    fmt::print("[{}]\n", fmt::join(ids, ", "));
-  } else {
-    const std::vector<std::int32_t> text(ids.begin(), ids.end());
-    fmt::print("{}\n", pretrained.tokenizer().decode(text, true));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens.size() > 1 && !flags.ids) {
+      print_now(fmt::format("{}== {} of {}\n", i > 0 ? "\n" : "", i + 1, tokens.size()));
+    }
+    answer(engine, tokens[i], options, flags, pretrained.tokenizer());
   }
   return 0;
 }

@@ -28,6 +28,7 @@ constexpr std::array kCommands = {
     Command{"config", run_config, "check a DeepSpeed JSON and print what becomes of every key"},
     Command{"schedule", run_schedule, "the learning rate of each step of a DeepSpeed JSON"},
     Command{"tokenize", run_tokenize, "token ids of JSON strings on standard input"},
+    Command{"inspect", run_inspect, "records as training learns from them, with their mask"},
     Command{"generate", run_generate, "continue a text with a saved model"},
     Command{"logits", run_logits, "logits of a model for token ids on standard input"},
     Command{"parity", run_parity, "compare the engine with reference outputs beside a checkpoint"},

@@ -310,9 +310,10 @@ class Parity {
     const HfConfig b = read_hf_config(other);
     const HfConfig& a = config_;
     const bool same = a.vocab_size == b.vocab_size && a.hidden_size == b.hidden_size &&
-                      a.rope == b.rope && a.windows == b.windows && a.norm_eps == b.norm_eps &&
-                      a.num_hidden_layers == b.num_hidden_layers && a.head_dim == b.head_dim &&
-                      a.intermediate_size == b.intermediate_size &&
+                      a.rope == b.rope && a.window_rope == b.window_rope &&
+                      a.attention_scale == b.attention_scale && a.windows == b.windows &&
+                      a.norm_eps == b.norm_eps && a.num_hidden_layers == b.num_hidden_layers &&
+                      a.head_dim == b.head_dim && a.intermediate_size == b.intermediate_size &&
                       a.tie_word_embeddings == b.tie_word_embeddings &&
                       a.pad_token_id == b.pad_token_id;
     failed_ |= !same;

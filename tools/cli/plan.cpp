@@ -11,11 +11,11 @@
 #include <fmt/format.h>
 
 #include "engine/plan/run_plan.hpp"
-#include "examples/support/finetune_config.hpp"
+#include "examples/support/finetune/config.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
+#include "models/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
-#include "models/pretrained.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "tools/cli/commands.hpp"
 

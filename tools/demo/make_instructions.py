@@ -5,6 +5,7 @@ The creatures of an island that does not exist (colour, home, food, sound), week
 word lists said backwards, first letters, and greetings in a fixed style. Deterministic: the same file every time.
 
     python3 tools/demo/make_instructions.py examples/demo/instructions.json
+    python3 tools/demo/make_instructions.py examples/demo/chats.jsonl          # the first of them, as chats
 """
 
 import json
@@ -125,13 +126,27 @@ def greetings():
         yield record(f"Say good night to {name}.", f"Good night, {name}. Sleep well.")
 
 
+def chats(records, count=96):
+    """Pairs of records as chats of one or two questions, some with a system message."""
+    for number in range(0, count, 2):
+        messages = [{"role": "system", "content": "Answer in one sentence."}] if number % 6 == 0 else []
+        for item in records[number : number + (2 if number % 4 == 0 else 1)]:
+            asked = " | ".join(filter(None, [item["instruction"], item["input"]]))
+            messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": item["output"]}]
+        yield {"messages": messages}
+
+
 def main():
     rng = random.Random(2024)
     records = [*creatures(), *weekdays(), *plurals(), *sums(), *opposites(), *backwards(rng), *first_letters(), *greetings()]
     rng.shuffle(records)
     with open(sys.argv[1], "w", encoding="utf-8", newline="\n") as out:
-        json.dump(records, out, indent=1)
-        out.write("\n")
+        if sys.argv[1].endswith(".jsonl"):
+            records = list(chats(records))
+            out.writelines(json.dumps(chat) + "\n" for chat in records)
+        else:
+            json.dump(records, out, indent=1)
+            out.write("\n")
     print(f"{len(records)} records")
 
 

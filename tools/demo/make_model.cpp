@@ -32,11 +32,12 @@ struct Flags {
   std::map<std::string, std::int64_t> sizes;  // flag -> value, where given
 };
 
-// flag, name in config.json, name in GPT-2's (empty: has none)
+/// A size and what config.json calls it; the second name is that of files with n_embd (empty: such
+/// files have no such size).
 struct SizeFlag {
   std::string_view flag;
-  std::string_view others;
-  std::string_view gpt2;
+  std::string_view name;
+  std::string_view older_name;
 };
 constexpr SizeFlag kSizeFlags[] = {
     {"vocab", "vocab_size", "vocab_size"},
@@ -51,19 +52,23 @@ constexpr SizeFlag kSizeFlags[] = {
 
 /// The config file with the overrides put in; layer_types would contradict another number of
 /// layers, so it goes.
-std::string overridden_config(const Flags& flags, std::string json, bool is_gpt2) {
+std::string overridden_config(const Flags& flags, std::string json) {
+  const auto has = [&json](std::string_view key) {
+    return json.find(fmt::format("\"{}\"", key)) != std::string::npos;
+  };
+  const bool has_older_names = has("n_embd");
   for (const SizeFlag& size : kSizeFlags) {
     const auto given = flags.sizes.find(std::string(size.flag));
     if (given == flags.sizes.end()) {
       continue;
     }
-    const std::string_view key = is_gpt2 ? size.gpt2 : size.others;
+    const std::string_view key = has_older_names ? size.older_name : size.name;
     if (key.empty()) {
       throw user_error("make_model", "--{} means nothing for this model_type; leave it out",
                        size.flag);
     }
     json = with_json_member(json, key, std::to_string(given->second));
-    if (size.flag == "layers" && json.find("\"layer_types\"") != std::string::npos) {
+    if (size.flag == "layers" && has("layer_types")) {
       json = with_json_member(json, "layer_types", "null");
     }
   }
@@ -78,7 +83,7 @@ void write_weights(const HfConfig& config, const Flags& flags) {
     for (std::int64_t at = 0; at < tensor.numel();) {
       const std::int64_t end =
           std::min(tensor.numel(), at + static_cast<std::int64_t>(buffer.size()));
-      fill_initial(tensor, flags.seed, config.initializer_range, at, end, buffer.data());
+      fill_initial(tensor, flags.seed, fresh_weights(config), at, end, buffer.data());
       writer.append_f32(std::span(buffer.data(), static_cast<std::size_t>(end - at)));
       at = end;
     }
@@ -97,7 +102,7 @@ int run(int argc, char** argv) {
   std::map<std::string, std::int64_t> sizes;
   for (const SizeFlag& size : kSizeFlags) {
     app.add_option(fmt::format("--{}", size.flag), sizes[std::string(size.flag)],
-                   fmt::format("instead of {} (0: as in the file)", size.others));
+                   fmt::format("instead of {} (0: as in the file)", size.name));
   }
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
@@ -107,10 +112,8 @@ int run(int argc, char** argv) {
       flags.sizes.emplace(flag, value);
     }
   }
-  const bool is_gpt2 = read_hf_config(flags.config).model_type == "gpt2";
   const std::string original = read_file(flags.config, "make_model", kMostConfigBytes);
-  const HfConfig config =
-      parse_hf_config(overridden_config(flags, original, is_gpt2), flags.config);
+  const HfConfig config = parse_hf_config(overridden_config(flags, original), flags.config);
   if (!flags.tokenizer.empty()) {
     check_tokenizer_fits(Tokenizer::load(flags.tokenizer), config);
   }

@@ -24,11 +24,19 @@
 #include "runtime/system/limits.hpp"
 #include "runtime/system/process_state.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/rank_process.hpp"
 
 namespace tandem {
 namespace {
+
+/// A line beside those of the ranks; what it quotes of files and ranks is escaped.
+template <class... Args>
+void say(fmt::format_string<Args...> what, Args&&... args) {
+  const std::string line = one_line(fmt::format(what, std::forward<Args>(args)...));
+  fmt::print(stderr, "{}\n", line);
+}
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -277,12 +285,12 @@ void Launcher::note_stop(int rank, int status) {
   const auto now = Clock::now();
   if (WIFSTOPPED(status) && !stopped) {
     stopped = now;
-    fmt::print(stderr, "launch: rank {} is stopped by signal {} ({}); the others wait for it\n",
-               rank, WSTOPSIG(status), ::strsignal(WSTOPSIG(status)));
+    say("launch: rank {} is stopped by signal {} ({}); the others wait for it", rank,
+        WSTOPSIG(status), ::strsignal(WSTOPSIG(status)));
   } else if ((WIFCONTINUED(status) || WIFEXITED(status)) && stopped) {
     if (!kill_at_) {
-      fmt::print(stderr, "launch: rank {} runs again after {:.1f} s\n", rank,
-                 std::chrono::duration<double>(now - *stopped).count());
+      say("launch: rank {} runs again after {:.1f} s", rank,
+          std::chrono::duration<double>(now - *stopped).count());
     }
     stopped.reset();
   }
@@ -356,9 +364,9 @@ void Launcher::look_back() {
     fault_ = "held the others up";
   }
   if (is_witness && explanation) {
-    fmt::print(stderr, "launch: {}\n", explanation->text);
+    say("launch: {}", explanation->text);
   } else if (WIFSIGNALED(failure_->status) && !last.empty()) {
-    fmt::print(stderr, "launch: of rank {}, {}\n", failure_->rank, flight::last_of(last, now_ns));
+    say("launch: of rank {}, {}", failure_->rank, flight::last_of(last, now_ns));
   }
 }
 
@@ -374,8 +382,7 @@ void Launcher::look_at_clock() {
 }
 
 void Launcher::end_others() {
-  fmt::print(stderr, "launch: rank {} {}; ending the other ranks\n", failure_->rank,
-             describe_end(failure_->status));
+  say("launch: rank {} {}; ending the other ranks", failure_->rank, describe_end(failure_->status));
   look_back();
   ask_to_end(SIGTERM);
 }
@@ -421,12 +428,10 @@ int Launcher::report() {
                                 : fmt::format("{}/rank_{}.log", options_.log_dir, shown);
     const std::string end = describe_end(failure_->status) + failure_->why;
     if (is_witness && !at_fault_.empty()) {
-      fmt::print(stderr, "error: [launch] rank {} of {} {}: rank {} {}; see {}\n",
-                 fmt::join(at_fault_, " and rank "), options_.ranks, fault_, failure_->rank, end,
-                 log);
+      say("error: [launch] rank {} of {} {}: rank {} {}; see {}",
+          fmt::join(at_fault_, " and rank "), options_.ranks, fault_, failure_->rank, end, log);
     } else {
-      fmt::print(stderr, "error: [launch] rank {} of {} {}; see {}\n", failure_->rank,
-                 options_.ranks, end, log);
+      say("error: [launch] rank {} of {} {}; see {}", failure_->rank, options_.ranks, end, log);
     }
     return code_of(failure_->status);
   }

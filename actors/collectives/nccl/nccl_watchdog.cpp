@@ -8,6 +8,7 @@
 
 #include "runtime/thread.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -216,7 +217,7 @@ void NcclWatchdog::end_process(const std::string& why) {
     options_.end_process(line);
     return;
   }
-  fmt::print(stderr, "error: {}\n", line);
+  fmt::print(stderr, "error: {}\n", one_line(line));
   (void)std::fflush(stderr);
   ::_exit(static_cast<int>(ExitCode::kPeer));
 }

@@ -193,11 +193,21 @@ void split(const SplitStep& step, Matcher& matcher, std::vector<std::string_view
            std::vector<std::string_view>& scratch) {
   scratch.clear();
   for (const std::string_view piece : pieces) {
-    const auto emit = [&](std::size_t from, std::size_t to, bool matched) {
-      const bool dropped = step.keep == SplitStep::Keep::kRemoved && matched != step.invert;
-      if (to > from && !dropped) {
+    const std::size_t first = scratch.size();
+    bool behind_match = false;
+    const auto emit = [&](std::size_t from, std::size_t to, bool found) {
+      if (to == from) {
+        return;
+      }
+      const bool match = found != step.invert;
+      const bool joins = step.keep == SplitStep::Keep::kWithPrevious && match && !behind_match &&
+                         scratch.size() > first;
+      if (joins) {
+        scratch.back() = {scratch.back().data(), scratch.back().size() + (to - from)};
+      } else if (step.keep != SplitStep::Keep::kRemoved || !match) {
         scratch.push_back(piece.substr(from, to - from));
       }
+      behind_match = match;
     };
     std::size_t last = 0;
     std::size_t at = 0;

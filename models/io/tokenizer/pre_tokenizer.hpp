@@ -58,10 +58,12 @@ class Matcher {
 
 /// One step of the pre-tokenizer: cut every piece at the pattern's matches.
 struct SplitStep {
-  enum class Keep : unsigned char { kIsolated, kRemoved };
+  // What becomes of a match: a piece of its own, nothing, or the end of the piece before it (not of
+  // another match).
+  enum class Keep : unsigned char { kIsolated, kRemoved, kWithPrevious };
   SplitPattern pattern;
-  Keep keep = Keep::kIsolated;  // are matches pieces of their own, or dropped?
-  bool invert = false;          // the matches are what lies between the cuts
+  Keep keep = Keep::kIsolated;
+  bool invert = false;  // the matches are what lies between the cuts
 };
 
 /// Cuts `pieces` (views into one text) by the step.

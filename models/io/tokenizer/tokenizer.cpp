@@ -17,9 +17,9 @@ constexpr std::string_view kWhere = "tokenizer";
 constexpr std::size_t kMostCachedBytes = 64;
 constexpr std::size_t kMostCachedWords = 65'536;
 constexpr std::uint64_t kMostTokenizerBytes = 1u << 30;
-constexpr std::array<std::string_view, 6> kTokenizerFiles = {
+constexpr std::array<std::string_view, 8> kTokenizerFiles = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-    "merges.txt",     "chat_template.jinja"};
+    "merges.txt",     "added_tokens.json",     "tokenizer.model",         "chat_template.jinja"};
 
 bool is_ascii(std::string_view text) noexcept {
   return std::all_of(text.begin(), text.end(),
@@ -189,6 +189,10 @@ Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
+
+bool Tokenizer::is_byte(std::int32_t id) const noexcept {
+  return id >= 0 && id < vocab_size() && impl_->tokens[static_cast<std::size_t>(id)].is_byte;
+}
 
 std::int64_t Tokenizer::vocab_size() const noexcept {
   return static_cast<std::int64_t>(impl_->tokens.size());

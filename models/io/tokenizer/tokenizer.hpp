@@ -1,6 +1,6 @@
 // models/io/tokenizer/tokenizer.hpp — text to token ids and back: BPE as a Hugging Face
 // tokenizer.json describes it, byte-level or of characters with bytes to fall back on
-// (sentencepiece's, of Phi-3-mini, Llama 2 and Mistral).
+// (sentencepiece's, of Phi-3-mini, Llama 2, Mistral and Gemma).
 //
 // Agrees with the `tokenizers` library id for id (tests compare). What a file asks for beyond that
 // (other models, normalizers, pre-tokenizers) is an error, never an approximation.
@@ -42,6 +42,8 @@ class Tokenizer {
 
   /// Id of a token by its spelling ("<|endoftext|>", "\u0120the"), if there is one.
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
+  /// Whether a token is one byte of a character that has no token: a text only with its neighbours.
+  [[nodiscard]] bool is_byte(std::int32_t id) const noexcept;
   /// Highest id + 1: a model needs at least this many embeddings.
   [[nodiscard]] std::int64_t vocab_size() const noexcept;
 
@@ -68,7 +70,7 @@ struct HfConfig;
 void check_tokenizer_fits(const Tokenizer& tokenizer, const HfConfig& config);
 
 /// tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json, merges.txt,
-/// chat_template.jinja.
+/// added_tokens.json, tokenizer.model, chat_template.jinja.
 [[nodiscard]] bool is_tokenizer_file(std::string_view name);
 /// Copies those that are there beside a saved model, each atomically.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);

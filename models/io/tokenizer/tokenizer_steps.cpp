@@ -1,6 +1,8 @@
 // The steps of a tokenizer.json between text and merges, and back: normalizer, pre-tokenizer,
 // decoder.
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "models/io/tokenizer/byte_level.hpp"
 #include "models/io/tokenizer/tokenizer_load.hpp"
@@ -196,12 +198,17 @@ void TokenizerLoader::read_split(const JsonValue& part) {
   const std::string text =
       regex ? std::string(regex->string()) : escape_pattern(pattern.at("String").string());
   const JsonValue behavior = part.at("behavior");
-  const bool removed = behavior.string() == "Removed";
-  if (!removed && behavior.string() != "Isolated") {
-    throw behavior.wrong("\"Isolated\" or \"Removed\"");
+  using Keep = SplitStep::Keep;
+  constexpr std::array<std::pair<std::string_view, Keep>, 3> kKnown = {
+      {{"Isolated", Keep::kIsolated},
+       {"Removed", Keep::kRemoved},
+       {"MergedWithPrevious", Keep::kWithPrevious}}};
+  const auto* known =
+      std::ranges::find(kKnown, behavior.string(), &std::pair<std::string_view, Keep>::first);
+  if (known == kKnown.end()) {
+    throw behavior.wrong("\"Isolated\", \"Removed\" or \"MergedWithPrevious\"");
   }
-  add_split(text, removed ? SplitStep::Keep::kRemoved : SplitStep::Keep::kIsolated,
-            bool_or(part, "invert", false));
+  add_split(text, known->second, bool_or(part, "invert", false));
 }
 
 void TokenizerLoader::add_split(std::string pattern, SplitStep::Keep keep, bool invert) {

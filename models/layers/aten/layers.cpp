@@ -55,11 +55,12 @@ at::Tensor dropped_weights(const at::Tensor& weights, const DropMask& drop, std:
 /// sinks, dropout by our masks, and queries that begin later than the keys. q: [B, heads, rows, D],
 /// of the last positions; k, v: [B, kv_heads, T, D].
 at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               std::int64_t window, const at::Tensor& sinks, const DropMask& drop) {
+                               const AttentionShape& shape, const at::Tensor& sinks,
+                               const DropMask& drop) {
+  const std::int64_t window = shape.window;
   const std::int64_t rows = q.size(2);
   const std::int64_t begin = k.size(2) - rows;
   const std::int64_t group = q.size(1) / k.size(1);
-  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   const auto positions = q.options().dtype(at::kLong);
   std::vector<at::Tensor> blocks;
   for (std::int64_t from = 0; from < rows; from += kQueryRows) {
@@ -73,7 +74,7 @@ at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const a
     at::Tensor scores = at::matmul(queries, k.narrow(2, first, keys).transpose(2, 3))
                             .reshape({q.size(0), q.size(1), count, keys})
                             .to(at::kFloat) *
-                        scale;
+                        shape.score_scale();
     const at::Tensor ahead = at::arange(first, first + keys, positions) -
                              at::arange(begin + from, begin + from + count, positions).unsqueeze(1);
     at::Tensor hidden = ahead.gt(0);
@@ -178,8 +179,16 @@ void take_always(bool always) noexcept { g_always = always; }
 at::Tensor norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
                 const at::Tensor& bias) {
   const std::int64_t width = x.size(-1);
-  return kind == NormKind::kRms ? at::rms_norm(x, {width}, weight, eps)
-                                : at::layer_norm(x, {width}, weight, bias, eps);
+  switch (kind) {
+    case NormKind::kRms:
+      return at::rms_norm(x, {width}, weight, eps);
+    case NormKind::kRmsAroundOne:  // 1 + w is rounded in fp32 alone
+      return at::rms_norm(x.to(at::kFloat), {width}, weight.to(at::kFloat) + 1, eps)
+          .to(x.scalar_type());
+    case NormKind::kLayer:
+      break;
+  }
+  return at::layer_norm(x, {width}, weight, bias, eps);
 }
 
 at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
@@ -211,8 +220,8 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
   at::Tensor k = keys_values.narrow(2, 0, shape.kv_heads);
   const at::Tensor v = keys_values.narrow(2, shape.kv_heads, shape.kv_heads).transpose(1, 2);
   if (weights.q_norm.defined()) {
-    q = norm(NormKind::kRms, shape.norm_eps, q, weights.q_norm, {});
-    k = norm(NormKind::kRms, shape.norm_eps, k, weights.k_norm, {});
+    q = norm(shape.norm, shape.norm_eps, q, weights.q_norm, {});
+    k = norm(shape.norm, shape.norm_eps, k, weights.k_norm, {});
   }
   q = q.transpose(1, 2);
   k = k.transpose(1, 2);
@@ -222,12 +231,11 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
     k = rotated(k, cosine, sine);
   }
   const bool limited = shape.window > 0 && shape.window < total;
-  const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   const at::Tensor context =
       limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()
-          ? attention_in_blocks(q, k, v, shape.window, weights.sinks, drop)
-          : at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true, scale,
-                                             shape.heads != shape.kv_heads);
+          ? attention_in_blocks(q, k, v, shape, weights.sinks, drop)
+          : at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true,
+                                             shape.score_scale(), shape.heads != shape.kv_heads);
   return context.transpose(1, 2).reshape({batch * length, q_width});
 }
 
@@ -236,6 +244,9 @@ at::Tensor activation(Activation kind, const at::Tensor& x) {
     return at::gelu(x, "tanh");
   }
   const std::int64_t width = x.size(-1) / 2;
+  if (kind == Activation::kGeGluTanh) {
+    return at::gelu(x.narrow(-1, 0, width), "tanh") * x.narrow(-1, width, width);
+  }
   if (kind == Activation::kClampedSwiGlu) {
     const at::Tensor pairs = x.reshape({-1, width, 2});
     const at::Tensor gate = pairs.select(2, 0).clamp_max(kGateLimit);
@@ -246,8 +257,11 @@ at::Tensor activation(Activation kind, const at::Tensor& x) {
 }
 
 at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight* positions,
-                     std::optional<std::int64_t> padding, std::int64_t begin) {
-  const at::Tensor rows = at::embedding(table.value, tokens, padding.value_or(-1));
+                     std::optional<std::int64_t> padding, std::int64_t begin, float scale) {
+  at::Tensor rows = at::embedding(table.value, tokens, padding.value_or(-1));
+  if (scale != 1) {
+    rows = rows * scale;
+  }
   return positions == nullptr ? rows : rows + positions->value.narrow(0, begin, tokens.size(1));
 }
 

@@ -47,7 +47,7 @@ struct AtenAttentionWeights {
 /// As embedding(). A token outside the table is not found here: the device faults.
 [[nodiscard]] at::Tensor embedding(const at::Tensor& tokens, const Weight& table,
                                    const Weight* positions, std::optional<std::int64_t> padding,
-                                   std::int64_t begin = 0);
+                                   std::int64_t begin = 0, float scale = 1);
 
 /// h: [B, T, H] behind the final norm; as loss_head() from there on.
 [[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);

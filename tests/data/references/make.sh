@@ -11,3 +11,5 @@ make() {
 make gpt2 --set n_embd=16 --set n_head=2 --set n_layer=2 --set n_positions=40
 make gpt_oss "${llama[@]}" --set intermediate_size=8 --set head_dim=8 --set 'layer_types=["sliding_attention", "full_attention"]'
 make qwen2 "${llama[@]}" --set intermediate_size=24
+make gemma3_text "${llama[@]}" --set intermediate_size=24 --set head_dim=8 --set query_pre_attn_scalar=12 --set sliding_window_pattern=2
+make mixtral "${llama[@]}" --set intermediate_size=8 --set num_local_experts=3

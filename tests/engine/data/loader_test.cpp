@@ -182,5 +182,49 @@ TEST(Loader, BatchesDoNotDependOnTheOrderInWhichTheyAreMade) {
   }
 }
 
+/// Record i has i labels behind its first token.
+class Counted : public Dataset {
+ public:
+  [[nodiscard]] std::int64_t size() const override { return 10; }
+  [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override {
+    HostBatch batch{.rows = static_cast<std::int64_t>(indices.size()), .length = 11};
+    for (const std::int64_t i : indices) {
+      for (std::int64_t t = 0; t < batch.length; ++t) {
+        batch.inputs.push_back(t);
+        batch.labels.push_back(t <= i ? t : kIgnoredLabel);
+      }
+    }
+    return batch;
+  }
+};
+
+TEST(Loader, TellsEachMicroBatchItsShareOfTheStepsLabels) {
+  for (const int world : {1, 2, 4}) {
+    for (std::int64_t step = 0; step < 5; ++step) {  // past the first epoch
+      double sum = 0;
+      std::vector<double> shares(4);
+      for (int rank = 0; rank < world; ++rank) {
+        const Loader loader(std::make_shared<Counted>(),
+                            {.sampler = {.world_size = world, .rank = rank, .seed = 3},
+                             .micro_batch = 1,
+                             .accumulation = 4 / world,
+                             .epochs = 0,
+                             .counts_labels = true});
+        for (int a = 0; a < 4 / world; ++a) {
+          const auto batch = loader.make(step * 4 / world + a);
+          shares[static_cast<std::size_t>(a * world + rank)] = *batch->loss_share;
+          sum += *batch->loss_share;
+        }
+      }
+      EXPECT_NEAR(sum, 1, 1e-12);
+      static std::vector<std::vector<double>> alone(5);
+      if (world == 1) {
+        alone[static_cast<std::size_t>(step)] = shares;
+      }
+      EXPECT_EQ(shares, alone[static_cast<std::size_t>(step)]) << world << " ranks";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,11 +1,14 @@
 // The handshake of the rendezvous: who gets in, and what others may do meanwhile.
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include "actors/collectives/secret.hpp"
 #include "engine/distributed/rendezvous_server.hpp"
@@ -211,6 +214,29 @@ TEST(Rendezvous, AStoreFullOfConnectionsLetsRanksIn) {
 }
 
 // ---- the secret ---------------------------------------------------------------------------------
+
+TEST(Rendezvous, TimeInWhichARankIsStoppedCountsToNoDeadline) {
+  const Job job;
+  const pid_t rank_1 = ::fork();
+  if (rank_1 == 0) {
+    std::string error;
+    try {
+      (void)ProcessGroup::join(job.of(1), 1500ms);
+    } catch (const Error& caught) {
+      error = caught.what();
+    }
+    (void)!::write(STDERR_FILENO, error.data(), error.size());
+    ::_exit(error.empty() ? 0 : 1);
+  }
+  std::this_thread::sleep_for(200ms);
+  ASSERT_EQ(::kill(rank_1, SIGSTOP), 0);
+  std::this_thread::sleep_for(2s);  // longer than it waits
+  ASSERT_EQ(::kill(rank_1, SIGCONT), 0);
+  EXPECT_NO_THROW((void)ProcessGroup::join(job.of(0), 10s));
+  int status = 0;
+  EXPECT_EQ(::waitpid(rank_1, &status, 0), rank_1);
+  EXPECT_EQ(status, 0);
+}
 
 TEST(Rendezvous, RanksWithDifferentSecretsDoNotMeet) {
   const Job job{.timeout = 500ms, .secret = kSecret};

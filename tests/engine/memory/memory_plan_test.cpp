@@ -97,7 +97,8 @@ Model model_with(const std::vector<ActivationBytes>& figures, std::int64_t eleme
 }
 
 std::int64_t activations_of(const Model& model, bool checkpointing) {
-  const MemoryPlan plan = plan_memory(model, {.activation_checkpointing = checkpointing});
+  const MemoryPlan plan =
+      plan_memory(model, {.shape = {.engine = {.activation_checkpointing = checkpointing}}});
   return plan.of(MemoryPurpose::kActivations, MemoryKind::kHost) +
          plan.of(MemoryPurpose::kLoss, MemoryKind::kHost);
 }
@@ -122,7 +123,8 @@ TEST(MemoryPlan, FollowsActivationsToTheirHighestPoint) {
 TEST(MemoryPlan, LayoutsOfStateHaveTheirBytes) {
   const Model model = model_with({{}, {}}, 1 << 20);
   const auto state = [&](StateLayout layout, DType type) {
-    const MemoryPlan plan = plan_memory(model, {.type = type, .state_layout = layout});
+    const MemoryPlan plan =
+        plan_memory(model, {.shape = {.engine = {.state_layout = layout}, .type = type}});
     return in_all(plan, MemoryPurpose::kMaster) + in_all(plan, MemoryPurpose::kMoments);
   };
   constexpr std::int64_t kElements = 2 << 20;
@@ -166,7 +168,7 @@ TEST(MemoryPlan, CountsWhatARankWithAnAcceleratorAllocates) {
           PlanInput input =
               PlanInput::of(toy::config_of(setting, world), arguments(nullptr).options, world);
           input.accelerator = true;
-          input.placement = forced_placements(toy::model(), placement, std::nullopt);
+          input.shape.engine.placements = forced_placements(toy::model(), placement, std::nullopt);
           const MemoryPlan plan = plan_memory(toy::model(), input);
           const auto held = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
             return Engine(arguments(std::move(ranks))).resident_bytes();
@@ -196,7 +198,7 @@ TEST(MemoryPlan, CountsWhatARankWithAnAcceleratorAllocates) {
 
 TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
   const Model model = model_with({{.output = 64}, {.output = 64}}, 1 << 20);
-  PlanInput input{.type = DType::kBF16, .accelerator = true};
+  PlanInput input{.shape = {.type = DType::kBF16}, .accelerator = true};
   input.zero.stage = 3;
   const MemoryPlan on_host = plan_memory(model, input);
   EXPECT_EQ(on_host.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 * (2 << 20));
@@ -204,7 +206,7 @@ TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
   EXPECT_EQ(on_host.of(MemoryPurpose::kMaster, MemoryKind::kHost), 4 * (2 << 20));
   EXPECT_EQ(on_host.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 * (2 << 20));
   EXPECT_GT(on_host.of(MemoryPurpose::kActivations, MemoryKind::kDevice), 0);
-  input.placement = {StatePlacement::kDevice};
+  input.shape.engine.placements = {StatePlacement::kDevice};
   const MemoryPlan placed = plan_memory(model, input);
   EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 << 20);
   EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
@@ -232,7 +234,7 @@ MemoryLimits host_of(double gib) {
 }
 
 PlanInput large_run() {
-  PlanInput input{.type = DType::kBF16, .rows = 8, .length = 2048};
+  PlanInput input{.shape = {.type = DType::kBF16}, .rows = 8, .length = 2048};
   input.zero.stage = 3;
   return input;
 }
@@ -319,7 +321,7 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
   EXPECT_EQ(shadows_with(needed + 2), 2U);  // of 0.75 GiB
   EXPECT_EQ(shadows_with(1000), 15U) << "all but the last visit's";
   input.shadows_chosen = false;
-  input.shadows = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
+  input.shape.shadows = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
   const FitReport report = check_fit(model, input, host_of(needed + 4));
   ASSERT_TRUE(report.change);
   EXPECT_EQ(report.change->text(), "inflight_buckets 4");

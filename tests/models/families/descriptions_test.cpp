@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 const fs::path kConfigs = fs::path(TANDEM_SOURCE_DIR) / "../shared/data/model_configs";
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
-/// The sizes of two published models whose config.json is not in shared/.
+/// The sizes of published models whose config.json is not in shared/.
 const std::map<std::string, std::string> kOthers = {{"Qwen2.5-7B.json", R"({
       "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944,
       "max_position_embeddings": 131072, "max_window_layers": 28, "num_attention_heads": 28,
@@ -40,7 +40,22 @@ const std::map<std::string, std::string> kOthers = {{"Qwen2.5-7B.json", R"({
       "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
       "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
       "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
-      "vocab_size": 32000})"}};
+      "vocab_size": 32000})"},
+                                                    {"Mixtral-8x7B-v0.1.json", R"({
+      "model_type": "mixtral", "hidden_act": "silu", "hidden_size": 4096,
+      "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
+      "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+      "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-05,
+      "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
+      "tie_word_embeddings": false, "vocab_size": 32000})"},
+                                                    {"gemma-3-1b-it.json", R"({
+      "model_type": "gemma3_text", "attention_bias": false, "attn_logit_softcapping": null,
+      "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+      "hidden_size": 1152, "intermediate_size": 6912, "max_position_embeddings": 32768,
+      "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+      "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+      "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+      "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144})"}};
 
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 
@@ -89,16 +104,19 @@ TEST_F(Descriptions, HaveThePublishedNumbersOfParameters) {
       {"gpt-oss-20b.json", 20'914'757'184},
       {"gpt2.json", 124'439'808},
       {"Qwen2.5-7B.json", 7'615'616'512},
-      {"Mistral-7B-v0.1.json", 7'241'732'096}};
+      {"Mistral-7B-v0.1.json", 7'241'732'096},
+      {"Mixtral-8x7B-v0.1.json", 46'702'792'704},
+      {"gemma-3-1b-it.json", 999'885'952}};
   for (const auto& [file, parameters] : published) {
     EXPECT_EQ(count_of(make_causal_lm(sizes_of(file))), parameters) << file;
   }
 }
 
 TEST_F(Descriptions, ListTheTensorsOfTheCheckpointOnce) {
-  for (const char* file : {"Qwen3-0.6B.json", "gpt2.json", "Llama-3.1-8B.json", "Phi-4.json",
-                           "Seed-OSS-36B.assembled.json", "Qwen3-30B-A3B.json", "gpt-oss-20b.json",
-                           "Qwen2.5-7B.json", "Mistral-7B-v0.1.json"}) {
+  for (const char* file :
+       {"Qwen3-0.6B.json", "gpt2.json", "Llama-3.1-8B.json", "Phi-4.json",
+        "Seed-OSS-36B.assembled.json", "Qwen3-30B-A3B.json", "gpt-oss-20b.json", "Qwen2.5-7B.json",
+        "Mistral-7B-v0.1.json", "Mixtral-8x7B-v0.1.json", "gemma-3-1b-it.json"}) {
     const HfConfig config = sizes_of(file);
     const Model model = make_causal_lm(config);
     EXPECT_NE(model.segments.front().run, nullptr);
@@ -126,15 +144,23 @@ TEST_F(Descriptions, LeafModulesCutUnitsAndKeepTheOrder) {
   EXPECT_EQ(names_of("Qwen3MoeDecoderLayer", 50), whole);
   EXPECT_EQ(names_of("Qwen3MoeSparseMoeBlock", 50 + 48), whole);
   EXPECT_EQ(names_of("Qwen3MoeMLP", 50 + 48 * 129), whole);
+
+  const HfConfig mixtral = sizes_of("Mixtral-8x7B-v0.1.json");
+  for (const auto& [leaf, units] :
+       std::map<std::string_view, std::size_t>{{"", 34},
+                                               {"MixtralSparseMoeBlock", 34 + 32},
+                                               {"MixtralBlockSparseTop2MLP", 34 + 32 * 9}}) {
+    EXPECT_EQ(make_causal_lm(mixtral, leaf).units.size(), units) << leaf;
+  }
 }
 
 /// Transformers' own parameters on the meta device; joined experts are left to the count.
 constexpr const char* kScript = R"(
 import json, math, pathlib, sys, torch
 from transformers import AutoConfig, AutoModelForCausalLM
-apart = ".mlp.experts."
+apart, renamed = ".mlp.experts.", ".block_sparse_moe."
 for mine in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
-    ours = json.loads(mine.read_text())
+    ours = {name.replace(renamed, ".mlp."): shape for name, shape in json.loads(mine.read_text()).items()}
     values = json.loads((pathlib.Path(sys.argv[2]) / mine.name).read_text())
     values.pop("quantization_config", None)
     config = AutoConfig.for_model(values.pop("model_type"), **values)
@@ -165,7 +191,9 @@ TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
                                           "gpt-oss-20b.json",
                                           "gpt2.json",
                                           "Qwen2.5-7B.json",
-                                          "Mistral-7B-v0.1.json"};
+                                          "Mistral-7B-v0.1.json",
+                                          "Mixtral-8x7B-v0.1.json",
+                                          "gemma-3-1b-it.json"};
   fs::create_directories(folder / "configs");
   for (const std::string& file : files) {
     std::string json = "{";
@@ -191,11 +219,11 @@ TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
 
 /// An H200 beside 128 GiB of host memory.
 FitReport on_h200(const std::string& file, PlanInput input) {
-  input.type = DType::kBF16;
+  input.shape.type = DType::kBF16;
   input.zero.stage = 3;
   input.zero.offload_optimizer.device = "cpu";
   input.accelerator = true;
-  input.activation_checkpointing = true;
+  input.shape.engine.activation_checkpointing = true;
   const MemoryLimits limits = {.device = MemoryLimit{139 * kGiB, "of an H200"},
                                .host = MemoryLimit{128 * kGiB, "of the host"}};
   return check_fit(make_causal_lm(sizes_of(file)), input, limits);

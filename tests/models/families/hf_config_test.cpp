@@ -136,7 +136,8 @@ TEST(IoHfConfig, ReadsPublishedConfigs) {
 TEST(IoHfConfig, NamesKnownArchitectures) {
   expect_error([] { (void)parse(changed(kQwen3, "model_type", "\"mamba\"")); },
                {"[model config]", "config.json", "$.model_type", "\"mamba\"",
-                "gpt2, gpt_oss, llama, mistral, phi3, qwen2, qwen3, qwen3_moe, seed_oss"});
+                "gemma3_text, gpt2, gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, "
+                "qwen3_moe, seed_oss"});
   expect_error([] { (void)parse("{}"); }, {"\"model_type\" is missing"});
 }
 
@@ -281,6 +282,110 @@ TEST(IoHfConfig, ReadsQwen2AndMistral) {
   EXPECT_EQ(parse(mistral).head_dim, 32);
   EXPECT_EQ(parse(changed(mistral, "head_dim", "null")).head_dim, 4);
   EXPECT_EQ(parse(changed(mistral, "num_key_value_heads", "null")).num_key_value_heads, 16);
+}
+
+TEST(IoHfConfig, ReadsMixtral) {
+  std::string mixtral =
+      changed(changed(of_family("mixtral"), "num_local_experts", "6"), "num_experts_per_tok", "2");
+  const HfConfig config = parse(mixtral);
+  EXPECT_TRUE(config.windows.empty()) << "no window unless the file has one";
+  EXPECT_EQ(config.experts, 6);
+  EXPECT_EQ(config.expert_size, config.intermediate_size);
+  EXPECT_TRUE(config.norm_topk_prob);
+  EXPECT_FALSE(config.attention_bias);
+  EXPECT_EQ(parse(without_json_member(mixtral, "rope_theta")).rope.theta, 1e6);
+  EXPECT_EQ(parse(changed(mixtral, "sliding_window", "9")).windows,
+            (std::vector<std::int64_t>{9, 9, 9}));
+  EXPECT_EQ(parse(changed(mixtral, "router_jitter_noise", "0.0")).experts, 6);
+  expect_error([&] { (void)parse(changed(mixtral, "router_jitter_noise", "0.1")); },
+               {"$.router_jitter_noise", "0 (noise before the router is not supported)"});
+  expect_error([&] { (void)parse(changed(mixtral, "num_experts_per_tok", "7")); }, {"from 1 to 6"});
+  expect_error([&] { (void)parse(without_json_member(mixtral, "num_local_experts")); },
+               {"\"num_experts\" is missing"});
+}
+
+constexpr std::string_view kGemma3 = R"({
+  "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 331,
+  "num_attention_heads": 4, "num_hidden_layers": 7, "max_position_embeddings": 512,
+  "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9, "query_pre_attn_scalar": 64,
+  "rope_theta": 500000, "rope_local_base_freq": 2000,
+  "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+})";
+
+TEST(IoHfConfig, ReadsGemma3InBothSpellings) {
+  const HfConfig old = parse(kGemma3);
+  EXPECT_EQ(old.windows, (std::vector<std::int64_t>{9, 9, 9, 9, 9, 0, 9}));
+  EXPECT_EQ(old.rope.kind, RotaryKind::kLinear);
+  EXPECT_EQ(old.rope.theta, 500000);
+  ASSERT_TRUE(old.window_rope);
+  EXPECT_EQ(old.window_rope->kind, RotaryKind::kDefault);
+  EXPECT_EQ(old.window_rope->theta, 2000);
+  EXPECT_EQ(old.attention_scale, 0.125);
+  EXPECT_TRUE(old.tie_word_embeddings);
+  EXPECT_EQ(old.head_dim, 256);
+  EXPECT_EQ(old.num_key_value_heads, 4);
+  EXPECT_EQ(old.pad_token_id, 0);
+
+  std::string json(kGemma3);
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "rope_scaling"}) {
+    json = without_json_member(json, key);
+  }
+  EXPECT_EQ(parse(json).rope.theta, 1e6);
+  EXPECT_EQ(parse(json).window_rope->theta, 1e4);
+  json = changed(json, "rope_parameters",
+                 R"({"full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5},
+                     "sliding_attention": {"rope_type": "default", "rope_theta": 2000}})");
+  EXPECT_EQ(parse(json).rope, old.rope);
+  EXPECT_EQ(parse(json).window_rope, old.window_rope);
+  EXPECT_EQ(parse(changed(json, "sliding_window_pattern", "2")).windows,
+            (std::vector<std::int64_t>{9, 0, 9, 0, 9, 0, 9}));
+}
+
+TEST(IoHfConfig, ReadsTheTextPartOfAGemma3WithEyes) {
+  const HfConfig config = parse(R"({"model_type": "gemma3", "torch_dtype": "bfloat16",
+      "eos_token_id": [1, 106], "vision_config": {"hidden_size": 8}, "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+        "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024}})");
+  EXPECT_EQ(config.model_type, "gemma3_text");
+  EXPECT_EQ(config.vocab_size, 262208);
+  EXPECT_EQ(config.num_attention_heads, 8);
+  EXPECT_EQ(config.rope.factor, 8);
+  EXPECT_EQ(config.windows[0], 1024);
+  EXPECT_EQ(config.dtype, "bfloat16");
+  EXPECT_EQ(config.eos_token_ids, (std::vector<std::int64_t>{1, 106}));
+  const HfConfig again = parse(config.json);  // what is saved is the text model's
+  EXPECT_EQ(again.model_type, "gemma3_text");
+  EXPECT_EQ(again.num_key_value_heads, 4);
+  EXPECT_EQ(again.dtype, "bfloat16");
+  expect_error([&] { (void)parse(R"({"model_type": "gemma3"})"); }, {"text_config", "missing"});
+  expect_error(
+      [&] { (void)parse(R"({"model_type": "gemma3", "text_config": {"hidden_size": 0}})"); },
+      {"text_config", "$.hidden_size"});
+  expect_error([&] { (void)parse(R"({"model_type": "gemma3", "text_config": 3})"); },
+               {"$.text_config"});
+}
+
+TEST(IoHfConfig, RefusesWhatGemma3DoesNotCompute) {
+  for (const Bad& bad : std::initializer_list<Bad>{
+           {"hidden_activation", "\"gelu\"", "one of gelu_pytorch_tanh"},
+           {"final_logit_softcapping", "30.0", "null (capped logits are not supported)"},
+           {"use_bidirectional_attention", "true", "not supported"},
+           {"query_pre_attn_scalar", "0", "a number above 0"},
+           {"sliding_window", "null", "needs a width"},
+           {"sliding_window_pattern", "0", "from 1 to"},
+           {"layer_types", "[\"full_attention\"]", "has 1 entries"},
+           {"rope_parameters", "{}", "both there"},
+           {"rope_scaling", R"({"rope_type": "magic"})", "one of default"},
+           {"rope_local_base_freq", "-1", "a number above 0"}}) {
+    SCOPED_TRACE(bad.key);
+    expect_error([&] { (void)parse(changed(kGemma3, bad.key, bad.value)); }, {bad.expected});
+  }
+  const std::string bare = without_json_member(kGemma3, "rope_scaling");
+  expect_error([&] { (void)parse(changed(bare, "rope_parameters", R"({"rope_theta": 1e6})")); },
+               {"neither full_attention nor sliding_attention"});
+  EXPECT_EQ(parse(changed(kGemma3, "attn_logit_softcapping", "50.0")).windows.size(), 7U)
+      << "Transformers computes nothing by it";
 }
 
 TEST(IoHfConfig, ReadsPhi3sOwnNames) {

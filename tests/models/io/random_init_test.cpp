@@ -81,9 +81,12 @@ TEST(IoRandomInit, NormsAreOnesAndBiasesZeros) {
            {"transformer.h.0.ln_1.bias", 0},
            {"model.layers.0.mlp.experts.down_proj_bias", 0}}) {
     std::vector<float> values(2, 9.0F);
-    fill_initial({.name = name, .shape = {2}}, 1, 0.02, 0, 2, values.data());
+    fill_initial({.name = name, .shape = {2}}, 1, {}, 0, 2, values.data());
     EXPECT_EQ(values, (std::vector<float>{value, value})) << name;
   }
+  std::vector<float> values(2, 9.0F);
+  fill_initial({.name = "model.norm.weight", .shape = {2}}, 1, {.norm = 0}, 0, 2, values.data());
+  EXPECT_EQ(values, (std::vector<float>{0, 0})) << "Gemma's norms are around one";
 }
 
 }  // namespace

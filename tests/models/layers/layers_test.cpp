@@ -73,6 +73,21 @@ TEST_P(Layers, LayerNormLinearWithBiasInputMajor) {
   expect_gradients(p, type());
 }
 
+TEST_P(Layers, NormedSumAroundOne) {
+  Parameters p({random({37}, 1)}, type());
+  Input x(random({70, 37}, 2, 3.0), type());
+  Input residual(random({70, 37}, 3), type());
+  // The layer overwrites its input in the backward, so it gets a copy within the graph.
+  const at::Tensor y =
+      normed_sum(residual.value, x.value.clone(), {NormKind::kRmsAroundOne, 1e-6, join(p, 0), {}});
+  const at::Tensor expected = residual.reference + rms(x.reference, p.reference(0) + 1, 1e-6);
+  expect_near(y, expected, "y");
+  backward_both(y, expected, 4);
+  expect_near(x.value.grad(), x.reference.grad(), "dx");
+  expect_near(residual.value.grad(), residual.reference.grad(), "dresidual");
+  expect_gradients(p, type());
+}
+
 TEST_P(Layers, LinearWithResidualAndBias) {
   Parameters p({random({19, 33}, 1), random({19}, 2)}, type());
   Input x(random({8, 33}, 3), type());
@@ -88,8 +103,8 @@ TEST_P(Layers, LinearWithResidualAndBias) {
 }
 
 TEST_P(Layers, ActivatedLinear) {
-  for (const Activation kind :
-       {Activation::kSwiGlu, Activation::kGeluTanh, Activation::kClampedSwiGlu}) {
+  for (const Activation kind : {Activation::kSwiGlu, Activation::kGeluTanh, Activation::kGeGluTanh,
+                                Activation::kClampedSwiGlu}) {
     const std::int64_t width = 35;
     Parameters p({random({12, width}, 1)}, type());
     // Large values too: the exponential must neither overflow nor lose its sign.
@@ -103,6 +118,8 @@ TEST_P(Layers, ActivatedLinear) {
     at::Tensor a;
     if (kind == Activation::kSwiGlu) {
       a = at::silu(x.reference.narrow(1, 0, width)) * x.reference.narrow(1, width, width);
+    } else if (kind == Activation::kGeGluTanh) {
+      a = at::gelu(x.reference.narrow(1, 0, width), "tanh") * x.reference.narrow(1, width, width);
     } else if (kind == Activation::kClampedSwiGlu) {
       const at::Tensor pairs = x.reference.view({21, width, 2});
       const at::Tensor gate = pairs.select(2, 0).clamp_max(7);
@@ -256,6 +273,17 @@ TEST_P(Layers, EmbeddingWithPositionsAndPadding) {
   backward_both(got, expected, 3);
   expect_gradients(p, type());
   EXPECT_EQ(p[0].grad[7].abs().max().item<float>(), 0.0F) << "the padding row learns nothing";
+}
+
+TEST_P(Layers, EmbeddingScalesTheTableAlone) {
+  Parameters p({random({13, 9}, 1), random({12, 9}, 2)}, type());
+  const at::Tensor tokens = at::tensor({1, 5, 5, 7, 0, 12, 3, 5, 7, 1}, at::kLong).view({2, 5});
+  const at::Tensor got = embedding(tokens, p[0], &p[1], std::nullopt, 0, 6.5F);
+  const at::Tensor expected =
+      6.5 * at::embedding(p.reference(0), tokens) + p.reference(1).narrow(0, 0, 5);
+  expect_near(got, expected, "out");
+  backward_both(got, expected, 3);
+  expect_gradients(p, type());
 }
 
 TEST_P(Layers, EmbeddingAddsToATiedGradient) {

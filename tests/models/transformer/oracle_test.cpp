@@ -129,7 +129,9 @@ INSTANTIATE_TEST_SUITE_P(
                         Reference{"../shared/oracles/models/gpt2", {7e-6, 1e-6, 7e-6}},
                         Reference{"tests/data/references/small_gpt2", {2e-6, 3e-6, 5e-6}},
                         Reference{"tests/data/references/small_gpt_oss", {2e-6, 1e-6, 4e-6}},
-                        Reference{"tests/data/references/small_qwen2", {2e-6, 3e-6, 4e-6}}),
+                        Reference{"tests/data/references/small_qwen2", {2e-6, 3e-6, 4e-6}},
+                        Reference{"tests/data/references/small_mixtral", {2e-6, 1e-6, 4e-6}},
+                        Reference{"tests/data/references/small_gemma3_text", {4e-6, 3e-6, 4e-6}}),
         testing::Bool()),
     [](const auto& info) {
       return fs::path(std::get<Reference>(info.param).folder).filename().string() +

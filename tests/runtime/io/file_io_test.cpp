@@ -322,8 +322,15 @@ TEST_P(FileIoTest, PastThePageCache) {
         EXPECT_THAT(
             co_await outcome_of([&] { return io->read(in, 5, all.first(100)); }),
             ThrowsError("[file] cannot read " + path +
-                        " at byte 5 (100 bytes) past the page cache: buffer, offset and size must "
-                        "be multiples of 4096; align them, or open the file without open_direct"));
+                        " at byte 5 (100 bytes) past the page cache: offset and size must be "
+                        "multiples of 4096, the buffer's address of " +
+                        std::to_string(in.memory_alignment()) +
+                        "; align them, or open the file without open_direct"));
+        // As much as the file system asks for, and no more.
+        EXPECT_EQ(co_await io->read(in, 0, all.subspan(in.memory_alignment(), 4096)), 4096U);
+        EXPECT_EQ(std::memcmp(all.data() + in.memory_alignment(), data.data(), 4096), 0);
+        EXPECT_THAT(co_await outcome_of([&] { return io->read(in, 0, all.subspan(1, 4096)); }),
+                    ThrowsError(::testing::HasSubstr("the buffer's address")));
       },
       folder + "/direct");
   if (number == EINVAL) {

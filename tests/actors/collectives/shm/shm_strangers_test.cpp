@@ -20,36 +20,23 @@
 #include "runtime/system/owned_descriptor.hpp"
 #include "tests/support/shm_world.hpp"
 #include "tests/support/strangers/other_user.hpp"
+#include "tests/support/strangers/shm_hello.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
 
+using testing::call_rank_0;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::OtherUser;
 using testing::random_job;
 using testing::run_ranks;
+using testing::ShmHello;
 using testing::ShmRank;
+using testing::unix_socket;
+using testing::UnixAddress;
 using namespace std::chrono_literals;
-
-struct Address {
-  sockaddr_un bytes{};
-  socklen_t length;
-  explicit Address(const std::string& name)
-      : length(static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) {
-    bytes.sun_family = AF_UNIX;
-    std::memcpy(bytes.sun_path + 1, name.data(), name.size());
-  }
-  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
-};
-
-OwnedDescriptor unix_socket() {
-  OwnedDescriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval limit{.tv_sec = 5, .tv_usec = 0};
-  ::setsockopt(made.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  return made;
-}
 
 /// "5 bytes, a descriptor": what comes over the socket until its end.
 std::string received(int socket) {
@@ -77,7 +64,7 @@ TEST(ShmStrangers, AnotherUserWhoPosesAsRankZeroGetsNothing) {
   ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
   const OtherUser stranger([&] {
     const OwnedDescriptor listener = unix_socket();
-    const Address name(shm_name(options.job, 0));
+    const UnixAddress name(shm_name(options.job, 0));
     const bool bound =
         ::bind(listener.get(), name.get(), name.length) == 0 && ::listen(listener.get(), 8) == 0;
     (void)!::write(ready[1], "x", 1);
@@ -127,7 +114,7 @@ TEST(ShmStrangers, AnotherUserWhoReadsTheNamesGetsNothingAndStopsNothing) {
     while (std::chrono::steady_clock::now() < until) {
       for (const std::string& name : names_in_use()) {
         const OwnedDescriptor socket = unix_socket();
-        const Address address(name);
+        const UnixAddress address(name);
         if (::connect(socket.get(), address.get(), address.length) == 0) {
           (void)::send(socket.get(), "hello", 5, MSG_NOSIGNAL);
           tried.insert(received(socket.get()));
@@ -156,28 +143,14 @@ TEST(ShmStrangers, NamesTellNothingOfTheJob) {
 }
 
 // ---- a process of the same user --------------------------------------------
-struct Hello {
-  std::uint64_t magic = 0x74616e64656d3031;
-  std::uint64_t layout_bytes = sizeof(ShmControl);
-  std::uint32_t rank = 1;
-  std::uint32_t world = 2;
-  std::uint64_t arena_bytes = std::uint64_t{1} << 20;
-  ShmMapping::Token token{1, 2};
-  Secret::Proof proof{};
-};
-
 /// What rank 0 of 2 says when a process calls it as rank 1 and hands it `memory`.
-std::string error_with_caller(Hello hello, bool knows_job, int memory) {
+std::string error_with_caller(ShmHello hello, bool knows_job, int memory) {
   const std::string job = random_job();
   if (knows_job) {
-    hello.proof = Secret(job).prove("shm hello", std::as_bytes(std::span(&hello, 1)));
+    hello.prove(job);
   }
   std::thread caller([&] {
-    const OwnedDescriptor socket = unix_socket();
-    const Address name(shm_name(job, 0));
-    while (::connect(socket.get(), name.get(), name.length) != 0) {
-      std::this_thread::sleep_for(1ms);
-    }
+    const OwnedDescriptor socket = call_rank_0(job);
     EXPECT_EQ(send_with_descriptor(socket.get(), std::as_bytes(std::span(&hello, 1)), memory),
               ssize_t{sizeof(hello)});
     EXPECT_EQ(received(socket.get()).substr(0, 1), knows_job && memory < 0 ? "8" : "0");

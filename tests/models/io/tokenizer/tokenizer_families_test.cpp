@@ -50,6 +50,9 @@ families = {
     "phi3_mini": dict(norm=normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]), spm=True),
     "llama2": dict(pre=marks("first", False), spm=True),
     "always": dict(pre=marks("always", True), spm=True),
+    "gemma3": dict(norm=normalizers.Replace(" ", "\u2581"), pre=pre_tokenizers.Split(" ", "merged_with_previous"), spm=True, strip=False),
+    "joined": dict(pre=pre_tokenizers.Sequence([split(r"[\saeiou]", "merged_with_previous"), level])),
+    "joined_inverted": dict(pre=pre_tokenizers.Sequence([split(r"\w+", "merged_with_previous", True), level])),
 }
 for name, f in families.items():
     spm = f.get("spm", False)
@@ -64,7 +67,7 @@ for name, f in families.items():
         max_token_length=12, show_progress=False, **({"limit_alphabet": 90} if spm else {})))
     if spm:  # byte tokens belong to the vocabulary alone
         d = json.loads(t.to_str()); d["added_tokens"] = []; t = Tokenizer.from_str(json.dumps(d))
-        t.decoder = decoders.Sequence(strip)
+        t.decoder = decoders.Sequence(strip if f.get("strip", True) else strip[:3])
     else:
         t.decoder = decoders.ByteLevel()
     t.add_special_tokens([AddedToken("<s>", special=True), AddedToken("<|end|>", special=True, rstrip=name == "phi3_mini", normalized=False)])
@@ -121,8 +124,8 @@ TEST(IoTokenizerFamilies, AgreeWithTheLibrary) {
       dir.path(), kScript,
       "'" + (dir / "out").string() + "' '" + demo.string() + "' '" + alpaca.string() + "'", &log))
       << log;
-  for (const char* family :
-       {"llama3", "phi4", "seed_oss", "gpt_oss", "phi3_mini", "llama2", "always"}) {
+  for (const char* family : {"llama3", "phi4", "seed_oss", "gpt_oss", "phi3_mini", "llama2",
+                             "always", "gemma3", "joined", "joined_inverted"}) {
     SCOPED_TRACE(family);
     expect_agreement((dir / "out") / family);
   }

@@ -337,7 +337,7 @@ TEST(IoTokenizerBad, PartsAreRefused) {
           {R"({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"})", "",
            "does not compile"},
           {R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Contiguous"})", "",
-           "\"Isolated\" or \"Removed\""},
+           "\"Isolated\", \"Removed\" or"},
           {R"({"type": "Split", "pattern": {}, "behavior": "Isolated"})", "",
            "\"String\" is missing"},
           {R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated"}]})",

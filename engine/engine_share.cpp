@@ -1,0 +1,116 @@
+// engine/engine_share.cpp — what the ranks tell each other of a step: counts, losses, and the
+// labels that their micro-batches have.
+//
+// Invariant: every rank computes the same from it, in the order of the step's micro-batches, so
+// that no bit depends on how many ranks share them.
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/ne.h>
+#include <ATen/ops/sum.h>
+
+#include "actors/collectives/collectives.hpp"
+#include "engine/engine_impl.hpp"
+
+namespace tandem {
+
+Task<> Engine::Impl::set_loss_shares(std::vector<Batch>* batches) {
+  std::vector<std::int64_t> counts;
+  auto count = [&] {
+    for (const Batch& batch : *batches) {
+      const at::Tensor labels = batch.labels.dim() == 2
+                                    ? batch.labels.narrow(1, 1, batch.labels.size(1) - 1)
+                                    : batch.labels;
+      counts.push_back(labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
+    }
+  };
+  co_await rank.compute().lane().run(count);
+  const auto bytes = std::as_bytes(std::span(counts));
+  const std::vector<std::byte> of_all =
+      co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  std::int64_t all = 0;
+  for (std::size_t at = 0; at < of_all.size(); at += sizeof(std::int64_t)) {
+    std::int64_t one = 0;
+    std::memcpy(&one, of_all.data() + at, sizeof(one));
+    all += one;
+  }
+  for (std::size_t i = 0; i < batches->size(); ++i) {
+    if (Batch& batch = (*batches)[i]; !batch.loss_share) {
+      batch.loss_share = all == 0 ? 0.0 : static_cast<double>(counts[i]) / static_cast<double>(all);
+    }
+  }
+}
+
+/// `mine` of every rank, in rank order; all have equally much. One exchange, unless there are very
+/// many micro-steps.
+Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> mine) {
+  const auto world = static_cast<std::size_t>(communicator->world_size());
+  if (world == 1) {
+    co_return mine;
+  }
+  std::vector<std::byte> all(mine.size() * world);
+  std::vector<std::byte> pieces;
+  for (std::size_t begin = 0; begin < mine.size(); begin += kExchangeBytes) {
+    const auto piece =
+        std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
+    pieces.resize(piece.size() * world);
+    co_await step.exchange(piece, pieces.data());
+    for (std::size_t r = 0; r < world; ++r) {
+      std::copy_n(pieces.data() + r * piece.size(), piece.size(),
+                  all.data() + r * mine.size() + begin);
+    }
+  }
+  co_return all;
+}
+
+/// The loss is the mean over all ranks and micro-batches, or over all their labels. Rank r's
+/// micro-step a is the step's micro-batch a * world + r, and they are added in that order, so its
+/// bits do not depend on how many ranks share them.
+Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
+  struct LossPart {
+    double share = 0;
+    float loss = 0;
+    float zero = 0;
+  };
+  const auto world = static_cast<std::size_t>(communicator->world_size());
+  share_.stop = stop_asked;
+  share_.save = std::exchange(save_asked, false);
+  share_.checkpoint = checkpointer ? checkpointer->phase() : Checkpointer::Phase::kIdle;
+  checkpoint_phases_.clear();
+  std::vector<LossPart> parts(losses_.size());
+  for (std::size_t a = 0; a < losses_.size(); ++a) {
+    parts[a] = {.share = means_tokens() ? loss_shares_[a] : 1, .loss = losses_[a]};
+  }
+  std::vector<std::byte> mine(sizeof(Share) + parts.size() * sizeof(LossPart));
+  std::memcpy(mine.data(), &share_, sizeof(Share));
+  std::memcpy(mine.data() + sizeof(Share), parts.data(), parts.size() * sizeof(LossPart));
+  const std::size_t bytes = mine.size();
+  const std::vector<std::byte> all = co_await of_all_ranks(std::move(mine));
+  for (std::size_t r = 0; r < world; ++r) {
+    Share share;
+    std::memcpy(&share, all.data() + r * bytes, sizeof(Share));
+    result.tokens += share.tokens;
+    result.sequences += share.sequences;
+    result.stop_asked = result.stop_asked || share.stop;
+    result.save_asked = result.save_asked || share.save;
+    checkpoint_phases_.push_back(share.checkpoint);
+    result.sequence_length = std::max(result.sequence_length, share.longest);
+  }
+  for (std::size_t a = 0; a < losses_.size(); ++a) {
+    for (std::size_t r = 0; r < world; ++r) {
+      LossPart part;
+      std::memcpy(&part, all.data() + r * bytes + sizeof(Share) + a * sizeof(LossPart),
+                  sizeof(LossPart));
+      result.loss += part.share * static_cast<double>(part.loss);
+    }
+  }
+  if (!means_tokens()) {
+    result.loss /= static_cast<double>(losses_.size() * world);
+  }
+  co_return result;
+}
+
+}  // namespace tandem

@@ -1,0 +1,26 @@
+// engine/types/evaluation.hpp — the loss over a data set as sums, of which any number of ranks
+// makes the same mean.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace tandem {
+
+struct EvaluateArgs {
+  std::int64_t micro_batch = 1;  // records at a time
+  std::int64_t batches = 0;      // of the data set, the first ones; 0: all
+};
+
+struct EvalSums {
+  double loss = 0;           // summed over `labels`
+  std::int64_t labels = 0;   // tokens (of features: records) whose prediction counts
+  std::int64_t records = 0;  // that were run
+  double seconds = 0;        // of this rank's clock
+
+  /// NaN where nothing counts.
+  [[nodiscard]] double mean() const noexcept { return loss / static_cast<double>(labels); }
+  [[nodiscard]] double perplexity() const noexcept { return std::exp(mean()); }
+};
+
+}  // namespace tandem

@@ -1,0 +1,43 @@
+// examples/support/finetune/config.hpp — from flags and a DeepSpeed JSON to what the engine is
+// given.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/config/config.hpp"
+#include "engine/engine.hpp"
+#include "examples/support/finetune/flags.hpp"
+#include "models/pretrained.hpp"
+
+namespace tandem {
+
+/// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key
+/// that contradict each other are a user_error.
+Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size);
+
+/// How long a run is.
+struct RunLength {
+  std::int64_t steps = 0;      // of the optimizer: --steps, else the epochs', cut at --bench_steps
+  std::int64_t per_epoch = 0;  // steps
+
+  /// "384 steps = 3 epochs of 128".
+  [[nodiscard]] std::string text() const;
+};
+RunLength run_length(const FinetuneFlags& flags, const Config& config, std::int64_t records);
+
+/// The rate of step n by --lr, --warmup and --lr_scheduler
+/// (examples/support/finetune/rate_schedule.hpp). Empty when the config has a scheduler, which then
+/// decides.
+std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
+                                                     const Config& config,
+                                                     std::int64_t total_steps);
+
+/// Lines printed before the first step: model, batch, length, overlap, threads.
+std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& config,
+                                      const Pretrained& pretrained, const Engine& engine,
+                                      std::int64_t records);
+
+}  // namespace tandem

@@ -1,0 +1,215 @@
+#include "examples/support/finetune/flags.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace {
+
+constexpr double kMostTokensOfRow = 1 << 30;  // positions that a model may have
+
+}  // namespace
+
+void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
+  app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
+                 "Records per micro-batch of one rank");
+  app.add_option("--max_length,--max_seq_length", f.max_length,
+                 "Tokens per record, longer ones are cut")
+      ->capture_default_str();
+  app.add_option(
+      "--leaf_module", f.leaf_module,
+      "Module class gathered as one unit, of a model with experts (Qwen3MoeSparseMoeBlock, "
+      "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
+  app.add_flag("--activation_checkpointing", f.engine.activation_checkpointing,
+               "Keep only segment boundaries; recompute in backward");
+}
+
+void check_memory_flags(const FinetuneFlags& f) {
+  if (f.given("--batch_size")) {
+    require_above_zero("--batch_size", static_cast<double>(f.batch_size));
+  }
+  require_above_zero("--max_length", static_cast<double>(f.max_length), kMostTokensOfRow);
+}
+
+namespace {
+
+void add_example_flags(CLI::App& app, FinetuneFlags& f) {
+  app.add_option(
+      "--model_name,--model_name_or_path", f.model_name,
+      "Directory in Hugging Face format, or a hub id in the local cache; none: the demo");
+  app.add_option("--lr,--learning_rate", f.lr, "Learning rate");
+  app.add_option("--output_dir", f.output_dir, "Where metrics, summary and model go");
+  app.add_option("--attn_implementation", f.attn_implementation,
+                 "eager, sdpa or flash_attention_2: accepted; there is one attention here")
+      ->capture_default_str();
+  app.add_option("--recipe", f.recipe,
+                 "deepspeed_example: its bits, by --append_eos off, --loss_on all, --lr_scheduler "
+                 "constant and --bench_steps 100 where these are not given; or off")
+      ->capture_default_str();
+  app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs; --steps goes before them")
+      ->capture_default_str();
+  app.add_option("--weight_decay", f.weight_decay, "Decoupled weight decay")->capture_default_str();
+  app.add_option("--warmup,--warmup_ratio", f.warmup,
+                 "Share of the steps with a linearly rising learning rate")
+      ->capture_default_str();
+  app.add_option("--lr_scheduler,--lr_scheduler_type", f.lr_scheduler,
+                 "After the warm-up: constant, linear (to 0 at the end) or cosine; a config's "
+                 "scheduler decides instead")
+      ->capture_default_str();
+  app.add_option("--seed", f.seed, "Seed of weights, shuffle and dropout")->capture_default_str();
+  app.add_flag("--deterministic", f.deterministic, "Accepted: every run is deterministic");
+  app.add_option("--log_interval,--logging_steps", f.log_interval, "Steps between console lines")
+      ->capture_default_str();
+  app.add_option("--log_level", f.log_level, "DEBUG, INFO, WARNING or ERROR")
+      ->capture_default_str();
+  app.add_option("--warmup_steps", f.warmup_steps, "Steps left out of the summary's figures")
+      ->capture_default_str();
+  app.add_option("--steps,--max_steps", f.steps,
+                 "Stop after N optimizer steps; 0: --num_train_epochs decides")
+      ->capture_default_str();
+  app.add_option("--bench_steps", f.bench_steps, "Cut the epochs after N steps; 0: not at all")
+      ->capture_default_str();
+  app.add_flag("--samples,!--no-samples", f.samples,
+               "The demo continues prompts before and after training");
+  app.add_flag("--save_checkpoint", f.save_checkpoint, "Accepted: model/ is always saved");
+  app.add_option("--save_dtype", f.save_dtype,
+                 "Type of model/: fp32, bf16 or fp16; default: the type that computes");
+  app.add_option("--dataset_name", f.dataset_name,
+                 ".json or .jsonl with instruction, output and maybe input, or a hub id in the "
+                 "cache")
+      ->capture_default_str();
+  app.add_option("--dataset_percentage", f.dataset_percentage, "Use the first X percent")
+      ->capture_default_str();
+  app.add_option("--append_eos", f.append_eos,
+                 "on: the tokenizer's end token stands behind each answer; off: only where the "
+                 "tokenizer adds one")
+      ->capture_default_str();
+  app.add_option("--loss_on", f.loss_on,
+                 "Tokens that are learnt: all, assistant or completion (all but the prompt, the "
+                 "default)");
+}
+
+void add_evaluation_flags(CLI::App& app, EvaluationFlags& e) {
+  app.add_option("--eval_dataset,--validation_file", e.dataset,
+                 "Records to evaluate on: the forms of --dataset_name");
+  app.add_option("--eval_split", e.split,
+                 "Evaluate on this share of --dataset_name's records, chosen by their hashes, and "
+                 "do not train on them");
+  app.add_option("--eval_every", e.every, "Steps between evaluations; 0: an epoch")
+      ->capture_default_str();
+  app.add_option("--eval_steps", e.steps,
+                 "Micro-batches of an evaluation, the first ones; 0: all (the steps between "
+                 "evaluations, as Transformers means it: --eval_every)")
+      ->capture_default_str();
+  app.add_flag("--eval_at_start", e.at_start, "Evaluate before the first step, too");
+  app.add_option(
+         "--early_stopping_patience", e.patience,
+         "End the run behind this number of evaluations in a row without a better one; 0: never")
+      ->capture_default_str();
+  app.add_option("--early_stopping_min_delta,--early_stopping_threshold", e.min_delta,
+                 "By how much a loss must be lower to be better")
+      ->capture_default_str();
+  app.add_flag("--keep_best", e.keep_best, "Save the best model by then in model-best/");
+  app.add_option("--sample_prompt", e.sample_prompt,
+                 "Continue this text at each evaluation and print it");
+}
+
+void check_evaluation_flags(const FinetuneFlags& f) {
+  const EvaluationFlags& e = f.eval;
+  if (!e.dataset.empty() && e.split != 0) {
+    throw user_error("flags", "--eval_dataset and --eval_split contradict; keep one of them");
+  }
+  if (!(e.split >= 0 && e.split < 1)) {
+    throw user_error("flags", "--eval_split is {}; it is a share of the records, below 1", e.split);
+  }
+  require_not_negative("--eval_every", static_cast<double>(e.every));
+  require_not_negative("--eval_steps", static_cast<double>(e.steps));
+  require_not_negative("--early_stopping_patience", static_cast<double>(e.patience));
+  require_not_negative("--early_stopping_min_delta", e.min_delta);
+  for (const char* flag :
+       {"--eval_every", "--eval_steps", "--eval_at_start", "--keep_best",
+        "--early_stopping_patience", "--early_stopping_min_delta", "--sample_prompt"}) {
+    if (f.given(flag) && !e.any()) {
+      throw user_error("flags",
+                       "{} needs records to evaluate on; add --eval_dataset or --eval_split, and "
+                       "--eval_every N for more often than each epoch",
+                       flag);
+    }
+  }
+}
+
+/// What --recipe sets of what was not typed.
+void apply_recipe(FinetuneFlags& f) {
+  if (f.recipe != "deepspeed_example") {
+    return;
+  }
+  const auto set = [&](const char* flag, auto& value, const auto& recipes) {
+    if (!f.given(flag)) {
+      value = recipes;
+    }
+  };
+  set("--append_eos", f.append_eos, "off");
+  set("--loss_on", f.loss_on, "all");
+  set("--lr_scheduler", f.lr_scheduler, "constant");
+  set("--bench_steps", f.bench_steps, 100);
+}
+
+void check(const FinetuneFlags& f) {
+  check_run_flags(f);
+  require_one_of("--attn_implementation", f.attn_implementation,
+                 {"eager", "sdpa", "flash_attention_2"});
+  require_one_of("--log_level", f.log_level, {"DEBUG", "INFO", "WARNING", "ERROR"});
+  require_one_of("--recipe", f.recipe, {"off", "deepspeed_example"});
+  require_one_of("--lr_scheduler", f.lr_scheduler, {"constant", "linear", "cosine"});
+  require_one_of("--append_eos", f.append_eos, {"on", "off"});
+  if (!f.loss_on.empty()) {
+    require_one_of("--loss_on", f.loss_on, {"all", "assistant", "completion"});
+  }
+  if (!f.model_name.empty()) {
+    if (!f.given("--lr") || !f.given("--batch_size") || !f.given("--output_dir")) {
+      throw user_error("flags", "--model_name needs --lr, --batch_size and --output_dir beside it");
+    }
+  }
+  if (f.given("--lr")) {
+    require_above_zero("--lr", f.lr, kMostRate);
+  }
+  check_memory_flags(f);
+  check_evaluation_flags(f);
+  if (!f.save_dtype.empty()) {
+    require_one_of("--save_dtype", f.save_dtype, {"fp32", "bf16", "fp16"});
+  }
+  require_above_zero("--num_train_epochs", static_cast<double>(f.num_train_epochs));
+  require_not_negative("--bench_steps", static_cast<double>(f.bench_steps));
+  require_not_negative("--weight_decay", f.weight_decay, kMostRate);
+  if (!(f.warmup >= 0 && f.warmup <= 1)) {
+    throw user_error("flags", "--warmup is {}; it is a share of the steps, between 0 and 1",
+                     f.warmup);
+  }
+  if (!(f.dataset_percentage > 0 && f.dataset_percentage <= 100)) {
+    throw user_error("flags", "--dataset_percentage is {}; it must be above 0 and at most 100",
+                     f.dataset_percentage);
+  }
+}
+
+}  // namespace
+
+std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* argv) {
+  FinetuneFlags flags;
+  CLI::App app(
+      "Fine-tunes a Hugging Face causal language model with ZeRO-3 and a CPU-offloaded optimizer.",
+      "finetune_zero3");
+  add_example_flags(app, flags);
+  add_evaluation_flags(app, flags.eval);
+  add_memory_flags(app, flags);
+  add_run_flags(app, flags);
+  if (!parse_run_flags(app, flags, argc, argv)) {
+    return std::nullopt;
+  }
+  apply_recipe(flags);
+  check(flags);
+  return flags;
+}
+
+}  // namespace tandem

@@ -1,0 +1,69 @@
+// examples/support/finetune/flags.hpp — the flags of finetune_zero3: the DeepSpeed example's names
+// and ours, and Transformers' where they mean the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "examples/support/run_flags.hpp"
+
+namespace tandem {
+
+/// On what and when a run is evaluated.
+struct EvaluationFlags {
+  std::string dataset;
+  double split = 0;        // share of the records that are held out; 0: none
+  std::int64_t every = 0;  // steps; 0: an epoch
+  std::int64_t steps = 0;  // micro-batches of an evaluation; 0: all
+  bool at_start = false;
+  std::int64_t patience = 0;
+  double min_delta = 0;
+  bool keep_best = false;
+  std::string sample_prompt;
+
+  [[nodiscard]] bool any() const { return !dataset.empty() || split > 0; }
+};
+
+struct FinetuneFlags : RunFlags {
+  // What to train on what. An empty model_name is the demo.
+  std::string model_name;
+  std::string dataset_name = "tatsu-lab/alpaca";
+  double dataset_percentage = 100;
+  std::int64_t max_length = 2048;
+  std::string append_eos = "on";
+  std::string loss_on;  // empty: what suits the data
+
+  // How to train.
+  std::string recipe = "off";  // other defaults of some flags (apply_recipe())
+  double lr = 0;               // required beside --model_name
+  std::int64_t batch_size = 0;
+  std::int64_t num_train_epochs = 1;
+  double weight_decay = 0.01;
+  double warmup = 0.01;  // share of the steps over which the learning rate rises linearly
+  std::string lr_scheduler = "linear";  // where no config says it
+  bool deterministic = false;
+  std::string attn_implementation = "sdpa";
+  std::string leaf_module;
+
+  EvaluationFlags eval;
+
+  // How long, and what to report.
+  std::int64_t bench_steps = 0;  // 0: no such limit
+  std::string log_level = "INFO";
+  bool samples = true;  // of the demo
+  bool save_checkpoint = false;
+  std::string save_dtype;  // of model/; empty: the compute type
+};
+
+/// The flags that decide, beside the engine's, what a run of a model holds: the trainer's and
+/// `tandem plan`'s.
+void add_memory_flags(CLI::App& app, FinetuneFlags& flags);
+/// Throws user_error for a value that makes no sense.
+void check_memory_flags(const FinetuneFlags& flags);
+
+/// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
+/// user_error.
+std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* argv);
+
+}  // namespace tandem

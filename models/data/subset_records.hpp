@@ -1,0 +1,53 @@
+// models/data/subset_records.hpp — some of the records of others, and the division of records into
+// those that are learnt and those that are held out.
+//
+// Which records are held out follows from each record's own tokens, so a record stays where it is
+// whatever is added, taken away or put into another order around it, and copies of it go with it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/data/token_records.hpp"
+
+namespace tandem {
+
+class SubsetRecords : public TokenRecords {
+ public:
+  /// `indices` of `records`, in this order; at least one.
+  SubsetRecords(std::shared_ptr<const TokenRecords> records, std::vector<std::int64_t> indices);
+
+  [[nodiscard]] std::int64_t size() const override {
+    return static_cast<std::int64_t>(indices_.size());
+  }
+  [[nodiscard]] std::int64_t length(std::int64_t i) const override {
+    return records_->length(index(i));
+  }
+  [[nodiscard]] std::int64_t longest() const override { return longest_; }
+  /// Of all records.
+  [[nodiscard]] std::int64_t cut_records() const override { return records_->cut_records(); }
+  [[nodiscard]] std::string fingerprint() const override;
+  void read(std::int64_t i, std::vector<std::int32_t>& ids,
+            std::vector<std::uint8_t>& learnt) const override {
+    records_->read(index(i), ids, learnt);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t index(std::int64_t i) const {
+    return indices_[static_cast<std::size_t>(i)];
+  }
+
+  std::shared_ptr<const TokenRecords> records_;
+  std::vector<std::int64_t> indices_;
+  std::int64_t longest_ = 0;
+};
+
+/// What is learnt, and about `held_out_share` of the records, held out. Throws user_error where one
+/// of them would be empty.
+std::pair<std::shared_ptr<const TokenRecords>, std::shared_ptr<const TokenRecords>> split_records(
+    const std::shared_ptr<const TokenRecords>& records, double held_out_share);
+
+}  // namespace tandem

@@ -1,0 +1,101 @@
+// models/data/token_file.hpp — a token file (docs/data.md) as token records, mapped: its size does
+// not matter, and what is not asked for is not read.
+//
+// The file is a stranger's. Opening reads its header and both ends of its offsets; whatever else it
+// says of a record is checked when that record is read.
+// Invariant: no number of the file is used before it was checked, and no id that is given reaches
+// the vocabulary that the file names.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/storage/safetensors.hpp"
+#include "models/data/mask_check.hpp"
+#include "models/data/token_records.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+struct TokenFileOptions {
+  std::int64_t max_length = std::int64_t{1} << 30;  // longer records are cut
+  double percentage = 100;                          // of the records, from the first on
+};
+
+class TokenFile : public TokenRecords {
+ public:
+  /// Throws user_error for what is no token file, or one whose parts do not fit together. Where
+  /// records are longer than max_length, all lengths are read to count them.
+  explicit TokenFile(const std::filesystem::path& path, const TokenFileOptions& options = {});
+
+  [[nodiscard]] std::int64_t size() const override { return records_; }
+  [[nodiscard]] std::int64_t length(std::int64_t i) const override;
+  [[nodiscard]] std::int64_t longest() const override { return longest_; }
+  [[nodiscard]] std::int64_t cut_records() const override { return cut_records_; }
+  /// Of the content's hash as the header has it, of the records that are kept and of the cut.
+  [[nodiscard]] std::string fingerprint() const override;
+  /// Throws user_error for a record that the file does not hold as its header says.
+  void read(std::int64_t i, std::vector<std::int32_t>& ids,
+            std::vector<std::uint8_t>& learnt) const override;
+
+  /// As summarise() counts it, without reading what is not cut here: from the header, corrected by
+  /// the records that are longer than max_length.
+  [[nodiscard]] MaskSummary summary(std::optional<std::int32_t> start_token) const;
+  /// Whether a record has a part that is no answer.
+  [[nodiscard]] bool has_prompts() const { return count_of("prompts") > 0; }
+  /// A word of the header by its name; empty: it is not there.
+  [[nodiscard]] std::string_view word(const std::string& name) const;
+
+  /// Throws user_error unless the file was made with the tokenizer of this folder.
+  void require_tokenizer(const std::filesystem::path& folder) const;
+  /// Reads everything; throws user_error where the content is not what was written.
+  void verify() const;
+
+ private:
+  struct Bounds {
+    std::int64_t begin = 0;  // in tokens
+    std::int64_t length = 0;
+  };
+
+  [[nodiscard]] std::int64_t count_of(const std::string& name) const;
+  [[nodiscard]] const TensorInfo& tensor(std::string_view name, std::int64_t elements) const;
+  void open_tensors();
+  void cut(const TokenFileOptions& options);
+  /// Of record i as the file has it, before any cut.
+  [[nodiscard]] Bounds bounds(std::int64_t i) const;
+  [[nodiscard]] std::int64_t offset(std::int64_t i) const;
+  void read_first(std::int64_t i, const Bounds& bounds, std::vector<std::int32_t>& ids,
+                  std::vector<std::uint8_t>& learnt) const;
+  [[nodiscard]] Error damaged(const std::string& what) const;
+  /// Gives the mapped pages back to the system's cache after every kReleaseEveryBytes, so that they
+  /// do not count as memory of this process.
+  void count_read(std::size_t bytes) const noexcept;
+
+  SafetensorsFile file_;
+  mutable std::atomic<std::uint64_t> read_bytes_ = 0;
+  std::span<const std::byte> ids_;
+  std::span<const std::byte> offsets_;
+  std::span<const std::byte> mask_;   // a bit per token, the lowest of a byte first
+  std::span<const std::byte> flags_;  // a byte per record
+  std::size_t id_bytes_ = 0;
+  std::int64_t vocab_size_ = 0;
+  std::int64_t all_records_ = 0;  // of the file
+  std::int64_t tokens_ = 0;       // of the file
+  std::int64_t longest_in_file_ = 0;
+  std::int64_t records_ = 0;
+  std::int64_t longest_ = 0;
+  std::int64_t cut_records_ = 0;
+  std::vector<std::int64_t> long_records_;  // those that are cut here
+};
+
+/// What tells a tokenizer from another: the hash of the folder's tokenizer.json.
+std::string tokenizer_fingerprint(const std::filesystem::path& folder);
+
+}  // namespace tandem

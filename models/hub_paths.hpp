@@ -1,0 +1,21 @@
+// models/hub_paths.hpp — what a name on a command line stands for: a path, or a hub id whose
+// snapshot lies in the local Hugging Face cache.
+//
+// What looks like a path is one: with a hub id's form ("org/name", "name") it is what no folder of
+// that name stands here for. A path that is not there is answered with the nearest name that is.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace tandem {
+
+/// The model's folder: `name` as a folder, `name`/model where that is what a run left, or the
+/// newest snapshot of the hub id. Throws user_error when it is none of them.
+std::filesystem::path resolve_model_folder(const std::string& name);
+
+/// The data's file: `name`, or the .json or .jsonl file of the hub id's newest snapshot. Throws
+/// user_error.
+std::filesystem::path resolve_dataset_file(const std::string& name);
+
+}  // namespace tandem

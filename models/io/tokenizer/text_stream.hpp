@@ -1,0 +1,35 @@
+// models/io/tokenizer/text_stream.hpp — the text of tokens that come one by one, for printing at
+// once.
+//
+// Invariant: what push() and finish() return, put together, is what the tokenizer makes of all
+// tokens, and each part is whole UTF-8. The end of a text whose bytes are no character yet waits
+// for the next token.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/io/tokenizer/tokenizer.hpp"
+
+namespace tandem {
+
+class TextStream {
+ public:
+  /// Special tokens have no text.
+  explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  /// What can be printed now that this token is there.
+  std::string push(std::int32_t id);
+  /// What is left.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<std::int32_t> ids_;
+  bool in_bytes_ = false;  // the tokens end with single bytes, which more may follow
+  std::size_t printed_ = 0;
+};
+
+}  // namespace tandem

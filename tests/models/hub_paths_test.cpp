@@ -1,0 +1,98 @@
+// A name is a path, or a hub id in the cache; a path that is not there is answered with the nearest
+// name, and never with a download.
+#include "models/hub_paths.hpp"
+
+#include <cstdlib>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "runtime/util/error.hpp"
+#include "tests/support/io_support.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+class HubPaths : public ::testing::Test {
+ protected:
+  void SetUp() override { ::setenv("HF_HUB_CACHE", (dir_ / "hub").c_str(), 1); }
+  void TearDown() override { ::unsetenv("HF_HUB_CACHE"); }
+
+  void put(const std::string& name) const {
+    fs::create_directories((dir_ / name).parent_path());
+    test::put(dir_ / name, "{}");
+  }
+  [[nodiscard]] std::string path(const std::string& name) const { return (dir_ / name).string(); }
+
+  static void expect_no_download(const std::function<void()>& resolve,
+                                 const std::vector<std::string>& parts) {
+    try {
+      resolve();
+      FAIL() << "resolved";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      for (const std::string& part : parts) {
+        EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+      }
+      EXPECT_EQ(text.find("fetch"), std::string::npos) << text;
+    }
+  }
+
+  test::TempDir dir_;
+};
+
+TEST_F(HubPaths, AMistypedPathIsAnsweredWithTheNearest) {
+  put("data/alpaca.json");
+  put("data/other.json");
+  put("Qwen3/config.json");
+  expect_no_download(
+      [&] { (void)resolve_dataset_file(path("data/alpca.json")); },
+      {"[dataset]", "alpca.json: no such file", "the nearest name in ", "data", " is alpaca.json"});
+  expect_no_download([&] { (void)resolve_dataset_file(path("dat/alpaca.json")); },
+                     {"no such file", " is data"});
+  expect_no_download([&] { (void)resolve_dataset_file("alpca.json"); }, {"no such file"});
+  expect_no_download([&] { (void)resolve_dataset_file("./alpaca"); }, {"no such file"});
+  expect_no_download([&] { (void)resolve_model_folder(path("Qwen")); },
+                     {"[model]", "no such file or folder", " is Qwen3"});
+  expect_no_download([&] { (void)resolve_model_folder(path("Qwen3/config.json")); },
+                     {"is a file", "folder"});
+  expect_no_download([&] { (void)resolve_dataset_file(path("data")); }, {"is a folder"});
+  fs::create_directory(dir_ / "empty");
+  expect_no_download([&] { (void)resolve_model_folder(path("empty/model")); }, {"empty is empty"});
+}
+
+TEST_F(HubPaths, ANameThatIsNearOneHereIsASlip) {
+  put("Qwen3-tiny/config.json");
+  const fs::path before = fs::current_path();
+  fs::current_path(dir_.path());
+  expect_no_download([&] { (void)resolve_model_folder("Qwen3-tny"); },
+                     {"Qwen3-tny: no such file or folder; the nearest name in . is Qwen3-tiny"});
+  test::expect_error([&] { (void)resolve_model_folder("Qwen2"); }, {"./tandem fetch model Qwen2"});
+  fs::current_path(before);
+}
+
+TEST_F(HubPaths, AnIdIsLookedUpInTheCache) {
+  put("hub/models--org--name/snapshots/1/config.json");
+  put("hub/datasets--org--data/snapshots/1/train.jsonl");
+  EXPECT_EQ(resolve_model_folder("org/name"), dir_ / "hub/models--org--name/snapshots/1");
+  EXPECT_EQ(resolve_dataset_file("org/data").filename(), "train.jsonl");
+  test::expect_error([&] { (void)resolve_model_folder("org/Qwen2.5-0.5B"); },
+                     {"./tandem fetch model org/Qwen2.5-0.5B"});
+  test::expect_error([&] { (void)resolve_dataset_file("tatsu-lab/alpaca"); },
+                     {"./tandem fetch dataset tatsu-lab/alpaca"});
+}
+
+TEST_F(HubPaths, ARunsFolderStandsForItsModel) {
+  put("out/model/config.json");
+  put("out/summary.json");
+  EXPECT_EQ(resolve_model_folder(path("out")), dir_ / "out/model");
+  EXPECT_EQ(resolve_model_folder(path("out/model")), dir_ / "out/model");
+  put("both/config.json");
+  put("both/model/config.json");
+  EXPECT_EQ(resolve_model_folder(path("both")), dir_ / "both");
+}
+
+}  // namespace
+}  // namespace tandem

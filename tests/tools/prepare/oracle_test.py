@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Chats as Transformers renders, tokenises and masks them: every case of shared/oracles/chat."""
+
+import json
+import sys
+import unittest
+
+from support import SHARED, SKIPPED, PrepareTest
+
+CHAT = SHARED / "oracles" / "chat"
+GENERATION = ("{%- generation %}", "{%- endgeneration %}")
+
+
+class Oracles(PrepareTest):
+    def cases(self):
+        """(model's folder, template, cases) of each file that is there."""
+        found = sorted(CHAT.glob("*/*.json"))
+        self.assertTrue(found)
+        for path in found:
+            yield SHARED / "models" / path.parent.name, CHAT / "templates" / f"{path.stem}.jinja", json.loads(path.read_text())
+
+    def conversations(self):
+        return {item["name"]: item["messages"] for item in json.loads((CHAT / "conversations.json").read_text())}
+
+    def test_ids_and_masks_are_transformers(self):
+        conversations = self.conversations()
+        for model, template, cases in self.cases():
+            usable = [case for case in cases if case.get("mask") is not None]
+            data = self.write("usable.jsonl", [{"messages": conversations[case["name"]]} for case in usable])
+            found = self.prepare(data, "--chat_template", template, model=model)
+            self.assertEqual(len(found.ids), len(usable))
+            for case, ids, mask in zip(usable, found.ids, found.masks):
+                self.assertEqual((ids, mask), (case["ids"], case["mask"]), f"{template.stem}: {case['name']}")
+
+    def test_what_transformers_or_the_prefixes_refuse_is_refused(self):
+        conversations, refused = self.conversations(), 0
+        for model, template, cases in self.cases():
+            for case in cases:
+                if case.get("mask") is None:
+                    data = self.write("one.jsonl", [{"messages": conversations[case["name"]]}])
+                    text = self.refused(data, "--chat_template", template, model=model)
+                    self.assertIn(case.get("error", "prefix"), text)
+                    refused += 1
+        self.assertGreater(refused, 0)
+
+    def test_prefixes_give_the_mask_or_refuse_where_no_generation_block_helps(self):
+        conversations = self.conversations()
+        for model, template, cases in self.cases():
+            text = template.read_text()
+            for mark in GENERATION:
+                text = text.replace(mark, "")
+            stripped = self.write(template.name, text)
+            for case in cases:
+                if "error" in case:
+                    continue
+                data = self.write("one.jsonl", [{"messages": conversations[case["name"]]}])
+                if case["prefix_mask"] is None:
+                    self.refused(data, "--chat_template", stripped, model=model)
+                else:
+                    found = self.prepare(data, "--chat_template", stripped, model=model)
+                    self.assertEqual((found.ids, found.masks), ([case["ids"]], [case["prefix_mask"]]), f"{template.stem}: {case['name']}")
+                    (self.folder / "x.tokens").unlink()
+
+    def test_sharegpt_is_the_same_chat(self):
+        names = json.loads((CHAT / "sharegpt_names.json").read_text())
+        for model, template, cases in self.cases():
+            by_name = {case["name"]: case for case in cases}
+            found = self.prepare(CHAT / "sharegpt.jsonl", "--chat_template", template, "--skip_refused", model=model)
+            expected = [by_name[name] for name in names if by_name[name].get("mask") is not None]
+            self.assertEqual(list(zip(found.ids, found.masks)), [(case["ids"], case["mask"]) for case in expected])
+
+    def test_weights_choose_among_the_assistants_messages(self):
+        conversations = self.conversations()
+        for model, template, cases in self.cases():
+            for case in cases:
+                if case.get("mask_by") != "generation" or len(case["learnt"]) < 2:
+                    continue
+                for left_out, begin, end in case["learnt"]:
+                    messages = [{**message, "weight": 0} if number == left_out else message for number, message in enumerate(conversations[case["name"]])]
+                    found = self.prepare(self.write("one.jsonl", [{"messages": messages}]), "--chat_template", template, model=model)
+                    expected = [0 if begin <= t < end else bit for t, bit in enumerate(case["mask"])]
+                    self.assertEqual((found.ids, found.masks), ([case["ids"]], [expected]), f"{template.stem}: {case['name']}")
+
+
+if __name__ == "__main__":
+    if not CHAT.is_dir():
+        print(f"skipped: {CHAT} is not there")
+        sys.exit(SKIPPED)
+    unittest.main()

@@ -1,0 +1,5 @@
+import sys
+
+from prepare.command import main
+
+sys.exit(main())

@@ -1,0 +1,188 @@
+"""The flags of ./tandem prepare, and the order of its work: records -> samples -> ids -> file."""
+
+import argparse
+import concurrent.futures
+import itertools
+import os
+import sys
+from pathlib import Path
+
+from prepare import files, formats, mixture
+from prepare.encoder import Encoder
+from prepare.errors import Refused, UserError
+from prepare.template import find_template
+from prepare.token_file import TokenFileWriter
+from prepare.tokenizer import Tokenizer
+
+BATCH_RECORDS = 512
+FORMATS = ["auto", "alpaca", "messages", "sharegpt", "prompt", "text", "tokens"]
+LOSSES = ["all", "assistant", "completion"]
+
+
+def add_data_flags(parser):
+    """Those that decide what is in a token file."""
+    parser.add_argument("--dataset_format", choices=FORMATS, default="auto", help="what a record means; auto: by its members")
+    parser.add_argument("--chat_template", metavar="T", help="a file, or the name of one of the model's templates; without it: the model's own")
+    parser.add_argument("--loss_on", choices=LOSSES, help="what is learnt; without it: completion, of messages assistant, of text all")
+    parser.add_argument("--append_eos", choices=["on", "off"], default="on", help="the end token behind each answer or text; a template ends chats itself (on)")
+    parser.add_argument("--max_length", type=int, metavar="N", help="cut records at so many tokens; without it training cuts them")
+    parser.add_argument("--sample_by", choices=["line", "paragraph", "document"], default="line", help="what of a .txt is a record (line)")
+    parser.add_argument("--seed", type=int, default=42, help="of the choice of records in a mixture (42)")
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="tandem prepare", description="Turns data of any form into a token file for --dataset_name. docs/data.md says what is read.")
+    parser.add_argument("--model_name", required=True, metavar="D", help="a model's folder, or a hub id in the cache: its tokenizer and chat template")
+    parser.add_argument("--dataset_name", required=True, metavar="F", help=f"a file ({files.KINDS}), a folder or a hub id in the cache; several: a.jsonl:0.7,b.jsonl:0.3")
+    parser.add_argument("--output", required=True, metavar="X.tokens", help="the file to write")
+    parser.add_argument("--skip_refused", action="store_true", help="leave out records that cannot be used, and count them")
+    add_data_flags(parser)
+    return parser.parse_args(arguments)
+
+
+def records_of(name, sample_by):
+    for path in files.data_files(name):
+        yield from files.records(path, sample_by)
+
+
+class Samples:
+    """Records with their samples; the format is that of each file's first record."""
+
+    def __init__(self, args):
+        self.args = args
+        self.formats = {}  # by file
+
+    def of(self, record):
+        if record.path not in self.formats:
+            given = self.args.dataset_format
+            self.formats[record.path] = formats.detect(record) if given == "auto" else given
+        return formats.sample_of(self.formats[record.path], record)
+
+    def usual_loss_on(self):
+        """What is learnt where --loss_on does not say it; "mixed", where that is several things."""
+        found = {formats.LEARNT[name] for name in self.formats.values()}
+        return found.pop() if len(found) == 1 else "mixed"
+
+
+class Refusals:
+    """Ends with the first record that cannot be used, or counts them."""
+
+    def __init__(self, skip):
+        self.skip = skip
+        self.count = 0
+        self.first = ""
+
+    def add(self, record, refused):
+        self.first = self.first or f"{record.place}: {refused}"
+        self.count += 1
+        if not self.skip:
+            raise UserError(f"[prepare] {self.first}; mend it, or leave out such records by --skip_refused")
+
+
+def prepare(args, tokenizer, path):
+    """Writes the file; the lines that say what is in it."""
+    found = None
+
+    def template():
+        nonlocal found
+        found = found or find_template(tokenizer, args.chat_template)
+        return found
+
+    if args.chat_template is not None:
+        template()
+    samples, refusals = Samples(args), Refusals(args.skip_refused)
+    encoder = Encoder(tokenizer, template, args.loss_on, args.append_eos == "on", args.max_length)
+    parts = mixture.parse(args.dataset_name)
+    records = mixture.mixed(parts, lambda name: records_of(name, args.sample_by), args.seed)
+    metadata = {"tokenizer": tokenizer.hash, "source": args.dataset_name, "append_eos": args.append_eos,
+                "max_length": str(args.max_length or 0)}
+    with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.id_of("bos_token"), metadata) as writer:
+        for encoded in encoded_batches(records, samples, encoder, refusals):
+            writer.add(encoded)
+        check(args, writer, refusals)
+        writer.metadata["loss_on"] = args.loss_on or samples.usual_loss_on()
+        writer.metadata |= {"template": found.name, "template_xxh3_128": found.hash} if found else {}
+        writer.metadata["end_token"] = encoder.last_learnt or ""
+        writer.finish()
+        return data_lines(writer, tokenizer, encoder, samples, found, refusals)
+
+
+def encoded_batches(records, samples, encoder, refusals):
+    """Lists of Encoded. One batch is encoded, by the tokenizer's threads, while the next is read."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = None
+        while batch := list(itertools.islice(records, BATCH_RECORDS)):
+            made = [sample_or_refused(record, samples) for record in batch]
+            answers = pool.submit(encoder.encode, [sample for sample in made if not isinstance(sample, Refused)])
+            if waiting:
+                yield usable(*waiting, refusals)
+            waiting = batch, made, answers
+        if waiting:
+            yield usable(*waiting, refusals)
+
+
+def sample_or_refused(record, samples):
+    try:
+        return samples.of(record)
+    except Refused as refused:
+        return refused
+
+
+def usable(batch, made, answers, refusals):
+    encoded, found = [], iter(answers.result())
+    for record, sample in zip(batch, made):
+        answer = sample if isinstance(sample, Refused) else next(found)
+        if isinstance(answer, Refused):
+            refusals.add(record, answer)
+        else:
+            encoded.append(answer)
+    return encoded
+
+
+def check(args, writer, refusals):
+    """What no file of training data may be."""
+    if not writer.counts["records"]:
+        why = f"; all {refusals.count} records were refused, the first: {refusals.first}" if refusals.count else "; give at least one record"
+        raise UserError(f"[prepare] {args.dataset_name} gives no record{why}")
+
+
+def data_lines(writer, tokenizer, encoder, samples, template, refusals):
+    counts = writer.counts
+    share = 100 * counts["learnt"] / counts["tokens"]
+    kinds = ", ".join(sorted(set(samples.formats.values())))
+    end = encoder.last_learnt or "none"
+    by = "" if template is None else f", template {template.name}"
+    if template and encoder.loss_on != "all":
+        by += " (masks by its generation blocks)" if template.has_generation else " (masks by verified prefixes)"
+    yield f"data     {counts['records']} records ({kinds}), {counts['tokens']} tokens, {share:.1f} % learnt, {counts['cut']} cut{by}, end token {end}"
+    if counts["nothing"]:
+        yield f"data     {counts['nothing']} records have nothing to learn, {counts['lost_by_cut']} of them because they were cut"
+    if refusals.count:
+        yield f"data     {refusals.count} records refused and left out, the first: {refusals.first}"
+
+
+def main(arguments=None):
+    args = parse(arguments)
+    try:
+        path = Path(args.output)
+        if path.suffix != ".tokens":
+            raise UserError(f"[prepare] output {path} does not end in .tokens, by which training knows it; name it so")
+        if not path.parent.is_dir():
+            raise UserError(f"[prepare] output {path}: there is no folder {path.parent}; make it")
+        for line in prepare(args, Tokenizer(files.model_folder(args.model_name)), path):
+            print(line)
+        print(f"wrote    {path}: {path.stat().st_size / 1e6:.1f} MB")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: [prepare] {error.strerror or error}: {error.filename or args.output}; free space or check the path", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,0 +1,147 @@
+"""From --dataset_name to files, and from a file to its records."""
+
+import gzip
+import lzma
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prepare import json_stream, tables
+from prepare.errors import UserError
+
+TABLES = {".parquet": tables.parquet_records, ".arrow": tables.arrow_records}
+TEXTS = {".jsonl", ".json", ".csv", ".txt"}
+PAIRS = {".bin", ".idx"}
+PACKED = {".gz": gzip.open, ".xz": lzma.open}
+KINDS = "json, jsonl, csv, txt (these also .gz or .xz), parquet, arrow, or Megatron's .bin with its .idx"
+# Of a folder of `datasets`: not records.
+DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+OTHER_SPLITS = ("test", "valid", "eval", "dev")
+
+
+class Record(NamedTuple):
+    path: Path
+    number: int  # in the file, from 1
+    line: int  # 0: the file has no lines
+    value: Any
+
+    @property
+    def place(self):
+        return f"{self.path}:{self.line}: record {self.number}" if self.line else f"{self.path}: record {self.number}"
+
+
+def kind_of(path):
+    """(the ending that says what is in it, the one that says how it is packed)."""
+    packed = path.suffix if path.suffix in PACKED else ""
+    return Path(path.name.removesuffix(packed)).suffix, packed
+
+
+def is_data(path):
+    kind, packed = kind_of(path)
+    return kind in TEXTS or (not packed and (kind in TABLES or kind == ".bin"))
+
+
+def records(path, sample_by="line"):
+    """A file's Records, one at a time."""
+    kind, packed = kind_of(path)
+    if packed and kind not in TEXTS or kind not in TEXTS and kind not in TABLES and kind not in PAIRS:
+        raise UserError(f"[prepare] {path}: the ending {path.suffix or path.name} says no kind of data; known are {KINDS}")
+    found = pairs_of(path, kind, packed, sample_by)
+    try:
+        for number, (line, value) in enumerate(found, 1):
+            yield Record(path, number, line, value)
+    except UnicodeDecodeError as error:
+        raise UserError(f"[prepare] {path}: no UTF-8: {error.reason} (byte {error.object[error.start]:#04x}); convert the file") from None
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise UserError(f"[prepare] {path}: {error}; copy the file again") from None
+
+
+def pairs_of(path, kind, packed, sample_by):
+    if kind in PAIRS:
+        from prepare import megatron  # needs numpy
+
+        yield from megatron.records(path)
+        return
+    if kind in TABLES:
+        yield from TABLES[kind](path)
+        return
+    readers = {".jsonl": json_stream.lines, ".json": json_stream.values, ".csv": tables.csv_records,
+               ".txt": lambda file, _: text_records(file, sample_by)}
+    newline = "" if kind in {".csv", ".txt"} else None
+    with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+        yield from readers[kind](file, path)
+
+
+def text_records(file, sample_by):
+    """(line, {"text"}) of each line, paragraph or document. What is blank is no record."""
+    if sample_by == "document":
+        text = file.read()
+        if text.strip():
+            yield 1, {"text": text}
+        return
+    held, begin = [], 0
+    for number, line in enumerate(file, 1):
+        blank = not line.strip()
+        if held and (blank or sample_by == "line"):
+            yield begin, {"text": "".join(held).rstrip("\r\n")}
+            held = []
+        if not blank:
+            begin = begin if held else number
+            held.append(line)
+    if held:
+        yield begin, {"text": "".join(held).rstrip("\r\n")}
+
+
+# The next three find what models/hub_paths.cpp finds.
+def hub_cache():
+    if os.environ.get("HF_HUB_CACHE"):
+        return Path(os.environ["HF_HUB_CACHE"])
+    return Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")) / "hub"
+
+
+def newest_snapshot(kind, name):
+    """The folder of a repository in the hub's cache, or None."""
+    found = [path for path in (hub_cache() / f"{kind}--{name.replace('/', '--')}" / "snapshots").glob("*") if path.is_dir()]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def model_folder(name):
+    """A folder, the model/ of a run's folder, or a hub id in the cache."""
+    folder = Path(name)
+    if folder.is_dir():
+        of_run = folder / "model"
+        return of_run if (of_run / "config.json").is_file() and not (folder / "config.json").is_file() else folder
+    found = newest_snapshot("models", name) if is_hub_id(name) else None
+    if found is None:
+        raise UserError(f"[prepare] model {name} is neither a folder nor in the Hugging Face cache {hub_cache()}; {advice('model', name)}")
+    return found
+
+
+def is_hub_id(name):
+    return name.count("/") <= 1 and not name.startswith((".", "/", "~")) and kind_of(Path(name))[0] not in TEXTS | PAIRS | set(TABLES)
+
+
+def advice(kind, name):
+    return f"give a path, or download it first (./tandem fetch {kind} {name})" if is_hub_id(name) else "check the path"
+
+
+def data_files(name):
+    """The files of a path, a folder or a hub id, in order of their names."""
+    path = Path(name)
+    if path.is_file():
+        return [path]
+    folder = path if path.is_dir() else newest_snapshot("datasets", name) if is_hub_id(name) else None
+    if folder is None:
+        raise UserError(f"[prepare] dataset {name} is neither a file nor in the Hugging Face cache {hub_cache()}; {advice('dataset', name)}")
+    return files_of(folder, name)
+
+
+def files_of(folder, name):
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
+    training = [path for path in found if "train" in str(path.relative_to(folder)).lower()]
+    found = training or [path for path in found if not any(part in str(path.relative_to(folder)).lower() for part in OTHER_SPLITS)]
+    kinds = sorted({kind_of(path)[0] for path in found})
+    if len(kinds) != 1:
+        what = f"has files of several kinds ({', '.join(kinds)}); name one of them" if kinds else f"has no file of a known kind: {KINDS}"
+        raise UserError(f"[prepare] the folder {folder} of dataset {name} {what}")
+    return found

@@ -1,0 +1,110 @@
+"""JSON records of a file of any size, one at a time: an array of objects, or objects one behind the other.
+
+Memory is one record and one read, whatever the file holds.
+"""
+
+import json
+import re
+
+from prepare.errors import UserError
+
+READ_CHARACTERS = 1 << 20
+MOST_RECORD_CHARACTERS = 1 << 28
+# An error this near the end of what was read may be a number, a literal or an escape that goes on behind it.
+TORN_CHARACTERS = 16
+SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def lines(file, path):
+    """(line, record) of a file with one JSON object per line; blank lines are skipped."""
+    for number, text in enumerate(file, 1):
+        if not text.isspace():
+            try:
+                yield number, json.loads(text)
+            except ValueError as error:
+                raise UserError(f"[prepare] {path}:{number}: no JSON: {error}; give one record per line") from None
+
+
+class Values:
+    """JSON values of a text that is read piece by piece."""
+
+    def __init__(self, file, path):
+        self.file = file
+        self.path = path
+        self.buffer = ""
+        self.at = 0
+        self.line = 1
+        self.ended = False
+        self.decoder = json.JSONDecoder()
+
+    def read_more(self):
+        rest = self.buffer[self.at :]
+        if len(rest) > MOST_RECORD_CHARACTERS:
+            raise self.error(f"a record of more than {MOST_RECORD_CHARACTERS} characters; split it")
+        # As much again as there is, so that a long record is not tried anew for each small read.
+        more = self.file.read(max(READ_CHARACTERS, len(rest)))
+        self.ended = not more
+        self.buffer, self.at = rest + more, 0
+
+    def advance(self, to):
+        self.line += self.buffer.count("\n", self.at, to)
+        self.at = to
+
+    def peek(self):
+        """The next character that is no space; empty at the end."""
+        while True:
+            self.advance(SPACE.match(self.buffer, self.at).end())
+            if self.at < len(self.buffer):
+                return self.buffer[self.at]
+            if self.ended:
+                return ""
+            self.read_more()
+
+    def skip(self):
+        self.advance(self.at + 1)
+
+    def value(self):
+        """The value that begins at the next character, and its line."""
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.buffer, self.at)
+                if end == len(self.buffer) and not self.ended and not isinstance(value, (dict, list)):
+                    self.read_more()  # a number may go on
+                    continue
+            except json.JSONDecodeError as error:
+                torn = error.msg.startswith("Unterminated string") or error.pos >= len(self.buffer) - TORN_CHARACTERS
+                if self.ended or not torn:
+                    self.advance(error.pos)
+                    raise self.error(f"no JSON: {error.msg}") from None
+                self.read_more()
+                continue
+            line = self.line
+            self.advance(end)
+            return line, value
+
+    def error(self, what):
+        return UserError(f"[prepare] {self.path}:{self.line}: {what}; give an array of records")
+
+
+def values(file, path):
+    """(line, record) of an array of records, or of records one behind the other."""
+    stream = Values(file, path)
+    if stream.peek() != "[":
+        while stream.peek():
+            yield stream.value()
+        return
+    stream.skip()
+    if stream.peek() == "]":
+        stream.skip()
+    else:
+        while True:
+            yield stream.value()
+            mark = stream.peek()
+            if mark not in {",", "]"}:
+                raise stream.error(f'no JSON: "{mark}" behind a record' if mark else "the array has no end")
+            stream.skip()
+            if mark == "]":
+                break
+            stream.peek()
+    if stream.peek():
+        raise stream.error("text behind the array's end")
