@@ -156,7 +156,15 @@ std::int64_t now_ns() noexcept {
 void Ring::record(const Entry& entry) noexcept {
   const std::uint64_t index = next.fetch_add(1, std::memory_order_relaxed);
   Slot& into = slot[index % kSlots];
-  into.sequence.store(0, std::memory_order_relaxed);
+  // A thread that stood still in here while the others went once around finds its slot newer, or
+  // they find theirs half written: the one that comes second leaves its entry out.
+  std::uint64_t before = into.sequence.load(std::memory_order_relaxed);
+  if ((before & kBeingWritten) != 0 || before > index ||
+      !into.sequence.compare_exchange_strong(before, (index + 1) | kBeingWritten,
+                                             std::memory_order_acquire,
+                                             std::memory_order_relaxed)) {
+    return;
+  }
   std::atomic_thread_fence(std::memory_order_release);
   into.time_ns.store(entry.time_ns, std::memory_order_relaxed);
   into.kind.store(static_cast<std::uint64_t>(entry.what) |

@@ -3,9 +3,10 @@
 // `./tandem launch` gives each rank an anonymous file (TANDEM_FLIGHT_FD) and holds it open, so the
 // ring can be read after a SIGKILL and nothing is left when the launcher ends. Without a launcher
 // the ring is memory of the process, and SIGQUIT prints it (runtime/supervision/describe.hpp).
-// Always on: a clock read, one fetch_add and five stores, no lock, no allocation.
+// Always on: a clock read, two atomic operations and five stores, no lock, no allocation.
 // Format, version 1: Ring below, little endian, times of CLOCK_MONOTONIC. A slot whose sequence is
-// not its index plus 1 is being written and does not count.
+// not its index plus 1 is being written (kBeingWritten is set), or its entry was left out because a
+// thread stood still in the same slot for a whole round: it does not count.
 // Fault point: TANDEM_FAULT=RANK:ACTION:OPERATION:COUNT makes that rank do something to itself when
 // the operation begins for the COUNT-th time (from 1): "kill", "stop", "term", or "sleep" and
 // seconds, as in "1:sleep2.5:all-gather:20". For drills (tests/drills/).
@@ -91,6 +92,7 @@ struct Ring {
   static constexpr std::uint64_t kMagic = 0x74686c66'6d646e74;  // "tndmflht"
   static constexpr std::uint32_t kVersion = 1;
   static constexpr std::size_t kSlots = 4096;
+  static constexpr std::uint64_t kBeingWritten = std::uint64_t{1} << 63;  // in a slot's sequence
   struct Slot {
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<std::int64_t> time_ns{0};

@@ -69,7 +69,32 @@ TEST(Flight, ThreadsRecordAtOnceAndAReaderSeesWholeEntries) {
     thread.join();
   }
   EXPECT_EQ(ring->next.load(), 3 * kEach);
-  EXPECT_EQ(ring->entries().size(), Ring::kSlots);
+  // Each switch of threads inside record() may have cost an entry of the last round.
+  EXPECT_GE(ring->entries().size(), Ring::kSlots / 2);
+  EXPECT_LE(ring->entries().size(), Ring::kSlots);
+  for (std::uint64_t i = 0; i < Ring::kSlots; ++i) {
+    ring->record({.what = What::kAllGather, .number = i});
+  }
+  EXPECT_EQ(ring->entries().size(), Ring::kSlots);  // and none of a later one
+}
+
+TEST(Flight, ASlotThatIsBeingWrittenBelongsToItsWriter) {
+  const auto ring = std::make_unique<Ring>();
+  ring->record(at(What::kAllGather, 1, Edge::kBegins));
+  // As a thread leaves it that stands still in slot 1 ...
+  ring->next.fetch_add(1);
+  ring->slot[1].sequence = 2 | Ring::kBeingWritten;
+  for (std::uint64_t i = 2; i < Ring::kSlots + 5; ++i) {
+    ring->record(at(What::kAllGather, i, Edge::kBegins));
+  }
+  EXPECT_EQ(ring->slot[1].sequence.load(), 2 | Ring::kBeingWritten);
+  EXPECT_EQ(ring->entries().size(), Ring::kSlots - 1);
+  // ... and as one meets it that comes a round late: a newer entry stays.
+  ring->next = 3;
+  ring->record(at(What::kAllGather, 99, Edge::kBegins));
+  ring->next = Ring::kSlots + 5;
+  EXPECT_EQ(ring->slot[3].sequence.load(), Ring::kSlots + 4);
+  EXPECT_EQ(ring->slot[3].number.load(), Ring::kSlots + 3);
 }
 
 TEST(Flight, ARingOutlivesItsProcess) {
