@@ -22,7 +22,7 @@ class Template:
         try:
             variables = chat_template_utils._get_template_variables(text)
         except Exception as error:  # Jinja's: the template's syntax
-            raise UserError(f"[prepare] the chat template {name}: {first_line(error)}; correct it") from None
+            raise UserError(f"[chat_template] {name} does not compile: {first_line(error)}; correct it, or give another by --chat_template") from None
         wanted = {variable for variable in variables if variable.endswith("_token")} - tokenizer.special_tokens.keys()
         self.special_tokens = tokenizer.transformers_special_tokens() if wanted else tokenizer.special_tokens
 
@@ -50,12 +50,12 @@ def find_template(tokenizer, given):
             return Template(Path(given).read_text(encoding="utf-8"), Path(given).name, tokenizer)
         except (OSError, UnicodeDecodeError) as error:
             names = f"; the model's own are {', '.join(own)}" if own else ""
-            raise UserError(f"[prepare] chat_template {given}: {first_line(error)}{names}; give a file") from None
+            raise UserError(f"[chat_template] {given}: {first_line(error)}{names}; give a file") from None
     if "default" in own:
         return Template(own["default"], "of the model", tokenizer)
     if own:
-        raise UserError(f"[prepare] the model has several chat templates and none is its default; name one of {', '.join(own)} by --chat_template")
-    raise UserError(f"[prepare] these records are chats and {tokenizer.folder} has no chat template; give one by --chat_template FILE")
+        raise UserError(f"[chat_template] the model has several and none is its default; name one of {', '.join(own)} by --chat_template")
+    raise UserError(f"[chat_template] {tokenizer.folder} has no chat template, which a chat needs; give one by --chat_template FILE")
 
 
 def model_templates(tokenizer):

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """`tandem generate --chat`: renders conversations with the model's chat template and hands them to the program.
 
-  chat.py PROGRAM --model_name DIR --prompt TEXT [--system TEXT] [--chat_template F] [flags of generate]
+  python -m prepare.chat PROGRAM --model_name DIR --prompt TEXT [--system TEXT] [--chat_template F] [flags of generate]
 
 The program gets one JSON string per conversation on its standard input, and streams what the model answers.
 """
@@ -12,7 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chat_template import ChatError, ChatTemplate, model_folder
+from prepare.errors import Refused, UserError
+from prepare.files import model_folder
+from prepare.template import find_template
+from prepare.tokenizer import Tokenizer
 
 
 def conversation(line, number, is_json):
@@ -22,35 +24,42 @@ def conversation(line, number, is_json):
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise ChatError(f"[--prompts] line {number} is not valid JSON ({error}); correct the file") from None
+        raise UserError(f"[--prompts] line {number} is not valid JSON ({error}); correct the file") from None
     if isinstance(value, dict) and "messages" not in value:
         value = value.get("prompt")
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
-        raise ChatError(f'[--prompts] line {number} is none of a string, {{"prompt": ...}} and {{"messages": [...]}}')
+        raise UserError(f'[--prompts] line {number} is none of a string, {{"prompt": ...}} and {{"messages": [...]}}')
     return messages
 
 
 def conversations(flags):
     if flags.prompt is not None and flags.prompts is not None:
-        raise ChatError("[flags] --prompt and --prompts exclude each other; give one of them")
+        raise UserError("[flags] --prompt and --prompts exclude each other; give one of them")
     if flags.prompt is not None:
         found = [[{"role": "user", "content": flags.prompt}]]
     else:
         try:
             text = Path(flags.prompts).read_text(encoding="utf-8")
         except OSError as error:
-            raise ChatError(f"[--prompts] {flags.prompts}: {error.strerror}; name a file with a prompt in each line") from None
+            raise UserError(f"[--prompts] {flags.prompts}: {error.strerror}; name a file with a prompt in each line") from None
         except UnicodeDecodeError:
-            raise ChatError(f"[--prompts] {flags.prompts} is not UTF-8; convert it") from None
+            raise UserError(f"[--prompts] {flags.prompts} is not UTF-8; convert it") from None
         is_json = flags.prompts.endswith((".json", ".jsonl"))
         lines = enumerate(text.split("\n"), 1)
         found = [conversation(line, number, is_json) for number, line in lines if line.strip()]
     if flags.system is not None:
         found = [[{"role": "system", "content": flags.system}, *messages] for messages in found]
     return found
+
+
+def rendered(template, messages):
+    try:
+        return template.render(messages, None, add_generation_prompt=True)
+    except Refused as error:
+        raise UserError(f"[chat] {error}; change the messages") from None
 
 
 def main():
@@ -65,9 +74,9 @@ def main():
         given = ["--model_name", flags.model_name] if flags.model_name is not None else []
         return subprocess.run([*command, *given], check=False).returncode  # which says what is missing
     try:
-        template = ChatTemplate(model_folder(flags.model_name), flags.chat_template)
-        lines = [json.dumps(template.render(messages)) for messages in conversations(flags)]
-    except ChatError as error:
+        template = find_template(Tokenizer(model_folder(flags.model_name)), flags.chat_template)
+        lines = [json.dumps(rendered(template, messages)) for messages in conversations(flags)]
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     command += ["--model_name", flags.model_name, "--prompts", "-", "--as_rendered"]
