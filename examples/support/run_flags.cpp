@@ -104,6 +104,15 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
       flags.typed.emplace_back("--" + option->get_lnames().front(), text);
     }
   }
+  // As Transformers spells "the newest checkpoint", "none" and "the epochs decide".
+  if (flags.resume == "True" || flags.resume == "true") {
+    flags.resume = "auto";
+  } else if (flags.resume == "False" || flags.resume == "false") {
+    flags.resume.clear();
+  }
+  if (flags.steps == -1) {
+    flags.steps = 0;
+  }
   if (flags.save_every > 0) {
     flags.engine.checkpoint_staging_bytes = kStagingBytes;
   }

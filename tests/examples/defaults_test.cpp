@@ -175,6 +175,12 @@ TEST_F(Defaults, TransformersFlagsMeanTheSame) {
       run("theirs", theirs + fmt::format("--resume_from_checkpoint '{}'", path("theirs")));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("resume   after step 6"));
+  const Finished newest = run("theirs", theirs + "--resume_from_checkpoint True");
+  EXPECT_THAT(newest.out, HasSubstr("resume   after step 6"));
+  const Finished fresh = run("fresh", fmt::format("{} --max_steps -1 --num_train_epochs 1 "
+                                                  "--resume_from_checkpoint False",
+                                                  kShort));
+  EXPECT_THAT(fresh.out, HasSubstr("5 steps = 1 epoch of 5\n"));
   for (const auto& [flag, answer] : {std::pair{"--eval_steps 10", "--eval_every"},
                                      {"--bf16", "--dtype bf16"},
                                      {"--bf16=true", "--dtype bf16"},
