@@ -63,9 +63,13 @@ endfunction()
 # LABEL.long, and `./tandem test --quick` leaves them out. (One label each: gtest_discover_tests splits lists of labels.)
 function(tandem_discover_tests target label)
   string(JOIN ":" long ${TANDEM_LONG_TESTS})
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "-${long}" TEST_LIST ${target}_short
+  set(never "")
+  if(TANDEM_SANITIZE MATCHES thread)
+    string(JOIN ":" never ${TANDEM_ONE_THREAD_TESTS})
+  endif()
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "-${long}:${never}" TEST_LIST ${target}_short
     PROPERTIES TIMEOUT 300 LABELS ${label} ENVIRONMENT GOMP_SPINCOUNT=10000)
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}" TEST_LIST ${target}_long
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}-${never}" TEST_LIST ${target}_long
     PROPERTIES TIMEOUT 300 LABELS ${label}.long ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()
 
