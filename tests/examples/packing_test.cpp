@@ -49,20 +49,19 @@ TEST_F(PackedRun, HasTheSameDigitsOnTwoRanksAndAfterResuming) {
   }
 }
 
-TEST_F(PackedRun, AnEpochHasFewerStepsAndLearnsTheSameTokens) {
-  const auto steps_of = [&](const std::string& output, const std::string& more) {
-    const Finished done = train(fmt::format(
-        "--output_dir '{}' --batch_size 2 --max_length 96 --no-samples --no-tensorboard "
-        "--progress lines {}",
-        path(output), more));
-    expect_done(done);
-    return column(output, "loss").size();
+TEST_F(PackedRun, AnEpochHasFewerStepsAndWhatIsHeldOutStaysAsItIs) {
+  const auto steps_of_an_epoch = [&](const std::string& output, const std::string& more) {
+    const Finished done = train(flags(output, 2, "--eval_split 0.1 " + more));
+    EXPECT_EQ(done.code, 0) << done.out << done.err;
+    const std::string_view before = " epochs of ";
+    const std::size_t at = done.out.find(before);
+    return at == std::string::npos ? 0 : std::stoi(done.out.substr(at + before.size()));
   };
-  const std::size_t apart = steps_of("apart", "--eval_split 0.1");
-  const std::size_t packed = steps_of("packed", "--eval_split 0.1 --packing bfd");
-  EXPECT_LE(2 * packed, apart);
-  EXPECT_EQ(column("apart", "eval_tokens"), column("packed", "eval_tokens"))
-      << "what is held out is evaluated record by record";
+  const int apart = steps_of_an_epoch("apart", "");
+  const int packed = steps_of_an_epoch("packed", "--packing bfd");
+  EXPECT_GE(packed, 1);
+  EXPECT_LE(3 * packed, apart);
+  EXPECT_EQ(column("apart", "eval_tokens"), column("packed", "eval_tokens"));
 }
 
 TEST_F(PackedRun, AnotherPackingIsAnotherDataSet) {
