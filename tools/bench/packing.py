@@ -4,9 +4,9 @@
     python3 tools/bench/packing.py --model DIR --dataset alpaca.json [--batch_size 4 8] [--rounds 3] [-- FLAGS OF THE TRAINER]
 
 Both sides are finetune_zero3 on the same records, --max_length and rows per micro-batch, in turns, each in a process of its
-own; --packing off pads a micro-batch to its longest record, as it does by itself. A side's figure is the sum of its steps'
-tokens over the sum of their times, without the first two steps. What counts is the ratio within one round; its median and
-range are printed, and one line of JSON.
+own; --packing off pads a micro-batch to its longest record, as it does by itself, and takes four times the steps, which are
+about as many tokens. A side's figure is the sum of its steps' tokens over the sum of their times, without the first one. What
+counts is the ratio within one round; its median and range are printed, and one line of JSON.
 """
 
 import argparse
@@ -18,13 +18,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-WARM_UP = 2
+WARM_UP = 1
 
 
 def measure(args, packing, rows, folder):
     output = Path(folder) / f"{packing}-{rows}"
+    count = WARM_UP + args.steps * (4 if packing == "off" else 1)
     command = [args.build / "bin/finetune_zero3", "--model_name", args.model, "--dataset_name", args.dataset, "--lr=1e-5", f"--packing={packing}",
-               f"--batch_size={rows}", f"--max_length={args.max_length}", f"--steps={WARM_UP + args.steps}", "--progress=off",
+               f"--batch_size={rows}", f"--max_length={args.max_length}", f"--steps={count}", "--progress=off",
                "--no-tensorboard", "--output_dir", output, *args.flags]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
