@@ -103,7 +103,9 @@ Config planned(InitializeArgs& arguments, Config config, Communicator& communica
   if (!arguments.plan) {
     LargestBatch batch;
     if (arguments.dataset) {
-      batch = {.records = arguments.dataset->size(), .length = arguments.dataset->longest()};
+      batch = {.records = arguments.dataset->size(),
+               .length = arguments.dataset->longest(),
+               .packed = arguments.dataset->packed()};
     }
     arguments.plan = plan_run(arguments.model, config, arguments.options, batch, {}, communicator);
   }
@@ -128,7 +130,10 @@ Batch to_tensors(const HostBatch& host) {
   return {.inputs = copy_of(host.inputs, {host.rows, host.length}, at::kLong),
           .labels = copy_of(host.labels, {host.rows, host.length}, at::kLong),
           .tokens = host.tokens,
-          .loss_share = host.loss_share};
+          .loss_share = host.loss_share,
+          .positions = host.positions.empty()
+                           ? at::Tensor()
+                           : copy_of(host.positions, {host.rows, host.length}, at::kLong)};
 }
 
 ConfigSource ConfigSource::of_text(std::string json) {

@@ -81,7 +81,8 @@ int finetune(FinetuneFlags flags) {
   Model model = pretrained.model(flags.leaf_module);
   RunPlan plan =
       plan_run(model, config, engine_options(flags, device),
-               {.records = records, .length = data.longest()}, run_limits(flags), *ranks);
+               {.records = records, .length = data.longest(), .packed = data.dataset->packed()},
+               run_limits(flags), *ranks);
   const std::size_t models = flags.eval.keep_best ? 2 : 1;
   plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)), *ranks);
   plan.require_fit();

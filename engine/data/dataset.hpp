@@ -27,10 +27,11 @@ struct HostBatch {
   std::vector<float> features;
   std::vector<std::int64_t> feature_shape;          // empty: a batch of tokens
   std::optional<double> loss_share = std::nullopt;  // as in Batch; of a loader that counts labels
+  std::vector<std::int64_t> positions = {};         // [rows, length], as in Batch; empty: none
 };
 
 /// What the loss of a batch is the mean of. A row's first label has no token before it that could
-/// predict it.
+/// predict it; nor has a later document's, which is kIgnoredLabel (Batch::positions).
 [[nodiscard]] std::int64_t counted_labels(const HostBatch& batch);
 
 class Dataset {
@@ -40,6 +41,8 @@ class Dataset {
   /// Tokens of the longest record, for the memory plan; 1: records are no texts, or it is not
   /// known.
   [[nodiscard]] virtual std::int64_t longest() const { return 1; }
+  /// Whether a row holds several documents (HostBatch::positions), for the memory plan.
+  [[nodiscard]] virtual bool packed() const { return false; }
   /// Tells data sets apart: a resumed run must have the one that the checkpoint was made with.
   /// Empty: it cannot tell.
   [[nodiscard]] virtual std::string fingerprint() const { return ""; }

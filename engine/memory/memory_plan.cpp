@@ -237,13 +237,14 @@ void Planner::add_activations() {
                              .length = in_.length,
                              .type = in_.shape.type,
                              .threads = std::max(1, in_.shape.engine.compute_threads),
-                             .accelerator = in_.accelerator},
+                             .accelerator = in_.accelerator,
+                             .packed = in_.packed},
                             in_.shape.engine.activation_checkpointing);
   const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
   add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
   add(MemoryPurpose::kLoss, kind, static_cast<std::size_t>(walk.loss_at_peak));
+  add(MemoryPurpose::kStaging, kind, static_cast<std::size_t>(walk.scratch));
   if (!in_.accelerator) {
-    add(MemoryPurpose::kStaging, kind, static_cast<std::size_t>(walk.scratch));
     add(MemoryPurpose::kAllocator, kind, static_cast<std::size_t>(walk.spare()));
   }
 }

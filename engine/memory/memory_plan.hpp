@@ -54,6 +54,7 @@ struct PlanInput {
   ZeroConfig zero;
   std::int64_t rows = 1;        // of a micro-batch
   std::int64_t length = 1;      // tokens of its longest row
+  bool packed = false;          // rows hold several documents
   bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;

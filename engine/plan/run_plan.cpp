@@ -140,6 +140,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   PlanInput input = PlanInput::of(config, options, ranks_per_host);
   input.rows = batch.records > 0 ? std::min(input.rows, batch.records) : input.rows;
   input.length = batch.length;
+  input.packed = batch.packed;
   input.accelerator = options.device == DeviceKind::kCuda;
   input.shape.engine.placements = options.placements;
   const bool places = options.device != DeviceKind::kCpu && options.placements.empty();

@@ -39,6 +39,7 @@ struct RunLimits {
 struct LargestBatch {
   std::int64_t records = 0;  // there are in all; 0: not known, as many as the config's micro-batch
   std::int64_t length = 1;   // tokens of the longest row; 1 without tokens
+  bool packed = false;       // Dataset::packed()
 };
 
 struct RunPlan {

@@ -114,12 +114,18 @@ Task<Batch> ComputeQueue::upload(Batch batch) {
     co_await stage.left->wait();
   }
   const auto copy = [this, &batch, &stage] {
-    const std::size_t labels_at =
-        batch.inputs.is_cpu() ? (batch.inputs.nbytes() + 63) / 64 * 64 : 0;
+    std::span<std::byte> room = stage.memory;
+    const auto there_of = [&](const at::Tensor& tensor) {
+      at::Tensor there = accelerator_->upload(tensor, room);
+      const std::size_t taken =
+          tensor.defined() && tensor.is_cpu() ? (tensor.nbytes() + 63) / 64 * 64 : 0;
+      room = room.subspan(std::min(taken, room.size()));
+      return there;
+    };
     Batch there = batch;
-    there.inputs = accelerator_->upload(batch.inputs, stage.memory);
-    there.labels = accelerator_->upload(
-        batch.labels, stage.memory.subspan(std::min(labels_at, stage.memory.size())));
+    there.inputs = there_of(batch.inputs);
+    there.labels = there_of(batch.labels);
+    there.positions = there_of(batch.positions);
     return there;
   };
   Batch there = co_await lane_.run(copy);

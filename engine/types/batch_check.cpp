@@ -34,6 +34,17 @@ void check_batch(const Batch& batch, BatchUse use) {
     throw refused("inputs", inputs,
                   "Long [rows, tokens] or Float [rows, ...] with at least one element");
   }
+  const at::Tensor& positions = batch.positions;
+  if (positions.defined() &&
+      !(is_tokens && positions.scalar_type() == at::kLong && positions.sizes() == inputs.sizes())) {
+    throw refused("positions", positions,
+                  fmt::format("Long [{}]", fmt::join(inputs.sizes(), ", ")));
+  }
+  if (positions.defined() && batch.memory != nullptr) {
+    throw user_error("engine",
+                     "a batch has positions and a memory: rows of several documents cannot be "
+                     "continued; leave out one of them");
+  }
   if (use == BatchUse::kLogits) {
     return;
   }

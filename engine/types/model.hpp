@@ -41,6 +41,10 @@ struct Batch {
   /// This micro-batch's part of the step's loss (LossMean::kTokens): its labels over those of the
   /// step. Absent: the engine counts them.
   std::optional<double> loss_share = std::nullopt;
+  /// Rows of several documents: int64 [B, T], each token's position in its own one, counted from 0;
+  /// undefined: a row is one document. A document is alone: none of its tokens sees another one's,
+  /// and the label of its first token is -100, for nothing before it could predict it.
+  at::Tensor positions = {};
   // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
   // it does not depend on how many ranks share the work; -1: not in training.
   std::int64_t number = -1;
@@ -152,6 +156,7 @@ struct BatchShape {
   DType type = DType::kF32;
   int threads = 1;           // of the compute lane
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
+  bool packed = false;       // rows hold several documents (Batch::positions)
 
   [[nodiscard]] std::int64_t tokens() const noexcept { return rows * length; }
 };

@@ -17,6 +17,9 @@
 
 namespace tandem {
 
+/// As max_length: records stay whole.
+inline constexpr std::int64_t kUncutLength = std::int64_t{1} << 30;
+
 struct RecordOptions {
   std::int64_t max_length = 2048;
   double percentage = 100;         // of the records, from the first on

@@ -34,28 +34,51 @@ thread_local Scratch keys_scratch, queries_scratch, scores_scratch, weights_scra
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-/// One key/value head of one sequence, with the group of query heads that read it.
+/// What a task works on: the rows of qkv from `row` on, as the positions [AttentionProblem::begin,
+/// length).
+struct Document {
+  std::int64_t row;
+  std::int64_t length;
+  std::int64_t sequence;
+  std::int64_t offset;  // of its first position in the sequence
+};
+
+std::int64_t documents_of(const AttentionProblem& p) {
+  return p.documents.empty() ? p.batch : static_cast<std::int64_t>(p.documents.size()) - 1;
+}
+
+Document document_at(const AttentionProblem& p, std::int64_t i) {
+  if (p.documents.empty()) {
+    return {i * (p.length - p.begin), p.length, i, 0};
+  }
+  const auto at = static_cast<std::size_t>(i);
+  const std::int64_t row = p.documents[at];
+  return {row, p.documents[at + 1] - row, row / p.length, row % p.length};
+}
+
+/// One key/value head of one document, with the group of query heads that read it.
 template <class T>
 class HeadTask {
  public:
   HeadTask(const AttentionProblem& p, std::int64_t task)
       : p_(p),
         group_(p.heads / p.kv_heads),
-        sequence_(task / p.kv_heads),
         kv_head_(task % p.kv_heads),
-        most_keys_(p.window > 0 ? std::min(p.length, p.window + kQueryRows - 1) : p.length),
-        qkv_(static_cast<const T*>(p.qkv) + sequence_ * (p.length - p.begin) * p.width()) {
+        document_(document_at(p, task / p.kv_heads)),
+        length_(document_.length),
+        most_keys_(p.window > 0 ? std::min(length_, p.window + kQueryRows - 1) : length_),
+        qkv_(static_cast<const T*>(p.qkv) + document_.row * p.width()) {
     if (p.memory == nullptr) {
       k_ = qkv_ + k_column();
       v_ = qkv_ + v_column();
       kv_stride_ = p.width();
     } else {
       kv_stride_ = 2 * p.kv_heads * p.head_dim;
-      k_ = static_cast<const T*>(p.memory) + sequence_ * p.memory_length * kv_stride_ +
+      k_ = static_cast<const T*>(p.memory) + document_.sequence * p.memory_length * kv_stride_ +
            kv_head_ * p.head_dim;
       v_ = k_ + p.kv_heads * p.head_dim;
     }
-    keys_ = keys_scratch.get<T>(size(p.length * p.head_dim));
+    keys_ = keys_scratch.get<T>(size(length_ * p.head_dim));
     queries_ = queries_scratch.get<T>(size(group_ * kQueryRows * p.head_dim));
     scores_ = scores_scratch.get<float>(size(group_ * kQueryRows * most_keys_));
     if constexpr (sizeof(T) == 2) {
@@ -63,14 +86,14 @@ class HeadTask {
     } else {
       weights_ = scores_;
     }
-    for (std::int64_t t = first_key(p.begin); t < p.length; ++t) {
+    for (std::int64_t t = first_key(p.begin); t < length_; ++t) {
       transform(p.k_norm).forward(k_row(t), t, keys_ + t * p.head_dim);
     }
   }
 
   void forward(T* context, float* log_sums) {
     float* rows = rows_scratch.get<float>(size(group_ * kQueryRows * p_.head_dim));
-    for (std::int64_t begin = p_.begin; begin < p_.length; begin += kQueryRows) {
+    for (std::int64_t begin = p_.begin; begin < length_; begin += kQueryRows) {
       const Block block = make_block(begin);
       score(block);
       for (std::int64_t g = 0; g < group_; ++g) {
@@ -103,12 +126,12 @@ class HeadTask {
     float* dq = rows_scratch.get<float>(size(group_ * kQueryRows * dim));
     T* dout = dcontext_scratch.get<T>(size(group_ * kQueryRows * dim));
     float* dscores = dscores_scratch.get<float>(size(group_ * kQueryRows * most_keys_));
-    float* dkeys = dkeys_scratch.get<float>(size(2 * p_.length * dim));
-    float* dvalues = dkeys + p_.length * dim;
-    std::fill_n(dkeys, 2 * p_.length * dim, 0.0F);
+    float* dkeys = dkeys_scratch.get<float>(size(2 * length_ * dim));
+    float* dvalues = dkeys + length_ * dim;
+    std::fill_n(dkeys, 2 * length_ * dim, 0.0F);
     std::fill_n(sums, 2 * dim + group_, 0.0F);
-    T* dsequence = dqkv + sequence_ * p_.length * p_.width();
-    for (std::int64_t begin = 0; begin < p_.length; begin += kQueryRows) {
+    T* drows = dqkv + document_.row * p_.width();
+    for (std::int64_t begin = 0; begin < length_; begin += kQueryRows) {
       const Block block = make_block(begin);
       score(block);
       for (std::int64_t r = 0; r < block.all; ++r) {
@@ -148,11 +171,11 @@ class HeadTask {
         const std::int64_t head = kv_head_ * group_ + r / block.rows;
         const std::int64_t t = begin + r % block.rows;
         transform(p_.q_norm).backward(q_row(head, t), t, dq + r * dim,
-                                      dsequence + t * p_.width() + head * dim, sums);
+                                      drows + t * p_.width() + head * dim, sums);
       }
     }
-    for (std::int64_t t = 0; t < p_.length; ++t) {
-      T* row = dsequence + t * p_.width();
+    for (std::int64_t t = 0; t < length_; ++t) {
+      T* row = drows + t * p_.width();
       transform(p_.k_norm).backward(k_row(t), t, dkeys + t * dim, row + k_column(), sums + dim);
       for_lanes(dim, [&](auto d, auto c) HWY_ATTR {
         store_f32(d, hn::LoadU(d, dvalues + t * dim + c), row + v_column() + c);
@@ -197,19 +220,20 @@ class HeadTask {
     if (p_.drop.empty()) {
       return call(KeepRow());
     }
-    const std::int64_t head = sequence_ * p_.heads + kv_head_ * group_ + g;
-    return call(DropRow(p_.drop, head * p_.length + t, block.first + seen.begin));
+    return call(DropRow(p_.drop, log_sum_at(g, t), document_.offset + block.first + seen.begin));
   }
   [[nodiscard]] float sink_of(std::int64_t g) const {
     return p_.sinks == nullptr ? 0.0F
                                : load_one(static_cast<const T*>(p_.sinks) + kv_head_ * group_ + g);
   }
   [[nodiscard]] std::int64_t context_at(std::int64_t g, std::int64_t t) const {
-    const std::int64_t row = sequence_ * (p_.length - p_.begin) + t - p_.begin;
+    const std::int64_t row = document_.row + t - p_.begin;
     return (row * p_.heads + kv_head_ * group_ + g) * p_.head_dim;
   }
+  /// Of all heads' queries: [batch, heads, T].
   [[nodiscard]] std::int64_t log_sum_at(std::int64_t g, std::int64_t t) const {
-    return (sequence_ * p_.heads + kv_head_ * group_ + g) * p_.length + t;
+    const std::int64_t head = document_.sequence * p_.heads + kv_head_ * group_ + g;
+    return head * p_.length + document_.offset + t;
   }
   [[nodiscard]] HeadTransform<T> transform(const void* norm) const {
     return {p_.head_dim,    static_cast<const T*>(norm),
@@ -231,7 +255,7 @@ class HeadTask {
   /// Queries of rows [begin, begin + kQueryRows) of every head of the group, one head after the
   /// other.
   Block make_block(std::int64_t begin) {
-    const std::int64_t rows = std::min(kQueryRows, p_.length - begin);
+    const std::int64_t rows = std::min(kQueryRows, length_ - begin);
     for (std::int64_t r = 0; r < group_ * rows; ++r) {
       const std::int64_t t = begin + r % rows;
       transform(p_.q_norm).forward(q_row(kv_head_ * group_ + r / rows, t), t,
@@ -329,7 +353,9 @@ class HeadTask {
   }
 
   const AttentionProblem& p_;
-  std::int64_t group_, sequence_, kv_head_;
+  std::int64_t group_, kv_head_;
+  Document document_;
+  std::int64_t length_;
   std::int64_t most_keys_;  // of a block
   const T* qkv_;
   const T* k_;  // the head's first key and value
@@ -344,7 +370,7 @@ class HeadTask {
 template <class T>
 void backward_typed(const AttentionProblem& p, const T* context, const float* log_sums,
                     const T* dcontext, const AttentionGradients& gradients) {
-  const std::int64_t tasks = p.batch * p.kv_heads;
+  const std::int64_t tasks = documents_of(p) * p.kv_heads;
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t each = 2 * p.head_dim + group;
   float* sums = sums_scratch.get<float>(static_cast<std::size_t>(tasks * each));
@@ -376,13 +402,14 @@ void backward_typed(const AttentionProblem& p, const T* context, const float* lo
 
 template <class T>
 void forward_typed(const AttentionProblem& p, T* context, float* log_sums) {
-  parallel_tasks(p.batch * p.kv_heads, [&](std::int64_t task) HWY_ATTR {
+  parallel_tasks(documents_of(p) * p.kv_heads, [&](std::int64_t task) HWY_ATTR {
     HeadTask<T>(p, task).forward(context, log_sums);
   });
 }
 
 void AttentionForward(const AttentionProblem& p, void* context, float* log_sums) {
   TANDEM_CHECK(p.head_dim <= kMaxHeadDim, "a head's row lies on the stack");
+  TANDEM_CHECK(p.documents.empty() || p.memory == nullptr, "a text that is continued is alone");
   with_element(p.type, [&](auto element) HWY_ATTR {
     forward_typed(p, static_cast<decltype(element)*>(context), log_sums);
   });

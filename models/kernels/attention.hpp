@@ -4,18 +4,20 @@
 // Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023),
 // rotary positions in the half-split form (Su et al., 2021) and an RMSNorm per head of q and k
 // (Qwen3), the last two optional; so are a window of keys (Beltagy et al., 2020) and sinks, a
-// learnt logit per head beside the scores (gpt-oss). A task works on one key/value head of one
-// sequence: it normalises and rotates that head's keys and its group's queries on the fly, and
-// takes the queries in blocks of rows whose scores over all keys that they see fit into its cache;
-// keys outside the window of all rows of a block cost nothing. Nothing of size T x T and no rotated
-// copy of q and k is ever written to memory; the backward computes the scores again from the saved
-// row sums (as in FlashAttention, Dao et al., 2022). Dropout of the probabilities draws its mask
-// again in the backward; a row of it is (sequence * heads + head) * T + query.
-// Invariant: one task per (sequence, key/value head) sums in an order of its own, so bits don't
-// depend on threads.
+// learnt logit per head beside the scores (gpt-oss). A sequence is one document or several, which
+// do not see each other. A task works on one key/value head of one document: it normalises and
+// rotates that head's keys and its group's queries on the fly, and takes the queries in blocks of
+// rows whose scores over all keys that they see fit into its cache; keys outside the window of all
+// rows of a block cost nothing. Nothing of size T x T and no rotated copy of q and k is ever
+// written to memory; the backward computes the scores again from the saved row sums (as in
+// FlashAttention, Dao et al., 2022). Dropout of the probabilities draws its mask again in the
+// backward; a row of it is (sequence * heads + head) * T + query, both counted in the sequence as
+// the columns are. Invariant: one task per (document, key/value head) sums in an order of its own,
+// so bits don't depend on threads, and a document's not on what stands beside it.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "actors/kernels/dtype.hpp"
 #include "models/kernels/dropout.hpp"
@@ -44,6 +46,10 @@ struct AttentionProblem {
   std::int64_t window = 0;      // keys that a query sees, its own included; 0: all earlier ones
   const void* sinks = nullptr;  // [heads], null: none
   DropMask drop = {};           // of the probabilities [batch * heads * T, T]; whole texts only
+
+  // Where the documents begin in the batch * T rows, ascending, and batch * T behind them; each
+  // sequence begins with one. Empty: a sequence is one document. Whole texts only.
+  std::span<const std::int64_t> documents = {};
 
   // Continuing a text (forward only): qkv has the positions [begin, T), keys and values of all T
   // lie in `memory`, [batch, memory_length, 2 kv_heads * head_dim] (k heads, v heads, as they come

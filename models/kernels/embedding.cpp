@@ -51,7 +51,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
 template <class T>
-void gather(const EmbeddingRows& e, const T* table, const T* positions, std::int64_t length,
+void gather(const EmbeddingRows& e, const T* table, const T* positions, const RowPositions& place,
             T* out) {
   parallel_blocks(e.rows, 64, [&](std::int64_t begin, std::int64_t end) HWY_ATTR {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -61,7 +61,7 @@ void gather(const EmbeddingRows& e, const T* table, const T* positions, std::int
         std::memcpy(to, from, static_cast<std::size_t>(e.width) * sizeof(T));
         continue;
       }
-      const T* position = positions == nullptr ? nullptr : positions + r % length * e.width;
+      const T* position = positions == nullptr ? nullptr : positions + place(r) * e.width;
       for_lanes(e.width, [&](auto d, auto i) HWY_ATTR {
         auto value = hn::Mul(load_f32(d, from + i), hn::Set(d, e.scale));
         if (position != nullptr) {
@@ -155,10 +155,10 @@ void scale_in_place_typed(std::int64_t count, float scale, T* target) {
 }
 
 void EmbeddingForward(const EmbeddingRows& e, const void* table, const void* positions,
-                      std::int64_t length, void* out) {
+                      const RowPositions& place, void* out) {
   with_element(e.type, [&](auto element) HWY_ATTR {
     using T = decltype(element);
-    gather(e, static_cast<const T*>(table), static_cast<const T*>(positions), length,
+    gather(e, static_cast<const T*>(table), static_cast<const T*>(positions), place,
            static_cast<T*>(out));
   });
 }
@@ -204,8 +204,8 @@ HWY_EXPORT(ScaleInto);
 HWY_EXPORT(ScaleInPlace);
 
 void embedding_forward(const EmbeddingRows& e, const void* table, const void* positions,
-                       std::int64_t length, void* out) {
-  HWY_DYNAMIC_DISPATCH(EmbeddingForward)(e, table, positions, length, out);
+                       const RowPositions& place, void* out) {
+  HWY_DYNAMIC_DISPATCH(EmbeddingForward)(e, table, positions, place, out);
 }
 void embedding_backward(const EmbeddingRows& e, const void* dy, std::int64_t skip, bool add,
                         void* gradient) {

@@ -16,9 +16,19 @@ struct EmbeddingRows {
   float scale = 1.0F;                    // of the table's rows, not of positions
 };
 
-/// out[r] = scale * table[tokens[r]] (+ positions[r % length] if given).
+/// Which of the positions a row gets: r % length, or of[r] where there is such a list.
+struct RowPositions {
+  std::int64_t length = 1;
+  const std::int64_t* of = nullptr;
+
+  [[nodiscard]] std::int64_t operator()(std::int64_t r) const {
+    return of == nullptr ? r % length : of[r];
+  }
+};
+
+/// out[r] = scale * table[tokens[r]] (+ positions[place(r)] if given).
 void embedding_forward(const EmbeddingRows& e, const void* table, const void* positions,
-                       std::int64_t length, void* out);
+                       const RowPositions& place, void* out);
 
 /// gradient[t] += sum of scale * dy[r] over the rows with tokens[r] == t (fp32 inside, in the order
 /// of r), leaving out t == `skip`; the table's gradient is set to zero first unless `add`. -1 skips

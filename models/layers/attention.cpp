@@ -1,5 +1,6 @@
 #include "models/layers/attention.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "models/kernels/attention.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
@@ -16,12 +18,13 @@ namespace {
 class CausalAttention final : public FusedOp {
  public:
   CausalAttention(std::int64_t length, AttentionShape shape, AttentionWeights weights,
-                  EarlierText earlier, const DropMask& drop)
+                  EarlierText earlier, const DropMask& drop, std::vector<std::int64_t> documents)
       : length_(length),
         shape_(std::move(shape)),
         weights_(std::move(weights)),
         earlier_(earlier),
-        drop_(drop) {}
+        drop_(drop),
+        documents_(std::move(documents)) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& qkv = inputs[0];
@@ -73,6 +76,7 @@ class CausalAttention final : public FusedOp {
                        .norm_eps = shape_.norm_eps,
                        .window = shape_.window,
                        .drop = drop_,
+                       .documents = documents_,
                        .begin = earlier_.begin};
     if (!weights_.q_norm.empty()) {
       p.q_norm = weights_.q_norm.value().const_data_ptr();
@@ -86,7 +90,8 @@ class CausalAttention final : public FusedOp {
       p.memory_length = earlier_.memory->size(1);
     }
     if (shape_.rotary != nullptr) {
-      const RotaryTable::View table = shape_.rotary->for_length(p.length);
+      const RotaryTable::View table =
+          shape_.rotary->for_length(longest_document(documents_, p.length));
       p.cosine = table.cosine;
       p.sine = table.sine;
       p.rotary = shape_.rotary->dim();
@@ -99,21 +104,59 @@ class CausalAttention final : public FusedOp {
   AttentionWeights weights_;
   EarlierText earlier_;
   DropMask drop_;
+  std::vector<std::int64_t> documents_;
   at::Tensor qkv_, context_, log_sums_;
 };
 
 }  // namespace
 
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                            AttentionWeights weights, EarlierText earlier, const DropMask& drop) {
+                            AttentionWeights weights, EarlierText earlier, const DropMask& drop,
+                            const at::Tensor& positions) {
   TANDEM_CHECK(drop.empty() || earlier.begin == 0, "a text is continued outside of training");
   if (earlier.memory != nullptr) {
     remember(earlier, qkv, length, shape);
   }
-  return run_fused(
-             c10::make_intrusive<CausalAttention>(length, shape, std::move(weights), earlier, drop),
-             {qkv})
+  return run_fused(c10::make_intrusive<CausalAttention>(length, shape, std::move(weights), earlier,
+                                                        drop, document_begins(positions)),
+                   {qkv})
       .front();
+}
+
+std::vector<std::int64_t> document_begins(const at::Tensor& positions) {
+  if (!positions.defined()) {
+    return {};
+  }
+  TANDEM_CHECK(positions.dim() == 2 && positions.scalar_type() == at::kLong && positions.is_cpu(),
+               "the engine checked the positions");
+  const at::Tensor rows = positions.contiguous();
+  const auto* position = static_cast<const std::int64_t*>(rows.const_data_ptr());
+  const std::int64_t length = rows.size(1);
+  std::vector<std::int64_t> begins;
+  for (std::int64_t i = 0; i < rows.numel(); ++i) {
+    if (position[i] == 0) {
+      begins.push_back(i);
+    } else if (i % length == 0 || position[i] != position[i - 1] + 1) {
+      throw user_error("model",
+                       "token {} of row {} has position {}, and it must be {}; positions count the "
+                       "tokens of each document from 0",
+                       i % length, i / length, position[i],
+                       i % length == 0 ? "0" : fmt::format("0 or {}", position[i - 1] + 1));
+    }
+  }
+  begins.push_back(rows.numel());
+  return begins;
+}
+
+std::int64_t longest_document(std::span<const std::int64_t> begins, std::int64_t length) {
+  if (begins.empty()) {
+    return length;
+  }
+  std::int64_t longest = 0;
+  for (std::size_t i = 1; i < begins.size(); ++i) {
+    longest = std::max(longest, begins[i] - begins[i - 1]);
+  }
+  return longest;
 }
 
 void remember(const EarlierText& earlier, const at::Tensor& qkv, std::int64_t length,

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -47,10 +49,20 @@ struct EarlierText {
 
 /// qkv: [batch * length, (heads + 2 kv_heads) * head_dim] -> context [batch * length, heads *
 /// head_dim]. Kept for the backward: qkv, the context and one number per row and head. `drop`: of
-/// the probabilities (AttentionProblem).
+/// the probabilities (AttentionProblem). `positions`: Batch::positions, each document is alone;
+/// undefined where a row is one.
 at::Tensor causal_attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
                             AttentionWeights weights, EarlierText earlier = {},
-                            const DropMask& drop = {});
+                            const DropMask& drop = {}, const at::Tensor& positions = {});
+
+/// Where documents begin in the rows * length tokens of `positions`, int64 [B, T] on the CPU,
+/// ascending, and B * T behind them; empty if `positions` is undefined. Throws user_error where a
+/// row's positions do not count up from 0, again and again.
+[[nodiscard]] std::vector<std::int64_t> document_begins(const at::Tensor& positions);
+
+/// Tokens of the longest of them; `length` where there are none: then rows are documents.
+[[nodiscard]] std::int64_t longest_document(std::span<const std::int64_t> begins,
+                                            std::int64_t length);
 
 /// Puts the keys and values of `qkv` behind those in the memory, [batch, capacity, 2 kv_heads *
 /// head_dim], which grows.

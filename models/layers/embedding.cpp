@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "models/kernels/embedding.hpp"
+#include "models/layers/attention.hpp"
 #include "models/layers/fused_op.hpp"
 #include "models/layers/weights.hpp"
 #include "runtime/util/check.hpp"
@@ -16,13 +17,14 @@ namespace {
 class Embedding final : public FusedOp {
  public:
   Embedding(at::Tensor tokens, Weight& table, Weight* positions, std::int64_t padding,
-            std::int64_t begin, float scale)
+            std::int64_t begin, float scale, at::Tensor places)
       : tokens_(std::move(tokens)),
         table_(table),
         positions_(positions),
         padding_(padding),
         begin_(begin),
-        scale_(scale) {}
+        scale_(scale),
+        places_(std::move(places)) {}
 
   /// The table is an input only so that the output requires a gradient.
   Tensors forward(const Tensors&, bool) override {
@@ -31,7 +33,7 @@ class Embedding final : public FusedOp {
                                table.options().requires_grad(false));
     embedding_forward(rows(table), table.const_data_ptr(),
                       positions_ == nullptr ? nullptr : positions_->value[begin_].const_data_ptr(),
-                      tokens_.size(1), out.data_ptr());
+                      {tokens_.size(1), ids_of(places_)}, out.data_ptr());
     return {out};
   }
 
@@ -45,8 +47,15 @@ class Embedding final : public FusedOp {
     }
     if (positions_ != nullptr && positions_->wants_grad) {
       EmbeddingRows positions = rows(positions_->grad);
-      position_backward(positions, data, tokens_.size(1), positions_->grad_written,
-                        positions_->grad.data_ptr());
+      if (places_.defined()) {  // they look up rows as tokens do, unscaled
+        positions.tokens = ids_of(places_);
+        positions.scale = 1;
+        embedding_backward(positions, data, -1, positions_->grad_written,
+                           positions_->grad.data_ptr());
+      } else {
+        position_backward(positions, data, tokens_.size(1), positions_->grad_written,
+                          positions_->grad.data_ptr());
+      }
       positions_->grad_written = true;
     }
     return {at::Tensor()};
@@ -54,12 +63,11 @@ class Embedding final : public FusedOp {
 
  private:
   [[nodiscard]] EmbeddingRows rows(const at::Tensor& table) const {
-    return {dtype_of(table),
-            tokens_.numel(),
-            table.size(1),
-            table.size(0),
-            static_cast<const std::int64_t*>(tokens_.const_data_ptr()),
-            scale_};
+    return {dtype_of(table), tokens_.numel(), table.size(1),
+            table.size(0),   ids_of(tokens_), scale_};
+  }
+  static const std::int64_t* ids_of(const at::Tensor& ids) {
+    return ids.defined() ? static_cast<const std::int64_t*>(ids.const_data_ptr()) : nullptr;
   }
 
   at::Tensor tokens_;
@@ -67,6 +75,7 @@ class Embedding final : public FusedOp {
   Weight* positions_;
   std::int64_t padding_, begin_;
   float scale_;
+  at::Tensor places_;
 };
 
 void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
@@ -84,19 +93,22 @@ void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
-                     std::optional<std::int64_t> padding, std::int64_t begin, float scale) {
+                     std::optional<std::int64_t> padding, std::int64_t begin, float scale,
+                     const at::Tensor& places) {
   TANDEM_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
                "token ids are int64 [B, T]");
   const at::Tensor ids = tokens.contiguous();
   check_tokens(ids, table.value.size(0));
-  if (positions != nullptr && begin + ids.size(1) > positions->value.size(0)) {
+  const std::int64_t longest = longest_document(document_begins(places), begin + ids.size(1));
+  if (positions != nullptr && longest > positions->value.size(0)) {
     throw user_error("model",
                      "a sequence of {} tokens, the model has {} positions; lower "
                      "--max_length",
-                     begin + ids.size(1), positions->value.size(0));
+                     longest, positions->value.size(0));
   }
-  return run_fused(c10::make_intrusive<Embedding>(ids, table, positions, padding.value_or(-1),
-                                                  begin, scale),
+  return run_fused(c10::make_intrusive<Embedding>(
+                       ids, table, positions, padding.value_or(-1), begin, scale,
+                       places.defined() ? places.contiguous() : at::Tensor()),
                    {table.value})
       .front();
 }

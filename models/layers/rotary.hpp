@@ -28,12 +28,18 @@ class RotaryTable {
   /// The same as two tensors [length, dim / 2] on a device, where they stay: the copy waits for the
   /// device, once.
   std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device);
+  /// Of tokens at `positions`, int64 [B, T], below T: two tensors [B, T, dim / 2]. Which table it
+  /// is follows from the largest of them, on the device.
+  std::pair<at::Tensor, at::Tensor> tensors_at(const at::Tensor& positions);
 
  private:
   struct Table {
     std::vector<float> frequencies, cosine, sine;
     at::Tensor cosine_there, sine_there;
   };
+
+  void extend(Table& table, std::int64_t length) const;
+  std::pair<at::Tensor, at::Tensor> there(Table& table, std::int64_t length, at::Device device);
 
   RotaryScaling scaling_;
   std::array<Table, 2> tables_;  // the second for long texts

@@ -59,6 +59,9 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   // Behind the norm; the context in rows; q and k as they were turned.
   TokenBytes bytes{.kept = (shape.hidden + q + turned) * size +
                            norm_bytes(shape.norm, shape.hidden, size)};
+  if (batch.packed && turned > 0) {  // cosines and sines of each token
+    bytes.kept += a.rotary->dim() * kFloat;
+  }
   if (a.norms) {
     bytes.kept += norm_bytes(a.norm, q + kv, size) - kNormFloats * kFloat;
   }
@@ -73,6 +76,10 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
     // qkv, of which v and the norms of q and k are views; behind turned heads the context comes out
     // head by head, too.
     bytes.kept += (q + 2 * kv + (turned > 0 ? q : 0)) * size + a.heads * kFloat;
+    if (batch.packed && kv < q) {  // copies of keys and values for each head, and their gradients
+      bytes.kept += 2 * q * size;
+      bytes.backward += 2 * q * size;
+    }
   }
   return bytes;
 }
@@ -137,7 +144,8 @@ ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch) {
       .output = boundary,
       .kept = tokens * attention.kept + mlp.kept,
       .forward = std::max({boundary + dropped, mlp.forward, tokens * attention.forward - mlp.kept}),
-      .backward = std::max(tokens * attention.backward, mlp.backward + dropped) + 2 * boundary};
+      .backward = std::max(tokens * attention.backward, mlp.backward + dropped) + 2 * boundary,
+      .scratch = batch.packed ? document_mask_bytes(batch) : 0};
 }
 
 ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const BatchShape& batch) {

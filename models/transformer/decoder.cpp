@@ -29,13 +29,13 @@ class EmbeddingSegment final : public Segment {
     Weight& table = *context.weights[0];
     const float scale = rounded(scale_, dtype_of(table.value));
     if (aten::takes(context.weights)) {
-      return aten::dropped(
-          aten::embedding(context.batch.inputs, table, positions, padding_, context.begin, scale),
-          mask);
+      return aten::dropped(aten::embedding(context.batch.inputs, table, positions, padding_,
+                                           context.begin, scale, context.batch.positions),
+                           mask);
     }
-    return dropped(
-        embedding(context.batch.inputs, table, positions, padding_, context.begin, scale), {},
-        mask);
+    return dropped(embedding(context.batch.inputs, table, positions, padding_, context.begin, scale,
+                             context.batch.positions),
+                   {}, mask);
   }
 
  private:

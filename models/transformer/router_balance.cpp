@@ -5,6 +5,7 @@
 
 #include <ATen/Functions.h>
 
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 
@@ -13,21 +14,31 @@ namespace {
 
 constexpr std::int64_t kIgnored = -100;
 
-/// 1 for a token, 0 for padding: [tokens, 1], double.
-at::Tensor tokens_of(const at::Tensor& labels) {
-  const at::Tensor labels_from_here = labels.ne(kIgnored).flip({1}).cumsum(1).flip({1});
+/// 1 for a token, 0 for padding: [tokens, 1], double. `positions`: of packed rows, else undefined.
+at::Tensor tokens_of(const at::Tensor& labels, const at::Tensor& positions) {
+  at::Tensor labels_from_here = labels.ne(kIgnored).flip({1}).cumsum(1).flip({1});
+  if (positions.defined()) {  // those of the documents behind do not count
+    const at::Tensor none = at::zeros({labels.size(0), 1}, labels_from_here.options());
+    labels_from_here =
+        labels_from_here -
+        at::cat({labels_from_here, none}, 1).gather(1, aten::ends_in_rows(positions));
+  }
   return labels_from_here.gt(0).to(at::kDouble).reshape({-1, 1});
 }
 
 class Observe final : public FusedOp {
  public:
   Observe(const RouterBalance::Rule& rule, RouterBalance::Sums& sums, std::int64_t layer,
-          const at::Tensor& labels)
-      : rule_(rule), sums_(sums), layer_(static_cast<std::size_t>(layer)), labels_(labels) {}
+          const Batch& batch)
+      : rule_(rule),
+        sums_(sums),
+        layer_(static_cast<std::size_t>(layer)),
+        labels_(batch.labels),
+        positions_(batch.positions) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor logits = inputs[0].detach();
-    const at::Tensor tokens = tokens_of(labels_);
+    const at::Tensor tokens = tokens_of(labels_, positions_);
     const at::Tensor chosen = std::get<1>(at::topk(logits, rule_.per_token, 1));
     const at::Tensor choices =
         at::zeros(logits.sizes(), logits.options().dtype(at::kDouble)).scatter_(1, chosen, 1);
@@ -43,7 +54,7 @@ class Observe final : public FusedOp {
   Tensors backward(const Tensors& gradients) override {
     TANDEM_CHECK(sums_.slopes.defined(), "the head's backward comes first");
     const at::Tensor p = probabilities(logits_);
-    const at::Tensor dp = tokens_of(labels_).to(at::kFloat) * sums_.slopes;
+    const at::Tensor dp = tokens_of(labels_, positions_).to(at::kFloat) * sums_.slopes;
     const at::Tensor dlogits = p * (dp - (p * dp).sum(1, /*keepdim=*/true));
     return {dlogits.to(logits_.scalar_type()), gradients[0]};
   }
@@ -56,7 +67,7 @@ class Observe final : public FusedOp {
   RouterBalance::Rule rule_;
   RouterBalance::Sums& sums_;
   std::size_t layer_;
-  at::Tensor labels_, logits_;
+  at::Tensor labels_, positions_, logits_;
 };
 
 class AddBalance final : public FusedOp {
@@ -107,9 +118,9 @@ RouterBalance::Sums& RouterBalance::sums_of_this_thread() {
   return sums;
 }
 
-at::Tensor RouterBalance::observe(std::int64_t layer, const at::Tensor& logits,
-                                  const at::Tensor& labels, const at::Tensor& x) {
-  return run_fused(c10::make_intrusive<Observe>(rule_, sums_of_this_thread(), layer, labels),
+at::Tensor RouterBalance::observe(std::int64_t layer, const at::Tensor& logits, const Batch& batch,
+                                  const at::Tensor& x) {
+  return run_fused(c10::make_intrusive<Observe>(rule_, sums_of_this_thread(), layer, batch),
                    {logits, x})
       .front();
 }

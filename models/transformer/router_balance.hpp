@@ -4,7 +4,7 @@
 //   coefficient * experts * sum over e of f_e P_e
 // f_e: how often a token chooses expert e, P_e: its mean probability; both over the tokens of all
 // layers with experts (Switch Transformers, Fedus et al., 2021, as Transformers takes it over a
-// model). Padding, the positions behind a row's last label, is left out. A layer's gradient needs
+// model). Padding, what lies behind a document's last label, is left out. A layer's gradient needs
 // the choices of all layers, and those are known when forward ends. So blocks leave their sums
 // here, the head adds the loss and, in its backward, says how steep it is; the blocks' backward
 // reads that. Recomputation leaves the same sums again. Nothing here looks at a tensor's values.
@@ -21,6 +21,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/types/model.hpp"
+
 namespace tandem {
 
 class RouterBalance {
@@ -29,10 +31,9 @@ class RouterBalance {
                 std::int64_t layers);
 
   /// Returns x, and takes down what the router of `layer` says: logits [tokens, experts] of the
-  /// tokens that `labels` [B, T] belong to. In backward the logits get the gradient of the loss.
-  /// Compute lane.
-  [[nodiscard]] at::Tensor observe(std::int64_t layer, const at::Tensor& logits,
-                                   const at::Tensor& labels, const at::Tensor& x);
+  /// tokens of `batch`. In backward the logits get the gradient of the loss. Compute lane.
+  [[nodiscard]] at::Tensor observe(std::int64_t layer, const at::Tensor& logits, const Batch& batch,
+                                   const at::Tensor& x);
   /// `loss` (scalar, fp32) with this one, when all layers of the micro-batch have been observed.
   /// Compute lane.
   [[nodiscard]] at::Tensor added_to(const at::Tensor& loss);

@@ -85,7 +85,8 @@ class TransformerBlock final : public Segment {
     const at::Tensor attended =
         causal_attention(qkv, length, shape_.attention,
                          {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
-                         {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+                         {context.begin, context.memory}, mask(context, DropPlace::kAttention),
+                         context.batch.positions);
     const at::Tensor middle =
         added(context, DropPlace::kAttentionOut, kOutNorm, x1, [&](const at::Tensor& residual) {
           return linear(attended, residual, matrix(w, kOut, kOutBias));
@@ -118,7 +119,8 @@ class TransformerBlock final : public Segment {
     const at::Tensor attended =
         aten::attention(qkv, input.size(1), shape_.attention,
                         {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
-                        {context.begin, context.memory}, mask(context, DropPlace::kAttention));
+                        {context.begin, context.memory}, mask(context, DropPlace::kAttention),
+                        context.batch.positions);
     const auto summand = [&](const at::Tensor& y, Group norm, DropPlace place) {
       return aten::dropped(shape_.norms_sums ? normed(y, norm) : y, mask(context, place));
     };
@@ -129,8 +131,7 @@ class TransformerBlock final : public Segment {
       at::Tensor logits =
           aten::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
       if (observed(context)) {
-        logits =
-            shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, logits);
+        logits = shape_.balance->observe(shape_.dropout.layer, logits, context.batch, logits);
       }
       return (middle + aten::experts(h, logits, group(w, kExperts), shape_.experts))
           .view(input.sizes());
@@ -165,7 +166,7 @@ class TransformerBlock final : public Segment {
     }
     const auto [logits, x] =
         norm_linear(middle, norm(context.weights, kMlpNorm), router(context.weights));
-    return shape_.balance->observe(shape_.dropout.layer, logits, context.batch.labels, x);
+    return shape_.balance->observe(shape_.dropout.layer, logits, context.batch, x);
   }
   [[nodiscard]] bool sparse() const { return begins_[kRouter] != begins_[kExperts]; }
   [[nodiscard]] LinearWeights router(std::span<Weight* const> w) const {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -12,8 +11,10 @@
 #include <unistd.h>
 
 #include "examples/support/program.hpp"
+#include "examples/support/run_flags.hpp"
 #include "models/data/mask_check.hpp"
 #include "models/data/open_records.hpp"
+#include "models/data/packing.hpp"
 #include "models/data/token_file.hpp"
 #include "models/hub_paths.hpp"
 #include "runtime/util/error.hpp"
@@ -24,7 +25,6 @@
 namespace tandem {
 namespace {
 
-constexpr std::int64_t kUncut = std::int64_t{1} << 30;
 constexpr std::int64_t kDefaultRow = 2048;  // of the packing estimate, as the trainer's max_length
 constexpr std::string_view kLearntColour = "\x1b[32m";
 constexpr std::string_view kPlainColour = "\x1b[0m";
@@ -52,7 +52,7 @@ void add_flags(CLI::App& app, Flags& f) {
       ->capture_default_str();
   app.add_option("--max_length", f.max_length,
                  "cut records as training would; without it they are whole")
-      ->check(CLI::Range(std::int64_t{1}, kUncut));
+      ->check(CLI::Range(std::int64_t{1}, kUncutLength));
   app.add_option("--loss_on", f.loss_on, "of instruction records: all, assistant or completion")
       ->check(CLI::IsMember({"all", "assistant", "completion"}));
   app.add_option("--append_eos", f.append_eos, "of instruction records: on or off")
@@ -91,37 +91,10 @@ std::string marked(const std::vector<std::int32_t>& ids, const std::vector<std::
   return text;
 }
 
-/// Rows of `room` tokens that best-fit decreasing needs; longer records are cut.
-std::int64_t rows_by_best_fit(std::vector<std::int64_t> lengths, std::int64_t room) {
-  std::ranges::sort(lengths, std::greater());
-  std::map<std::int64_t, std::int64_t> rows_with_room;  // free tokens -> rows
-  std::int64_t rows = 0;
-  for (const std::int64_t length : lengths) {
-    const std::int64_t needed = std::min(length, room);
-    const auto best = rows_with_room.lower_bound(needed);
-    std::int64_t left = room - needed;
-    if (best == rows_with_room.end()) {
-      ++rows;
-    } else {
-      left = best->first - needed;
-      if (--best->second == 0) {
-        rows_with_room.erase(best);
-      }
-    }
-    ++rows_with_room[left];
-  }
-  return rows;
-}
-
 void print_lengths(const TokenRecords& tokens, std::int64_t row) {
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(tokens.size()));
   for (std::int64_t i = 0; i < tokens.size(); ++i) {
     lengths[static_cast<std::size_t>(i)] = tokens.length(i);
-  }
-  const std::int64_t rows = rows_by_best_fit(lengths, row);
-  std::int64_t kept = 0;
-  for (const std::int64_t length : lengths) {
-    kept += std::min(length, row);
   }
   std::ranges::sort(lengths);
   const auto percentile = [&](std::int64_t percent) {
@@ -130,9 +103,8 @@ void print_lengths(const TokenRecords& tokens, std::int64_t row) {
   fmt::print("lengths  shortest {}, 10 % {}, median {}, 90 % {}, 99 % {}, longest {}\n",
              lengths.front(), percentile(10), percentile(50), percentile(90), percentile(99),
              lengths.back());
-  fmt::print("packing  {} records fit into {} rows of {} tokens (best fit), {:.1f} % full\n",
-             lengths.size(), rows, row,
-             100.0 * static_cast<double>(kept) / static_cast<double>(rows * row));
+  const Packs packs(tokens, {.kind = Packing::kBfd, .room = row, .seed = RunFlags().seed});
+  fmt::print("packing  {} records in {}\n", lengths.size(), packs.text());
 }
 
 void print_records(const TokenRecords& tokens, const Tokenizer& tokenizer, std::int64_t count) {
@@ -182,7 +154,7 @@ int run_inspect(int argc, char** argv) {
   const Tokenizer tokenizer = Tokenizer::load(folder);
   const OpenedRecords opened = open_records(
       resolve_dataset_file(flags.dataset_name), folder, tokenizer,
-      {.max_length = flags.max_length > 0 ? flags.max_length : kUncut,
+      {.max_length = flags.max_length > 0 ? flags.max_length : kUncutLength,
        .loss_on = parse_enum<LossOn>(flags.loss_on),
        .append_eos =
            flags.append_eos.empty() ? std::nullopt : std::optional(flags.append_eos == "on")});

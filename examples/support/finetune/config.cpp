@@ -118,11 +118,12 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
 namespace {
 
 /// What a step takes that is more than the data set has; empty where it is not.
-std::string too_large_batch(const BatchConfig& batch, std::int64_t records) {
+std::string too_large_batch(const BatchConfig& batch, std::int64_t records, bool packed) {
   if (batch.train_batch_size <= records) {
     return "";
   }
-  return fmt::format("; more than the {} records: a step takes all of them{}", records,
+  return fmt::format("; more than the {} {}: a step takes all of them{}", records,
+                     packed ? "packs" : "records",
                      batch.train_batch_size == batch.micro_batch_size ? "" : ", some repeatedly");
 }
 
@@ -140,7 +141,8 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
       fmt::format("batch    {} = {} per micro-batch x {} accumulation x {} rank{}{}",
                   config.batch.train_batch_size, config.batch.micro_batch_size,
                   config.batch.accumulation_steps, config.world_size,
-                  config.world_size == 1 ? "" : "s", too_large_batch(config.batch, records)),
+                  config.world_size == 1 ? "" : "s",
+                  too_large_batch(config.batch, records, flags.packing != "off")),
       fmt::format("length   {}", run_length(flags, config, records).text()),
       fmt::format(
           "engine   {}, ZeRO stage {}, clipping {}, overlap {}, {} gather slots, {} compute "

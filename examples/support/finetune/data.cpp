@@ -22,19 +22,24 @@ std::string end_token_text(const FinetuneData& data, const Tokenizer& tokenizer)
 
 FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& folder,
                        const Tokenizer& tokenizer) {
+  const PackingOptions packing = {
+      .kind = *parse_enum<Packing>(flags.packing), .room = flags.max_length, .seed = flags.seed};
+  const bool wraps = packing.kind == Packing::kWrapped;
   const bool chosen = flags.given("--append_eos") || flags.recipe == "deepspeed_example";
   const auto open = [&](const std::string& name, double percentage) {
     OpenedRecords opened = open_records(
         resolve_dataset_file(name), folder, tokenizer,
-        {.max_length = flags.max_length,
+        {.max_length = wraps ? kUncutLength : flags.max_length,
          .percentage = percentage,
          .loss_on = parse_enum<LossOn>(flags.loss_on),
          .append_eos = chosen ? std::optional(flags.append_eos == "on") : std::nullopt});
     check_masks(opened.masks, name, opened.loss_on, opened.has_prompts);
     return opened;
   };
-  const auto dataset_of = [&](const std::shared_ptr<const TokenRecords>& tokens) {
-    return std::make_shared<TokenDataset>(tokens, padding_id(tokenizer));
+  // What is held out is packed only where records may be longer than a row.
+  const auto dataset_of = [&](const std::shared_ptr<const TokenRecords>& tokens, bool packs) {
+    return std::make_shared<TokenDataset>(tokens, padding_id(tokenizer),
+                                          packs ? packing : PackingOptions());
   };
   OpenedRecords opened = open(flags.dataset_name, flags.dataset_percentage);
   FinetuneData data{.records = std::move(opened.instructions),
@@ -48,15 +53,19 @@ FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& 
   if (flags.eval.split > 0) {
     const auto [learnt, held_out] = split_records(opened.tokens, flags.eval.split);
     data.tokens = learnt;
-    data.evaluated = dataset_of(held_out);
+    data.evaluated = dataset_of(held_out, wraps);
     data.lines.push_back(
-        fmt::format("held out {} of the records, by their hashes", data.evaluated->size()));
+        fmt::format("held out {} of the records, by their hashes", held_out->size()));
   } else if (!flags.eval.dataset.empty()) {
     const OpenedRecords held_out = open(flags.eval.dataset, 100);
-    data.evaluated = dataset_of(held_out.tokens);
+    data.evaluated = dataset_of(held_out.tokens, wraps);
     data.lines.push_back(fmt::format("held out {}: {}", flags.eval.dataset, held_out.masks.text()));
   }
-  data.dataset = dataset_of(data.tokens);
+  data.dataset = dataset_of(data.tokens, true);
+  if (const std::optional<Packs>& packs = data.dataset->packs()) {
+    data.lines.push_back(
+        fmt::format("packing  {} records in {}", data.tokens->size(), packs->text()));
+  }
   return data;
 }
 

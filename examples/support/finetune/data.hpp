@@ -23,10 +23,10 @@ struct FinetuneData {
   std::shared_ptr<const TokenDataset> dataset;
   std::shared_ptr<const TokenDataset> evaluated;  // held out; null: none
   std::optional<std::int32_t> end_token;          // what --append_eos puts behind answers
-  /// Lines printed before the first step: counts, what is trained, and a record.
+  /// Lines printed before the first step: counts, what is trained, a record, and how they pack.
   std::vector<std::string> lines;
 
-  /// Tokens of the longest record, learnt or held out.
+  /// Tokens of the longest row, learnt or held out.
   [[nodiscard]] std::int64_t longest() const {
     return std::max(dataset->longest(), evaluated != nullptr ? evaluated->longest() : 0);
   }

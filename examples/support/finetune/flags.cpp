@@ -18,6 +18,11 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--max_length,--max_seq_length", f.max_length,
                  "Tokens per record, longer ones are cut")
       ->capture_default_str();
+  app.add_option("--packing", f.packing,
+                 "Rows of several records, up to --max_length tokens, none of which sees another: "
+                 "bfd (whole records, best fit), wrapped (plain text as one stream, cut where a "
+                 "row is full), or off")
+      ->capture_default_str();
   app.add_option(
       "--leaf_module", f.leaf_module,
       "Module class gathered as one unit, of a model with experts (Qwen3MoeSparseMoeBlock, "
@@ -31,6 +36,7 @@ void check_memory_flags(const FinetuneFlags& f) {
     require_above_zero("--batch_size", static_cast<double>(f.batch_size));
   }
   require_above_zero("--max_length", static_cast<double>(f.max_length), kMostTokensOfRow);
+  require_one_of("--packing", f.packing, {"off", "bfd", "wrapped"});
 }
 
 namespace {

@@ -33,6 +33,7 @@ struct FinetuneFlags : RunFlags {
   std::int64_t max_length = 2048;
   std::string append_eos = "on";
   std::string loss_on;  // empty: what suits the data
+  std::string packing = "off";
 
   // How to train.
   std::string recipe = "off";  // other defaults of some flags (apply_recipe())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ constexpr std::int64_t kChunkBytes = std::int64_t{256} << 20;  // of fp32 logits
 constexpr std::int64_t kChunkRowsMin = 64;
 
 /// Half-split rotation of the leading elements of each head, in fp32 inside. x: [B, heads, T,
-/// head_dim].
+/// head_dim]; cosine, sine: [T, half], or [B, 1, T, half] of packed rows.
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
   const std::int64_t half = cosine.size(-1);
   const at::Tensor wide = x.narrow(-1, 0, 2 * half).to(at::kFloat);
@@ -39,6 +40,43 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cosine, const at::Tens
 
 constexpr std::int64_t kQueryRows = 1024;  // whose scores are taken at a time
 
+// Elements of the document mask's rows: the library copies a mask whose rows begin elsewhere.
+constexpr std::int64_t kMaskAlignment = 16;
+
+std::int64_t mask_width(std::int64_t length) noexcept {
+  return (length + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment;
+}
+
+/// What is added to the scores of packed rows, [B, 1, T, T]: 0 where a query sees the key, or minus
+/// infinity. All layers of a micro-batch share it: it stays until other positions come.
+at::Tensor document_mask(const at::Tensor& positions, at::ScalarType type) {
+  thread_local struct {
+    at::Tensor positions, mask;
+    std::uint32_t version;
+  } last;
+  if (!last.mask.defined() || !last.positions.is_same(positions) ||
+      last.version != positions._version() || last.mask.scalar_type() != type) {
+    last = {};
+    const at::NoGradGuard no_grad;
+    const std::int64_t length = positions.size(1);
+    const at::Tensor places = at::arange(length, positions.options());
+    const at::Tensor hidden = places.lt(begins_in_rows(positions).unsqueeze(2))
+                                  .logical_or(places.gt(places.unsqueeze(1)));
+    last.mask = at::zeros({positions.size(0), 1, length, mask_width(length)},
+                          positions.options().dtype(type))
+                    .narrow(3, 0, length)
+                    .masked_fill_(hidden.unsqueeze(1), -INFINITY);
+    last.positions = positions;
+    last.version = positions._version();
+  }
+  return last.mask;
+}
+
+/// A key/value head for each query head.
+at::Tensor for_each_head(const at::Tensor& x, std::int64_t heads) {
+  return heads == x.size(1) ? x : x.repeat_interleave(heads / x.size(1), 1);
+}
+
 /// weights: [B, heads, count, keys], of the queries and keys from these on, of texts of `length`.
 at::Tensor dropped_weights(const at::Tensor& weights, const DropMask& drop, std::int64_t length,
                            std::int64_t from, std::int64_t first) {
@@ -53,10 +91,11 @@ at::Tensor dropped_weights(const at::Tensor& weights, const DropMask& drop, std:
 
 /// Attention row block by row block, for what scaled_dot_product_attention cannot say: windows,
 /// sinks, dropout by our masks, and queries that begin later than the keys. q: [B, heads, rows, D],
-/// of the last positions; k, v: [B, kv_heads, T, D].
+/// of the last positions; k, v: [B, kv_heads, T, D]; begins: [B, T] as begins_in_rows() has them,
+/// of packed rows.
 at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const AttentionShape& shape, const at::Tensor& sinks,
-                               const DropMask& drop) {
+                               const DropMask& drop, const at::Tensor& begins) {
   const std::int64_t window = shape.window;
   const std::int64_t rows = q.size(2);
   const std::int64_t begin = k.size(2) - rows;
@@ -80,6 +119,10 @@ at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const a
     at::Tensor hidden = ahead.gt(0);
     if (window > 0) {
       hidden = hidden.logical_or(ahead.le(-window));
+    }
+    if (begins.defined()) {
+      hidden = hidden.logical_or(at::arange(first, first + keys, positions)
+                                     .lt(begins.narrow(1, from, count).view({-1, 1, count, 1})));
     }
     scores = scores.masked_fill(hidden, -INFINITY);
     if (sinks.defined()) {
@@ -164,6 +207,24 @@ class ChunkedLoss final : public FusedOp {
 
 }  // namespace
 
+at::Tensor begins_in_rows(const at::Tensor& positions) {
+  return at::arange(positions.size(1), positions.options()) - positions;
+}
+
+at::Tensor ends_in_rows(const at::Tensor& positions) {
+  const std::int64_t length = positions.size(1);
+  const at::Tensor places = at::arange(length, positions.options());
+  // Where a document begins, and T behind the row; the nearest of those behind a token.
+  const at::Tensor begins = at::where(positions.eq(0), places, length).narrow(1, 1, length - 1);
+  const at::Tensor end = at::full({positions.size(0), 1}, length, positions.options());
+  return std::get<0>(at::cummin(at::cat({begins, end}, 1).flip({1}), 1)).flip({1});
+}
+
+std::int64_t document_mask_bytes(const BatchShape& batch) noexcept {
+  return batch.rows * batch.length * mask_width(batch.length) *
+         static_cast<std::int64_t>(bytes_of(batch.type));
+}
+
 std::int64_t attention_block_rows() noexcept { return kQueryRows; }
 
 std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept {
@@ -205,7 +266,7 @@ at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
 
 at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
                      const AtenAttentionWeights& weights, const EarlierText& earlier,
-                     const DropMask& drop) {
+                     const DropMask& drop, const at::Tensor& positions) {
   const std::int64_t batch = qkv.size(0) / length;
   const std::int64_t q_width = shape.heads * shape.head_dim;
   const std::int64_t total = earlier.begin + length;
@@ -225,17 +286,29 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
   }
   q = q.transpose(1, 2);
   k = k.transpose(1, 2);
-  if (shape.rotary != nullptr) {
+  if (shape.rotary != nullptr && positions.defined()) {
+    const auto [cosine, sine] = shape.rotary->tensors_at(positions);
+    q = rotated(q, cosine.unsqueeze(1), sine.unsqueeze(1));
+    k = rotated(k, cosine.unsqueeze(1), sine.unsqueeze(1));
+  } else if (shape.rotary != nullptr) {
     const auto [cosine, sine] = shape.rotary->tensors(total, qkv.device());
     q = rotated(q, cosine.narrow(0, earlier.begin, length), sine.narrow(0, earlier.begin, length));
     k = rotated(k, cosine, sine);
   }
   const bool limited = shape.window > 0 && shape.window < total;
-  const at::Tensor context =
-      limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()
-          ? attention_in_blocks(q, k, v, shape, weights.sinks, drop)
-          : at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true,
-                                             shape.score_scale(), shape.heads != shape.kv_heads);
+  at::Tensor context;
+  if (limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()) {
+    context = attention_in_blocks(q, k, v, shape, weights.sinks, drop,
+                                  positions.defined() ? begins_in_rows(positions) : positions);
+  } else if (positions.defined()) {
+    // With a mask the library's fused kernels want as many heads of keys as of queries.
+    context = at::scaled_dot_product_attention(
+        q, for_each_head(k, shape.heads), for_each_head(v, shape.heads),
+        document_mask(positions, q.scalar_type()), 0.0, /*is_causal=*/false, shape.score_scale());
+  } else {
+    context = at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true,
+                                               shape.score_scale(), shape.heads != shape.kv_heads);
+  }
   return context.transpose(1, 2).reshape({batch * length, q_width});
 }
 
@@ -257,12 +330,17 @@ at::Tensor activation(Activation kind, const at::Tensor& x) {
 }
 
 at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight* positions,
-                     std::optional<std::int64_t> padding, std::int64_t begin, float scale) {
+                     std::optional<std::int64_t> padding, std::int64_t begin, float scale,
+                     const at::Tensor& places) {
   at::Tensor rows = at::embedding(table.value, tokens, padding.value_or(-1));
   if (scale != 1) {
     rows = rows * scale;
   }
-  return positions == nullptr ? rows : rows + positions->value.narrow(0, begin, tokens.size(1));
+  if (positions == nullptr) {
+    return rows;
+  }
+  return rows + (places.defined() ? at::embedding(positions->value, places)
+                                  : positions->value.narrow(0, begin, tokens.size(1)));
 }
 
 at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output) {

@@ -34,23 +34,34 @@ void take_always(bool always) noexcept;
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
                                 std::span<Weight* const> biases, bool input_major);
 
-/// As causal_attention(). Each of the weights may be undefined.
+/// As causal_attention(); packed rows by a mask. Each of the weights may be undefined.
 struct AtenAttentionWeights {
   at::Tensor q_norm, k_norm, sinks;
 };
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t length,
                                    const AttentionShape& shape, const AtenAttentionWeights& weights,
-                                   const EarlierText& earlier = {}, const DropMask& drop = {});
+                                   const EarlierText& earlier = {}, const DropMask& drop = {},
+                                   const at::Tensor& positions = {});
 
 [[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
 
-/// As embedding(). A token outside the table is not found here: the device faults.
+/// As embedding(). A token or a place outside its table is not found here: the device faults.
 [[nodiscard]] at::Tensor embedding(const at::Tensor& tokens, const Weight& table,
                                    const Weight* positions, std::optional<std::int64_t> padding,
-                                   std::int64_t begin = 0, float scale = 1);
+                                   std::int64_t begin = 0, float scale = 1,
+                                   const at::Tensor& places = {});
 
 /// h: [B, T, H] behind the final norm; as loss_head() from there on.
 [[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);
+
+/// [B, T], int64: where in its row the document of a token begins.
+[[nodiscard]] at::Tensor begins_in_rows(const at::Tensor& positions);
+
+/// [B, T], int64: where in its row the document behind a token's begins; T if there is none.
+[[nodiscard]] at::Tensor ends_in_rows(const at::Tensor& positions);
+
+/// Of the mask that packed rows share, in all layers of a micro-batch.
+[[nodiscard]] std::int64_t document_mask_bytes(const BatchShape& batch) noexcept;
 
 /// Queries whose scores are held at a time where windows, sinks or dropout ask for that.
 [[nodiscard]] std::int64_t attention_block_rows() noexcept;

@@ -20,6 +20,8 @@ TEST(BatchCheck, TakesTokensAndFeatures) {
   check_batch({.inputs = longs({2, 3}), .labels = longs({2, 3})}, BatchUse::kLoss);
   check_batch({.inputs = at::zeros({2, 3, 4}), .labels = longs({2})}, BatchUse::kLoss);
   check_batch({.inputs = longs({2, 3})}, BatchUse::kLogits);
+  check_batch({.inputs = longs({2, 3}), .labels = longs({2, 3}), .positions = longs({2, 3})},
+              BatchUse::kLoss);
 }
 
 TEST(BatchCheck, NamesWhatIsWrong) {
@@ -38,6 +40,14 @@ TEST(BatchCheck, NamesWhatIsWrong) {
   EXPECT_THAT(refused({.inputs = longs({2, 3}), .labels = at::zeros({2, 3})}),
               HasSubstr("Float [2, 3]"));
   EXPECT_THAT(refused({.inputs = at::zeros({2, 3}), .labels = longs({3})}), HasSubstr("2 rows"));
+  EXPECT_THAT(
+      refused({.inputs = longs({2, 3}), .labels = longs({2, 3}), .positions = longs({1, 3})}),
+      HasSubstr("positions of a batch are Long [1, 3], and the engine takes Long [2, 3]"));
+  EXPECT_THAT(refused({.inputs = longs({2, 3}),
+                       .labels = longs({2, 3}),
+                       .positions = longs({2, 3}),
+                       .memory = std::make_shared<TextMemory>()}),
+              HasSubstr("cannot be continued"));
 }
 
 TEST(BatchCheck, TheEngineGoesOnBehindABadBatch) {

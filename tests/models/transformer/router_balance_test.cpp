@@ -34,14 +34,14 @@ at::Tensor balance_of(const std::vector<at::Tensor>& logits, const at::Tensor& t
   return kCoefficient * kExperts * (choices / rows * (probabilities / rows)).sum();
 }
 
-void compare(const at::Tensor& labels, const at::Tensor& tokens, bool recomputed) {
-  const std::int64_t rows = labels.numel();
+void compare(const Batch& batch, const at::Tensor& tokens, bool recomputed) {
+  const std::int64_t rows = batch.labels.numel();
   RouterBalance balance(kCoefficient, kExperts, kPerToken, 3);  // the second layer is dense
   Input x(random({rows, 4}, 1), at::kFloat);
   Input first(random({rows, kExperts}, 2), at::kFloat);
   Input last(random({rows, kExperts}, 3), at::kFloat);
   const auto through = [&] {
-    return balance.observe(2, last.value, labels, balance.observe(0, first.value, labels, x.value));
+    return balance.observe(2, last.value, batch, balance.observe(0, first.value, batch, x.value));
   };
   at::Tensor y = through();
   EXPECT_TRUE(at::equal(y, x.value));
@@ -63,26 +63,39 @@ void compare(const at::Tensor& labels, const at::Tensor& tokens, bool recomputed
 TEST(RouterBalance, IsTheFormulaOverAllLayersWithoutPadding) {
   const at::Tensor labels = at::arange(3 * 7, at::kLong).view({3, 7}).clone();
   at::Tensor tokens = at::ones({3, 7}, at::kDouble);
-  compare(labels, tokens.view(-1), false);
+  compare({.labels = labels}, tokens.view(-1), false);
   labels[0].narrow(0, 0, 3).fill_(-100);  // a prompt that is not learnt is no padding
-  compare(labels, tokens.view(-1), false);
+  compare({.labels = labels}, tokens.view(-1), false);
   labels[1].narrow(0, 4, 3).fill_(-100);
   tokens[1].narrow(0, 4, 3).fill_(0);
-  compare(labels, tokens.view(-1), false);
-  compare(labels, tokens.view(-1), true);
+  compare({.labels = labels}, tokens.view(-1), false);
+  compare({.labels = labels}, tokens.view(-1), true);
+}
+
+TEST(RouterBalance, PaddingOfAPackIsWhatLiesBehindADocumentsLastLabel) {
+  const at::Tensor positions =
+      at::tensor({0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 0}, at::kLong).view({2, 7});
+  const at::Tensor labels =
+      at::tensor({-100, 4, -100, -100, -100, 5, -100, -100, -100, -100, 6, -100, -100, -100},
+                 at::kLong)
+          .view({2, 7});
+  const at::Tensor tokens =
+      at::tensor({1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0}, at::kLong).to(at::kDouble);
+  compare({.labels = labels, .positions = positions}, tokens, false);
+  compare({.labels = labels, .positions = positions}, tokens, true);
 }
 
 TEST(RouterBalance, EnginesOfOneProcessDoNotMeet) {
   RouterBalance balance(1, kExperts, kPerToken, 1);
-  const at::Tensor labels = at::zeros({1, 6}, at::kLong);
+  const Batch batch{.labels = at::zeros({1, 6}, at::kLong)};
   const at::Tensor x = at::zeros({1});
   const auto loss_of = [&](const at::Tensor& logits) {
-    (void)balance.observe(0, logits, labels, x);
+    (void)balance.observe(0, logits, batch, x);
     return balance.added_to(at::zeros({})).item<float>();
   };
   const at::Tensor mine = random({6, kExperts}, 4).to(at::kFloat);
   const float before = loss_of(mine);
-  (void)balance.observe(0, mine, labels, x);
+  (void)balance.observe(0, mine, batch, x);
   std::thread([&] { EXPECT_NE(loss_of(at::eye(6, kExperts) * 3), before); }).join();
   EXPECT_EQ(balance.added_to(at::zeros({})).item<float>(), before);
 }
