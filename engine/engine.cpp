@@ -283,7 +283,7 @@ std::string Engine::get_type() const { return config().optimizer.type; }
 
 std::array<double, 2> Engine::get_mom() const {
   const UpdateConfig& optimizer = impl_->rank.layout().shape.update;
-  if (optimizer.kind == OptimizerKind::kSgd) {
+  if (optimizer.kind == OptimizerKind::kSgd || optimizer.kind == OptimizerKind::kMuon) {
     return {optimizer.momentum, 0};
   }
   return impl_->betas_of(impl_->applied_steps + 1)

@@ -207,7 +207,7 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs arg
   if (!moments) {
     arrays.resize(1);
   }
-  const CheckpointSource files(folder, manifest, rank.layout().model, arrays);
+  const CheckpointSource files(folder, manifest, rank.layout(), arrays);
   const StateSource source = files.source();
   co_await restore_tensors(&source, moments);
   if (!args.module_only) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -159,7 +160,7 @@ Config ConfigSource::resolve(std::int64_t world_size) const {
 Engine::Impl::Impl(InitializeArgs arguments)
     : communicator(or_alone(std::move(arguments.communicator))),
       config(planned(arguments, agreed_config(arguments, *communicator), *communicator)),
-      schedule(config.schedule, config.optimizer.lr),
+      schedule(config.schedule, config.optimizer.rate()),
       learning_rate(std::move(arguments.learning_rate)),
       groups(groups_of(arguments)),
       scaler(scaler_of(config)),
@@ -308,14 +309,19 @@ TrainStep::Update Engine::Impl::update_of_step(double rate) const {
                            .loss_scale = scaler ? scaler->scale() : 1};
   UpdateConfig base = update_config(config.optimizer);
   base.lr = rate;
-  if (const auto betas = betas_of(applied_steps + 1)) {
+  if (const auto betas = betas_of(applied_steps + 1); betas && base.kind != OptimizerKind::kMuon) {
     base.beta1 = (*betas)[0];
     base.beta2 = (*betas)[1];
   }
+  // DeepSpeed's schedules of absolute rates give every group the same one.
+  const bool scales = learning_rate || config.schedule.type == ScheduleType::kConstant ||
+                      config.schedule.type == ScheduleType::kWarmupCosine;
   for (const ParameterGroup& group : groups) {
-    UpdateConfig& own = update.groups.emplace_back(base);
+    UpdateConfig own = base;
     own.lr *= group.learning_rate_factor;
     own.weight_decay = group.weight_decay.value_or(base.weight_decay);
+    std::ranges::copy(update_groups(own, scales ? config.optimizer.adam_lr_factor() : 1),
+                      std::back_inserter(update.groups));
   }
   return update;
 }

@@ -17,6 +17,7 @@ CpuOptimizer::CpuOptimizer(Options options)
       pool_(options_.pool, options_.chunk_elements, options_.slice_chunks),
       runner_queues_({{.runner = &pool_}}),
       jobs_(options_.units.size()),
+      directed_(options_.units.size()),
       holds_(options_.units.size()) {
   TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
                "chunks end at block boundaries");
@@ -46,6 +47,19 @@ Task<> CpuOptimizer::handle(UpdateUnit update) {
                    jobs_[update.unit].update.new_version == update.new_version,
                "a unit is updated once per version");
   co_await confirm(update);
+}
+
+void CpuOptimizer::handle(DirectUnit request, ReplyTo<DirectUnit> reply) {
+  TANDEM_CHECK_LT(request.unit, jobs_.size(), "only units that were handed in are updated");
+  TANDEM_CHECK(jobs_[request.unit].chunks == 0 && request.direction != nullptr,
+               "a direction is found before the unit's update is asked for");
+  jobs_[request.unit] = {.update = {.unit = request.unit, .deadline = request.deadline},
+                         .arrival = arrivals_++,
+                         .chunks = chunks_of(request.unit),
+                         .directs = request};
+  directed_[request.unit] = std::move(reply);
+  ++directing_;
+  enqueue(request.unit);
 }
 
 void CpuOptimizer::begin(UpdateUnit update) {
@@ -122,6 +136,7 @@ std::size_t CpuOptimizer::waiting_for_verdict() const noexcept {
 
 std::size_t CpuOptimizer::handle(HoldUnits) {
   TANDEM_CHECK(speculative_ == 0, "no verdict is open while units are held");
+  TANDEM_CHECK(directing_ == 0, "a step has asked for both halves of a joint update before");
   TANDEM_CHECK(held_ == 0, "one checkpoint is written at a time");
   for (std::uint32_t unit = 0; unit < jobs_.size(); ++unit) {
     if (options_.units[unit].state.elements() > 0) {
@@ -249,7 +264,8 @@ Task<> CpuOptimizer::work(std::size_t queue_number) {
   RunnerQueue& runner_queue = runner_queues_[queue_number];
   while (Job* job = most_urgent(runner_queue)) {
     const std::uint32_t unit = job->update.unit;
-    const bool starts = job->next_chunk == 0 && job->speculative_chunks == 0;
+    const bool starts =
+        job->next_chunk == 0 && job->speculative_chunks == 0 && job->directs.direction == nullptr;
     const std::size_t before = job->next_chunk;
     const UpdateSlice slice = take_slice(runner_queue, *job);
     const std::size_t chunks = job->next_chunk - before;
@@ -287,7 +303,9 @@ UpdateSlice CpuOptimizer::take_slice(RunnerQueue& runner_queue, Job& job) {
           .steps = job.update.steps,
           .pass = untouched ? UpdatePass::kInPlace : job.pass,
           .begin = first * options_.chunk_elements,
-          .end = std::min(job.next_chunk * options_.chunk_elements, target.state.elements())};
+          .end = std::min(job.next_chunk * options_.chunk_elements, target.state.elements()),
+          .direction = job.directs.direction,
+          .direction_steps = job.directs.steps};
 }
 
 Task<> CpuOptimizer::run_slice(UpdateRunner* runner, UpdateSlice slice) {
@@ -299,6 +317,11 @@ Task<> CpuOptimizer::run_slice(UpdateRunner* runner, UpdateSlice slice) {
 Task<> CpuOptimizer::finish(std::uint32_t unit) {
   const Job job = std::exchange(jobs_[unit], {});
   const Unit& done = options_.units[unit];
+  if (job.directs.direction != nullptr) {
+    --directing_;
+    std::exchange(directed_[unit], std::nullopt)->send();
+    co_return;
+  }
   if (job.pass == UpdatePass::kRollback) {
     --speculative_;
     ++counters_.rolled_back;

@@ -24,6 +24,12 @@
 // A checkpoint that is being written holds the units whose state it still reads: an update that is
 // asked for meanwhile stays queued, and begins when the hold ends. So a save needs no copy of the
 // state, and waits for the updates of its own step only.
+// A joint update (LAMB, Muon) has two halves. DirectUnit moves the moments on and writes the
+// direction, in chunks of the same queue; what the direction's tensor has in common is the asker's
+// between the two; the UpdateUnit that follows is an ordinary one.
+//   idle -> directing -> idle -> queued -> running -> idle
+// The weight is written by the second half alone. No hold begins between the two: a step asks for
+// both before it ends.
 // UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack,
 // after its last chunk.
 // Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient (the bucket's
@@ -56,6 +62,18 @@ struct UpdateUnit {
   std::uint64_t new_version = 0;
   bool speculative = false;  // of the verdict; the unit has a shadow
   bool redo = false;         // what was done ahead does not count, whatever its constants
+};
+
+/// The first half of a joint update (direction.hpp), behind the verdict or, where the verdict asks
+/// for it, ahead of it; the unit's UpdateUnit of the second half follows in the same step. No
+/// update of the unit is queued or running. Replies when all of the shard is done. `direction` and
+/// `steps`, one for each parameter group, are lent until then.
+struct DirectUnit {
+  using Reply = void;
+  std::uint32_t unit = 0;
+  const DirectionStep* steps = nullptr;  // [group]
+  Direction* direction = nullptr;
+  std::uint64_t deadline = 0;
 };
 
 struct OptimizerCounters {
@@ -104,8 +122,8 @@ struct EndHold {
   std::uint32_t unit = 0;
 };
 
-class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, RollBackUpdates,
-                                  HoldUnits, AwaitHeld, NextWanted, EndHold> {
+class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOptimizer,
+                                  RollBackUpdates, HoldUnits, AwaitHeld, NextWanted, EndHold> {
  public:
   using Range = UpdateRange;
 
@@ -126,6 +144,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   explicit CpuOptimizer(Options options);
 
   Task<> handle(UpdateUnit update);
+  void handle(DirectUnit request, ReplyTo<DirectUnit> reply);
   void handle(DrainOptimizer request, ReplyTo<DrainOptimizer> reply);
   void handle(RollBackUpdates request, ReplyTo<RollBackUpdates> reply);
   std::size_t handle(HoldUnits request);
@@ -166,6 +185,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
     std::size_t done = 0;
     // that the speculative pass has written, when another one follows
     std::size_t speculative_chunks = 0;
+    DirectUnit directs;  // with a direction: the job is this, and no update
   };
 
   /// What a checkpoint holds of a unit.
@@ -206,8 +226,10 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DrainOptimizer, Roll
   TimePoint busy_since_;
   std::uint64_t arrivals_ = 0;
   std::size_t speculative_ = 0;  // units that are ahead of the verdict, or on their way back
-  std::vector<Hold> holds_;      // [unit]
-  std::size_t held_ = 0;         // units that are held, or will be
+  std::vector<std::optional<ReplyTo<DirectUnit>>> directed_;  // [unit] its direction is asked for
+  std::size_t directing_ = 0;                                 // of these
+  std::vector<Hold> holds_;                                   // [unit]
+  std::size_t held_ = 0;                                      // units that are held, or will be
   RingQueue<std::uint32_t> wanted_;
   std::optional<ReplyTo<NextWanted>> wants_;
   RingQueue<std::optional<ReplyTo<DrainOptimizer>>> drains_;

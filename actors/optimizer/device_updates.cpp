@@ -97,6 +97,7 @@ void DeviceUpdates::copy(const Stage& stage, bool in) {
 }
 
 Task<> DeviceUpdates::run(UpdateSlice slice) {
+  TANDEM_CHECK(slice.direction == nullptr, "what is updated jointly stays on the host");
   struct Lent {
     Stage& stage;
     ~Lent() { stage.taken = false; }

@@ -21,8 +21,12 @@ Task<> PoolUpdates::run(UpdateSlice slice) {
   co_await pool_->for_chunks(chunks, [&slice, chunk_elements](std::size_t chunk) {
     const TraceSpan span(slice.name);
     const std::size_t begin = slice.begin + chunk * chunk_elements;
-    run_update_pass(slice.pass, *slice.unit, slice.steps, begin,
-                    std::min(begin + chunk_elements, slice.end));
+    const std::size_t end = std::min(begin + chunk_elements, slice.end);
+    if (slice.direction != nullptr) {
+      write_direction(*slice.unit, slice.direction_steps, *slice.direction, begin, end);
+    } else {
+      run_update_pass(slice.pass, *slice.unit, slice.steps, begin, end);
+    }
   });
 }
 

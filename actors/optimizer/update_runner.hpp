@@ -13,6 +13,7 @@
 
 #include <cstddef>
 
+#include "actors/kernels/update/direction.hpp"
 #include "actors/kernels/update/update_pass.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/task.hpp"
@@ -29,6 +30,9 @@ struct UpdateSlice {
   UpdatePass pass = UpdatePass::kInPlace;
   std::size_t begin = 0;
   std::size_t end = 0;
+  // Not null: instead of the pass, write_direction() with the steps behind it. The pool's only.
+  Direction* direction = nullptr;
+  const DirectionStep* direction_steps = nullptr;  // [group]
 };
 
 class UpdateRunner {

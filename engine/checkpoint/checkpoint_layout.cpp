@@ -13,10 +13,6 @@ namespace {
 
 constexpr std::string_view kMaster = "master";
 
-bool is_in(const ParameterSpec& parameter, std::uint32_t array) {
-  return array == kMasterArray || !parameter.frozen;
-}
-
 /// Adds the files of one array, and what of them this rank writes.
 class ArrayFiles {
  public:
@@ -27,7 +23,7 @@ class ArrayFiles {
     const UnitSpec& spec = layout_.model.units[unit];
     std::uint64_t bytes = 0;
     for (const ParameterSpec& parameter : spec.parameters) {
-      bytes += is_in(parameter, array_) ? bytes_of(parameter) : 0;
+      bytes += layout_.has_array(parameter, array_) ? bytes_of(parameter) : 0;
     }
     if (bytes == 0) {
       return;
@@ -37,7 +33,8 @@ class ArrayFiles {
       data_bytes_ = 0;
     }
     for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
-      if (const ParameterSpec& parameter = spec.parameters[i]; is_in(parameter, array_)) {
+      if (const ParameterSpec& parameter = spec.parameters[i];
+          layout_.has_array(parameter, array_)) {
         add_piece(unit, i);
         into_.files.back().tensors.push_back(
             {.name = parameter.name, .type = TensorType::kF32, .shape = parameter.shape});
@@ -105,6 +102,8 @@ std::string_view array_name(const UpdateConfig& optimizer, std::uint32_t array) 
       return "sum";
     case OptimizerKind::kAdam:
     case OptimizerKind::kLion:
+    case OptimizerKind::kLamb:
+    case OptimizerKind::kMuon:  // its momentum is an average, too
       break;
   }
   return array == 1 ? "exp_avg" : "exp_avg_sq";

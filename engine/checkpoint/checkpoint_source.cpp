@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/checkpoint/checkpoint_writer.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -22,7 +21,7 @@ bool has_array(const Manifest& manifest, std::string_view array) {
 }
 
 CheckpointSource::CheckpointSource(const std::filesystem::path& folder, const Manifest& manifest,
-                                   const Model& model, const std::vector<std::string>& arrays)
+                                   const RankLayout& layout, const std::vector<std::string>& arrays)
     : arrays_(arrays.size()) {
   for (std::size_t array = 0; array < arrays.size(); ++array) {
     for (const ManifestFile& entry : manifest.files) {
@@ -35,9 +34,9 @@ CheckpointSource::CheckpointSource(const std::filesystem::path& folder, const Ma
         arrays_[array][tensor.name] = {files_.back().get(), &tensor};
       }
     }
-    for (const UnitSpec& unit : model.units) {
+    for (const UnitSpec& unit : layout.model.units) {
       for (const ParameterSpec& parameter : unit.parameters) {
-        if (array != kMasterArray && parameter.frozen) {
+        if (!layout.has_array(parameter, static_cast<std::uint32_t>(array))) {
           continue;
         }
         const auto found = arrays_[array].find(parameter.name);

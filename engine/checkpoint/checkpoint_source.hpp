@@ -12,17 +12,17 @@
 
 #include "actors/storage/manifest.hpp"
 #include "actors/storage/safetensors.hpp"
+#include "engine/rank/rank_layout.hpp"
 #include "engine/rank/weight_loader.hpp"
-#include "engine/types/model.hpp"
 
 namespace tandem {
 
 class CheckpointSource {
  public:
   /// Opens the files of `arrays` (array_name()); throws user_error where a parameter is missing or
-  /// has another shape. Frozen parameters have a master alone.
+  /// has another shape. Which arrays a parameter has the layout says.
   CheckpointSource(const std::filesystem::path& folder, const Manifest& manifest,
-                   const Model& model, const std::vector<std::string>& arrays);
+                   const RankLayout& layout, const std::vector<std::string>& arrays);
 
   /// Elements of an array of a parameter. Any thread; it lives while the source does.
   [[nodiscard]] StateSource source() const;

@@ -294,8 +294,13 @@ class Parser {
                                 .world_size = options_.world_size,
                                 .required = options_.batch_required});
     config_.zero.overlap_comm = config_.zero.overlap_comm.value_or(config_.zero.stage == 3);
+    if (config_.optimizer.kind == OptimizerKind::kMuon && !config_.optimizer.adam_lr &&
+        std::ranges::find(config_.keys, "optimizer.params.lr", &KeyReport::path) ==
+            config_.keys.end()) {
+      config_.optimizer.adam_lr = 3e-4;  // as DeepSpeed's
+    }
     check_contradictions(config_, rows_);
-    static_cast<void>(LrSchedule(config_.schedule, config_.optimizer.lr));
+    static_cast<void>(LrSchedule(config_.schedule, config_.optimizer.rate()));
     mark_without_effect(config_, rows_);
     for (KeyReport& entry : config_.keys) {
       const auto row = std::ranges::find(rows_, entry.path, &KeyRow::path);

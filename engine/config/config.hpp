@@ -42,15 +42,27 @@ struct OptimizerConfig {
   bool given = false;          // the file has an optimizer block
   std::string type = "AdamW";  // as written in the file
   OptimizerKind kind = OptimizerKind::kAdam;
-  double lr = 1e-3;                            // Adagrad: 1e-2
-  std::array<double, 2> betas = {0.9, 0.999};  // Adam; Lion: 0.9, 0.99
-  double eps = 1e-8;                           // Adam; Adagrad: 1e-10
+  double lr = 1e-3;                            // Adagrad: 1e-2, Muon: 2e-2
+  std::array<double, 2> betas = {0.9, 0.999};  // Adam, LAMB; Lion: 0.9, 0.99; Muon: 0.9, 0.95
+  double eps = 1e-8;                           // Adam, LAMB; Adagrad, Muon: 1e-10
   double weight_decay = 0;
   bool adam_w_mode = true;  // Adam: decoupled weight decay; false: L2 added to the gradient
   bool bias_correction = true;
-  double momentum = 0;  // SGD, as the next two
-  double dampening = 0;
+  double momentum = 0;   // SGD, Muon (0.95)
+  double dampening = 0;  // SGD, as the next
   bool nesterov = false;
+  double min_coeff = 0.01;  // LAMB, as the next two
+  double max_coeff = 10;
+  bool eps_inside_sqrt = false;
+  std::optional<double> muon_lr;  // Muon: of the matrices, instead of lr
+  // Muon: of what AdamW updates, instead of lr; resolved: 3e-4 where neither is given.
+  std::optional<double> adam_lr;
+  std::string ns_method = "gram";  // Muon
+
+  /// The learning rate; Muon's of the matrices.
+  [[nodiscard]] double rate() const noexcept { return muon_lr.value_or(lr); }
+  /// What AdamW's learning rate is beside it under Muon.
+  [[nodiscard]] double adam_lr_factor() const noexcept { return adam_lr.value_or(lr) / rate(); }
 };
 
 struct Fp16Config {

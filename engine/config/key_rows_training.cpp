@@ -48,6 +48,31 @@ void append_adagrad(Rows& rows, OptimizerConfig& o) {
   append_torch(rows);
 }
 
+void append_lamb(Rows& rows, OptimizerConfig& o) {
+  const std::string p = "optimizer.params.";
+  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
+  rows.push_back(key(p + "eps", &o.eps).at_least(0));
+  rows.push_back(key(p + "bias_correction", &o.bias_correction));
+  rows.push_back(key(p + "eps_inside_sqrt", &o.eps_inside_sqrt));
+  rows.push_back(key(p + "min_coeff", &o.min_coeff).range(0, kRateMax));
+  rows.push_back(key(p + "max_coeff", &o.max_coeff).range(0, kRateMax));
+  rows.push_back(raw(p + "amsgrad", Kind::kBool, "false")
+                     .refused("AMSGrad is not supported, as in DeepSpeed"));
+}
+
+void append_muon(Rows& rows, OptimizerConfig& o) {
+  const std::string p = "optimizer.params.";
+  rows.push_back(key(p + "muon_lr", &o.muon_lr).range(0, kRateMax));
+  rows.push_back(key(p + "adam_lr", &o.adam_lr).range(0, kRateMax));
+  rows.push_back(key(p + "momentum", &o.momentum).range(0, 1));
+  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
+  rows.push_back(key(p + "eps", &o.eps).at_least(0));
+  rows.push_back(
+      key(p + "ns_method", &o.ns_method)
+          .one_of({"gram", "standard"})
+          .unused("both iterate the same polynomials, and one of them is here, in fp32"));
+}
+
 void append_warmup(Rows& rows, ScheduleConfig& s) {
   const std::string p = "scheduler.params.";
   if (s.type == ScheduleType::kWarmupCosine) {
@@ -120,6 +145,12 @@ Rows optimizer_rows(Config& c) {
       break;
     case OptimizerKind::kAdagrad:
       append_adagrad(rows, o);
+      break;
+    case OptimizerKind::kLamb:
+      append_lamb(rows, o);
+      break;
+    case OptimizerKind::kMuon:
+      append_muon(rows, o);
       break;
   }
   if (o.kind != OptimizerKind::kSgd) {

@@ -47,6 +47,24 @@ void check_optimizer(const Config& c) {
                      "needs a momentum above 0 and dampening 0",
                      c.origin, o.momentum, o.dampening);
   }
+  if (o.kind == OptimizerKind::kLamb && o.min_coeff > o.max_coeff) {
+    throw user_error("config",
+                     "{}: optimizer.params.min_coeff is {} and max_coeff {}; the trust ratio lies "
+                     "between them, so raise the one or lower the other",
+                     c.origin, o.min_coeff, o.max_coeff);
+  }
+  if (o.kind == OptimizerKind::kMuon && (o.rate() <= 0 || o.momentum >= 1)) {
+    throw user_error("config",
+                     "{}: Muon's learning rate is {} and its momentum {}; it needs a rate above 0 "
+                     "and a momentum below 1",
+                     c.origin, o.rate(), o.momentum);
+  }
+  if (updates_jointly(o.kind) && c.zero.offload_optimizer.ratio < 1) {
+    throw user_error("config",
+                     "{}: zero_optimization.offload_optimizer.ratio is {}, and {} updates on the "
+                     "host alone; write 1",
+                     c.origin, c.zero.offload_optimizer.ratio, o.type);
+  }
 }
 
 void check_ranks(const Config& c, std::span<const KeyRow> rows) {
@@ -116,13 +134,19 @@ void mark_optimizer(Config& c, Marks& marks) {
     marks.unused("optimizer.params.adam_w_mode",
                  "type AdamW is decoupled always; write type Adam for L2 decay");
   }
-  const bool has_betas =
-      c.optimizer.kind == OptimizerKind::kAdam || c.optimizer.kind == OptimizerKind::kLion;
+  const bool has_betas = c.optimizer.kind == OptimizerKind::kAdam ||
+                         c.optimizer.kind == OptimizerKind::kLion ||
+                         c.optimizer.kind == OptimizerKind::kLamb;
+  if (c.optimizer.muon_lr && c.optimizer.adam_lr) {
+    marks.unused("optimizer.params.lr", "muon_lr and adam_lr stand in its place");
+  }
   if (!has_betas) {
     for (const char* name :
          {"cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}) {
       marks.unused(fmt::format("scheduler.params.{}", name),
-                   "the cycle moves betas, and this optimizer has none");
+                   c.optimizer.kind == OptimizerKind::kMuon
+                       ? "the cycle moves the betas of an optimizer that has no others beside them"
+                       : "the cycle moves betas, and this optimizer has none");
     }
   }
   if (c.optimizer.kind == OptimizerKind::kSgd && c.optimizer.momentum == 0) {

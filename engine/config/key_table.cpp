@@ -31,9 +31,7 @@ std::string_view refused_optimizer(std::string_view name) {
   constexpr std::string_view kCompressed = "its compressed gradients are not exact";
   constexpr std::string_view kMup = "it needs the shapes of a base model";
   constexpr std::string_view kTorch = "PyTorch's other optimizers are not in this version";
-  static constexpr std::array<Refused, 18> kRefused = {{
-      {"lamb", "it needs the norm of each layer's update before that update"},
-      {"muon", "it needs whole matrices, and a rank holds slices of them"},
+  static constexpr std::array<Refused, 16> kRefused = {{
       {"onebitadam", kCompressed},
       {"zerooneadam", kCompressed},
       {"onebitlamb", kCompressed},
@@ -144,16 +142,19 @@ void choose_optimizer(Config& config, std::string_view type, std::string_view wh
     std::string_view name;
     OptimizerKind kind;
   };
-  constexpr std::array<Known, 5> kKnown = {{{"Adam", OptimizerKind::kAdam},
+  constexpr std::array<Known, 7> kKnown = {{{"Adam", OptimizerKind::kAdam},
                                             {"AdamW", OptimizerKind::kAdam},
                                             {"SGD", OptimizerKind::kSgd},
                                             {"Lion", OptimizerKind::kLion},
-                                            {"Adagrad", OptimizerKind::kAdagrad}}};
+                                            {"Adagrad", OptimizerKind::kAdagrad},
+                                            {"Lamb", OptimizerKind::kLamb},
+                                            {"Muon", OptimizerKind::kMuon}}};
   const std::string name = lower(type);
   if (const std::string_view reason = refused_optimizer(name); !reason.empty()) {
-    throw user_error(
-        "config", "{}: optimizer.type \"{}\" is refused: {}; use Adam, AdamW, SGD, Lion or Adagrad",
-        where, type, reason);
+    throw user_error("config",
+                     "{}: optimizer.type \"{}\" is refused: {}; use Adam, AdamW, SGD, Lion, "
+                     "Adagrad, Lamb or Muon",
+                     where, type, reason);
   }
   const auto found =
       std::ranges::find_if(kKnown, [&](const Known& k) { return lower(k.name) == name; });
@@ -172,6 +173,11 @@ void choose_optimizer(Config& config, std::string_view type, std::string_view wh
   } else if (found->kind == OptimizerKind::kAdagrad) {
     optimizer.lr = 1e-2;
     optimizer.eps = 1e-10;
+  } else if (found->kind == OptimizerKind::kMuon) {
+    optimizer.lr = 2e-2;
+    optimizer.betas = {0.9, 0.95};
+    optimizer.eps = 1e-10;
+    optimizer.momentum = 0.95;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "actors/optimizer/device_updates.hpp"
 #include "engine/config/config.hpp"
+#include "engine/layout/muon_matrices.hpp"
 #include "engine/layout/step_plan.hpp"
 #include "engine/layout/update_config.hpp"
 #include "runtime/system/machine.hpp"
@@ -78,6 +79,23 @@ std::vector<PoolSizes> sizes_of(const SlotPools& pools, std::size_t shared_slots
   return sizes;
 }
 
+void count_directions(const UnitSpec& unit, const Sharding& sharding, const UnitLayout& layout,
+                      RankSizes& sizes) {
+  bool has_matrix = false;
+  for (const ParameterSpec& parameter : unit.parameters) {
+    if (is_orthogonalized(parameter)) {
+      has_matrix = true;
+      sizes.direction_scratch_bytes =
+          std::max(sizes.direction_scratch_bytes,
+                   matrices_of(parameter).shape.scratch_floats() * sizeof(float));
+    }
+  }
+  if (has_matrix && sharding.is_sharded(unit) && sharding.world > 1) {
+    sizes.direction_block_bytes =
+        std::max(sizes.direction_block_bytes, layout.padded_elements * sizeof(float));
+  }
+}
+
 std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
                                     const SlotClasses& classes, const std::vector<UnitSizes>& units,
                                     std::size_t device_room) {
@@ -111,7 +129,10 @@ RankShape RankShape::of(const Config& config, const EngineOptions& options) {
       .type = compute_type(config.precision()),
       .micro_steps = static_cast<int>(std::max<std::int64_t>(1, config.batch.accumulation_steps)),
       .update = update_config(config.optimizer),
-      .shadows = ShadowBudget::of(options, config.world_size)};
+      // A joint update is not begun ahead of the verdict.
+      .shadows = updates_jointly(config.optimizer.kind)
+                     ? ShadowBudget()
+                     : ShadowBudget::of(options, config.world_size)};
 }
 
 ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_size) {
@@ -150,7 +171,10 @@ std::size_t RankSizes::device_bytes() const {
 RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Sharding& sharding,
                         const SlotClasses& classes) {
   RankSizes sizes;
-  sizes.accumulator_type = shape.micro_steps == 1 && sharding.world == 1 ? shape.type : DType::kF32;
+  // A joint update writes its direction there.
+  const bool is_kept =
+      shape.micro_steps == 1 && sharding.world == 1 && !updates_jointly(shape.update.kind);
+  sizes.accumulator_type = is_kept ? shape.type : DType::kF32;
   sizes.accumulators_shared = !sharding.state_sharded;
   sizes.weights_replicated = sharding.weights_replicated;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
@@ -167,6 +191,9 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
       stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
     }
     sizes.device_base_bytes += sharding.weights_replicated[unit] ? made.weights : 0;
+    if (shape.update.kind == OptimizerKind::kMuon) {
+      count_directions(model.units[unit], sharding, layout, sizes);
+    }
   }
   const SlotPools& gradients = classes.gradients;
   sizes.gather_slots = gather_slots_of(classes.weights, shape.engine.gather_slots);

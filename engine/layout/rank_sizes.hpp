@@ -90,6 +90,10 @@ struct RankSizes {
   /// Whether peers read the accumulators: an all-reduce makes whole ones from the parts of all
   /// ranks.
   bool accumulators_shared = false;
+  // Host memory of joint updates: where Muon has a whole unit's directions together, and what it
+  // works with beside the largest matrix.
+  std::size_t direction_block_bytes = 0;
+  std::size_t direction_scratch_bytes = 0;
   // Device memory for the arrays of one slice that are copied from the host, 0 without such
   // arrays: of streamed units, and of the other units that are updated on the device.
   std::size_t stream_stage_bytes = 0;

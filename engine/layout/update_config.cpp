@@ -7,7 +7,7 @@ namespace tandem {
 
 UpdateConfig update_config(const OptimizerConfig& optimizer) {
   return {.kind = optimizer.kind,
-          .lr = optimizer.lr,
+          .lr = optimizer.rate(),
           .beta1 = optimizer.betas[0],
           .beta2 = optimizer.betas[1],
           .eps = optimizer.eps,
@@ -16,7 +16,20 @@ UpdateConfig update_config(const OptimizerConfig& optimizer) {
           .bias_correction = optimizer.bias_correction,
           .momentum = optimizer.momentum,
           .dampening = optimizer.dampening,
-          .nesterov = optimizer.nesterov};
+          .nesterov = optimizer.nesterov || optimizer.kind == OptimizerKind::kMuon,
+          .min_coeff = optimizer.min_coeff,
+          .max_coeff = optimizer.max_coeff,
+          .eps_inside_sqrt = optimizer.eps_inside_sqrt};
+}
+
+std::vector<UpdateConfig> update_groups(UpdateConfig group, double adam_lr_factor) {
+  if (group.kind != OptimizerKind::kMuon) {
+    return {group};
+  }
+  UpdateConfig other = group;
+  other.kind = OptimizerKind::kAdam;
+  other.lr *= adam_lr_factor;
+  return {group, other};
 }
 
 void require_state_layout(const UpdateConfig& update, StateLayout layout, DType type) {

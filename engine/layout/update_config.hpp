@@ -1,6 +1,8 @@
 // engine/layout/update_config.hpp — the optimizer of a config as the update kernels take it.
 #pragma once
 
+#include <vector>
+
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "engine/config/config.hpp"
 
@@ -9,6 +11,10 @@ namespace tandem {
 /// lr and betas are the optimizer block's; a schedule puts its own in their place, step by
 /// step.
 [[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
+
+/// What a parameter group is updated by: the one, and with Muon a second, AdamW, for what is not
+/// orthogonalized (muon_group()).
+[[nodiscard]] std::vector<UpdateConfig> update_groups(UpdateConfig group, double adam_lr_factor);
 
 /// Throws user_error where the optimizer has no such layout of state, or weights of that type have
 /// no use for it.

@@ -57,6 +57,7 @@ class Planner {
     add_shadows();
     add_activations();
     add_staging();
+    add_directions();
     add_process();
     add(MemoryPurpose::kSaved, MemoryKind::kDisk,
         static_cast<std::size_t>(plan_.parameters) * bytes_of(in_.shape.type));
@@ -136,6 +137,13 @@ class Planner {
       add(MemoryPurpose::kShadows, MemoryKind::kDevice, there);
       ++plan_.shadows;
     }
+  }
+
+  /// What a joint update has beside its moments.
+  void add_directions() {
+    add(MemoryPurpose::kMoments, in_.accelerator ? MemoryKind::kPinned : peers_read(),
+        sizes_.direction_block_bytes);
+    add(MemoryPurpose::kMoments, MemoryKind::kHost, sizes_.direction_scratch_bytes);
   }
 
   void add_activations();

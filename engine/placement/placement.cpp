@@ -33,6 +33,25 @@ void require_possible_placements(DeviceKind device, Placement placement,
   }
 }
 
+EngineOptions on_host_if_joint(const Config& config, EngineOptions options) {
+  if (!updates_jointly(config.optimizer.kind)) {
+    return options;
+  }
+  const bool leaves =
+      options.placement == Placement::kGpu || options.placement == Placement::kStream ||
+      std::ranges::any_of(options.placements,
+                          [](StatePlacement p) { return p != StatePlacement::kHost; });
+  if (leaves || options.offload_ratio.value_or(1) < 1) {
+    throw user_error("engine", "{} is {}, and {} updates on the host alone; use placement cpu",
+                     leaves ? "placement" : "offload_ratio",
+                     leaves ? std::string(name_of(options.placement))
+                            : fmt::format("{}", *options.offload_ratio),
+                     config.optimizer.type);
+  }
+  options.placement = Placement::kCpu;
+  return options;
+}
+
 std::vector<StatePlacement> forced_placements(const Model& model, Placement placement,
                                               std::optional<double> ratio) {
   if (placement == Placement::kCpu || (placement == Placement::kAuto && !ratio)) {

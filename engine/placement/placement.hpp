@@ -33,6 +33,10 @@ namespace tandem {
 void require_possible_placements(DeviceKind device, Placement placement,
                                  std::span<const StatePlacement> placements);
 
+/// The options as they are, or, with an optimizer that updates jointly (updates_jointly()), such
+/// that all state stays on the host. Throws user_error where they ask for another place.
+[[nodiscard]] EngineOptions on_host_if_joint(const Config& config, EngineOptions options);
+
 /// By --placement and --offload_ratio alone; empty: all on the host. `ratio` counts bytes: units
 /// leave the host from the first one on as long as at least that share stays; one that is too large
 /// for what is left is passed over.

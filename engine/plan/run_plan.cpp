@@ -131,9 +131,10 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
 
 }  // namespace
 
-RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& options,
+RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
                  const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
-  require_possible_placements(options.device, options.placement, options.placements);
+  require_possible_placements(asked.device, asked.placement, asked.placements);
+  const EngineOptions options = on_host_if_joint(config, asked);
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0
                                           ? std::min(limits.ranks_per_host, config.world_size)
                                           : config.world_size;
@@ -166,6 +167,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
 
 EngineOptions place_as_asked(const Model& model, const Config& config, EngineOptions options) {
   require_possible_placements(options.device, options.placement, options.placements);
+  options = on_host_if_joint(config, std::move(options));
   if (options.device != DeviceKind::kCpu && options.placements.empty()) {
     options.placements =
         forced_placements(model, options.placement, offload_ratio_of(config, options));

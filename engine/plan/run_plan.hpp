@@ -56,9 +56,9 @@ struct RunPlan {
 
 /// Plans a run of config.world_size ranks. `ranks`: who plans; their number may be another one (one
 /// process plans for many). Throws user_error for options that no run can have.
-[[nodiscard]] RunPlan plan_run(const Model& model, const Config& config,
-                               const EngineOptions& options, const LargestBatch& batch,
-                               const RunLimits& limits, Communicator& ranks);
+[[nodiscard]] RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
+                               const LargestBatch& batch, const RunLimits& limits,
+                               Communicator& ranks);
 
 /// Without a plan: rules 1 to 3 alone, and else all on the host. Throws as plan_run().
 [[nodiscard]] EngineOptions place_as_asked(const Model& model, const Config& config,

@@ -100,6 +100,7 @@ class Rank {
   [[nodiscard]] RankExchange* exchange() noexcept { return expert_group_.get(); }
 
   [[nodiscard]] CpuPool& copy_pool() noexcept { return copy_pool_; }
+  [[nodiscard]] CpuPool& optimizer_pool() noexcept { return optimizer_pool_; }
 
   [[nodiscard]] Busy busy() const;
 

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "actors/kernels/update/state_memory.hpp"
+#include "engine/layout/muon_matrices.hpp"
 #include "engine/layout/update_config.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -17,6 +19,8 @@ RankLayout::RankLayout(const Model& model_in, RankShape shape_in, const ZeroConf
       classes(SlotClasses::of(model, sharding)),
       sizes(RankSizes::of(model, shape, sharding, classes)) {
   require_state_layout(shape.update, shape.engine.state_layout, shape.type);
+  TANDEM_CHECK(!updates_jointly(shape.update.kind) || !updates_on_device(),
+               "what is updated jointly was planned on the host");
   for (const UnitSpec& unit : model.units) {
     parameters.push_back(ParameterLayout::of(unit, sharding));
   }
@@ -51,9 +55,17 @@ std::uint64_t RankLayout::first_element(std::size_t unit) const {
   return begin;
 }
 
+bool RankLayout::has_array(const ParameterSpec& parameter, std::uint32_t array) const {
+  if (array == 0 || parameter.frozen) {
+    return array == 0;
+  }
+  return array == 1 || shape.update.kind != OptimizerKind::kMuon || !is_orthogonalized(parameter);
+}
+
 std::vector<CpuOptimizer::Range> RankLayout::update_ranges(std::size_t unit) const {
   const auto first = static_cast<std::int64_t>(slice_begin(unit));
   const std::int64_t last = first + static_cast<std::int64_t>(slice_elements(unit));
+  const OptimizerKind kind = shape.update.kind;
   std::vector<CpuOptimizer::Range> ranges;
   for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
     const ParameterSpec& parameter = model.units[unit].parameters[i];
@@ -65,7 +77,10 @@ std::vector<CpuOptimizer::Range> RankLayout::update_ranges(std::size_t unit) con
     }
     const CpuOptimizer::Range range = {.begin = static_cast<std::size_t>(begin - first),
                                        .end = static_cast<std::size_t>(end - first),
-                                       .group = parameter.group};
+                                       .group = kind == OptimizerKind::kLamb ? i
+                                                : kind == OptimizerKind::kMuon
+                                                    ? muon_group(parameter)
+                                                    : parameter.group};
     if (!ranges.empty() && ranges.back().end == range.begin && ranges.back().group == range.group) {
       ranges.back().end = range.end;
     } else {

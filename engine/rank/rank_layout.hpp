@@ -52,7 +52,11 @@ struct RankLayout {
   /// Where that slice begins when the units are laid end to end, each from a state block's boundary
   /// on: stochastic rounding counts from there, whatever the number of ranks.
   [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
-  /// What the optimizer writes of that slice: neither padding nor frozen parameters. Throws
+  /// Whether the optimizer keeps that array (kMasterArray and on) of the parameter.
+  [[nodiscard]] bool has_array(const ParameterSpec& parameter, std::uint32_t array) const;
+  /// What the optimizer writes of that slice: neither padding nor frozen parameters. Their groups
+  /// are the parameters'; LAMB's are the parameter's number in the unit, Muon's are muon_group()'s.
+  /// Throws
   /// user_error when one of them does not begin where the state layout can begin.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
 

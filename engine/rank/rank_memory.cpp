@@ -20,6 +20,7 @@ RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
   for (const std::size_t unit : layout.sizes.shadows) {
     allocate_shadow(unit);
   }
+  allocate_directions();
   allocate_slots();
 }
 
@@ -164,6 +165,16 @@ void RankMemory::allocate_shadow(std::size_t unit) {
   }
   if (units_[unit].buffers.weight_is_half()) {
     shadow.weight = take(elements * bytes_of(type), weight_there);
+  }
+}
+
+void RankMemory::allocate_directions() {
+  if (const std::size_t bytes = layout_.sizes.direction_block_bytes; bytes > 0) {
+    direction_block_ = reinterpret_cast<float*>(allocate_shared(bytes, resident_bytes_.optimizer));
+  }
+  if (const std::size_t bytes = layout_.sizes.direction_scratch_bytes; bytes > 0) {
+    direction_scratch_ = {reinterpret_cast<float*>(allocate(bytes, resident_bytes_.optimizer)),
+                          bytes / sizeof(float)};
   }
 }
 

@@ -63,6 +63,11 @@ class RankMemory {
   [[nodiscard]] std::span<float> slice_buffer() const noexcept { return slice_buffer_; }
   [[nodiscard]] std::span<float> whole_buffer() const noexcept { return whole_buffer_; }
 
+  /// Of joint updates (RankSizes): a whole unit's directions, which peers read in place, and what
+  /// a matrix is worked on with.
+  [[nodiscard]] float* direction_block() const noexcept { return direction_block_; }
+  [[nodiscard]] std::span<float> direction_scratch() const noexcept { return direction_scratch_; }
+
   [[nodiscard]] bool is_on_device(const void* memory) const noexcept {
     return accelerator_ != nullptr && accelerator_->holds(memory);
   }
@@ -85,6 +90,7 @@ class RankMemory {
   std::byte* allocate_state(std::size_t unit);
   std::byte* allocate_accumulator(std::size_t unit);
   void allocate_shadow(std::size_t unit);
+  void allocate_directions();
   void allocate_slots();
   std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, std::string_view name,
                              std::size_t bytes);
@@ -98,6 +104,8 @@ class RankMemory {
   std::vector<std::byte*> gradient_slots_;  // [gradient pool]
   std::span<float> slice_buffer_;
   std::span<float> whole_buffer_;
+  float* direction_block_ = nullptr;
+  std::span<float> direction_scratch_;
   std::vector<HostBuffer> owned_;
   ResidentBytes resident_bytes_;
 };

@@ -207,7 +207,7 @@ Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std
   add_unit(work, unit);
   const auto load_one = [&](std::size_t i) {
     const Piece& piece = work.pieces[i];
-    if (array == kMasterArray || !piece.parameter->frozen) {
+    if (layout_.has_array(*piece.parameter, array)) {
       (*source)(*piece.parameter, array, piece.begin, piece.end, values.data() + piece.at);
     }
   };

@@ -25,7 +25,9 @@ TrainStep::TrainStep(Rank& rank)
       layout_(rank.layout()),
       compute_(rank.compute()),
       options_(rank.options().shape.engine),
-      speculation_(may_speculate(options_) ? options_.speculate : Speculate::kOff),
+      speculation_(may_speculate(options_) && !updates_jointly(layout_.shape.update.kind)
+                       ? options_.speculate
+                       : Speculate::kOff),
       gatherer_(rank.shards(), layout_.classes.weights.pools(), rank.scope(),
                 options_.overlap != Overlap::kOff),
       runner_(layout_.model, rank.units(), options_.activation_checkpointing, rank.exchange()),
@@ -33,7 +35,8 @@ TrainStep::TrainStep(Rank& rank)
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
       deadlines_(inference_plan_.first_visits(rank.units().size())),
-      gradient_ticket_(layout_.classes.gradients.pools()) {
+      gradient_ticket_(layout_.classes.gradients.pools()),
+      directions_(rank, gatherer_, reduction_order_, update_order()) {
   for (const SegmentSpec& segment : layout_.model.segments) {
     forward_names_.emplace_back("forward " + segment.name);
     backward_names_.emplace_back("backward " + segment.name);
@@ -108,7 +111,7 @@ Task<> TrainStep::backward(double loss_gradient) {
   if (++backwards_ == micro_steps_ && speculation_.worthwhile()) {
     // Not before: slices of the step before may read its constants until this step's forward had
     // the unit.
-    set_constants(speculative_steps_, expected_, 1 / expected_.loss_scale);
+    set_constants(speculative_steps_, expected_, 1);
     speculative_ = true;
   }
   const TimePoint asked = rank_.loop().now();
@@ -164,6 +167,9 @@ Task<Verdict> TrainStep::finish(Update update) {
     co_await roll_back();
     co_return Verdict{StepOutcome::kSkip, norm, speculated};
   }
+  if (directions_.of_muon()) {
+    norm.value = co_await muon_norm(&update);
+  }
   // Clipping: g *= min(1, limit / (norm + 1e-6)). Like the loss scale it is undone inside the
   // update's own pass.
   double clip = 1;
@@ -173,7 +179,10 @@ Task<Verdict> TrainStep::finish(Update update) {
   const bool forced = missed_by_force();
   speculation_.record(clip != 1 || forced);
   co_await updates_done();  // a unit that no segment uses may still be at the step before
-  set_constants(update_steps_, update, clip * (1 / update.loss_scale));
+  set_constants(update_steps_, update, clip);
+  if (directions_.of_lamb()) {
+    co_await find_lamb_directions(&update, clip);
+  }
   const bool missed = speculative_ && (forced || update_steps_ != speculative_steps_);
   trace::instant(missed ? Name("verdict: redo") : Name("verdict"));
   co_await issue_updates(missed);
@@ -365,12 +374,28 @@ Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, std::span<con
 
 // ---- updates ----
 
-void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update,
-                              double gradient_scale) {
+void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update, double clip) {
   steps.clear();
   for (const UpdateConfig& group : update.groups) {
-    steps.push_back(UpdateStep::make(group, update.applied_step, gradient_scale));
+    // A direction has no loss scale in it.
+    const double scale = updates_jointly(group.kind) ? clip : clip * (1 / update.loss_scale);
+    steps.push_back(UpdateStep::make(group, update.applied_step, scale));
   }
+}
+
+Task<double> TrainStep::muon_norm(const Update* update) {
+  const Stopwatch waited;
+  co_await updates_done();
+  const double norm = co_await directions_.find_muon(update->groups, 1 / update->loss_scale);
+  exposure_.optimizer_s += waited.elapsed_s();
+  co_return norm;
+}
+
+Task<> TrainStep::find_lamb_directions(const Update* update, double clip) {
+  const Stopwatch waited;
+  co_await directions_.find_lamb(update->groups, update->applied_step,
+                                 clip * (1 / update->loss_scale));
+  exposure_.optimizer_s += waited.elapsed_s();
 }
 
 Task<> TrainStep::update_speculatively(std::size_t unit) {
@@ -409,11 +434,12 @@ Task<> TrainStep::issue_updates(bool redo) {
   ++version_;
   const flight::Span updates(flight::What::kUpdates);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
-    co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
-                                                         .steps = update_steps_.data(),
-                                                         .deadline = deadlines_[unit],
-                                                         .new_version = version_,
-                                                         .redo = redo});
+    co_await rank_.optimizer().address().send(UpdateUnit{
+        .unit = static_cast<std::uint32_t>(unit),
+        .steps = directions_.of_lamb() ? directions_.lamb_steps(unit) : update_steps_.data(),
+        .deadline = deadlines_[unit],
+        .new_version = version_,
+        .redo = redo});
   }
 }
 

@@ -24,6 +24,7 @@
 
 #include "engine/rank/rank.hpp"
 #include "engine/rank/segment_runner.hpp"
+#include "engine/step/directions.hpp"
 #include "engine/step/gatherer.hpp"
 #include "engine/step/speculation.hpp"
 #include "engine/types/model.hpp"
@@ -39,10 +40,11 @@ class TrainStep {
 
   /// What finish() applies, beside the gradients.
   struct Update {
-    std::vector<UpdateConfig> groups;  // by parameter group; lr of this step in it
-    std::int64_t applied_step = 1;     // 1-based count of applied steps
-    double gradient_clipping = 0;      // 0: off
-    double loss_scale = 1;             // in the gradients; the norm and the update are without it
+    // By parameter group (Muon: two for each, muon_group()); lr of this step in it.
+    std::vector<UpdateConfig> groups;
+    std::int64_t applied_step = 1;  // 1-based count of applied steps
+    double gradient_clipping = 0;   // 0: off
+    double loss_scale = 1;          // in the gradients; the norm and the update are without it
   };
 
   /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
@@ -101,7 +103,10 @@ class TrainStep {
   Task<> updates_done();
   Task<> roll_back();
   [[nodiscard]] bool missed_by_force() const;
-  void set_constants(std::vector<UpdateStep>& steps, const Update& update, double gradient_scale);
+  void set_constants(std::vector<UpdateStep>& steps, const Update& update, double clip);
+  /// Muon's, ahead of the verdict: the norm that is clipped.
+  Task<double> muon_norm(const Update* update);
+  Task<> find_lamb_directions(const Update* update, double clip);
   Task<> issue_updates(bool redo);
   void charge_updates(TimePoint start, TimePoint ready, TimePoint held_back);
 
@@ -147,6 +152,7 @@ class TrainStep {
   std::vector<std::uint64_t> gradient_ticket_;  // [gradient pool] first of the step in flight
   CommunicatorOrders reduction_order_ = {};
   std::uint64_t version_ = 0;
+  Directions directions_;  // of joint updates
 };
 
 }  // namespace tandem

@@ -28,7 +28,7 @@ int run_schedule(int argc, char** argv) {
   if (config.schedule.type == ScheduleType::kConstant) {
     throw user_error("schedule", "{} has no scheduler; add one, e.g. type WarmupLR", file);
   }
-  const LrSchedule schedule(config.schedule, config.optimizer.lr);
+  const LrSchedule schedule(config.schedule, config.optimizer.rate());
   JsonWriter json;
   json.begin_array();
   for (std::int64_t step = 1; step <= steps; ++step) {

@@ -58,10 +58,24 @@ AdagradStep adagrad_step(const UpdateConfig& c, double gradient_scale) {
           .decay = static_cast<float>(c.weight_decay)};
 }
 
+AlongStep along_step(const UpdateConfig& c, std::int64_t step, double scale) {
+  if (c.kind == OptimizerKind::kMuon) {
+    return {.rate = static_cast<float>(c.lr * scale),
+            .decay = static_cast<float>(c.lr * c.weight_decay)};
+  }
+  double correction = 1.0;  // the decay is in the direction
+  if (c.bias_correction) {
+    const auto t = static_cast<double>(step);
+    correction = std::sqrt(1.0 - std::pow(c.beta2, t)) / (1.0 - std::pow(c.beta1, t));
+  }
+  return {.rate = static_cast<float>(c.lr * correction * scale)};
+}
+
 std::size_t arrays_of(const AdamStep&) { return 2; }
 std::size_t arrays_of(const SgdStep& step) { return step.momentum == 0.0F ? 0 : 1; }
 std::size_t arrays_of(const LionStep&) { return 1; }
 std::size_t arrays_of(const AdagradStep&) { return 1; }
+std::size_t arrays_of(const AlongStep&) { return 0; }  // the direction's pass has moved them on
 
 /// By StateLayout; null where supports() refuses the layout.
 template <class Step>
@@ -78,6 +92,7 @@ Kernels<LionStep> kernels_of(const LionStep&) {
 Kernels<AdagradStep> kernels_of(const AdagradStep&) {
   return {detail::update_adagrad, detail::update_adagrad_split};
 }
+Kernels<AlongStep> kernels_of(const AlongStep&) { return {detail::update_along}; }
 
 void run_kernel(const UpdateStep& step, std::uint32_t rounding_bits, const UpdateBuffers& buffers,
                 std::size_t begin, std::size_t count) {
@@ -104,6 +119,9 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
 }  // namespace
 
 std::size_t state_arrays(const UpdateConfig& config) noexcept {
+  if (updates_jointly(config.kind)) {
+    return 2;
+  }
   return std::visit([](const auto& rule) { return arrays_of(rule); },
                     UpdateStep::make(config, 1, 1.0).rule);
 }
@@ -120,6 +138,9 @@ UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, doubl
       return {lion_step(config, gradient_scale), rounding_bits};
     case OptimizerKind::kAdagrad:
       return {adagrad_step(config, gradient_scale), rounding_bits};
+    case OptimizerKind::kLamb:
+    case OptimizerKind::kMuon:
+      return {along_step(config, step, gradient_scale), rounding_bits};
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // actors/kernels/update/optimizer_step.hpp — one fused pass of an optimizer over a range of
-// elements: Adam, AdamW, SGD, Lion, Adagrad.
+// elements: Adam, AdamW, SGD, Lion, Adagrad, and the second half of LAMB and Muon.
 //
 // gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from
 // one buffer to another -> model weight (fp32 | bf16 | fp16). One pass, because the update is bound
@@ -21,6 +21,11 @@
 //   Adagrad   g += weight_decay * p
 //             v' = v + g * g
 //             p' = p - lr * (g / (sqrt(v') + eps))
+//   LAMB, Muon
+//             p' = p - (rate * u + decay * p)
+//             where u is the direction that direction.hpp has found before, in the gradient's
+//             place; LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
+//             Muon: rate = lr * clip coefficient, decay = lr * weight_decay
 //
 // Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations in the order of DeepSpeed's
 // CPUAdam; (1 - beta2) * g comes first, as g * g may overflow where v' does not. SGD: as
@@ -44,26 +49,35 @@
 
 namespace tandem {
 
-enum class OptimizerKind : std::uint8_t { kAdam, kSgd, kLion, kAdagrad };
+enum class OptimizerKind : std::uint8_t { kAdam, kSgd, kLion, kAdagrad, kLamb, kMuon };
+
+/// An element's update depends on the other elements of its tensor: a pass of its own finds the
+/// direction first (direction.hpp).
+[[nodiscard]] constexpr bool updates_jointly(OptimizerKind kind) noexcept {
+  return kind == OptimizerKind::kLamb || kind == OptimizerKind::kMuon;
+}
 
 /// One optimizer's hyperparameters; each kind reads those that its formula names.
 struct UpdateConfig {
   OptimizerKind kind = OptimizerKind::kAdam;
   double lr = 1e-3;
-  double beta1 = 0.9;  // Adam, Lion
+  double beta1 = 0.9;  // Adam, Lion, LAMB
   double beta2 = 0.999;
-  double eps = 1e-8;  // Adam, Adagrad
+  double eps = 1e-8;  // Adam, Adagrad, LAMB
   double weight_decay = 0.0;
   bool adamw = true;            // Adam: decoupled weight decay
-  bool bias_correction = true;  // Adam
-  double momentum = 0.0;        // SGD, as the next two
-  double dampening = 0.0;
-  bool nesterov = false;
-  std::uint64_t seed = 0;  // of stochastic rounding, in layouts that have it
+  bool bias_correction = true;  // Adam, LAMB
+  double momentum = 0.0;        // SGD, Muon
+  double dampening = 0.0;       // SGD
+  bool nesterov = false;        // SGD, Muon
+  double min_coeff = 0.01;      // LAMB: bounds of the trust ratio
+  double max_coeff = 10.0;
+  bool eps_inside_sqrt = false;  // LAMB: sqrt(v + eps) instead of sqrt(v) + eps
+  std::uint64_t seed = 0;        // of stochastic rounding, in layouts that have it
 };
 
-/// Arrays of state beside the master: Adam 2, Lion and Adagrad 1, SGD 1 (0 without momentum).
-/// They begin as zeros.
+/// Arrays of state beside the master: Adam and LAMB 2, Lion and Adagrad 1, SGD 1 (0 without
+/// momentum); Muon 2, of which its matrices use the first. They begin as zeros.
 [[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
 
 // The constants of one step, computed in double and rounded once.
@@ -131,13 +145,24 @@ struct AdagradStep {
   }
 };
 
-struct UpdateStep {
-  std::variant<AdamStep, SgdStep, LionStep, AdagradStep> rule;  // in the order of OptimizerKind
-  std::uint64_t rounding_bits = 0;                              // of seed and step
+/// Along a direction that lies where the gradient was.
+struct AlongStep {
+  float rate = 0.0F;
+  float decay = 0.0F;
 
-  /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip.
+  bool operator==(const AlongStep& o) const { return rate == o.rate && decay == o.decay; }
+};
+
+struct UpdateStep {
+  // In the order of OptimizerKind; the last is that of all that update jointly.
+  std::variant<AdamStep, SgdStep, LionStep, AdagradStep, AlongStep> rule;
+  std::uint64_t rounding_bits = 0;  // of seed and step
+
+  /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip. Of a direction: what
+  /// it is multiplied with beside the learning rate (LAMB's trust ratio, Muon's clip coefficient).
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
 
+  /// kLamb stands for Muon, too.
   [[nodiscard]] OptimizerKind kind() const noexcept {
     return static_cast<OptimizerKind>(rule.index());
   }
@@ -162,9 +187,9 @@ struct UpdateBuffers {
   // float; where the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's
   // remainder.
   void* master = nullptr;
-  // The first state_arrays() of them. Adam: exp_avg, exp_avg_sq; SGD: momentum; Lion: exp_avg;
-  // Adagrad: sum of squares. float (fp32, split), bf16, or codes of 8 bits with one exponent per
-  // block in `scale`.
+  // The first state_arrays() of them. Adam, LAMB: exp_avg, exp_avg_sq; SGD, Muon: momentum; Lion:
+  // exp_avg; Adagrad: sum of squares. float (fp32, split), bf16, or codes of 8 bits with one
+  // exponent per block in `scale`.
   void* state[2] = {nullptr, nullptr};
   std::uint8_t* scale[2] = {nullptr, nullptr};
   const void* gradient = nullptr;

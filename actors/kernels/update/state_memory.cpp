@@ -123,6 +123,9 @@ std::string_view why_unsupported(OptimizerKind kind, StateLayout layout, DType w
   if (weight == DType::kF16) {
     return "fp16 weights are no half of an fp32 master";
   }
+  if (updates_jointly(kind)) {
+    return "LAMB and Muon read the fp32 master and moments in two passes";
+  }
   if (kind == OptimizerKind::kSgd) {
     return "SGD has too little state to gain from it";
   }

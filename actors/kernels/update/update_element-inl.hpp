@@ -17,6 +17,7 @@
 // clang-format on
 #include "actors/kernels/update/adagrad_rule-inl.hpp"
 #include "actors/kernels/update/adam_rule-inl.hpp"
+#include "actors/kernels/update/along_rule-inl.hpp"
 #include "actors/kernels/update/lion_rule-inl.hpp"
 #include "actors/kernels/update/packed-inl.hpp"
 #include "actors/kernels/update/rounding_key.hpp"
@@ -278,6 +279,7 @@ struct RangeOfPass {
   }
   void operator()(const LionStep& s) const { choose<false, true>(LionRule{s}); }
   void operator()(const AdagradStep& s) const { choose<true, false>(AdagradRule{s}); }
+  void operator()(const AlongStep& s) const { choose<false, false>(AlongRule{s}); }
   void operator()(const SgdStep& s) const {
     if (s.momentum == 0.0F) {
       choose<false, false>(SgdRule<false, false>{s});

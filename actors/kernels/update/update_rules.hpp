@@ -19,5 +19,6 @@ UpdateKernel<AdamStep> update_adam, update_adam_split, update_adam_bf16, update_
 UpdateKernel<SgdStep> update_sgd;
 UpdateKernel<LionStep> update_lion, update_lion_bf16, update_lion_int8;
 UpdateKernel<AdagradStep> update_adagrad, update_adagrad_split;
+UpdateKernel<AlongStep> update_along;
 
 }  // namespace tandem::detail

@@ -109,7 +109,7 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
     return {};
   }
   const RateSchedule schedule = {.shape = *parse_enum<RateShape>(flags.lr_scheduler),
-                                 .peak = config.optimizer.lr,
+                                 .peak = config.optimizer.rate(),
                                  .warmup = flags.warmup,
                                  .total_steps = total_steps};
   return [schedule](std::int64_t step) { return schedule.at(step); };
@@ -133,7 +133,7 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
                                       const Pretrained& pretrained, const Engine& engine,
                                       std::int64_t records) {
   const HfConfig& shape = pretrained.config();
-  return {
+  std::vector<std::string> lines = {
       fmt::format("model    {} ({}): {:.2f} M parameters, {} layers, hidden {}, vocabulary {}",
                   flags.model_name, shape.model_type,
                   static_cast<double>(engine.parameter_count()) / 1e6, shape.num_hidden_layers,
@@ -152,6 +152,13 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
           engine.optimizer_threads()),
       cores_line(engine.cores(), flags.engine.pin_cores),
   };
+  if (updates_jointly(config.optimizer.kind)) {
+    lines.push_back(fmt::format(
+        "updates  {} needs whole tensors: directions are found in the step, on the host, and no "
+        "update begins ahead of the verdict",
+        config.optimizer.type));
+  }
+  return lines;
 }
 
 }  // namespace tandem

@@ -126,7 +126,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"bf16_bf16", {.type = "bf16", .state_layout = StateLayout::kBf16}},
                       Case{"bf16_int8", {.type = "bf16", .state_layout = StateLayout::kInt8}},
                       Case{"fp32_int8", {.state_layout = StateLayout::kInt8}},
-                      Case{"fp16_skips", {.type = "fp16", .clip = 0}}),
+                      Case{"fp16_skips", {.type = "fp16", .clip = 0}},
+                      Case{"lamb", {.optimizer = kToyLamb}},
+                      Case{"lamb_bf16", {.type = "bf16", .optimizer = kToyLamb}},
+                      Case{"muon", {.optimizer = kToyMuon}},
+                      Case{"muon_fp16_skips", {.type = "fp16", .clip = 0, .optimizer = kToyMuon}}),
     name_of_case);
 
 /// World sizes and stages crossed; a step is always four micro-batches.
@@ -134,17 +138,19 @@ TEST(ResumeOnRanks, AnyNumberAtAnyStageIsTheSameRun) {
   constexpr std::int64_t kLeg = 4;
   const int worlds[] = {1, 2, 4, 1};
   const auto setting_of = [](int world, int stage) {
-    Setting setting{.stage = stage, .accumulation = 4 / world};
-    setting.type = stage % 2 == 0 ? "fp32" : "bf16";
-    return setting;
+    return Setting{.stage = stage, .accumulation = 4 / world};
   };
   int equal = 0;
   for (int first_stage = 0; first_stage < 4; ++first_stage) {
+    const std::string optimizer = first_stage == 1   ? kToyLamb
+                                  : first_stage == 2 ? kToyMuon
+                                                     : Setting().optimizer;
     const TempDir folder;
     const std::string type = first_stage % 2 == 0 ? "fp32" : "bf16";
     const auto setting_at = [&](int leg) {
       Setting setting = setting_of(worlds[leg], (first_stage + leg) % 4);
       setting.type = type;
+      setting.optimizer = optimizer;
       return setting;
     };
     const TrainingRun straight = [&] {
@@ -225,26 +231,28 @@ TEST(ResumeOnRanks, FrozenParametersStayAndTheRestGoesOn) {
 
 /// Files are the same bytes, however many ranks write them.
 TEST(ResumeOnRanks, CheckpointsAreTheSameBytesOnEveryNumberOfRanks) {
-  std::vector<std::string> texts;
-  for (const int world : {1, 2, 4}) {
-    const TempDir folder;
-    Setting setting{.accumulation = 4 / world};
-    on_ranks(world, [&](const std::shared_ptr<Communicator>& ranks) {
-      Engine engine(arguments(setting, ranks));
-      (void)go_on(engine, setting, 3);
-      EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
-      return 0;
-    });
-    std::string all;
-    for (const char* array : {"master", "exp_avg", "exp_avg_sq"}) {
-      all += test::get(folder.path() / "step-00000003" /
-                       fmt::format("{}-00001-of-00001.safetensors", array));
+  for (const std::string& optimizer : {Setting().optimizer, kToyLamb, kToyMuon}) {
+    std::vector<std::string> texts;
+    for (const int world : {1, 2, 4}) {
+      const TempDir folder;
+      Setting setting{.accumulation = 4 / world, .optimizer = optimizer};
+      on_ranks(world, [&](const std::shared_ptr<Communicator>& ranks) {
+        Engine engine(arguments(setting, ranks));
+        (void)go_on(engine, setting, 3);
+        EXPECT_TRUE(engine.save_checkpoint(folder.path()).saved());
+        return 0;
+      });
+      std::string all;
+      for (const char* array : {"master", "exp_avg", "exp_avg_sq"}) {
+        all += test::get(folder.path() / "step-00000003" /
+                         fmt::format("{}-00001-of-00001.safetensors", array));
+      }
+      texts.push_back(all);
     }
-    texts.push_back(all);
+    EXPECT_GT(texts[0].size(), 1000U);
+    EXPECT_EQ(texts[1], texts[0]);
+    EXPECT_EQ(texts[2], texts[0]);
   }
-  EXPECT_GT(texts[0].size(), 1000U);
-  EXPECT_EQ(texts[1], texts[0]);
-  EXPECT_EQ(texts[2], texts[0]);
 }
 
 /// Beside a simulated device, from each placement to the next one.
@@ -283,10 +291,13 @@ TEST(ResumeOnDevice, PlacementsMayBeOthers) {
 /// A save while training goes on has the bytes of one that training waits for, with room for
 /// staging and without.
 TEST(Checkpoint, IsTheSameWhateverRunsMeanwhile) {
-  for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
+  for (const auto& [overlap, optimizer] : {std::pair{Overlap::kOff, Setting().optimizer},
+                                           {Overlap::kFull, Setting().optimizer},
+                                           {Overlap::kFull, kToyLamb},
+                                           {Overlap::kFull, kToyMuon}}) {
     for (const std::size_t staging : {std::size_t{0}, std::size_t{1} << 30}) {
       const TempDir folder;
-      const Setting setting{.overlap = overlap};
+      const Setting setting{.overlap = overlap, .optimizer = optimizer};
       InitializeArgs args = arguments(setting);
       args.options.checkpoint_staging_bytes = staging;
       Engine engine(std::move(args));

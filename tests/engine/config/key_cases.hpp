@@ -258,6 +258,32 @@ inline const KeyCase kAdagrad[] = {
     {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
 };
 
+inline const KeyCase kLamb[] = {
+    {OPT "lr", "0.001", "0.1"},
+    {OPT "betas", "[0.9, 0.999]", "[0.8, 0.9]"},
+    {OPT "eps", "1e-08", "1e-6"},
+    {OPT "weight_decay", "0", "0.1"},
+    {OPT "bias_correction", "true", "false"},
+    {OPT "eps_inside_sqrt", "false", "true"},
+    {OPT "min_coeff", "0.01", "0.1"},
+    {OPT "max_coeff", "10", "0.3"},
+    {OPT "amsgrad", "false", "true", kRefused, "AMSGrad"},
+    {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
+    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+};
+inline const KeyCase kMuon[] = {
+    {OPT "lr", "0.02", "0.1"},
+    {OPT "muon_lr", "null", "0.1"},
+    {OPT "adam_lr", "null", "0.1"},
+    {OPT "momentum", "0.95", "0.9"},
+    {OPT "betas", "[0.9, 0.95]", "[0.8, 0.9]"},
+    {OPT "eps", "1e-10", "1e-6"},
+    {OPT "weight_decay", "0", "0.1"},
+    {OPT "ns_method", "\"gram\"", "\"standard\"", kLeft, "same polynomials"},
+    {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
+    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+};
+
 #define SCH "scheduler.params."
 inline const KeyCase kWarmup[] = {
     {SCH "warmup_min_lr", "0", "0.1"},
@@ -330,6 +356,8 @@ inline std::vector<Group> groups() {
           {"sgd", kSgd, with("optimizer.type", "\"SGD\"")},
           {"lion", kLion, with("optimizer.type", "\"Lion\"")},
           {"adagrad", kAdagrad, with("optimizer.type", "\"Adagrad\"")},
+          {"lamb", kLamb, with("optimizer.type", "\"Lamb\"")},
+          {"muon", kMuon, with("optimizer.type", "\"Muon\"")},
           {"warmup", kWarmup, with("scheduler.type", "\"WarmupLR\"")},
           {"decay", kWarmupDecay, decay},
           {"cosine", kCosine, cosine},

@@ -238,6 +238,33 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"NearMomentum",
                  {{"optimizer.type", "\"SGD\""}, {OPT "momentun", "0.9"}},
                  "did you mean \"momentum\"?"},
+        BadValue{"NearCoefficient",
+                 {{"optimizer.type", "\"Lamb\""}, {OPT "max_coef", "3"}},
+                 "did you mean \"max_coeff\"?"},
+        BadValue{"CoefficientsTheWrongWay",
+                 {{"optimizer.type", "\"Lamb\""}, {OPT "min_coeff", "11"}},
+                 "min_coeff is 11 and max_coeff 10"},
+        BadValue{"CoefficientNegative",
+                 {{"optimizer.type", "\"Lamb\""}, {OPT "max_coeff", "-1"}},
+                 "at least 0"},
+        BadValue{"MomentumOfLamb",
+                 {{"optimizer.type", "\"Lamb\""}, {OPT "momentum", "0.9"}},
+                 "unknown key \"optimizer.params.momentum\""},
+        BadValue{"MuonMomentumOne",
+                 {{"optimizer.type", "\"Muon\""}, {OPT "momentum", "1"}},
+                 "a momentum below 1"},
+        BadValue{"MuonRateZero",
+                 {{"optimizer.type", "\"Muon\""}, {OPT "muon_lr", "0"}},
+                 "a rate above 0"},
+        BadValue{"MuonMethod",
+                 {{"optimizer.type", "\"Muon\""}, {OPT "ns_method", "\"gramm\""}},
+                 "did you mean \"gram\"?"},
+        BadValue{"MuonPartlyOnADevice",
+                 {{"optimizer.type", "\"Muon\""},
+                  {ZERO "stage", "3"},
+                  {ZERO "offload_optimizer.device", "\"cpu\""},
+                  {ZERO "offload_optimizer.ratio", "0.5"}},
+                 "Muon updates on the host alone"},
         BadValue{"CpuOffloadTwice",
                  {{ZERO "cpu_offload", "true"}, {ZERO "offload_optimizer.pin_memory", "true"}},
                  "\"zero_optimization.offload_optimizer\" are two names of one key"},
@@ -259,7 +286,11 @@ TEST(ConfigTypes, OptimizersInAnyCase) {
                                    {"Lion", OptimizerKind::kLion},
                                    {"lion", OptimizerKind::kLion},
                                    {"adagrad", OptimizerKind::kAdagrad},
-                                   {"Adagrad", OptimizerKind::kAdagrad}}) {
+                                   {"Adagrad", OptimizerKind::kAdagrad},
+                                   {"Lamb", OptimizerKind::kLamb},
+                                   {"LAMB", OptimizerKind::kLamb},
+                                   {"Muon", OptimizerKind::kMuon},
+                                   {"muon", OptimizerKind::kMuon}}) {
     const Config config = parse({{"optimizer.type", fmt::format("\"{}\"", type)}});
     EXPECT_EQ(config.optimizer.kind, kind) << type;
     EXPECT_EQ(config.optimizer.type, type);
@@ -270,8 +301,8 @@ TEST(ConfigTypes, OptimizersInAnyCase) {
 }
 
 TEST(ConfigTypes, OptimizersThatAreNotHere) {
-  for (const char* type : {"Lamb", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW",
-                           "MuSGD", "Muon", "RMSprop", "NAdam"}) {
+  for (const char* type : {"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD",
+                           "RMSprop", "NAdam"}) {
     EXPECT_THAT(error_of({{"optimizer.type", fmt::format("\"{}\"", type)}}),
                 HasSubstr(fmt::format("optimizer.type \"{}\" is refused: ", type)));
   }

@@ -354,9 +354,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"UnknownOptimizer",
                  with_batch("\"optimizer\": {\"type\": \"Adan\"}"),
                  {"unknown optimizer.type \"Adan\"", "did you mean \"Adam\"?"}},
-        BadInput{"OptimizerNotHere",
-                 with_batch("\"optimizer\": {\"type\": \"OneBitAdam\"}"),
-                 {"\"OneBitAdam\" is refused", "use Adam, AdamW, SGD, Lion or Adagrad"}},
+        BadInput{
+            "OptimizerNotHere",
+            with_batch("\"optimizer\": {\"type\": \"OneBitAdam\"}"),
+            {"\"OneBitAdam\" is refused", "use Adam, AdamW, SGD, Lion, Adagrad, Lamb or Muon"}},
         BadInput{"OptimizerWithoutType",
                  with_batch("\"optimizer\": {\"params\": {}}"),
                  {"optimizer.type is missing"}},

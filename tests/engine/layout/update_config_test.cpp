@@ -7,11 +7,14 @@
 namespace tandem {
 namespace {
 
+OptimizerConfig optimizer_of(std::string_view optimizer) {
+  return parse_config(fmt::format(R"({{"train_batch_size": 1, "optimizer": {}}})", optimizer),
+                      "ds.json")
+      .optimizer;
+}
+
 UpdateConfig update_of(std::string_view optimizer) {
-  return update_config(
-      parse_config(fmt::format(R"({{"train_batch_size": 1, "optimizer": {}}})", optimizer),
-                   "ds.json")
-          .optimizer);
+  return update_config(optimizer_of(optimizer));
 }
 
 TEST(UpdateConfig, TakesEveryHyperparameterOfItsKind) {
@@ -35,6 +38,42 @@ TEST(UpdateConfig, TakesEveryHyperparameterOfItsKind) {
   EXPECT_EQ(
       update_of(R"({"type": "SGD", "params": {"momentum": 0.5, "dampening": 0.25}})").dampening,
       0.25);
+}
+
+TEST(UpdateConfig, LambAndMuonHaveDeepSpeedsDefaults) {
+  const UpdateConfig lamb = update_of(R"({"type": "Lamb"})");
+  EXPECT_EQ(lamb.kind, OptimizerKind::kLamb);
+  EXPECT_EQ(lamb.beta2, 0.999);
+  EXPECT_EQ(lamb.min_coeff, 0.01);
+  EXPECT_EQ(lamb.max_coeff, 10.0);
+  EXPECT_FALSE(lamb.eps_inside_sqrt);
+  EXPECT_EQ(state_arrays(lamb), 2U);
+  const UpdateConfig muon = update_of(R"({"type": "Muon"})");
+  EXPECT_EQ(muon.lr, 0.02);
+  EXPECT_EQ(muon.momentum, 0.95);
+  EXPECT_TRUE(muon.nesterov);
+  EXPECT_EQ(muon.beta2, 0.95);
+  EXPECT_EQ(muon.eps, 1e-10);
+}
+
+TEST(UpdateConfig, MuonsTwoHalvesHaveTheirRates) {
+  const auto expect_rates = [](const char* params, double matrices, double others) {
+    const OptimizerConfig optimizer =
+        optimizer_of(fmt::format(R"({{"type": "Muon", "params": {{{}}}}})", params));
+    const auto groups = update_groups(update_config(optimizer), optimizer.adam_lr_factor());
+    EXPECT_EQ(groups.size(), 2U);
+    EXPECT_EQ(groups[0].kind, OptimizerKind::kMuon);
+    EXPECT_EQ(groups[1].kind, OptimizerKind::kAdam);
+    EXPECT_TRUE(groups[1].adamw);
+    EXPECT_DOUBLE_EQ(groups[0].lr, matrices) << params;
+    EXPECT_DOUBLE_EQ(groups[1].lr, others) << params;
+  };
+  expect_rates("", 0.02, 3e-4);
+  expect_rates(R"("lr": 0.5)", 0.5, 0.5);
+  expect_rates(R"("lr": 0.5, "adam_lr": 0.25)", 0.5, 0.25);
+  expect_rates(R"("lr": 0.5, "muon_lr": 0.25)", 0.25, 0.5);
+  expect_rates(R"("muon_lr": 0.5, "adam_lr": 0.125)", 0.5, 0.125);
+  EXPECT_EQ(update_groups(update_of(R"({"type": "Lamb"})"), 1).size(), 1U);
 }
 
 TEST(UpdateConfig, DefaultsAreThoseOfTheKind) {

@@ -65,7 +65,14 @@ struct Setting {
   std::vector<StatePlacement> placements = {};
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
+  std::string optimizer = R"({"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}})";
 };
+
+// Of Setting::optimizer: those whose update needs more than its element.
+inline const std::string kToyLamb =
+    R"({"type": "Lamb", "params": {"lr": 0.02, "weight_decay": 0.1, "max_coeff": 0.9}})";
+inline const std::string kToyMuon =
+    R"({"type": "Muon", "params": {"lr": 0.03, "adam_lr": 0.01, "weight_decay": 0.1}})";
 
 inline Config config_of(const Setting& setting, int world_size = 1) {
   return parse_config(
@@ -73,11 +80,11 @@ inline Config config_of(const Setting& setting, int world_size = 1) {
           R"({{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": {},
                "gradient_clipping": {}, "bf16": {{"enabled": {}}},
                "fp16": {{"enabled": {}, "initial_scale_power": 12, "loss_scale_window": 2}},
-               "optimizer": {{"type": "AdamW", "params": {{"lr": 0.01, "weight_decay": 0.1}}}},
+               "optimizer": {},
                "zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": {},
                                       "offload_optimizer": {{"device": "cpu"}}}}}})",
           setting.accumulation, setting.clip, setting.type == "bf16", setting.type == "fp16",
-          setting.stage, setting.persistent_elements),
+          setting.optimizer, setting.stage, setting.persistent_elements),
       "test", world_size);
 }
 

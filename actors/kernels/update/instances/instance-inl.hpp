@@ -17,6 +17,7 @@
 
 #include "actors/kernels/update/adagrad_rule-inl.hpp"
 #include "actors/kernels/update/adam_rule-inl.hpp"
+#include "actors/kernels/update/along_rule-inl.hpp"
 #include "actors/kernels/update/lion_rule-inl.hpp"
 #include "actors/kernels/update/sgd_rule-inl.hpp"
 #include "actors/kernels/update/update-inl.hpp"

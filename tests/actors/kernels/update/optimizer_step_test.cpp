@@ -33,6 +33,9 @@ struct Element {
   void update(const Rule& rule, Real gradient, bool first) {
     step(rule, gradient * static_cast<Real>(rule.gradient_scale), first);
   }
+  void update(const AlongStep& s, Real direction, bool) {
+    p = p - (direction * Real(s.rate) + Real(s.decay) * p);
+  }
 
  private:
   void step(const AdamStep& s, Real g, bool) {

@@ -48,6 +48,8 @@ inline const UpdateCase kUpdateCases[] = {
     {"Nesterov", {.kind = OptimizerKind::kSgd, .lr = 1e-2, .momentum = .9, .nesterov = true}},
     {"Lion", {.kind = OptimizerKind::kLion, .lr = 1e-2, .weight_decay = 0.1, .seed = 6}},
     {"Adagrad", {.kind = OptimizerKind::kAdagrad, .lr = 1e-2, .weight_decay = 0.1}},
+    {"Lamb", {.kind = OptimizerKind::kLamb, .lr = 1e-2}},
+    {"Muon", {.kind = OptimizerKind::kMuon, .lr = 1e-2, .weight_decay = 0.1}},
 };
 
 inline std::vector<LayoutCase> layouts_of(OptimizerKind kind) {

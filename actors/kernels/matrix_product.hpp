@@ -1,0 +1,35 @@
+// actors/kernels/matrix_product.hpp — products of fp32 matrices, tile by tile, in an order of
+// additions that shapes alone decide.
+//
+//   C = alpha * A B + beta * D       or, with b_across, alpha * A B^T + beta * D
+//
+// All are row-major and dense. An element is one chain of fused multiply-adds along K, from 0, then
+// alpha and beta: so its bits depend neither on the tile it is in nor on who computes it, but, as a
+// GEMM's, on whether the processor fuses.
+// It is for what is few and must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are
+// in models/kernels.
+#pragma once
+
+#include <cstddef>
+
+namespace tandem {
+
+struct MatrixProduct {
+  const float* a = nullptr;  // [rows, depth]
+  const float* b = nullptr;  // [depth, columns]; b_across: [columns, depth]
+  const float* d = nullptr;  // [rows, columns]; null: beta is 0
+  float* c = nullptr;        // [rows, columns], none of the others
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t depth = 0;
+  bool b_across = false;
+  float alpha = 1.0F;
+  float beta = 0.0F;
+};
+
+[[nodiscard]] std::size_t product_tiles(const MatrixProduct& product) noexcept;
+
+/// One tile of C. Any thread; different tiles may run at the same time.
+void compute_product_tile(const MatrixProduct& product, std::size_t tile);
+
+}  // namespace tandem

@@ -1,0 +1,227 @@
+#include "engine/step/directions.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <utility>
+
+namespace tandem {
+
+Directions::Directions(Rank& rank, Gatherer& gatherer, CommunicatorOrders& reductions,
+                       std::vector<std::uint32_t> order)
+    : rank_(rank),
+      layout_(rank.layout()),
+      gatherer_(gatherer),
+      reductions_(reductions),
+      kind_(layout_.shape.update.kind) {
+  if (!of_any()) {
+    return;
+  }
+  const std::size_t units = layout_.model.units.size();
+  deadlines_.resize(units);
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    deadlines_[order[at]] = at;
+  }
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    ranges_.push_back(layout_.update_ranges(unit));
+    directions_.push_back(Direction::of(
+        ranges_.back(), reinterpret_cast<float*>(rank.memory().unit(unit).accumulator),
+        CpuOptimizer::Options().chunk_elements));
+    const std::size_t parameters = layout_.model.units[unit].parameters.size();
+    direction_steps_.emplace_back(of_lamb() ? parameters : 0);
+    lamb_steps_.emplace_back(of_lamb() ? parameters : 0);
+  }
+  // Another rank's slice of a unit may have a range where this one's has none: what is asked of all
+  // ranks goes by the unit.
+  std::erase_if(order, [this](std::uint32_t unit) { return layout_.model.units[unit].frozen(); });
+  order_ = std::move(order);
+  matrices_.resize(units);
+  if (of_muon()) {
+    deal_out_matrices();
+  }
+}
+
+void Directions::deal_out_matrices() {
+  std::vector<double> load(layout_.sharding.world);
+  for (const std::uint32_t unit : order_) {
+    std::vector<Matrix>& all = matrices_[unit];
+    const UnitSpec& spec = layout_.model.units[unit];
+    for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
+      if (!is_orthogonalized(spec.parameters[i])) {
+        continue;
+      }
+      const MuonMatrices matrices = matrices_of(spec.parameters[i]);
+      const auto offset = static_cast<std::size_t>(layout_.parameters[unit].offsets[i]);
+      for (std::size_t k = 0; k < matrices.count; ++k) {
+        all.push_back({.offset = offset + k * matrices.shape.elements(),
+                       .shape = matrices.shape,
+                       .owner = 0});
+      }
+    }
+    std::ranges::stable_sort(all, std::ranges::greater(),
+                             [](const Matrix& matrix) { return matrix.shape.cost(); });
+    for (Matrix& matrix : all) {
+      const auto least = std::ranges::min_element(load);
+      *least += matrix.shape.cost();
+      matrix.owner = static_cast<std::uint32_t>(least - load.begin());
+    }
+  }
+}
+
+Task<> Directions::direct(std::uint32_t unit, const DirectionStep* steps) {
+  if (!ranges_[unit].empty()) {
+    co_await rank_.optimizer().address().ask(DirectUnit{.unit = unit,
+                                                        .steps = steps,
+                                                        .direction = &directions_[unit],
+                                                        .deadline = deadlines_[unit]});
+  }
+}
+
+// ---- LAMB ----
+
+Task<> Directions::find_lamb(std::vector<UpdateConfig> groups, std::int64_t applied_step,
+                             double gradient_scale) {
+  std::vector<ExactSum> sums;      // of each parameter: of the weights, of the direction
+  std::vector<ExactSum> of_slice;  // those of units of which this rank has a slice
+  for (const std::uint32_t unit : order_) {
+    const std::vector<ParameterSpec>& parameters = layout_.model.units[unit].parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      direction_steps_[unit][i] = direction_step(groups[parameters[i].group], gradient_scale);
+    }
+    co_await direct(unit, direction_steps_[unit].data());
+    std::vector<ExactSum>& into = is_divided(unit) ? of_slice : sums;
+    const std::size_t first = into.size();
+    into.resize(first + 2 * parameters.size());
+    for (const DirectionPiece& piece : directions_[unit].pieces) {
+      const std::size_t parameter = ranges_[unit][piece.range].group;
+      into[first + 2 * parameter].merge(piece.weights);
+      into[first + 2 * parameter + 1].merge(piece.directions);
+    }
+  }
+  co_await add_over_ranks(&of_slice);
+  const ExactSum* next_whole = sums.data();
+  const ExactSum* next_of_slice = of_slice.data();
+  for (const std::uint32_t unit : order_) {
+    const std::vector<ParameterSpec>& parameters = layout_.model.units[unit].parameters;
+    const ExactSum*& next = is_divided(unit) ? next_of_slice : next_whole;
+    for (std::size_t i = 0; i < parameters.size(); ++i, next += 2) {
+      const UpdateConfig& group = groups[parameters[i].group];
+      lamb_steps_[unit][i] =
+          UpdateStep::make(group, applied_step, trust_ratio(group, next[0], next[1]));
+    }
+  }
+}
+
+Task<> Directions::add_over_ranks(std::vector<ExactSum>* sums) {
+  const std::size_t world = layout_.sharding.world;
+  if (world == 1) {
+    co_return;
+  }
+  constexpr std::size_t kAtOnce = kExchangeBytes / (ExactSum::kLimbs * sizeof(std::uint64_t));
+  std::vector<std::uint64_t> mine;
+  std::vector<std::uint64_t> all;
+  for (std::size_t first = 0; first < sums->size(); first += kAtOnce) {
+    const std::span<ExactSum> some =
+        std::span(*sums).subspan(first, std::min(kAtOnce, sums->size() - first));
+    mine.clear();
+    for (ExactSum& sum : some) {
+      const auto limbs = sum.limbs();
+      mine.insert(mine.end(), limbs.begin(), limbs.end());
+    }
+    all.resize(mine.size() * world);
+    co_await rank_.collectives().address().ask(
+        Exchange{reductions_[kWorld]++,
+                 {.mine = std::as_bytes(std::span(mine)).data(),
+                  .all = std::as_writable_bytes(std::span(all)).data(),
+                  .bytes = mine.size() * sizeof(std::uint64_t)}});
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      some[i] = {};
+      for (std::size_t r = 0; r < world; ++r) {
+        some[i].merge(ExactSum::from_limbs(std::span<const std::uint64_t, ExactSum::kLimbs>(
+            all.data() + r * mine.size() + i * ExactSum::kLimbs, ExactSum::kLimbs)));
+      }
+    }
+  }
+}
+
+// ---- Muon ----
+
+Task<double> Directions::find_muon(std::vector<UpdateConfig> groups, double gradient_scale) {
+  std::vector<DirectionStep> steps;
+  for (const UpdateConfig& group : groups) {
+    steps.push_back(direction_step(group, gradient_scale));
+  }
+  for (const std::uint32_t unit : order_) {
+    if (!matrices_[unit].empty()) {
+      co_await direct(unit, steps.data());
+      co_await orthogonalize_unit(unit);
+    }
+  }
+  co_return co_await muon_norm(gradient_scale);
+}
+
+Task<> Directions::orthogonalize_unit(std::size_t unit) {
+  float* values = directions_[unit].values;
+  float* block = values;
+  const std::size_t slice = layout_.slice_elements(unit);
+  if (is_divided(unit)) {
+    block = rank_.memory().direction_block();
+    co_await rank_.collectives().address().ask(
+        AllGather{gatherer_.take_order(),
+                  {.shard = reinterpret_cast<const std::byte*>(values),
+                   .block = reinterpret_cast<std::byte*>(block),
+                   .shard_bytes = slice * sizeof(float)},
+                  static_cast<std::uint32_t>(unit)});
+  }
+  for (const Matrix& matrix : matrices_[unit]) {
+    if (matrix.owner == layout_.sharding.rank) {
+      co_await orthogonalize(&rank_.optimizer_pool(), block + matrix.offset, matrix.shape,
+                             rank_.memory().direction_scratch());
+    }
+  }
+  if (layout_.sharding.world > 1) {
+    for (const Matrix& matrix : matrices_[unit]) {
+      co_await rank_.collectives().address().ask(
+          Broadcast{gatherer_.take_order(),
+                    {.data = reinterpret_cast<std::byte*>(block + matrix.offset),
+                     .bytes = matrix.shape.elements() * sizeof(float),
+                     .root = matrix.owner}});
+    }
+  }
+  if (block != values) {
+    const float* from = block + layout_.slice_begin(unit);
+    const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
+    co_await rank_.optimizer_pool().for_chunks((slice + chunk - 1) / chunk, [=](std::size_t i) {
+      const std::size_t begin = i * chunk;
+      std::memcpy(values + begin, from + begin, std::min(chunk, slice - begin) * sizeof(float));
+    });
+  }
+}
+
+Task<double> Directions::muon_norm(double gradient_scale) {
+  std::vector<ExactSum> sums(2);  // of what is orthogonalized, and of the other gradients
+  bool is_shared = false;
+  for (const std::uint32_t unit : order_) {
+    is_shared = is_shared || is_divided(unit);
+  }
+  for (const std::uint32_t unit : order_) {
+    if (is_shared && !is_divided(unit) && layout_.sharding.rank != 0) {
+      continue;  // the same on all ranks, and counted once
+    }
+    Direction& direction = directions_[unit];
+    co_await rank_.optimizer_pool().for_chunks(
+        direction.pieces.size(),
+        [&direction](std::size_t i) { add_squares(direction, direction.pieces[i]); });
+    for (const DirectionPiece& piece : direction.pieces) {
+      sums[ranges_[unit][piece.range].group % 2].merge(piece.directions);
+    }
+  }
+  if (is_shared) {
+    co_await add_over_ranks(&sums);
+  }
+  co_return std::sqrt(sums[0].value() + sums[1].value() * (gradient_scale * gradient_scale));
+}
+
+}  // namespace tandem

@@ -1,0 +1,90 @@
+// engine/step/directions.hpp — the first half of a joint update (LAMB, Muon), in the step between
+// the reduced gradients and the updates.
+//
+//   LAMB   behind the verdict: every unit's direction (CpuOptimizer, DirectUnit); the exact sums of
+//          squares of weights and directions, tensor by tensor, added over the ranks in one
+//          exchange; the trust ratios, and with them the constants of the updates
+//   Muon   ahead of the verdict, since DeepSpeed clips what is orthogonalized: unit by unit the
+//          direction; gathered whole where ranks have slices; each matrix orthogonalized by one
+//          rank (the costliest first, to the rank with least to do so far); broadcast; and this
+//          rank's slice of it back in the gradient's place. Then the norm of the directions
+//          and of the gradients that AdamW takes.
+// The second half is an ordinary update in the order of deadlines (train_step.cpp).
+// Invariant: no number depends on the number of ranks, the stage, or what overlaps. Collectives are
+// asked for in the same order on all ranks.
+// Buffers: directions lie in the gradients' accumulators.
+// Cost: the first half is awaited in the step at every overlap. LAMB moves 28 of its 40 bytes an
+// element in it. Muon computes MatrixShape::cost() multiplications a matrix, divided over the ranks
+// within each unit, and each rank receives all directions of a unit twice, in fp32.
+// Thread rule: the loop's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/kernels/update/direction.hpp"
+#include "engine/layout/muon_matrices.hpp"
+#include "engine/layout/step_plan.hpp"
+#include "engine/rank/rank.hpp"
+#include "engine/step/gatherer.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class Directions {
+ public:
+  /// `order`: of units, by the deadlines of their updates. `reductions`: the step's counters. All
+  /// outlive it.
+  Directions(Rank& rank, Gatherer& gatherer, CommunicatorOrders& reductions,
+             std::vector<std::uint32_t> order);
+
+  [[nodiscard]] bool of_lamb() const noexcept { return kind_ == OptimizerKind::kLamb; }
+  [[nodiscard]] bool of_muon() const noexcept { return kind_ == OptimizerKind::kMuon; }
+  [[nodiscard]] bool of_any() const noexcept { return updates_jointly(kind_); }
+
+  /// Of all units; no update is queued or running. `groups`: of TrainStep::Update; `gradient_scale`
+  /// is unscale x clip.
+  Task<> find_lamb(std::vector<UpdateConfig> groups, std::int64_t applied_step,
+                   double gradient_scale);
+  /// The constants of a unit's updates, after find_lamb(): [parameter], lent until the next one.
+  [[nodiscard]] const UpdateStep* lamb_steps(std::size_t unit) const {
+    return lamb_steps_[unit].data();
+  }
+
+  /// Likewise; `gradient_scale` is unscale alone. Returns the norm that is clipped.
+  Task<double> find_muon(std::vector<UpdateConfig> groups, double gradient_scale);
+
+ private:
+  /// One matrix of a unit, and the rank that works on it.
+  struct Matrix {
+    std::size_t offset = 0;  // in the unit's block
+    MatrixShape shape;
+    std::uint32_t owner = 0;
+  };
+
+  void deal_out_matrices();
+  Task<> direct(std::uint32_t unit, const DirectionStep* steps);
+  Task<> orthogonalize_unit(std::size_t unit);
+  Task<double> muon_norm(double gradient_scale);
+  /// The sums of all ranks in place of this rank's.
+  Task<> add_over_ranks(std::vector<ExactSum>* sums);
+  [[nodiscard]] bool is_divided(std::size_t unit) const {
+    return layout_.sharding.world > 1 && layout_.sharding.is_sharded(layout_.model.units[unit]);
+  }
+
+  Rank& rank_;
+  const RankLayout& layout_;
+  Gatherer& gatherer_;
+  CommunicatorOrders& reductions_;
+  OptimizerKind kind_;
+  std::vector<std::uint32_t> order_;                         // without units that have no range
+  std::vector<std::uint64_t> deadlines_;                     // [unit]
+  std::vector<std::vector<UpdateRange>> ranges_;             // [unit]
+  std::vector<Direction> directions_;                        // [unit]
+  std::vector<std::vector<Matrix>> matrices_;                // [unit]
+  std::vector<std::vector<DirectionStep>> direction_steps_;  // [unit][parameter] of LAMB
+  std::vector<std::vector<UpdateStep>> lamb_steps_;          // [unit][parameter]
+};
+
+}  // namespace tandem
