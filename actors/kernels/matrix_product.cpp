@@ -51,8 +51,7 @@ void pack(const float* from, std::size_t row_stride, std::size_t depth_stride, s
 }
 
 /// sums [kRows, kColumns] += a [depth, kRows]^T b [depth, kColumns]
-HWY_INLINE void multiply_micro_tile(const float* a, const float* b, std::size_t depth,
-                                    float* sums) {
+HWY_INLINE void matmul_micro_tile(const float* a, const float* b, std::size_t depth, float* sums) {
   const F32 d;
   hn::Vec<F32> c[kRows][2];
 #pragma clang loop unroll(full)
@@ -96,8 +95,8 @@ void product_tile(const MatrixProduct& p, std::size_t tile) {
     }
     for (std::size_t i = 0; i * kRows < rows; ++i) {
       for (std::size_t j = 0; j * kColumns < columns; ++j) {
-        multiply_micro_tile(a + i * kRows * depth, b + j * kColumns * depth, depth,
-                            sums + (i * kAcross + j) * kRows * kColumns);
+        matmul_micro_tile(a + i * kRows * depth, b + j * kColumns * depth, depth,
+                          sums + (i * kAcross + j) * kRows * kColumns);
       }
     }
   }

@@ -270,8 +270,8 @@ void Planner::add_staging() {
   if (largest_block > 0 && in_.world_size > 1) {  // a unit's fp32 weights, gathered to be saved
     const std::size_t own = in_.accelerator ? largest_shard : 0;
     add(MemoryPurpose::kStaging, MemoryKind::kHost, (largest_block + own) * sizeof(float));
-    if (in_.shape.type != DType::kF32 &&
-        !in_.accelerator) {  // from private masters, piece by piece
+    const bool has_private = in_.shape.type != DType::kF32 || sizes_.direction_block_bytes > 0;
+    if (has_private && !in_.accelerator) {  // masters and gradients, piece by piece
       add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
     }
   }

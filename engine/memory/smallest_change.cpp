@@ -172,7 +172,11 @@ class Search {
  public:
   Search(const Model& model, const PlanInput& now, const MemoryLimits& limits,
          const ChangesAllowed& allowed)
-      : model_(slim(model)), now_(now), limits_(limits), settings_(settings_of(now, allowed)) {}
+      // Muon's memory depends on the shapes of its matrices.
+      : model_(now.shape.update.kind == OptimizerKind::kMuon ? model : slim(model)),
+        now_(now),
+        limits_(limits),
+        settings_(settings_of(now, allowed)) {}
 
   std::optional<Change> run() {
     for (std::size_t parts = 1; parts <= kMostParts; ++parts) {

@@ -74,6 +74,62 @@ TEST(CpuOptimizer, UpdatesEachRangeByItsGroupAndLeavesTheRestAlone) {
   EXPECT_EQ(world.shards[1]->ready, 1U) << "a frozen unit gets its version, too";
 }
 
+/// Both halves of LAMB's update of unit 0, by messages; the trust ratio is left at 1. `hold`: a
+/// checkpoint holds the unit meanwhile, and lets go when the direction has been asked for.
+void update_jointly(OptimizerWorld& world, const UpdateConfig& config, Direction& direction,
+                    bool hold) {
+  const DirectionStep first = direction_step(config, 0.5);
+  world.step = UpdateStep::make(config, 3, 1);
+  const auto run = [](OptimizerWorld* w, const DirectionStep* steps, Direction* into,
+                      bool holds) -> Task<> {
+    auto optimizer = w->optimizer->address();
+    if (holds) {
+      EXPECT_EQ(co_await optimizer.ask(HoldUnits{}), 1U);
+      w->scope.spawn(
+          "saves",
+          [](OptimizerWorld* of, const float* u, float before) -> Task<> {
+            EXPECT_EQ(co_await of->optimizer->address().ask(NextWanted{}), 0U);
+            EXPECT_EQ(*u, before) << "what a save reads stays as it is";
+            co_await of->optimizer->address().send(EndHold{0});
+          },
+          w, into->values, into->values[0]);
+    }
+    co_await optimizer.ask(DirectUnit{.unit = 0, .steps = steps, .direction = into});
+    EXPECT_EQ(w->shards[0]->started, 0U) << "no weight is written yet";
+    EXPECT_EQ(w->optimizer->counters().updates, 0U);
+  };
+  world.loop.run(run, &world, &first, &direction, hold);
+  world.update(0, 0);
+  EXPECT_EQ(world.finish().updates, 1U);
+}
+
+TEST(CpuOptimizer, AJointUpdateHasTwoHalvesAndWaitsForASave) {
+  constexpr std::size_t kElements = 512 * 9 + 3;
+  const UpdateConfig config{.kind = OptimizerKind::kLamb, .lr = 1e-2, .weight_decay = 0.1};
+  State expected(kElements, 0);
+  const UpdatedUnit unit{
+      .buffers = expected.buffers(), .shadow = {}, .ranges = {{0, kElements, 0}}};
+  Direction whole = Direction::of(unit.ranges, expected.gradient.data(), 512 * 100);
+  const DirectionStep first = direction_step(config, 0.5);
+  write_direction(unit, &first, whole, 0, kElements);
+  apply_update(UpdateStep::make(config, 3, 1), expected.buffers(), 0, kElements);
+  for (const bool hold : {false, true}) {
+    OptimizerWorld world({kElements}, 512, 2);
+    Direction direction = Direction::of(unit.ranges, world.states[0].gradient.data(), 512);
+    update_jointly(world, config, direction, hold);
+    EXPECT_EQ(world.states[0].master, expected.master);
+    EXPECT_EQ(world.states[0].exp_avg, expected.exp_avg);
+    EXPECT_EQ(world.states[0].exp_avg_sq, expected.exp_avg_sq);
+    EXPECT_EQ(world.states[0].weight, expected.weight);
+    ExactSum sum;
+    for (const DirectionPiece& piece : direction.pieces) {
+      sum.merge(piece.directions);
+    }
+    EXPECT_EQ(sum, whole.pieces.front().directions);
+    EXPECT_EQ(world.shards[0]->ready, 1U);
+  }
+}
+
 TEST(CpuOptimizer, TheEarliestDeadlineGoesFirst) {
   // Units 0 and 1 are the two slices under way before the others come; these then go by deadline.
   OptimizerWorld world({512, 512, 512 * 64, 512 * 8, 512 * 8, 512 * 8}, 512, 8);

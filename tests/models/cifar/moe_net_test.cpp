@@ -158,6 +158,7 @@ struct Setting {
   bool checkpointing = false;
   StateLayout state = StateLayout::kFp32;
   DeviceKind device = DeviceKind::kCpu;
+  std::string optimizer = "AdamW";
 };
 
 using Outcome = std::pair<std::vector<double>, std::vector<float>>;  // losses, weights
@@ -169,9 +170,9 @@ Outcome train(const CifarMoe& shape, const Setting& setting, std::shared_ptr<Com
   const std::string config = fmt::format(
       R"({{"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": {},
            "gradient_clipping": 0.5, "bf16": {{"enabled": {}}},
-           "optimizer": {{"type": "AdamW", "params": {{"lr": 0.003}}}},
+           "optimizer": {{"type": "{}", "params": {{"lr": 0.003}}}},
            "zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": 0}}}})",
-      setting.accumulation, setting.type == "bf16", setting.stage);
+      setting.accumulation, setting.type == "bf16", setting.optimizer, setting.stage);
   InitializeArgs args{.model = make_cifar_moe_model(shape, cifar_moe_initial_weights(shape, 1)),
                       .config = parse_config(config, "the test", world),
                       .communicator = std::move(ranks)};
@@ -249,18 +250,27 @@ TEST(CifarMoe, BitsDependOnBatchesAndSeedAlone) {
 }
 
 /// Parts of several ranks, more experts than parts, several micro-steps, state in blocks and with
-/// stochastic rounding.
+/// stochastic rounding; updates that need whole tensors.
 TEST(CifarMoe, ExpertsOverRanksChangeNoBit) {
-  for (const StateLayout state : {StateLayout::kFp32, StateLayout::kBf16, StateLayout::kInt8}) {
+  for (const auto& [state, optimizer] : {std::pair{StateLayout::kFp32, "AdamW"},
+                                         {StateLayout::kBf16, "AdamW"},
+                                         {StateLayout::kInt8, "AdamW"},
+                                         {StateLayout::kFp32, "Lamb"},
+                                         {StateLayout::kFp32, "Muon"}}) {
     CifarMoe shape = kResidual;
     shape.experts = {4, 8};
-    const Setting setting{.stage = 1, .overlap = Overlap::kFull, .accumulation = 8, .state = state};
+    const Setting setting{.stage = 1,
+                          .overlap = Overlap::kFull,
+                          .accumulation = 8,
+                          .state = state,
+                          .optimizer = optimizer};
     const Outcome expected = train(shape, setting, nullptr);
     Setting on_four = setting;
     on_four.accumulation = 2;
     for (const int stage : {0, 3}) {
       for (const std::int64_t parts : {1, 2, 4}) {
-        SCOPED_TRACE(fmt::format("{}, stage {}, {} parts", name_of(state), stage, parts));
+        SCOPED_TRACE(
+            fmt::format("{}, {}, stage {}, {} parts", optimizer, name_of(state), stage, parts));
         shape.expert_ranks = parts;
         on_four.stage = stage;
         EXPECT_TRUE(train_on_ranks(shape, on_four, 4) == expected);

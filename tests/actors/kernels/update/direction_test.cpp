@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/kernels/reduce.hpp"
+#include "actors/kernels/update/state_memory.hpp"
 #include "tests/actors/kernels/simd_targets.hpp"
 #include "tests/support/oracle_tensors.hpp"
 
@@ -164,6 +165,19 @@ TEST(Lamb, ConstantsFollowTheFormulas) {
   const auto step = std::get<AlongStep>(UpdateStep::make(muon, 2, 0.25).rule);
   EXPECT_FLOAT_EQ(step.rate, 0.005F);
   EXPECT_FLOAT_EQ(step.decay, 0.01F) << "the decay is not clipped";
+}
+
+TEST(Lamb, StateIsFp32AlongWeightsOfEveryType) {
+  for (const OptimizerKind kind : {OptimizerKind::kLamb, OptimizerKind::kMuon}) {
+    for (const DType weight : {DType::kF32, DType::kBF16, DType::kF16}) {
+      EXPECT_TRUE(supports(kind, StateLayout::kFp32, weight));
+      for (const StateLayout other :
+           {StateLayout::kSplit, StateLayout::kBf16, StateLayout::kInt8}) {
+        EXPECT_FALSE(supports(kind, other, weight));
+      }
+    }
+    EXPECT_EQ(state_arrays({.kind = kind}), 2U);
+  }
 }
 
 // ---- DeepSpeed's ----

@@ -441,8 +441,7 @@ TEST(RandomRounding, SmallSquaresNeverVanish) {
 
 TEST(StateMemory, SaysWhatIsRefusedAndWhy) {
   using enum OptimizerKind;
-  for (const OptimizerKind kind :
-       {kAdam, kSgd, OptimizerKind::kLion, OptimizerKind::kAdagrad, kLamb, kMuon}) {
+  for (const OptimizerKind kind : {kAdam, kSgd, OptimizerKind::kLion, OptimizerKind::kAdagrad}) {
     for (const DType weight : {DType::kF32, DType::kBF16, DType::kF16}) {
       EXPECT_TRUE(supports(kind, StateLayout::kFp32, weight));
     }
@@ -455,8 +454,6 @@ TEST(StateMemory, SaysWhatIsRefusedAndWhy) {
   EXPECT_NE(why_unsupported(kSgd, StateLayout::kBf16, DType::kBF16), "");
   EXPECT_NE(why_unsupported(OptimizerKind::kLion, StateLayout::kSplit, DType::kBF16), "");
   EXPECT_NE(why_unsupported(OptimizerKind::kAdagrad, StateLayout::kInt8, DType::kBF16), "");
-  EXPECT_NE(why_unsupported(kLamb, StateLayout::kSplit, DType::kBF16), "");
-  EXPECT_NE(why_unsupported(kMuon, StateLayout::kInt8, DType::kBF16), "");
 }
 
 TEST(StateMemory, CountsBytesAndPlacesArraysApart) {
