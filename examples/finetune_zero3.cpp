@@ -65,10 +65,15 @@ int finetune(FinetuneFlags flags) {
 
   // Model and data.
   const Pretrained pretrained =
-      Pretrained::open(flags.model_name, {.may_lack_weights = demo, .seed = flags.seed});
-  const std::string model_folder = flags.output_dir + "/model";
+      Pretrained::open(flags.model_name, {.may_lack_weights = demo,
+                                          .seed = flags.seed,
+                                          .parts = trained_parts(flags),
+                                          .adapters_from = flags.lora_from,
+                                          .add_tokens = flags.add_tokens});
+  const std::string model_folder =
+      flags.output_dir + (pretrained.lora().any() ? "/adapter" : "/model");
   pretrained.check_saves_elsewhere(model_folder);
-  const FinetuneData data = open_data(flags, pretrained.folder(), pretrained.tokenizer());
+  const FinetuneData data = open_data(flags, pretrained.tokenizer_folder(), pretrained.tokenizer());
   const std::int64_t records = data.dataset->size();
 
   // The DeepSpeed config, with the flags that stand for its keys.

@@ -108,12 +108,14 @@ const Family& family_of(const HfConfig& config) {
   return *family;
 }
 
-Model make_causal_lm(const HfConfig& config, std::string_view leaf_module, std::uint64_t seed) {
+Model make_causal_lm(const HfConfig& config, std::string_view leaf_module, std::uint64_t seed,
+                     const TrainedParts& parts) {
   DecoderSpec spec = family_of(config).describe(config);
   spec.block.dropout.seed = seed;
   if (!leaf_module.empty()) {
     spec.leaf = leaf_of(config, leaf_module);
   }
+  parts.apply(spec, config.model_type);
   return make_decoder(spec);
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/types/model.hpp"
 #include "models/io/hf_config.hpp"
+#include "models/trained_parts.hpp"
 
 namespace tandem {
 
@@ -26,8 +27,9 @@ const Family& family_of(const HfConfig& config);
 /// to the caller. Nothing is allocated but the description. `leaf_module`: the class, as
 /// Transformers names it, whose modules are gathered as one unit each (DeepSpeed's leaf modules);
 /// empty: a block with all in it. Throws user_error if the family has no such module. `seed`: of
-/// the dropout that the config asks for, in training.
+/// the dropout that the config and adapters ask for, in training. `parts`: what learns; default:
+/// all.
 Model make_causal_lm(const HfConfig& config, std::string_view leaf_module = {},
-                     std::uint64_t seed = 0);
+                     std::uint64_t seed = 0, const TrainedParts& parts = {});
 
 }  // namespace tandem

@@ -185,6 +185,16 @@ void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::
   checkpoint_.read_f32(stored.name, begin, end, out);
 }
 
+TensorType CheckpointReader::type_of(std::string_view name) const {
+  const auto found = stored_.find(std::string(name));
+  TANDEM_CHECK(found != stored_.end(), "only parameters of checkpoint_tensors have a type");
+  if (found->second.packed) {
+    return TensorType::kBF16;
+  }
+  const TensorType type = checkpoint_.at(found->second.name).type;
+  return type == TensorType::kF64 ? TensorType::kF32 : type;
+}
+
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type) {
   std::vector<TensorPlan> plan;
   for (ParameterSpec& tensor : checkpoint_tensors(config)) {

@@ -40,6 +40,8 @@ class CheckpointReader {
 
   /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
+  /// Its type in the files; bf16 where it is packed, F32 for F64.
+  [[nodiscard]] TensorType type_of(std::string_view name) const;
   [[nodiscard]] const Checkpoint& checkpoint() const noexcept { return checkpoint_; }
 
  private:

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "engine/engine.hpp"
+#include "models/adapter_folder.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
+#include "models/grown_vocabulary.hpp"
 #include "models/hub_paths.hpp"
 #include "models/io/generation_config.hpp"
 #include "models/save_weights.hpp"
@@ -38,54 +40,131 @@ ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
   };
 }
 
-Pretrained::Pretrained(fs::path folder, HfConfig config, Tokenizer tokenizer,
-                       ParameterSource source, const PretrainedOptions& options)
-    : folder_(std::move(folder)),
+namespace {
+
+/// The folder of a model that is asked for as `name`; where that holds adapters alone it becomes
+/// the base model's name, and they go to the options.
+fs::path model_folder_of(std::string& name, PretrainedOptions& options) {
+  const fs::path adapters = resolve_adapter_folder(name);
+  if (!is_adapter_folder(adapters) || fs::exists(fs::path(name) / "config.json") ||
+      fs::exists(fs::path(name) / "model" / "config.json")) {
+    return resolve_model_folder(name);
+  }
+  const std::string base = AdapterFolder::open(adapters).base_model();
+  if (options.trains || base.empty()) {
+    throw user_error(
+        "model",
+        "{} holds adapters without their model; name that, and --lora_from {} to train "
+        "them on (or merge them: ./tandem merge {} --into {} --output DIR)",
+        adapters.string(), adapters.string(), adapters.string(), base.empty() ? "MODEL" : base);
+  }
+  options.adapters_from = adapters.string();
+  name = base;
+  return resolve_model_folder(name);
+}
+
+void require_no_adapters(const PretrainedOptions& options) {
+  if (options.parts.lora.any() || !options.adapters_from.empty()) {
+    throw user_error("new tokens",
+                     "adapters beside {}'s new rows would not fit the published model, by which "
+                     "they are loaded; add the tokens in a run without adapters first",
+                     options.add_tokens);
+  }
+}
+
+}  // namespace
+
+Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_folder,
+                       HfConfig config, Tokenizer tokenizer, ParameterSource source,
+                       PretrainedOptions options)
+    : name_(std::move(name)),
+      folder_(std::move(folder)),
+      tokenizer_folder_(std::move(tokenizer_folder)),
       config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       source_(std::move(source)),
-      options_(options) {}
+      options_(std::move(options)) {
+  if (!options_.adapters_from.empty()) {
+    adapters_ = std::make_shared<const AdapterFolder>(
+        AdapterFolder::open(resolve_adapter_folder(options_.adapters_from)));
+    options_.parts.lora = adapters_->lora();
+  }
+}
 
-Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& options) {
-  const fs::path folder = resolve_model_folder(name);
+Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& given) {
+  PretrainedOptions options = given;
+  std::string model_name = name;
+  const fs::path folder = model_folder_of(model_name, options);
+  if (fs::is_directory(model_name)) {
+    model_name = fs::absolute(folder).lexically_normal().string();
+  }
   HfConfig config = read_hf_config(folder);
+  fs::path tokenizer_folder = folder;
   Tokenizer tokenizer = Tokenizer::load(folder);
   check_tokenizer_fits(tokenizer, config);
   ParameterSource source = options.may_lack_weights && !has_weights(folder)
                                ? random_weights(config, options.seed)
                                : from_checkpoint(folder, config);
-  return {folder, std::move(config), std::move(tokenizer), std::move(source), options};
+  if (!options.add_tokens.empty()) {
+    require_no_adapters(options);
+    const std::vector<std::string> tokens = read_new_tokens(options.add_tokens);
+    const GrownVocabulary vocabulary = {.tokens = tokenizer.vocab_size(),
+                                        .new_tokens = std::ssize(tokens),
+                                        .rows = config.vocab_size};
+    tokenizer_folder = tokenizer_with(folder, tokens);
+    tokenizer = Tokenizer::load(tokenizer_folder);
+    source = with_new_rows(std::move(source), config, vocabulary);
+    grow(config, vocabulary);
+  }
+  return {std::move(model_name),       folder,
+          std::move(tokenizer_folder), std::move(config),
+          std::move(tokenizer),        std::move(source),
+          std::move(options)};
 }
 
 Model Pretrained::model(std::string_view leaf_module) const {
-  Model model = make_causal_lm(config_, leaf_module, options_.seed);
-  model.source = source_;
+  Model model = make_causal_lm(config_, leaf_module, options_.seed, options_.parts);
+  model.source = lora().any() ? adapter_source(source_, options_.seed, adapters_) : source_;
+  if (adapters_ != nullptr) {
+    adapters_->require_fits(model, config_.tie_word_embeddings);
+  }
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) {
-      parameter.frozen = !options_.trains;  // no gradients and no optimizer state then
+      // no gradients and no optimizer state then
+      parameter.frozen = parameter.frozen || !options_.trains;
     }
   }
   return model;
 }
 
 void Pretrained::check_saves_elsewhere(const fs::path& folder) const {
-  const fs::path source = fs::weakly_canonical(folder_);
   const fs::path saved = fs::weakly_canonical(folder);
-  // Whether `saved` is the source's folder or one around it.
-  if (std::ranges::mismatch(saved, source).in1 == saved.end()) {
-    throw user_error("output",
-                     "{} would be replaced by the trained model, and the source model lies in {}; "
-                     "give another output folder",
-                     folder.string(), folder_.string());
+  std::vector<std::pair<fs::path, std::string_view>> sources = {{folder_, "model"}};
+  if (adapters_ != nullptr) {
+    sources.emplace_back(adapters_->folder(), "adapters");
+  }
+  for (const auto& [source, what] : sources) {
+    // Whether `saved` is the source's folder or one around it.
+    if (std::ranges::mismatch(saved, fs::weakly_canonical(source)).in1 == saved.end()) {
+      throw user_error("output",
+                       "{} would be replaced by the trained {}, and the source {} lies in {}; "
+                       "give another output folder",
+                       folder.string(), what, what, source.string());
+    }
   }
 }
 
 void Pretrained::save(Engine& engine, const fs::path& folder, std::optional<TensorType> type,
                       std::optional<std::int32_t> end_token) const {
   const TensorType saved = type.value_or(compute_type(engine));
+  if (lora().any()) {
+    return save_adapters(engine, folder, saved, lora(), config_, name_, [&](const fs::path& made) {
+      save_generation_config(folder_, made, config_.eos_token_ids, end_token);
+    });
+  }
   save_weights(engine, folder, saved, [&](const fs::path& made) {
     write_hf_config(config_, made, torch_dtype_of(saved));
-    copy_tokenizer_files(folder_, made);
+    copy_tokenizer_files(tokenizer_folder_, made);
     save_generation_config(folder_, made, config_.eos_token_ids, end_token);
   });
 }

@@ -12,6 +12,7 @@
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "models/io/weights_writer.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -27,11 +28,14 @@ bool is_model_file(std::string_view name) {
 }
 
 /// In the order in which the engine visits its parameters; readers go by name.
-std::vector<TensorPlan> plan_of(const Model& model, TensorType type) {
+std::vector<TensorPlan> plan_of(const Model& model, TensorType type, const SavedPart& part) {
   std::vector<TensorPlan> plan;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      plan.push_back({parameter.name, type, parameter.shape});
+      for (std::string& name : part.names(parameter)) {
+        TANDEM_CHECK(parameter.numel() > 0, "no tensor is saved empty");
+        plan.push_back({std::move(name), type, parameter.shape});
+      }
     }
   }
   return plan;
@@ -52,6 +56,14 @@ void append(WeightsWriter& writer, const ParameterSpec& parameter, std::span<con
 
 void save_weights(Engine& engine, const fs::path& folder, TensorType type,
                   const FolderDescription& describe) {
+  const SavedPart all = {
+      .names = [](const ParameterSpec& parameter) { return std::vector{parameter.name}; },
+      .is_replaced = &is_model_file};
+  save_part(engine, folder, type, all, describe);
+}
+
+void save_part(Engine& engine, const fs::path& folder, TensorType type, const SavedPart& part,
+               const FolderDescription& describe) {
   const flight::Span saving(flight::What::kSaveModel);
   std::optional<AtomicFolder> made;
   std::optional<WeightsWriter> writer;
@@ -71,14 +83,24 @@ void save_weights(Engine& engine, const fs::path& folder, TensorType type,
     if (describe) {
       describe(made->temporary());
     }
-    writer.emplace(made->temporary(), plan_of(engine.model(), type));
+    std::vector<TensorPlan> plan = plan_of(engine.model(), type, part);
+    if (part.file.empty()) {
+      writer.emplace(made->temporary(), std::move(plan));
+    } else {
+      writer.emplace(made->temporary(), std::move(plan),
+                     WeightsWriter::Options{.max_shard_bytes = 0, .file = part.file});
+    }
   });
   engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
-    on_first_rank([&] { append(*writer, parameter, values); });
+    on_first_rank([&] {
+      for (std::size_t i = 0; i < part.names(parameter).size(); ++i) {
+        append(*writer, parameter, values);
+      }
+    });
   });
   on_first_rank([&] {
     writer->finish();
-    made->keep_others(&is_model_file);
+    made->keep_others(part.is_replaced);
     made->commit();
   });
   if (failure) {

@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "actors/storage/safetensors.hpp"
 #include "engine/engine.hpp"
@@ -13,6 +15,15 @@ namespace tandem {
 
 /// Writes what stands beside weights (config, tokenizer) into a folder. Durably.
 using FolderDescription = std::function<void(const std::filesystem::path&)>;
+
+/// Which parameters are saved, called what, in one file of which name; and which entries of an
+/// older folder go.
+struct SavedPart {
+  std::string file;
+  /// None: it is not saved; several: it is saved so many times.
+  std::function<std::vector<std::string>(const ParameterSpec&)> names;
+  std::function<bool(std::string_view)> is_replaced;
+};
 
 /// Writes model.safetensors (or shards with an index) into `folder`, in `type`, rounded from the
 /// fp32 masters. All ranks call it, since each has a slice; the first one writes. Throws Error when
@@ -23,6 +34,9 @@ using FolderDescription = std::function<void(const std::filesystem::path&)>;
 /// meanwhile is lost.
 void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type,
                   const FolderDescription& describe = {});
+/// The same for a part of the model, in one file.
+void save_part(Engine& engine, const std::filesystem::path& folder, TensorType type,
+               const SavedPart& part, const FolderDescription& describe = {});
 
 /// The type that the engine computes in.
 TensorType compute_type(const Engine& engine);

@@ -70,7 +70,7 @@ MAY_INCLUDE = {
     "models/moe": ["models/io", "models/layers"],
     "models/cifar/kernels": ["models/kernels"],
     "models/cifar": ["models/cifar/kernels", "models/io", "models/kernels", "models/layers", "models/moe"],
-    "models": ["models/families", "models/io", "models/io/tokenizer"],
+    "models": ["models/families", "models/io", "models/io/tokenizer", "models/transformer"],
 }
 
 

@@ -44,8 +44,9 @@ Sharding Sharding::of(const Model& model, const ZeroConfig& zero, std::uint32_t 
     const std::int64_t elements = unit.numel();
     const bool small = elements <= zero.param_persistence_threshold &&
                        persistent + elements <= zero.model_persistence_threshold;
-    persistent += small ? elements : 0;
-    sharding.weights_replicated.push_back((zero.stage < 3 || small) && unit.ep_size == 1);
+    const bool stays = zero.stage < 3 || unit.stays_gathered || small;
+    persistent += small && !unit.stays_gathered ? elements : 0;
+    sharding.weights_replicated.push_back(stays && unit.ep_size == 1);
   }
   return sharding;
 }

@@ -10,7 +10,8 @@
 // Everything else is one mechanism: a unit is gathered when a visit needs it in a newer version
 // than the one that lies there, its gradient is reduced after each micro-step, and each rank
 // updates what it keeps. At stage 3 small units stay replicated too
-// (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many.
+// (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many,
+// and so do those that ask for it (UnitSpec::stays_gathered).
 // Units whose experts are spread over ranks (ep_size > 1) lie as at stage 3 at every stage: a
 // rank's slice is a slice of its expert slice, and a gather brings that.
 #pragma once

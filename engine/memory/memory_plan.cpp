@@ -7,6 +7,7 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/optimizer/device_updates.hpp"
 #include "engine/layout/sharding.hpp"
+#include "engine/memory/saved_parameters.hpp"
 #include "engine/types/capped.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
@@ -60,7 +61,7 @@ class Planner {
     add_directions();
     add_process();
     add(MemoryPurpose::kSaved, MemoryKind::kDisk,
-        static_cast<std::size_t>(plan_.parameters) * bytes_of(in_.shape.type));
+        static_cast<std::size_t>(saved_parameters(model_)) * bytes_of(in_.shape.type));
     return std::move(plan_);
   }
 

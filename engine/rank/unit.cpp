@@ -105,7 +105,7 @@ Unit::Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type, at::
     // Runs of every slice are the own slice's, seen once more.
     weights_[i].value = values_.view(part_stride == 0 ? 0 : begin % part_stride, parameter.shape);
     weights_[i].value.requires_grad_(!parameter.frozen);
-    weights_[i].wants_grad = !spec.frozen();
+    weights_[i].wants_grad = !parameter.frozen;
     frozen_.push_back(parameter.frozen);
     weights_[i].grad = gradients_.view(begin, parameter.shape);
     if (begin > end) {

@@ -76,6 +76,9 @@ struct UnitSpec {
   /// is the slice's expert e, with the gradient of what was exchanged with the group's rank j.
   /// Gradients of all ranks are added in rank order, as if every rank had all experts.
   std::int64_t ep_size = 1;
+  /// Small beside the unit that it is used with (adapters): its weights stay gathered on every rank
+  /// at every stage, so that the other units' slots do not double. Not with ep_size above 1.
+  bool stays_gathered = false;
 
   [[nodiscard]] std::int64_t numel() const noexcept;
   /// Whether all of its parameters are frozen: then nothing of it is reduced or updated.
@@ -96,7 +99,7 @@ struct Weight {
   at::Tensor value;
   at::Tensor grad;  // bound only during backward, and never in a frozen unit
   bool grad_written = false;
-  bool wants_grad = true;  // false: write nothing, `grad` has no memory
+  bool wants_grad = true;  // false: frozen; write nothing, `grad` may have no memory
 };
 
 /// How segments reach the other ranks of their exchange group (UnitSpec::ep_size). Compute lane.

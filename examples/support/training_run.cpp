@@ -17,6 +17,7 @@
 #include "actors/storage/file.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/layout/update_config.hpp"
+#include "engine/memory/saved_parameters.hpp"
 #include "engine/metrics/line_file.hpp"
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
@@ -85,12 +86,12 @@ RunLimits run_limits(const RunFlags& flags) {
 void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
                std::size_t weight_bytes, Communicator& ranks) {
   const auto arrays = static_cast<std::int64_t>(state_arrays(update_config(config.optimizer)));
-  std::int64_t model_bytes = 0;
+  const std::int64_t model_bytes =
+      saved_parameters(model) * static_cast<std::int64_t>(weight_bytes);
   std::int64_t checkpoint_bytes = 0;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       constexpr auto kFp32Bytes = static_cast<std::int64_t>(sizeof(float));
-      model_bytes += parameter.numel() * static_cast<std::int64_t>(weight_bytes);
       checkpoint_bytes += parameter.numel() * kFp32Bytes * (parameter.frozen ? 1 : 1 + arrays);
     }
   }
@@ -133,6 +134,7 @@ std::optional<FolderLock> take_output_dir(const std::string& output_dir, int ran
                   fmt::format("{}, process {}", program_invocation_short_name, ::getpid()));
   remove_abandoned_files(output_dir);
   remove_abandoned(std::filesystem::path(output_dir) / "model");
+  remove_abandoned(std::filesystem::path(output_dir) / "adapter");
   return lock;
 }
 

@@ -30,7 +30,7 @@ WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPla
 
 WeightsWriter::WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors,
                              Options options)
-    : folder_(std::move(folder)), tensors_(std::move(tensors)) {
+    : folder_(std::move(folder)), tensors_(std::move(tensors)), file_(std::move(options.file)) {
   std::set<std::string_view> names;
   for (const TensorPlan& tensor : tensors_) {
     TANDEM_CHECK(names.insert(tensor.name).second, "a tensor is planned once");
@@ -68,7 +68,7 @@ void WeightsWriter::plan_shards(std::uint64_t max_shard_bytes) {
   shards_.push_back({.first = first, .last = tensors_.size()});
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     shards_[i].name = shards_.size() == 1
-                          ? std::string(kSingle)
+                          ? file_
                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards_.size());
   }
 }

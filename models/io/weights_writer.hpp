@@ -30,6 +30,8 @@ class WeightsWriter {
     /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever
     /// its size.
     std::uint64_t max_shard_bytes = std::uint64_t{5} << 30;
+    /// What the file is called where there is but one.
+    std::string file = "model.safetensors";
   };
 
   /// Error: the folder cannot be written into, or the disk has no room for all of it.
@@ -64,6 +66,7 @@ class WeightsWriter {
 
   std::filesystem::path folder_;
   std::vector<TensorPlan> tensors_;
+  std::string file_;
   std::vector<Shard> shards_;
   std::size_t shard_ = 0;
   std::size_t tensor_ = 0;

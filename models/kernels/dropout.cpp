@@ -60,7 +60,9 @@ DropMask drop_mask(double rate, std::uint64_t seed, std::int64_t micro_batch, st
   if (rate == 0 || micro_batch < 0) {
     return {};
   }
-  const auto site = static_cast<std::uint64_t>(layer) << 2 | static_cast<std::uint64_t>(place);
+  // Places of adapters differ by their uppermost bit, which no layer's number reaches.
+  const auto which = static_cast<std::uint64_t>(place);
+  const auto site = static_cast<std::uint64_t>(layer) << 2 | (which & 3) | which >> 2 << 63;
   const std::uint64_t drawn = mixed(mixed(seed) ^ static_cast<std::uint64_t>(micro_batch));
   const double dropped = std::round(std::ldexp(rate, 31));
   return {.key = mixed(drawn ^ site),

@@ -24,8 +24,17 @@ struct DropoutRates {
   [[nodiscard]] bool any() const noexcept { return embedding > 0 || attention > 0 || residual > 0; }
 };
 
-/// Where in a layer something is dropped.
-enum class DropPlace : std::uint8_t { kEmbedding, kAttention, kAttentionOut, kMlpOut };
+/// Where in a layer something is dropped; the last four: of the inputs of adapters.
+enum class DropPlace : std::uint8_t {
+  kEmbedding,
+  kAttention,
+  kAttentionOut,
+  kMlpOut,
+  kQkvAdapters,
+  kOutAdapters,
+  kUpAdapters,
+  kDownAdapters,
+};
 
 /// What is dropped of one matrix.
 struct DropMask {

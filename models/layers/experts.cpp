@@ -30,7 +30,7 @@ class ExpertLinear {
     matmul_rows(routes, x, y, [&](std::int64_t e, Matmul& p) {
       p.b = matrix(e);
       if (bias.defined()) {
-        p.start = AccumulateMode::kFrom;
+        p.start = MatmulStart::kFrom;
         p.from = bias.select(0, e);
       }
     });
@@ -53,7 +53,7 @@ class ExpertLinear {
     stacked_.write_gradient_with([&](const at::Tensor& gradient, bool add) {
       for (std::int64_t e = 0; e < gradient.size(0); ++e) {
         matmuls.push_back({gradient.select(0, e), of_expert(x, e).t(), of_expert(dy, e),
-                           add ? AccumulateMode::kAccumulate : AccumulateMode::kZero});
+                           add ? MatmulStart::kAccumulate : MatmulStart::kZero});
       }
     });
     grouped_matmul(matmuls);

@@ -34,13 +34,13 @@ GemmOperand operand(const at::Tensor& t) {
 }
 
 GemmProblem problem_of(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                       AccumulateMode start, const at::Tensor& from) {
+                       MatmulStart start, const at::Tensor& from) {
   GemmTarget target{c.data_ptr(), c.stride(0), dtype_of(c)};
-  if (start == AccumulateMode::kAccumulate) {
+  if (start == MatmulStart::kAccumulate) {
     target.start = GemmStart::kResidual;
     target.initial = target.data;
     target.initial_ld = target.ld;
-  } else if (start == AccumulateMode::kFrom) {
+  } else if (start == MatmulStart::kFrom) {
     target.start = from.dim() == 1 ? GemmStart::kBias : GemmStart::kResidual;
     target.initial = from.const_data_ptr();
     target.initial_ld = from.stride(0);
@@ -52,23 +52,23 @@ auto own_kernel(const at::Tensor& a) {
   return dtype_of(a) == DType::kBF16 && gemm_bf16_available() ? gemm_bf16 : gemm_f32;
 }
 
-void matmul_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, AccumulateMode start,
+void matmul_own(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, MatmulStart start,
                 const at::Tensor& from) {
   own_kernel(a)(problem_of(c, a, b, start, from));
 }
 
-void matmul_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                 AccumulateMode start, const at::Tensor& from) {
+void matmul_aten(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, MatmulStart start,
+                 const at::Tensor& from) {
   at::Tensor out = c;
-  if (start == AccumulateMode::kZero) {
+  if (start == MatmulStart::kZero) {
     at::mm_out(out, a, b);
   } else {
-    at::addmm_out(out, start == AccumulateMode::kFrom ? from : c, a, b);
+    at::addmm_out(out, start == MatmulStart::kFrom ? from : c, a, b);
   }
 }
 
-void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-                   AccumulateMode start, const at::Tensor& from) {
+void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, MatmulStart start,
+                   const at::Tensor& from) {
   using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                             std::string_view, c10::List<std::optional<at::Scalar>>,
                             std::optional<std::string_view>);
@@ -77,9 +77,9 @@ void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b
                                  .typed<Linear>();
   const at::Tensor matmul = linear.call(a, b.t(), std::nullopt, "none",
                                         c10::List<std::optional<at::Scalar>>(), std::nullopt);
-  if (start == AccumulateMode::kZero) {
+  if (start == MatmulStart::kZero) {
     c.copy_(matmul);
-  } else if (start == AccumulateMode::kAccumulate) {
+  } else if (start == MatmulStart::kAccumulate) {
     c.add_(matmul);
   } else {
     at::Tensor out = c;
@@ -88,7 +88,7 @@ void matmul_onednn(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b
 }
 
 void matmul_by(GemmProvider provider, const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-               AccumulateMode start, const at::Tensor& from) {
+               MatmulStart start, const at::Tensor& from) {
   switch (provider) {
     case GemmProvider::kOwn:
       return matmul_own(c, a, b, start, from);
@@ -187,7 +187,7 @@ std::string describe_gemm() {
   return text;
 }
 
-void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, AccumulateMode start,
+void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, MatmulStart start,
             const at::Tensor& from) {
   matmul_by(provider_of(c, a, b), c, a, b, start, from);
 }

@@ -34,18 +34,18 @@ std::string describe_gemm();
 /// memory plan; any thread before the first matmul.
 [[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
 
-enum class AccumulateMode : std::uint8_t { kZero, kAccumulate, kFrom };
+enum class MatmulStart : std::uint8_t { kZero, kAccumulate, kFrom };
 
 /// c = start + a b, where start is zero, c itself, or `from` ([M, N], or a row [N]). Matrices of
 /// one type; c may be fp32 with 16-bit operands. One stride of a and of b is 1, rows of c and
 /// `from` are contiguous. No autograd.
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
-            AccumulateMode start = AccumulateMode::kZero, const at::Tensor& from = {});
+            MatmulStart start = MatmulStart::kZero, const at::Tensor& from = {});
 
 /// The operands of one matmul().
 struct Matmul {
   at::Tensor c, a, b;
-  AccumulateMode start = AccumulateMode::kZero;
+  MatmulStart start = MatmulStart::kZero;
   at::Tensor from = {};
 };
 

@@ -1,9 +1,11 @@
 #include "models/layers/weights.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include "models/kernels/embedding.hpp"
 #include "models/kernels/norm.hpp"
@@ -31,17 +33,20 @@ at::Tensor joined(const std::vector<Weight*>& parts, at::Tensor Weight::* member
 
 }  // namespace
 
+bool JoinedWeights::wants_gradient() const {
+  return std::ranges::any_of(parts_, &Weight::wants_grad);
+}
+
 at::Tensor JoinedWeights::value() const { return joined(parts_, &Weight::value); }
 
 void JoinedWeights::write_gradient(const float* sums, float scale) const {
   for (Weight* part : parts_) {
-    if (!part->wants_grad) {
-      return;  // all parts are of one unit, so no other part wants it
+    if (part->wants_grad) {
+      scale_into(dtype_of(part->grad), part->grad.numel(), sums, scale, part->grad_written,
+                 part->grad.data_ptr());
+      part->grad_written = true;
     }
-    scale_into(dtype_of(part->grad), part->grad.numel(), sums, scale, part->grad_written,
-               part->grad.data_ptr());
     sums += part->grad.numel();
-    part->grad_written = true;
   }
 }
 
@@ -55,27 +60,24 @@ void JoinedWeights::write_gradient_matmul(const at::Tensor& a, const at::Tensor&
 
 void JoinedWeights::append_gradient_matmuls(const at::Tensor& a, const at::Tensor& b,
                                             std::vector<Matmul>& matmuls) const {
-  if (!parts_.front()->wants_grad) {
-    return;  // parts are of one unit: none does
-  }
-  bool alike = true;
+  bool alike = parts_.front()->wants_grad;
   for (const Weight* part : parts_) {
-    alike = alike && part->grad_written == parts_.front()->grad_written;
+    alike = alike && part->wants_grad && part->grad_written == parts_.front()->grad_written;
   }
   const auto start = [](bool written) {
-    return written ? AccumulateMode::kAccumulate : AccumulateMode::kZero;
+    return written ? MatmulStart::kAccumulate : MatmulStart::kZero;
   };
   if (alike) {
     matmuls.push_back({joined(parts_, &Weight::grad), a, b, start(parts_.front()->grad_written)});
   }
   std::int64_t row = 0;
   for (Weight* part : parts_) {
-    if (!alike) {
+    if (!alike && part->wants_grad) {
       matmuls.push_back(
           {part->grad, a.narrow(0, row, part->grad.size(0)), b, start(part->grad_written)});
     }
     row += part->grad.size(0);
-    part->grad_written = true;
+    part->grad_written = part->grad_written || part->wants_grad;
   }
 }
 
@@ -87,6 +89,76 @@ void JoinedWeights::write_zero_gradient() const {
   });
 }
 
+namespace {
+
+/// x without what is dropped.
+at::Tensor dropped_input(const at::Tensor& x, const DropMask& mask) {
+  if (mask.empty()) {
+    return x;
+  }
+  at::Tensor kept = at::empty_like(x);
+  drop_elements(mask, dtype_of(x), x.size(0), x.size(1), x.const_data_ptr(), nullptr,
+                kept.data_ptr());
+  return kept;
+}
+
+/// Calls call(part, its B, the first of its columns among the narrow ones) for each part.
+template <class Call>
+void for_each_part(const Adapters& adapters, Call call) {
+  std::int64_t first = 0;
+  for (const Adapters::Part& part : adapters.parts) {
+    const at::Tensor b = part.b.value();
+    call(part, b, first);
+    first += b.size(1);
+  }
+}
+
+}  // namespace
+
+at::Tensor Adapters::narrowed(const at::Tensor& x) const {
+  const at::Tensor all = a.value();
+  at::Tensor u = at::empty({x.size(0), all.size(0)}, x.options());
+  matmul(u, dropped_input(x, drop), all.t());
+  return scale == 1 ? u : u.mul_(scale);
+}
+
+at::Tensor Adapters::narrowed_gradient(const at::Tensor& dy) const {
+  at::Tensor du = at::empty({dy.size(0), a.value().size(0)}, dy.options());
+  for_each_part(*this, [&](const Part& part, const at::Tensor& b, std::int64_t first) {
+    matmul(du.narrow(1, first, b.size(1)), dy.narrow(1, part.begin, b.size(0)), b);
+  });
+  return scale == 1 ? du : du.mul_(scale);
+}
+
+void Adapters::add_forward(const at::Tensor& x, const at::Tensor& y) const {
+  const at::Tensor u = narrowed(x);
+  for_each_part(*this, [&](const Part& part, const at::Tensor& b, std::int64_t first) {
+    matmul(y.narrow(1, part.begin, b.size(0)), u.narrow(1, first, b.size(1)), b.t(),
+           MatmulStart::kAccumulate);
+  });
+}
+
+void Adapters::add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
+  const at::Tensor du = narrowed_gradient(dy);
+  if (drop.empty()) {
+    matmul(dx, du, a.value(), MatmulStart::kAccumulate);
+    return;
+  }
+  const at::Tensor kept = at::empty_like(dx);
+  matmul(kept, du, a.value());
+  at::Tensor sum = dx;
+  sum.add_(dropped_input(kept, drop));
+}
+
+void Adapters::backward_weight(const at::Tensor& dy, const at::Tensor& x) const {
+  const at::Tensor u = narrowed(x);
+  for_each_part(*this, [&](const Part& part, const at::Tensor& b, std::int64_t first) {
+    part.b.write_gradient_matmul(dy.narrow(1, part.begin, b.size(0)).t(),
+                                 u.narrow(1, first, b.size(1)));
+  });
+  a.write_gradient_matmul(narrowed_gradient(dy).t(), dropped_input(x, drop));
+}
+
 std::int64_t LinearWeights::out_features() const {
   return weight.value().size(input_major ? 1 : 0);
 }
@@ -95,24 +167,33 @@ at::Tensor LinearWeights::forward(const at::Tensor& x, const at::Tensor& residua
   const at::Tensor w = input_major ? weight.value() : weight.value().t();
   at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
   if (residual.defined()) {
-    matmul(y, x, w, AccumulateMode::kFrom, residual);
+    matmul(y, x, w, MatmulStart::kFrom, residual);
     if (!bias.empty()) {
       y.add_(bias.value());
     }
   } else if (!bias.empty()) {
-    matmul(y, x, w, AccumulateMode::kFrom, bias.value());
+    matmul(y, x, w, MatmulStart::kFrom, bias.value());
   } else {
     matmul(y, x, w);
+  }
+  if (!adapters.empty()) {
+    adapters.add_forward(x, y);
   }
   return y;
 }
 
 void LinearWeights::backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
   matmul(dx, dy, input_major ? weight.value().t() : weight.value());
+  if (!adapters.empty()) {
+    adapters.add_backward_input(dy, dx);
+  }
 }
 
 void LinearWeights::add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const {
-  matmul(dx, dy, input_major ? weight.value().t() : weight.value(), AccumulateMode::kAccumulate);
+  matmul(dx, dy, input_major ? weight.value().t() : weight.value(), MatmulStart::kAccumulate);
+  if (!adapters.empty()) {
+    adapters.add_backward_input(dy, dx);
+  }
 }
 
 void LinearWeights::backward_weight(const at::Tensor& dy, const at::Tensor& x) const {
@@ -121,7 +202,10 @@ void LinearWeights::backward_weight(const at::Tensor& dy, const at::Tensor& x) c
   } else {
     weight.write_gradient_matmul(dy.t(), x);
   }
-  if (!bias.empty()) {
+  if (!adapters.empty()) {
+    adapters.backward_weight(dy, x);
+  }
+  if (bias.wants_gradient()) {
     std::vector<float> sums(static_cast<std::size_t>(dy.size(1)));
     column_sums(dy.const_data_ptr(), dtype_of(dy), dy.size(0), dy.size(1), sums.data());
     bias.write_gradient(sums.data());

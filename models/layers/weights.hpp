@@ -14,6 +14,7 @@
 
 #include "actors/kernels/dtype.hpp"
 #include "engine/types/model.hpp"
+#include "models/kernels/dropout.hpp"
 #include "models/layers/gemm.hpp"
 
 namespace tandem {
@@ -25,6 +26,9 @@ class JoinedWeights {
   explicit JoinedWeights(std::span<Weight* const> parts) : parts_(parts.begin(), parts.end()) {}
 
   [[nodiscard]] bool empty() const { return parts_.empty(); }
+  [[nodiscard]] std::span<Weight* const> parts() const { return parts_; }
+  /// Whether any part learns; the gradients of the others are not computed.
+  [[nodiscard]] bool wants_gradient() const;
   /// Views without autograd; valid while bound.
   [[nodiscard]] at::Tensor value() const;
   /// gradient = or += `sums` (fp32, [numel]), by the weights' contract.
@@ -52,12 +56,41 @@ class JoinedWeights {
   std::vector<Weight*> parts_;
 };
 
+/// Low-rank adapters (LoRA: Hu et al., 2021) of the projections that a linear layer joins, or of
+/// some of them:
+///   y[:, begin ...] += scale D(x) A^T B^T
+/// for each, with A [rank, in], B [out, rank], and D dropout with one mask for all of them. Nothing
+/// is kept for the backward: x A^T is computed again.
+struct Adapters {
+  struct Part {
+    JoinedWeights b;         // [out, rank]
+    std::int64_t begin = 0;  // the first of its columns in y
+  };
+  JoinedWeights a;  // of all parts, side by side: [parts * rank, in]
+  std::vector<Part> parts;
+  float scale = 1;
+  DropMask drop;
+
+  [[nodiscard]] bool empty() const { return parts.empty(); }
+  /// x: [rows, in], y: [rows, out of the whole layer], added to.
+  void add_forward(const at::Tensor& x, const at::Tensor& y) const;
+  void add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
+  void backward_weight(const at::Tensor& dy, const at::Tensor& x) const;
+
+ private:
+  /// scale D(x) A^T, [rows, parts * rank].
+  [[nodiscard]] at::Tensor narrowed(const at::Tensor& x) const;
+  /// Its gradient, by x A^T: scale dy B.
+  [[nodiscard]] at::Tensor narrowed_gradient(const at::Tensor& dy) const;
+};
+
 /// y = x W^T + b with W [out, in] (torch's Linear), or y = x W + b with W [in, out] (GPT-2's
-/// Conv1D).
+/// Conv1D), and what its adapters add.
 struct LinearWeights {
   JoinedWeights weight;
   JoinedWeights bias;  // may be empty
   bool input_major = false;
+  Adapters adapters = {};  // may be empty
 
   [[nodiscard]] std::int64_t out_features() const;
   /// [rows, in] -> [rows, out]; starts from `residual` [rows, out] if given.

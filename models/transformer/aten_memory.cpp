@@ -148,16 +148,18 @@ ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch) {
       .scratch = batch.packed ? document_mask_bytes(batch) : 0};
 }
 
-ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const BatchShape& batch) {
+ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary, const BatchShape& batch,
+                            bool learns) {
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t asked = std::max<std::int64_t>(0, batch.tokens() - batch.rows);
   const std::int64_t rows = std::min(loss_chunk_rows(vocabulary), asked);
   // A chunk's logits, their logarithms of probabilities and two gradients in fp32, the last one
   // also in the model's type.
   const std::int64_t chunk = rows * vocabulary * (4 * kFloat + (size < kFloat ? size : 0));
-  return {.kept = vocabulary * hidden * kFloat + asked * hidden * size,
-          .forward = chunk + (vocabulary + asked) * hidden * size,
-          .backward = batch.tokens() * hidden * size + vocabulary * hidden * kFloat,
+  const std::int64_t gradient = learns ? vocabulary * hidden * kFloat : 0;
+  return {.kept = gradient + asked * hidden * size,
+          .forward = chunk + ((learns ? vocabulary : 0) + asked) * hidden * size,
+          .backward = batch.tokens() * hidden * size + gradient,
           .loss = true};
 }
 

@@ -15,8 +15,8 @@ namespace tandem::aten {
 
 [[nodiscard]] ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch);
 
-/// The head's loss: logits in chunks, the output matrix's gradient in fp32.
+/// The head's loss: logits in chunks, the output matrix's gradient in fp32 if it `learns`.
 [[nodiscard]] ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary,
-                                          const BatchShape& batch);
+                                          const BatchShape& batch, bool learns = true);
 
 }  // namespace tandem::aten

@@ -13,6 +13,7 @@
 #include "models/layers/dropout.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/gemm.hpp"
+#include "models/transformer/adapters.hpp"
 #include "models/transformer/loss_head.hpp"
 
 namespace tandem {
@@ -98,6 +99,18 @@ class HeadSegment final : public Segment {
   std::shared_ptr<RouterBalance> balance_;
 };
 
+/// Which of a layer's matrices have adapters.
+void choose_adapted(const DecoderSpec& spec, BlockNames& names) {
+  for (std::size_t linear = 0; spec.adapts && linear < kAdaptedLinears; ++linear) {
+    const auto& matrices = names.matrices(static_cast<AdaptedLinear>(linear));
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      if (spec.adapts(module_of(matrices[i]))) {
+        names.adapted[linear].push_back(i);
+      }
+    }
+  }
+}
+
 /// All parameters of the units from `first` on.
 std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
   std::vector<WeightRef> refs;
@@ -142,7 +155,8 @@ Model make_decoder(const DecoderSpec& spec) {
        boundary,
        {.looks_up = true}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    const BlockNames names = spec.block_names(layer);
+    BlockNames names = spec.block_names(layer);
+    choose_adapted(spec, names);
     BlockShape shape = shape_of_layer(spec.block, names);
     shape.dropout.layer = layer;
     shape.balance = balance;
@@ -175,12 +189,20 @@ Model make_decoder(const DecoderSpec& spec) {
   if (spec.output.empty()) {
     refs.push_back({0, 0});
   }
+  const bool learns =
+      !spec.freezes || !spec.freezes(spec.output.empty() ? spec.embedding : spec.output);
   model.segments.push_back(
       {"head", std::move(refs),
        std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps, balance),
-       [hidden, vocabulary = spec.vocabulary](const BatchShape& batch) {
-         return loss_head_activations(hidden, vocabulary, batch);
+       [hidden, vocabulary = spec.vocabulary, learns](const BatchShape& batch) {
+         return loss_head_activations(hidden, vocabulary, batch, learns);
        }});
+  for (UnitSpec& unit : model.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      parameter.frozen =
+          spec.freezes && !is_adapter(parameter.name) && spec.freezes(parameter.name);
+    }
+  }
   return model;
 }
 

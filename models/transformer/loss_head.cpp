@@ -71,7 +71,9 @@ class LossHead final : public FusedOp {
     h_ = norm_.forward(x, index_);
     if (keep) {
       x_ = inputs[0].detach();
-      dw_ = at::empty(w.sizes(), w.options().dtype(at::kFloat));
+      if (weight_.wants_gradient()) {
+        dw_ = at::empty(w.sizes(), w.options().dtype(at::kFloat));
+      }
     }
     std::vector<double> losses(labelled.rows.size());
     const std::int64_t rows = std::min(chunk_rows(w.size(0)), labelled.count());
@@ -97,8 +99,10 @@ class LossHead final : public FusedOp {
     if (index_.numel() == 0) {
       weight_.write_zero_gradient();
     } else {
-      weight_.write_gradient(static_cast<const float*>(dw_.const_data_ptr()), scale);
-      dw_.reset();
+      if (dw_.defined()) {
+        weight_.write_gradient(static_cast<const float*>(dw_.const_data_ptr()), scale);
+        dw_.reset();
+      }
       if (scale != 1.0F) {
         scale_in_place(dtype_of(h_), h_.numel(), scale, h_.data_ptr());
       }
@@ -142,8 +146,9 @@ class LossHead final : public FusedOp {
                   keep ? gradient.data_ptr() : nullptr, labelled.labels.data() + begin, rows,
                   w.size(0), chunk_scale(), losses + begin);
     if (keep) {
-      matmul(dw_, gradient.t(), h,
-             begin == 0 ? AccumulateMode::kZero : AccumulateMode::kAccumulate);
+      if (dw_.defined()) {
+        matmul(dw_, gradient.t(), h, begin == 0 ? MatmulStart::kZero : MatmulStart::kAccumulate);
+      }
       matmul(h, gradient, w);
     }
   }
@@ -165,20 +170,21 @@ at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
 }
 
 ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
-                                      const BatchShape& batch) {
+                                      const BatchShape& batch, bool learns) {
   if (batch.accelerator) {
-    return aten::loss_memory(hidden, vocabulary, batch);
+    return aten::loss_memory(hidden, vocabulary, batch, learns);
   }
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t labelled = std::max<std::int64_t>(0, batch.tokens() - batch.rows);
   const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
   const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
-  ActivationBytes bytes{.kept = vocabulary * hidden * 4 + labelled * (hidden * size + 8),
+  const std::int64_t gradient = learns ? vocabulary * hidden * 4 : 0;
+  ActivationBytes bytes{.kept = gradient + labelled * (hidden * size + 8),
                         .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
                         .backward = batch.tokens() * hidden * size,
                         .loss = true};
   bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
-  bytes.spare = kept_by_malloc(vocabulary * hidden * 4) + kept_by_malloc(labelled * hidden * size) +
+  bytes.spare = kept_by_malloc(gradient) + kept_by_malloc(labelled * hidden * size) +
                 kept_by_malloc(bytes.forward);
   return bytes;
 }

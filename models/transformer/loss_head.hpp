@@ -20,9 +20,9 @@ at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
                      JoinedWeights weight);
 
 /// What the loss of a micro-batch whose every position is a label holds and makes, for the memory
-/// plan.
+/// plan; `learns`: the output matrix does.
 ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
-                                      const BatchShape& batch);
+                                      const BatchShape& batch, bool learns = true);
 
 /// Logits fp32 [B, T, V]. No autograd.
 at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeights& weight);

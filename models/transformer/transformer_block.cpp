@@ -13,6 +13,7 @@
 #include "models/layers/gemm.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/norm_linear.hpp"
+#include "models/transformer/adapters.hpp"
 #include "models/transformer/aten_memory.hpp"
 #include "runtime/util/check.hpp"
 
@@ -60,7 +61,8 @@ std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames&
 
 class TransformerBlock final : public Segment {
  public:
-  TransformerBlock(BlockShape shape, const BlockNames& names) : shape_(std::move(shape)) {
+  TransformerBlock(BlockShape shape, const BlockNames& names)
+      : shape_(std::move(shape)), adapters_(shape_, names) {
     std::size_t begin = 0;
     for (std::size_t g = 0; const auto* group : groups_of(names)) {
       begins_[g++] = begin;
@@ -73,7 +75,8 @@ class TransformerBlock final : public Segment {
   }
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const override {
-    TANDEM_CHECK(context.weights.size() == begins_[kGroups], "a block gets its unit's weights");
+    TANDEM_CHECK(context.weights.size() == begins_[kGroups] + adapters_.parameters().size(),
+                 "a block gets its units' weights");
     const std::span<Weight* const> w = context.weights;
     if (aten::takes(w)) {
       return by_aten(context, input);
@@ -81,7 +84,8 @@ class TransformerBlock final : public Segment {
     const std::int64_t length = input.size(1);
     const at::Tensor x = input.reshape({-1, input.size(2)});
 
-    const auto [qkv, x1] = norm_linear(x, norm(w, kAttentionNorm), matrix(w, kQkv, kQkvBias));
+    const auto [qkv, x1] =
+        norm_linear(x, norm(w, kAttentionNorm), matrix(context, AdaptedLinear::kQkv));
     const at::Tensor attended =
         causal_attention(qkv, length, shape_.attention,
                          {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
@@ -89,7 +93,7 @@ class TransformerBlock final : public Segment {
                          context.batch.positions);
     const at::Tensor middle =
         added(context, DropPlace::kAttentionOut, kOutNorm, x1, [&](const at::Tensor& residual) {
-          return linear(attended, residual, matrix(w, kOut, kOutBias));
+          return linear(attended, residual, matrix(context, AdaptedLinear::kOut));
         });
 
     if (sparse()) {
@@ -97,10 +101,12 @@ class TransformerBlock final : public Segment {
                             group(w, kExperts), shape_.experts)
           .view(input.sizes());
     }
-    const auto [up, x2] = norm_linear(middle, norm(w, kMlpNorm), matrix(w, kUp, kUpBias));
+    const auto [up, x2] =
+        norm_linear(middle, norm(w, kMlpNorm), matrix(context, AdaptedLinear::kUp));
     const at::Tensor out =
         added(context, DropPlace::kMlpOut, kDownNorm, x2, [&](const at::Tensor& residual) {
-          return activated_linear(shape_.activation, up, residual, matrix(w, kDown, kDownBias));
+          return activated_linear(shape_.activation, up, residual,
+                                  matrix(context, AdaptedLinear::kDown));
         });
     return out.view(input.sizes());
   }
@@ -109,13 +115,15 @@ class TransformerBlock final : public Segment {
   [[nodiscard]] at::Tensor by_aten(const SegmentContext& context, const at::Tensor& input) const {
     const std::span<Weight* const> w = context.weights;
     const at::Tensor x = input.reshape({-1, input.size(2)});
-    const auto linear = [&](const at::Tensor& from, Group weight, Group bias) {
-      return aten::linear(from, group(w, weight), group(w, bias), shape_.input_major);
+    const auto linear = [&](const at::Tensor& from, AdaptedLinear which) {
+      const at::Tensor y = aten::linear(from, group(w, weight_of(which)), group(w, bias_of(which)),
+                                        shape_.input_major);
+      return aten::adapted(y, from, adapters(context, which));
     };
     const auto normed = [&](const at::Tensor& from, Group norm) {
       return aten::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
     };
-    const at::Tensor qkv = linear(normed(x, kAttentionNorm), kQkv, kQkvBias);
+    const at::Tensor qkv = linear(normed(x, kAttentionNorm), AdaptedLinear::kQkv);
     const at::Tensor attended =
         aten::attention(qkv, input.size(1), shape_.attention,
                         {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
@@ -125,7 +133,7 @@ class TransformerBlock final : public Segment {
       return aten::dropped(shape_.norms_sums ? normed(y, norm) : y, mask(context, place));
     };
     const at::Tensor middle =
-        x + summand(linear(attended, kOut, kOutBias), kOutNorm, DropPlace::kAttentionOut);
+        x + summand(linear(attended, AdaptedLinear::kOut), kOutNorm, DropPlace::kAttentionOut);
     const at::Tensor h = normed(middle, kMlpNorm);
     if (sparse()) {
       at::Tensor logits =
@@ -136,8 +144,8 @@ class TransformerBlock final : public Segment {
       return (middle + aten::experts(h, logits, group(w, kExperts), shape_.experts))
           .view(input.sizes());
     }
-    const at::Tensor up = linear(h, kUp, kUpBias);
-    const at::Tensor down = linear(aten::activation(shape_.activation, up), kDown, kDownBias);
+    const at::Tensor up = linear(h, AdaptedLinear::kUp);
+    const at::Tensor down = linear(aten::activation(shape_.activation, up), AdaptedLinear::kDown);
     return (middle + summand(down, kDownNorm, DropPlace::kMlpOut)).view(input.sizes());
   }
   /// The mask of what is dropped there in this micro-batch.
@@ -192,11 +200,24 @@ class TransformerBlock final : public Segment {
   [[nodiscard]] Norm norm(std::span<Weight* const> w, Group group) const {
     return {shape_.norm, shape_.norm_eps, part(w, group, 0), part(w, group, 1)};
   }
-  [[nodiscard]] LinearWeights matrix(std::span<Weight* const> w, Group weight, Group bias) const {
-    return {joined(w, weight), joined(w, bias), shape_.input_major};
+  static Group weight_of(AdaptedLinear linear) {
+    constexpr std::array kWeights = {kQkv, kOut, kUp, kDown};
+    return kWeights[static_cast<std::size_t>(linear)];
+  }
+  static Group bias_of(AdaptedLinear linear) {
+    constexpr std::array kBiases = {kQkvBias, kOutBias, kUpBias, kDownBias};
+    return kBiases[static_cast<std::size_t>(linear)];
+  }
+  [[nodiscard]] Adapters adapters(const SegmentContext& context, AdaptedLinear linear) const {
+    return adapters_.of(linear, context.weights.subspan(begins_[kGroups]), context.batch.number);
+  }
+  [[nodiscard]] LinearWeights matrix(const SegmentContext& context, AdaptedLinear linear) const {
+    return {joined(context.weights, weight_of(linear)), joined(context.weights, bias_of(linear)),
+            shape_.input_major, adapters(context, linear)};
   }
 
   BlockShape shape_;
+  BlockAdapters adapters_;
   std::array<std::size_t, kGroups + 1> begins_{};
 };
 
@@ -286,10 +307,16 @@ BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
   if (names.router.empty()) {
     shape.experts = {};
   }
+  if (std::ranges::all_of(names.adapted, &std::vector<std::size_t>::empty)) {
+    shape.adapters = {};
+  }
+  shape.adapter_sizes = adapter_sizes(shape, names);
   return shape;
 }
 
-ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+namespace {
+
+ActivationBytes activations_without_adapters(const BlockShape& shape, const BatchShape& batch) {
   if (batch.accelerator) {
     return aten::block_memory(shape, batch);
   }
@@ -324,50 +351,83 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   return bytes;
 }
 
-std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
-                                  const BlockNames& names, LeafModule leaf) {
-  UnitSpec unit{name, {}};
+}  // namespace
+
+ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+  ActivationBytes bytes = activations_without_adapters(shape, batch);
+  const ActivationBytes more = adapter_activations(shape.adapter_sizes, shape.adapters, batch);
+  bytes.kept += more.kept;
+  bytes.forward += more.forward;
+  bytes.backward += more.backward;
+  bytes.spare += more.spare;
+  return bytes;
+}
+
+std::vector<MatrixShape> matrix_shapes(const BlockShape& shape, const BlockNames& names,
+                                       AdaptedLinear linear) {
   const AttentionShape& a = shape.attention;
   const std::int64_t q = a.heads * a.head_dim;
   const std::int64_t kv = a.kv_heads * a.head_dim;
   const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
+  const std::size_t count = names.matrices(linear).size();
+  if (count == 0) {
+    return {};
+  }
+  // Joined by the family already, or here.
+  switch (linear) {
+    case AdaptedLinear::kQkv:
+      return count == 1 ? std::vector<MatrixShape>{{shape.hidden, q + 2 * kv}}
+                        : std::vector<MatrixShape>{
+                              {shape.hidden, q}, {shape.hidden, kv}, {shape.hidden, kv}};
+    case AdaptedLinear::kOut:
+      return {{q, shape.hidden}};
+    case AdaptedLinear::kUp:
+      return std::vector<MatrixShape>(count, {shape.hidden, up / static_cast<std::int64_t>(count)});
+    case AdaptedLinear::kDown:
+      return {{shape.intermediate, shape.hidden}};
+  }
+  return {};
+}
+
+std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
+                                  const BlockNames& names, LeafModule leaf) {
+  UnitSpec unit{name, {}};
+  const AttentionShape& a = shape.attention;
   const auto vectors = [&](const std::vector<std::string>& group,
                            const std::vector<std::int64_t>& extents) {
     for (std::size_t i = 0; i < group.size(); ++i) {
       unit.parameters.push_back({group[i], {extents.size() == 1 ? extents[0] : extents[i]}});
     }
   };
-  const auto matrices = [&](const std::vector<std::string>& group,
-                            const std::vector<std::int64_t>& outs, std::int64_t in) {
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      unit.parameters.push_back(
-          {group[i], shape.input_major ? std::vector{in, outs[i]} : std::vector{outs[i], in}});
+  const auto matrices = [&](AdaptedLinear linear) {
+    std::vector<std::int64_t> outs;
+    for (const MatrixShape& matrix : matrix_shapes(shape, names, linear)) {
+      unit.parameters.push_back({names.matrices(linear)[outs.size()],
+                                 shape.input_major ? std::vector{matrix.in, matrix.out}
+                                                   : std::vector{matrix.out, matrix.in}});
+      outs.push_back(matrix.out);
     }
+    return outs;
   };
-  // Joined by the family already, or here.
-  const std::vector<std::int64_t> qkv_rows =
-      names.qkv.size() == 1 ? std::vector{q + 2 * kv} : std::vector{q, kv, kv};
-  const std::vector<std::int64_t> up_rows =
-      names.up.size() == 1 ? std::vector{up} : std::vector{up / 2, up / 2};
   TANDEM_CHECK(!shape.input_major || (names.qkv.size() == 1 && names.up.size() == 1),
                "[in, out] matrices can't be joined along their output");
   vectors(names.attention_norm, {shape.hidden});
-  matrices(names.qkv, qkv_rows, shape.hidden);
-  vectors(names.qkv_bias, qkv_rows);
+  vectors(names.qkv_bias, matrices(AdaptedLinear::kQkv));
   vectors(names.qk_norm, {a.head_dim});
   vectors(names.sinks, {a.heads});
-  matrices(names.attention_out, {shape.hidden}, q);
-  vectors(names.attention_out_bias, {shape.hidden});
+  vectors(names.attention_out_bias, matrices(AdaptedLinear::kOut));
   vectors(names.attention_out_norm, {shape.hidden});
   vectors(names.mlp_norm, {shape.hidden});
-  matrices(names.up, up_rows, shape.hidden);
-  vectors(names.up_bias, up_rows);
-  matrices(names.down, {shape.hidden}, shape.intermediate);
-  vectors(names.down_bias, {shape.hidden});
+  vectors(names.up_bias, matrices(AdaptedLinear::kUp));
+  vectors(names.down_bias, matrices(AdaptedLinear::kDown));
   vectors(names.down_norm, {shape.hidden});
   std::vector<UnitSpec> units = {std::move(unit)};
   if (!names.router.empty()) {
     append_expert_units(shape, names, leaf, units);
+  }
+  if (const BlockAdapters adapters(shape, names); !adapters.parameters().empty()) {
+    units.push_back(
+        {.name = name + " adapters", .parameters = adapters.parameters(), .stays_gathered = true});
   }
   return units;
 }

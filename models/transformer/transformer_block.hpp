@@ -6,9 +6,12 @@
 // models/layers/experts.hpp has the second form. Some families norm what Out and Down give, too,
 // before it is added. Training drops some of attention's probabilities
 // and of what is added to x (not of what experts add). Weights come in one fixed order, so that
-// what is used together lies together: BlockNames lists it.
+// what is used together lies together: BlockNames lists it. Behind them come those of the layer's
+// adapters (models/transformer/adapters.hpp), if it has some.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +27,19 @@
 
 namespace tandem {
 
+/// The low-rank adapters of a model's linear layers (LoRA).
+struct AdapterShape {
+  std::int64_t rank = 0;  // 0: none
+  double scale = 1;       // of what they add
+  double dropout = 0;     // rate, of their inputs
+};
+
+/// Sizes of a layer's adapters: columns are those of x A^T, for each token.
+struct AdapterSizes {
+  std::int64_t columns = 0, inputs = 0;                              // of all its linear layers
+  std::int64_t most_columns = 0, most_inputs = 0, most_outputs = 0;  // of one of them
+};
+
 struct BlockShape {
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
@@ -37,7 +53,13 @@ struct BlockShape {
   std::shared_ptr<RouterBalance> balance;  // null: routers have no loss of their own
   // of the layers that have some; `intermediate` and `activation` are the dense ones'
   ExpertShape experts;
+  AdapterShape adapters;
+  AdapterSizes adapter_sizes;  // by shape_of_layer()
 };
+
+/// The linear layers of a block that adapters can have.
+enum class AdaptedLinear : std::uint8_t { kQkv, kOut, kUp, kDown };
+inline constexpr std::size_t kAdaptedLinears = 4;
 
 /// Names of a block's parameters in the order of its unit. A group is empty where the family has no
 /// such parameter; where it has several (q, k, v; gate, up) they are joined along the output.
@@ -55,9 +77,17 @@ struct BlockNames {
   // weight[, bias]; empty: a dense layer, and then those above are not
   std::vector<std::string> router;
   std::vector<std::string> experts;  // as ExpertShape::parameters() has them
+  // [AdaptedLinear] which of its matrices have adapters: places in its group, ascending
+  std::array<std::vector<std::size_t>, kAdaptedLinears> adapted = {};
+
+  [[nodiscard]] const std::vector<std::string>& matrices(AdaptedLinear linear) const {
+    const std::array<const std::vector<std::string>*, kAdaptedLinears> groups = {
+        &qkv, &attention_out, &up, &down};
+    return *groups[static_cast<std::size_t>(linear)];
+  }
 };
 
-/// The shape of one layer of a model: without experts where the names have none.
+/// The shape of one layer of a model: without experts or adapters where the names have none.
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 
 /// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
@@ -71,7 +101,16 @@ enum class LeafModule : std::uint8_t {
   kExpert,   // each expert by itself where its parameters are its own; else as kMixture
 };
 
-/// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for.
+/// The extents of a matrix of one of a block's linear layers, in the order of its names.
+struct MatrixShape {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+};
+std::vector<MatrixShape> matrix_shapes(const BlockShape& shape, const BlockNames& names,
+                                       AdaptedLinear linear);
+
+/// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for,
+/// and one for its adapters, if it has some.
 std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
                                   const BlockNames& names, LeafModule leaf);
 

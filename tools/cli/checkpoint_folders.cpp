@@ -80,4 +80,18 @@ Verified verify_checkpoint(const std::string& folder) {
   return verified;
 }
 
+std::filesystem::path new_folder(const std::string& folder, std::string_view where) {
+  namespace fs = std::filesystem;
+  fs::path path = fs::absolute(folder).lexically_normal();
+  path = path.has_filename() ? path : path.parent_path();
+  std::error_code error;
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  const bool free = type == fs::file_type::not_found ||
+                    (type == fs::file_type::directory && fs::is_empty(path, error) && !error);
+  if (!free) {
+    throw user_error(where, "{} is there and is no empty folder; choose a new one", folder);
+  }
+  return path;
+}
+
 }  // namespace tandem

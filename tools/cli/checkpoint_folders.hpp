@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/storage/checkpoint_folder.hpp"
@@ -23,5 +25,9 @@ struct Verified {
 
 /// Hashes every byte of a checkpoint, with all CPUs of the machine.
 Verified verify_checkpoint(const std::string& folder);
+
+/// Absolute and without a slash at its end, where a result may appear. Throws user_error unless it
+/// is missing or empty.
+[[nodiscard]] std::filesystem::path new_folder(const std::string& folder, std::string_view where);
 
 }  // namespace tandem

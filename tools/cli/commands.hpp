@@ -12,6 +12,7 @@ int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_launch(int argc, char** argv);
 int run_logits(int argc, char** argv);
+int run_merge(int argc, char** argv);
 int run_parity(int argc, char** argv);
 int run_plan(int argc, char** argv);
 int run_schedule(int argc, char** argv);

@@ -32,20 +32,6 @@ constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 26;
 constexpr const char* kDescriptions[] = {"config.json", "generation_config.json", "tokenizer.json",
                                          "tokenizer_config.json"};
 
-/// Absolute and without a slash at its end. Throws user_error unless it is missing or empty.
-fs::path new_folder(const std::string& folder) {
-  fs::path path = fs::absolute(folder).lexically_normal();
-  path = path.has_filename() ? path : path.parent_path();
-  std::error_code error;
-  const fs::file_type type = fs::symlink_status(path, error).type();
-  const bool free = type == fs::file_type::not_found ||
-                    (type == fs::file_type::directory && fs::is_empty(path, error) && !error);
-  if (!free) {
-    throw user_error(kWhere, "{} is there and is no empty folder; choose a new one", folder);
-  }
-  return path;
-}
-
 ImportedCheckpoint open_source(const std::string& source, const std::string& to) {
   if (is_foreign_checkpoint(source)) {
     return open_foreign_checkpoint(source);
@@ -124,7 +110,7 @@ int run_convert(int argc, char** argv) {
       throw user_error("flags", "--dtype goes with --to hf, and --to is {}; leave it out", to);
     }
   }
-  const fs::path folder = new_folder(target);
+  const fs::path folder = new_folder(target, kWhere);
   ImportedCheckpoint checkpoint = open_source(source, to);
   std::vector<PlannedText> texts = descriptions_of(source, checkpoint.path);
   std::vector<std::string> notes = checkpoint.notes;

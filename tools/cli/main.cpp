@@ -35,6 +35,7 @@ constexpr std::array kCommands = {
     Command{"plan", run_plan, "the memory that a run would need, and whether it fits"},
     Command{"checkpoint", run_checkpoint, "what a checkpoint holds, and whether it is whole"},
     Command{"convert", run_convert, "a checkpoint of DeepSpeed, torch or Tandem in another form"},
+    Command{"merge", run_merge, "adapters and their base model as one model"},
     Command{"launch", run_launch, "start N ranks of a program on this host"},
     Command{"doctor", run_doctor, "what this machine offers, and what would be slow on it"},
 };

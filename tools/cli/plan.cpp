@@ -103,8 +103,9 @@ int run_plan(int argc, char** argv) {
   Alone alone;
   const std::int64_t length = std::min(flags.max_length, shape.max_position_embeddings);
   const RunPlan plan = tandem::plan_run(
-      make_causal_lm(shape, flags.leaf_module), config, engine_options(flags, device),
-      {.length = length, .packed = flags.packing != "off"}, limits_of(flags, device), alone);
+      make_causal_lm(shape, flags.leaf_module, 0, trained_parts(flags)), config,
+      engine_options(flags, device), {.length = length, .packed = flags.packing != "off"},
+      limits_of(flags, device), alone);
   if (flags.json) {
     fmt::print("{}", plan.report.json(plan.limits));
   } else {

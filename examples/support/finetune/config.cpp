@@ -127,6 +127,28 @@ std::string too_large_batch(const BatchConfig& batch, std::int64_t records, bool
                      batch.train_batch_size == batch.micro_batch_size ? "" : ", some repeatedly");
 }
 
+/// What learns; empty: all.
+std::string trained_line(const Pretrained& pretrained, const Engine& engine) {
+  std::int64_t learnt = 0;
+  for (const UnitSpec& unit : engine.model().units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      learnt += parameter.frozen ? 0 : parameter.numel();
+    }
+  }
+  if (learnt == engine.parameter_count()) {
+    return "";
+  }
+  const LoraOptions& lora = pretrained.lora();
+  const std::string what = lora.any()
+                               ? fmt::format("; adapters of rank {}, scale {:.4g}, dropout {:.4g}",
+                                             lora.rank, lora.scale(), lora.dropout)
+                               : "";
+  return fmt::format(
+      "learns   {:.3f} M of {:.2f} M parameters ({:.3g} %){}", static_cast<double>(learnt) / 1e6,
+      static_cast<double>(engine.parameter_count()) / 1e6,
+      100.0 * static_cast<double>(learnt) / static_cast<double>(engine.parameter_count()), what);
+}
+
 }  // namespace
 
 std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& config,
@@ -157,6 +179,9 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
         "updates  {} needs whole tensors: directions are found in the step, on the host, and no "
         "update begins ahead of the verdict",
         config.optimizer.type));
+  }
+  if (const std::string line = trained_line(pretrained, engine); !line.empty()) {
+    lines.insert(lines.begin() + 1, line);
   }
   return lines;
 }

@@ -43,7 +43,8 @@ EvaluationOptions evaluation_options(const FinetuneFlags& flags, const Config& c
       .patience = flags.eval.patience,
       .min_delta = flags.eval.min_delta};
   if (flags.eval.keep_best) {
-    const std::string folder = flags.output_dir + "/model-best";
+    const std::string folder =
+        flags.output_dir + (pretrained.lora().any() ? "/adapter-best" : "/model-best");
     options.save_best = [save, folder] { save(folder); };
   }
   if (!flags.eval.sample_prompt.empty()) {

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "examples/support/run_checkpoints.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -10,7 +11,65 @@ namespace {
 
 constexpr double kMostTokensOfRow = 1 << 30;  // positions that a model may have
 
+void add_trained_flags(CLI::App& app, FinetuneFlags& f) {
+  app.add_option("--freeze", f.freeze,
+                 "Parameters in whose Hugging Face names this pattern is found keep their values");
+  app.add_option("--lora_r", f.lora_r,
+                 "Train low-rank adapters (LoRA) of this rank and freeze the rest; they are saved "
+                 "in OUTPUT_DIR/adapter as PEFT does; 0: all is trained")
+      ->capture_default_str();
+  app.add_option("--lora_alpha", f.lora_alpha, "What adapters add is scaled by alpha / r")
+      ->capture_default_str();
+  app.add_option("--lora_targets", f.lora_targets,
+                 "Modules that have adapters, separated by commas, or all-linear")
+      ->capture_default_str();
+  app.add_option("--lora_dropout", f.lora_dropout, "Dropout of the adapters' inputs")
+      ->capture_default_str();
+  app.add_flag("--lora_rslora", f.lora_rslora, "Scale by alpha / sqrt(r) instead");
+  app.add_option("--modules_to_save", f.modules_to_save,
+                 "With adapters: modules that are trained whole and saved beside them "
+                 "(embed_tokens,lm_head)");
+}
+
+void check_trained_flags(const FinetuneFlags& f) {
+  if (!f.lora_from.empty() && f.lora_r > 0) {
+    throw user_error("flags",
+                     "--lora_from {} has its own settings, and --lora_r is {}; leave that out",
+                     f.lora_from, f.lora_r);
+  }
+  if (f.given("--lora_r")) {
+    require_above_zero("--lora_r", static_cast<double>(f.lora_r), 1 << 16);
+  }
+  for (const char* flag :
+       {"--lora_alpha", "--lora_targets", "--lora_dropout", "--lora_rslora", "--modules_to_save"}) {
+    if (f.given(flag) && f.lora_r == 0) {
+      throw user_error("flags", "{} is of adapters, and there are none; add --lora_r N", flag);
+    }
+  }
+  if (!f.freeze.empty() && (f.lora_r > 0 || !f.lora_from.empty())) {
+    throw user_error("flags",
+                     "--freeze and adapters contradict: these freeze all else; keep one of them "
+                     "(--modules_to_save names what is trained beside adapters)");
+  }
+  if (const TrainedParts parts = trained_parts(f); parts.lora.any()) {
+    parts.lora.check();
+  }
+}
+
 }  // namespace
+
+TrainedParts trained_parts(const FinetuneFlags& f) {
+  TrainedParts parts{.freeze = f.freeze};
+  if (f.lora_r > 0) {
+    parts.lora = {.rank = f.lora_r,
+                  .alpha = f.lora_alpha,
+                  .dropout = f.lora_dropout,
+                  .rank_stabilised = f.lora_rslora,
+                  .targets = split(f.lora_targets),
+                  .modules_to_save = split(f.modules_to_save)};
+  }
+  return parts;
+}
 
 void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
@@ -29,6 +88,7 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
       "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
   app.add_flag("--activation_checkpointing", f.engine.activation_checkpointing,
                "Keep only segment boundaries; recompute in backward");
+  add_trained_flags(app, f);
 }
 
 void check_memory_flags(const FinetuneFlags& f) {
@@ -37,6 +97,7 @@ void check_memory_flags(const FinetuneFlags& f) {
   }
   require_above_zero("--max_length", static_cast<double>(f.max_length), kMostTokensOfRow);
   require_one_of("--packing", f.packing, {"off", "bfd", "wrapped"});
+  check_trained_flags(f);
 }
 
 namespace {
@@ -79,6 +140,11 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       ->capture_default_str();
   app.add_flag("--samples,!--no-samples", f.samples,
                "The demo continues prompts before and after training");
+  app.add_option("--lora_from", f.lora_from,
+                 "Go on training the adapters of this folder, as PEFT or --lora_r saved them");
+  app.add_option("--add_tokens", f.add_tokens,
+                 "File with a new token in each line; embedding and head grow to a multiple of 64 "
+                 "where they have no rows to spare");
   app.add_flag("--save_checkpoint", f.save_checkpoint, "Accepted: model/ is always saved");
   app.add_option("--save_dtype", f.save_dtype,
                  "Type of model/: fp32, bf16 or fp16; default: the type that computes");

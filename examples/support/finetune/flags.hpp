@@ -7,6 +7,7 @@
 #include <string>
 
 #include "examples/support/run_flags.hpp"
+#include "models/trained_parts.hpp"
 
 namespace tandem {
 
@@ -46,6 +47,16 @@ struct FinetuneFlags : RunFlags {
   bool deterministic = false;
   std::string attn_implementation = "sdpa";
   std::string leaf_module;
+  // What learns; the lists are separated by commas.
+  std::string freeze;
+  std::int64_t lora_r = 0;
+  double lora_alpha = 8;
+  double lora_dropout = 0;
+  bool lora_rslora = false;
+  std::string lora_targets = "q_proj,v_proj";
+  std::string lora_from;
+  std::string modules_to_save;
+  std::string add_tokens;
 
   EvaluationFlags eval;
 
@@ -62,6 +73,8 @@ struct FinetuneFlags : RunFlags {
 void add_memory_flags(CLI::App& app, FinetuneFlags& flags);
 /// Throws user_error for a value that makes no sense.
 void check_memory_flags(const FinetuneFlags& flags);
+/// What the flags let learn, but for --lora_from.
+TrainedParts trained_parts(const FinetuneFlags& flags);
 
 /// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
 /// user_error.

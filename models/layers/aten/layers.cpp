@@ -156,7 +156,9 @@ class ChunkedLoss final : public FusedOp {
     at::Tensor sum = at::zeros_like(count);
     if (keep) {
       dh_ = at::empty_like(h);
-      dw_ = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+      if (weight_.wants_grad) {
+        dw_ = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
+      }
     }
     for (std::int64_t begin = 0; begin < h.size(0); begin += most) {
       const std::int64_t rows = std::min(most, h.size(0) - begin);
@@ -195,7 +197,9 @@ class ChunkedLoss final : public FusedOp {
       const at::Tensor gradient =
           at::_log_softmax_backward_data(of_log_p, log_p, 1, at::kFloat).to(h.scalar_type());
       dh_.narrow(0, begin, h.size(0)).copy_(at::mm(gradient, w));
-      dw_.add_(at::mm(gradient.t(), h));
+      if (dw_.defined()) {
+        dw_.add_(at::mm(gradient.t(), h));
+      }
     }
     return sum;
   }
@@ -262,6 +266,31 @@ at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
         at::linear(x, input_major ? w.t() : w, biases.empty() ? at::Tensor() : biases[i]->value));
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
+}
+
+at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const Adapters& adapters) {
+  if (adapters.empty()) {
+    return y;
+  }
+  const at::Tensor from = dropped(x, adapters.drop);
+  std::vector<at::Tensor> columns;
+  std::int64_t end = 0;  // of the columns so far
+  const auto keep_until = [&](std::int64_t column) {
+    if (column > end) {
+      columns.push_back(y.narrow(1, end, column - end));
+    }
+  };
+  for (std::size_t i = 0; i < adapters.parts.size(); ++i) {
+    const Adapters::Part& part = adapters.parts[i];
+    const at::Tensor& a = adapters.a.parts()[i]->value;
+    const at::Tensor& b = part.b.parts().front()->value;
+    keep_until(part.begin);
+    columns.push_back(y.narrow(1, part.begin, b.size(0)) +
+                      at::linear(at::linear(from, a) * adapters.scale, b));
+    end = part.begin + b.size(0);
+  }
+  keep_until(y.size(1));
+  return columns.size() == 1 ? columns.front() : at::cat(columns, 1);
 }
 
 at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,

@@ -16,6 +16,7 @@
 #include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
+#include "models/layers/weights.hpp"
 
 namespace tandem::aten {
 
@@ -33,6 +34,10 @@ void take_always(bool always) noexcept;
 /// `input_major`.
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
                                 std::span<Weight* const> biases, bool input_major);
+
+/// y plus what the adapters of the layer that made it of x add; x: [rows, in].
+[[nodiscard]] at::Tensor adapted(const at::Tensor& y, const at::Tensor& x,
+                                 const Adapters& adapters);
 
 /// As causal_attention(); packed rows by a mask. Each of the weights may be undefined.
 struct AtenAttentionWeights {

@@ -43,7 +43,7 @@ TEST_P(Matmuls, AgreeWithDoublePrecision) {
         const at::Tensor row = random({e.n}, 3).to(type);
         const at::Tensor residual = random({e.m, e.n}, 4).to(type);
         const at::Tensor exact = at::matmul(a.to(at::kDouble), b.to(at::kDouble));
-        const auto check = [&](AccumulateMode start, const at::Tensor& from,
+        const auto check = [&](MatmulStart start, const at::Tensor& from,
                                const at::Tensor& expected) {
           const at::Tensor c = residual.clone();
           matmul(c, a, b, start, from);
@@ -51,10 +51,10 @@ TEST_P(Matmuls, AgreeWithDoublePrecision) {
           EXPECT_LE(relative_error(c, expected), limit)
               << e.m << " " << e.n << " " << e.k << " " << a_transposed << b_transposed;
         };
-        check(AccumulateMode::kZero, {}, exact);
-        check(AccumulateMode::kAccumulate, {}, exact + residual.to(at::kDouble));
-        check(AccumulateMode::kFrom, row, exact + row.to(at::kDouble));
-        check(AccumulateMode::kFrom, random({e.m, e.n}, 5).to(type),
+        check(MatmulStart::kZero, {}, exact);
+        check(MatmulStart::kAccumulate, {}, exact + residual.to(at::kDouble));
+        check(MatmulStart::kFrom, row, exact + row.to(at::kDouble));
+        check(MatmulStart::kFrom, random({e.m, e.n}, 5).to(type),
               exact + random({e.m, e.n}, 5).to(type).to(at::kDouble));
       }
     }
@@ -82,14 +82,14 @@ TEST_P(Matmuls, OfAGroupAreThoseOfEach) {
     std::uint64_t seed = 0;
     for (const Extents& e : {Extents{300, 600, 40}, Extents{1, 45, 7}, Extents{20, 33, 0},
                              Extents{0, 33, 9}, Extents{3, 700, 300}}) {
-      for (const AccumulateMode start : {AccumulateMode::kZero, AccumulateMode::kAccumulate}) {
+      for (const MatmulStart start : {MatmulStart::kZero, MatmulStart::kAccumulate}) {
         const at::Tensor a = operand(e.m, e.k, seed % 3 == 0, type, seed + 1);
         const at::Tensor b = operand(e.k, e.n, seed % 2 == 0, type, seed + 2);
         group.push_back({random({e.m, e.n}, seed + 3).to(type), a, b, start});
         expected.push_back(group.back().c.clone());
         if (e.m > 0 && e.k > 0) {
           matmul(expected.back(), a, b, start);
-        } else if (start == AccumulateMode::kZero) {
+        } else if (start == MatmulStart::kZero) {
           expected.back().zero_();
         }
         seed += 5;
@@ -136,7 +136,7 @@ TEST(OwnMatmuls, SumBf16InFp32) {
   const at::Tensor a = at::ones({2, 4096}, at::TensorOptions().dtype(at::kBFloat16));
   const at::Tensor b = at::ones({4096, 2}, at::TensorOptions().dtype(at::kBFloat16));
   const at::Tensor c = at::full({2, 2}, 1000.5);
-  matmul(c, a, b, AccumulateMode::kAccumulate);
+  matmul(c, a, b, MatmulStart::kAccumulate);
   EXPECT_EQ(c[1][1].item<float>(), 5096.5F);
 }
 

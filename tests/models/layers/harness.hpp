@@ -38,7 +38,8 @@ class MathHarness {
         const auto& shape = unit.parameters[i].shape;
         const std::int64_t n = unit.parameters[i].numel();
         weights[i].value = values_.back().narrow(0, begin, n).view(shape).detach();
-        weights[i].value.requires_grad_(true);
+        weights[i].value.requires_grad_(!unit.parameters[i].frozen);
+        weights[i].wants_grad = !unit.parameters[i].frozen;
         weights[i].grad = gradients_.back().narrow(0, begin, n).view(shape);
         begin += n;
       }
@@ -63,7 +64,10 @@ class MathHarness {
     }
     at::Tensor gradient = at::full({}, seed);
     for (std::size_t s = count; s-- > 0;) {
-      torch::autograd::backward({std::exchange(outputs[s], {})}, {gradient});
+      const at::Tensor output = std::exchange(outputs[s], {});
+      if (output.requires_grad()) {  // not a first segment that is frozen
+        torch::autograd::backward({output}, {gradient});
+      }
       if (s > 0) {
         gradient = inputs[s].grad();
         inputs[s].reset();

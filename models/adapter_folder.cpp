@@ -1,0 +1,350 @@
+#include "models/adapter_folder.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "actors/storage/file.hpp"
+#include "actors/storage/json.hpp"
+#include "models/causal_lm.hpp"
+#include "models/families/family.hpp"
+#include "models/io/random_init.hpp"
+#include "models/transformer/adapters.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kWhere = "adapter";
+constexpr std::uint64_t kMostConfigBytes = 4u << 20;
+constexpr std::string_view kPrefix = "base_model.model.";
+// Under this name PEFT saves an embedding once more that is the head, too.
+constexpr std::string_view kTiedHead = "lm_head.weight";
+constexpr std::string_view kPeftVersion = "0.21.2";  // whose files these are like
+
+// Keys that are read, or that change nothing of what adapters compute.
+constexpr std::array<std::string_view, 26> kKnownKeys = {"auto_mapping",
+                                                         "base_model_name_or_path",
+                                                         "bias",
+                                                         "exclude_modules",
+                                                         "fan_in_fan_out",
+                                                         "ensure_weight_tying",
+                                                         "inference_mode",
+                                                         "init_lora_weights",
+                                                         "layers_pattern",
+                                                         "layers_to_transform",
+                                                         "lora_alpha",
+                                                         "lora_dropout",
+                                                         "megatron_core",
+                                                         "megatron_config",
+                                                         "modules_to_save",
+                                                         "peft_type",
+                                                         "peft_version",
+                                                         "qalora_group_size",
+                                                         "r",
+                                                         "revision",
+                                                         "target_modules",
+                                                         "task_type",
+                                                         "use_rslora",
+                                                         "runtime_config",
+                                                         "loftq_config",
+                                                         "eva_config"};
+// Initialisations that leave the base's weights alone.
+constexpr std::array<std::string_view, 3> kPlainInits = {"gaussian", "eva", "orthogonal"};
+
+bool is_neutral(const JsonValue& value) {
+  const simdjson::dom::element raw = value.raw();
+  return value.is_null() || (raw.is_bool() && !value.boolean()) ||
+         (value.is_array() && value.array().size() == 0) ||
+         (value.is_object() && value.object().size() == 0);
+}
+
+void refuse_unknown(const JsonValue& root) {
+  for (const auto& [key, value] : root.members()) {
+    if (std::ranges::find(kKnownKeys, key) == kKnownKeys.end() && !is_neutral(value)) {
+      throw value.error(fmt::format("{} is {}, which is not supported here", key, value.text()));
+    }
+  }
+}
+
+std::vector<std::string> strings_or_none(const JsonValue& root, std::string_view key) {
+  std::vector<std::string> strings;
+  if (const auto list = root.find(key)) {
+    for (const JsonValue& item : list->items()) {
+      strings.emplace_back(item.string());
+    }
+  }
+  return strings;
+}
+
+/// What a parameter of adapters is called in the file.
+std::string tensor_name(std::string_view parameter) {
+  return fmt::format("{}{}", kPrefix, parameter);
+}
+
+/// The name of an embedding that is the head, too; empty where the head is its own.
+std::string tied_embedding(const HfConfig& config) {
+  const DecoderSpec spec = family_of(config).describe(config);
+  return spec.output.empty() ? spec.embedding : std::string();
+}
+
+std::string json_list(std::span<const std::string> strings) {
+  if (strings.empty()) {
+    return "[]";
+  }
+  std::string text;
+  for (const std::string& string : strings) {
+    text += fmt::format("{}\n    {}", text.empty() ? "" : ",", json_quote(string));
+  }
+  return fmt::format("[{}\n  ]", text);
+}
+
+}  // namespace
+
+bool is_adapter_folder(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / kAdapterConfigFile, ignored);
+}
+
+fs::path resolve_adapter_folder(const std::string& name) {
+  const fs::path of_run = fs::path(name) / "adapter";
+  return !is_adapter_folder(name) && is_adapter_folder(of_run) ? of_run : fs::path(name);
+}
+
+AdapterFolder AdapterFolder::open(const fs::path& folder) {
+  if (!is_adapter_folder(folder)) {
+    throw user_error(kWhere, "{} holds no {}; give a folder as PEFT's save_pretrained writes it",
+                     folder.string(), kAdapterConfigFile);
+  }
+  if (!fs::exists(folder / kAdapterWeightsFile)) {
+    throw user_error(kWhere, "{} holds no {} (pickle files are never read); save it as safetensors",
+                     folder.string(), kAdapterWeightsFile);
+  }
+  AdapterFolder opened(folder, SafetensorsFile::open(folder / kAdapterWeightsFile));
+  opened.read_config();
+  opened.find_targets();
+  return opened;
+}
+
+void AdapterFolder::read_config() {
+  const JsonDocument document = JsonDocument::load(
+      folder_ / kAdapterConfigFile,
+      {.where = std::string(kWhere), .advice = "train the adapter without it, or merge it by peft"},
+      kMostConfigBytes);
+  const JsonValue root = document.root();
+  if (root.at("peft_type").string() != "LORA") {
+    throw root.at("peft_type").wrong("\"LORA\"");
+  }
+  refuse_unknown(root);
+  if (const auto bias = root.find("bias"); bias && bias->string() != "none") {
+    throw bias->wrong("\"none\"");
+  }
+  if (const auto init = root.find("init_lora_weights"); init && !init->raw().is_bool()) {
+    if (std::ranges::find(kPlainInits, init->string()) == kPlainInits.end()) {
+      throw init->wrong("true, false or \"gaussian\" (others change the base's weights)");
+    }
+  }
+  lora_.rank = root.at("r").integer(1, std::int64_t{1} << 16);
+  const auto alpha = root.find("lora_alpha");
+  lora_.alpha = alpha ? alpha->number() : 8;
+  const auto dropout = root.find("lora_dropout");
+  lora_.dropout = dropout ? dropout->number() : 0;
+  lora_.rank_stabilised = bool_or(root, "use_rslora", false);
+  lora_.modules_to_save = strings_or_none(root, "modules_to_save");
+  keeps_tie_ = bool_or(root, "ensure_weight_tying", false);
+  if (const auto base = root.find("base_model_name_or_path")) {
+    base_model_ = base->string();
+    std::error_code ignored;
+    if (const fs::path near = folder_ / base_model_;
+        !base_model_.empty() && fs::is_directory(near, ignored)) {
+      base_model_ = near.lexically_normal().string();
+    }
+  }
+}
+
+void AdapterFolder::find_targets() {
+  std::set<std::string> targets;
+  for (const TensorInfo& tensor : weights_.tensors()) {
+    if (!tensor.name.starts_with(kPrefix) || !is_float(tensor.type) || tensor.size_bytes == 0) {
+      throw user_error(kWhere,
+                       "{}: tensor \"{}\" ({} {}) is none of an adapter's, which are float, not "
+                       "empty and begin with {}; save the adapter again",
+                       weights_.path().string(), tensor.name, name_of(tensor.type),
+                       shape_text(tensor.shape), kPrefix);
+    }
+    const std::string_view parameter = std::string_view(tensor.name).substr(kPrefix.size());
+    for (const std::string_view ending : {kAdapterA, kAdapterB}) {
+      if (parameter.ends_with(ending)) {
+        targets.emplace(parameter.substr(0, parameter.size() - ending.size()));
+      }
+    }
+  }
+  lora_.targets.assign(targets.begin(), targets.end());
+  lora_.check();
+}
+
+bool AdapterFolder::has(std::string_view parameter) const {
+  return weights_.find(tensor_name(parameter)) != nullptr;
+}
+
+void AdapterFolder::read_f32(std::string_view parameter, std::int64_t begin, std::int64_t end,
+                             float* out) const {
+  weights_.read_f32(tensor_name(parameter), begin, end, out);
+}
+
+void AdapterFolder::require_fits(const Model& model, bool tied) const {
+  std::size_t found = 0;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      const TensorInfo* tensor = weights_.find(tensor_name(parameter.name));
+      found += tensor != nullptr ? 1 : 0;
+      if (parameter.frozen) {
+        continue;
+      }
+      if (tensor == nullptr) {
+        throw user_error(kWhere,
+                         "{} has no tensor \"{}\"; adapter and base model do not belong "
+                         "together",
+                         weights_.path().string(), tensor_name(parameter.name));
+      }
+      if (tensor->shape != parameter.shape) {
+        throw user_error(kWhere,
+                         "{}: tensor \"{}\" has shape {}, the base model asks for {}; adapter and "
+                         "base model do not belong together",
+                         weights_.path().string(), tensor->name, shape_text(tensor->shape),
+                         shape_text(parameter.shape));
+      }
+    }
+  }
+  const std::string& embedding = model.units.front().parameters.front().name;
+  if (tied && has(embedding) && !keeps_tie_) {
+    throw user_error(
+        kWhere,
+        "{} has {} trained apart from the head, and this model has one matrix for both "
+        "(tie_word_embeddings); train it with ensure_weight_tying",
+        weights_.path().string(), embedding);
+  }
+  found += tied && has(embedding) && has(kTiedHead) ? 1 : 0;
+  if (found != weights_.tensors().size()) {
+    throw user_error(kWhere,
+                     "{} has {} tensors, of which {} are parameters of the base model; adapter and "
+                     "base model do not belong together",
+                     weights_.path().string(), weights_.tensors().size(), found);
+  }
+}
+
+ParameterSource adapter_source(ParameterSource base, std::uint64_t seed,
+                               std::shared_ptr<const AdapterFolder> saved) {
+  return [base = std::move(base), seed, saved = std::move(saved)](
+             const ParameterSpec& parameter, std::int64_t begin, std::int64_t end, float* out) {
+    if (saved != nullptr && saved->has(parameter.name)) {
+      saved->read_f32(parameter.name, begin, end, out);
+    } else if (parameter.name.ends_with(kAdapterA)) {
+      // kaiming_uniform_ with a = sqrt(5): sqrt(6 / (1 + 5) / in)
+      const double bound = 1 / std::sqrt(static_cast<double>(parameter.shape[1]));
+      fill_uniform(parameter.name, seed, bound, begin, end, out);
+    } else if (parameter.name.ends_with(kAdapterB)) {
+      std::fill(out, out + (end - begin), 0.0F);
+    } else {
+      base(parameter, begin, end, out);
+    }
+  };
+}
+
+void save_adapters(Engine& engine, const fs::path& folder, TensorType type, const LoraOptions& lora,
+                   const HfConfig& config, const std::string& base_model,
+                   const FolderDescription& describe) {
+  const SavedPart part = {.file = std::string(kAdapterWeightsFile),
+                          .names =
+                              [embedding = tied_embedding(config)](const ParameterSpec& parameter) {
+                                std::vector<std::string> names;
+                                if (!parameter.frozen) {
+                                  names.push_back(tensor_name(parameter.name));
+                                }
+                                if (!parameter.frozen && parameter.name == embedding) {
+                                  names.push_back(tensor_name(kTiedHead));
+                                }
+                                return names;
+                              },
+                          .is_replaced =
+                              [](std::string_view name) {
+                                return name == kAdapterWeightsFile || name == kAdapterConfigFile ||
+                                       name == "generation_config.json";
+                              }};
+  save_part(engine, folder, type, part, [&](const fs::path& made) {
+    write_file(made / kAdapterConfigFile, "save adapters",
+               adapter_config_json(lora, config, base_model));
+    if (describe) {
+      describe(made);
+    }
+  });
+}
+
+std::string adapter_config_json(const LoraOptions& lora, const HfConfig& config,
+                                std::string_view base_model) {
+  const DecoderSpec spec = family_of(config).describe(config);
+  // Without a head of its own the saved embedding is the head, too.
+  const bool ties = !lora.modules_to_save.empty() && config.tie_word_embeddings;
+  const auto truth = [](bool value) { return value ? "true" : "false"; };
+  const std::string whole = lora.modules_to_save.empty() ? "null" : json_list(lora.modules_to_save);
+  return fmt::format(
+      R"({{
+  "alora_invocation_tokens": null,
+  "alpha_pattern": {{}},
+  "arrow_config": null,
+  "auto_mapping": null,
+  "base_model_name_or_path": {base},
+  "bias": "none",
+  "corda_config": null,
+  "ensure_weight_tying": {ties},
+  "eva_config": null,
+  "exclude_modules": null,
+  "fan_in_fan_out": {input_major},
+  "inference_mode": true,
+  "init_lora_weights": true,
+  "kasa_config": null,
+  "layer_replication": null,
+  "layers_pattern": null,
+  "layers_to_transform": null,
+  "loftq_config": {{}},
+  "lora_alpha": {alpha},
+  "lora_bias": false,
+  "lora_dropout": {dropout},
+  "lora_ga_config": null,
+  "megatron_config": null,
+  "megatron_core": "megatron.core",
+  "modules_to_save": {whole},
+  "monteclora_config": null,
+  "peft_type": "LORA",
+  "peft_version": {version},
+  "qalora_group_size": 16,
+  "r": {rank},
+  "rank_pattern": {{}},
+  "revision": null,
+  "target_modules": {targets},
+  "target_parameters": null,
+  "task_type": "CAUSAL_LM",
+  "trainable_token_indices": null,
+  "use_bdlora": null,
+  "use_dora": false,
+  "use_qalora": false,
+  "use_rslora": {stabilised},
+  "velora_config": null
+}})",
+      fmt::arg("base", json_quote(base_model)), fmt::arg("ties", truth(ties)),
+      fmt::arg("input_major", truth(spec.block.input_major)), fmt::arg("alpha", lora.alpha),
+      fmt::arg("dropout", lora.dropout == 0 ? "0.0" : fmt::format("{}", lora.dropout)),
+      fmt::arg("whole", whole), fmt::arg("version", json_quote(kPeftVersion)),
+      fmt::arg("rank", lora.rank), fmt::arg("targets", json_list(saved_targets(spec, lora))),
+      fmt::arg("stabilised", truth(lora.rank_stabilised)));
+}
+
+}  // namespace tandem

@@ -1,0 +1,79 @@
+// models/adapter_folder.hpp — adapters in the folder that PEFT's save_pretrained writes and its
+// from_pretrained reads: adapter_config.json and adapter_model.safetensors.
+//
+// A tensor is called "base_model.model." and the parameter's name. The folder is a stranger's: what
+// its config asks for and is not computed here is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "actors/storage/safetensors.hpp"
+#include "engine/types/model.hpp"
+#include "models/io/hf_config.hpp"
+#include "models/save_weights.hpp"
+#include "models/trained_parts.hpp"
+
+namespace tandem {
+
+inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
+inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
+
+[[nodiscard]] bool is_adapter_folder(const std::filesystem::path& folder);
+/// A run's adapter/ where `name` is the run's folder, else `name`.
+[[nodiscard]] std::filesystem::path resolve_adapter_folder(const std::string& name);
+
+class AdapterFolder {
+ public:
+  /// Throws user_error for a folder that is none, for a config that is malformed or asks for what
+  /// is not computed here, and for tensors that are not such adapters'.
+  static AdapterFolder open(const std::filesystem::path& folder);
+
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
+  /// As it was trained; the targets are the full names of the modules in the file.
+  [[nodiscard]] const LoraOptions& lora() const noexcept { return lora_; }
+  /// The folder of the base model or its hub id, a relative path taken from this folder where it is
+  /// there; empty where the config does not say it.
+  [[nodiscard]] const std::string& base_model() const noexcept { return base_model_; }
+  [[nodiscard]] bool has(std::string_view parameter) const;
+  /// Elements [begin, end) of a parameter that it has. Any thread.
+  void read_f32(std::string_view parameter, std::int64_t begin, std::int64_t end, float* out) const;
+  /// Throws user_error unless what learns in the model is what the folder has, shapes included.
+  /// `tied`: its head is its embedding, which then must have been trained as such.
+  void require_fits(const Model& model, bool tied) const;
+
+ private:
+  AdapterFolder(std::filesystem::path folder, SafetensorsFile weights)
+      : folder_(std::move(folder)), weights_(std::move(weights)) {}
+  void read_config();
+  void find_targets();
+
+  std::filesystem::path folder_;
+  SafetensorsFile weights_;
+  LoraOptions lora_;
+  std::string base_model_;
+  bool keeps_tie_ = false;
+};
+
+/// The values of a model with adapters: of what `saved` has (null: nothing) its own, of other
+/// adapters fresh ones as PEFT begins with (A uniform within 1 / sqrt(in), B zero), of all else the
+/// base model's. Every fresh element is a function of seed, name and position.
+[[nodiscard]] ParameterSource adapter_source(ParameterSource base, std::uint64_t seed,
+                                             std::shared_ptr<const AdapterFolder> saved);
+
+/// adapter_config.json of adapters that were trained with `lora` beside the model called
+/// `base_model`, whose config is `config`.
+[[nodiscard]] std::string adapter_config_json(const LoraOptions& lora, const HfConfig& config,
+                                              std::string_view base_model);
+
+/// Writes what learns in the engine as such a folder, which is replaced as a whole. All ranks call
+/// it, the first one writes; `describe` may add files. Throws as save_weights() does.
+void save_adapters(Engine& engine, const std::filesystem::path& folder, TensorType type,
+                   const LoraOptions& lora, const HfConfig& config, const std::string& base_model,
+                   const FolderDescription& describe = {});
+
+}  // namespace tandem

@@ -1,0 +1,24 @@
+// models/merge_adapters.hpp — adapters into the weights that they were trained beside: a model
+// folder that needs no PEFT.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+
+#include "models/adapter_folder.hpp"
+
+namespace tandem {
+
+struct MergedAdapters {
+  std::size_t adapted = 0;   // matrices that became W + scale B A
+  std::size_t replaced = 0;  // tensors that were saved whole
+};
+
+/// Writes the model of `base` with the adapters in it as the new folder `output`, as one folder
+/// replacement. W + scale B A is computed in fp32 and rounded once, to the type that W has in its
+/// file; every other weight keeps its value. Throws Error where they do not belong together, where
+/// a sum is not finite, or where the folder cannot be written; then nothing appears.
+MergedAdapters merge_adapters(const AdapterFolder& adapters, const std::filesystem::path& base,
+                              const std::filesystem::path& output);
+
+}  // namespace tandem

@@ -1,0 +1,57 @@
+// tests/models/lora/oracle.hpp — a base model with adapters as PEFT saved them, and what PEFT
+// computed with it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "models/adapter_folder.hpp"
+#include "models/causal_lm.hpp"
+#include "models/checkpoint_layout.hpp"
+#include "models/io/hf_config.hpp"
+#include "tests/support/io_support.hpp"
+
+namespace tandem::test {
+
+struct LoraOracle {
+  std::string name;     // of the case
+  std::string base;     // folder of the base model's checkpoint
+  std::string targets;  // what was asked of PEFT
+
+  [[nodiscard]] std::filesystem::path folder() const { return shared("oracles/lora") / name; }
+  [[nodiscard]] std::filesystem::path checkpoint() const { return shared("oracles/lora") / base; }
+  [[nodiscard]] HfConfig config() const { return read_hf_config(checkpoint()); }
+  /// The settings of the case as a user types them.
+  [[nodiscard]] LoraOptions lora() const {
+    LoraOptions lora = AdapterFolder::open(folder() / "adapter_initial").lora();
+    lora.targets = {};
+    for (std::size_t at = 0; at <= targets.size();) {
+      const std::size_t comma = std::min(targets.find(',', at), targets.size());
+      lora.targets.push_back(targets.substr(at, comma - at));
+      at = comma + 1;
+    }
+    return lora;
+  }
+  /// With the values of one of the case's adapter folders.
+  [[nodiscard]] Model model(const std::string& adapters) const {
+    const auto saved =
+        std::make_shared<const AdapterFolder>(AdapterFolder::open(folder() / adapters));
+    Model model = make_causal_lm(config(), {}, 0, {.lora = lora()});
+    saved->require_fits(model, config().tie_word_embeddings);
+    model.source = adapter_source(base_source(checkpoint()), 0, saved);
+    return model;
+  }
+  static ParameterSource base_source(const std::filesystem::path& folder) {
+    const auto reader = std::make_shared<const CheckpointReader>(
+        CheckpointReader::open(folder, read_hf_config(folder)));
+    return [reader](const ParameterSpec& p, std::int64_t begin, std::int64_t end, float* out) {
+      reader->read_f32(p.name, begin, end, out);
+    };
+  }
+};
+
+inline const LoraOracle kQwen3Qv = {"qwen3_qv", "qwen3_checkpoint", "q_proj,v_proj"};
+inline const LoraOracle kLlamaAllLinear = {"llama_all_linear", "llama_checkpoint", "all-linear"};
+
+}  // namespace tandem::test
