@@ -149,10 +149,10 @@ Task<> Directions::add_over_ranks(std::vector<ExactSum>* sums) {
 // ---- Muon ----
 
 Task<double> Directions::find_muon(std::vector<UpdateConfig> groups, double gradient_scale) {
-  std::vector<DirectionStep> steps;
-  for (const UpdateConfig& group : groups) {
-    steps.push_back(direction_step(group, gradient_scale));
-  }
+  std::vector<DirectionStep> steps(groups.size());
+  std::ranges::transform(groups, steps.begin(), [gradient_scale](const UpdateConfig& group) {
+    return direction_step(group, gradient_scale);
+  });
   for (const std::uint32_t unit : order_) {
     if (!matrices_[unit].empty()) {
       co_await direct(unit, steps.data());

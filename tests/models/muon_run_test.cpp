@@ -44,7 +44,7 @@ std::vector<std::string> cases() {
   return names;
 }
 
-std::string replaced(std::string text, const std::string& key, const std::string& value) {
+std::string replaced(const std::string& text, const std::string& key, const std::string& value) {
   const std::size_t at = text.find("\"" + key + "\":") + key.size() + 3;
   return text.substr(0, at) + value + text.substr(text.find_first_of(",}", at));
 }
