@@ -20,7 +20,7 @@ using FolderDescription = std::function<void(const std::filesystem::path&)>;
 /// older folder go.
 struct SavedPart {
   std::string file;
-  /// None: it is not saved; several: it is saved so many times.
+  /// None: it is not saved; several: it is saved under each.
   std::function<std::vector<std::string>(const ParameterSpec&)> names;
   std::function<bool(std::string_view)> is_replaced;
 };
