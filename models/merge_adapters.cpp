@@ -52,8 +52,7 @@ struct LowRank {
     const std::int64_t rows = values.size(0);
     const at::Tensor product = input_major ? at::mm(a.narrow(1, begin, rows).t(), b.t())
                                            : at::mm(b.narrow(0, begin, rows), a);
-    at::Tensor sum = values;
-    sum.add_(product.mul_(scale));
+    values.add_(product.mul_(scale));
   }
 };
 
@@ -87,6 +86,7 @@ MergedAdapters write_weights(const AdapterFolder& adapters, const CheckpointRead
   const bool input_major = family_of(config).describe(config).block.input_major;
   const std::vector<ParameterSpec> parameters = checkpoint_tensors(config);
   std::vector<TensorPlan> plan;
+  plan.reserve(parameters.size());
   for (const ParameterSpec& parameter : parameters) {
     plan.push_back({parameter.name, base.type_of(parameter.name), parameter.shape});
   }

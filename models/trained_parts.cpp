@@ -5,6 +5,8 @@
 #include <cmath>
 #include <iterator>
 #include <memory>
+#include <set>
+#include <span>
 #include <utility>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -129,6 +131,7 @@ std::set<std::string> whole_parameters(const LoraOptions& lora, const DecoderSpe
     }
     if (whole.size() == before) {
       std::vector<std::string> modules;
+      modules.reserve(parameters.size());
       for (const std::string& parameter : parameters) {
         modules.push_back(parameter.substr(0, parameter.rfind('.')));
       }
@@ -181,7 +184,7 @@ std::vector<std::string> adaptable_modules(const DecoderSpec& spec) {
 }
 
 std::vector<std::string> adapted_modules(const DecoderSpec& spec, const LoraOptions& lora) {
-  const std::vector<std::string> adaptable = adaptable_modules(spec);
+  std::vector<std::string> adaptable = adaptable_modules(spec);
   if (lora.targets == std::vector{std::string(kAllLinear)}) {
     return adaptable;
   }

@@ -146,8 +146,7 @@ void Adapters::add_backward_input(const at::Tensor& dy, const at::Tensor& dx) co
   }
   const at::Tensor kept = at::empty_like(dx);
   matmul(kept, du, a.value());
-  at::Tensor sum = dx;
-  sum.add_(dropped_input(kept, drop));
+  dx.add_(dropped_input(kept, drop));
 }
 
 void Adapters::backward_weight(const at::Tensor& dy, const at::Tensor& x) const {

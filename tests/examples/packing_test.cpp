@@ -39,7 +39,6 @@ TEST_F(PackedRun, HasTheSameDigitsOnTwoRanksAndAfterResuming) {
     expect_done(shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR, kTrainer,
                                   flags(kind + "-two", 14, more))));
     expect_same(kind + "-one", kind + "-two");
-    // Past the end of an epoch.
     expect_done(train(flags(kind + "-resumed", 9, alone + "--save_every 3")));
     const Finished went_on =
         train(flags(kind + "-resumed", 14, alone + "--save_every 3 --resume auto"));
