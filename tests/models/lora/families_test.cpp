@@ -82,7 +82,7 @@ TEST_P(AdaptersOfFamilies, MergedTheyAreTheSameModel) {
   Engine engine({.model = model(),
                  .config = ConfigSource::of_text(
                      R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}})"),
-                 .options = {.compute_threads = 1, .plans_run = false}});
+                 .options = {.plans_run = false, .compute_threads = 1}});
   save_adapters(engine, dir / "adapter", TensorType::kF32, lora(), config(), "base");
   const MergedAdapters merged =
       merge_adapters(AdapterFolder::open(dir / "adapter"), checkpoint(), dir / "merged");

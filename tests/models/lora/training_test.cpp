@@ -260,7 +260,7 @@ TEST_P(TrainingAdapters, HoldStateOfTheirOwnAlone) {
   const auto bytes_with = [&](const std::function<Model()>& make) {
     Engine engine({.model = make(),
                    .config = ConfigSource::of_text(config_text({.stage = 3})),
-                   .options = {.compute_threads = 1, .plans_run = false}});
+                   .options = {.plans_run = false, .compute_threads = 1}});
     return engine.resident_bytes().total();
   };
   const std::size_t adapters = bytes_with([] { return oracle().model("adapter_initial"); });
