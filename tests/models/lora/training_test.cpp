@@ -54,7 +54,7 @@ struct Trained {
 class TrainingRun {
  public:
   TrainingRun(const LoraOracle& oracle, const Way& way, const std::shared_ptr<Communicator>& ranks)
-      : oracle_(oracle), way_(way), engine_(arguments(oracle, way, ranks)) {
+      : way_(way), engine_(arguments(oracle, way, ranks)) {
     const auto file = SafetensorsFile::open(oracle.folder() / "batches.safetensors");
     tokens_ = read(file, "tokens");
     labels_ = read(file, "labels");
@@ -94,7 +94,6 @@ class TrainingRun {
             .communicator = ranks};
   }
 
-  const LoraOracle& oracle_;
   Way way_;
   Engine engine_;
   at::Tensor tokens_, labels_;
