@@ -50,7 +50,7 @@ def find_template(tokenizer, given):
             return Template(Path(given).read_text(encoding="utf-8"), Path(given).name, tokenizer)
         except (OSError, UnicodeDecodeError) as error:
             names = f"; the model's own are {', '.join(own)}" if own else ""
-            raise UserError(f"[chat_template] {given}: {first_line(error)}{names}; give a file") from None
+            raise UserError(f"[chat_template] {given}: {getattr(error, 'strerror', None) or first_line(error)}{names}; give a file") from None
     if "default" in own:
         return Template(own["default"], "of the model", tokenizer)
     if own:

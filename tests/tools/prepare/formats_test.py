@@ -235,7 +235,7 @@ class Refusals(PrepareTest):
         (bare / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
         self.assertIn("has no chat template", self.refused(chat, "--append_eos", "off", model=bare))
         self.assertIn("names no eos_token", self.refused(chat, model=self.bare_of_end(bare)))
-        self.assertIn("chat_template absent.jinja", self.refused(chat, "--chat_template", "absent.jinja"))
+        self.assertIn("[chat_template] absent.jinja: No such file", self.refused(chat, "--chat_template", "absent.jinja"))
         self.assertIn("Encountered unknown tag", self.refused(chat, "--chat_template", "{% oops %}"))
         self.assertIn("use --loss_on all", self.refused(text, "--loss_on", "completion"))
         self.assertIn("raise it", self.refused(text, "--max_length", 0))
