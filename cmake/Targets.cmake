@@ -39,9 +39,10 @@ function(tandem_simd name)
   endif()
 endfunction()
 
-# tandem_tests(NAME LINK targets...): one GoogleTest binary out of tests/NAME/.
+# tandem_tests(NAME [BY_SUITE] LINK targets...): one GoogleTest binary out of tests/NAME/. ctest runs each test in a process
+# of its own; BY_SUITE, but for the long ones, each suite: loading LibTorch takes a quarter of a second, most tests less.
 function(tandem_tests name)
-  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(arg "BY_SUITE" "" "LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/compile_fail/")  # compiled by their tests, not by the build
   if(NOT sources)
@@ -56,19 +57,28 @@ function(tandem_tests name)
   endif()
   target_compile_definitions(test_${name} PRIVATE
     TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  tandem_discover_tests(test_${name} ${name})
+  tandem_discover_tests(test_${name} ${name} ${arg_BY_SUITE})
 endfunction()
 
-# tandem_discover_tests(TARGET LABEL): its tests for ctest. Those of TANDEM_LONG_TESTS (tests/long_tests.cmake) are labelled
+# tandem_discover_tests(TARGET LABEL BY_SUITE): its tests for ctest. Those of TANDEM_LONG_TESTS (tests/long_tests.cmake) are labelled
 # LABEL.long, and `./tandem test --quick` leaves them out. (One label each: gtest_discover_tests splits lists of labels.)
-function(tandem_discover_tests target label)
+function(tandem_discover_tests target label by_suite)
   string(JOIN ":" long ${TANDEM_LONG_TESTS})
   set(never "")
   if(TANDEM_SANITIZE MATCHES thread)
     string(JOIN ":" never ${TANDEM_ONE_THREAD_TESTS})
   endif()
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "-${long}:${never}" TEST_LIST ${target}_short
-    PROPERTIES TIMEOUT 300 LABELS ${label} ENVIRONMENT GOMP_SPINCOUNT=10000)
+  if(by_suite)
+    set(suites ${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake)
+    add_custom_command(TARGET ${target} POST_BUILD VERBATIM COMMAND ${CMAKE_COMMAND} -D BINARY=$<TARGET_FILE:${target}>
+      -D OUTPUT=${suites} -D FILTER=${long} -D LABEL=${label} -D TIMEOUT=600 -P ${PROJECT_SOURCE_DIR}/cmake/DiscoverSuites.cmake)
+    # Not there before the target is built, and a layer's tests are run with others unbuilt.
+    file(CONFIGURE OUTPUT ${target}_include.cmake CONTENT "include([==[${suites}]==] OPTIONAL)\n" @ONLY)
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
+  else()
+    gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "-${long}:${never}" TEST_LIST ${target}_short
+      PROPERTIES TIMEOUT 300 LABELS ${label} ENVIRONMENT GOMP_SPINCOUNT=10000)
+  endif()
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}-${never}" TEST_LIST ${target}_long
     PROPERTIES TIMEOUT 300 LABELS ${label}.long ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()
