@@ -61,7 +61,7 @@ function(tandem_tests name)
 endfunction()
 
 # tandem_discover_tests(TARGET LABEL BY_SUITE): its tests for ctest. Those of TANDEM_LONG_TESTS (tests/long_tests.cmake) are labelled
-# LABEL.long, and `./tandem test --quick` leaves them out. (One label each: gtest_discover_tests splits lists of labels.)
+# LABEL.long and begin first, and `./tandem test --quick` leaves them out. (One label each: gtest_discover_tests splits lists of labels.)
 function(tandem_discover_tests target label by_suite)
   string(JOIN ":" long ${TANDEM_LONG_TESTS})
   set(never "")
@@ -80,7 +80,7 @@ function(tandem_discover_tests target label by_suite)
       PROPERTIES TIMEOUT 300 LABELS ${label} ENVIRONMENT GOMP_SPINCOUNT=10000)
   endif()
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}-${never}" TEST_LIST ${target}_long
-    PROPERTIES TIMEOUT 300 LABELS ${label}.long ENVIRONMENT GOMP_SPINCOUNT=10000)
+    PROPERTIES TIMEOUT 300 LABELS ${label}.long COST 10 ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()
 
 # tandem_bench(NAME LINK targets...): the Google Benchmark binary bench_NAME out of bench/NAME/.
