@@ -1,6 +1,7 @@
 """From --dataset_name to files, and from a file to its records."""
 
 import gzip
+import json
 import lzma
 import os
 from pathlib import Path
@@ -106,8 +107,14 @@ def newest_snapshot(kind, name):
 
 
 def model_folder(name):
-    """A folder, the model/ of a run's folder, or a hub id in the cache."""
+    """A folder, the model/ of a run's folder, the base of adapters, or a hub id in the cache."""
     folder = Path(name)
+    if not any((folder / path).is_file() for path in ("config.json", "model/config.json")):
+        for adapters in (folder, folder / "adapter"):
+            if (adapters / "adapter_config.json").is_file():
+                name = base_of(adapters)
+                folder = Path(name)
+                break
     if folder.is_dir():
         of_run = folder / "model"
         return of_run if (of_run / "config.json").is_file() and not (folder / "config.json").is_file() else folder
@@ -115,6 +122,19 @@ def model_folder(name):
     if found is None:
         raise UserError(f"[prepare] model {name} is neither a folder nor in the Hugging Face cache {hub_cache()}; {advice('model', name)}")
     return found
+
+
+def base_of(adapters):
+    """The model that a folder of adapters names, relative to it where such a folder is there: models/adapter_folder.cpp."""
+    path = adapters / "adapter_config.json"
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"[prepare] {path}: no JSON: {error}; correct the file or download it again") from None
+    base = found.get("base_model_name_or_path") if isinstance(found, dict) else None
+    if not isinstance(base, str) or not base:
+        raise UserError(f"[prepare] {path} names no base_model_name_or_path; give the base model's folder")
+    return str(adapters / base) if (adapters / base).is_dir() else base
 
 
 def is_hub_id(name):

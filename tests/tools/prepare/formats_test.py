@@ -5,12 +5,14 @@ import gzip
 import json
 import random
 import struct
+import tempfile
 import unittest
+from pathlib import Path
 
 import numpy
 from support import DEMO, PrepareTest
 
-from prepare import files, mixture, token_file
+from prepare import errors, files, mixture, token_file
 from prepare.tokenizer import Tokenizer
 
 TEMPLATE = DEMO / "chat_template.jinja"
@@ -298,6 +300,28 @@ class Folders(PrepareTest):
         with unittest.mock.patch.dict("os.environ", {"HF_HUB_CACHE": str(self.folder)}):
             self.assertEqual(files.data_files("org/name"), [snapshot / "train.jsonl"])
             self.assertEqual(self.prepare("org/name").ids, [ids("a") + [END]])
+
+
+class ModelFolders(unittest.TestCase):
+    def test_adapters_stand_for_the_model_that_they_name(self):
+        with tempfile.TemporaryDirectory() as root:
+            run, base = Path(root, "run"), Path(root, "base")
+            (run / "adapter").mkdir(parents=True)
+            base.mkdir()
+            config = run / "adapter" / "adapter_config.json"
+            for named in (str(base), "../../base"):
+                config.write_text(json.dumps({"base_model_name_or_path": named}))
+                for given in (run, run / "adapter"):
+                    self.assertTrue(files.model_folder(str(given)).samefile(base))
+            config.write_text(json.dumps({"base_model_name_or_path": "."}))  # ends, too
+            self.assertTrue(files.model_folder(str(run)).samefile(run / "adapter"))
+            for text, what in (("{}", "names no base_model_name_or_path"), ("{", "no JSON")):
+                config.write_text(text)
+                with self.assertRaisesRegex(errors.UserError, what):
+                    files.model_folder(str(run))
+            (run / "model").mkdir()
+            (run / "model" / "config.json").write_text("{}")
+            self.assertTrue(files.model_folder(str(run)).samefile(run / "model"))
 
 
 if __name__ == "__main__":
