@@ -38,6 +38,7 @@ std::shared_ptr<MemoryRecords> records_of(const std::vector<std::int64_t>& lengt
 
 std::vector<std::int64_t> mixed_lengths(std::int64_t count, std::int64_t most) {
   std::vector<std::int64_t> lengths;
+  lengths.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     lengths.push_back(1 + (i * i * 7 + i * 13) % most);
   }

@@ -32,6 +32,7 @@ at::Tensor positions_of(const Lengths& rows) {
   std::vector<at::Tensor> all;
   for (const auto& row : rows) {
     std::vector<at::Tensor> documents;
+    documents.reserve(row.size());
     for (const std::int64_t length : row) {
       documents.push_back(at::arange(length));
     }
