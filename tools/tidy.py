@@ -90,6 +90,30 @@ def breaches(path):
                 yield number, f"{layer}/ knows nothing of LibTorch"
 
 
+def types_of(path):
+    """The types that a header defines in a namespace: (namespace, name)."""
+    namespace = ""
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        opened = re.match(r"namespace ([\w:]+) \{", line)
+        namespace = opened[1] if opened else namespace
+        defined = re.match(r"(?:struct|class|enum class) (\w+)\b(?!::|<)[^;]*$", line)
+        if defined:
+            yield namespace, defined[1]
+
+
+def types_of_one_name():
+    """Two types that are both called tandem::X are undefined behaviour in a program that has both: one's destructor
+    serves the other, and no linker says so."""
+    places = {}
+    for path in rooms.sources():
+        if path.suffix == ".hpp" and not path.name.endswith("-inl.hpp"):
+            for found in types_of(path):
+                places.setdefault(found, []).append(str(path.relative_to(ROOT)))
+    for (namespace, name), paths in sorted(places.items()):
+        if len(paths) > 1:
+            yield f"{namespace}::{name} is defined in {' and '.join(paths)}: name one of them for what it is"
+
+
 def crowded_folders():
     count = Counter(str(path.relative_to(ROOT).parent) for path in rooms.sources())
     for folder, files in sorted(count.items()):
@@ -101,7 +125,7 @@ def main():
     found = [(path.relative_to(ROOT), number, what) for path in rooms.sources() for number, what in breaches(path)]
     for path, number, what in found:
         print(f"{path}:{number}: {what}")
-    faults = [*crowded_folders(), *rooms.table_faults(), *rooms.page_faults(update=False)]
+    faults = [*crowded_folders(), *types_of_one_name(), *rooms.table_faults(), *rooms.page_faults(update=False)]
     print("\n".join(faults), end="\n" if faults else "")
     return 1 if found or faults else 0
 

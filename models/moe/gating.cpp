@@ -39,8 +39,8 @@ at::Tensor unevenness(const at::Tensor& gates, const at::Tensor& mask) {
   return (gates.mean(0) * mask.to(at::kFloat).mean(0)).sum() * static_cast<double>(gates.size(1));
 }
 
-Routes route_top1(const at::Tensor& logits, const GateOptions& options, const GateNoise& noise,
-                  bool training, std::int64_t capacity, const at::Tensor& used) {
+GateRoutes route_top1(const at::Tensor& logits, const GateOptions& options, const GateNoise& noise,
+                      bool training, std::int64_t capacity, const at::Tensor& used) {
   const at::Tensor gates = at::softmax(logits, 1);
   const bool samples = training && options.noise == GateNoisePolicy::kRSample;
   const at::Tensor expert = samples ? (logits + noise.gumbel).argmax(1) : gates.argmax(1);
@@ -48,7 +48,8 @@ Routes route_top1(const at::Tensor& logits, const GateOptions& options, const Ga
   if (used.defined()) {
     mask = mask * used.to(at::kLong).unsqueeze(1);
   }
-  Routes routes{.aux_loss = unevenness(gates, mask), .counts = mask.sum(0), .capacity = capacity};
+  GateRoutes routes{
+      .aux_loss = unevenness(gates, mask), .counts = mask.sum(0), .capacity = capacity};
   if (options.drops_tokens) {
     mask = options.random_token_selection ? mask * best_rows(mask * noise.uniform, capacity)
                                           : mask * places_in(mask).lt(capacity);
@@ -65,8 +66,8 @@ void normalise(at::Tensor& weight) {
   weight = weight / weight.sum(0, /*keepdim=*/true).clamp_min(kSmallest);
 }
 
-Routes route_top2(const at::Tensor& logits, const GateOptions& options, const GateNoise& noise,
-                  std::int64_t capacity) {
+GateRoutes route_top2(const at::Tensor& logits, const GateOptions& options, const GateNoise& noise,
+                      std::int64_t capacity) {
   const at::Tensor gates = at::softmax(logits, 1);
   const at::Tensor first = gates.argmax(1);
   at::Tensor first_mask = chosen_mask(first, logits.size(1));
@@ -78,9 +79,9 @@ Routes route_top2(const at::Tensor& logits, const GateOptions& options, const Ga
   // Second choices take the places behind all first ones.
   const at::Tensor first_places = places_in(first_mask);
   const at::Tensor second_places = places_in(second_mask) + first_mask.sum(0, /*keepdim=*/true);
-  Routes routes{.aux_loss = unevenness(gates, first_mask),
-                .counts = (first_mask + second_mask).sum(0),
-                .capacity = capacity};
+  GateRoutes routes{.aux_loss = unevenness(gates, first_mask),
+                    .counts = (first_mask + second_mask).sum(0),
+                    .capacity = capacity};
   if (options.drops_tokens) {
     first_mask = first_mask * first_places.lt(capacity);
     second_mask = second_mask * second_places.lt(capacity);
@@ -94,14 +95,15 @@ Routes route_top2(const at::Tensor& logits, const GateOptions& options, const Ga
   return routes;
 }
 
-Routes route_top_k(const at::Tensor& logits, const GateOptions& options, std::int64_t capacity) {
+GateRoutes route_top_k(const at::Tensor& logits, const GateOptions& options,
+                       std::int64_t capacity) {
   const at::Tensor gates = at::softmax(logits, 1);
   const auto [values, order] = logits.sort(/*stable=*/true, 1, /*descending=*/true);
   const at::Tensor experts = order.narrow(1, 0, options.k);  // [S, k]
   at::Tensor mask = at::zeros(logits.sizes(), experts.options()).scatter_(1, experts, 1);
-  Routes routes{.aux_loss = unevenness(gates, mask) / static_cast<double>(options.k),
-                .counts = mask.sum(0),
-                .capacity = capacity};
+  GateRoutes routes{.aux_loss = unevenness(gates, mask) / static_cast<double>(options.k),
+                    .counts = mask.sum(0),
+                    .capacity = capacity};
   if (options.drops_tokens && options.drop_policy == DropPolicy::kProbabilities) {
     mask = mask * best_rows(gates.detach() * mask, capacity);
   }
@@ -131,8 +133,8 @@ std::int64_t gate_capacity(std::int64_t tokens, std::int64_t experts, const Gate
                   std::max(static_cast<std::int64_t>(std::ceil(share)), options.min_capacity));
 }
 
-Routes route(const at::Tensor& logits, const GateOptions& options, const GateNoise& noise,
-             bool training, const at::Tensor& used) {
+GateRoutes route(const at::Tensor& logits, const GateOptions& options, const GateNoise& noise,
+                 bool training, const at::Tensor& used) {
   TANDEM_CHECK(logits.dim() == 2 && logits.scalar_type() == at::kFloat, "logits are fp32 [S, E]");
   TANDEM_CHECK(options.k == 1 || !used.defined(), "only the top-1 gate leaves tokens out");
   const std::int64_t capacity = gate_capacity(logits.size(0), logits.size(1), options, training);

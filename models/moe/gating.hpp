@@ -43,7 +43,7 @@ struct GateNoise {
   at::Tensor gumbel;   // for kRSample and samples_second
 };
 
-struct Routes {
+struct GateRoutes {
   at::Tensor expert;    // int64 [k, S]
   at::Tensor location;  // int64 [k, S]: place among the expert's tokens
   at::Tensor kept;      // bool [k, S]
@@ -59,8 +59,8 @@ struct Routes {
                                          const GateOptions& options, bool training);
 
 /// logits: fp32 [S, E]. `used`: fp32 [S], 0 where a token goes nowhere (top-1; may be undefined).
-[[nodiscard]] Routes route(const at::Tensor& logits, const GateOptions& options,
-                           const GateNoise& noise, bool training, const at::Tensor& used = {});
+[[nodiscard]] GateRoutes route(const at::Tensor& logits, const GateOptions& options,
+                               const GateNoise& noise, bool training, const at::Tensor& used = {});
 
 /// Throws user_error for options that no gate of `experts` experts can have.
 void require_gate(const GateOptions& options, std::int64_t experts, std::string_view where);

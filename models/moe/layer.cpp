@@ -58,7 +58,7 @@ class ExchangeOp final : public FusedOp {
 };
 
 /// Row of each choice in [E * C]; E * C where it was dropped.
-at::Tensor rows_of(const Routes& routes, std::int64_t experts) {
+at::Tensor rows_of(const GateRoutes& routes, std::int64_t experts) {
   return (routes.expert * routes.capacity + routes.location)
       .masked_fill(routes.kept.logical_not(), experts * routes.capacity);
 }
@@ -105,7 +105,7 @@ MoeOutput mixture_of_experts(const at::Tensor& x, const at::Tensor& gate,
     seen = seen * (u * (2 * kJitter) + (1 - kJitter));
   }
   const at::Tensor logits = at::linear(seen, gate.to(at::kFloat));
-  const Routes routes =
+  const GateRoutes routes =
       route(logits, options, gate_noise(options, draw, tokens, count, x.device()), draw.training());
 
   const at::Tensor rows = rows_of(routes, count);  // [k, S]

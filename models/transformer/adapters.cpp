@@ -34,7 +34,7 @@ BlockAdapters::BlockAdapters(const BlockShape& shape, const BlockNames& names)
     : shape_(shape.adapters), seed_(shape.dropout.seed), layer_(shape.dropout.layer) {
   for (const AdaptedLinear linear : kLinears) {
     const auto which = static_cast<std::size_t>(linear);
-    const std::vector<MatrixShape> matrices = matrix_shapes(shape, names, linear);
+    const std::vector<LinearShape> matrices = linear_shapes(shape, names, linear);
     Linear& of = linears_[which];
     of.first = parameters_.size();
     std::vector<ParameterSpec> bs;
@@ -78,8 +78,8 @@ AdapterSizes adapter_sizes(const BlockShape& shape, const BlockNames& names) {
       continue;
     }
     std::int64_t out = 0;
-    const std::vector<MatrixShape> matrices = matrix_shapes(shape, names, linear);
-    for (const MatrixShape& matrix : matrices) {
+    const std::vector<LinearShape> matrices = linear_shapes(shape, names, linear);
+    for (const LinearShape& matrix : matrices) {
       out += matrix.out;
     }
     const auto columns =

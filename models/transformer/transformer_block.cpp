@@ -363,7 +363,7 @@ ActivationBytes block_activations(const BlockShape& shape, const BatchShape& bat
   return bytes;
 }
 
-std::vector<MatrixShape> matrix_shapes(const BlockShape& shape, const BlockNames& names,
+std::vector<LinearShape> linear_shapes(const BlockShape& shape, const BlockNames& names,
                                        AdaptedLinear linear) {
   const AttentionShape& a = shape.attention;
   const std::int64_t q = a.heads * a.head_dim;
@@ -376,13 +376,13 @@ std::vector<MatrixShape> matrix_shapes(const BlockShape& shape, const BlockNames
   // Joined by the family already, or here.
   switch (linear) {
     case AdaptedLinear::kQkv:
-      return count == 1 ? std::vector<MatrixShape>{{shape.hidden, q + 2 * kv}}
-                        : std::vector<MatrixShape>{
+      return count == 1 ? std::vector<LinearShape>{{shape.hidden, q + 2 * kv}}
+                        : std::vector<LinearShape>{
                               {shape.hidden, q}, {shape.hidden, kv}, {shape.hidden, kv}};
     case AdaptedLinear::kOut:
       return {{q, shape.hidden}};
     case AdaptedLinear::kUp:
-      return std::vector<MatrixShape>(count, {shape.hidden, up / static_cast<std::int64_t>(count)});
+      return std::vector<LinearShape>(count, {shape.hidden, up / static_cast<std::int64_t>(count)});
     case AdaptedLinear::kDown:
       return {{shape.intermediate, shape.hidden}};
   }
@@ -401,7 +401,7 @@ std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& sha
   };
   const auto matrices = [&](AdaptedLinear linear) {
     std::vector<std::int64_t> outs;
-    for (const MatrixShape& matrix : matrix_shapes(shape, names, linear)) {
+    for (const LinearShape& matrix : linear_shapes(shape, names, linear)) {
       unit.parameters.push_back({names.matrices(linear)[outs.size()],
                                  shape.input_major ? std::vector{matrix.in, matrix.out}
                                                    : std::vector{matrix.out, matrix.in}});

@@ -102,11 +102,11 @@ enum class LeafModule : std::uint8_t {
 };
 
 /// The extents of a matrix of one of a block's linear layers, in the order of its names.
-struct MatrixShape {
+struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
-std::vector<MatrixShape> matrix_shapes(const BlockShape& shape, const BlockNames& names,
+std::vector<LinearShape> linear_shapes(const BlockShape& shape, const BlockNames& names,
                                        AdaptedLinear linear);
 
 /// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for,

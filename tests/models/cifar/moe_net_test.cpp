@@ -28,7 +28,7 @@ constexpr std::int64_t kWidth = 84;
 /// Token by token, choice by choice, as the definition says.
 at::Tensor by_definition(const at::Tensor& x, const at::Tensor& gate, const GateOptions& options,
                          const GateDraw& draw, const at::Tensor& weights) {
-  const Routes routes =
+  const GateRoutes routes =
       route(at::linear(x, gate), options,
             gate_noise(options, draw, x.size(0), gate.size(0), at::kCPU), draw.training());
   at::Tensor y = at::zeros_like(x);

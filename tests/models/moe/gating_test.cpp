@@ -35,7 +35,7 @@ GateOptions options_of(const JsonValue& c) {
 }
 
 /// [S, E, C] as the oracle has it.
-at::Tensor combine_weights(const Routes& routes, at::IntArrayRef shape) {
+at::Tensor combine_weights(const GateRoutes& routes, at::IntArrayRef shape) {
   at::Tensor weights = at::zeros({shape[0], shape[1] * shape[2] + 1}, at::kFloat);
   for (std::int64_t j = 0; j < routes.expert.size(0); ++j) {
     const at::Tensor place =
@@ -46,7 +46,7 @@ at::Tensor combine_weights(const Routes& routes, at::IntArrayRef shape) {
   return weights.narrow(1, 0, shape[1] * shape[2]).view(shape);
 }
 
-void expect_routes(const SafetensorsFile& file, const Routes& routes) {
+void expect_routes(const SafetensorsFile& file, const GateRoutes& routes) {
   const at::Tensor expert = read(file, "route_expert").to(at::kLong);
   const at::Tensor kept = expert.ge(0);
   EXPECT_TRUE(at::equal(routes.kept, kept));
@@ -71,7 +71,7 @@ TEST(Gating, RoutesAsDeepSpeedDoes) {
         SafetensorsFile::open(kFolder / (std::string(c.at("name").string()) + ".safetensors"));
     at::Tensor logits = read(file, "logits").requires_grad_(true);
     const at::Tensor used = test::find_tensor(file, "used_token");
-    const Routes routes =
+    const GateRoutes routes =
         route(logits, options_of(c),
               {test::find_tensor(file, "uniform"), test::find_tensor(file, "gumbel")}, true,
               used.defined() ? used.to(at::kFloat) : used);
@@ -95,7 +95,7 @@ TEST(Gating, RoutesAsDeepSpeedDoes) {
 TEST(Gating, WithoutADrawTheFirstToComeAreKept) {
   const at::Tensor logits =
       at::tensor({1.0F, 0.0F, 1.0F, 0.0F, 1.0F, 0.0F, 0.0F, 1.0F}).view({4, 2});
-  const Routes routes =
+  const GateRoutes routes =
       route(logits, {.min_capacity = 0, .random_token_selection = false}, {}, true);
   EXPECT_EQ(routes.capacity, 2);
   EXPECT_TRUE(at::equal(routes.kept[0], at::tensor({1, 1, 0, 1}).to(at::kBool)));
@@ -107,7 +107,7 @@ TEST(Gating, NoiseDecidesTheChoiceAndNotTheWeight) {
   const GateNoise noise{.uniform = {}, .gumbel = at::tensor({0.0F, 5.0F}).view({1, 2})};
   const GateOptions options{
       .min_capacity = 1, .random_token_selection = false, .noise = GateNoisePolicy::kRSample};
-  const Routes training = route(logits, options, noise, true);
+  const GateRoutes training = route(logits, options, noise, true);
   EXPECT_EQ(training.expert.item<std::int64_t>(), 1);
   EXPECT_NEAR(training.weight.item<double>(), 1 / (1 + std::exp(2.0)), 1e-6);
   EXPECT_EQ(route(logits, options, noise, false).expert.item<std::int64_t>(), 0)
