@@ -122,11 +122,15 @@ TEST_P(FileIoStop, StopAtEveryCall) {
 
 // A call that lasts until the test opens the pipe and writes to it. A thread's open waits for a
 // writer; the ring's does not (it tries without blocking first), but its read does, for which a
-// thread gets ESPIPE.
-Task<> block_until_written(FileIo* io, std::string path, int* ended) {
+// thread gets ESPIPE. `blocking` counts those whose call that blocks is the next in the queue.
+Task<> block_until_written(FileIo* io, std::string path, int* blocking, int* ended) {
   const bool uring = io->backend_name() == "io_uring";
+  if (!uring) {
+    ++*blocking;
+  }
   const IoFile end = co_await io->open(path, uring ? OpenMode::kReadWrite : OpenMode::kRead);
   if (uring) {
+    ++*blocking;
     std::byte one[1];
     EXPECT_EQ(co_await io->read(end, 0, one), 1U);
   }
@@ -143,12 +147,15 @@ TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
       [](FileIo* files, std::string f, std::string pipe_name) -> Task<> {
         StopSource source;
         Scope scope(EventLoop::current());
+        int blocking = 0;
         int opened = 0;
         int stops = 0;
         for (int i = 0; i < 4; ++i) {
-          scope.spawn("blocks", block_until_written, files, pipe_name, &opened);
+          scope.spawn("blocks", block_until_written, files, pipe_name, &blocking, &opened);
         }
-        for (int i = 0; i < 20; ++i) {
+        // An open that the kernel hands to a worker may take longer than any number of turns, and
+        // what is queued before the calls that block would be carried out.
+        while (blocking < 4) {
           co_await yield();
         }
         for (int i = 0; i < 5; ++i) {
