@@ -1,7 +1,6 @@
 #include "engine/engine_impl.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -13,7 +12,6 @@
 #include <fmt/ranges.h>
 
 #include "actors/collectives/collectives.hpp"
-#include "actors/kernels/finite.hpp"
 #include "engine/layout/update_config.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -262,7 +260,9 @@ double Engine::Impl::loss_gradient() const {
 }
 
 void Engine::Impl::begin_step() {
-  step.begin(accumulation, update_of_step(rate_of(applied_steps + 1)));
+  // The last step that may be skipped looks where its numbers go wrong: the run's end will tell.
+  const bool looks = skipped_in_a_row > 0 && skipped_in_a_row + 1 >= skips_allowed();
+  step.begin(accumulation, update_of_step(rate_of(applied_steps + 1)), looks);
   micro_step = 0;
   losses_.clear();
   loss_shares_.clear();
@@ -369,43 +369,7 @@ bool Engine::Impl::count(const Verdict& verdict) {
   if (scaler) {
     scaler->update(skipped);
   }
-  return skipped_in_a_row >= rank.options().shape.engine.max_skipped_steps;
-}
-
-namespace {
-
-/// The first parameter, in the model's order, with a weight that is NaN or infinite; empty: none.
-Task<std::string> bad_weight(const RankLayout* layout, TrainStep* step) {
-  std::string name;
-  const auto look = [&](const ParameterSpec& parameter, std::span<const float> values) {
-    if (name.empty() &&
-        first_not_finite(values.data(), DType::kF32, values.size()) < values.size()) {
-      name = parameter.name;
-    }
-  };
-  co_await step->drain();
-  for (std::size_t unit = 0; unit < layout->model.units.size(); ++unit) {
-    layout->visit_parameters(unit, co_await step->whole_master(unit), look);
-  }
-  co_return name;
-}
-
-}  // namespace
-
-Task<Error> Engine::Impl::bad_state(double loss, std::string bad_gradient) {
-  const std::string weight = co_await bad_weight(&rank.layout(), &step);
-  const std::string cause =
-      !weight.empty() ? fmt::format("the weights of {} are not finite", weight)
-      : !std::isfinite(loss)
-          ? fmt::format("all weights are finite, and a forward with them gives the loss {}", loss)
-          : fmt::format(
-                "all weights and the loss, {}, are finite; of the gradients that of {} is "
-                "the first, in the model's order, that is not",
-                loss, bad_gradient);
-  co_return failure(ExitCode::kBadState, "train",
-                    "the gradient was not finite for {} steps in a row (limit {}): {}; lower the "
-                    "learning rate, or look at the data",
-                    skipped_in_a_row, rank.options().shape.engine.max_skipped_steps, cause);
+  return skipped_in_a_row >= skips_allowed();
 }
 
 void Engine::Impl::measure(StepResult& result) {

@@ -140,7 +140,9 @@ struct Engine::Impl {
   Task<StepResult> share_with_ranks(StepResult result);
   /// True: too many steps in a row were skipped.
   [[nodiscard]] bool count(const Verdict& verdict);
-  /// Why they were, as far as it can be known. A collective.
+  [[nodiscard]] int skips_allowed() const { return rank.options().shape.engine.max_skipped_steps; }
+  /// Why they were, as far as it can be known. Collectives.
+  Task<std::string> bad_activation();
   Task<Error> bad_state(double loss, std::string bad_gradient);
   void measure(StepResult& result);
 

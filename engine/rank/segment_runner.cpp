@@ -32,6 +32,15 @@ class SingleThreadGuard {
   int before_;
 };
 
+/// Notes `boundary` if it is the first with an element that is not finite.
+void look_at(const at::Tensor& boundary, std::size_t segment, Phase phase,
+             SegmentRunner::Activations& activations) {
+  if (activations.looks && !activations.bad && boundary.defined() &&
+      !at::isfinite(boundary.detach()).all().item<bool>()) {
+    activations.bad = {.segment = segment, .phase = phase};
+  }
+}
+
 }  // namespace
 
 SegmentRunner::SegmentRunner(const Model& model, std::span<const std::unique_ptr<Unit>> units,
@@ -49,9 +58,11 @@ SegmentRunner::SegmentRunner(const Model& model, std::span<const std::unique_ptr
   }
 }
 
-SegmentRunner::Activations SegmentRunner::start() const {
+SegmentRunner::Activations SegmentRunner::start(bool looks) const {
   const std::size_t count = model_.segments.size();
-  return {.inputs = std::vector<at::Tensor>(count), .outputs = std::vector<at::Tensor>(count)};
+  return {.inputs = std::vector<at::Tensor>(count),
+          .outputs = std::vector<at::Tensor>(count),
+          .looks = looks};
 }
 
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
@@ -82,6 +93,7 @@ void SegmentRunner::forward(std::size_t s, const Batch& batch, Activations& acti
     input.requires_grad_(true);
   }
   activations.outputs[s] = run(s, batch, input, HeadOutput::kLoss);
+  look_at(activations.outputs[s], s, Phase::kForward, activations);
 }
 
 const at::Tensor& SegmentRunner::loss(const Activations& activations) {
@@ -111,6 +123,7 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
     activations.gradient = input.grad();
     TANDEM_CHECK(activations.gradient.defined(),
                  "a segment's output must depend on its input, or nothing before it can learn");
+    look_at(activations.gradient, s, Phase::kBackward, activations);
   }
 }
 

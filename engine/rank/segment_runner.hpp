@@ -9,15 +9,23 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/layout/step_plan.hpp"
 #include "engine/rank/unit.hpp"
 #include "engine/types/model.hpp"
 
 namespace tandem {
+
+/// An element that is not finite: in a segment's output, or in the gradient of its input.
+struct BadActivation {
+  std::size_t segment = 0;
+  Phase phase = Phase::kForward;
+};
 
 class SegmentRunner {
  public:
@@ -31,9 +39,11 @@ class SegmentRunner {
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
     at::Tensor gradient;  // of the boundary that backward has reached
+    bool looks = false;   // for what is not finite: reads each boundary, and waits for the device
+    std::optional<BadActivation> bad;  // the first one, in the order of computing
   };
 
-  [[nodiscard]] Activations start() const;
+  [[nodiscard]] Activations start(bool looks = false) const;
 
   /// Runs segment `s` on the output of segment s-1. The segment's units are bound.
   void forward(std::size_t s, const Batch& batch, Activations& activations) const;

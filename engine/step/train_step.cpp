@@ -43,7 +43,7 @@ TrainStep::TrainStep(Rank& rank)
   }
 }
 
-void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
+void TrainStep::begin(std::size_t micro_steps, const Update& expected, bool looks) {
   if (micro_steps != micro_steps_) {
     plan_ = StepPlan::training(layout_.model, layout_.classes, micro_steps);
     micro_steps_ = micro_steps;
@@ -56,6 +56,8 @@ void TrainStep::begin(std::size_t micro_steps, const Update& expected) {
   forwards_ = 0;
   losses_.clear();
   expected_ = expected;
+  looks_ = looks;
+  bad_.reset();
   gatherer_.begin(plan_, version_);
 }
 
@@ -65,7 +67,7 @@ Task<> TrainStep::forward(Batch batch) {
   }
   micro_ = std::make_shared<MicroStep>();
   micro_->batch = co_await compute_.upload(std::move(batch));
-  micro_->activations = runner_.start();
+  micro_->activations = runner_.start(looks_);
   const std::size_t segments = layout_.model.segments.size();
   float* const loss = &compute_.losses()[forwards_ % compute_.losses().size()];
   const TimePoint asked = rank_.loop().now();
@@ -150,6 +152,9 @@ Task<> TrainStep::backward(double loss_gradient) {
         co_await reductions_done();
       }
     }
+  }
+  if (const auto& bad = micro_->activations.bad; bad && !bad_) {
+    bad_ = {.micro_step = backwards_ - 1, .activation = *bad};
   }
 }
 

@@ -48,7 +48,8 @@ class TrainStep {
   };
 
   /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
-  void begin(std::size_t micro_steps, const Update& expected);
+  /// `looks`: for the first activation that is not finite, at the price of reading each.
+  void begin(std::size_t micro_steps, const Update& expected, bool looks = false);
   /// Forward of the step's next micro-batch. `loss_gradient` of its backward: d(objective)/d(loss).
   Task<> forward(Batch batch);
   /// The losses of the step's forwards so far. On a GPU they are read back once, here.
@@ -57,6 +58,12 @@ class TrainStep {
   /// After the last micro-batch: the verdict, then the updates. Returns norm and verdict, the same
   /// on all ranks.
   Task<Verdict> finish(Update update);
+  /// Of a step that looks for it: on this rank the first activation that is not finite.
+  struct Bad {
+    std::size_t micro_step = 0;
+    BadActivation activation;
+  };
+  [[nodiscard]] const std::optional<Bad>& bad_activation() const noexcept { return bad_; }
   /// Brings `mine` of every rank into `all`, in rank order. A collective: all ranks ask at the same
   /// place of their step.
   Task<> exchange(std::span<const std::byte> mine, std::byte* all);
@@ -140,8 +147,10 @@ class TrainStep {
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;
   Exposure exposure_;
-  Update expected_;                            // of this step
-  std::size_t backwards_ = 0;                  // begun in this step
+  Update expected_;            // of this step
+  std::size_t backwards_ = 0;  // begun in this step
+  bool looks_ = false;         // begin()
+  std::optional<Bad> bad_;
   bool speculative_ = false;                   // updates of this step begin ahead of its verdict
   std::vector<UpdateStep> speculative_steps_;  // [group] of these updates
   std::vector<UpdateStep> update_steps_;       // [group] of the updates issued last

@@ -229,8 +229,8 @@ TEST(TrainStep, AGradientThatIsNotFiniteSkipsTheStep) {
   EXPECT_EQ(engine.global_steps(), 3);
   EXPECT_THAT([&] { engine.train_step(std::span(&batch, 1)); },
               ThrowsError(ExitCode::kBadState,
-                          ::testing::HasSubstr("all weights are finite, and a forward with them "
-                                               "gives the loss nan")))
+                          ::testing::HasSubstr("all weights are finite, and what first is not is "
+                                               "the output of head")))
       << "the third skip in a row ends the run";
   std::vector<float> saved;
   engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
