@@ -89,7 +89,7 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
   const int sharers = communicator.cores_shared_by();
   return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
                       {.ranks = sharers,
-                       .rank = communicator.rank() % sharers,
+                       .rank = communicator.place_on_cores(),
                        .accelerator = options.device == DeviceKind::kCuda,
                        .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
                        .compute_threads = options.compute_threads,
