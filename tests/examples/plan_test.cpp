@@ -58,13 +58,14 @@ TEST_F(Plan, NamesTheDropoutThatKeepsAttention) {
     ASSERT_NE(at, std::string::npos) << from;
     config.replace(at, from.size(), to);
   };
-  replace("{", R"({"attention_dropout": 0.1,)");
-  const std::string file = write("long/config.json", config);
+  replace(R"("attention_dropout": 0.0)", R"("attention_dropout": 0.1)");
+  replace(R"("max_position_embeddings": 512)", R"("max_position_embeddings": 4096)");
+  write("long/config.json", config);
   const auto plan = [&](const char* more) {
-    return shell(
-        fmt::format("'{}/tandem' plan --model_name '{}' --device cpu --host_memory_gb 0.6 "
-                    "--max_length 2048 {}",
-                    TANDEM_BIN_DIR, path("long"), more));
+    return shell(fmt::format(
+        "'{}/tandem' plan --model_name '{}' --device cuda --gpu_memory_gb 2 --host_memory_gb 8 "
+        "--max_length 4096 {}",
+        TANDEM_BIN_DIR, path("long"), more));
   };
   const Finished refused = plan("--batch_size 3");
   EXPECT_EQ(refused.code, 3) << refused.out << refused.err;

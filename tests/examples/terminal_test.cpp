@@ -32,7 +32,8 @@ TEST_F(Terminal, HelpHasGroupsAndFits) {
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(line.size(), 100U) << line;  // 80, but for the longest names
-    if (line.starts_with("                              ")) {
+    if (line.starts_with("                              ") &&
+        line.find(' ', 30) != std::string::npos) {  // of several words
       EXPECT_LE(line.size(), 80U) << line;
     }
   }
