@@ -34,12 +34,15 @@ if(TANDEM_HAVE_CUDA)
   endif()
 endif()
 
-# tandem_cuda_library(NAME sources...): a static library tandem_NAME of .cu files. The project's own compile options are
-# clang's and would reach nvcc through the directory, so the target drops them and sets the few it needs.
+# tandem_cuda_library(NAME sources...): a static library tandem_NAME of .cu files, and of .cpp files that call CUDA. The
+# project's own compile options are clang's and would reach nvcc through the directory, so .cu files get only the few they
+# need.
 function(tandem_cuda_library name)
   add_library(tandem_${name} STATIC ${ARGN})
+  get_directory_property(options COMPILE_OPTIONS)
+  list(TRANSFORM options REPLACE "^(.+)$" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
   set_target_properties(tandem_${name} PROPERTIES
-    COMPILE_OPTIONS "-Xcompiler=-fPIC,-Wall"
+    COMPILE_OPTIONS "${options};$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC,-Wall>"
     COMPILE_DEFINITIONS ""
     CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
     CUDA_COMPILER_LAUNCHER "")

@@ -2,14 +2,29 @@
 # models, by an installed tandem's config file.
 # The wheel is found without importing it (that costs seconds and loads its libraries), and find_package(Torch) is not
 # used: the CUDA wheel's own files demand a CUDA toolkit and rewrite the project's CUDA flags.
-# Order: -DTANDEM_TORCH_DIR=..., the project's .venv, then python3 of the PATH.
+# Order: -DTANDEM_TORCH_DIR=..., beside a tandem that pip installed, the project's .venv, then python3 of the PATH. `pip
+# install .` takes the torch of the environment that it installs into; the isolated one that it builds in has none.
+if(SKBUILD AND Python_EXECUTABLE)
+  execute_process(COMMAND ${Python_EXECUTABLE} -c
+      "import os, sysconfig; d = os.path.join(sysconfig.get_path('platlib'), 'torch'); print(d if os.path.isdir(d) else '')"
+    OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
+  set(TANDEM_TORCH_DIR "${found}" CACHE PATH "The torch package folder of a Python environment" FORCE)
+  unset(TANDEM_TORCH_LIBRARY CACHE)
+  if(NOT found)
+    message(FATAL_ERROR "no torch in this Python environment, beside which tandem is to be installed; pip install it first")
+  endif()
+endif()
+get_filename_component(beside ${CMAKE_CURRENT_LIST_DIR}/../../../../torch ABSOLUTE)
+if(NOT TANDEM_TORCH_DIR AND EXISTS ${beside}/lib/libtorch_cpu.so)
+  set(TANDEM_TORCH_DIR ${beside} CACHE PATH "The torch package folder of a Python environment" FORCE)
+endif()
 if(NOT TANDEM_TORCH_DIR)
   foreach(python "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
     execute_process(
       COMMAND ${python} -c "import importlib.util as u, os; s = u.find_spec('torch'); print(os.path.dirname(s.origin) if s else '')"
       OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     if(found)
-      set(TANDEM_TORCH_DIR "${found}" CACHE PATH "The torch package folder of a Python environment")
+      set(TANDEM_TORCH_DIR "${found}" CACHE PATH "The torch package folder of a Python environment" FORCE)
       break()
     endif()
   endforeach()

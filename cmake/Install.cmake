@@ -19,8 +19,27 @@ function(tandem_install layer)
   install(CODE "set(FROM [[${CMAKE_CURRENT_SOURCE_DIR}]])\nset(TO [[${stage}]])\n\
 include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])")
   install(DIRECTORY ${stage} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
+  if(layer STREQUAL "runtime")  # <tandem/runtime.hpp>
+    install(FILES ${stage}/runtime.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
+  endif()
   set(TANDEM_INSTALLED_COMPONENTS ${TANDEM_INSTALLED_COMPONENTS} ${layer} CACHE INTERNAL "")
 endfunction()
+
+# tandem_install_programs(targets...): into bin/. Moved, or installed by pip, they find the LibTorch of the environment:
+# bin/ is site-packages/tandem/bin then.
+function(tandem_install_programs)
+  set_target_properties(${ARGN} PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
+  install(TARGETS ${ARGN} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# What the `tandem` command of a pip installation runs beside the programs (tools/python/tandem/front_door.py).
+if(SKBUILD)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/prepare DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools
+    FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/fetch.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_version.txt CONTENT "${TandemTorch_VERSION}\n")
+  install(FILES ${PROJECT_BINARY_DIR}/torch_version.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem)
+endif()
 
 # Last in the top CMakeLists.txt: what find_package(tandem) reads.
 function(tandem_install_config)

@@ -5,6 +5,7 @@ file(MAKE_DIRECTORY ${TANDEM_INCLUDE_LINKS}/tandem)
 foreach(layer runtime actors engine models)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${TANDEM_INCLUDE_LINKS}/tandem/${layer} SYMBOLIC)
 endforeach()
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/runtime/runtime.hpp ${TANDEM_INCLUDE_LINKS}/tandem/runtime.hpp SYMBOLIC)
 
 # tandem_library(NAME LINK targets...): a layer of the project, made of the sources in its folder (and sub-folders).
 # A file that lies in the folder belongs to the library; *.cu are left to cmake/Cuda.cmake.

@@ -1,5 +1,6 @@
 #include "engine/engine.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -71,15 +72,23 @@ Loss Engine::forward(Batch batch) {
           self->begin_step();
         }
         co_await self->forward(std::move(input));
-        co_return Loss{(co_await self->step.losses()).back()};
+        co_return Loss{(co_await self->step.losses()).back(), self->micro_batches};
       },
       impl_.get(), std::move(batch));
 }
 
-void Engine::backward(const Loss& /*loss*/) {
-  TANDEM_CHECK(std::exchange(impl_->forward_pending, false),
-               "backward() follows a forward() in training mode");
-  impl_->run(&Impl::backward, impl_.get());
+void Engine::backward(const Loss& loss) {
+  if (!impl_->forward_pending || loss.forward != impl_->micro_batches) {
+    throw user_error("engine",
+                     "backward() was handed a loss that is not the last forward()'s in training "
+                     "mode; call it once for each forward(), with what that one gave");
+  }
+  if (!std::isfinite(loss.factor)) {
+    throw user_error("engine", "backward() was handed {} times the loss; a factor is finite",
+                     loss.factor);
+  }
+  impl_->forward_pending = false;
+  impl_->run(&Impl::backward, impl_.get(), loss.factor);
   ++impl_->micro_step;
 }
 
@@ -119,7 +128,7 @@ at::Tensor Engine::logits(Batch batch) {
   return impl_->run(
       [](Impl* self, Batch input) -> Task<at::Tensor> {
         const std::shared_ptr<TextMemory> memory = input.memory;
-        const std::int64_t length = input.inputs.size(1);
+        const std::int64_t length = memory != nullptr ? input.inputs.size(1) : 0;
         at::Tensor logits = co_await self->step.infer(std::move(input), HeadOutput::kLogits);
         if (memory != nullptr) {
           memory->position += length;

@@ -80,9 +80,19 @@ struct InitializeArgs {
   std::shared_ptr<Communicator> communicator;    // null: this process alone
 };
 
-/// The loss of one micro-batch, to be handed to backward().
+/// The loss of one micro-batch, or a multiple of it, to be handed to backward(). Where losses are
+/// weighed: engine.backward(loss * 0.5).
 struct Loss {
   float value = 0;
+  std::int64_t forward = -1;  // the forward() that it came from; -1: of none that keeps a graph
+  double factor = 1;          // of that forward()'s loss
+
+  friend Loss operator*(Loss loss, double by) noexcept {
+    return {static_cast<float>(static_cast<double>(loss.value) * by), loss.forward,
+            loss.factor * by};
+  }
+  friend Loss operator*(double by, Loss loss) noexcept { return loss * by; }
+  friend Loss operator/(Loss loss, double by) noexcept { return loss * (1 / by); }
 };
 
 class Engine {
@@ -109,6 +119,8 @@ class Engine {
   /// DeepSpeed's loop. forward() keeps what backward() needs; step() is due after each backward()
   /// and acts at the gradient accumulation boundary: then it returns the step's result.
   Loss forward(Batch batch);
+  /// The gradients of `loss`, which is the last forward()'s or a multiple of it; any other is an
+  /// Error, and changes nothing. What steps report stays the loss of forward().
   void backward(const Loss& loss);
   std::optional<StepResult> step();
   [[nodiscard]] bool is_gradient_accumulation_boundary() const;

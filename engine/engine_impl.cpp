@@ -13,6 +13,7 @@
 
 #include "actors/collectives/collectives.hpp"
 #include "engine/layout/update_config.hpp"
+#include "engine/model/model_check.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -74,6 +75,7 @@ std::string description_of(const Model& model) {
 
 /// The config, once all ranks have found that theirs and their models are the same.
 Config agreed_config(const InitializeArgs& arguments, Communicator& communicator) {
+  check_model(arguments.model);
   Config config = arguments.config.resolve(communicator.world_size());
   communicator.require_same("config", resolved_json(config));
   communicator.require_same("model", description_of(arguments.model));
@@ -85,7 +87,7 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
   const int sharers = communicator.cores_shared_by();
   return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
                       {.ranks = sharers,
-                       .rank = communicator.rank() % sharers,
+                       .rank = communicator.place_on_cores(),
                        .accelerator = options.device == DeviceKind::kCuda,
                        .optimizer_share = config.zero.offload_optimizer.cpuadam_cores_perc,
                        .compute_threads = options.compute_threads,
@@ -121,8 +123,11 @@ std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicato
 
 Batch to_tensors(const HostBatch& host) {
   if (!host.feature_shape.empty()) {
+    const std::vector<std::int64_t> labels =
+        host.label_shape.empty() ? std::vector{host.rows} : host.label_shape;
     return {.inputs = copy_of(host.features, host.feature_shape, at::kFloat),
-            .labels = copy_of(host.labels, {host.rows}, at::kLong),
+            .labels = host.targets.empty() ? copy_of(host.labels, labels, at::kLong)
+                                           : copy_of(host.targets, labels, at::kFloat),
             .tokens = host.tokens,
             .loss_share = host.loss_share};
   }
@@ -301,7 +306,7 @@ Task<> Engine::Impl::forward(Batch batch) {
   co_await step.forward(std::move(batch));
 }
 
-Task<> Engine::Impl::backward() { co_await step.backward(loss_gradient()); }
+Task<> Engine::Impl::backward(double factor) { co_await step.backward(loss_gradient() * factor); }
 
 TrainStep::Update Engine::Impl::update_of_step(double rate) const {
   TrainStep::Update update{.applied_step = applied_steps + 1,

@@ -68,7 +68,8 @@ struct Engine::Impl {
   /// The loader's next micro-batch as tensors; nullopt past the last epoch.
   Task<std::optional<Batch>> next_batch();
   Task<> forward(Batch batch);
-  Task<> backward();
+  /// `factor` on the last micro-batch's loss.
+  Task<> backward(double factor = 1);
   Task<StepResult> finish();
   Task<std::vector<std::byte>> of_all_ranks(std::vector<std::byte> mine);
   // Checkpoints (engine_checkpoint.cpp).

@@ -21,7 +21,11 @@ Task<> Engine::Impl::set_loss_shares(std::vector<Batch>* batches) {
   std::vector<std::int64_t> counts;
   auto count = [&] {
     for (const Batch& batch : *batches) {
-      const at::Tensor labels = batch.labels.dim() == 2
+      if (batch.labels.is_floating_point()) {
+        counts.push_back(batch.labels.size(0));  // as counted_labels() of targets
+        continue;
+      }
+      const at::Tensor labels = !batch.inputs.is_floating_point()
                                     ? batch.labels.narrow(1, 1, batch.labels.size(1) - 1)
                                     : batch.labels;
       counts.push_back(labels.ne(kIgnoredLabel).sum().item<std::int64_t>());

@@ -49,11 +49,11 @@ constexpr std::int64_t kTestBatch = 100;
 std::string describe(const CifarFlags& flags, const Config& config, const Engine& engine) {
   return fmt::format(
       "engine   {} parameters, {}, ZeRO stage {}, clipping {}, overlap {}, batch {} = {} per "
-      "micro-batch x {} accumulation x {} rank, {} compute threads, {} optimizer threads",
+      "micro-batch x {} accumulation x {} rank{}, {} compute threads, {} optimizer threads",
       engine.parameter_count(), name_of(config.precision()), config.zero.stage,
       config.gradient_clipping, name_of(flags.engine.overlap), config.batch.train_batch_size,
       config.batch.micro_batch_size, config.batch.accumulation_steps, config.world_size,
-      engine.compute_threads(), engine.optimizer_threads());
+      config.world_size == 1 ? "" : "s", engine.compute_threads(), engine.optimizer_threads());
 }
 
 /// The example's net, with mixtures of experts if --moe says so.
@@ -197,6 +197,7 @@ int cifar10(CifarFlags flags) {
                          [&] { save_weights(engine, model_folder, TensorType::kF32); });
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
+    summary.ended = checkpoints.ended(total_steps);
     complete_summary(summary, flags, config, engine, summary.tflops, plan.memory());
     metrics.finish(summary);
     if (flags.trace) {

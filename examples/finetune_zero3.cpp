@@ -108,12 +108,13 @@ int finetune(FinetuneFlags flags) {
   const ResumedRun resumed = resume_run(flags, engine);
   MetricsWriter metrics({.output_dir = flags.output_dir,
                          .total_steps = length.steps,
-                         .log_interval = flags.log_interval,
+                         .log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval,
                          .warmup_steps = flags.warmup_steps,
                          .tensorboard = flags.tensorboard,
                          .append = engine.global_steps() > 0,
                          .progress = progress_mode_of(flags.progress),
-                         .silent = engine.rank() != 0});
+                         .silent = engine.rank() != 0,
+                         .quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR"});
   metrics.write_resolved_config(resolved_json(config));
   for (const std::string& line : describe_run(flags, config, pretrained, engine, records)) {
     metrics.note(line);
@@ -170,6 +171,7 @@ int finetune(FinetuneFlags flags) {
   });
   if (engine.rank() == 0) {
     RunSummary summary = metrics.summary();
+    summary.ended = checkpoints.ended(length.steps);
     const Model model = make_causal_lm(pretrained.config());
     const double model_tflops =
         1e-12 * model_flops_per_token(model, flags.max_length) * summary.tokens_per_s;

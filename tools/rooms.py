@@ -17,6 +17,7 @@ LAYERS = ["runtime", "actors", "engine", "models"]
 PAGE = ROOT / "docs/rooms.md"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 ONE_ROOM = {"runtime/detail": "runtime", "runtime/detail/mailbox": "runtime"}
+UMBRELLA = "runtime/runtime.hpp"  # a room by itself
 
 # Room -> the rooms of its layer that it may include. Every arrow is used, and there is no circle.
 MAY_INCLUDE = {
@@ -28,6 +29,7 @@ MAY_INCLUDE = {
     "runtime/device": ["runtime", "runtime/io", "runtime/util"],
     "runtime/sim": ["runtime", "runtime/io", "runtime/util"],
     "runtime/testing": ["runtime"],
+    UMBRELLA: ["runtime", "runtime/io", "runtime/supervision", "runtime/util"],
     "actors/kernels": [],
     "actors/memory": [],
     "actors/storage": ["actors/kernels", "actors/memory"],
@@ -43,6 +45,7 @@ MAY_INCLUDE = {
     "engine/types": [],
     "engine/config": [],
     "engine/data": [],
+    "engine/model": ["engine/data", "engine/types"],
     "engine/metrics": ["engine/types"],
     "engine/distributed": ["engine/types"],
     "engine/layout": ["engine/config", "engine/types"],
@@ -55,8 +58,8 @@ MAY_INCLUDE = {
                     "engine/types"],
     "engine/step": ["engine/layout", "engine/rank", "engine/types"],
     "engine/checkpoint": ["engine/rank", "engine/step", "engine/types"],
-    "engine": ["engine/checkpoint", "engine/config", "engine/data", "engine/device", "engine/distributed", "engine/layout", "engine/plan",
-               "engine/rank", "engine/step", "engine/types"],
+    "engine": ["engine/checkpoint", "engine/config", "engine/data", "engine/device", "engine/distributed", "engine/layout", "engine/model",
+               "engine/plan", "engine/rank", "engine/step", "engine/types"],
     "models/kernels": [],
     "models/layers": ["models/kernels"],
     "models/layers/aten": ["models/kernels", "models/layers"],
@@ -75,6 +78,8 @@ MAY_INCLUDE = {
 
 
 def room_of(file):
+    if file == UMBRELLA:
+        return file
     folder = file.rpartition("/")[0]
     return ONE_ROOM.get(folder, folder)
 
@@ -163,10 +168,10 @@ def essential(room):
 
 def picture(layer):
     def node(room):
-        return room.replace("/", "_")
+        return room.replace("/", "_").replace(".", "_")
 
     def label(room):
-        return "public headers, detail/" if room == "runtime" else room.removeprefix(layer + "/") + "/"
+        return "public headers, detail/" if room == "runtime" else room.removeprefix(layer + "/") + ("" if room == UMBRELLA else "/")
 
     lines = ["```mermaid", "flowchart BT"]
     rooms = [room for room in MAY_INCLUDE if room.split("/")[0] == layer]

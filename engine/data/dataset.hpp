@@ -15,8 +15,8 @@ inline constexpr std::int64_t kIgnoredLabel = -100;
 /// One micro-batch in host memory, before the compute lane makes tensors of it; row-major. Two
 /// kinds:
 ///  - tokens: `inputs` and `labels` are [rows, length];
-///  - features (images): `features` has `feature_shape`, whose first extent is rows, `labels` is
-///    [rows], length is 1.
+///  - features (images): `features` has `feature_shape`, whose first extent is rows, length is 1;
+///    `labels` are classes, or `targets` numbers, of `label_shape`.
 struct HostBatch {
   std::int64_t rows = 0;
   std::int64_t length = 0;
@@ -28,10 +28,13 @@ struct HostBatch {
   std::vector<std::int64_t> feature_shape;          // empty: a batch of tokens
   std::optional<double> loss_share = std::nullopt;  // as in Batch; of a loader that counts labels
   std::vector<std::int64_t> positions = {};         // [rows, length], as in Batch; empty: none
+  std::vector<float> targets = {};                  // beside features, instead of labels
+  std::vector<std::int64_t> label_shape = {};       // of either, first extent rows; empty: [rows]
 };
 
 /// What the loss of a batch is the mean of. A row's first label has no token before it that could
-/// predict it; nor has a later document's, which is kIgnoredLabel (Batch::positions).
+/// predict it; nor has a later document's, which is kIgnoredLabel (Batch::positions). Of targets:
+/// its rows.
 [[nodiscard]] std::int64_t counted_labels(const HostBatch& batch);
 
 class Dataset {

@@ -132,7 +132,7 @@ CorePlan CorePlan::of(const CpuTopology& topology, const CoreQuestion& question)
   const std::vector<Core> cores = cores_of_rank(topology, question);
   const int limit =
       std::max(1, std::min(static_cast<int>(cores.size()), topology.cpu_limit / question.ranks));
-  CorePlan plan{.rank = all_cpus_of(cores)};
+  CorePlan plan{.rank = all_cpus_of(cores), .split_among = question.ranks};
   std::set<int> nodes;
   for (const Core& core : cores) {
     nodes.insert(core.numa_node);
@@ -158,11 +158,12 @@ bool bind_thread(const std::vector<int>& cpus) noexcept {
 
 std::string CorePlan::text() const {
   return fmt::format(
-      "{} CPU{} {}{}: compute {} ({} thread{}), optimizer {} ({}){}, loop and copies {} ({})",
+      "{} CPU{} {}{}: compute {} ({} thread{}), optimizer {} ({}){}, loop and copies {} ({}){}",
       rank.size(), rank.size() == 1 ? "" : "s", ranges_text(rank),
       node >= 0 ? fmt::format(" (node {})", node) : "", ranges_text(compute), compute_threads,
       compute_threads == 1 ? "" : "s", ranges_text(optimizer), optimizer_threads,
-      optimizer_shares_cores ? " beside it" : "", ranges_text(service), copy_threads);
+      optimizer_shares_cores ? " beside it" : "", ranges_text(service), copy_threads,
+      split_among > 1 ? fmt::format("; CPUs split among {} ranks", split_among) : "");
 }
 
 }  // namespace tandem

@@ -36,11 +36,12 @@ struct CorePlan {
   int optimizer_threads = 1;
   int copy_threads = 1;
   bool optimizer_shares_cores = false;  // with the compute lane
+  int split_among = 1;                  // ranks that divide what they may run on
 
   static CorePlan of(const CpuTopology& topology, const CoreQuestion& question);
 
   /// One line: "8 CPUs 0-7 (node 0): compute 0-3 (4 threads), optimizer 4-7 (3), loop and copies
-  /// 0-7 (2)".
+  /// 0-7 (2)"; and among how many ranks the CPUs were split.
   [[nodiscard]] std::string text() const;
 };
 

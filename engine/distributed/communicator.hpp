@@ -30,8 +30,9 @@ class Communicator {
   [[nodiscard]] virtual int world_size() const = 0;
   /// Of the ranks of this host.
   [[nodiscard]] virtual int local_rank() const { return rank(); }
-  /// How many ranks compute on this process's cores.
+  /// How many ranks compute on this process's cores, and which of these this one is.
   [[nodiscard]] virtual int cores_shared_by() const { return 1; }
+  [[nodiscard]] virtual int place_on_cores() const { return rank() % cores_shared_by(); }
   /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the
   /// same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;

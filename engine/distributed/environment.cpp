@@ -67,7 +67,6 @@ class Reader {
 
 void read_torchrun(const Reader& in, Environment& out) {
   out.source = "torchrun's variables";
-  out.cores_bound = in.has("TANDEM_CORES_BOUND");  // by ./tandem launch
   out.rank = in.needed("RANK", "WORLD_SIZE", 0);
   out.world = in.needed("WORLD_SIZE", "RANK", 1);
   out.local_rank = in.number("LOCAL_RANK", 0, kMost).value_or(out.rank);
@@ -108,7 +107,6 @@ std::optional<int> tasks_on(std::string_view list, int node) {
 
 void read_slurm(const Reader& in, Environment& out) {
   out.source = "Slurm's variables";
-  out.cores_bound = true;  // its usual way, and Open MPI's
   out.rank = in.needed("SLURM_PROCID", "SLURM_NTASKS", 0);
   const auto of_step = in.number("SLURM_STEP_NUM_TASKS", 1, kMostRanks);
   out.world = of_step ? *of_step : in.needed("SLURM_NTASKS", "SLURM_PROCID", 1);
@@ -131,7 +129,6 @@ void read_slurm(const Reader& in, Environment& out) {
 
 void read_open_mpi(const Reader& in, Environment& out) {
   out.source = "Open MPI's variables";
-  out.cores_bound = true;
   out.rank = in.needed("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", 0);
   out.world = in.needed("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", 1);
   out.local_rank = in.number("OMPI_COMM_WORLD_LOCAL_RANK", 0, kMost).value_or(out.rank);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
@@ -12,6 +15,7 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
@@ -94,8 +98,27 @@ void ProcessGroup::meet() {
   // What one run's ranks call each other by in shared memory is known to them alone, even where the
   // store's connections could be read.
   job_ = store_->derive_secret("job", store_->get("job", 0));
+  compare_cores();
   store_->leave_together("met");
   store_->close_to_strangers();
+}
+
+void ProcessGroup::compare_cores() {
+  std::vector<int> mine = machine::affinity();
+  std::ranges::sort(mine);
+  const std::vector<std::string> masks =
+      store_->all("cpus", fmt::format("{}", fmt::join(mine, " ")));
+  cores_shared_by_ = 0;
+  for (std::size_t other = 0; other < masks.size(); ++other) {
+    std::istringstream words(masks[other]);
+    const bool meets = std::any_of(std::istream_iterator<int>(words), std::istream_iterator<int>(),
+                                   [&](int cpu) { return std::ranges::binary_search(mine, cpu); });
+    const auto me = static_cast<std::size_t>(rank());
+    if (other == me || (meets && hosts_[other] == hosts_[me])) {
+      place_on_cores_ += other < me ? 1 : 0;
+      ++cores_shared_by_;
+    }
+  }
 }
 
 // With different world sizes no rank knows how many others to wait for.

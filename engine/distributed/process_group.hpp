@@ -41,9 +41,10 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] int world_size() const noexcept override { return environment_.world; }
   [[nodiscard]] int local_rank() const noexcept override { return environment_.local_rank; }
   [[nodiscard]] int local_world_size() const noexcept { return environment_.local_world; }
-  [[nodiscard]] int cores_shared_by() const noexcept override {
-    return environment_.cores_bound ? 1 : environment_.local_world;
-  }
+  /// By the affinity masks, which the ranks of a host compare when they meet: what launchers bind,
+  /// and whether they do, is the site's choice.
+  [[nodiscard]] int cores_shared_by() const noexcept override { return cores_shared_by_; }
+  [[nodiscard]] int place_on_cores() const noexcept override { return place_on_cores_; }
 
   /// The back end of this rank: `self` at world 1, else shared memory. Once. All ranks call it;
   /// loop and pool outlive it. Throws a user error when the ranks are on several hosts.
@@ -71,6 +72,7 @@ class ProcessGroup final : public Communicator {
   ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout);
 
   void meet();
+  void compare_cores();
   [[nodiscard]] RankGroup everybody() const;
   void check_world(int other, std::string_view host) const;
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
@@ -83,8 +85,10 @@ class ProcessGroup final : public Communicator {
   std::chrono::milliseconds timeout_;
   std::unique_ptr<Store> store_;    // none at world 1
   std::vector<std::string> hosts_;  // by rank
-  std::string job_;                 // the text of a Secret, of all ranks
-  int questions_ = 0;               // require_same() and of_first_rank() so far
+  int cores_shared_by_ = 1;
+  int place_on_cores_ = 0;
+  std::string job_;    // the text of a Secret, of all ranks
+  int questions_ = 0;  // require_same() and of_first_rank() so far
   bool backend_made_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -68,7 +69,8 @@ bool receive_all(int socket, void* into, std::size_t count) {
 /// because it is stopped or its host sleeps, does not count.
 class RendezvousStore::Patience {
  public:
-  explicit Patience(milliseconds timeout) : until_(Clock::real().now() + timeout) {}
+  explicit Patience(milliseconds timeout)
+      : until_(Clock::real().now() + timeout), said_at_(Clock::real().now() + kSilence) {}
   /// Before the next try; false: the time is over.
   [[nodiscard]] bool pause(milliseconds length) {
     const TimePoint began = Clock::real().now();
@@ -80,10 +82,20 @@ class RendezvousStore::Patience {
     until_ += awake.look(Clock::real().now());
     return true;
   }
+  /// True once, when a look at the terminal should say what is waited for.
+  [[nodiscard]] bool grows_long() {
+    if (said_ || Clock::real().now() < said_at_) {
+      return false;
+    }
+    return said_ = true;
+  }
 
  private:
   static constexpr milliseconds kLeast{100};  // on a busy host a thread wakes late
+  static constexpr std::chrono::seconds kSilence{5};
   TimePoint until_;
+  TimePoint said_at_;
+  bool said_ = false;
 };
 
 RendezvousStore::RendezvousStore(const Environment& environment, milliseconds timeout)
@@ -139,10 +151,20 @@ void RendezvousStore::connect() {
       return;
     }
     met_stranger = met_stranger || attempt == Attempt::kStranger;
+    if (patience.grows_long()) {
+      say_waiting_for(0);
+    }
     if (!patience.pause(milliseconds(10))) {
       throw_not_met(met_stranger);
     }
   }
+}
+
+void RendezvousStore::say_waiting_for(int rank) const {
+  fmt::print(stderr, "[rendezvous] rank {} of {} waits for rank {} at {}:{} (by {}; {})\n",
+             environment_.rank, environment_.world, rank, address_, port_, environment_.source,
+             environment_.source.starts_with("Slurm") ? "was srun left out?" : "is it started?");
+  (void)std::fflush(stderr);
 }
 
 void RendezvousStore::throw_not_met(bool met_stranger) const {
@@ -199,6 +221,7 @@ std::string RendezvousStore::derive_secret(std::string_view purpose, std::string
 }
 
 void RendezvousStore::close_to_strangers() {
+  meeting_ = false;
   if (server_ != nullptr) {
     server_->stop_listening();
     note_.remove();
@@ -242,12 +265,16 @@ std::int64_t RendezvousStore::count(std::string_view key) {
   return std::strtoll(ask(Question::kCount, key).value.c_str(), nullptr, 10);
 }
 
-bool RendezvousStore::wait(std::string_view key, Patience& patience, std::string& value) {
+bool RendezvousStore::wait(std::string_view key, Patience& patience, std::string& value,
+                           std::optional<int> rank) {
   for (milliseconds pause{1};; pause = std::min(2 * pause, milliseconds(20))) {
     Answered answered = ask(Question::kGet, key);
     if (answered.is_there) {
       value = std::move(answered.value);
       return true;
+    }
+    if (rank && meeting_ && patience.grows_long()) {
+      say_waiting_for(*rank);
     }
     if (!patience.pause(pause)) {
       return false;
@@ -258,7 +285,7 @@ bool RendezvousStore::wait(std::string_view key, Patience& patience, std::string
 std::string RendezvousStore::get(std::string_view key, int rank) {
   std::string value;
   Patience patience(timeout_);
-  if (!wait(key, patience, value)) {
+  if (!wait(key, patience, value, rank)) {
     throw failure(ExitCode::kPeer, "rendezvous", "rank {} did not come within {} s; see its output",
                   rank, timeout_.count() / 1e3);
   }
@@ -270,7 +297,8 @@ std::vector<std::string> RendezvousStore::all(std::string_view key, std::string_
   Patience patience(timeout_);
   std::vector<std::string> values(static_cast<std::size_t>(environment_.world));
   for (int rank = 0; rank < environment_.world; ++rank) {
-    if (!wait(fmt::format("{}/{}", key, rank), patience, values[static_cast<std::size_t>(rank)])) {
+    if (!wait(fmt::format("{}/{}", key, rank), patience, values[static_cast<std::size_t>(rank)],
+              rank)) {
       throw_missing(key, environment_.world);
     }
   }

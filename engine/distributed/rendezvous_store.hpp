@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,8 @@ class RendezvousStore {
   void host();
   void connect();
   [[noreturn]] void throw_not_met(bool met_stranger) const;
+  /// On stderr: ranks that do not come are waited for in silence for minutes else.
+  void say_waiting_for(int rank) const;
   [[nodiscard]] Attempt try_to_connect(int port);
   [[nodiscard]] bool shake_hands(int socket) const;
   [[nodiscard]] std::string run_name() const;
@@ -63,7 +66,8 @@ class RendezvousStore {
   };
   Answered ask(rendezvous::Question question, std::string_view key, std::string_view value = {});
   /// False: it is not there in time.
-  [[nodiscard]] bool wait(std::string_view key, Patience& patience, std::string& value);
+  [[nodiscard]] bool wait(std::string_view key, Patience& patience, std::string& value,
+                          std::optional<int> rank = std::nullopt);
   [[noreturn]] void throw_missing(std::string_view key, int ranks);
 
   const Environment& environment_;
@@ -75,6 +79,7 @@ class RendezvousStore {
   MeetingNote note_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
   OwnedDescriptor socket_;
+  bool meeting_ = true;  // until close_to_strangers()
 };
 
 }  // namespace tandem

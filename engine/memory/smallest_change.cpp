@@ -43,13 +43,12 @@ Setting shadows_setting(const PlanInput& now) {
   return setting;
 }
 
+/// By halves, and one record at a time, which is there for every batch.
 Setting micro_batch_setting(const PlanInput& now) {
   Setting setting;
   int cost = 3;
   for (std::int64_t parts = 2; parts <= now.rows; parts *= 2) {
-    if (now.rows % parts != 0) {
-      break;
-    }
+    parts = now.rows % parts == 0 ? parts : now.rows;
     const std::int64_t rows = now.rows / parts;
     const std::int64_t steps = now.shape.micro_steps * parts;
     if (steps > std::numeric_limits<int>::max()) {

@@ -127,6 +127,7 @@ RunSummary SummaryBuilder::summary() const {
 std::string summary_json(const RunSummary& s) {
   JsonWriter json(2);
   json.begin_object();
+  json.field("ended", s.ended);
   json.field("steps", s.steps).field("warmup_steps", s.warmup_steps);
   json.field("loss_first", s.loss_first).field("loss_last", s.loss_last);
   json.key("step_time_s").begin_object();
@@ -160,6 +161,7 @@ std::string summary_text(const RunSummary& s) {
   constexpr double kMiB = 1 << 20;
   std::string text = fmt::format("Summary of {} steps ({} warm-up steps left out of the times)\n",
                                  s.steps, s.warmup_steps);
+  text += s.ended == "done" ? "" : fmt::format("  ended       {}\n", s.ended);
   text += fmt::format("  loss        {:.4f} -> {:.4f}\n", s.loss_first, s.loss_last);
   text += fmt::format("  step time   median {:.1f} ms, p10 {:.1f}, p90 {:.1f}\n",
                       s.step_time_s.median * kMsPerS, s.step_time_s.p10 * kMsPerS,

@@ -49,6 +49,7 @@ struct MemoryFigure {
 struct RunSummary {
   std::int64_t steps = 0;
   std::int64_t warmup_steps = 0;  // steps left out of the figures
+  std::string ended = "done";     // or "interrupted at 65 of 900"
   double loss_first = 0;
   double loss_last = 0;
   Quantiles step_time_s;

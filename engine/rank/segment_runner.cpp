@@ -4,9 +4,13 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -38,6 +42,31 @@ void look_at(const at::Tensor& boundary, std::size_t segment, Phase phase,
   if (activations.looks && !activations.bad && boundary.defined() &&
       !at::isfinite(boundary.detach()).all().item<bool>()) {
     activations.bad = {.segment = segment, .phase = phase};
+  }
+}
+
+std::string text_of(const char* name, const at::Tensor& tensor) {
+  return tensor.defined() ? fmt::format(", {} {} [{}]", name, c10::toString(tensor.scalar_type()),
+                                        fmt::join(tensor.sizes(), ", "))
+                          : "";
+}
+
+/// What LibTorch says of a segment is an Error with the segment's name, in a line.
+template <class Function>
+auto named(const SegmentSpec& segment, const char* pass, const Batch& batch, Function function) {
+  try {
+    return function();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const bool of_input = dynamic_cast<const c10::IndexError*>(&error) != nullptr ||
+                          dynamic_cast<const c10::ValueError*>(&error) != nullptr ||
+                          dynamic_cast<const c10::TypeError*>(&error) != nullptr;
+    throw failure(of_input ? ExitCode::kUserInput : ExitCode::kFailure, "model",
+                  "segment {}, {}: {} (a batch of{}{}); correct the batch or the segment",
+                  segment.name, pass, text.substr(0, text.find('\n')),
+                  text_of("inputs", batch.inputs).substr(1), text_of("labels", batch.labels));
   }
 }
 
@@ -75,7 +104,8 @@ at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tenso
     context.begin = batch.memory->position;
     context.memory = &batch.memory->segments[s];
   }
-  return model_.segments[s].run->forward(context, input);
+  const SegmentSpec& segment = model_.segments[s];
+  return named(segment, "forward", batch, [&] { return segment.run->forward(context, input); });
 }
 
 void SegmentRunner::forward(std::size_t s, const Batch& batch, Activations& activations) const {
@@ -114,7 +144,8 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
            : std::move(activations.gradient);
   if (output.requires_grad()) {  // not a first segment that is frozen
     const SingleThreadGuard alone(model_.segments[s].one_thread);
-    torch::autograd::backward({output}, {gradient});
+    named(model_.segments[s], "backward", batch,
+          [&] { torch::autograd::backward({output}, {gradient}); });
   }
   for (Unit* unit : segment_units_[s]) {
     unit->collect_autograd_gradients();

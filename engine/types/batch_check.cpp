@@ -53,8 +53,10 @@ void check_batch(const Batch& batch, BatchUse use) {
                      labels.sizes() == inputs.sizes())) {
     throw refused("labels", labels, fmt::format("Long [{}]", fmt::join(inputs.sizes(), ", ")));
   }
-  if (!labels.defined() || labels.dim() == 0 || labels.size(0) != inputs.size(0)) {
-    throw refused("labels", labels, fmt::format("{} rows", inputs.size(0)));
+  if (!labels.defined() || labels.dim() == 0 || labels.size(0) != inputs.size(0) ||
+      !(labels.scalar_type() == at::kLong || labels.is_floating_point())) {
+    throw refused("labels", labels,
+                  fmt::format("{} rows of Long (classes) or Float (numbers)", inputs.size(0)));
   }
 }
 

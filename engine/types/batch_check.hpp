@@ -11,9 +11,9 @@ namespace tandem {
 enum class BatchUse : std::uint8_t { kLoss, kLogits };
 
 /// Throws user_error unless `inputs` are int64 [rows, tokens], with labels int64 of the same shape,
-/// or floats [rows, ...], with labels of as many rows; every extent is at least 1. Positions, where
-/// there are some, have the tokens' shape, and no memory beside them. Labels are needed for a loss
-/// alone. Reads shapes and no values. Any thread.
+/// or floats [rows, ...], with labels of as many rows, int64 or floats; every extent is at least 1.
+/// Positions, where there are some, have the tokens' shape, and no memory beside them. Labels are
+/// needed for a loss alone. Reads shapes and no values. Any thread.
 void check_batch(const Batch& batch, BatchUse use);
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,6 +28,19 @@ int columns_of(std::FILE* file) {
   constexpr int kUsual = 80;
   winsize size{};
   return ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+}
+
+/// The columns of a step's line that a terminal has room for, from the left.
+std::string fitting(std::string line, std::size_t width) {
+  constexpr std::string_view kBetween = " | ";
+  while (line.size() > width) {
+    const std::size_t last = line.rfind(kBetween);
+    if (last == std::string::npos) {
+      break;
+    }
+    line.resize(last);
+  }
+  return line;
 }
 
 /// The console is never a reason to end a run: a closed or full output is ignored.
@@ -59,6 +73,12 @@ std::string duration_text(double seconds) {
                    : fmt::format("{}:{:02}", minutes, total % 60);
 }
 
+double remaining_s(const BarState& state) {
+  const auto left = static_cast<double>(std::max<std::int64_t>(0, state.total_steps - state.step));
+  return state.steps_here > 0 ? state.elapsed_s / static_cast<double>(state.steps_here) * left
+                              : std::numeric_limits<double>::quiet_NaN();
+}
+
 std::string progress_bar(const BarState& state, int width) {
   constexpr int kCellsMin = 5;
   constexpr int kCellsMax = 40;
@@ -68,12 +88,7 @@ std::string progress_bar(const BarState& state, int width) {
   }
   const double share = std::clamp(
       static_cast<double>(state.step) / static_cast<double>(state.total_steps), 0.0, 1.0);
-  const auto left_steps =
-      static_cast<double>(std::max<std::int64_t>(0, state.total_steps - state.step));
-  const std::string left =
-      state.steps_here > 0
-          ? duration_text(state.elapsed_s / static_cast<double>(state.steps_here) * left_steps)
-          : "?";
+  const std::string left = duration_text(remaining_s(state));
   const std::string figures =
       fmt::format("  {}/{}  {:.0f}%  elapsed {}  left {}", state.step, state.total_steps,
                   std::floor(share * 100), elapsed, left);
@@ -114,9 +129,24 @@ void Console::step(const StepMetrics& metrics) {
   }
   last_step_ = metrics.step;
   if (show_lines_ && (metrics.step % log_interval_ == 0 || metrics.step == total_steps_)) {
-    print_line(console_line(metrics));
+    print_line(step_line(metrics));
   }
   draw_bar(metrics.step);
+}
+
+std::string Console::step_line(const StepMetrics& metrics) const {
+  std::string line = console_line(metrics);
+  if (!show_bar_ && total_steps_ > 0 && metrics.step < total_steps_) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    line += fmt::format(" | of {}, left {}", total_steps_,
+                        duration_text(remaining_s({.step = metrics.step,
+                                                   .total_steps = total_steps_,
+                                                   .steps_here = metrics.step - first_step_,
+                                                   .elapsed_s = elapsed.count()})));
+  }
+  return is_terminal(lines_)
+             ? fitting(std::move(line), static_cast<std::size_t>(columns_of(lines_)))
+             : line;
 }
 
 void Console::draw_bar(std::int64_t step) {

@@ -1,5 +1,6 @@
 // examples/support/console.hpp — what a run shows while it goes: one plain line per step on stdout,
-// and on a terminal a progress bar with the remaining time on stderr. Invariant: without a terminal
+// cut to the columns that a terminal has, and on a terminal a progress bar with the remaining time
+// on stderr; without one the lines say what remains. Invariant: without a terminal
 // no carriage return or escape is ever written, so logs stay plain lines.
 #pragma once
 
@@ -30,6 +31,9 @@ struct BarState {
   double elapsed_s = 0;
 };
 
+/// At the pace so far; NaN before the first step.
+[[nodiscard]] double remaining_s(const BarState& state);
+
 /// `[####......]  12/30  40%  elapsed 0:12  left 0:18`, at most `width` characters, without
 /// position control.
 [[nodiscard]] std::string progress_bar(const BarState& state, int width);
@@ -53,6 +57,7 @@ class Console {
   void finish();
 
  private:
+  [[nodiscard]] std::string step_line(const StepMetrics& metrics) const;
   void erase_bar();
   void draw_bar(std::int64_t step);
   void print_line(std::string_view line);

@@ -3,6 +3,9 @@
 #include <exception>
 #include <filesystem>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "actors/storage/file.hpp"
 #include "examples/support/program.hpp"
@@ -21,7 +24,8 @@ std::string made(const std::string& output_dir) {
 MetricsWriter::MetricsWriter(MetricsOptions options)
     : options_(std::move(options)),
       builder_(options_.warmup_steps),
-      console_(options_.progress, options_.total_steps, options_.log_interval) {
+      console_(options_.quiet ? ProgressMode::kOff : options_.progress, options_.total_steps,
+               options_.log_interval) {
   if (options_.silent) {
     return;
   }
@@ -37,6 +41,9 @@ void MetricsWriter::write(const StepMetrics& m) {
     return;
   }
   if (!std::exchange(begun_, true)) {
+    if (!options_.append) {
+      report("the earlier run's files", [&] { set_aside_earlier_run(); });
+    }
     std::error_code ignored;  // there is none, as a rule
     std::filesystem::remove(options_.output_dir + "/summary.json", ignored);
   }
@@ -45,6 +52,39 @@ void MetricsWriter::write(const StepMetrics& m) {
     report("events", [&] { write_events(m); });
   }
   console_.step(m);
+}
+
+void MetricsWriter::set_aside_earlier_run() {
+  namespace fs = std::filesystem;
+  const fs::path folder = options_.output_dir;
+  std::vector<fs::path> earlier;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_own = events_ && fs::path(events_->path()).filename() == name;
+    const bool is_metrics = name == "metrics.jsonl" && fs::file_size(entry.path()) > 0;
+    if (!is_own && (is_metrics || name == "summary.json" || name == "report.html" ||
+                    name.starts_with("events.out.tfevents."))) {
+      earlier.push_back(entry.path());
+    }
+  }
+  if (earlier.empty()) {
+    return;
+  }
+  int number = 1;
+  while (fs::exists(folder / fmt::format("earlier-{}", number))) {
+    ++number;
+  }
+  const fs::path aside = folder / fmt::format("earlier-{}", number);
+  fs::create_directory(aside);
+  for (const fs::path& path : earlier) {
+    if (path.filename() == "metrics.jsonl") {  // which is open, and begins anew
+      fs::copy_file(path, aside / path.filename());
+    } else {
+      fs::rename(path, aside / path.filename());
+    }
+  }
+  note(fmt::format("earlier  what an earlier run left in {} is in {}", options_.output_dir,
+                   aside.string()));
 }
 
 void MetricsWriter::write_evaluation(std::int64_t step, const EvalSums& sums) {
@@ -101,7 +141,7 @@ std::string MetricsWriter::artefacts_line() const {
 }
 
 void MetricsWriter::note(std::string_view line) {
-  if (!options_.silent) {
+  if (!options_.silent && !options_.quiet) {
     console_.note(line);
   }
 }

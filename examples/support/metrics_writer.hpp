@@ -36,6 +36,7 @@ struct MetricsOptions {
   ProgressMode progress = ProgressMode::kAuto;
   // of a rank that is not the first: takes the figures, writes and prints nothing
   bool silent = false;
+  bool quiet = false;  // warnings and errors alone on the console
 };
 
 class MetricsWriter {
@@ -43,8 +44,8 @@ class MetricsWriter {
   /// Opens the files. Throws user_error when the directory cannot be made or written.
   explicit MetricsWriter(MetricsOptions options);
 
-  /// Writes one step everywhere. The first one replaces the metrics of an earlier run, unless
-  /// `append`, and removes its summary.
+  /// Writes one step everywhere. With the first one, unless `append`, the metrics, summary and
+  /// events of an earlier run move to earlier-N/.
   void write(const StepMetrics& metrics);
 
   /// The losses of an evaluation behind that step, in metrics.jsonl and the events.
@@ -73,6 +74,8 @@ class MetricsWriter {
 
  private:
   void write_events(const StepMetrics& metrics);
+  /// What another run left here, into a folder of its own.
+  void set_aside_earlier_run();
 
   MetricsOptions options_;
   SummaryBuilder builder_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <new>
 
 #include <CLI/CLI.hpp>
@@ -131,6 +132,31 @@ std::string joined_lines(std::string text) {
   return text;
 }
 
+constexpr std::size_t kHelpColumns = 80;
+
+/// At most `width` characters in a line where words allow it.
+std::string wrapped(std::string_view text, std::size_t width) {
+  std::string lines;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    const bool fits = column + word.size() < width;
+    lines += lines.empty() ? "" : fits ? " " : "\n";
+    column = fits ? column + 1 + word.size() : word.size();
+    lines += word;
+  }
+  return lines;
+}
+
+/// --help fits a terminal of usual width.
+class NarrowFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(CLI::Formatter::make_option_desc(option), kHelpColumns - column_width_);
+  }
+};
+
 }  // namespace
 
 void print_warning(std::string_view text) { print_line("warning", text); }
@@ -191,6 +217,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
   if (app.get_option_no_throw("--version") == nullptr) {
     app.set_version_flag("--version", app.get_name() + " " + version());
   }
+  app.formatter(std::make_shared<NarrowFormatter>());
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {

@@ -290,6 +290,11 @@ void RunCheckpoints::save_model(const std::string& folder, const std::function<v
   }
 }
 
+std::string RunCheckpoints::ended(std::int64_t of_steps) const {
+  return stopped_ ? fmt::format("interrupted at {} of {}", engine_.global_steps(), of_steps)
+                  : "done";
+}
+
 int RunCheckpoints::exit_code() const {
   if (bad_state_) {
     throw *bad_state_;

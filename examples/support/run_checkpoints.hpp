@@ -79,6 +79,8 @@ class RunCheckpoints {
   /// save_model(); 1 where the last checkpoint or a report was lost; 128 + the signal that ended
   /// the run; 0.
   [[nodiscard]] int exit_code() const;
+  /// "done", or "interrupted at 65 of 900": by a signal or --stop_after.
+  [[nodiscard]] std::string ended(std::int64_t of_steps) const;
 
  private:
   void save();

@@ -54,21 +54,28 @@ bool RunFlags::given(const std::string& flag) const {
 }
 
 void add_config_flags(CLI::App& app, RunFlags& f) {
+  app.option_defaults()->group("DeepSpeed config, and flags for its keys");
   app.add_option("--deepspeed_config", f.deepspeed_config,
                  "DeepSpeed JSON; default: the built-in one");
   app.add_flag("--deepspeed", f.deepspeed, "Accepted: the engine is always on");
   app.add_option("--local_rank,--local-rank", "Passed by launchers; the environment decides");
-  app.add_option("--dtype", f.dtype, "fp32, bf16 or fp16")->capture_default_str();
-  app.add_option("--stage", f.stage, "ZeRO stage, 0 to 3")->capture_default_str();
+  app.add_option(
+         "--dtype", f.dtype,
+         "fp32, bf16 or fp16; default: the config's, and without one bf16 on a GPU, else fp32")
+      ->capture_default_str();
+  app.add_option("--stage", f.stage, "ZeRO stage, 0 to 3; default: the config's, and without one 3")
+      ->capture_default_str();
   app.add_option("--gradient_clipping,--max_grad_norm", f.gradient_clipping,
-                 "Limit of the global norm; 0: off");
+                 "Limit of the global norm; 0: off; default: the config's, and without one 1");
   app.add_option("--gradient_accumulation_steps", f.gradient_accumulation_steps,
-                 "Micro-batches per step");
+                 "Micro-batches per step; default: the config's, and without one 1");
 }
 
 void add_run_flags(CLI::App& app, RunFlags& f) {
   add_config_flags(app, f);
+  app.option_defaults()->group("Engine");
   add_engine_flags(app, f);
+  app.option_defaults()->group("Checkpoints and output");
   app.add_option(
          "--host_memory_gb", f.host_memory_gb,
          "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")

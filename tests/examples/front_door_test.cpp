@@ -71,6 +71,8 @@ TEST_F(FrontDoor, HelpAndUnknownNames) {
   EXPECT_EQ(run("build relaese").first, 2);
   EXPECT_EQ(run("test modles").first, 2);
   EXPECT_THAT(run("test --help").second, HasSubstr("--quick"));
+  EXPECT_EQ(run("build --help").first, 0);
+  EXPECT_THAT(run("build --help").second, HasSubstr("ThreadSanitizer"));
 }
 
 TEST_F(FrontDoor, ABuildWithNothingToDoSaysNothing) {

@@ -51,5 +51,27 @@ TEST_F(Plan, IsThatOfTheRun) {
   EXPECT_EQ(run, 12);
 }
 
+TEST_F(Plan, NamesTheDropoutThatKeepsAttention) {
+  std::string config = content_of(std::string(kDemo) + "/config.json");
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    const std::size_t at = config.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    config.replace(at, from.size(), to);
+  };
+  replace(R"("attention_dropout": 0.0)", R"("attention_dropout": 0.1)");
+  replace(R"("max_position_embeddings": 512)", R"("max_position_embeddings": 4096)");
+  write("long/config.json", config);
+  const auto plan = [&](const char* more) {
+    return shell(fmt::format(
+        "'{}/tandem' plan --model_name '{}' --device cuda --gpu_memory_gb 2 --host_memory_gb 8 "
+        "--max_length 4096 {}",
+        TANDEM_BIN_DIR, path("long"), more));
+  };
+  const Finished refused = plan("--batch_size 3");
+  EXPECT_EQ(refused.code, 3) << refused.out << refused.err;
+  EXPECT_THAT(refused.out, ::testing::HasSubstr("since attention_dropout is 0.1 and every head's"));
+  EXPECT_THAT(refused.err, ::testing::HasSubstr("batch_size 1, gradient_accumulation_steps 3"));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -2,6 +2,8 @@
 #   contents: what is installed, and nothing of the machine it was built on in it
 #   consumer: configures, builds and runs the project in consumer/, with no LibTorch to be found
 #   trainer:  builds examples/custom_trainer.cpp with LibTorch in that project, and trains with it
+#   trains:   bin/tandem of a copy of the tree that lies elsewhere trains the demo's model
+#   template: examples/template, copied out of the tree and built by its one command, trains
 #   refuses:  the consumer asks for COMPONENTS with COMPILER; find_package must say TEXT
 function(run_or_die what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -18,7 +20,7 @@ set(configure ${CMAKE_COMMAND} -E env PYTHONNOUSERSITE=1 PATH=/usr/bin:/bin
   "-DCUDAToolkit_ROOT=${CUDA}" -DCMAKE_MAKE_PROGRAM=${MAKE})
 
 if(CHECK STREQUAL "contents")
-  foreach(wanted include/tandem/runtime/task.hpp include/tandem/runtime/util/error.hpp include/tandem/actors/slot_pool.hpp
+  foreach(wanted include/tandem/runtime.hpp include/tandem/runtime/task.hpp include/tandem/runtime/util/error.hpp include/tandem/actors/slot_pool.hpp
       ${LIBDIR}/libtandem_runtime.a ${LIBDIR}/cmake/tandem/tandemConfig.cmake
       ${LIBDIR}/cmake/tandem/tandemConfigVersion.cmake ${LIBDIR}/cmake/tandem/tandem-runtime.cmake)
     if(NOT EXISTS ${PREFIX}/${wanted})
@@ -27,7 +29,7 @@ if(CHECK STREQUAL "contents")
   endforeach()
   file(GLOB_RECURSE files RELATIVE ${PREFIX} ${PREFIX}/*)
   foreach(file ${files})
-    if(NOT file MATCHES "^include/tandem/.*\\.hpp$|^${LIBDIR}/libtandem_[a-z_]+\\.a$|^${LIBDIR}/cmake/tandem/.*\\.cmake$|^bin/")
+    if(NOT file MATCHES "^include/tandem/.*\\.hpp$|^${LIBDIR}/libtandem_[a-z_]+\\.a$|^${LIBDIR}/cmake/tandem/.*\\.cmake$|^bin/|^share/tandem/demo/")
       message(FATAL_ERROR "${file} does not belong into an installation")
     endif()
   endforeach()
@@ -57,8 +59,8 @@ elseif(CHECK STREQUAL "consumer")
   run_or_die("running" ${WORK}/uses_actors)
   run_or_die("running" ${WORK}/uses_kit)
   run_or_die("ldd" ldd ${WORK}/consumer)
-  if(output MATCHES "libtorch|libc10") # ldd prints addresses too, and one in twelve runs holds a c10
-    message(FATAL_ERROR "the consumer loads LibTorch:\n${output}")
+  if(output MATCHES "libtorch|libc10|libcuda") # ldd prints addresses too, and one in twelve runs holds a c10
+    message(FATAL_ERROR "the consumer loads LibTorch or CUDA:\n${output}")
   endif()
 
 elseif(CHECK STREQUAL "trainer")
@@ -69,6 +71,26 @@ elseif(CHECK STREQUAL "trainer")
   string(REGEX MATCH "([0-9]+) of 1000 points told apart" found "${output}")
   if(NOT found OR CMAKE_MATCH_1 LESS 950)
     message(FATAL_ERROR "the trainer did not learn: ${output}")
+  endif()
+
+elseif(CHECK STREQUAL "trains")
+  file(REMOVE_RECURSE ${WORK})
+  file(COPY ${PREFIX}/bin ${PREFIX}/share DESTINATION ${WORK}/moved)
+  run_or_die("training" ${CMAKE_COMMAND} -E chdir ${WORK} ${WORK}/moved/bin/tandem train --steps 2 --output_dir out)
+  if(NOT EXISTS ${WORK}/out/summary.json OR NOT output MATCHES "Summary of 2 steps")
+    message(FATAL_ERROR "the installed tree did not train: ${output}")
+  endif()
+  run_or_die("help" ${WORK}/moved/bin/tandem train --help)
+
+elseif(CHECK STREQUAL "template")
+  file(REMOVE_RECURSE ${WORK})
+  file(COPY ${SOURCE}/examples/template/ DESTINATION ${WORK})
+  run_or_die("configuring and building" ${CMAKE_COMMAND} -E env TANDEM_PREFIX=${PREFIX} TANDEM_TORCH_DIR=${TORCH}
+    ${CMAKE_COMMAND} -E chdir ${WORK} ${CMAKE_COMMAND} --workflow --preset release)
+  run_or_die("training" ${WORK}/build/release/my_trainer)
+  string(REGEX MATCH "the model says ([0-9.]+)" found "${output}")
+  if(NOT found OR CMAKE_MATCH_1 LESS 0.95 OR CMAKE_MATCH_1 GREATER 1.05)
+    message(FATAL_ERROR "the template did not learn: ${output}")
   endif()
 
 elseif(CHECK STREQUAL "refuses")

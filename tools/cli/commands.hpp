@@ -2,6 +2,9 @@
 // subcommand's name. They throw Error; main turns that into one line and an exit code.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 namespace tandem {
 
 int run_checkpoint(int argc, char** argv);
@@ -17,5 +20,8 @@ int run_parity(int argc, char** argv);
 int run_plan(int argc, char** argv);
 int run_schedule(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
+
+/// For `shell`, bash or zsh; the commands, with blanks between.
+[[nodiscard]] std::string completion_script(std::string_view shell, std::string_view commands);
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -24,6 +25,7 @@
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/system/topology.hpp"
+#include "runtime/util/json_writer.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -45,12 +47,12 @@ std::string first_line_of(const char* path) {
 }
 
 struct Findings {
-  std::vector<std::string> facts;
+  std::vector<std::pair<std::string, std::string>> facts;
   std::vector<std::string> slow;
 
   template <class... Args>
   void fact(std::string_view name, fmt::format_string<Args...> text, Args&&... args) {
-    facts.push_back(fmt::format("{:<10} {}", name, fmt::format(text, std::forward<Args>(args)...)));
+    facts.emplace_back(name, fmt::format(text, std::forward<Args>(args)...));
   }
 };
 
@@ -169,10 +171,27 @@ void look_at_environment(Findings& found) {
   }
 }
 
+/// {"facts": [{"name": ..., "text": ...}], "slow": [...]}
+std::string json_of(const Findings& found) {
+  JsonWriter json(2);
+  json.begin_object().key("facts").begin_array();
+  for (const auto& [name, text] : found.facts) {
+    json.begin_object().field("name", name).field("text", text).end_object();
+  }
+  json.end_array().key("slow").begin_array();
+  for (const std::string& line : found.slow) {
+    json.value(line);
+  }
+  json.end_array().end_object();
+  return json.take();
+}
+
 }  // namespace
 
 int run_doctor(int argc, char** argv) {
   CLI::App app("What this machine offers, and what would be slow on it", "tandem doctor");
+  bool json = false;
+  app.add_flag("--json", json, "The same as one JSON object: facts, and what would be slow");
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
   }
@@ -185,7 +204,14 @@ int run_doctor(int argc, char** argv) {
   look_at_memory(found, has_gpu);
   look_at_io(found);
   look_at_environment(found);
-  fmt::print("{}\n\n", fmt::join(found.facts, "\n"));
+  if (json) {
+    fmt::print("{}\n", json_of(found));
+    return 0;
+  }
+  for (const auto& [name, text] : found.facts) {
+    fmt::print("{:<10} {}\n", name, text);
+  }
+  fmt::print("\n");
   if (found.slow.empty()) {
     fmt::print("Nothing here would be slow.\n");
   } else {

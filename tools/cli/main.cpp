@@ -5,9 +5,18 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
@@ -24,6 +33,8 @@ struct Command {
   std::string_view what;
 };
 
+int run_completion(int argc, char** argv);
+
 constexpr std::array kCommands = {
     Command{"config", run_config, "check a DeepSpeed JSON and print what becomes of every key"},
     Command{"schedule", run_schedule, "the learning rate of each step of a DeepSpeed JSON"},
@@ -38,14 +49,62 @@ constexpr std::array kCommands = {
     Command{"merge", run_merge, "adapters and their base model as one model"},
     Command{"launch", run_launch, "start N ranks of a program on this host"},
     Command{"doctor", run_doctor, "what this machine offers, and what would be slow on it"},
+    Command{"completion", run_completion, "completion of commands and flags, for bash or zsh"},
 };
+
+/// Commands that are programs of their own, beside this one.
+struct Program {
+  std::string_view name;
+  const char* file;
+  std::string_view what;
+};
+
+constexpr std::array kPrograms = {
+    Program{"train", "finetune_zero3", "fine-tune a model; without flags: the demo"},
+    Program{"cifar10", "cifar10", "the CIFAR-10 example's net, with the engine"},
+    Program{"cifar10-tutorial", "cifar10_tutorial", "the same net in a plain loop"},
+};
+
+[[noreturn]] void become(const Program& program, char** argv) {
+  const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / program.file;
+  ::execv(path.c_str(), argv);
+  throw failure(ExitCode::kFailure, "tandem", "cannot start {}: {}", path.string(),
+                std::strerror(errno));
+}
 
 void print_help() {
   fmt::print("tandem {}\nUsage: tandem COMMAND [flags]\n\nCommands:\n", version());
-  for (const Command& command : kCommands) {
-    fmt::print("  {:<10} {}\n", command.name, command.what);
+  for (const auto& [name, file, what] : kPrograms) {
+    fmt::print("  {:<16} {}\n", name, what);
+  }
+  for (const auto& [name, run, what] : kCommands) {
+    fmt::print("  {:<16} {}\n", name, what);
   }
   fmt::print("\n`tandem COMMAND --help` lists the flags of a command.\n");
+}
+
+int run_completion(int argc, char** argv) {
+  std::string shell;
+  std::string others;
+  CLI::App app("Prints a script that completes commands and flags", "tandem completion");
+  app.add_option("SHELL", shell, "bash or zsh")->required();
+  app.add_option("--and", others, "further commands, of a script around this program");
+  if (const auto done = parse_command_line(app, argc, argv)) {
+    return *done;
+  }
+  require_one_of("SHELL", shell, {"bash", "zsh"});
+  std::set<std::string_view> names;
+  for (const Program& program : kPrograms) {
+    names.insert(program.name);
+  }
+  for (const Command& command : kCommands) {
+    names.insert(command.name);
+  }
+  std::istringstream words(others);
+  const std::vector<std::string> more{std::istream_iterator<std::string>(words), {}};
+  names.insert(more.begin(), more.end());
+  fmt::print("{}", completion_script(shell, fmt::format("{}", fmt::join(names, " "))));
+  return 0;
 }
 
 /// What a command prints is its result. A reader that has gone wanted no more of it.
@@ -73,8 +132,13 @@ int dispatch(int argc, char** argv) {
     require_written_output(code);
     return code;
   }
-  std::array<std::string_view, kCommands.size() + 2> names = {"--help", "--version"};
-  std::ranges::transform(kCommands, names.begin() + 2, &Command::name);
+  const auto program = std::ranges::find(kPrograms, name, &Program::name);
+  if (program != kPrograms.end()) {
+    become(*program, argv + 1);
+  }
+  std::vector<std::string_view> names = {"--help", "--version"};
+  std::ranges::transform(kPrograms, std::back_inserter(names), &Program::name);
+  std::ranges::transform(kCommands, std::back_inserter(names), &Command::name);
   if (name.empty()) {
     throw user_error("flags", "no command given; --help lists the commands");
   }

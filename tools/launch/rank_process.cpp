@@ -65,7 +65,6 @@ struct Pipe {
       CPU_SET(static_cast<std::size_t>(core), &cpus);
     }
     (void)::sched_setaffinity(0, sizeof(cpus), &cpus);
-    ::setenv("TANDEM_CORES_BOUND", "1", 1);
   }
   if (start.flight >= 0 && ::fcntl(start.flight, F_SETFD, 0) == 0) {
     ::setenv("TANDEM_FLIGHT_FD", std::to_string(start.flight).c_str(), 1);

@@ -16,7 +16,8 @@ from pathlib import Path
 from prepare import files, formats, mixture
 from prepare.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).resolve().parents[2] / "tandem"  # of the source tree; pip installs the command itself
+FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-m", "tandem"]
 KEY_VERSION = 1  # of what prepare makes of the same input
 # Flags that no program knows, with the value that asks for nothing.
 ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--sample_by": None, "--skip_refused": None}
@@ -93,7 +94,7 @@ def prepared(name, model, flags):
         print(f"prepare  {name}: {path} (made earlier)", file=sys.stderr)
         return str(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = [str(ROOT / "tandem"), "prepare", "--model_name", model, "--dataset_name", name, "--output", str(path)]
+    command = [*FRONT_DOOR, "prepare", "--model_name", model, "--dataset_name", name, "--output", str(path)]
     done = subprocess.run([*command, *words(flags)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)

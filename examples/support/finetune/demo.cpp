@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -23,10 +25,18 @@ std::string one_line(std::string text) {
   return text;
 }
 
+/// Of an installed program beside it, else the source tree's.
+std::string demo_folder() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto installed = program.parent_path().parent_path() / "share/tandem/demo";
+  return std::filesystem::is_directory(installed, error) ? installed.string() : TANDEM_DEMO_DIR;
+}
+
 }  // namespace
 
 void apply_demo_defaults(FinetuneFlags& flags) {
-  const std::string folder = TANDEM_DEMO_DIR;
+  const std::string folder = demo_folder();
   flags.model_name = folder;
   if (!flags.given("--dataset_name")) {
     flags.dataset_name = folder + "/instructions.json";

@@ -72,6 +72,7 @@ TrainedParts trained_parts(const FinetuneFlags& f) {
 }
 
 void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
+  app.option_defaults()->group("Batch, and what is trained");
   app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
                  "Records per micro-batch of one rank");
   app.add_option("--max_length,--max_seq_length", f.max_length,
@@ -103,11 +104,14 @@ void check_memory_flags(const FinetuneFlags& f) {
 namespace {
 
 void add_example_flags(CLI::App& app, FinetuneFlags& f) {
+  app.option_defaults()->group("Model, data and length of the run");
   app.add_option(
       "--model_name,--model_name_or_path", f.model_name,
       "Directory in Hugging Face format, or a hub id in the local cache; none: the demo");
-  app.add_option("--lr,--learning_rate", f.lr, "Learning rate");
-  app.add_option("--output_dir", f.output_dir, "Where metrics, summary and model go");
+  app.add_option("--lr,--learning_rate", f.lr,
+                 "Learning rate; needed with --model_name, the demo has its own");
+  app.add_option("--output_dir", f.output_dir,
+                 "Where metrics, summary and model go; default: a new folder in runs/ (the demo)");
   app.add_option("--attn_implementation", f.attn_implementation,
                  "eager, sdpa or flash_attention_2: accepted; there is one attention here")
       ->capture_default_str();
@@ -129,7 +133,9 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_flag("--deterministic", f.deterministic, "Accepted: every run is deterministic");
   app.add_option("--log_interval,--logging_steps", f.log_interval, "Steps between console lines")
       ->capture_default_str();
-  app.add_option("--log_level", f.log_level, "DEBUG, INFO, WARNING or ERROR")
+  app.add_option(
+         "--log_level", f.log_level,
+         "DEBUG (a line for every step), INFO, WARNING or ERROR (nothing else on the console)")
       ->capture_default_str();
   app.add_option("--warmup_steps", f.warmup_steps, "Steps left out of the summary's figures")
       ->capture_default_str();
@@ -164,6 +170,7 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
 }
 
 void add_evaluation_flags(CLI::App& app, EvaluationFlags& e) {
+  app.option_defaults()->group("Evaluation");
   app.add_option("--eval_dataset,--validation_file", e.dataset,
                  "Records to evaluate on: the forms of --dataset_name");
   app.add_option("--eval_split", e.split,

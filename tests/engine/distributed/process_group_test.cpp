@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -60,6 +61,54 @@ TEST(ProcessGroup, RanksMeetAndReduce) {
     group.require_same("model", "the same");
   });
   EXPECT_EQ(errors, (std::vector<std::string>{"", "", ""}));
+}
+
+TEST(ProcessGroup, RanksSplitTheCoresThatTheirMasksShare) {
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+  const Job job;
+  std::vector<int> places(2);
+  const auto errors = run(all_of(job), job.timeout, [&](ProcessGroup& group) {
+    EXPECT_EQ(group.cores_shared_by(), 2);
+    places[static_cast<std::size_t>(group.rank())] = group.place_on_cores();
+  });
+  EXPECT_EQ(errors, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(places, (std::vector{0, 1}));
+  if (CPU_COUNT(&all) < 2) {
+    return;
+  }
+  const Job bound;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      int seen = 0;
+      for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET(cpu, &all) && seen++ == rank) {
+          CPU_SET(cpu, &one);
+        }
+      }
+      ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
+      const auto group = ProcessGroup::join(bound.of(rank), bound.timeout);
+      EXPECT_EQ(group->cores_shared_by(), 1);
+      EXPECT_EQ(group->place_on_cores(), 0);
+    });
+  }
+  for (std::thread& rank : ranks) {
+    rank.join();
+  }
+}
+
+TEST(ProcessGroup, SaysForWhomItWaits) {
+  Job job{.timeout = 7s};
+  Environment alone = job.of(0);
+  alone.source = "Slurm's variables";
+  ::testing::internal::CaptureStderr();
+  const auto errors = run({alone}, job.timeout);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("[rendezvous] rank 0 of 2 waits for rank 1 at 127.0.0.1:"));
+  EXPECT_THAT(errors[0], HasSubstr("1 of 2 ranks came within 7 s"));
 }
 
 /// The addresses (as /proc writes them) on which something listens at `port`.

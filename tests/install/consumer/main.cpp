@@ -5,11 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tandem/runtime/actor.hpp>
-#include <tandem/runtime/cpu_pool.hpp>
-#include <tandem/runtime/event_loop.hpp>
-#include <tandem/runtime/io/file_io.hpp>
-#include <tandem/runtime/scope.hpp>
+#include <tandem/runtime.hpp>
 
 namespace {
 

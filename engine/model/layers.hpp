@@ -1,0 +1,78 @@
+// engine/model/layers.hpp — what a Sequential's segments are made of: parameters and a function.
+//
+//   Layer scaled{.parameters = {{"scale", {width}, init::ones()}},
+//                .forward = [](const LayerContext& layer, const at::Tensor& x) {
+//                  return x * layer[0];
+//                }};
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/model/initializers.hpp"
+#include "engine/types/model.hpp"
+
+namespace tandem {
+
+struct LayerParameter {
+  std::string name;  // in its layer: "weight"
+  std::vector<std::int64_t> shape;
+  Initializer initial;
+  /// The full name of a parameter of an earlier segment that this one is (tied weights). It has
+  /// the same shape, and no values of its own.
+  std::string same_as = {};
+  std::size_t group = 0;  // of InitializeArgs::parameter_groups
+  bool frozen = false;
+};
+
+/// What a layer's function sees. Compute lane.
+struct LayerContext {
+  const Batch& batch;
+  std::span<Weight* const> weights;  // the layer's own, in the order of Layer::parameters
+  [[nodiscard]] const at::Tensor& operator[](std::size_t i) const { return weights[i]->value; }
+};
+
+/// A pure function of weights and input: it runs again in backward under activation checkpointing.
+using LayerFunction = std::function<at::Tensor(const LayerContext& layer, const at::Tensor& input)>;
+
+struct Layer {
+  std::string name = {};  // between the segment's and the parameter's; may be empty
+  std::vector<LayerParameter> parameters = {};
+  LayerFunction forward;
+
+  [[nodiscard]] Layer named(std::string layer_name) && {
+    name = std::move(layer_name);
+    return std::move(*this);
+  }
+};
+
+struct LinearOptions {
+  bool bias = true;
+  Initializer weight = nullptr;  // null: within 1 / sqrt(in), as torch.nn.Linear starts
+  std::string same_as = {};      // for its weight: LayerParameter::same_as
+};
+
+/// x @ weight^T + bias: [..., in] -> [..., out].
+[[nodiscard]] Layer linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
+/// Ids [...] -> [..., width]; values of a normal distribution.
+[[nodiscard]] Layer embedding(std::int64_t ids, std::int64_t width, double deviation = 1);
+/// Over the last dimension.
+[[nodiscard]] Layer layer_norm(std::int64_t width, double eps = 1e-5);
+/// A function without parameters: activation(at::tanh).
+[[nodiscard]] Layer activation(std::function<at::Tensor(const at::Tensor& input)> function);
+
+/// The mean loss of a micro-batch, a scalar in fp32, from what the last layer gave (in fp32).
+using LossFunction = std::function<at::Tensor(const at::Tensor& output, const Batch& batch)>;
+
+/// Labels that are classes; -100 counts for nothing. Outputs [B, classes], or [B, T, ids] of
+/// tokens, of which position t is compared with label t + 1 (labels are not shifted).
+[[nodiscard]] LossFunction cross_entropy();
+/// Labels that are numbers, as many as the outputs.
+[[nodiscard]] LossFunction mean_squared_error();
+
+}  // namespace tandem

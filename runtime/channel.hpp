@@ -1,0 +1,167 @@
+// runtime/channel.hpp — a bounded queue between coroutines of one loop; any number may send, any
+// number receive.
+//
+// Values come out in the order of sending, each once; senders wait while it is full, receivers
+// while it is empty, both in the order in which they came. With a capacity of 0 every send waits
+// for its receive. After close() what is in it still comes out, and then nothing.
+// Thread rule: of the loop's thread. Between loops: messages (runtime/address.hpp).
+// Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
+// that was not sent then dies with its sender. The channel outlives those that wait, which its end
+// checks.
+//
+//   while (std::optional<Line> line = co_await lines.receive(stop)) { ... }   // until it is closed
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/detail/wait_list.hpp"
+#include "runtime/util/check.hpp"
+
+namespace tandem {
+
+template <class T>
+class Channel {
+  static_assert(std::is_nothrow_move_constructible_v<T>,
+                "what a channel carries moves for certain");
+
+ public:
+  class SendAwaiter;
+  class ReceiveAwaiter;
+
+  explicit Channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+  ~Channel() {
+    TANDEM_CHECK(senders_.empty() && receivers_.empty(),
+                 "a channel died while a coroutine waits for it");
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  /// co_await says whether it was sent; false: the channel is closed.
+  [[nodiscard]] SendAwaiter send(T value, StopToken stop = {}) noexcept {
+    return SendAwaiter(*this, std::move(value), stop);
+  }
+  /// co_await gives the next value; nullopt: the channel is closed and empty.
+  [[nodiscard]] ReceiveAwaiter receive(StopToken stop = {}) noexcept {
+    return ReceiveAwaiter(*this, stop);
+  }
+  /// False, and `value` as it was: full or closed.
+  [[nodiscard]] bool try_send(T&& value) {
+    if (closed_) {
+      return false;
+    }
+    if (auto* receiver = static_cast<ReceiveAwaiter*>(receivers_.take_first())) {
+      receiver->value_.emplace(std::move(value));
+      return true;
+    }
+    if (values_.size() >= capacity_) {
+      return false;
+    }
+    values_.push_back(std::move(value));
+    return true;
+  }
+  [[nodiscard]] std::optional<T> try_receive() {
+    std::optional<T> value;
+    if (!values_.empty()) {
+      value.emplace(std::move(values_.front()));
+      values_.pop_front();
+    }
+    if (auto* sender = static_cast<SendAwaiter*>(senders_.take_first())) {
+      sender->sent_ = true;
+      if (value) {
+        values_.push_back(std::move(sender->value_));
+      } else {  // nothing is kept here
+        value.emplace(std::move(sender->value_));
+      }
+    }
+    return value;
+  }
+
+  /// Nothing more is accepted; those that wait go on.
+  void close() noexcept {
+    closed_ = true;
+    while (senders_.take_first() != nullptr || receivers_.take_first() != nullptr) {
+    }
+  }
+  [[nodiscard]] bool closed() const noexcept { return closed_; }
+  [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+
+ private:
+  std::size_t capacity_;
+  bool closed_ = false;
+  std::deque<T> values_;
+  detail::WaitList senders_;    // while it is full
+  detail::WaitList receivers_;  // while it is empty
+};
+
+template <class T>
+class Channel<T>::SendAwaiter : detail::ListedWaiter {
+ public:
+  static constexpr const char* kAwaitName = "room in a channel";
+  SendAwaiter(Channel& channel, T value, StopToken stop) noexcept
+      : ListedWaiter(stop), channel_(channel), value_(std::move(value)) {}
+
+  bool await_ready() {
+    if (stop_at_start()) {
+      return true;
+    }
+    sent_ = channel_.senders_.empty() && channel_.try_send(std::move(value_));
+    return (sent_ || channel_.closed_) && EventLoop::current().may_continue_synchronously();
+  }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    if (sent_ || channel_.closed_) {
+      go_on_later(coroutine);
+    } else {
+      enter(channel_.senders_, coroutine);
+    }
+  }
+  bool await_resume() const {
+    throw_if_stopped();
+    return sent_;
+  }
+
+ private:
+  friend class Channel;
+  Channel& channel_;
+  T value_;
+  bool sent_ = false;
+};
+
+template <class T>
+class Channel<T>::ReceiveAwaiter : detail::ListedWaiter {
+ public:
+  static constexpr const char* kAwaitName = "a value in a channel";
+  ReceiveAwaiter(Channel& channel, StopToken stop) noexcept
+      : ListedWaiter(stop), channel_(channel) {}
+
+  bool await_ready() {
+    if (stop_at_start()) {
+      return true;
+    }
+    value_ = channel_.try_receive();
+    return (value_ || channel_.closed_) && EventLoop::current().may_continue_synchronously();
+  }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    if (value_ || channel_.closed_) {
+      go_on_later(coroutine);
+    } else {
+      enter(channel_.receivers_, coroutine);
+    }
+  }
+  std::optional<T> await_resume() {
+    throw_if_stopped();
+    return std::move(value_);
+  }
+
+ private:
+  friend class Channel;
+  Channel& channel_;
+  std::optional<T> value_;
+};
+
+}  // namespace tandem

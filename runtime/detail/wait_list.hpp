@@ -1,0 +1,114 @@
+// runtime/detail/wait_list.hpp — coroutines of one loop that wait in a row, each of which may be
+// stopped.
+//
+// Invariant: a waiter is in the list until take_first() or its stop, never both; then it is posted,
+// once. Thread rule: of the loop's thread. Internal to Semaphore and Channel.
+#pragma once
+
+#include <coroutine>
+#include <utility>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/stop_token.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem::detail {
+
+class WaitList;
+
+/// The base of an awaiter. await_ready() sees to what can be done at once; await_suspend() calls
+/// go_on_later() or enter().
+class ListedWaiter {
+ public:
+  explicit ListedWaiter(StopToken stop) noexcept : stop_(stop) {}
+
+ protected:
+  /// True: it was asked to stop, and there is nothing to wait for.
+  bool stop_at_start() noexcept { return stopped_ = stop_.stop_requested(); }
+  void throw_if_stopped() const {
+    if (stopped_) {
+      throw Stopped();
+    }
+  }
+  /// What it waits for is there, and others have their turn first.
+  template <class Promise>
+  void go_on_later(std::coroutine_handle<Promise> coroutine) noexcept {
+    resume_.set(coroutine);
+    EventLoop::current().post(resume_);
+  }
+  template <class Promise>
+  void enter(WaitList& list, std::coroutine_handle<Promise> coroutine) noexcept;
+
+ private:
+  friend class WaitList;
+  struct Callback : StopCallback {
+    Callback() noexcept
+        : StopCallback([](StopCallback& callback) noexcept {
+            static_cast<Callback&>(callback).waiter->stop();
+          }) {}
+    ListedWaiter* waiter = nullptr;
+  };
+  void stop() noexcept;
+
+  StopToken stop_;
+  bool stopped_ = false;
+  ResumeOp resume_;
+  EventLoop* loop_ = nullptr;
+  WaitList* list_ = nullptr;
+  ListedWaiter* previous_ = nullptr;
+  ListedWaiter* next_ = nullptr;
+  Callback callback_;
+};
+
+class WaitList {
+ public:
+  WaitList() noexcept = default;
+  WaitList(const WaitList&) = delete;
+  WaitList& operator=(const WaitList&) = delete;
+
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  /// The one that waits longest, null if there is none. It goes on when its turn comes in the
+  /// loop's queue; a stop comes too late for it.
+  ListedWaiter* take_first() noexcept {
+    ListedWaiter* waiter = first_;
+    if (waiter != nullptr) {
+      take_out(*waiter);
+      waiter->callback_.unlink();
+      waiter->loop_->post(waiter->resume_);
+    }
+    return waiter;
+  }
+
+ private:
+  friend class ListedWaiter;
+  void append(ListedWaiter& waiter) noexcept {
+    waiter.previous_ = last_;
+    (last_ != nullptr ? last_->next_ : first_) = &waiter;
+    last_ = &waiter;
+  }
+  void take_out(ListedWaiter& waiter) noexcept {
+    (waiter.previous_ != nullptr ? waiter.previous_->next_ : first_) = waiter.next_;
+    (waiter.next_ != nullptr ? waiter.next_->previous_ : last_) = waiter.previous_;
+  }
+
+  ListedWaiter* first_ = nullptr;
+  ListedWaiter* last_ = nullptr;
+};
+
+template <class Promise>
+void ListedWaiter::enter(WaitList& list, std::coroutine_handle<Promise> coroutine) noexcept {
+  resume_.set(coroutine);
+  loop_ = &EventLoop::current();
+  list_ = &list;
+  list.append(*this);
+  callback_.waiter = this;
+  stop_.link(callback_);
+}
+
+inline void ListedWaiter::stop() noexcept {
+  list_->take_out(*this);
+  stopped_ = true;
+  loop_->post(resume_);
+}
+
+}  // namespace tandem::detail

@@ -1,0 +1,3 @@
+from tandem.front_door import main
+
+main()
