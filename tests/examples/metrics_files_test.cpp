@@ -68,7 +68,7 @@ class MetricsFiles : public testing::Test {
 TEST_F(MetricsFiles, OneLinePerStepAndASummary) {
   {
     MetricsWriter writer(options());
-    writer.write_resolved_config("{}\n");
+    writer.write_config("{}\n", {"train_batch_size: 4  applied"});
     for (std::int64_t step = 1; step <= 3; ++step) {
       writer.write({.step = step, .loss = 1.0 / static_cast<double>(step), .step_time_s = 1});
       const std::string lines = content_of(dir_ / "run/metrics.jsonl");
