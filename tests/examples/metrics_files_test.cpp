@@ -82,6 +82,16 @@ TEST_F(MetricsFiles, OneLinePerStepAndASummary) {
   EXPECT_EQ(content_of(dir_ / "run/resolved_config.json"), "{}\n");
 }
 
+TEST_F(MetricsFiles, APageThatCannotBeWrittenIsALostReport) {
+  MetricsWriter writer(options());
+  writer.write({.step = 1});
+  fs::create_directories(dir_ / "run/report.html/in its place");
+  writer.finish(writer.summary());
+  EXPECT_FALSE(writer.lost());
+  writer.write_page();
+  EXPECT_THAT(writer.artefacts_line(), EndsWith("lost: report.html"));
+}
+
 TEST_F(MetricsFiles, AResumedRunAppendsAndAFreshOneStartsOver) {
   MetricsOptions resumed = options();
   resumed.append = true;

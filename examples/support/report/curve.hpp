@@ -17,7 +17,7 @@ class Curve {
  public:
   static constexpr std::size_t kMostPoints = 2000;
 
-  /// `values`: at most so many add() follow.
+  /// `values`: at most that many add() follow.
   explicit Curve(std::size_t values);
 
   /// Values must come in the order of their steps; what is not finite is a gap.

@@ -260,6 +260,8 @@ function tables(id, title, hint, head, rowsOf, missing, wide = false) {
   }, wide);
 }
 const entries = (object) => Object.entries(object ?? {});
+const flat = (list) => list.flatMap(([key, value]) => value !== null && typeof value === 'object'
+    ? entries(value).map(([name, part]) => [`${key}.${name}`, part]) : [[key, value]]);
 
 function memoryRows(run) {
   const plan = run.memory?.rank ?? {};
@@ -278,7 +280,7 @@ function keyRow(line) {  // "path: value  applied" or "path: value  not applicab
   return at < 0 || colon < 0 || colon > at ? [line, '', ''] : [line.slice(0, colon), line.slice(colon + 2, at), line.slice(at + 2)];
 }
 
-const top = document.getElementById('runs');
+const list = document.getElementById('runs');
 runs.forEach((run, r) => {
   const ended = run.summary ? `ended: ${run.summary.ended ?? 'done'}` : 'has not ended, or was cut off: no summary.json';
   const said = [`${run.steps} steps, the last is ${run.last_step}`, ended];
@@ -286,7 +288,7 @@ runs.forEach((run, r) => {
   if (run.not_finite) said.push(`${run.not_finite} figures are not finite: gaps`);
   if (run.unread_lines) said.push(`${run.unread_lines} lines of metrics.jsonl could not be read`);
   if (run.absent.length) said.push(`absent: ${run.absent.join(', ')}`);
-  top.append(element('div', {}, element('span', {class: 'swatch', style: `background:${color(r)}`}), run.name,
+  list.append(element('div', {}, element('span', {class: 'swatch', style: `background:${color(r)}`}), run.name,
                      element('span', {class: 'soft'}, ` ${said.join('; ')}`)));
 });
 document.title = `Tandem: ${runs.map((run) => run.name).join(', ')}`;
@@ -304,7 +306,7 @@ timeline();
 tables('memory', 'Memory', 'planned for a rank, and measured', ['where', 'planned', 'measured', 'parts of the plan'], memoryRows,
        'Neither a plan nor a measurement in these runs.', true);
 tables('summary', 'Summary', '', ['figure', 'value'],
-       (run) => entries(run.summary).filter(([key]) => !['memory', 'flags', 'speculation'].includes(key)), 'No summary.json in these runs.');
+       (run) => flat(entries(run.summary).filter(([key]) => !['memory', 'flags', 'speculation'].includes(key))), 'No summary.json in these runs.');
 tables('speculation', 'Speculation', '', ['figure', 'value'],
        (run) => [['steps that began updates ahead of the verdict', run.speculated], ['rolled back or skipped', run.unusual],
                  ...run.verdicts.map(({step, what}) => [`step ${step}`, what])], '');
