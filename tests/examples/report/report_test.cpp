@@ -206,5 +206,33 @@ TEST_F(Report, ABrowserDrawsEveryPanel) {
   EXPECT_EQ(count(cut, "data-drawn=\"empty\""), 15U);
 }
 
+TEST_F(Report, APointerReadsAndZoomsCurves) {
+  if (shell("command -v chromium").code != 0) {
+    GTEST_SKIP() << "no chromium here; apt-get install chromium";
+  }
+  write_metrics("run", 101);
+  ASSERT_EQ(report("run").code, 0);
+  // Over the middle of the loss, then from a quarter to the half; the norm's axis tells the steps.
+  constexpr std::string_view kPointer = R"(<script>
+Element.prototype.setPointerCapture = () => {};  // of a pointer that is not there
+const loss = document.querySelector('#loss svg'), box = loss.getBoundingClientRect();
+const point = (type, share) => loss.dispatchEvent(new PointerEvent(type, {
+  clientX: box.left + box.width * (62 + share * 488) / 560, clientY: box.top + 20}));
+const axis = () => [...document.querySelectorAll('#norm svg text')].map((t) => t.textContent);
+point('pointermove', .5);
+document.body.dataset.read = document.getElementById('tip').textContent;
+point('pointerdown', .25); point('pointermove', .5); point('pointerup', .5);
+document.body.dataset.zoomed = axis().filter((t) => +t > 10).join(' ');
+loss.dispatchEvent(new MouseEvent('dblclick'));
+document.body.dataset.all = axis().filter((t) => +t > 10).join(' ');
+</script>)";
+  write("pointed.html", content_of(path("run/report.html")) + std::string(kPointer));
+  const std::string page = drawn("pointed.html");
+  EXPECT_THAT(page, Not(HasSubstr("data-error=")));
+  EXPECT_THAT(page, HasSubstr("data-read=\"step 51  0.019608   run\""));
+  EXPECT_THAT(page, HasSubstr("data-zoomed=\"30 35 40 45 50\""));
+  EXPECT_THAT(page, HasSubstr("data-all=\"20 40 60 80 100\""));
+}
+
 }  // namespace
 }  // namespace tandem
