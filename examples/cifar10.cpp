@@ -171,7 +171,7 @@ int cifar10(CifarFlags flags) {
                          .append = engine.global_steps() > 0,
                          .progress = progress_mode_of(flags.progress),
                          .silent = engine.rank() != 0});
-  metrics.write_resolved_config(resolved_json(config));
+  metrics.write_config(resolved_json(config), report_lines(config));
   if (engine.rank() == 0) {
     write_plan(plan, flags.output_dir);
   }
@@ -204,6 +204,7 @@ int cifar10(CifarFlags flags) {
       metrics.report("trace.json.gz",
                      [&] { trace::write_chrome_json(flags.output_dir + "/trace.json.gz"); });
     }
+    metrics.write_page();
     metrics.note(
         fmt::format("{:.0f} images/s; {}", summary.tokens_per_s, metrics.artefacts_line()));
   }

@@ -115,7 +115,7 @@ int finetune(FinetuneFlags flags) {
                          .progress = progress_mode_of(flags.progress),
                          .silent = engine.rank() != 0,
                          .quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR"});
-  metrics.write_resolved_config(resolved_json(config));
+  metrics.write_config(resolved_json(config), report_lines(config));
   for (const std::string& line : describe_run(flags, config, pretrained, engine, records)) {
     metrics.note(line);
   }
@@ -184,6 +184,7 @@ int finetune(FinetuneFlags flags) {
       metrics.report("trace.json.gz",
                      [&] { trace::write_chrome_json(flags.output_dir + "/trace.json.gz"); });
     }
+    metrics.write_page();
     metrics.note(metrics.artefacts_line());
   }
   return checkpoints.exit_code();

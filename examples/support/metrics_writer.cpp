@@ -6,9 +6,11 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "actors/storage/file.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/report/run_report.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -46,6 +48,7 @@ void MetricsWriter::write(const StepMetrics& m) {
     }
     std::error_code ignored;  // there is none, as a rule
     std::filesystem::remove(options_.output_dir + "/summary.json", ignored);
+    report("notes.txt", [&] { write_file(options_.output_dir + "/notes.txt", "metrics", notes_); });
   }
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });
   if (events_) {
@@ -141,16 +144,29 @@ std::string MetricsWriter::artefacts_line() const {
 }
 
 void MetricsWriter::note(std::string_view line) {
+  if (!begun_ && !options_.silent) {
+    notes_.append(line) += '\n';
+  }
   if (!options_.silent && !options_.quiet) {
     console_.note(line);
   }
 }
 
-void MetricsWriter::write_resolved_config(std::string_view json) const {
+void MetricsWriter::write_config(std::string_view json,
+                                 const std::vector<std::string>& key_lines) const {
   if (options_.silent) {
     return;
   }
   write_file(options_.output_dir + "/resolved_config.json", "metrics", json);
+  write_file(options_.output_dir + "/config_keys.txt", "metrics",
+             fmt::format("{}\n", fmt::join(key_lines, "\n")));
+}
+
+void MetricsWriter::write_page() {
+  if (!options_.silent && begun_) {
+    report("report.html",
+           [&] { write_report({options_.output_dir}, options_.output_dir + "/report.html"); });
+  }
 }
 
 void MetricsWriter::finish(const RunSummary& summary) {

@@ -16,6 +16,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/metrics/event_writer.hpp"
 #include "engine/metrics/line_file.hpp"
@@ -54,7 +55,8 @@ class MetricsWriter {
   /// A line among the console lines (above the bar, where there is one).
   void note(std::string_view line);
 
-  void write_resolved_config(std::string_view json) const;
+  /// resolved_config.json, and config_keys.txt: what became of each key.
+  void write_config(std::string_view json, const std::vector<std::string>& key_lines) const;
 
   /// Writes one of the run's reports by `write`, which may be a collective. Where that throws, the
   /// report called `what` is lost; of the first one a warning says so. A failed peer is not caught.
@@ -66,6 +68,9 @@ class MetricsWriter {
 
   /// The figures measured so far, for the caller to complete and hand to finish().
   [[nodiscard]] RunSummary summary() const { return builder_.summary(); }
+
+  /// report.html, of all that the other files hold; behind finish().
+  void write_page();
 
   /// Ends the bar, writes summary.json and closes the other files. No write() after it.
   void finish(const RunSummary& summary);
@@ -83,6 +88,7 @@ class MetricsWriter {
   std::optional<LineFile> jsonl_;
   std::unique_ptr<EventWriter> events_;
   bool begun_ = false;
+  std::string notes_;  // of before the first step: notes.txt
   std::set<std::string> lost_;
 };
 

@@ -77,7 +77,7 @@ TEST_F(Cifar, LearnsTheGeneratedSetAndLeavesEveryArtefact) {
   EXPECT_THAT(done.out, ContainsRegex("\nAccuracy of plane :  +[0-9]+ %\nAccuracy of   car :  +"));
   EXPECT_EQ(done.out.find("Step "), std::string::npos) << "the example has no such lines";
   for (const char* name : {"metrics.jsonl", "summary.json", "resolved_config.json", "trace.json.gz",
-                           "predictions.png", "model/model.safetensors"}) {
+                           "report.html", "predictions.png", "model/model.safetensors"}) {
     EXPECT_TRUE(fs::exists(folder_ / "run" / name)) << name;
   }
   EXPECT_EQ(column("run", "loss").size(), 1250U);

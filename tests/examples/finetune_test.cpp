@@ -23,9 +23,9 @@ TEST_F(Finetune, LeavesEveryArtefactAndTheLossFalls) {
   EXPECT_THAT(done.out, HasSubstr("samples before training"));
   EXPECT_THAT(done.out, HasSubstr("samples after training"));
   EXPECT_EQ(done.out.find('\r'), std::string::npos) << "no carriage return without a terminal";
-  for (const char* name :
-       {"metrics.jsonl", "summary.json", "resolved_config.json", "trace.json.gz",
-        "model/model.safetensors", "model/config.json", "model/tokenizer.json"}) {
+  for (const char* name : {"metrics.jsonl", "summary.json", "resolved_config.json", "trace.json.gz",
+                           "report.html", "notes.txt", "config_keys.txt", "model/model.safetensors",
+                           "model/config.json", "model/tokenizer.json"}) {
     EXPECT_TRUE(fs::exists(folder_ / "run" / name)) << name;
   }
   bool events = false;

@@ -68,7 +68,7 @@ class MetricsFiles : public testing::Test {
 TEST_F(MetricsFiles, OneLinePerStepAndASummary) {
   {
     MetricsWriter writer(options());
-    writer.write_resolved_config("{}\n");
+    writer.write_config("{}\n", {"train_batch_size: 4  applied"});
     for (std::int64_t step = 1; step <= 3; ++step) {
       writer.write({.step = step, .loss = 1.0 / static_cast<double>(step), .step_time_s = 1});
       const std::string lines = content_of(dir_ / "run/metrics.jsonl");
@@ -80,6 +80,16 @@ TEST_F(MetricsFiles, OneLinePerStepAndASummary) {
   EXPECT_THAT(content_of(dir_ / "run/metrics.jsonl"), HasSubstr("\"loss\": 0.3333333333333333,"));
   EXPECT_THAT(content_of(dir_ / "run/summary.json"), HasSubstr("\"steps\": 3,"));
   EXPECT_EQ(content_of(dir_ / "run/resolved_config.json"), "{}\n");
+}
+
+TEST_F(MetricsFiles, APageThatCannotBeWrittenIsALostReport) {
+  MetricsWriter writer(options());
+  writer.write({.step = 1});
+  fs::create_directories(dir_ / "run/report.html/in its place");
+  writer.finish(writer.summary());
+  EXPECT_FALSE(writer.lost());
+  writer.write_page();
+  EXPECT_THAT(writer.artefacts_line(), EndsWith("lost: report.html"));
 }
 
 TEST_F(MetricsFiles, AResumedRunAppendsAndAFreshOneStartsOver) {

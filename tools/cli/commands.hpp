@@ -18,6 +18,7 @@ int run_logits(int argc, char** argv);
 int run_merge(int argc, char** argv);
 int run_parity(int argc, char** argv);
 int run_plan(int argc, char** argv);
+int run_report(int argc, char** argv);
 int run_schedule(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 
