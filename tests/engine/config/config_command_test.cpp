@@ -132,6 +132,13 @@ TEST_F(TandemProgram, ScheduleIsOneJsonArrayAndNeedsNoBatch) {
   EXPECT_EQ(done.out, "[0, 0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]\n");
 }
 
+TEST_F(TandemProgram, ScheduleFillsAutoFromItsSteps) {
+  const Outcome done = run("schedule --steps 3 " + file("auto.json", R"({"scheduler": {"type":
+    "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": 2}}})"));
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(std::ranges::count(done.out, ','), 2) << done.out;
+}
+
 TEST_F(TandemProgram, ScheduleRejectsWhatIsNoSchedule) {
   const Outcome none =
       run("schedule " + file("n.json", "{\"train_batch_size\": 1}") + " --steps 3");
