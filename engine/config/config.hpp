@@ -27,8 +27,8 @@ inline constexpr auto kEnumNames<Precision> =
     std::array{EnumName{Precision::kF32, "fp32"}, EnumName{Precision::kBF16, "bf16"},
                EnumName{Precision::kF16, "fp16"}};
 
-/// train_batch_size = micro_batch_size x accumulation_steps x world size. All 0 when the file has
-/// none and ParseOptions::batch_required is false.
+/// train_batch_size = micro_batch_size x accumulation_steps x world size. The first two are 0 when
+/// the file has neither and ParseOptions::batch_required is false.
 struct BatchConfig {
   std::int64_t train_batch_size = 0;
   std::int64_t micro_batch_size = 0;
