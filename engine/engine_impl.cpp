@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,6 +22,8 @@ namespace tandem {
 
 namespace {
 
+constexpr double kLeastScale = std::numeric_limits<float>::min();  // where the config says 0
+
 std::optional<LossScaler> scaler_of(const Config& config) {
   if (config.precision() != Precision::kF16) {
     return std::nullopt;
@@ -31,7 +34,7 @@ std::optional<LossScaler> scaler_of(const Config& config) {
                      .window = static_cast<int>(fp16.loss_scale_window),
                      .hysteresis = static_cast<int>(fp16.hysteresis),
                      .consecutive_hysteresis = fp16.consecutive_hysteresis,
-                     .min_scale = fp16.min_loss_scale});
+                     .min_scale = std::max(fp16.min_loss_scale, kLeastScale)});
 }
 
 template <class T>

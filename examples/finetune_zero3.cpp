@@ -79,7 +79,10 @@ int finetune(FinetuneFlags flags) {
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
   keep_global_batch(flags, ranks->world_size());
-  Config config = finetune_config(flags, device, ranks->world_size());
+  Config config =
+      finetune_config(flags, device, ranks->world_size(),
+                      {.hidden_size = pretrained.config().hidden_size, .records = records});
+  require_rate_and_batch(flags, config);
   const RunLength length = run_length(flags, config, records);
 
   // Does it fit? Up to here nothing was allocated or written.

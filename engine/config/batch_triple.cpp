@@ -50,7 +50,7 @@ void solve_batch(BatchConfig& batch, const BatchRule& rule) {
   std::int64_t& micro = batch.micro_batch_size;
   std::int64_t& steps = batch.accumulation_steps;
   if (total == 0 && micro == 0) {
-    if (!rule.required && steps == 0) {
+    if (!rule.required) {
       return;
     }
     throw user_error("config",

@@ -25,6 +25,8 @@ using simdjson::dom::element;
 
 constexpr std::size_t kFileBytesMax = 1 << 20;
 
+constexpr std::string_view kZero = "zero_optimization";
+
 struct Given {
   element value;
   std::string written_path;
@@ -106,8 +108,16 @@ class Parser {
         continue;
       }
       const std::string row_path = canonical(path);
+      bool on = false;
       if (is_row(row_path)) {
         give(row_path, path, member.value);
+      } else if (path == kZero && member.value.get(on) == simdjson::SUCCESS) {
+        give("zero_optimization.stage", path, member.value);
+      } else if (const LeftKey* left = left_key(path)) {
+        config_.keys.push_back({.path = path,
+                                .value = simdjson::minify(member.value),
+                                .status = KeyStatus::kNotApplicable,
+                                .reason = std::string(left->reason)});
       } else if (is_block(path)) {
         if (member.value.is_object()) {
           collect(member.value, path + ".");
@@ -202,6 +212,7 @@ class Parser {
     const auto found = given_.find(row.path);
     const bool in_file = found != given_.end();
     const bool from_file = in_file && !is_auto(found->second.value);
+    const KeyFill* fill = in_file && !from_file && flag == nullptr ? fill_of(row.path) : nullptr;
     if (!in_file && flag == nullptr) {
       require(!row.required, row, "");
       return;
@@ -213,18 +224,26 @@ class Parser {
     }
     if (flag != nullptr) {
       const std::string file_json = json_of(row);
-      assign_json(row, *flag);
+      assign_json(row, flag->json, flag->flag);
       if (from_file && json_of(row) != file_json) {
         throw user_error("config", "{}: {} is {} but {} says {}; drop one of them", at, row.path,
                          file_json, flag->flag, json_of(row));
       }
       at = flag->flag;
     }
-    require(!row.required || from_file || flag != nullptr, row, " (\"auto\" has no default here)");
+    if (fill != nullptr) {
+      assign_json(row, fill->json, fill->from);
+      at = fill->from;
+    }
+    require(!row.required || from_file || flag != nullptr || fill != nullptr, row,
+            " (\"auto\" has no default here)");
     report(row, default_json, at,
            flag != nullptr ? KeyOrigin::kFlag
            : from_file     ? KeyOrigin::kFile
                            : KeyOrigin::kAuto);
+    if (in_file && !from_file) {
+      config_.keys.back().from = at;
+    }
   }
 
   void require(bool ok, const KeyRow& row, std::string_view note) const {
@@ -234,9 +253,14 @@ class Parser {
     }
   }
 
-  /// Old names with values of their own: "cpu_offload": true is offload_optimizer.device "cpu".
+  /// Old names with values of their own: "cpu_offload": true is offload_optimizer.device "cpu", and
+  /// "zero_optimization": true is stage 1.
   static void assign_given(KeyRow& row, const Given& given, const std::string& at) {
     bool flag = false;
+    if (given.written_path == kZero && given.value.get(flag) == simdjson::SUCCESS) {
+      *std::get<std::int64_t*>(row.field) = flag ? 1 : 0;
+      return;
+    }
     if (given.written_path.starts_with("zero_optimization.cpu_offload") &&
         row.path.ends_with(".device") && given.value.get(flag) == simdjson::SUCCESS) {
       *std::get<std::string*>(row.field) = flag ? "cpu" : "none";
@@ -245,11 +269,11 @@ class Parser {
     assign(row, given.value, at);
   }
 
-  void assign_json(KeyRow& row, const KeyOverride& flag) {
+  void assign_json(KeyRow& row, const std::string& json, const std::string& at) {
     simdjson::dom::parser parser;
     element value;
-    TANDEM_CHECK(parser.parse(flag.json).get(value) == simdjson::SUCCESS, "an override holds JSON");
-    assign(row, value, flag.flag);
+    TANDEM_CHECK(parser.parse(json).get(value) == simdjson::SUCCESS, "a flag's value is JSON");
+    assign(row, value, at);
     if (row.path.starts_with("optimizer.")) {
       config_.optimizer.given = true;
     }
@@ -258,6 +282,11 @@ class Parser {
   [[nodiscard]] const KeyOverride* flag_of(const std::string& path) const {
     const auto found = std::ranges::find(options_.overrides, path, &KeyOverride::path);
     return found == options_.overrides.end() ? nullptr : &*found;
+  }
+
+  [[nodiscard]] const KeyFill* fill_of(const std::string& path) const {
+    const auto found = std::ranges::find(options_.fills, path, &KeyFill::path);
+    return found == options_.fills.end() ? nullptr : &*found;
   }
 
   void report(const KeyRow& row, const std::string& default_json, const std::string& at,
@@ -284,12 +313,43 @@ class Parser {
     }
     simdjson::dom::parser parser;
     element block;
-    bool enabled = true;
     TANDEM_CHECK(parser.parse(json).get(block) == simdjson::SUCCESS, "a block's text is JSON");
-    return json != "{}" && (block["enabled"].get(enabled) != simdjson::SUCCESS || enabled);
+    return json != "{}" && is_on(block) != Switch::kOff;
+  }
+
+  /// A block is off where "enabled" says so, and where that of every block within it does.
+  enum class Switch : std::uint8_t { kNone, kOff, kOn };
+  static Switch is_on(const element& block) {
+    element enabled;
+    if (block["enabled"].get(enabled) == simdjson::SUCCESS) {
+      bool on = false;
+      if (is_auto(enabled) || (enabled.get(on) == simdjson::SUCCESS && !on)) {
+        return Switch::kOff;
+      }
+      return Switch::kOn;
+    }
+    Switch state = Switch::kNone;
+    for (const auto member : simdjson::dom::object(block)) {
+      if (member.value.is_object()) {
+        state = std::max(state, is_on(member.value));
+      }
+    }
+    return state;
+  }
+
+  /// max_grad_norm was an optimizer's parameter before there was gradient_clipping.
+  void take_old_clipping() {
+    const auto old = given_.find("optimizer.params.max_grad_norm");
+    const bool clipped = std::ranges::find(config_.keys, "gradient_clipping", &KeyReport::path) !=
+                         config_.keys.end();
+    double limit = 0;
+    if (old != given_.end() && !clipped && old->second.value.get(limit) == simdjson::SUCCESS) {
+      config_.gradient_clipping = limit;
+    }
   }
 
   void resolve() {
+    take_old_clipping();
     solve_batch(config_.batch, {.origin = origin_,
                                 .world_size = options_.world_size,
                                 .required = options_.batch_required});
@@ -298,6 +358,9 @@ class Parser {
         std::ranges::find(config_.keys, "optimizer.params.lr", &KeyReport::path) ==
             config_.keys.end()) {
       config_.optimizer.adam_lr = 3e-4;  // as DeepSpeed's
+    }
+    if (config_.schedule.warmup_num_steps == 0) {
+      config_.schedule.warmup_num_steps = 2;  // as DeepSpeed
     }
     check_contradictions(config_, rows_);
     static_cast<void>(LrSchedule(config_.schedule, config_.optimizer.rate()));

@@ -1,11 +1,11 @@
 // engine/config/config.hpp — a DeepSpeed JSON as typed, resolved values.
 //
 // Strict: an unknown or doubled key is an error with its path, line and the nearest known name.
-// "auto" means the default. What the file says and what we do with it is one table
-// (engine/config/key_table.cpp); this parser resolves values, and whether a combination can run
-// (fp16, a stage, a device) is the engine's decision.
-// Invariant: a Config that was returned has passed every type, range and contradiction check; batch
-// values multiply up.
+// "auto" means what the caller fills in (ParseOptions::fills), else the default. What the file says
+// and what we do with it is one table (engine/config/key_table.cpp); this parser resolves values,
+// and whether a combination can run (fp16, a stage, a device) is the engine's decision. Invariant:
+// a Config that was returned has passed every type, range and contradiction check; batch values
+// multiply up.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ inline constexpr auto kEnumNames<Precision> =
     std::array{EnumName{Precision::kF32, "fp32"}, EnumName{Precision::kBF16, "bf16"},
                EnumName{Precision::kF16, "fp16"}};
 
-/// train_batch_size = micro_batch_size x accumulation_steps x world size. All 0 when the file has
-/// none and ParseOptions::batch_required is false.
+/// train_batch_size = micro_batch_size x accumulation_steps x world size. The first two are 0 when
+/// the file has neither and ParseOptions::batch_required is false.
 struct BatchConfig {
   std::int64_t train_batch_size = 0;
   std::int64_t micro_batch_size = 0;
@@ -123,7 +123,8 @@ struct KeyReport {
   std::string value;  // resolved, as JSON
   KeyOrigin origin = KeyOrigin::kFile;
   KeyStatus status = KeyStatus::kApplied;
-  std::string reason;  // why it is not applicable
+  std::string reason;     // why it is not applicable
+  std::string from = {};  // what filled "auto": "--batch_size"; empty: the default did
 };
 
 struct Config {
@@ -156,10 +157,18 @@ struct KeyOverride {
   std::string flag;
 };
 
+/// What "auto" means for a key: `{"optimizer.params.lr", "1e-5", "--lr"}`.
+struct KeyFill {
+  std::string path;
+  std::string json;
+  std::string from;
+};
+
 struct ParseOptions {
   std::int64_t world_size = 1;
   bool batch_required = true;  // false: a file without batch keys is accepted
   std::vector<KeyOverride> overrides;
+  std::vector<KeyFill> fills;
 };
 
 /// Parses the text of a DeepSpeed JSON. `origin` names it in messages. Throws user_error. Any
@@ -182,7 +191,8 @@ struct ParseOptions {
 [[nodiscard]] std::string resolved_json(const Config& config);
 
 /// One line per key given: `zero_optimization.stage: 3  applied`, or
-/// `zero_optimization.round_robin_gradients: true  not applicable: <reason>`.
+/// `zero_optimization.round_robin_gradients: true  not applicable: <reason>`; of a filled "auto",
+/// `train_micro_batch_size_per_gpu: auto: 4, from --batch_size  applied`.
 [[nodiscard]] std::vector<std::string> report_lines(const Config& config);
 
 }  // namespace tandem

@@ -7,7 +7,8 @@
 #include "engine/config/key_rows.hpp"
 
 namespace tandem::key_rows {
-constexpr std::string_view kOwnOrder = "samples come in the sampler's order";
+constexpr std::string_view kOwnOrder =
+    "samples come in the sampler's order, and every layer sees all their tokens; leave it out";
 
 Rows precision_rows(Config& c) {
   Fp16Config& f = c.fp16;
@@ -20,7 +21,7 @@ Rows precision_rows(Config& c) {
   rows.push_back(key("fp16.loss_scale_window", &f.loss_scale_window).range(1, kCountMax));
   rows.push_back(key("fp16.hysteresis", &f.hysteresis).range(1, kCountMax));
   rows.push_back(key("fp16.consecutive_hysteresis", &f.consecutive_hysteresis));
-  rows.push_back(key("fp16.min_loss_scale", &f.min_loss_scale).above(0));
+  rows.push_back(key("fp16.min_loss_scale", &f.min_loss_scale).at_least(0));
   rows.push_back(raw("fp16.fp16_master_weights_and_grads", Kind::kBool, "false")
                      .refused("master weights and gradient sums are fp32"));
   rows.push_back(raw("fp16.type", Kind::kString, "null").unused("an old name without effect"));
@@ -32,7 +33,8 @@ Rows precision_rows(Config& c) {
   rows.push_back(raw("bf16.bf16_master_weights_and_grads", Kind::kBool, "false")
                      .refused("master weights and gradient sums are fp32"));
   rows.push_back(
-      raw("bf16.bf16_optimizer_states", Kind::kBool, "false").refused("state is kept in fp32"));
+      raw("bf16.bf16_optimizer_states", Kind::kBool, "false")
+          .refused("state is kept in fp32; --optimizer_state bf16 keeps it in as few bytes"));
   for (const char* name :
        {"data_types.grad_accum_dtype", "data_types.param_dtype", "data_types.buffer_dtype"}) {
     rows.push_back(
@@ -42,8 +44,6 @@ Rows precision_rows(Config& c) {
   }
   rows.push_back(
       block("torch_autocast").refused("weights and activations have one type; use bf16 or fp16"));
-  rows.push_back(
-      block("amp").refused("apex is not supported, as with ZeRO in DeepSpeed; use bf16 or fp16"));
   return rows;
 }
 
@@ -153,15 +153,22 @@ Rows other_rows() {
   const auto refuse = [&rows](const char* name, std::string_view reason) {
     rows.push_back(block(name).refused(reason));
   };
+  rows.push_back(block("elasticity")
+                     .unused("the batch sizes are as written; a checkpoint resumes on any number "
+                             "of ranks"));
+  refuse("sparse_attention", "attention is whole; leave it out");
+  refuse("expert_parallel", "experts lie in shards, as all weights do");
+  refuse("quantize_training", "weights are neither pruned nor quantised");
+  refuse("weight_quantization", "weights are neither pruned nor quantised");
+  refuse("fp8", "weights and activations are fp32, bf16 or fp16");
   refuse("hybrid_engine", "training and generation do not take turns within a run");
-  refuse("elasticity", "the number of ranks is fixed for a run");
   refuse("curriculum_learning", kOwnOrder);
   refuse("data_efficiency", kOwnOrder);
-  refuse("compression_training", "weights are neither pruned nor quantised");
+  refuse("compression_training", "weights are neither pruned nor quantised; leave it out");
   refuse("eigenvalue", "only DeepSpeed's quantised training uses it");
-  refuse("progressive_layer_drop", "every layer runs in every step");
-  refuse("pipeline", "ranks are data-parallel, without pipeline stages");
-  refuse("autotuning", "sizes are chosen from the machine, not searched for");
+  refuse("progressive_layer_drop", "every layer runs in every step; leave it out");
+  refuse("pipeline",
+         "ranks are data-parallel, without pipeline stages; use zero_optimization.stage 3");
   rows.push_back(raw("tensor_parallel.autotp_size", Kind::kInt, "0")
                      .refused("ranks are data-parallel: no layer is split"));
   return rows;

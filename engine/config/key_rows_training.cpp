@@ -82,7 +82,7 @@ void append_warmup(Rows& rows, ScheduleConfig& s) {
     rows.push_back(key(p + "warmup_min_lr", &s.warmup_min_lr).at_least(0));
     rows.push_back(key(p + "warmup_max_lr", &s.warmup_max_lr).at_least(0));
   }
-  rows.push_back(key(p + "warmup_num_steps", &s.warmup_num_steps).range(1, kCountMax));
+  rows.push_back(key(p + "warmup_num_steps", &s.warmup_num_steps).range(0, kCountMax));
   rows.push_back(key(p + "warmup_type", &s.warmup_type));
   if (s.type != ScheduleType::kWarmup) {
     rows.push_back(key(p + "total_num_steps", &s.total_num_steps).range(1, kCountMax).needed());
@@ -158,7 +158,9 @@ Rows optimizer_rows(Config& c) {
         raw(p + "fp32_optimizer_states", Kind::kBool, "true").refused("state is kept in fp32"));
   }
   rows.push_back(raw(p + "max_grad_norm", Kind::kNumber, "null")
-                     .refused("write gradient_clipping at the top level instead"));
+                     .at_least(0)
+                     .unused("clips as gradient_clipping does where that is not given, as in older "
+                             "versions of DeepSpeed; 0.19 refuses it: write gradient_clipping"));
   rows.push_back(raw("optimizer.legacy_fusion", Kind::kBool, "false").unused(kOneKernel));
   return rows;
 }
@@ -194,10 +196,10 @@ Rows top_rows(Config& c) {
   rows.push_back(raw("gradient_allreduce_op", Kind::kString, "\"mean\"")
                      .one_of({"mean", "sum"})
                      .refused("gradients are averaged over ranks"));
-  rows.push_back(
-      raw("communication_data_type", Kind::kString, "null")
-          .one_of({"fp16", "bf16", "fp32", "float16", "bfloat16", "float32", "half", "float"})
-          .unused("gradients travel in the compute type and are summed in fp32"));
+  rows.push_back(raw("communication_data_type", Kind::kString, "null")
+                     .one_of({"fp16", "bf16", "bfp16", "fp32", "float16", "bfloat16", "float32",
+                              "half", "float"})
+                     .unused("gradients travel in the compute type and are summed in fp32"));
   rows.push_back(raw("seq_parallel_communication_data_type", Kind::kString, "\"fp32\"")
                      .unused("no sequence parallelism"));
   rows.push_back(

@@ -85,18 +85,17 @@ Rows zero_rows(Config& c) {
   append_stage3(rows, z);
   rows.push_back(raw(p + "memory_efficient_linear", Kind::kBool, "true")
                      .unused("every layer frees what backward does not need"));
-  rows.push_back(raw(p + "zero_hpz_partition_size", Kind::kInt, "1")
-                     .refused("ZeRO++: weights have one partition, over all ranks"));
+  constexpr std::string_view kLayout =
+      "a layout for several hosts; weights are gathered from all ranks, and have the same values";
+  rows.push_back(raw(p + "zero_hpz_partition_size", Kind::kInt, "1").unused(kLayout));
   for (const char* name : {"zero_quantized_weights", "zero_quantized_nontrainable_weights",
                            "zero_quantized_gradients"}) {
     rows.push_back(
         raw(p + name, Kind::kBool, "false").refused("ZeRO++: what ranks exchange is exact"));
   }
   rows.push_back(block(p + "zeropp_loco_param").refused("ZeRO++: what ranks exchange is exact"));
-  rows.push_back(raw(p + "mics_shard_size", Kind::kInt, "-1")
-                     .refused("MiCS: weights have one partition, over all ranks"));
-  rows.push_back(raw(p + "mics_hierarchical_params_gather", Kind::kBool, "false")
-                     .refused("MiCS: weights have one partition, over all ranks"));
+  rows.push_back(raw(p + "mics_shard_size", Kind::kInt, "-1").unused(kLayout));
+  rows.push_back(raw(p + "mics_hierarchical_params_gather", Kind::kBool, "false").unused(kLayout));
   rows.push_back(
       raw(p + "override_module_apply", Kind::kBool, "true").unused("there are no Python modules"));
   rows.push_back(

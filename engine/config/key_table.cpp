@@ -120,7 +120,7 @@ std::vector<KeyRow> key_table(Config& config) {
 }
 
 std::span<const KeyAlias> key_aliases() {
-  static constexpr std::array<KeyAlias, 10> kAliases = {{
+  static constexpr std::array<KeyAlias, 17> kAliases = {{
       {"bfloat16.enabled", "bf16.enabled"},
       {"bfloat16.immediate_grad_update", "bf16.immediate_grad_update"},
       {"bfloat16.check_grad_overflow", "bf16.check_grad_overflow"},
@@ -128,6 +128,17 @@ std::span<const KeyAlias> key_aliases() {
       {"bfloat16.bf16_optimizer_states", "bf16.bf16_optimizer_states"},
       {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
        "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+      {"zero_optimization.gather_fp16_weights_on_model_save",
+       "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+      {"zero_optimization.gather_16bit_weights_on_model_save",
+       "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+      {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters"},
+      {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"},
+      {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
+      {"zero_optimization.param_persistence_threshold",
+       "zero_optimization.stage3_param_persistence_threshold"},
+      {"zero_optimization.model_persistence_threshold",
+       "zero_optimization.stage3_model_persistence_threshold"},
       {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device"},
       {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device"},
       {"zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device"},

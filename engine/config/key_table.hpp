@@ -68,6 +68,15 @@ struct KeyAlias {
 };
 [[nodiscard]] std::span<const KeyAlias> key_aliases();
 
+/// A key of any value that is accepted and left aside. A path that ends in ".*" is all keys there.
+struct LeftKey {
+  std::string_view path;
+  std::string_view reason;
+};
+/// Keys of older versions and of other trainers, and notes of people ("_comment"); null for any
+/// other.
+[[nodiscard]] const LeftKey* left_key(std::string_view path);
+
 /// Sets Config::optimizer.type. Throws user_error for a type that is unknown or not supported, with
 /// the reason.
 void choose_optimizer(Config& config, std::string_view type, std::string_view where);

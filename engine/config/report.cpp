@@ -92,8 +92,10 @@ std::string resolved_json(const Config& config) {
 std::vector<std::string> report_lines(const Config& config) {
   std::vector<std::string> lines;
   for (const KeyReport& entry : config.keys) {
-    std::string line = entry.path + ": " + entry.value;
-    if (entry.origin == KeyOrigin::kAuto) {
+    std::string line = entry.path + (entry.from.empty() ? ": " : ": auto: ") + entry.value;
+    if (!entry.from.empty()) {
+      line += ", from " + entry.from;
+    } else if (entry.origin == KeyOrigin::kAuto) {
       line += " (auto)";
     }
     line += entry.status == KeyStatus::kApplied ? "  applied" : "  not applicable: " + entry.reason;

@@ -238,5 +238,53 @@ TEST_F(Defaults, TheRecipeIsTheDeepSpeedExamples) {
       {"--lr_scheduler", "WarmupLR"});
 }
 
+TEST_F(Defaults, AConfigSaysWhatFlagsNeedNot) {
+  const auto with = [&](const char* name, const char* batch, const char* rate) {
+    return write(name, fmt::format(R"({{"train_micro_batch_size_per_gpu": {}, "bf16":
+      {{"enabled": "auto"}}, "optimizer": {{"type": "AdamW", "params": {{"lr": {}, "betas": "auto",
+      "eps": "auto", "weight_decay": "auto"}}}}, "zero_optimization": {{"stage": 3}}}})",
+                                   batch, rate));
+  };
+  const std::string own = with("own.json", "2", "3e-3");
+  const std::string open = with("open.json", "\"auto\"", "\"auto\"");
+  const auto by = [&](const std::string& output, const std::string& config, const char* flags) {
+    return run(output, fmt::format("--deepspeed_config '{}' --steps 6 {}", config, flags));
+  };
+  ASSERT_EQ(run("flags", fmt::format("{} --steps 6", kShort)).code, 0);
+  const Finished written = by("written", own, "");
+  ASSERT_EQ(written.code, 0) << written.err;
+  const Finished filled = by("filled", open, kShort);
+  ASSERT_EQ(filled.code, 0) << filled.err;
+  // The same run three times: flags alone, the file alone, and "auto" with the flags.
+  EXPECT_EQ(column("written", "loss"), column("flags", "loss"));
+  EXPECT_EQ(column("filled", "loss"), column("flags", "loss"));
+  EXPECT_THAT(filled.out,
+              AllOf(HasSubstr("train_micro_batch_size_per_gpu: 2, from --batch_size\n"),
+                    HasSubstr("optimizer.params.lr: 0.003, from --lr\n"),
+                    HasSubstr("optimizer.params.weight_decay: 0.01, from --weight_decay\n")));
+  expect_refused(by("none", open, "--batch_size 2"), {"no learning rate", "--lr", "open.json"});
+  expect_refused(by("none", open, "--lr 3e-3"), {"no batch size", "--batch_size", "open.json"});
+  expect_refused(by("none", own, "--lr 1e-3"), {"--lr is 0.001", "own.json is 0.003"});
+}
+
+TEST_F(Defaults, AutoOfASchedulerIsTheRunsLength) {
+  const std::string config = write("ds.json", R"({"train_micro_batch_size_per_gpu": "auto",
+      "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+      "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto",
+        "warmup_type": "linear", "warmup_min_lr": "auto", "warmup_max_lr": "auto",
+        "warmup_num_steps": "auto"}}})");
+  const Finished done = run("out", fmt::format("--deepspeed_config '{}' --batch_size 1 "
+                                               "--num_train_epochs 2 --warmup 0.2",
+                                               config));
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("total_num_steps: 20, from the length of the run\n"),
+                              HasSubstr("warmup_num_steps: 4, from --warmup and the length"),
+                              HasSubstr("warmup_max_lr: 0.01, from optimizer.params.lr\n")));
+  const auto rates = column("out", "lr");
+  ASSERT_EQ(rates.size(), 20U);
+  EXPECT_NEAR(std::stod(rates[5]), 0.01, 1e-3);  // the top of the warm-up
+  EXPECT_LT(std::stod(rates.back()), 2e-3);      // and its end falls to nothing
+}
+
 }  // namespace
 }  // namespace tandem

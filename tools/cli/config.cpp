@@ -7,24 +7,58 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/device/device_choice.hpp"
+#include "examples/support/finetune/config.hpp"
+#include "examples/support/finetune/flags.hpp"
 #include "examples/support/program.hpp"
+#include "models/causal_lm.hpp"
+#include "models/hub_paths.hpp"
+#include "models/io/hf_config.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
+namespace {
+
+/// Those of the trainer that stand for keys, or for "auto".
+void add_auto_flags(CLI::App& app, FinetuneFlags& f) {
+  app.option_defaults()->group("What \"auto\" takes, as in tandem train");
+  app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
+                 "Records per micro-batch of one rank; \"auto\" without it: 8");
+  app.add_option("--lr,--learning_rate", f.lr, "Learning rate; \"auto\" without it: 5e-5");
+  app.add_option("--weight_decay", f.weight_decay, "Decoupled weight decay")->capture_default_str();
+  app.add_option("--warmup,--warmup_ratio", f.warmup, "Share of the steps of the warm-up")
+      ->capture_default_str();
+  app.add_option("--steps,--max_steps", f.steps, "Optimizer steps of the run");
+  app.add_option("--model_name,--model_name_or_path", f.model_name,
+                 "Folder or hub id whose config.json says hidden_size");
+}
+
+}  // namespace
 
 int run_config(int argc, char** argv) {
   CLI::App app("Checks a DeepSpeed JSON; prints the resolved values, then one line per key given",
                "tandem config");
+  FinetuneFlags flags;
   std::string file;
   std::int64_t world_size = 1;
   app.add_option("FILE", file, "the DeepSpeed JSON")->required();
   app.add_option("--world_size", world_size, "number of ranks to solve the batch sizes for")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
-  if (const auto done = parse_command_line(app, argc, argv)) {
-    return *done;
+  add_config_flags(app, flags);
+  add_auto_flags(app, flags);
+  if (!parse_run_flags(app, flags, argc, argv)) {
+    return 0;
   }
-  const Config config = load_config(file, world_size);
+  if (!flags.dtype.empty()) {
+    require_one_of("--dtype", flags.dtype, {"fp32", "bf16", "fp16"});
+  }
+  AutoSources sources{.batch_required = true};
+  if (!flags.model_name.empty()) {
+    sources.hidden_size = read_hf_config(resolve_model_folder(flags.model_name)).hidden_size;
+  }
+  flags.deepspeed_config = file;
+  const Config config = finetune_config(flags, DeviceKind::kCpu, world_size, sources);
   fmt::print("{}\n", resolved_json(config));
   for (const std::string& line : report_lines(config)) {
     fmt::print("{}\n", line);

@@ -127,7 +127,8 @@ int run_plan(int argc, char** argv) {
   check_memory_flags(flags);
   check_engine_flags(flags, device);
   const HfConfig shape = described(flags.model_name);
-  const Config config = finetune_config(flags, device, flags.world_size);
+  const Config config =
+      finetune_config(flags, device, flags.world_size, {.hidden_size = shape.hidden_size});
   Alone alone;
   const std::int64_t length = std::min(flags.max_length, shape.max_position_embeddings);
   const auto plan_of = [&](const HfConfig& model) {

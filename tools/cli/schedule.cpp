@@ -24,7 +24,10 @@ int run_schedule(int argc, char** argv) {
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
   }
-  const Config config = load_config(file, ParseOptions{.batch_required = false});
+  const Config config =
+      load_config(file, ParseOptions{.batch_required = false,
+                                     .fills = {{"scheduler.params.total_num_steps",
+                                                fmt::format("{}", steps), "--steps"}}});
   if (config.schedule.type == ScheduleType::kConstant) {
     throw user_error("schedule", "{} has no scheduler; add one, e.g. type WarmupLR", file);
   }

@@ -1,6 +1,9 @@
 #include "examples/support/finetune/config.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -32,52 +35,135 @@ std::string builtin_config(const FinetuneFlags& flags, DeviceKind device) {
       stage, stage == 3);
 }
 
-/// The optimizer of the flags: the config's block wins where it has one, unless a typed flag says
+bool in_file(const Config& config, std::string_view path) {
+  return std::ranges::any_of(config.keys, [path](const KeyReport& key) {
+    return key.path == path && key.origin == KeyOrigin::kFile;
+  });
+}
+
+bool is_filled(const Config& config, std::string_view path) {
+  const auto key = std::ranges::find(config.keys, path, &KeyReport::path);
+  return key != config.keys.end() && !key->from.empty();
+}
+
+/// The optimizer of the flags: what the config's block gives wins, unless a typed flag says
 /// otherwise.
 void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
-  const auto contradicts = [&](const char* flag, double typed, double file) {
-    return config.optimizer.given && flags.given(flag) && typed != file;
+  const auto apply = [&](const char* flag, double value, const char* key, double& field) {
+    const std::string path = fmt::format("optimizer.params.{}", key);
+    if (in_file(config, path) && flags.given(flag) && value != field) {
+      throw user_error("flags", "{} is {} and {} in {} is {}; make them agree", flag, value, path,
+                       config.origin, field);
+    }
+    if (!config.optimizer.given || (flags.given(flag) && !in_file(config, path))) {
+      field = value;
+    }
   };
-  if (contradicts("--lr", flags.lr, config.optimizer.lr)) {
-    throw user_error("flags", "--lr is {} and optimizer.params.lr in {} is {}; make them agree",
-                     flags.lr, config.origin, config.optimizer.lr);
+  apply("--lr", flags.lr, "lr", config.optimizer.lr);
+  apply("--weight_decay", flags.weight_decay, "weight_decay", config.optimizer.weight_decay);
+  if (config.schedule.type == ScheduleType::kConstant) {
+    return;
   }
-  if (contradicts("--weight_decay", flags.weight_decay, config.optimizer.weight_decay)) {
-    throw user_error(
-        "flags",
-        "--weight_decay is {} and optimizer.params.weight_decay in {} is {}; make them agree",
-        flags.weight_decay, config.origin, config.optimizer.weight_decay);
-  }
-  if (flags.given("--warmup") && config.schedule.type != ScheduleType::kConstant) {
+  if (flags.given("--warmup") && !is_filled(config, "scheduler.params.warmup_num_steps")) {
     throw user_error("flags", "--warmup and the scheduler {} in {} contradict; keep one of them",
                      name_of(config.schedule.type), config.origin);
   }
-  if (flags.given("--lr_scheduler") && config.schedule.type != ScheduleType::kConstant) {
+  if (flags.given("--lr_scheduler")) {
     throw user_error("flags",
                      "--lr_scheduler and the scheduler {} in {} contradict; keep one of them",
                      name_of(config.schedule.type), config.origin);
   }
-  if (!config.optimizer.given) {
-    config.optimizer.lr = flags.lr;
-    config.optimizer.weight_decay = flags.weight_decay;
+}
+
+/// What "auto" means, as in Transformers' Trainer. `known` is the config without the schedule's
+/// length; null while that is not known.
+std::vector<KeyFill> auto_fills(const FinetuneFlags& flags, const AutoSources& sources,
+                                const Config* known) {
+  std::vector<KeyFill> fills;
+  const auto fill = [&fills](std::string path, const auto& value, std::string from) {
+    fills.push_back({std::move(path), fmt::format("{}", value), std::move(from)});
+  };
+  constexpr const char* kTrainer = "the default of Hugging Face's Trainer";
+  if (flags.lr > 0) {
+    fill("optimizer.params.lr", flags.lr, "--lr");
+  } else if (sources.batch_required) {
+    fill("optimizer.params.lr", "5e-5", kTrainer);
   }
+  if (sources.batch_required) {
+    fill("train_micro_batch_size_per_gpu", "8", kTrainer);
+  }
+  fill("optimizer.params.weight_decay", flags.weight_decay, "--weight_decay");
+  fill("optimizer.params.betas", "[0.9, 0.999]", kTrainer);
+  fill("optimizer.params.eps", "1e-8", kTrainer);
+  fill("gradient_clipping", "1.0", kTrainer);
+  if (const std::int64_t h = sources.hidden_size; h > 0) {
+    const std::string of = fmt::format("hidden_size {}", h);
+    fill("zero_optimization.reduce_bucket_size", h * h, of);
+    fill("zero_optimization.stage3_prefetch_bucket_size", h * h * 9 / 10, of);
+    fill("zero_optimization.stage3_param_persistence_threshold", 10 * h, of);
+  }
+  const double rate = known != nullptr ? known->optimizer.rate() : flags.lr;
+  if (rate > 0) {
+    fill("scheduler.params.warmup_max_lr", rate,
+         known != nullptr && in_file(*known, "optimizer.params.lr") ? "optimizer.params.lr"
+                                                                    : "--lr");
+  }
+  fill("scheduler.params.warmup_min_lr", "0", kTrainer);
+  const bool counted = known != nullptr && sources.records > 0;
+  const std::int64_t steps = counted ? run_length(flags, *known, sources.records).steps
+                                     : std::max<std::int64_t>(1, flags.steps);
+  const std::string length = flags.steps > 0 ? "--steps"
+                             : counted       ? "the length of the run"
+                                             : "a run of one step; give --steps";
+  const std::int64_t warmup =
+      static_cast<std::int64_t>(std::ceil(flags.warmup * static_cast<double>(steps)));
+  fill("scheduler.params.warmup_num_steps", warmup, fmt::format("--warmup and {}", length));
+  fill("scheduler.params.total_num_steps", steps, length);
+  return fills;
 }
 
 }  // namespace
 
-Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size) {
+Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size,
+                       const AutoSources& sources) {
   ParseOptions options = {.world_size = world_size,
-                          .batch_required = flags.batch_size > 0,
-                          .overrides = config_overrides(flags)};
+                          .batch_required = flags.batch_size > 0 || sources.batch_required,
+                          .overrides = config_overrides(flags),
+                          .fills = auto_fills(flags, sources, nullptr)};
   if (flags.batch_size > 0) {
     options.overrides.push_back(
         {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
   }
-  Config config = flags.deepspeed_config.empty()
-                      ? parse_config(builtin_config(flags, device), "the built-in config", options)
-                      : load_config(flags.deepspeed_config, options);
-  apply_optimizer_flags(flags, config);
+  const auto read = [&] {
+    Config config = flags.deepspeed_config.empty() ? parse_config(builtin_config(flags, device),
+                                                                  "the built-in config", options)
+                                                   : load_config(flags.deepspeed_config, options);
+    apply_optimizer_flags(flags, config);
+    return config;
+  };
+  Config config = read();
+  if (config.schedule.type != ScheduleType::kConstant && config.batch.train_batch_size > 0) {
+    options.fills = auto_fills(flags, sources, &config);  // the batch decides the number of steps
+    config = read();
+  }
   return config;
+}
+
+void require_rate_and_batch(const FinetuneFlags& flags, const Config& config) {
+  const std::string file = flags.deepspeed_config.empty() ? "a DeepSpeed JSON (--deepspeed_config)"
+                                                          : flags.deepspeed_config;
+  constexpr std::array kRates = {"optimizer.params.lr", "optimizer.params.muon_lr",
+                                 "scheduler.params.warmup_max_lr", "scheduler.params.cycle_max_lr",
+                                 "scheduler.params.lr_range_test_min_lr"};
+  if (flags.lr <= 0 &&
+      std::ranges::none_of(kRates, [&](const char* path) { return in_file(config, path); })) {
+    throw user_error("flags", "no learning rate: give --lr, or optimizer.params.lr in {}", file);
+  }
+  if (config.batch.train_batch_size == 0 ||
+      (flags.deepspeed_config.empty() && flags.batch_size == 0)) {
+    throw user_error(
+        "flags", "no batch size: give --batch_size, or train_micro_batch_size_per_gpu in {}", file);
+  }
 }
 
 std::string RunLength::text() const {
@@ -179,6 +265,11 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
         "updates  {} needs whole tensors: directions are found in the step, on the host, and no "
         "update begins ahead of the verdict",
         config.optimizer.type));
+  }
+  for (const KeyReport& key : config.keys) {
+    if (!key.from.empty()) {
+      lines.push_back(fmt::format("auto     {}: {}, from {}", key.path, key.value, key.from));
+    }
   }
   if (const std::string line = trained_line(pretrained, engine); !line.empty()) {
     lines.insert(lines.begin() + 1, line);

@@ -14,9 +14,19 @@
 
 namespace tandem {
 
+/// What "auto" in a config file takes from the model and the data; 0: not known.
+struct AutoSources {
+  std::int64_t hidden_size = 0;
+  std::int64_t records = 0;
+  bool batch_required = false;
+};
+
 /// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key
-/// that contradict each other are a user_error.
-Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size);
+/// that contradict each other are a user_error. "auto" is filled as Hugging Face's Trainer does.
+Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size,
+                       const AutoSources& sources = {});
+/// Throws user_error where neither a flag nor the file gives the learning rate or the batch size.
+void require_rate_and_batch(const FinetuneFlags& flags, const Config& config);
 
 /// How long a run is.
 struct RunLength {

@@ -74,7 +74,7 @@ TrainedParts trained_parts(const FinetuneFlags& f) {
 void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.option_defaults()->group("Batch, and what is trained");
   app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
-                 "Records per micro-batch of one rank");
+                 "Records per micro-batch of one rank; needed where the config has none");
   app.add_option("--max_length,--max_seq_length", f.max_length,
                  "Tokens per record, longer ones are cut")
       ->capture_default_str();
@@ -108,8 +108,10 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option(
       "--model_name,--model_name_or_path", f.model_name,
       "Directory in Hugging Face format, or a hub id in the local cache; none: the demo");
-  app.add_option("--lr,--learning_rate", f.lr,
-                 "Learning rate; needed with --model_name, the demo has its own");
+  app.add_option(
+      "--lr,--learning_rate", f.lr,
+      "Learning rate; needed with --model_name where the config has none, the demo has its "
+      "own");
   app.add_option("--output_dir", f.output_dir,
                  "Where metrics, summary and model go; default: a new folder in runs/ (the demo)");
   app.add_option("--attn_implementation", f.attn_implementation,
@@ -247,8 +249,12 @@ void check(const FinetuneFlags& f) {
     require_one_of("--loss_on", f.loss_on, {"all", "assistant", "completion"});
   }
   if (!f.model_name.empty()) {
-    if (!f.given("--lr") || !f.given("--batch_size") || !f.given("--output_dir")) {
+    const bool by_flags = f.deepspeed_config.empty();  // else the file may give these two
+    if (by_flags && (!f.given("--lr") || !f.given("--batch_size") || !f.given("--output_dir"))) {
       throw user_error("flags", "--model_name needs --lr, --batch_size and --output_dir beside it");
+    }
+    if (!f.given("--output_dir")) {
+      throw user_error("flags", "--model_name needs --output_dir beside it");
     }
   }
   if (f.given("--lr")) {

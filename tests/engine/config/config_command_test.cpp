@@ -71,6 +71,37 @@ TEST_F(TandemProgram, ConfigPrintsResolvedValuesAndKeys) {
               HasSubstr("\nzero_optimization.reduce_bucket_size: 400000000  not applicable: "));
 }
 
+TEST_F(TandemProgram, ConfigFillsAutoFromTheTrainersFlags) {
+  const std::string path = file("hf.json", R"({"train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto",
+      "warmup_max_lr": "auto", "warmup_num_steps": "auto"}},
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto",
+      "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})");
+  std::string more = " --batch_size 4 --gradient_accumulation_steps 2 --lr 3e-4 --dtype bf16";
+  more += " --max_grad_norm 0.5 --warmup 0.1 --steps 200 --model_name '";
+  const Outcome done = run("config " + path + more + TANDEM_SOURCE_DIR "/examples/demo'");
+  EXPECT_EQ(done.code, 0) << done.err;
+  for (const char* line :
+       {"train_micro_batch_size_per_gpu: auto: 4, from --batch_size  applied",
+        "gradient_accumulation_steps: auto: 2, from --gradient_accumulation_steps  applied",
+        "gradient_clipping: auto: 0.5, from --gradient_clipping  applied",
+        "optimizer.params.lr: auto: 3e-04, from --lr  applied",
+        "optimizer.params.weight_decay: auto: 0.01, from --weight_decay  applied",
+        "scheduler.params.warmup_max_lr: auto: 3e-04, from --lr  applied",
+        "scheduler.params.warmup_num_steps: auto: 20, from --warmup and --steps  applied",
+        "scheduler.params.total_num_steps: auto: 200, from --steps  applied",
+        "bf16.enabled: auto: true, from --dtype  applied", "from hidden_size "}) {
+    EXPECT_THAT(done.out, HasSubstr(line));
+  }
+  // Without them, what the Trainer takes where nothing is said.
+  const Outcome bare = run("config " + path);
+  EXPECT_EQ(bare.code, 0) << bare.err;
+  EXPECT_THAT(bare.out, HasSubstr("train_micro_batch_size_per_gpu: auto: 8, from the default"));
+  EXPECT_THAT(bare.out, HasSubstr("optimizer.params.lr: auto: 5e-05, from the default"));
+}
+
 TEST_F(TandemProgram, ConfigRejectsBadFilesWithOneLineAndCode2) {
   const auto rejects = [&](const std::string& arguments, const std::string& part) {
     const Outcome done = run("config " + arguments);
@@ -99,6 +130,13 @@ TEST_F(TandemProgram, ScheduleIsOneJsonArrayAndNeedsNoBatch) {
   const Outcome done = run("schedule " + path + " --steps 7");
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(done.out, "[0, 0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]\n");
+}
+
+TEST_F(TandemProgram, ScheduleFillsAutoFromItsSteps) {
+  const Outcome done = run("schedule --steps 3 " + file("auto.json", R"({"scheduler": {"type":
+    "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": 2}}})"));
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(std::ranges::count(done.out, ','), 2) << done.out;
 }
 
 TEST_F(TandemProgram, ScheduleRejectsWhatIsNoSchedule) {

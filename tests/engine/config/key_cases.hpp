@@ -49,7 +49,6 @@ inline const KeyCase kTop[] = {
     {"sequence_parallel_size", "1", "2", kRefused, "data-parallel"},
     {"data_parallel_size", "null", "1", kLeft, "data-parallel"},
     {"torch_autocast", "null", R"({"enabled": true})", kRefused, "one type"},
-    {"amp", "null", R"({"enabled": true, "opt_level": "O1"})", kRefused, "apex"},
     {"data_types.grad_accum_dtype", "null", "\"fp32\"", kLeft, "fp32"},
     {"data_types.param_dtype", "null", "\"fp32\"", kLeft, "fp32"},
     {"data_types.buffer_dtype", "null", "\"bf16\"", kLeft, "fp32"},
@@ -105,13 +104,13 @@ inline const KeyCase kZero[] = {
     {ZERO "stage3_use_all_reduce_for_fetch_params", "false", "true", kLeft, "all-gathers"},
     {ZERO "stage3_allgather_sequential", "false", "true", kLeft, "order"},
     {ZERO "memory_efficient_linear", "true", "false", kLeft, "backward"},
-    {ZERO "zero_hpz_partition_size", "1", "2", kRefused, "ZeRO++"},
+    {ZERO "zero_hpz_partition_size", "1", "2", kLeft, "same values"},
     {ZERO "zero_quantized_weights", "false", "true", kRefused, "ZeRO++"},
     {ZERO "zero_quantized_nontrainable_weights", "false", "true", kRefused, "ZeRO++"},
     {ZERO "zero_quantized_gradients", "false", "true", kRefused, "ZeRO++"},
     {ZERO "zeropp_loco_param", "null", R"({"err_beta": 0.8})", kRefused, "ZeRO++"},
-    {ZERO "mics_shard_size", "-1", "2", kRefused, "MiCS"},
-    {ZERO "mics_hierarchical_params_gather", "false", "true", kRefused, "MiCS"},
+    {ZERO "mics_shard_size", "-1", "2", kLeft, "same values"},
+    {ZERO "mics_hierarchical_params_gather", "false", "true", kLeft, "same values"},
     {ZERO "override_module_apply", "true", "false", kLeft, "Python"},
     {ZERO "pipeline_loading_checkpoint", "false", "true", kLeft, "checkpoints"},
     {ZERO "log_trace_cache_warnings", "false", "true", kLeft, "plan"},
@@ -199,14 +198,18 @@ inline const KeyCase kBlocks[] = {
     {"timers.throughput.synchronized", "true", "false", kLeft, "measured"},
     {"compile", "-", R"({"enabled": true})", kLeft, "compiled"},
     {"hybrid_engine", "-", R"({"enabled": true})", kRefused, "generation"},
-    {"elasticity", "-", R"({"enabled": true})", kRefused, "ranks"},
+    {"elasticity", "-", R"({"enabled": true})", kLeft, "any number of ranks"},
+    {"sparse_attention", "-", R"({"mode": "fixed"})", kRefused, "whole"},
+    {"expert_parallel", "-", R"({"enabled": true})", kRefused, "shards"},
+    {"quantize_training", "-", R"({"enabled": true})", kRefused, "quantised"},
+    {"weight_quantization", "-", R"({"enabled": true})", kRefused, "quantised"},
+    {"fp8", "-", R"({"enabled": true})", kRefused, "bf16"},
     {"curriculum_learning", "-", R"({"enabled": true})", kRefused, "sampler"},
     {"data_efficiency", "-", R"({"enabled": true})", kRefused, "sampler"},
     {"compression_training", "-", R"({"weight_quantization": {}})", kRefused, "quantised"},
     {"eigenvalue", "-", R"({"enabled": true})", kRefused, "quantised"},
     {"progressive_layer_drop", "-", R"({"enabled": true})", kRefused, "every layer"},
     {"pipeline", "-", R"({"stages": 2})", kRefused, "pipeline stages"},
-    {"autotuning", "-", R"({"enabled": true})", kRefused, "searched"},
     {"tensor_parallel.autotp_size", "0", "2", kRefused, "data-parallel"},
     {"optimizer.legacy_fusion", "false", "true", kLeft, "one fused kernel"},
 };
@@ -222,7 +225,7 @@ inline const KeyCase kAdam[] = {
     {OPT "torch_adam", "false", "true", kLeft, "one implementation"},
     {OPT "amsgrad", "false", "true", kRefused, "AMSGrad"},
     {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
-    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+    {OPT "max_grad_norm", "null", "1.0", kLeft, "gradient_clipping"},
 };
 inline const KeyCase kSgd[] = {
     {OPT "lr", "0.001", "0.1"},
@@ -234,14 +237,14 @@ inline const KeyCase kSgd[] = {
     {OPT "differentiable", "false", "true", kRefused, "differentiated"},
     {OPT "foreach", "null", "true", kLeft, "one fused kernel"},
     {OPT "fused", "null", "true", kLeft, "one fused kernel"},
-    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+    {OPT "max_grad_norm", "null", "1.0", kLeft, "gradient_clipping"},
 };
 inline const KeyCase kLion[] = {
     {OPT "lr", "0.001", "0.1"},
     {OPT "betas", "[0.9, 0.99]", "[0.8, 0.9]"},
     {OPT "weight_decay", "0", "0.1"},
     {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
-    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+    {OPT "max_grad_norm", "null", "1.0", kLeft, "gradient_clipping"},
 };
 inline const KeyCase kAdagrad[] = {
     {OPT "lr", "0.01", "0.1"},
@@ -255,7 +258,7 @@ inline const KeyCase kAdagrad[] = {
     {OPT "foreach", "null", "true", kLeft, "one fused kernel"},
     {OPT "fused", "null", "true", kLeft, "one fused kernel"},
     {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
-    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+    {OPT "max_grad_norm", "null", "1.0", kLeft, "gradient_clipping"},
 };
 
 inline const KeyCase kLamb[] = {
@@ -269,7 +272,7 @@ inline const KeyCase kLamb[] = {
     {OPT "max_coeff", "10", "0.3"},
     {OPT "amsgrad", "false", "true", kRefused, "AMSGrad"},
     {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
-    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+    {OPT "max_grad_norm", "null", "1.0", kLeft, "gradient_clipping"},
 };
 inline const KeyCase kMuon[] = {
     {OPT "lr", "0.02", "0.1"},
@@ -281,7 +284,7 @@ inline const KeyCase kMuon[] = {
     {OPT "weight_decay", "0", "0.1"},
     {OPT "ns_method", "\"gram\"", "\"standard\"", kLeft, "same polynomials"},
     {OPT "fp32_optimizer_states", "true", "false", kRefused, "fp32"},
-    {OPT "max_grad_norm", "null", "1.0", kRefused, "gradient_clipping"},
+    {OPT "max_grad_norm", "null", "1.0", kLeft, "gradient_clipping"},
 };
 
 #define SCH "scheduler.params."

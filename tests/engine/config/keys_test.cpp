@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"LossScaleNegative", {{"fp16.loss_scale", "-1"}}, "at least 0"},
         BadValue{"WindowZero", {{"fp16.loss_scale_window", "0"}}, "at least 1"},
         BadValue{"WindowHalf", {{"fp16.loss_scale_window", "1.5"}}, "write an integer"},
-        BadValue{"MinScaleZero", {{"fp16.min_loss_scale", "0"}}, "above 0"},
+        BadValue{"MinScaleNegative", {{"fp16.min_loss_scale", "-1"}}, "at least 0"},
         BadValue{"HysteresisZero", {{"fp16.hysteresis", "0"}}, "at least 1"},
         BadValue{"StartsBelowTheMinimum",
                  {{"fp16.enabled", "true"},

@@ -368,23 +368,20 @@ INSTANTIATE_TEST_SUITE_P(
                  with_batch("\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {}}"),
                  {"scheduler.params.total_num_steps is missing", "WarmupDecayLR needs it"}},
         BadInput{
-            "WarmupStepsZero",
+            "WarmupStepsNegative",
             with_batch(
-                "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}"),
-            {"warmup_num_steps is 0"}},
+                "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": -1}}"),
+            {"warmup_num_steps is -1"}},
         BadInput{"WarmupType",
                  with_batch("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": "
                             "\"cosine\"}}"),
                  {"warmup_type is \"cosine\"", "\"log\" or \"linear\""}},
         BadInput{
             "MaxGradNorm",
-            with_batch("\"optimizer\": {\"type\": \"Adam\", \"params\": {\"max_grad_norm\": 1}}"),
-            {"gradient_clipping at the top level"}},
+            with_batch("\"optimizer\": {\"type\": \"Adam\", \"params\": {\"max_grad_norm\": -1}}"),
+            {"max_grad_norm is -1", "at least 0"}},
         BadInput{
             "RefusedBlock", with_batch("\"pipeline\": {\"stages\": 2}"), {"pipeline is refused"}},
-        BadInput{"RefusedAmp",
-                 with_batch("\"amp\": {\"enabled\": true}"),
-                 {"amp is refused", "bf16 or fp16"}},
         BadInput{"TwoPrecisions",
                  with_batch("\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}"),
                  {"both true"}},

@@ -383,6 +383,8 @@ struct Covered {
   const char* await;  // in which some scenario was stopped
 };
 constexpr Covered kAwaitables[] = {
+    {"channel.hpp", "\"a value in a channel\"", "a value in a channel"},
+    {"channel.hpp", "\"room in a channel\"", "room in a channel"},
     {"completion.hpp", "\"completion\"", "completion"},
     {"compute_lane.hpp", "\"compute lane\"", "compute lane"},
     {"cpu_pool.hpp", "\"cpu pool\"", "cpu pool"},
@@ -397,6 +399,7 @@ constexpr Covered kAwaitables[] = {
     {"detail/mailbox/mailbox_await.hpp", "kTypeName<R>", "Question"},
     {"io/net.hpp", "\"net\"", "net"},
     {"scope.hpp", "\"tasks of a scope\"", "tasks of a scope"},
+    {"semaphore.hpp", "\"semaphore\"", "semaphore"},
     {"sleep.hpp", "\"sleep\"", "sleep"},
     {"sleep.hpp", "\"yield\"", "yield"},
 };
@@ -424,6 +427,7 @@ TEST(CancelEnumeration, EveryAwaitableAtEveryPoint) {
   const auto note = [&](std::set<std::string> stopped_in) { seen.merge(stopped_in); };
   note(enumerate_cancels<Sleeps>("sleep, yield"));
   note(enumerate_cancels<Events>("event, latch"));
+  note(enumerate_cancels<Channels>("channel, semaphore"));
   note(enumerate_cancels<Sends<WhenFull::kWait>>("send, wait"));
   note(enumerate_cancels<Sends<WhenFull::kReject>>("send, reject"));
   note(enumerate_cancels<Sends<WhenFull::kDropOldest>>("send, drop-oldest"));

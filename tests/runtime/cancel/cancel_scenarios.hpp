@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include <asio/steady_timer.hpp>
 #include <unistd.h>
 
+#include "runtime/channel.hpp"
 #include "runtime/completion.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -23,6 +25,7 @@
 #include "runtime/io/asio_await.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/io/net.hpp"
+#include "runtime/semaphore.hpp"
 #include "runtime/when_all.hpp"
 #include "runtime/with_deadline.hpp"
 #include "tests/runtime/cancel/cancel_enumeration.hpp"
@@ -84,6 +87,71 @@ struct Events : Scenario {
   Latch latch{2};
   Event plain;
   Latch plain_latch{1};
+};
+
+// What is taken out of a channel was sent, in its order, each value once; what a stopped send had
+// is not in it. The other end is between(), some steps later.
+struct Channels : Scenario {
+  using Scenario::Scenario;
+  struct Value {
+    int number;
+    Tracked tracked = {};
+  };
+  Task<> run() override {
+    const StopToken stop = co_await current_stop_token();
+    for (int i = 0; i < 3; ++i) {  // one fits, so that the second and the third wait
+      EXPECT_TRUE(co_await out.send(Value{i}, stop));
+      ++sent;
+      pass();
+    }
+    for (int i = 0; i < 2; ++i) {
+      const std::optional<Value> value = co_await in.receive(stop);
+      EXPECT_EQ(value.value().number, received);
+      ++received;
+      pass();
+    }
+    Semaphore::Permit permit = co_await semaphore.acquire(stop);
+    EXPECT_EQ(semaphore.available(), 0U);
+    pass();
+    const Semaphore::Permit second = co_await semaphore.acquire(stop);
+    pass();
+  }
+  void between(int step) override {
+    if (step == kFinishing || step % 4 != 3) {
+      return;
+    }
+    take();
+    if (offered == received) {
+      offered += in.try_send(Value{offered}) ? 1 : 0;
+    }
+    if (passed >= 6) {
+      other.reset();
+    }
+  }
+  void take() {
+    if (const std::optional<Value> value = out.try_receive()) {
+      EXPECT_EQ(value->number, taken);
+      ++taken;
+    }
+  }
+  Task<> finish() override {
+    while (out.size() > 0) {
+      take();
+    }
+    EXPECT_EQ(taken, sent);
+    EXPECT_EQ(offered, received + static_cast<int>(in.size()));
+    other.reset();
+    EXPECT_EQ(semaphore.available(), 2U);
+    co_return;
+  }
+  Channel<Value> out{1};
+  Channel<Value> in{1};
+  Semaphore semaphore{2};
+  std::optional<Semaphore::Permit> other = semaphore.try_acquire();
+  int sent = 0;
+  int taken = 0;
+  int offered = 0;
+  int received = 0;
 };
 
 // ---- compositions

@@ -23,7 +23,7 @@ class ForTraining(PrepareTest):
 
     def run_prepare(self, command_line, **_):
         """In place of ./tandem prepare, which would look after the packages first."""
-        self.assertEqual(command_line[:2], [str(for_training.ROOT / "tandem"), "prepare"])
+        self.assertEqual(command_line[:2], [*for_training.FRONT_DOOR, "prepare"])
         self.runs.append(command_line)
         answer = unittest.mock.Mock()
         answer.stdout = "data     1 records\n"
