@@ -35,7 +35,6 @@ CpuOptimizer::CpuOptimizer(Options options)
 }
 
 // ---- what is asked for
-// ---------------------------------------------------------------------------
 
 Task<> CpuOptimizer::handle(UpdateUnit update) {
   TANDEM_CHECK_LT(update.unit, jobs_.size(), "only units that were handed in are updated");
@@ -132,7 +131,6 @@ std::size_t CpuOptimizer::waiting_for_verdict() const noexcept {
 }
 
 // ---- holds
-// ----------------------------------------------------------------------------------------
 
 std::size_t CpuOptimizer::handle(HoldUnits) {
   TANDEM_CHECK(speculative_ == 0, "no verdict is open while units are held");
@@ -197,7 +195,6 @@ void CpuOptimizer::handle(EndHold end) {
 }
 
 // ---- passes and slices
-// ---------------------------------------------------------------------------
 
 std::size_t CpuOptimizer::chunks_of(std::size_t unit) const noexcept {
   const std::size_t elements = options_.units[unit].state.elements();

@@ -36,7 +36,6 @@ std::int64_t resident_bytes() {
 }
 
 // ---- RB5
-// -----------------------------------------------------------------------------------------
 constexpr std::uint32_t kDepth = 1024;
 constexpr std::int64_t kProduceNs = 250;
 
@@ -94,7 +93,6 @@ void overload(benchmark::State& state) {
 }
 
 // ---- RB6
-// -----------------------------------------------------------------------------------------
 constexpr int kCompletions = 300;
 
 void report(benchmark::State& state, std::vector<std::int64_t>& waits_ns) {

@@ -41,7 +41,6 @@ class SimDevice final : public Device {
   ~SimDevice() override;
 
   // ---- faults
-  // --------------------------------------------------------------------------------------
   /// The n-th kernel (copy) from now on fails, counted from 0 in the order of queueing.
   void fail_kernel(std::uint64_t n = 0) noexcept { fail_kernel_ = kernels_ + n; }
   void fail_copy(std::uint64_t n = 0) noexcept { fail_copy_ = copies_ + n; }

@@ -72,7 +72,6 @@ class SimWorld {
   void after(Duration delay, std::uint32_t rank, std::function<void()> event);
 
   // ---- what a rank may suffer
-  // ----------------------------------------------------------------------
   /// Its operations take `factor` times as long from now on.
   void slow_down(std::uint32_t rank, double factor) noexcept;
   /// It gets no time for a while.

@@ -62,7 +62,6 @@ class TestKit : private MessageTap {
   void finish(Where where = Where::current());
 
   // ---- the system under test
-  // -----------------------------------------------------------------------
   template <class A, class... Args>
   A& make(Args&&... args) {
     auto owned = std::make_shared<A>(std::forward<Args>(args)...);
@@ -92,7 +91,6 @@ class TestKit : private MessageTap {
   }
 
   // ---- messages
-  // ------------------------------------------------------------------------------------
   template <class M>
   [[nodiscard("complete at the semicolon")]] Expectation<M, Verb::kAllow> allow(
       Where where = Where::current()) {
@@ -130,7 +128,6 @@ class TestKit : private MessageTap {
   [[nodiscard]] std::string pending() const;
 
   // ---- time
-  // ----------------------------------------------------------------------------------------
   /// Timers that come due within `by` fire in their order, each at its own time.
   void advance(Duration by, Where where = Where::current());
   [[nodiscard]] TimePoint now() const noexcept { return clock_.now(); }

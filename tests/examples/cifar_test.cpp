@@ -239,7 +239,6 @@ TEST_F(Cifar, DamagedDataIsOneLine) {
 }
 
 // ---- accuracy
-// ------------------------------------------------------------------------------------
 
 CifarImages numbered(std::int64_t count) {
   CifarImages images;
@@ -343,7 +342,6 @@ TEST(Accuracy, RunningLossStartsAnewWithEachEpoch) {
 }
 
 // ---- images
-// ------------------------------------------------------------------------------------
 
 class Png : public TrainerTest {};
 
@@ -418,7 +416,6 @@ TEST_F(Png, TheGridShowsImagesLabelsAndAnswers) {
 }
 
 // ---- the plain loop
-// ------------------------------------------------------------------------------
 
 TEST_F(Cifar, TheTutorialsTraceLossesAndWeights) {
   const fs::path shared = kShared;

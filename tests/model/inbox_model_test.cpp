@@ -29,7 +29,6 @@ template <class A>
 using Wakes = BasicWakeCounter<A>;
 
 // ---- the checker itself, on textbook programs
-// ----------------------------------------------------
 struct Two {
   Atomic<int> x{0};
   Atomic<int> y{0};
@@ -142,7 +141,6 @@ TEST(ModelChecker, CountsInterleavingsUpToCommutingSteps) {
 }
 
 // ---- the runtime's protocols
-// ---------------------------------------------------------------------
 TEST(InboxModel, ALoopLosesNothingAndIsWokenOncePerSleep) {
   expect_correct(explore(&LoopProgram<Inbox, ModelAtomics, Sleep, 1, 1>::build), 1000);
 }
@@ -156,7 +154,6 @@ TEST(InboxModel, ALaneLosesNothing) {
 }
 
 // ---- teeth: each flaw is found
-// -------------------------------------------------------------------
 template <Flaw kFlaw>
 struct With {
   template <class A, class N>

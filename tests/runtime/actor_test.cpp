@@ -175,7 +175,6 @@ TEST_F(ActorTest, ADroppedOrFailedReplyFailsTheAsker) {
 }
 
 // ---- order, bounds, credits
-// ----------------------------------------------------------------------
 TEST_F(ActorTest, KeepsTheOrderOfOneSender) {
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(book.address().try_send(Note{i}), SendResult::kSent);
@@ -302,7 +301,6 @@ TEST(Mailbox, IsExactFromManyThreads) {
 }
 
 // ---- the end
-// -------------------------------------------------------------------------------------
 TEST_F(ActorTest, CloseRefusesNewMessagesAndHandlesTheAccepted) {
   const BookAddress address = book.address();
   EXPECT_EQ(address.try_send(Note{1}), SendResult::kSent);

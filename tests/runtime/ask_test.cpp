@@ -142,8 +142,8 @@ TEST_F(AskTest, ManyOutstandingAsks) {
 }
 
 // ---- between two loops
-// --------------------------------------------------------------------------- A loop with an
-// answerer on a thread of its own, until it is told to stop.
+
+// A loop with an answerer on a thread of its own, until it is told to stop.
 class OtherLoop {
  public:
   OtherLoop() {

@@ -84,7 +84,6 @@ TEST(EventLoop, NestsInsideAnother) {
 }
 
 // ---- timers
-// --------------------------------------------------------------------------------------
 TEST(Timers, FireInTheOrderOfTheirDeadlines) {
   ManualClock clock;
   EventLoop loop({.clock = &clock});
@@ -165,7 +164,6 @@ TEST(Timers, AnEarlierTimerThanTheOneTheReactorWaitsFor) {
 }
 
 // ---- fairness
-// ------------------------------------------------------------------------------------
 TEST(Fairness, ACoroutineThatNeverWaitsLetsOthersRun) {
   EventLoop loop;
   Scope scope(loop);
@@ -318,7 +316,6 @@ TEST(SpinGauge, SpinsWhileItPaysAndGivesUpQuickly) {
 }
 
 // ---- other threads
-// -------------------------------------------------------------------------------
 TEST(CrossThread, EveryPostWakesTheLoop) {
   // One post at a time into a loop that mostly sleeps: a single lost wake-up would hang this.
   for (const Spin spin : {Spin::kNever, Spin::kAuto, Spin::kAlways}) {

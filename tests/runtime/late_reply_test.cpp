@@ -103,8 +103,8 @@ Task<> ask_in_vain(ClerkAddress to, int asker) {
 }
 
 // ---- after the deadline
-// -------------------------------------------------------------------------- A loop that never
-// sleeps, with a clerk for the other side and askers of the other side's clerk.
+
+// A loop that never sleeps, with a clerk for the other side and askers of the other side's clerk.
 struct Side {
   Side() { clerk.start(clerks); }
   EventLoop loop;
@@ -173,8 +173,8 @@ TEST(LateReply, AfterTheDeadlineBetweenTwoBusyLoops) {
 }
 
 // ---- after the end of the asker's loop
-// ------------------------------------------------------------- A clerk on a thread of its own,
-// where the loop never sleeps.
+
+// A clerk on a thread of its own, where the loop never sleeps.
 class BusyOffice {
  public:
   template <class Start>
@@ -234,7 +234,6 @@ TEST(LateReply, AfterTheEndOfTheAskersLoop) {
 }
 
 // ---- after a restart
-// -----------------------------------------------------------------------------
 Task<int> hold(ClerkAddress to, int asker, int value) {
   co_return (co_await to.ask(Hold{asker, value})).value;
 }
@@ -288,7 +287,6 @@ TEST(LateReply, AfterARestartOfTheActor) {
 }
 
 // ---- twice
-// ---------------------------------------------------------------------------------------
 void answer_again(void (*second)(ReplyTo<Hold>&)) {
   Duties duties;
   EventLoop loop;

@@ -18,7 +18,6 @@ namespace tandem {
 namespace {
 
 // ---- the rules the types enforce
-// -----------------------------------------------------------------
 static_assert(!std::is_move_constructible_v<Task<int>> && !std::is_copy_constructible_v<Task<int>>);
 static_assert(!std::is_move_assignable_v<Task<>>);
 
@@ -42,7 +41,6 @@ TEST(TaskRules, LambdaWithCapturesIsNoFactory) {
 }
 
 // ---- values
-// --------------------------------------------------------------------------------------
 Task<int> twice(int x) { co_return 2 * x; }
 Task<std::unique_ptr<int>> boxed(int x) { co_return std::make_unique<int>(x); }
 Task<int&> refer(int* x) { co_return *x; }
@@ -105,7 +103,6 @@ TEST(TaskDeathTest, IsAwaitedOnce) {
 }
 
 // ---- the stack
-// -----------------------------------------------------------------------------------
 std::uintptr_t stack_here() { return reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)); }
 
 struct StackRange {
@@ -178,7 +175,6 @@ TEST(TaskStack, AMillionSetEventsInARowUseNone) {
 }
 
 // ---- frames
-// --------------------------------------------------------------------------------------
 struct Pair {  // an aggregate with a member that is not trivial
   std::string text;
   std::unique_ptr<int> number;
@@ -243,7 +239,6 @@ TEST(TaskFrame, ALoopMayRunOnAnotherThreadNextTime) {
 }
 
 // ---- names
-// ---------------------------------------------------------------------------------------
 Task<> leaf(Event* event) { co_await *event; }
 Task<> middle(Event* event) { co_await leaf(event).named("the leaf"); }
 

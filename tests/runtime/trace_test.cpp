@@ -22,7 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 
 // ---- a small strict JSON reader: objects, arrays, strings, numbers
-// -------------------------------
 struct Json {
   std::map<std::string, Json> object;
   std::vector<Json> array;

@@ -61,7 +61,6 @@ constexpr hn::CappedTag<std::int32_t, 16> kWideInt;
 constexpr hn::CappedTag<float, 8> kEight;
 
 // ---- forward
-// -------------------------------------------------------------------------------------
 
 /// Rows y and y + 1 of conv1, all channels: the lanes are neighbours in x.
 HWY_INLINE void conv1_rows(const Weights& w, const float* image, int y, Work& work) {

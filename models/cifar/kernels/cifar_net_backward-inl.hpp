@@ -18,7 +18,6 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
 // ---- of one image
-// ------------------------------------------------------------------------------------
 
 /// dx = W^T dy, 0 where x is not above 0.
 HWY_INLINE void linear_backward(const float* weight, const float* dy, const float* x, int in,
@@ -148,7 +147,6 @@ inline double softmax_loss(const float* logits, std::int64_t label, float share,
 }
 
 // ---- weight gradients
-// ----------------------------------------------------------------------------
 
 /// Where the sums of one parameter go.
 struct Target {

@@ -47,7 +47,6 @@ Sharding sharding_of(const Model& model, int stage, std::uint32_t world, std::ui
 }
 
 // ---- where parts lie
-// -------------------------------------------------------------------------------
 
 TEST(Parts, AreRunsOfWholeExpertsAtEveryStage) {
   for (const int stage : {0, 3}) {
@@ -106,7 +105,6 @@ TEST(Parts, ThatCannotBeAreRefused) {
 }
 
 // ---- who exchanges with whom
-// -------------------------------------------------------------------------
 
 /// A rank's loop, lane and groups, without an engine.
 struct World {

@@ -220,7 +220,6 @@ TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
 }
 
 // ---- whether it fits
-// ------------------------------------------------------------------------------
 
 /// Sixteen blocks of 64 Mi elements with large activations.
 Model large_model() {

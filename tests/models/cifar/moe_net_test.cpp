@@ -23,7 +23,6 @@ namespace {
 constexpr std::int64_t kWidth = 84;
 
 // ---- the layer
-// -----------------------------------------------------------------------------------
 
 /// Token by token, choice by choice, as the definition says.
 at::Tensor by_definition(const at::Tensor& x, const at::Tensor& gate, const GateOptions& options,
@@ -91,7 +90,6 @@ TEST(MoeLayer, NoiseIsOfTheMicroBatchAlone) {
 }
 
 // ---- the net
-// -------------------------------------------------------------------------------------
 
 Batch random_batch(std::uint64_t seed) {
   return {.inputs = test::random({8, 3, 32, 32}, seed).to(at::kFloat),

@@ -106,7 +106,6 @@ TEST(CifarRecords, PackedFilesAreTheSameBytes) {
 }
 
 // ---- the Python archive
-// --------------------------------------------------------------------------
 
 constexpr std::string_view kMakePickles = R"(
 import numpy, pickle, struct, sys
@@ -204,7 +203,6 @@ TEST_F(CifarPickle, CutAnywhereOrChangedItIsAnErrorOrStillABatch) {
 }
 
 // ---- the generated set, micro-batches
-// ------------------------------------------------------------
 
 TEST(CifarGenerated, TheSameBytesEveryTimeAndEveryClass) {
   const CifarData a = generated_cifar(200, 50);

@@ -23,7 +23,6 @@ using namespace std::chrono_literals;
 using namespace test;
 
 // ---- mailboxes
-// -------------------------------------------------------------------------------------
 struct Fill {
   int value;
   Tracked tracked = {};
@@ -374,9 +373,9 @@ struct Handlers : Scenario {
 };
 
 // ---- the list
-// ----------------------------------------------------------------------------------------- Every
-// `kAwaitName = ...;` of the headers, and what stands for it here; "" : it needs no scenario, for
-// the given reason.
+
+// Every `kAwaitName = ...;` of the headers, and what stands for it here; "" : it needs no scenario,
+// for the given reason.
 struct Covered {
   const char* header;
   const char* name;

@@ -155,7 +155,6 @@ struct Channels : Scenario {
 };
 
 // ---- compositions
-// ------------------------------------------------------------------------------------
 struct Compositions : Scenario {
   using Scenario::Scenario;
   Task<> run() override {
@@ -195,7 +194,6 @@ struct Compositions : Scenario {
 };
 
 // ---- other threads: what they do ends when the gate opens
-// ----------------------------------------------
 struct Threads : Scenario {
   using Scenario::Scenario;
   Task<> run() override {

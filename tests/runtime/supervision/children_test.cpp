@@ -376,7 +376,6 @@ TEST_F(ChildrenTest, WithoutAParentActorFailuresRestartAndEscalateToTheScope) {
 }
 
 // ---- monitors
-// ------------------------------------------------------------------------------------
 struct Guard : Actor<Guard, Down> {
   Guard() : Actor("guard", 1) {}
   void handle(Down down) { seen.push_back(std::string(down.name) + ": " + down.reason.text()); }

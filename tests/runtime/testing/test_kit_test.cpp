@@ -194,7 +194,6 @@ TEST_F(WordCount, SupervisionAndMonitorsWorkThroughIt) {
 }
 
 // ---- the verbs fail when they must
-// ---------------------------------------------------------------
 class KitFailures : public ::testing::Test {
  protected:
   template <class Say>

@@ -198,7 +198,6 @@ TEST_F(MailboxFullTest, CoalescesFromOtherThreadsAndCountsEach) {
 }
 
 // ---- control messages
-// ------------------------------------------------------------------------------
 TEST_F(MailboxFullTest, ControlMessagesOvertakeAndAreNeverRefused) {
   World<Slow<WhenFull::kReject>> world({.credits = 1});
   const auto address = world.actor.address();
@@ -231,7 +230,6 @@ TEST_F(MailboxFullTest, AClosedActorTakesControlMessagesUntilItHasEnded) {
 }
 
 // ---- metrics
-// ---------------------------------------------------------------------------------------
 TEST_F(MailboxFullTest, MeasuresDepthAndWaitingTimeWhenAsked) {
   World<Slow<WhenFull::kWait>> world({.credits = 8});
   const auto address = world.actor.address();
@@ -274,7 +272,6 @@ TEST_F(MailboxFullTest, TheTimeInLineCountsAsWaiting) {
 }
 
 // ---- threads that run no loop
-// ------------------------------------------------------------------------
 struct Letter {
   int sender;
   int value;

@@ -22,7 +22,6 @@ class MailboxShareTest : public ::testing::Test {
 };
 
 // ---- credits of a sender
-// -------------------------------------------------------------------------
 TEST_F(MailboxShareTest, AGreedySenderFillsItsShareOnly) {
   World<Slow<WhenFull::kWait>> world({.credits = 8});
   const auto all = world.actor.address();
@@ -182,7 +181,6 @@ TEST_F(MailboxShareTest, NoCreditIsLostOrWonAcrossThreads) {
 }
 
 // ---- giving up across loops
-// ------------------------------------------------------------------------
 TEST_F(MailboxShareTest, ASendToAnotherLoopIsWithdrawnWhileTheActorIsStuck) {
   EventLoop other({.name = "other"});
   Scope there(other);
