@@ -66,7 +66,8 @@ Task<> read(tandem::FileIo* files, std::string path, tandem::Channel<std::string
 }
 
 Task<> add_up(tandem::CpuPool* pool, tandem::Channel<std::string>* blocks, long* sum) {
-  while (const std::optional<std::string> block = co_await blocks->receive()) {
+  const tandem::StopToken stop = co_await tandem::current_stop_token();  // the reader may fail
+  while (const std::optional<std::string> block = co_await blocks->receive(stop)) {
     *sum +=
         co_await pool->run([&block] { return std::accumulate(block->begin(), block->end(), 0L); });
   }
@@ -83,16 +84,6 @@ Task<std::size_t> size_of(tandem::Semaphore* open_files, tandem::FileIo* files, 
 // [/semaphore]
 
 // [program]
-Task<long> run_until_done(tandem::Scope* root, tandem::FileIo* files, tandem::CpuPool* pool,
-                          std::string path) {
-  tandem::Channel<std::string> blocks(2);
-  long sum = 0;
-  root->spawn("reader", &read, files, path, &blocks);
-  root->spawn("adder", &add_up, pool, &blocks, &sum);
-  co_await root->join();
-  co_return sum;
-}
-
 /// Ctrl-C asks all tasks of `root` to stop; they end by themselves, and the program with them.
 Task<> stop_on_signal(tandem::Scope* root) {
   const tandem::StopToken stop = co_await tandem::current_stop_token();
@@ -101,17 +92,28 @@ Task<> stop_on_signal(tandem::Scope* root) {
   root->request_stop();
 }
 
+/// Each ends with the others: a reader that fails stops the adding up, too.
+Task<long> run_until_done(tandem::FileIo* files, tandem::CpuPool* pool, std::string path) {
+  tandem::Channel<std::string> blocks(2);
+  long sum = 0;
+  co_await tandem::with_scope(
+      [](tandem::Scope& root, tandem::FileIo* from, tandem::CpuPool* on, std::string file,
+         tandem::Channel<std::string>* through, long* to) -> Task<> {
+        root.spawn("signals", &stop_on_signal, &root);
+        root.spawn("reader", &read, from, file, through);
+        co_await add_up(on, through, to);
+        root.request_stop();  // of what waits for signals
+      },
+      files, pool, path, &blocks, &sum);
+  co_return sum;
+}
+
 long whole_program(const std::string& path) {
   tandem::EventLoop loop({.name = "main"});  // first made, last to go: everything refers to it
   tandem::CpuPool pool(loop, {.threads = 2, .name = "adders"});
   tandem::ComputeLane lane(loop, "library");  // one thread, for what wants to be called from one
   tandem::FileIo files(loop);                 // io_uring where the kernel has it, else threads
-  tandem::Scope signals(loop, "signals");
-  tandem::Scope root(loop, "root");
-  signals.spawn("signals", &stop_on_signal, &root);
-  const long sum = loop.run(&run_until_done, &root, &files, &pool, path);
-  signals.request_stop();
-  loop.run(&tandem::Scope::join, &signals);
+  const long sum = loop.run(&run_until_done, &files, &pool, path);
   return sum + loop.run(
                    [](tandem::ComputeLane* on) -> Task<int> {
                      co_return co_await on->run([] { return 0; });
@@ -124,10 +126,16 @@ class DocsProgram : public testing::Test {
  protected:
   void SetUp() override { std::ofstream(path) << "0123456789"; }
   void TearDown() override { std::filesystem::remove(path); }
-  const std::string path = testing::TempDir() + "tandem_docs_program";
+  const std::string path =  // of this test's own: tests run at the same time
+      testing::TempDir() + "tandem_docs_" +
+      testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(DocsProgram, AddsUpAFile) { EXPECT_EQ(whole_program(path), 10 * '0' + 45); }
+
+TEST_F(DocsProgram, EndsWithTheReadersError) {
+  EXPECT_THROW(whole_program("/nowhere/at/all"), tandem::FileError);
+}
 
 TEST_F(DocsProgram, ARefusedRequestEndsNoActor) {
   tandem::EventLoop loop;
