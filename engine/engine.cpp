@@ -184,13 +184,14 @@ std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
 
 namespace {
 
-Task<double> peak_tflops(Rank* rank) {
-  ComputeQueue& queue = rank->compute();
+/// The best of several matmuls of that type.
+Task<double> matmul_tflops(ComputeQueue* compute, at::ScalarType scalar_type) {
+  ComputeQueue& queue = *compute;
   const bool on_gpu = !queue.tensors().is_cpu();
   const std::int64_t side = on_gpu ? 8192 : 1024;
   constexpr int kRounds = 8;
   constexpr double kEnoughS = 0.5;  // some processors have no matmuls of 16 bits: seconds each
-  const auto type = at::TensorOptions().dtype(scalar_type_of(rank->layout().shape.type));
+  const auto type = at::TensorOptions().dtype(scalar_type);
   double best_s = 1e9;
   const Stopwatch all;
   for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
@@ -216,6 +217,16 @@ Task<double> peak_tflops(Rank* rank) {
   }
   const auto length = static_cast<double>(side);
   co_return 2.0 * length* length* length / best_s / 1e12;
+}
+
+Task<double> peak_tflops(Rank* rank) {
+  ComputeQueue* queue = &rank->compute();
+  const at::ScalarType type = scalar_type_of(rank->layout().shape.type);
+  double peak = co_await matmul_tflops(queue, type);
+  if (queue->tensors().is_cpu() && type != at::kFloat) {
+    peak = std::max(peak, co_await matmul_tflops(queue, at::kFloat));  // which 16 bits may go by
+  }
+  co_return peak;
 }
 
 }  // namespace

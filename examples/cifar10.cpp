@@ -32,6 +32,7 @@
 #include "examples/support/reexec.hpp"
 #include "examples/support/run_checkpoints.hpp"
 #include "examples/support/run_evaluation.hpp"
+#include "examples/support/run_status.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
@@ -39,6 +40,7 @@
 #include "models/cifar/records.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
+#include "runtime/supervision/status_server.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -163,14 +165,10 @@ int cifar10(CifarFlags flags) {
        .communicator = ranks});
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
   const ResumedRun resumed = resume_run(flags, engine);
-  MetricsWriter metrics({.output_dir = flags.output_dir,
-                         .total_steps = total_steps,
-                         .log_interval = 0,
-                         .warmup_steps = flags.warmup_steps,
-                         .tensorboard = flags.tensorboard,
-                         .append = engine.global_steps() > 0,
-                         .progress = progress_mode_of(flags.progress),
-                         .silent = engine.rank() != 0});
+  MetricsOptions reports = metrics_options(flags, engine, total_steps);
+  reports.log_interval = 0;
+  MetricsWriter metrics(std::move(reports));
+  const auto status = serve_status(engine.loop(), flags.status_socket, metrics, engine.rank());
   metrics.write_config(resolved_json(config), report_lines(config));
   if (engine.rank() == 0) {
     write_plan(plan, flags.output_dir);

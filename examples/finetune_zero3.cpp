@@ -27,11 +27,13 @@
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "examples/support/run_checkpoints.hpp"
+#include "examples/support/run_status.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/causal_lm.hpp"
 #include "models/pretrained.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
+#include "runtime/supervision/status_server.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -109,15 +111,11 @@ int finetune(FinetuneFlags flags) {
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
 
   const ResumedRun resumed = resume_run(flags, engine);
-  MetricsWriter metrics({.output_dir = flags.output_dir,
-                         .total_steps = length.steps,
-                         .log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval,
-                         .warmup_steps = flags.warmup_steps,
-                         .tensorboard = flags.tensorboard,
-                         .append = engine.global_steps() > 0,
-                         .progress = progress_mode_of(flags.progress),
-                         .silent = engine.rank() != 0,
-                         .quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR"});
+  MetricsOptions reports = metrics_options(flags, engine, length.steps);
+  reports.log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval;
+  reports.quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR";
+  MetricsWriter metrics(std::move(reports));
+  const auto status = serve_status(engine.loop(), flags.status_socket, metrics, engine.rank());
   metrics.write_config(resolved_json(config), report_lines(config));
   for (const std::string& line : describe_run(flags, config, pretrained, engine, records)) {
     metrics.note(line);

@@ -46,7 +46,7 @@ MAY_INCLUDE = {
     "engine/config": [],
     "engine/data": [],
     "engine/model": ["engine/data", "engine/types"],
-    "engine/metrics": ["engine/types"],
+    "engine/metrics": ["engine/config", "engine/types"],
     "engine/distributed": ["engine/types"],
     "engine/layout": ["engine/config", "engine/types"],
     "engine/device": ["engine/distributed", "engine/types"],

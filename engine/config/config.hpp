@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "actors/kernels/update/optimizer_step.hpp"
+#include "engine/config/monitor_config.hpp"
 #include "engine/config/schedule.hpp"
 #include "runtime/util/enum_names.hpp"
 
@@ -143,6 +144,7 @@ struct Config {
   std::optional<std::int64_t> steps_per_print;  // absent: never
   bool wall_clock_breakdown = false;
   bool dataloader_drop_last = false;
+  MonitorConfig monitors;
 
   std::vector<KeyReport> keys;  // every key given, in the table's order
 

@@ -41,7 +41,7 @@ inline KeyRow block(std::string_view path) { return raw(path, Kind::kBlock, "nul
 [[nodiscard]] Rows top_rows(Config& c);
 [[nodiscard]] Rows precision_rows(Config& c);
 [[nodiscard]] Rows zero_rows(Config& c);
-[[nodiscard]] Rows monitor_rows();
+[[nodiscard]] Rows monitor_rows(Config& c);
 [[nodiscard]] Rows checkpoint_rows();
 [[nodiscard]] Rows other_rows();
 

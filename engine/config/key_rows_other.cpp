@@ -65,23 +65,20 @@ void append_unused(Rows& rows, std::string_view block, std::string_view reason,
 
 }  // namespace
 
-Rows monitor_rows() {
-  constexpr std::string_view kTensorBoard = "the program decides (tensorboard, output_dir)";
+Rows monitor_rows(Config& c) {
   constexpr std::string_view kFigures = "metrics.jsonl and TensorBoard events hold every figure";
+  MonitorConfig& m = c.monitors;
   Rows rows;
-  rows.push_back(raw("tensorboard.enabled", Kind::kBool, "false").unused(kTensorBoard));
-  rows.push_back(raw("tensorboard.output_path", Kind::kString, "\"\"").unused(kTensorBoard));
-  rows.push_back(
-      raw("tensorboard.job_name", Kind::kString, "\"DeepSpeedJobName\"").unused(kTensorBoard));
-  append_unused(rows, "csv_monitor", kFigures,
-                {{"enabled", Kind::kBool, "false"},
-                 {"output_path", Kind::kString, "\"\""},
-                 {"job_name", Kind::kString, "\"DeepSpeedJobName\""}});
-  append_unused(rows, "wandb", kFigures,
-                {{"enabled", Kind::kBool, "false"},
-                 {"group", Kind::kString, "null"},
-                 {"team", Kind::kString, "null"},
-                 {"project", Kind::kString, "\"deepspeed\""}});
+  rows.push_back(key("tensorboard.enabled", &m.tensorboard.enabled));
+  rows.push_back(key("tensorboard.output_path", &m.tensorboard.output_path));
+  rows.push_back(key("tensorboard.job_name", &m.tensorboard.job_name));
+  rows.push_back(key("csv_monitor.enabled", &m.csv.enabled));
+  rows.push_back(key("csv_monitor.output_path", &m.csv.output_path));
+  rows.push_back(key("csv_monitor.job_name", &m.csv.job_name));
+  rows.push_back(key("wandb.enabled", &m.wandb.enabled));
+  rows.push_back(key("wandb.group", &m.wandb.group));
+  rows.push_back(key("wandb.team", &m.wandb.team));
+  rows.push_back(key("wandb.project", &m.wandb.project));
   append_unused(rows, "comet", kFigures,
                 {{"enabled", Kind::kBool, "false"},
                  {"samples_log_interval", Kind::kInt, "100"},

@@ -112,8 +112,8 @@ std::vector<KeyRow> key_table(Config& config) {
   using namespace key_rows;
   Rows rows;
   for (Rows part : {batch_rows(config), optimizer_rows(config), scheduler_rows(config),
-                    top_rows(config), precision_rows(config), zero_rows(config), monitor_rows(),
-                    checkpoint_rows(), other_rows()}) {
+                    top_rows(config), precision_rows(config), zero_rows(config),
+                    monitor_rows(config), checkpoint_rows(), other_rows()}) {
     std::ranges::move(part, std::back_inserter(rows));
   }
   return rows;

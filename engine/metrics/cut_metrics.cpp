@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "actors/storage/file.hpp"
+#include "engine/metrics/earlier_files.hpp"
 
 namespace tandem {
 
@@ -47,9 +48,9 @@ std::int64_t step_of_event(std::string_view event) {
   return static_cast<std::int64_t>(step);
 }
 
-}  // namespace
-
-std::string metrics_until(std::string_view lines, std::int64_t last_step) {
+/// The whole lines whose step, 0 where a line has none, is at most `last_step`.
+template <class StepOf>
+std::string lines_until(std::string_view lines, std::int64_t last_step, StepOf step_of_line) {
   std::string kept;
   for (std::size_t begin = 0; begin < lines.size();) {
     const std::size_t end = lines.find('\n', begin);
@@ -57,12 +58,29 @@ std::string metrics_until(std::string_view lines, std::int64_t last_step) {
       break;
     }
     const std::string_view line = lines.substr(begin, end + 1 - begin);
-    if (step_of(line).value_or(0) <= last_step) {
+    if (step_of_line(line).value_or(0) <= last_step) {
       kept += line;
     }
     begin = end + 1;
   }
   return kept;
+}
+
+/// The number that a CSV row begins with.
+std::optional<std::int64_t> first_column_of(std::string_view row) {
+  std::int64_t step = 0;
+  const auto read = std::from_chars(row.data(), row.data() + row.size(), step);
+  return read.ec == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+}  // namespace
+
+std::string metrics_until(std::string_view lines, std::int64_t last_step) {
+  return lines_until(lines, last_step, &step_of);
+}
+
+std::string rows_until(std::string_view rows, std::int64_t last_step) {
+  return lines_until(rows, last_step, &first_column_of);
 }
 
 std::string events_until(std::string_view records, std::int64_t last_step) {
@@ -88,13 +106,15 @@ void cut_metrics(const std::string& folder, std::int64_t last_step) {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename();
-    const bool is_events = name.starts_with("events.out.tfevents.");
-    if (!is_events && name != "metrics.jsonl") {
+    const auto cut = name.starts_with("events.out.tfevents.") ? &events_until
+                     : name == "metrics.jsonl"                ? &metrics_until
+                     : is_monitor_csv(name)                   ? &rows_until
+                                                              : nullptr;
+    if (cut == nullptr) {
       continue;
     }
     const std::string text = read_file(entry.path(), "resume", UINT64_MAX);
-    const std::string kept =
-        is_events ? events_until(text, last_step) : metrics_until(text, last_step);
+    const std::string kept = cut(text, last_step);
     if (kept != text) {
       write_file(entry.path(), "resume", kept);
     }

@@ -13,8 +13,12 @@ namespace tandem {
 /// The records of a TensorBoard event file whose step is at most `last_step`; a torn last one goes.
 [[nodiscard]] std::string events_until(std::string_view records, std::int64_t last_step);
 
-/// Cuts metrics.jsonl and the event files of a run's folder, those that are there; each is replaced
-/// as a whole. Throws Error naming the path.
+/// The rows of a CSV file, behind the one of names, whose first column is at most `last_step`.
+[[nodiscard]] std::string rows_until(std::string_view rows, std::int64_t last_step);
+
+/// Cuts metrics.jsonl, the event files and csv_monitor's files of a folder, those that are there;
+/// each is replaced as a whole. A monitor's folder has samples for steps. Throws Error naming the
+/// path.
 void cut_metrics(const std::string& folder, std::int64_t last_step);
 
 }  // namespace tandem

@@ -106,8 +106,7 @@ std::string tfrecord(std::string_view data) {
   return record;
 }
 
-std::string scalar_event(double wall_time, std::int64_t step,
-                         std::initializer_list<Scalar> scalars) {
+std::string scalar_event(double wall_time, std::int64_t step, const std::vector<Scalar>& scalars) {
   std::string summary;
   for (const auto& [tag, number] : scalars) {
     std::string value;
@@ -131,7 +130,7 @@ EventWriter::EventWriter(const std::string& directory) : file_(event_path(direct
   file_.append(tfrecord(event));
 }
 
-void EventWriter::write(std::int64_t step, std::initializer_list<Scalar> scalars) {
+void EventWriter::write(std::int64_t step, const std::vector<Scalar>& scalars) {
   file_.append(tfrecord(scalar_event(wall_time_s(), step, scalars)));
 }
 

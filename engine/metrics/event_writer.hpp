@@ -5,10 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/metrics/line_file.hpp"
 
@@ -24,7 +24,7 @@ using Scalar = std::pair<std::string_view, double>;  // tag, value
 
 /// The serialized Event of one step's scalars.
 [[nodiscard]] std::string scalar_event(double wall_time_s, std::int64_t step,
-                                       std::initializer_list<Scalar> scalars);
+                                       const std::vector<Scalar>& scalars);
 
 class EventWriter {
  public:
@@ -34,7 +34,7 @@ class EventWriter {
 
   /// All scalars of one step in one record. Throws Error when the disk is full; the file stays
   /// whole.
-  void write(std::int64_t step, std::initializer_list<Scalar> scalars);
+  void write(std::int64_t step, const std::vector<Scalar>& scalars);
 
   /// As LineFile's.
   void close() { file_.close(); }

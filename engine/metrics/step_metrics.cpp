@@ -51,7 +51,7 @@ std::string console_line(const StepMetrics& m) {
   std::string line = fmt::format(
       "Step {:4d} | Loss: {:.4f} | Time: {:5.0f}ms | TFLOPS: {:5.2f} | Tokens/s: {:6.0f}", m.step,
       m.loss, m.step_time_s * kMsPerS, m.tflops, m.tokens_per_s);
-  line += fmt::format(" | LR: {:.2e} | Norm: {:.3f} | Overlap: {:3.0f}%", m.lr, m.grad_norm,
+  line += fmt::format(" | LR: {:.2e} | Norm: {:.3f} | Busy: {:3.0f}%", m.lr, m.grad_norm,
                       m.overlap_efficiency * 100);
   if (m.verdict != "commit") {
     line += " | " + m.verdict;

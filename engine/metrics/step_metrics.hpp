@@ -40,7 +40,8 @@ struct StepMetrics {
 [[nodiscard]] std::string json_line(std::int64_t step, const EvalSums& sums);
 
 /// `Step   12 | Loss: 2.3456 | Time:   123ms | TFLOPS:  0.45 | Tokens/s:  12345` and then learning
-/// rate, gradient norm, overlap efficiency and, where it is not "commit", the verdict. No newline.
+/// rate, gradient norm, how busy the busiest resource was and, where it is not "commit", the
+/// verdict. No newline.
 [[nodiscard]] std::string console_line(const StepMetrics& metrics);
 
 }  // namespace tandem

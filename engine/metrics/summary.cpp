@@ -124,6 +124,11 @@ RunSummary SummaryBuilder::summary() const {
   return s;
 }
 
+void set_utilisation(RunSummary& s, double model_tflops, double peak_tflops) noexcept {
+  s.peak_tflops = peak_tflops;
+  s.mfu = model_tflops <= peak_tflops && peak_tflops > 0 ? model_tflops / peak_tflops : 0;
+}
+
 std::string summary_json(const RunSummary& s) {
   JsonWriter json(2);
   json.begin_object();
@@ -134,6 +139,7 @@ std::string summary_json(const RunSummary& s) {
   json.field("median", s.step_time_s.median).field("p10", s.step_time_s.p10);
   json.field("p90", s.step_time_s.p90).end_object();
   json.field("tokens_per_s", s.tokens_per_s).field("tflops", s.tflops).field("mfu", s.mfu);
+  json.field("peak_tflops", s.peak_tflops);
   json.field("overlap_efficiency", s.overlap_efficiency);
   json.field("optimizer_s", s.optimizer_s);
   json.field("exposed_optimizer_s", s.exposed_optimizer_s);
@@ -167,15 +173,18 @@ std::string summary_text(const RunSummary& s) {
                       s.step_time_s.median * kMsPerS, s.step_time_s.p10 * kMsPerS,
                       s.step_time_s.p90 * kMsPerS);
   text += fmt::format("  throughput  {:.0f} tokens/s, {:.3f} TFLOPS", s.tokens_per_s, s.tflops);
-  text += s.mfu > 0 ? fmt::format(", MFU {:.1f} %\n", s.mfu * 100) : "\n";
-  const double hidden_s = std::max(0.0, s.optimizer_s - s.exposed_optimizer_s);
-  text += fmt::format(
-      "  overlap     {:.0f} %; of the optimizer's {:.2f} ms per step {:.2f} ms were hidden, {:.2f} "
-      "ms "
-      "exposed\n",
-      s.overlap_efficiency * 100, s.optimizer_s * kMsPerS, hidden_s * kMsPerS,
-      s.exposed_optimizer_s * kMsPerS);
-  if (s.step_time_s.median > 0) {
+  text += s.mfu > 0 ? fmt::format(", MFU {:.1f} %\n", s.mfu * 100)
+          : s.peak_tflops > 0
+              ? fmt::format("; no MFU: a peak of {:.3f} was measured beside other work\n",
+                            s.peak_tflops)
+              : "\n";
+  text += fmt::format("  busy        {:.0f} % of a step the busiest resource works\n",
+                      s.overlap_efficiency * 100);
+  text +=
+      fmt::format("  optimizer   works {:.2f} ms of a step, which stands still {:.2f} ms for it\n",
+                  s.optimizer_s * kMsPerS, s.exposed_optimizer_s * kMsPerS);
+  const double hidden_s = s.optimizer_s - s.exposed_optimizer_s;
+  if (hidden_s > 0 && s.step_time_s.median > 0) {
     text += fmt::format("  gained      a step that waits for its optimizer takes {:.1f} % longer\n",
                         hidden_s / s.step_time_s.median * 100);
   }

@@ -55,7 +55,8 @@ struct RunSummary {
   Quantiles step_time_s;
   double tokens_per_s = 0;
   double tflops = 0;
-  double mfu = 0;
+  double peak_tflops = 0;  // of all ranks' devices, as measured at the end
+  double mfu = 0;          // 0: the peak is not known
   double overlap_efficiency = 0;
   double optimizer_s = 0;          // of a step, as the next
   double exposed_optimizer_s = 0;  // mean per step
@@ -99,6 +100,10 @@ class SummaryBuilder {
   Totals warm_;
   Totals measured_;
 };
+
+/// Sets mfu. A peak that is below what the steps did was measured while something else had the
+/// processors: then there is no mfu.
+void set_utilisation(RunSummary& summary, double model_tflops, double peak_tflops) noexcept;
 
 [[nodiscard]] std::string summary_json(const RunSummary& summary);
 

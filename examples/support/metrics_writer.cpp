@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "actors/storage/file.hpp"
+#include "engine/metrics/earlier_files.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/report/run_report.hpp"
 #include "runtime/util/error.hpp"
@@ -19,6 +20,24 @@ namespace {
 std::string made(const std::string& output_dir) {
   make_output_dir(output_dir);
   return output_dir;
+}
+
+/// Under the example's names, so that its dashboards keep working, and ours beside them.
+std::vector<Scalar> example_scalars(const StepMetrics& m) {
+  constexpr double kMsPerS = 1000;
+  return {{"train/loss", m.loss},
+          {"train/epoch", m.epoch},
+          {"train/global_step", static_cast<double>(m.step)},
+          {"train/learning_rate", m.lr},
+          {"train/grad_norm", m.grad_norm},
+          {"train/loss_scale", m.loss_scale},
+          {"perf/step_time_ms", m.step_time_s * kMsPerS},
+          {"perf/tokens_per_second", m.tokens_per_s},
+          {"perf/tflops", m.tflops},
+          {"perf/overlap_efficiency", m.overlap_efficiency},
+          {"perf/exposed_optimizer_ms", m.exposed_optimizer_s * kMsPerS},
+          {"memory/peak_host_bytes", static_cast<double>(m.peak_host_bytes)},
+          {"memory/peak_device_bytes", static_cast<double>(m.peak_device_bytes)}};
 }
 
 }  // namespace
@@ -35,10 +54,19 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
   if (options_.tensorboard) {
     events_ = std::make_unique<EventWriter>(options_.output_dir);
   }
+  monitors_ = open_monitors(options_.monitors, options_.output_dir, options_.append);
+  if (options_.monitors.wandb.enabled) {
+    open_wandb();
+  }
 }
 
 void MetricsWriter::write(const StepMetrics& m) {
   builder_.add(m);
+  if (last_.step == 0) {
+    first_step_ = m.step;
+    since_first_step_ = Stopwatch();
+  }
+  last_ = m;
   if (options_.silent) {
     return;
   }
@@ -51,8 +79,19 @@ void MetricsWriter::write(const StepMetrics& m) {
     report("notes.txt", [&] { write_file(options_.output_dir + "/notes.txt", "metrics", notes_); });
   }
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });
+  const std::vector<Scalar> scalars = example_scalars(m);
   if (events_) {
-    report("events", [&] { write_events(m); });
+    report("events", [&] { events_->write(m.step, scalars); });
+  }
+  const std::int64_t samples = m.step * options_.samples_per_step;
+  const std::vector<Scalar> monitored = deepspeed_scalars(m, options_.scales_loss);
+  for (const std::unique_ptr<ScalarMonitor>& monitor : monitors_) {
+    report(std::string(monitor->name()), [&] { monitor->write(samples, monitored); });
+  }
+  if (wandb_) {
+    std::vector<Scalar> all = scalars;
+    all.insert(all.end(), monitored.begin(), monitored.end());
+    report("wandb", [&] { wandb_->write(options_.wandb_over_steps ? m.step : samples, all); });
   }
   console_.step(m);
 }
@@ -60,34 +99,30 @@ void MetricsWriter::write(const StepMetrics& m) {
 void MetricsWriter::set_aside_earlier_run() {
   namespace fs = std::filesystem;
   const fs::path folder = options_.output_dir;
-  std::vector<fs::path> earlier;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_own = events_ && fs::path(events_->path()).filename() == name;
-    const bool is_metrics = name == "metrics.jsonl" && fs::file_size(entry.path()) > 0;
-    if (!is_own && (is_metrics || name == "summary.json" || name == "report.html" ||
-                    name.starts_with("events.out.tfevents."))) {
-      earlier.push_back(entry.path());
-    }
+  const std::string own = events_ ? fs::path(events_->path()).filename().string() : "";
+  const auto aside = move_aside(
+      folder,
+      [&](std::string_view name) {
+        const bool has_metrics = name == "metrics.jsonl" && fs::file_size(folder / name) > 0;
+        return has_metrics || name == "summary.json" || name == "report.html" ||
+               (name.starts_with("events.out.tfevents.") && name != own);
+      },
+      "metrics.jsonl");  // which begins anew
+  if (aside) {
+    note(fmt::format("earlier  what an earlier run left in {} is in {}", options_.output_dir,
+                     aside->string()));
   }
-  if (earlier.empty()) {
-    return;
-  }
-  int number = 1;
-  while (fs::exists(folder / fmt::format("earlier-{}", number))) {
-    ++number;
-  }
-  const fs::path aside = folder / fmt::format("earlier-{}", number);
-  fs::create_directory(aside);
-  for (const fs::path& path : earlier) {
-    if (path.filename() == "metrics.jsonl") {  // which is open, and begins anew
-      fs::copy_file(path, aside / path.filename());
-    } else {
-      fs::rename(path, aside / path.filename());
-    }
-  }
-  note(fmt::format("earlier  what an earlier run left in {} is in {}", options_.output_dir,
-                   aside.string()));
+}
+
+void MetricsWriter::open_wandb() {
+  report("wandb", [&] {
+    wandb_ = std::make_unique<WandbFeed>(options_.monitors.wandb,
+                                         WandbRun{.folder = options_.output_dir,
+                                                  .append = options_.append,
+                                                  .name = options_.wandb_name,
+                                                  .tags = options_.wandb_tags,
+                                                  .config_json = options_.config_json});
+  });
 }
 
 void MetricsWriter::write_evaluation(std::int64_t step, const EvalSums& sums) {
@@ -95,29 +130,15 @@ void MetricsWriter::write_evaluation(std::int64_t step, const EvalSums& sums) {
     return;
   }
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(step, sums)); });
+  const std::vector<Scalar> scalars = {{"eval/loss", sums.mean()},
+                                       {"eval/perplexity", sums.perplexity()}};
   if (events_) {
-    report("events", [&] {
-      events_->write(step, {{"eval/loss", sums.mean()}, {"eval/perplexity", sums.perplexity()}});
-    });
+    report("events", [&] { events_->write(step, scalars); });
   }
-}
-
-void MetricsWriter::write_events(const StepMetrics& m) {
-  constexpr double kMsPerS = 1000;
-  // The example's names, so that its dashboards keep working, and ours beside them.
-  events_->write(m.step, {{"train/loss", m.loss},
-                          {"train/epoch", m.epoch},
-                          {"train/global_step", static_cast<double>(m.step)},
-                          {"train/learning_rate", m.lr},
-                          {"train/grad_norm", m.grad_norm},
-                          {"train/loss_scale", m.loss_scale},
-                          {"perf/step_time_ms", m.step_time_s * kMsPerS},
-                          {"perf/tokens_per_second", m.tokens_per_s},
-                          {"perf/tflops", m.tflops},
-                          {"perf/overlap_efficiency", m.overlap_efficiency},
-                          {"perf/exposed_optimizer_ms", m.exposed_optimizer_s * kMsPerS},
-                          {"memory/peak_host_bytes", static_cast<double>(m.peak_host_bytes)},
-                          {"memory/peak_device_bytes", static_cast<double>(m.peak_device_bytes)}});
+  if (wandb_) {
+    const std::int64_t per_step = options_.wandb_over_steps ? 1 : options_.samples_per_step;
+    report("wandb", [&] { wandb_->write(step * per_step, scalars); });
+  }
 }
 
 void MetricsWriter::report(const std::string& what, const std::function<void()>& write) {
@@ -162,6 +183,16 @@ void MetricsWriter::write_config(std::string_view json,
              fmt::format("{}\n", fmt::join(key_lines, "\n")));
 }
 
+RunProgress MetricsWriter::progress() const {
+  RunProgress progress{.total_steps = options_.total_steps, .elapsed_s = since_start_.elapsed_s()};
+  const std::int64_t timed = last_.step - first_step_;
+  if (timed > 0 && options_.total_steps >= last_.step) {
+    progress.eta_s = since_first_step_.elapsed_s() / static_cast<double>(timed) *
+                     static_cast<double>(options_.total_steps - last_.step);
+  }
+  return progress;
+}
+
 void MetricsWriter::write_page() {
   if (!options_.silent && begun_) {
     report("report.html",
@@ -181,6 +212,12 @@ void MetricsWriter::finish(const RunSummary& summary) {
   report("metrics.jsonl", [&] { jsonl_->close(); });
   if (events_) {
     report("events", [&] { events_->close(); });
+  }
+  for (const std::unique_ptr<ScalarMonitor>& monitor : monitors_) {
+    report(std::string(monitor->name()), [&] { monitor->close(); });
+  }
+  if (wandb_) {
+    report("wandb", [&] { wandb_->close(); });
   }
 }
 

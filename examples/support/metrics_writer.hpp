@@ -1,6 +1,6 @@
 // examples/support/metrics_writer.hpp — a run's metrics on disk and on the terminal: metrics.jsonl,
-// summary.json, resolved_config.json, TensorBoard events, console lines, progress bar. One rank
-// writes (the others are silent); one thread at a time.
+// summary.json, resolved_config.json, TensorBoard events, the config's monitors, console lines,
+// progress bar. One rank writes (the others are silent); one thread at a time.
 //
 // Training is worth more than its reports: from the first step on a file that cannot be written is
 // tried again at the next step. The first one is said in a line on stderr; artefacts_line() names
@@ -20,10 +20,14 @@
 
 #include "engine/metrics/event_writer.hpp"
 #include "engine/metrics/line_file.hpp"
+#include "engine/metrics/monitors.hpp"
 #include "engine/metrics/step_metrics.hpp"
 #include "engine/metrics/summary.hpp"
+#include "engine/metrics/wandb_feed.hpp"
 #include "engine/types/evaluation.hpp"
+#include "engine/types/stopwatch.hpp"
 #include "examples/support/console.hpp"
+#include "examples/support/run_status.hpp"
 
 namespace tandem {
 
@@ -33,7 +37,14 @@ struct MetricsOptions {
   std::int64_t log_interval = 1;  // 0: no lines of our own, the trainer writes its own by note()
   std::int64_t warmup_steps = 0;  // left out of the summary's figures
   bool tensorboard = true;
-  bool append = false;  // resume: go on in the metrics.jsonl that is there
+  MonitorConfig monitors = {};  // the config's blocks, over samples
+  std::int64_t samples_per_step = 1;
+  bool scales_loss = false;       // fp16: its scale is a monitored figure
+  bool wandb_over_steps = false;  // not over samples
+  std::string wandb_name = {};    // of the run
+  std::vector<std::string> wandb_tags = {};
+  std::string config_json = {};  // for wandb
+  bool append = false;           // resume: go on in the metrics.jsonl that is there
   ProgressMode progress = ProgressMode::kAuto;
   // of a rank that is not the first: takes the figures, writes and prints nothing
   bool silent = false;
@@ -69,6 +80,10 @@ class MetricsWriter {
   /// The figures measured so far, for the caller to complete and hand to finish().
   [[nodiscard]] RunSummary summary() const { return builder_.summary(); }
 
+  /// The last step's figures; step 0 before there is one.
+  [[nodiscard]] const StepMetrics& last() const noexcept { return last_; }
+  [[nodiscard]] RunProgress progress() const;
+
   /// report.html, of all that the other files hold; behind finish().
   void write_page();
 
@@ -78,7 +93,7 @@ class MetricsWriter {
   [[nodiscard]] const std::string& output_dir() const noexcept { return options_.output_dir; }
 
  private:
-  void write_events(const StepMetrics& metrics);
+  void open_wandb();
   /// What another run left here, into a folder of its own.
   void set_aside_earlier_run();
 
@@ -87,6 +102,12 @@ class MetricsWriter {
   Console console_;
   std::optional<LineFile> jsonl_;
   std::unique_ptr<EventWriter> events_;
+  std::vector<std::unique_ptr<ScalarMonitor>> monitors_;
+  std::unique_ptr<WandbFeed> wandb_;
+  StepMetrics last_;
+  std::int64_t first_step_ = 0;  // of this process: a resumed run's is not 1
+  Stopwatch since_start_;
+  Stopwatch since_first_step_;
   bool begun_ = false;
   std::string notes_;  // of before the first step: notes.txt
   std::set<std::string> lost_;

@@ -12,6 +12,7 @@
 #include "actors/storage/file.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/metrics/cut_metrics.hpp"
+#include "engine/metrics/monitors.hpp"
 #include "models/foreign/foreign_state.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
 #include "runtime/util/error.hpp"
@@ -171,6 +172,8 @@ ResumedRun resume_run(const RunFlags& flags, Engine& engine) {
           : engine.load_checkpoint(folder, "", args);
   if (engine.rank() == 0 && !flags.output_dir.empty()) {
     cut_metrics(flags.output_dir, loaded.step);
+    cut_monitors(engine.config().monitors, flags.output_dir,
+                 loaded.step * engine.train_batch_size());
   }
   resumed.client_state = loaded.client_state;
   lines.push_back(fmt::format("resume   after step {}, from {}", loaded.step, loaded.path));

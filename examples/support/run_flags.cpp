@@ -10,6 +10,7 @@
 #include "examples/support/program.hpp"
 #include "examples/support/run_checkpoints.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/json_writer.hpp"
 
 namespace tandem {
 
@@ -25,11 +26,9 @@ struct Answer {
 };
 constexpr std::array kAnswers = {
     Answer{"--bucket_mb", "is not in this version: it has no buckets smaller than a unit"},
-    Answer{"--use_wandb",
-           "is not in this version: it has no wandb; `wandb sync` reads the TensorBoard events"},
     Answer{"--report_to",
-           "is not in this version: metrics.jsonl is always written, and TensorBoard events unless "
-           "--no-tensorboard is given"},
+           "is not in this version: metrics.jsonl is always written, TensorBoard events unless "
+           "--no-tensorboard is given, and wandb is fed with --use_wandb"},
     Answer{"--bf16", "is --dtype bf16 here"},
     Answer{"--fp16", "is --dtype fp16 here"},
     Answer{"--gradient_checkpointing", "is --activation_checkpointing here"},
@@ -94,6 +93,14 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--stop_after", f.stop_after, "Save and end after this time: 90s, 45m, 3h50m");
   app.add_flag("--trace", f.trace, "Write trace.json.gz (Chrome, Perfetto)");
   app.add_flag("--tensorboard,!--no-tensorboard", f.tensorboard, "Write TensorBoard events");
+  app.add_option("--status_socket", f.status_socket,
+                 "Serve /metrics, /step and /actors while it runs: a path, 127.0.0.1:PORT, or auto "
+                 "(OUTPUT_DIR/status.sock)");
+  app.add_flag("--use_wandb", f.use_wandb,
+               "Feed the Python module wandb, offline unless WANDB_MODE or WANDB_API_KEY is set");
+  app.add_option("--wandb_project", f.wandb_project, "Its project; default: the config's");
+  app.add_option("--wandb_run_name", f.wandb_run_name, "The run's name there");
+  app.add_option("--wandb_tags", f.wandb_tags, "Tags of the run there");
   app.add_option("--progress", f.progress, "auto, bar, lines or off")->capture_default_str();
 }
 
@@ -174,6 +181,12 @@ std::vector<KeyOverride> config_overrides(const RunFlags& flags) {
   if (flags.gradient_accumulation_steps) {
     add("gradient_accumulation_steps", fmt::format("{}", *flags.gradient_accumulation_steps),
         "--gradient_accumulation_steps");
+  }
+  if (flags.use_wandb) {
+    add("wandb.enabled", "true", "--use_wandb");
+  }
+  if (!flags.wandb_project.empty()) {
+    add("wandb.project", JsonWriter().value(flags.wandb_project).take(), "--wandb_project");
   }
   return overrides;
 }

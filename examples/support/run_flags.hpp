@@ -52,6 +52,11 @@ struct RunFlags : EngineFlags {
   std::string progress = "auto";
   bool tensorboard = true;
   bool trace = false;
+  std::string status_socket;  // a path, 127.0.0.1:PORT or auto; empty: none
+  bool use_wandb = false;
+  std::string wandb_project;
+  std::string wandb_run_name;
+  std::vector<std::string> wandb_tags;
 
   /// Flags that the user typed, for summary.json and for telling a typed value from a default.
   std::vector<std::pair<std::string, std::string>> typed;

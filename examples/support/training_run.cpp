@@ -74,6 +74,24 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .peak_device_bytes = result.peak_device_bytes};
 }
 
+MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
+                               std::int64_t total_steps) {
+  return {.output_dir = flags.output_dir,
+          .total_steps = total_steps,
+          .warmup_steps = flags.warmup_steps,
+          .tensorboard = flags.tensorboard,
+          .monitors = engine.config().monitors,
+          .samples_per_step = engine.train_batch_size(),
+          .scales_loss = engine.config().fp16.enabled,
+          .wandb_over_steps = flags.use_wandb,
+          .wandb_name = flags.wandb_run_name,
+          .wandb_tags = flags.wandb_tags,
+          .config_json = resolved_json(engine.config()),
+          .append = engine.global_steps() > 0,
+          .progress = progress_mode_of(flags.progress),
+          .silent = engine.rank() != 0};
+}
+
 RunLimits run_limits(const RunFlags& flags) {
   RunLimits limits;
   if (flags.host_memory_gb > 0) {
@@ -161,9 +179,9 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
                       Engine& engine, double model_tflops, const MemoryPlan& plan) {
   const bool is_simulated = flags.device == "sim";
   constexpr double kTera = 1e12;
-  summary.mfu =
-      model_tflops / (is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
-                                   : engine.measure_peak_tflops());
+  const double of_a_rank = is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
+                                        : engine.measure_peak_tflops();
+  set_utilisation(summary, model_tflops, of_a_rank * static_cast<double>(config.world_size));
   const DeviceKind device = choose_device(flags.device);
   summary.device = std::string(name_of(device));
   summary.world_size = config.world_size;

@@ -14,6 +14,7 @@
 #include "engine/metrics/summary.hpp"
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/step_result.hpp"
+#include "examples/support/metrics_writer.hpp"
 #include "examples/support/run_flags.hpp"
 
 namespace tandem {
@@ -28,6 +29,10 @@ std::string waits_file(const RunFlags& flags, int rank);
 /// anew every hundredth step where steps are short: the question takes as long as a layer of a
 /// small model.
 StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
+
+/// What a trainer's reports are, but for when its lines come and how long the run is.
+MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
+                               std::int64_t total_steps);
 
 /// What the flags say of the memory that a run may use.
 RunLimits run_limits(const RunFlags& flags);

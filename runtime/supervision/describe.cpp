@@ -1,5 +1,9 @@
 #include "runtime/supervision/describe.hpp"
 
+#include <algorithm>
+#include <ranges>
+#include <vector>
+
 #include <asio/signal_set.hpp>
 #include <fmt/format.h>
 
@@ -8,6 +12,7 @@
 #include "runtime/detail/mailbox/mailbox.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/util/json_writer.hpp"
 
 namespace tandem {
 namespace {
@@ -57,6 +62,48 @@ std::string describe_tasks(EventLoop& loop) {
     text += "  " + describe_await_chain(*registry.main, loop.now()) + "\n";
   }
   return text + scopes + actors;
+}
+
+std::string tasks_json(EventLoop& loop) {
+  const detail::LoopRegistry& registry = loop.registry();
+  std::vector<const Scope*> scopes;
+  for (const Scope* scope = registry.first_scope; scope != nullptr; scope = scope->next_on_loop()) {
+    scopes.push_back(scope);
+  }
+  std::vector<const detail::Mailbox*> mailboxes;
+  for (const detail::Mailbox* box = registry.first_mailbox; box != nullptr;
+       box = box->next_on_loop()) {
+    mailboxes.push_back(box);
+  }
+  const std::int64_t now_ns = loop.now().time_since_epoch().count();
+  JsonWriter json;
+  json.begin_object().field("loop", loop.name());
+  json.field("at_s", static_cast<double>(now_ns) * 1e-9);
+  json.field("asks", loop.asks().pending()).field("timers", loop.armed_timers());
+  json.key("scopes").begin_array();
+  for (const Scope* scope : std::views::reverse(scopes)) {
+    json.begin_object().field("name", scope->name()).key("tasks").begin_array();
+    for (const auto* task = scope->first_task(); task != nullptr; task = task->next_in_scope) {
+      const TaskPromiseBase& leaf = await_leaf(*task);
+      json.begin_object().field("name", task->name != nullptr ? task->name : "");
+      json.field("awaits", leaf.waiting_for != nullptr ? leaf.waiting_for : "");
+      json.field("at", fmt::format("{}:{}", leaf.where.file_name(), leaf.where.line()));
+      if (leaf.since_ns == TaskPromiseBase::kNeverAwaited) {
+        json.field("since_s", nullptr);
+      } else {
+        const auto since_ns = std::max<std::int64_t>(0, now_ns - leaf.since_ns);
+        json.field("since_s", static_cast<double>(since_ns) * 1e-9);
+      }
+      json.field("chain", describe_await_chain(*task, loop.now())).end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().key("actors").begin_array();
+  for (const detail::Mailbox* box : std::views::reverse(mailboxes)) {
+    json.begin_object().field("name", box->name()).field("depth", box->depth());
+    json.field("closed", box->closed()).end_object();
+  }
+  return json.end_array().end_object().take();
 }
 
 void request_dump(EventLoop& loop, std::FILE* out) {

@@ -25,6 +25,11 @@ class EventLoop;
 /// Every scope with its tasks' await chains, and every actor with the depth of its mailbox.
 [[nodiscard]] std::string describe_tasks(EventLoop& loop);
 
+/// The same as JSON: {"loop", "at_s", "asks", "timers", "scopes": [{"name", "tasks": [{"name",
+/// "awaits", "at", "since_s", "chain"}]}], "actors": [{"name", "depth", "closed"}]}, the oldest
+/// first. Of a task that has not run yet since_s is null.
+[[nodiscard]] std::string tasks_json(EventLoop& loop);
+
 /// Prints describe_tasks(loop) and the last operations of the flight recorder to `out` as soon as
 /// the loop gets to it. Any thread; the loop
 /// outlives the request.

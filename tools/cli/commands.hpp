@@ -21,6 +21,7 @@ int run_plan(int argc, char** argv);
 int run_report(int argc, char** argv);
 int run_schedule(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
+int run_top(int argc, char** argv);
 
 /// For `shell`, bash or zsh; the commands, with blanks between.
 [[nodiscard]] std::string completion_script(std::string_view shell, std::string_view commands);

@@ -45,6 +45,7 @@ constexpr std::array kCommands = {
     Command{"parity", run_parity, "compare the engine with reference outputs beside a checkpoint"},
     Command{"plan", run_plan, "the memory that a run would need, and whether it fits"},
     Command{"report", run_report, "one HTML page of runs: curves, overlap, memory, config keys"},
+    Command{"top", run_top, "a run that goes on: step, loss, who waits for what, memory"},
     Command{"checkpoint", run_checkpoint, "what a checkpoint holds, and whether it is whole"},
     Command{"convert", run_convert, "a checkpoint of DeepSpeed, torch or Tandem in another form"},
     Command{"merge", run_merge, "adapters and their base model as one model"},

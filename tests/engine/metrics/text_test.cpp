@@ -175,12 +175,33 @@ TEST(Summary, JsonHasTheContractsShape) {
   EXPECT_EQ(std::int64_t(object["speculation"]["rollbacks"]), 0);
   EXPECT_EQ(std::string_view(object["flags"]["lr"]), "1e-3");
   for (const char* name : {"steps", "warmup_steps", "loss_first", "loss_last", "tokens_per_s",
-                           "tflops", "mfu", "overlap_efficiency", "optimizer_s",
+                           "tflops", "mfu", "peak_tflops", "overlap_efficiency", "optimizer_s",
                            "exposed_optimizer_s", "device", "world_size", "version"}) {
     element value;
     EXPECT_EQ(object[name].get(value), simdjson::SUCCESS) << name;
   }
   EXPECT_THAT(summary_text(s), AllOf(HasSubstr("50 tokens/s"), HasSubstr("host memory")));
+}
+
+TEST(Summary, AnOptimizerThatIsWaitedForLongerThanItWorksGainsNothing) {
+  RunSummary s;
+  s.step_time_s.median = 0.1;
+  s.optimizer_s = 0.00023;
+  s.exposed_optimizer_s = 0.00113;
+  EXPECT_THAT(summary_text(s), AllOf(HasSubstr("works 0.23 ms of a step, which stands still 1.13 "),
+                                     Not(HasSubstr("gained"))));
+  s.exposed_optimizer_s = 0.00003;
+  EXPECT_THAT(summary_text(s), HasSubstr("takes 0.2 % longer"));
+}
+
+TEST(Summary, APeakBelowWhatTheStepsDidIsNoPeak) {
+  RunSummary s;
+  set_utilisation(s, 1.5, 2);
+  EXPECT_EQ(s.mfu, 0.75);
+  EXPECT_THAT(summary_text(s), HasSubstr("MFU 75.0 %"));
+  set_utilisation(s, 2.4, 1);
+  EXPECT_EQ(s.mfu, 0);
+  EXPECT_THAT(summary_text(s), HasSubstr("no MFU: a peak of 1.000 was measured beside other work"));
 }
 
 }  // namespace

@@ -1,0 +1,245 @@
+#include "runtime/supervision/status_server.hpp"
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <asio/basic_socket_acceptor.hpp>
+#include <asio/buffer.hpp>
+#include <asio/generic/stream_protocol.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+using Protocol = asio::generic::stream_protocol;
+constexpr std::size_t kMostRequestBytes = 4096;
+constexpr int kMostClients = 8;
+constexpr std::chrono::seconds kPatience(5);
+
+Error refused(const std::string& address, std::string_view why) {
+  return user_error("status", "cannot serve --status_socket {}: {}", address, why);
+}
+
+/// The port of "127.0.0.1:PORT"; nullopt for a path.
+std::optional<std::uint16_t> port_of(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (address.find('/') != std::string::npos || colon == std::string::npos) {
+    return std::nullopt;
+  }
+  std::uint16_t port = 0;
+  const char* const end = address.data() + address.size();
+  const auto read = std::from_chars(address.data() + colon + 1, end, port);
+  if (read.ec != std::errc() || read.ptr != end || address.substr(0, colon) != "127.0.0.1") {
+    throw refused(address, "give a path, or 127.0.0.1:PORT (other hosts are not served)");
+  }
+  return port;
+}
+
+/// Removes a socket without a listener; anything else in its place stays.
+void clear_place(asio::io_context& reactor, const std::string& path) {
+  struct stat found{};
+  if (::lstat(path.c_str(), &found) != 0) {
+    return;
+  }
+  if (!S_ISSOCK(found.st_mode)) {
+    throw refused(path, "something else is there");
+  }
+  asio::local::stream_protocol::socket probe(reactor);
+  asio::error_code failed;
+  probe.connect(asio::local::stream_protocol::endpoint(path), failed);
+  if (!failed) {
+    throw refused(path, "another process serves it");
+  }
+  ::unlink(path.c_str());
+}
+
+bool is_own_user(int socket) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+std::string answer(int code, std::string_view reason, std::string_view type,
+                   std::string_view body) {
+  return fmt::format(
+      "HTTP/1.0 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+      code, reason, type, body.size(), body);
+}
+
+}  // namespace
+
+// Held by its StatusServer and by what is under way on the reactor, which may end later.
+struct StatusServer::Server : std::enable_shared_from_this<Server> {
+  Server(EventLoop& loop, std::map<std::string, StatusPage> pages_in)
+      : reactor(loop.reactor()), acceptor(loop.reactor()), pages(std::move(pages_in)) {}
+
+  void listen(const std::string& where) {
+    const std::optional<std::uint16_t> port = port_of(where);
+    try {
+      if (port) {
+        listen_on(asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), *port));
+        const auto bound = acceptor.local_endpoint();
+        asio::ip::tcp::endpoint tcp;
+        std::memcpy(tcp.data(), bound.data(), bound.size());
+        address = fmt::format("127.0.0.1:{}", tcp.port());
+      } else {
+        clear_place(reactor, where);
+        listen_on(asio::local::stream_protocol::endpoint(where));
+        address = where;
+        is_local = true;
+      }
+    } catch (const std::system_error& error) {
+      throw refused(where, error.code().message());
+    }
+  }
+  template <class Endpoint>
+  void listen_on(const Endpoint& endpoint) {
+    acceptor.open(Protocol(endpoint.protocol()));
+    // The socket's mode becomes the file's: it is closed to others from the first moment on.
+    ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
+    acceptor.bind(Protocol::endpoint(endpoint));
+    acceptor.listen(kMostClients);
+  }
+
+  void accept();
+  [[nodiscard]] std::string answer_to(std::string_view request) const;
+
+  asio::io_context& reactor;
+  asio::basic_socket_acceptor<Protocol> acceptor;
+  std::map<std::string, StatusPage> pages;
+  std::string address;
+  bool is_local = false;
+  bool accepting = false;
+  int clients = 0;
+};
+
+/// One connection, kept alive by what it waits for.
+struct StatusServer::Client : std::enable_shared_from_this<Client> {
+  Client(std::shared_ptr<Server> owner, Protocol::socket connected)
+      : server(std::move(owner)), socket(std::move(connected)), timer(server->reactor) {
+    ++server->clients;
+  }
+  ~Client() {
+    --server->clients;
+    server->accept();
+  }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void begin() {
+    timer.expires_after(kPatience);
+    timer.async_wait([self = shared_from_this()](const asio::error_code& error) {
+      if (!error) {
+        asio::error_code ignored;
+        self->socket.close(ignored);
+      }
+    });
+    read();
+  }
+  void read() {
+    socket.async_receive(asio::buffer(chunk), [self = shared_from_this()](
+                                                  const asio::error_code& error, std::size_t got) {
+      self->request.append(self->chunk.data(), got);
+      const bool whole = self->request.find("\r\n\r\n") != std::string::npos ||
+                         self->request.find("\n\n") != std::string::npos;
+      if (error) {
+        self->timer.cancel();
+      } else if (whole || self->request.size() >= kMostRequestBytes) {
+        self->write();
+      } else {
+        self->read();
+      }
+    });
+  }
+  void write() {
+    text = server->answer_to(request);
+    asio::async_write(socket, asio::buffer(text),
+                      [self = shared_from_this()](const asio::error_code&, std::size_t) {
+                        asio::error_code ignored;
+                        self->socket.shutdown(Protocol::socket::shutdown_both, ignored);
+                        self->timer.cancel();
+                      });
+  }
+
+  std::shared_ptr<Server> server;
+  Protocol::socket socket;
+  asio::steady_timer timer;
+  std::array<char, 1024> chunk{};
+  std::string request;
+  std::string text;
+};
+
+void StatusServer::Server::accept() {
+  if (accepting || clients >= kMostClients || !acceptor.is_open()) {
+    return;
+  }
+  accepting = true;
+  acceptor.async_accept(
+      [self = shared_from_this()](const asio::error_code& error, Protocol::socket socket) {
+        self->accepting = false;
+        if (error) {
+          return;  // closed
+        }
+        if (!self->is_local || is_own_user(socket.native_handle())) {
+          std::make_shared<Client>(self, std::move(socket))->begin();
+        }
+        self->accept();
+      });
+}
+
+std::string StatusServer::Server::answer_to(std::string_view request) const {
+  constexpr std::string_view kText = "text/plain";
+  if (!request.starts_with("GET ")) {
+    return answer(405, "Method Not Allowed", kText, "only GET\n");
+  }
+  request.remove_prefix(4);
+  const std::string path(request.substr(0, request.find_first_of(" ?\r\n")));
+  const auto page = pages.find(path);
+  if (page == pages.end()) {
+    std::string known;
+    for (const auto& [name, ignored] : pages) {
+      known += name + "\n";
+    }
+    return answer(path == "/" ? 200 : 404, path == "/" ? "OK" : "Not Found", kText, known);
+  }
+  return answer(200, "OK", page->second.content_type, page->second.make());
+}
+
+StatusServer::StatusServer(EventLoop& loop, const std::string& address,
+                           std::map<std::string, StatusPage> pages)
+    : server_(std::make_shared<Server>(loop, std::move(pages))) {
+  server_->listen(address);
+  server_->accept();
+}
+
+StatusServer::~StatusServer() {
+  server_->pages.clear();  // what they refer to ends; an answer under way is made already
+  asio::error_code ignored;
+  server_->acceptor.close(ignored);
+  if (server_->is_local) {
+    ::unlink(server_->address.c_str());
+  }
+}
+
+const std::string& StatusServer::address() const noexcept { return server_->address; }
+
+}  // namespace tandem
