@@ -239,7 +239,7 @@ void rehearse(std::uint64_t seed, std::int64_t scale,
 
 TEST(PowerCut, EveryStateOfTheDiskHasAWholeCheckpoint) {
   PowerCuts cuts;
-  for (std::uint64_t seed = 0; seed < (kSanitized ? 1 : 4); ++seed) {
+  for (std::uint64_t seed = 0; seed < (kSanitized ? 1 : 2); ++seed) {
     rehearse(seed, 10, [&](const SimDisk& disk, bool committed) { cuts.now(disk, committed); });
   }
   std::printf(
