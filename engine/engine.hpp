@@ -95,6 +95,9 @@ struct Loss {
   friend Loss operator/(Loss loss, double by) noexcept { return loss * (1 / by); }
 };
 
+/// c = a b, with kernels of the caller's.
+using MatmulOf = std::function<void(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b)>;
+
 class Engine {
  public:
   struct Impl;
@@ -222,9 +225,10 @@ class Engine {
   [[nodiscard]] int optimizer_threads() const;
   /// Which CPUs this rank uses for what.
   [[nodiscard]] const CorePlan& cores() const;
-  /// TFLOP/s of one library matmul (1024 cubed, the compute type, the run's threads), the
-  /// best of several: the peak that a CPU's model FLOPs utilisation refers to.
-  double measure_peak_tflops();
+  /// TFLOP/s of one matmul (1024 cubed on a CPU, 8192 cubed on a GPU; the run's threads): the best
+  /// of several by the library and, on a CPU, by `own`, in the compute type and in fp32. The peak
+  /// that model FLOPs utilisation refers to.
+  double measure_peak_tflops(MatmulOf own = {});
   /// Of weights, optimizer state, gradients and slots; activations come on top.
   [[nodiscard]] ResidentBytes resident_bytes() const;
 

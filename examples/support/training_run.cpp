@@ -22,11 +22,16 @@
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/resident_set.hpp"
+#include "models/layers/gemm.hpp"
 #include "runtime/system/machine.hpp"
 
 namespace tandem {
 
 namespace {
+
+void layer_matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  matmul(c, a, b);
+}
 
 constexpr std::int64_t kStepsBetweenMemoryReadings = 100;
 constexpr double kLongStepS = 0.01;
@@ -180,7 +185,7 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
   const bool is_simulated = flags.device == "sim";
   constexpr double kTera = 1e12;
   const double of_a_rank = is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
-                                        : engine.measure_peak_tflops();
+                                        : engine.measure_peak_tflops(&layer_matmul);
   set_utilisation(summary, model_tflops, of_a_rank * static_cast<double>(config.world_size));
   const DeviceKind device = choose_device(flags.device);
   summary.device = std::string(name_of(device));
