@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     "runtime/util": [],
     "runtime/system": ["runtime/util"],
     "runtime": ["runtime/system", "runtime/util"],
-    "runtime/supervision": ["runtime", "runtime/util"],
+    "runtime/supervision": ["runtime", "runtime/system", "runtime/util"],
     "runtime/io": ["runtime", "runtime/system", "runtime/util"],
     "runtime/device": ["runtime", "runtime/io", "runtime/util"],
     "runtime/sim": ["runtime", "runtime/io", "runtime/util"],

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "actors/storage/file.hpp"
-#include "engine/metrics/earlier_files.hpp"
+#include "engine/metrics/event_writer.hpp"
 
 namespace tandem {
 
@@ -75,6 +75,10 @@ std::optional<std::int64_t> first_column_of(std::string_view row) {
 
 }  // namespace
 
+bool is_monitor_csv(std::string_view name) noexcept {
+  return name.starts_with("Train_Samples_") && name.ends_with(".csv");
+}
+
 std::string metrics_until(std::string_view lines, std::int64_t last_step) {
   return lines_until(lines, last_step, &step_of);
 }
@@ -106,10 +110,10 @@ void cut_metrics(const std::string& folder, std::int64_t last_step) {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename();
-    const auto cut = name.starts_with("events.out.tfevents.") ? &events_until
-                     : name == "metrics.jsonl"                ? &metrics_until
-                     : is_monitor_csv(name)                   ? &rows_until
-                                                              : nullptr;
+    const auto cut = is_event_file(name)       ? &events_until
+                     : name == "metrics.jsonl" ? &metrics_until
+                     : is_monitor_csv(name)    ? &rows_until
+                                               : nullptr;
     if (cut == nullptr) {
       continue;
     }

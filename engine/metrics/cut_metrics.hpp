@@ -8,6 +8,9 @@
 
 namespace tandem {
 
+/// Whether csv_monitor names its files so.
+[[nodiscard]] bool is_monitor_csv(std::string_view name) noexcept;
+
 /// The lines of a metrics.jsonl whose "step" is at most `last_step`; a torn last line goes.
 [[nodiscard]] std::string metrics_until(std::string_view lines, std::int64_t last_step);
 /// The records of a TensorBoard event file whose step is at most `last_step`; a torn last one goes.

@@ -9,10 +9,6 @@ namespace tandem {
 
 namespace fs = std::filesystem;
 
-bool is_monitor_csv(std::string_view name) noexcept {
-  return name.starts_with("Train_Samples_") && name.ends_with(".csv");
-}
-
 std::optional<fs::path> move_aside(const fs::path& folder,
                                    const std::function<bool(std::string_view name)>& is_earlier,
                                    std::string_view open) {

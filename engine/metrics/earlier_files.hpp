@@ -8,9 +8,6 @@
 
 namespace tandem {
 
-/// Whether csv_monitor names its files so.
-[[nodiscard]] bool is_monitor_csv(std::string_view name) noexcept;
-
 /// Moves the files of `folder` for whose names `is_earlier` says so into folder/earlier-N, the
 /// first N that is free, and returns that; nullopt where there are none. A file called `open`,
 /// which a writer holds, is copied instead. Throws std::filesystem::filesystem_error.

@@ -12,6 +12,8 @@
 namespace tandem {
 namespace {
 
+constexpr std::string_view kNamePrefix = "events.out.tfevents.";
+
 static_assert(std::endian::native == std::endian::little, "records are written as memory lies");
 
 // Field numbers and wire types of the protobuf encoding.
@@ -83,11 +85,13 @@ std::string event_path(const std::string& directory) {
   if (::gethostname(host.data(), host.size() - 1) != 0) {
     host = {"host"};
   }
-  return fmt::format("{}/events.out.tfevents.{:010}.{}.{}", directory,
+  return fmt::format("{}/{}{:010}.{}.{}", directory, kNamePrefix,
                      static_cast<std::int64_t>(wall_time_s()), host.data(), ::getpid());
 }
 
 }  // namespace
+
+bool is_event_file(std::string_view name) noexcept { return name.starts_with(kNamePrefix); }
 
 std::uint32_t crc32c(std::string_view bytes) noexcept {
   std::uint32_t crc = 0xFFFFFFFF;

@@ -20,6 +20,9 @@ namespace tandem {
 /// One framed record around `data`.
 [[nodiscard]] std::string tfrecord(std::string_view data);
 
+/// Whether event files are named so.
+[[nodiscard]] bool is_event_file(std::string_view name) noexcept;
+
 using Scalar = std::pair<std::string_view, double>;  // tag, value
 
 /// The serialized Event of one step's scalars.

@@ -18,8 +18,6 @@
 namespace tandem {
 namespace {
 
-constexpr std::string_view kEventPrefix = "events.out.tfevents.";
-
 /// As DeepSpeed joins them.
 std::string folder_of(const MonitorFolder& block, const std::string& run_folder) {
   return fmt::format("{}/{}", block.output_path.empty() ? run_folder : block.output_path,
@@ -34,9 +32,8 @@ class TensorBoardMonitor : public ScalarMonitor {
   void write(std::int64_t samples, const std::vector<Scalar>& scalars) override {
     if (std::exchange(fresh_, false)) {
       const std::string own = std::filesystem::path(events_.path()).filename();
-      move_aside(folder_, [&](std::string_view file) {
-        return file.starts_with(kEventPrefix) && file != own;
-      });
+      move_aside(folder_,
+                 [&](std::string_view file) { return is_event_file(file) && file != own; });
     }
     events_.write(samples, scalars);
   }

@@ -73,13 +73,13 @@ std::string duration_text(double seconds) {
                    : fmt::format("{}:{:02}", minutes, total % 60);
 }
 
-double remaining_s(const BarState& state) {
+double remaining_s(const RunProgress& state) {
   const auto left = static_cast<double>(std::max<std::int64_t>(0, state.total_steps - state.step));
   return state.steps_here > 0 ? state.elapsed_s / static_cast<double>(state.steps_here) * left
                               : std::numeric_limits<double>::quiet_NaN();
 }
 
-std::string progress_bar(const BarState& state, int width) {
+std::string progress_bar(const RunProgress& state, int width) {
   constexpr int kCellsMin = 5;
   constexpr int kCellsMax = 40;
   const std::string elapsed = duration_text(state.elapsed_s);
@@ -134,15 +134,18 @@ void Console::step(const StepMetrics& metrics) {
   draw_bar(metrics.step);
 }
 
+RunProgress Console::progress() const {
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  return {.step = last_step_,
+          .total_steps = total_steps_,
+          .steps_here = first_step_ < 0 ? 0 : last_step_ - first_step_,
+          .elapsed_s = elapsed.count()};
+}
+
 std::string Console::step_line(const StepMetrics& metrics) const {
   std::string line = console_line(metrics);
   if (!show_bar_ && total_steps_ > 0 && metrics.step < total_steps_) {
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    line += fmt::format(" | of {}, left {}", total_steps_,
-                        duration_text(remaining_s({.step = metrics.step,
-                                                   .total_steps = total_steps_,
-                                                   .steps_here = metrics.step - first_step_,
-                                                   .elapsed_s = elapsed.count()})));
+    line += fmt::format(" | of {}, left {}", total_steps_, duration_text(remaining_s(progress())));
   }
   return is_terminal(lines_)
              ? fitting(std::move(line), static_cast<std::size_t>(columns_of(lines_)))
@@ -160,13 +163,7 @@ void Console::draw_bar(std::int64_t step) {
     return;
   }
   last_drawn_ = now;
-  const auto elapsed = now - start_;
-  const std::string bar =
-      progress_bar({.step = step,
-                    .total_steps = total_steps_,
-                    .steps_here = step - first_step_,
-                    .elapsed_s = std::chrono::duration<double>(elapsed).count()},
-                   columns_of(bar_) - 1);
+  const std::string bar = progress_bar(progress(), columns_of(bar_) - 1);
   put(bar_, "\r\x1b[K" + bar);
   bar_drawn_ = true;
 }

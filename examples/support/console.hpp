@@ -24,7 +24,8 @@ enum class ProgressMode : std::uint8_t {
 /// "auto", "bar", "lines" or "off"; anything else is a user_error.
 [[nodiscard]] ProgressMode progress_mode_of(std::string_view text);
 
-struct BarState {
+/// How far a run is.
+struct RunProgress {
   std::int64_t step = 0;
   std::int64_t total_steps = 0;  // 0: unknown, the bar then only counts
   std::int64_t steps_here = 0;   // of them in this run; a resumed run has done fewer than `step`
@@ -32,11 +33,11 @@ struct BarState {
 };
 
 /// At the pace so far; NaN before the first step.
-[[nodiscard]] double remaining_s(const BarState& state);
+[[nodiscard]] double remaining_s(const RunProgress& state);
 
 /// `[####......]  12/30  40%  elapsed 0:12  left 0:18`, at most `width` characters, without
 /// position control.
-[[nodiscard]] std::string progress_bar(const BarState& state, int width);
+[[nodiscard]] std::string progress_bar(const RunProgress& state, int width);
 
 /// "0:07", "12:34", "1:02:03"
 [[nodiscard]] std::string duration_text(double seconds);
@@ -53,6 +54,7 @@ class Console {
   /// Prints the step's line when it is due, and redraws the bar.
   void step(const StepMetrics& metrics);
   void note(std::string_view line);
+  [[nodiscard]] RunProgress progress() const;
   /// Removes the bar.
   void finish();
 

@@ -62,10 +62,6 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
 
 void MetricsWriter::write(const StepMetrics& m) {
   builder_.add(m);
-  if (last_.step == 0) {
-    first_step_ = m.step;
-    since_first_step_ = Stopwatch();
-  }
   last_ = m;
   if (options_.silent) {
     return;
@@ -79,9 +75,20 @@ void MetricsWriter::write(const StepMetrics& m) {
     report("notes.txt", [&] { write_file(options_.output_dir + "/notes.txt", "metrics", notes_); });
   }
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });
-  const std::vector<Scalar> scalars = example_scalars(m);
+  write_scalars(m);
+  console_.step(m);
+}
+
+void MetricsWriter::write_scalars(const StepMetrics& m) {
+  std::vector<Scalar> scalars;
+  if (events_ || wandb_) {
+    scalars = example_scalars(m);
+  }
   if (events_) {
     report("events", [&] { events_->write(m.step, scalars); });
+  }
+  if (monitors_.empty() && !wandb_) {
+    return;
   }
   const std::int64_t samples = m.step * options_.samples_per_step;
   const std::vector<Scalar> monitored = deepspeed_scalars(m, options_.scales_loss);
@@ -89,11 +96,9 @@ void MetricsWriter::write(const StepMetrics& m) {
     report(std::string(monitor->name()), [&] { monitor->write(samples, monitored); });
   }
   if (wandb_) {
-    std::vector<Scalar> all = scalars;
-    all.insert(all.end(), monitored.begin(), monitored.end());
-    report("wandb", [&] { wandb_->write(options_.wandb_over_steps ? m.step : samples, all); });
+    scalars.insert(scalars.end(), monitored.begin(), monitored.end());
+    report("wandb", [&] { wandb_->write(options_.wandb_over_steps ? m.step : samples, scalars); });
   }
-  console_.step(m);
 }
 
 void MetricsWriter::set_aside_earlier_run() {
@@ -105,7 +110,7 @@ void MetricsWriter::set_aside_earlier_run() {
       [&](std::string_view name) {
         const bool has_metrics = name == "metrics.jsonl" && fs::file_size(folder / name) > 0;
         return has_metrics || name == "summary.json" || name == "report.html" ||
-               (name.starts_with("events.out.tfevents.") && name != own);
+               (is_event_file(name) && name != own);
       },
       "metrics.jsonl");  // which begins anew
   if (aside) {
@@ -181,16 +186,6 @@ void MetricsWriter::write_config(std::string_view json,
   write_file(options_.output_dir + "/resolved_config.json", "metrics", json);
   write_file(options_.output_dir + "/config_keys.txt", "metrics",
              fmt::format("{}\n", fmt::join(key_lines, "\n")));
-}
-
-RunProgress MetricsWriter::progress() const {
-  RunProgress progress{.total_steps = options_.total_steps, .elapsed_s = since_start_.elapsed_s()};
-  const std::int64_t timed = last_.step - first_step_;
-  if (timed > 0 && options_.total_steps >= last_.step) {
-    progress.eta_s = since_first_step_.elapsed_s() / static_cast<double>(timed) *
-                     static_cast<double>(options_.total_steps - last_.step);
-  }
-  return progress;
 }
 
 void MetricsWriter::write_page() {

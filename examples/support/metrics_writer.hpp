@@ -25,9 +25,7 @@
 #include "engine/metrics/summary.hpp"
 #include "engine/metrics/wandb_feed.hpp"
 #include "engine/types/evaluation.hpp"
-#include "engine/types/stopwatch.hpp"
 #include "examples/support/console.hpp"
-#include "examples/support/run_status.hpp"
 
 namespace tandem {
 
@@ -82,7 +80,7 @@ class MetricsWriter {
 
   /// The last step's figures; step 0 before there is one.
   [[nodiscard]] const StepMetrics& last() const noexcept { return last_; }
-  [[nodiscard]] RunProgress progress() const;
+  [[nodiscard]] RunProgress progress() const { return console_.progress(); }
 
   /// report.html, of all that the other files hold; behind finish().
   void write_page();
@@ -94,6 +92,8 @@ class MetricsWriter {
 
  private:
   void open_wandb();
+  /// One step's, to all that take scalars.
+  void write_scalars(const StepMetrics& metrics);
   /// What another run left here, into a folder of its own.
   void set_aside_earlier_run();
 
@@ -105,9 +105,6 @@ class MetricsWriter {
   std::vector<std::unique_ptr<ScalarMonitor>> monitors_;
   std::unique_ptr<WandbFeed> wandb_;
   StepMetrics last_;
-  std::int64_t first_step_ = 0;  // of this process: a resumed run's is not 1
-  Stopwatch since_start_;
-  Stopwatch since_first_step_;
   bool begun_ = false;
   std::string notes_;  // of before the first step: notes.txt
   std::set<std::string> lost_;

@@ -53,8 +53,9 @@ std::string prometheus_text(const StepMetrics& m, const RunProgress& progress) {
 std::string step_json(const StepMetrics& m, const RunProgress& progress) {
   JsonWriter json;
   json.begin_object().field("steps", progress.total_steps);
+  const double left_s = remaining_s(progress);
   json.field("elapsed_s", progress.elapsed_s).key("eta_s");
-  progress.eta_s >= 0 ? json.value(progress.eta_s) : json.value(nullptr);
+  progress.total_steps > 0 && left_s >= 0 ? json.value(left_s) : json.value(nullptr);
   json.key("last").raw(m.step > 0 ? json_line(m) : "null");
   return json.end_object().take();
 }

@@ -7,23 +7,17 @@
 // Answers are made on the loop's thread, within steps; without the flag nothing of this exists.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "engine/metrics/step_metrics.hpp"
+#include "examples/support/console.hpp"
 
 namespace tandem {
 
 class EventLoop;
 class MetricsWriter;
 class StatusServer;
-
-struct RunProgress {
-  std::int64_t total_steps = 0;  // 0: unknown
-  double elapsed_s = 0;
-  double eta_s = -1;  // below 0: unknown
-};
 
 /// Prometheus' text format, version 0.0.4.
 [[nodiscard]] std::string prometheus_text(const StepMetrics& metrics, const RunProgress& progress);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -71,11 +72,9 @@ void clear_place(asio::io_context& reactor, const std::string& path) {
   ::unlink(path.c_str());
 }
 
-bool is_own_user(int socket) {
-  ucred peer{};
-  socklen_t bytes = sizeof(peer);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
+bool may_ask(int socket) {
+  const std::optional<SocketPeer> peer = peer_of(socket);
+  return peer && (peer->user == ::geteuid() || peer->user == 0);
 }
 
 std::string answer(int code, std::string_view reason, std::string_view type,
@@ -199,7 +198,7 @@ void StatusServer::Server::accept() {
         if (error) {
           return;  // closed
         }
-        if (!self->is_local || is_own_user(socket.native_handle())) {
+        if (!self->is_local || may_ask(socket.native_handle())) {
           std::make_shared<Client>(self, std::move(socket))->begin();
         }
         self->accept();

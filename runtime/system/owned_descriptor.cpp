@@ -22,6 +22,14 @@ OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
 
 int OwnedDescriptor::release() noexcept { return std::exchange(descriptor_, -1); }
 
+std::optional<SocketPeer> peer_of(int socket) noexcept {
+  ucred who{};
+  socklen_t bytes = sizeof(who);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0
+             ? std::optional(SocketPeer{.process = who.pid, .user = who.uid})
+             : std::nullopt;
+}
+
 namespace {
 
 /// One message of `bytes` with room for a descriptor beside them.

@@ -1,8 +1,9 @@
-// runtime/system/owned_descriptor.hpp — a descriptor that closes itself, and descriptors that
-// travel over a Unix socket. Any thread; one at a time.
+// runtime/system/owned_descriptor.hpp — a descriptor that closes itself, descriptors that travel
+// over a Unix socket, and who is at its other end. Any thread; one at a time.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include <sys/types.h>
@@ -23,6 +24,13 @@ class OwnedDescriptor {
  private:
   int descriptor_ = -1;
 };
+
+struct SocketPeer {
+  pid_t process = 0;  // 0: in another pid namespace
+  uid_t user = 0;
+};
+/// As the kernel knows the process that connected or listened; nullopt: no Unix socket.
+[[nodiscard]] std::optional<SocketPeer> peer_of(int socket) noexcept;
 
 /// Sends `bytes` and, beside them, a copy of `descriptor`. Bytes sent, or -1 and why in errno.
 [[nodiscard]] ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes,

@@ -9,8 +9,8 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,6 +26,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "actors/storage/file.hpp"
+#include "engine/memory/memory_plan.hpp"
+#include "examples/support/console.hpp"
 #include "examples/support/program.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
@@ -171,25 +174,11 @@ std::string curve(const std::vector<double>& losses) {
   return fmt::format("{}  {:.4f} to {:.4f}", text, least, most);
 }
 
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::lround(seconds));
-  return whole >= 3600 ? fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60)
-         : whole >= 60 ? fmt::format("{}m{:02}s", whole / 60, whole % 60)
-                       : fmt::format("{}s", whole);
-}
-
-std::string size_of(std::int64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  constexpr double kGiB = 1 << 30;
-  return bytes >= std::int64_t{1} << 30
-             ? fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGiB)
-             : fmt::format("{:.0f} MiB", static_cast<double>(bytes) / kMiB);
-}
-
-std::string content_of(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
+/// What the run said before its first step.
+std::string notes_of(const std::string& run) {
+  const fs::path path = fs::path(run) / "notes.txt";
+  constexpr std::uint64_t kMostBytes = 1 << 20;
+  return fs::exists(path) ? read_file(path, "top", kMostBytes) : "";
 }
 
 /// "900 steps = 1 epoch of ..." in what the run said before its first step; 0: it did not.
@@ -239,7 +228,7 @@ std::string waits(const std::string& json) {
 }
 
 std::string frame(const std::string& run, const Steps& steps, const std::string& socket) {
-  const std::string notes = content_of(fs::path(run) / "notes.txt");
+  const std::string notes = notes_of(run);
   std::int64_t total = steps_of(notes);
   double eta_s = -1;
   const std::optional<std::string> live = get(socket, "/step");
@@ -268,8 +257,8 @@ std::string frame(const std::string& run, const Steps& steps, const std::string&
     text += fmt::format("          {}\n", curve(steps.losses));
     text += fmt::format("rate      {:.3e}, {:.0f} tokens/s\n", steps.lr, steps.tokens_per_s);
     text +=
-        fmt::format("memory    {} host{}\n", size_of(steps.host_bytes),
-                    steps.device_bytes > 0 ? ", " + size_of(steps.device_bytes) + " device" : "");
+        fmt::format("memory    {} host{}\n", size_text(steps.host_bytes),
+                    steps.device_bytes > 0 ? ", " + size_text(steps.device_bytes) + " device" : "");
   }
   const std::optional<std::string> actors = get(socket, "/actors");
   text +=

@@ -17,6 +17,7 @@
 
 #include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -81,10 +82,8 @@ OwnedDescriptor make_socket() {
 
 /// Of the user that this process belongs to.
 bool is_ours(int socket) {
-  ucred who{};
-  socklen_t bytes = sizeof(who);
-  return socket >= 0 && ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
-         who.uid == ::geteuid();
+  const std::optional<SocketPeer> peer = peer_of(socket);
+  return peer && peer->user == ::geteuid();
 }
 
 class ShmBootstrap {

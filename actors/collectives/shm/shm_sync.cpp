@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "runtime/io/recycling_allocator.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "runtime/system/process_state.hpp"
 #include "runtime/util/check.hpp"
 
@@ -47,13 +48,6 @@ std::string cause_of(const ShmControl& control) {
   return cause;
 }
 
-/// 0: in another pid namespace, or unknown.
-pid_t process_behind(int socket) noexcept {
-  ucred who{};
-  socklen_t bytes = sizeof(who);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 ? who.pid : 0;
-}
-
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 bool send_byte(int socket) noexcept {
@@ -85,7 +79,7 @@ ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peer
     made.memory = std::move(peer.memory);
     made.moved = loop.now();
     if (peer.socket.get() >= 0) {
-      made.process = process_behind(peer.socket.get());
+      made.process = peer_of(peer.socket.get()).value_or(SocketPeer()).process;
       made.socket =
           std::make_unique<asio::posix::stream_descriptor>(loop.reactor(), peer.socket.release());
     }
