@@ -51,9 +51,21 @@ std::optional<JsonDocument> parse_json(const std::string& json, std::string_view
                                     .advice = "this is a bug, please report it"});
 }
 
+bool uses_torch_adam(const ImportedCheckpoint& checkpoint) {
+  const auto config = parse_json(checkpoint.ds_config_json, "ds_config");
+  std::optional<JsonValue> at =
+      config && config->root().is_object() ? std::optional(config->root()) : std::nullopt;
+  for (const char* key : {"optimizer", "params"}) {
+    at = at ? at->find(key) : std::nullopt;
+    at = at && at->is_object() ? at : std::nullopt;
+  }
+  const auto flag = at ? at->find("torch_adam") : std::nullopt;
+  return flag && flag->text() == "true";
+}
+
 /// torch's own Adam counts in a tensor, DeepSpeed's in an integer.
 void append_step(PickleText& out, const ImportedCheckpoint& checkpoint) {
-  if (checkpoint.ds_config_json.find("\"torch_adam\": true") == std::string::npos) {
+  if (!uses_torch_adam(checkpoint)) {
     out.integer(checkpoint.optimizer_steps);
     return;
   }

@@ -132,8 +132,9 @@ void expect_cases(const fs::path& in) {
 }
 
 TEST(ImportGolden, EveryMasterAndMomentBitForBit) {
-  TANDEM_NEEDS_SHARED(kFolder);
-  expect_cases(shared(kFolder));
+  const fs::path folder = test::deepspeed_checkpoints();
+  TANDEM_NEEDS_SHARED(folder.string());
+  expect_cases(folder);
 }
 
 TEST(ImportGolden, OurOwnOfEveryLayout) {

@@ -17,6 +17,13 @@
 
 namespace tandem::test {
 
+/// What DeepSpeed wrote: the folders that tests/drills/deepspeed_checkpoints.py has made, else the
+/// reference data.
+inline std::filesystem::path deepspeed_checkpoints() {
+  const char* made = std::getenv("TANDEM_DEEPSPEED_CHECKPOINTS");
+  return made != nullptr ? std::filesystem::path(made) : shared("oracles/ds_ckpt");
+}
+
 /// The checkpoints that tests/data/foreign/make.py made, unpacked for a while.
 class UnpackedCheckpoints {
  public:

@@ -114,6 +114,33 @@ TEST_F(ImportWriters, TorchReadsTheUniversalFilesWithoutExecutingAnything) {
       << log;
 }
 
+TEST_F(ImportWriters, TheStepIsAsTheRunsAdamCountsHoweverItsConfigIsSpaced) {
+  TANDEM_NEEDS_PYTHON(out_.path(), "torch");
+  ImportedCheckpoint from = open_foreign_checkpoint(own_.path() / "stage1_bf16_w2_aligned_frozen");
+  std::string folders;
+  for (const auto& [config, type] :
+       {std::pair(R"({"optimizer":{"params":{"torch_adam":true}}})", "Tensor"),
+        std::pair(R"({"optimizer": {"params": {"torch_adam": true}}})", "Tensor"),
+        std::pair(R"({"optimizer":{"params":{"torch_adam":false}}})", "int"),
+        std::pair(R"({"torch_adam": true})", "int"), std::pair("null", "int"),
+        std::pair("", "int")}) {
+    from.ds_config_json = config;
+    const fs::path folder = out_ / fmt::format("{}{}", type, std::string_view(config).size());
+    write_universal(from, folder / "tag");
+    folders += fmt::format(" '{}'", folder.string());
+  }
+  std::string log;
+  EXPECT_TRUE(test::run_python(
+      out_.path(),
+      "import sys, torch\nfrom pathlib import Path\n"
+      "for folder in map(Path, sys.argv[1:]):\n"
+      "    steps = [torch.load(path, weights_only=True) for path in folder.rglob('step.pt')]\n"
+      "    assert steps and all(folder.name.startswith(type(step).__name__) for step in steps), "
+      "folder\n",
+      folders, &log))
+      << log;
+}
+
 TEST_F(ImportWriters, TorchReadsEveryElementTypeThatItHasAStorageFor) {
   TANDEM_NEEDS_PYTHON(out_.path(), "torch, safetensors");
   const fs::path source = own_.path() / "pytorch_bin/odd";
