@@ -6,6 +6,7 @@
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
+#include "engine/config/config.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
 #include "models/foreign/torch_writer.hpp"
 #include "models/io/weights_writer.hpp"
@@ -73,12 +74,34 @@ void append_step(PickleText& out, const ImportedCheckpoint& checkpoint) {
                                 std::int64_t, std::int64_t, float* value) { *value = step; }));
 }
 
-void append_groups(PickleText& out) {
+/// The rate of the run's next step by the schedule of its config, which DeepSpeed takes from the
+/// groups for the first step after a load. Nothing without a schedule: then it is the config's.
+std::optional<double> next_rate(const ImportedCheckpoint& checkpoint) {
+  if (checkpoint.ds_config_json.empty() || !checkpoint.schedule_step) {
+    return std::nullopt;
+  }
+  try {
+    const Config config =
+        parse_config(checkpoint.ds_config_json, "ds_config", std::max(checkpoint.world_size, 1));
+    if (config.schedule.type == ScheduleType::kConstant) {
+      return std::nullopt;
+    }
+    // last_batch_iteration is 0 after the first step.
+    return LrSchedule(config.schedule, config.optimizer.lr).lr_at(*checkpoint.schedule_step + 2);
+  } catch (const Error&) {  // a config that only DeepSpeed trains with
+    return std::nullopt;
+  }
+}
+
+void append_groups(PickleText& out, std::optional<double> rate) {
   out.begin_list();
   for (int i = 0; i < kGroups; ++i) {
     Dict group(out);
     group["params"].begin_list();
     out.end_list();
+    if (rate) {
+      group["lr"].real(*rate);
+    }
   }
   out.end_list();
 }
@@ -111,12 +134,13 @@ void write_tensor(const ImportedCheckpoint& checkpoint, const ImportedTensor& te
 /// What belongs to no parameter. The loss scaler is not in it: it is an object of DeepSpeed's, and
 /// this file shall be one that torch reads without executing anything.
 void write_optimizer_state(const ImportedCheckpoint& checkpoint, const fs::path& path) {
+  const std::optional<double> rate = next_rate(checkpoint);
   PickleText out;
   {
     Dict dict(out);
     dict["zero_stage"].integer(std::max(checkpoint.zero_stage, 1));
     append_version(dict["ds_version"], checkpoint);
-    append_groups(dict["param_groups"]);
+    append_groups(dict["param_groups"], rate);
     PickleText& inner = dict["optimizer_state_dict"];  // where stage 3 looks
     Dict state(inner);
     state["state"].begin_dict();
@@ -126,7 +150,7 @@ void write_optimizer_state(const ImportedCheckpoint& checkpoint, const fs::path&
       append_step(first["step"], checkpoint);
     }
     out.end_dict();
-    append_groups(state["param_groups"]);
+    append_groups(state["param_groups"], rate);
   }
   write_torch_file(path, out);
 }

@@ -141,6 +141,29 @@ TEST_F(ImportWriters, TheStepIsAsTheRunsAdamCountsHoweverItsConfigIsSpaced) {
       << log;
 }
 
+TEST_F(ImportWriters, TheNextStepsRateStandsInTheGroups) {
+  TANDEM_NEEDS_PYTHON(out_.path(), "torch");
+  ImportedCheckpoint from = open_foreign_checkpoint(own_.path() / "stage1_bf16_w2_aligned_frozen");
+  from.ds_config_json = R"({"train_batch_size": 4, "optimizer": {"type": "AdamW"}, "scheduler":
+      {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.5,
+                                      "warmup_num_steps": 10, "warmup_type": "linear"}}})";
+  from.schedule_step = 3;  // after 4 steps
+  write_universal(from, out_ / "rate/tag");
+  from.ds_config_json = R"({"train_batch_size": 4, "optimizer": {"type": "AdamW"}})";
+  write_universal(from, out_ / "none/tag");
+  std::string log;
+  EXPECT_TRUE(test::run_python(
+      out_.path(),
+      "import sys, torch\n"
+      "groups = [torch.load(f'{f}/tag/zero/optimizer_state.pt', "
+      "weights_only=True)['param_groups']\n"
+      "          for f in sys.argv[1:]]\n"
+      "assert all(abs(group['lr'] - 0.15) < 1e-15 for group in groups[0]), groups[0]\n"
+      "assert all(group == {'params': []} for group in groups[1]), groups[1]\n",
+      fmt::format("'{}' '{}'", (out_ / "rate").string(), (out_ / "none").string()), &log))
+      << log;
+}
+
 TEST_F(ImportWriters, TorchReadsEveryElementTypeThatItHasAStorageFor) {
   TANDEM_NEEDS_PYTHON(out_.path(), "torch, safetensors");
   const fs::path source = own_.path() / "pytorch_bin/odd";
