@@ -226,6 +226,8 @@ Task<double> matmul_tflops(ComputeQueue* compute, at::ScalarType scalar_type, Ma
   co_return 2.0 * length* length* length / best_s / 1e12;
 }
 
+}  // namespace
+
 Task<double> peak_tflops(Rank* rank, MatmulOf own) {
   ComputeQueue* queue = &rank->compute();
   const at::ScalarType type = scalar_type_of(rank->layout().shape.type);
@@ -240,8 +242,6 @@ Task<double> peak_tflops(Rank* rank, MatmulOf own) {
   }
   co_return peak;
 }
-
-}  // namespace
 
 double Engine::measure_peak_tflops(MatmulOf own) {
   return impl_->run(&peak_tflops, &impl_->rank, std::move(own));

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,8 @@
 #include "engine/device/core_plan.hpp"
 #include "engine/distributed/communicator.hpp"
 #include "engine/layout/resident_bytes.hpp"
+#include "engine/metrics/comms_summary.hpp"
+#include "engine/metrics/flops_profile.hpp"
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/checkpoint.hpp"
 #include "engine/types/evaluation.hpp"
@@ -97,6 +100,15 @@ struct Loss {
 
 /// c = a b, with kernels of the caller's.
 using MatmulOf = std::function<void(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b)>;
+
+/// How the engine says what a config's comms_logger, flops_profiler and wall_clock_breakdown ask
+/// for.
+struct Reporting {
+  /// Takes lines, without the end of the last one, on rank 0; throws nothing. Null: standard
+  /// output.
+  std::function<void(std::string_view text)> say;
+  MatmulOf matmul;  // of measure_peak_tflops(), for the flops_profiler's share of the peak
+};
 
 class Engine {
  public:
@@ -187,6 +199,15 @@ class Engine {
 
   /// The sums over all ranks of a few numbers, added in rank order.
   [[nodiscard]] std::vector<double> sum_over_ranks(std::vector<double> values);
+
+  void report_by(Reporting reporting);
+  /// Says comms_logger's table, as DeepSpeed's comm.log_summary() does: operations of this run so
+  /// far. Between steps; a collective, which compares the ranks' times if `show_straggler`.
+  void log_summary(bool show_straggler = false);
+  /// What it says, on every rank of that rank.
+  [[nodiscard]] CommsSummary comms_summary(bool show_straggler = false);
+  /// Of this rank's step flops_profiler.profile_step; null before it, and where it is off.
+  [[nodiscard]] const FlopsProfile* flops_profile() const;
 
   [[nodiscard]] int rank() const;
   [[nodiscard]] int world_size() const;

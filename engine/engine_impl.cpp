@@ -177,6 +177,7 @@ Engine::Impl::Impl(InitializeArgs arguments)
                              cores_of(config, arguments.options, *communicator)),
            *communicator),
       step(rank) {
+  check_reports();
   if (arguments.dataset) {
     start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed,
                  arguments.prefetch);
@@ -275,6 +276,8 @@ void Engine::Impl::begin_step() {
   losses_.clear();
   loss_shares_.clear();
   share_ = {};
+  extents_.clear();
+  phases_ = {};
   busy_at_start_ = rank.busy();
   watch_ = Stopwatch();
 }
@@ -297,6 +300,7 @@ Task<> Engine::Impl::forward(Batch batch) {
   share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
   share_.sequences += rows;
   share_.longest = std::max(share_.longest, length);
+  extents_.push_back({.rows = rows, .length = length});
   if (means_tokens()) {
     if (!batch.loss_share) {
       throw user_error("engine",
@@ -306,10 +310,21 @@ Task<> Engine::Impl::forward(Batch batch) {
     loss_shares_.push_back(*batch.loss_share);
   }
   batch.number = micro_batches++ * communicator->world_size() + communicator->rank();
+  const Stopwatch watch;
   co_await step.forward(std::move(batch));
+  last_micro_step_ = {.forward_s = watch.elapsed_s()};
+  phases_.forward_s += last_micro_step_.forward_s;
 }
 
-Task<> Engine::Impl::backward(double factor) { co_await step.backward(loss_gradient() * factor); }
+Task<> Engine::Impl::backward(double factor) {
+  const Stopwatch watch;
+  const double reduce_s = step.exposure().reduce_s;
+  co_await step.backward(loss_gradient() * factor);
+  last_micro_step_.backward_s = watch.elapsed_s();
+  last_micro_step_.allreduce_s = step.exposure().reduce_s - reduce_s;
+  phases_.backward_s += last_micro_step_.backward_s;
+  phases_.allreduce_s += last_micro_step_.allreduce_s;
+}
 
 TrainStep::Update Engine::Impl::update_of_step(double rate) const {
   TrainStep::Update update{.applied_step = applied_steps + 1,
@@ -338,14 +353,23 @@ Task<StepResult> Engine::Impl::finish() {
   const double rate = rate_of(applied_steps + 1);
   const TrainStep::Update update = update_of_step(rate);
   StepResult result{.learning_rate = rate, .loss_scale = update.loss_scale};
+  const Stopwatch watch;
   losses_ = co_await step.losses();
+  const double read_s = watch.elapsed_s();
   result = co_await share_with_ranks(std::move(result));
+  const double shared_s = watch.elapsed_s() - read_s;
+  const double reduce_s = step.exposure().reduce_s;
   result.verdict = co_await step.finish(update);
+  const double finish_s = watch.elapsed_s();
   result.step = ++global_steps;
   if (count(result.verdict)) {
     throw co_await bad_state(result.loss, result.verdict.norm.bad_parameter);
   }
   measure(result);
+  measure_phases(result, finish_s, shared_s + step.exposure().reduce_s - reduce_s);
+  if (reports_steps()) {
+    co_await report(result);
+  }
   if (checkpointer && checkpointer->is_active()) {
     co_await checkpointer->advance(checkpoint_phases_);
     result.checkpoint = checkpointer->take_outcome();

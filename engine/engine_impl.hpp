@@ -28,6 +28,9 @@ namespace tandem {
 /// Owned copies of a host batch as tensors. Compute lane.
 [[nodiscard]] Batch to_tensors(const HostBatch& host);
 
+/// TFLOP/s of one matmul: Engine::measure_peak_tflops().
+Task<double> peak_tflops(Rank* rank, MatmulOf own);
+
 struct Engine::Impl {
   explicit Impl(InitializeArgs arguments);
   ~Impl();
@@ -81,6 +84,19 @@ struct Engine::Impl {
   /// Between steps (engine_evaluate.cpp).
   Task<EvalSums> evaluate_sums(const Dataset* dataset, EvaluateArgs args);
 
+  // What the config wants to be said (engine_reports.cpp).
+  /// Makes the folder of flops_profiler.output_file.
+  void check_reports() const;
+  /// Behind a step; only where reports_steps().
+  Task<> report(StepResult result);
+  Task<CommsSummary> comms_summary(bool compare);
+  /// On rank 0, elsewhere nothing.
+  void say(std::string_view text) const;
+  [[nodiscard]] bool reports_steps() const noexcept {
+    return config.wall_clock_breakdown || config.flops_profiler.enabled ||
+           config.comms_logger.enabled;
+  }
+
   /// All of it, on micro-batches of the caller.
   Task<StepResult> step_on(std::vector<Batch> batches);
 
@@ -101,6 +117,9 @@ struct Engine::Impl {
   std::string data_fingerprint;
   std::uint64_t shuffle_seed = 0;
   std::unique_ptr<Checkpointer> checkpointer;  // from the first save on
+
+  Reporting reporting;
+  std::optional<FlopsProfile> flops_profile;
 
   bool training = true;
   std::optional<Verdict> last_verdict;
@@ -146,6 +165,9 @@ struct Engine::Impl {
   Task<std::string> bad_activation();
   Task<Error> bad_state(double loss, std::string bad_gradient);
   void measure(StepResult& result);
+  /// Fills in result.phases: of finish(), which took `finish_s`, `reduce_s` belongs to backward.
+  void measure_phases(StepResult& result, double finish_s, double reduce_s);
+  Task<FlopsProfile> profile_of(StepResult result);
 
   /// Gives the step's micro-batches their shares of its labels, where they have none.
   Task<> set_loss_shares(std::vector<Batch>* batches);
@@ -154,6 +176,9 @@ struct Engine::Impl {
   std::vector<double> loss_shares_;  // likewise, where tokens are what is averaged
   Share share_;
   std::vector<Checkpointer::Phase> checkpoint_phases_;  // of all ranks, at this step's exchange
+  std::vector<BatchExtents> extents_;                   // by micro-step
+  PhaseTimes phases_;                                   // of the micro-steps so far
+  PhaseTimes last_micro_step_;
   double data_wait_s_ = 0;
   double checkpoint_wait_s_ = 0;  // between steps
   Busy busy_at_start_;

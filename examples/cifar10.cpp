@@ -24,6 +24,7 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
+#include "engine/metrics/flops.hpp"
 #include "examples/support/cifar/accuracy.hpp"
 #include "examples/support/cifar/flags.hpp"
 #include "examples/support/cifar/report.hpp"
@@ -86,9 +87,7 @@ std::int64_t steps_per_epoch(const Config& config, std::int64_t records) {
 void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
            RunEvaluation& evaluation, RunCheckpoints& checkpoints, std::int64_t total_steps,
            std::int64_t epoch_steps) {
-  const double flops_per_image =
-      kCifarFlopsPerImage +
-      (flags.moe ? 6.0 * static_cast<double>(cifar_moe_macs(cifar_moe_of(flags))) : 0);
+  const double flops_per_image = model_flops_per_token(engine.model(), 1);
   RunningLoss running(flags.log_interval);
   bool go_on = true;
   while (engine.global_steps() < total_steps && go_on) {
@@ -168,6 +167,7 @@ int cifar10(CifarFlags flags) {
   MetricsOptions reports = metrics_options(flags, engine, total_steps);
   reports.log_interval = 0;
   MetricsWriter metrics(std::move(reports));
+  report_by(metrics, engine);
   const auto status = serve_status(engine.loop(), flags.status_socket, metrics, engine.rank());
   metrics.write_config(resolved_json(config), report_lines(config));
   if (engine.rank() == 0) {
@@ -188,6 +188,7 @@ int cifar10(CifarFlags flags) {
   evaluation.restore(resumed.client_state);
   RunCheckpoints checkpoints(flags, engine, metrics, {}, [&] { return evaluation.state(); });
   train(flags, engine, metrics, evaluation, checkpoints, total_steps, epoch_steps);
+  finish_reports(metrics, engine);
   std::puts("Finished Training");  // by every rank, as the example does
   evaluate(flags, engine, metrics, *test_images);
   const std::string model_folder = flags.output_dir + "/model";

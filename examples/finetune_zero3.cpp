@@ -115,6 +115,7 @@ int finetune(FinetuneFlags flags) {
   reports.log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval;
   reports.quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR";
   MetricsWriter metrics(std::move(reports));
+  report_by(metrics, engine);
   const auto status = serve_status(engine.loop(), flags.status_socket, metrics, engine.rank());
   metrics.write_config(resolved_json(config), report_lines(config));
   for (const std::string& line : describe_run(flags, config, pretrained, engine, records)) {
@@ -164,6 +165,7 @@ int finetune(FinetuneFlags flags) {
 
   // What remains of it: model/, summary, trace.
   engine.drain();
+  finish_reports(metrics, engine);
   if (demo && flags.samples) {
     show_samples(metrics, "after training", pretrained, engine, data.records);
   }

@@ -23,6 +23,15 @@ flight::Entry entry_of(const Request& request, std::uint32_t world) noexcept {
   return entry;
 }
 
+/// What the log keeps of it.
+CommsKey key_of(const flight::Entry& entry, std::uint32_t world) noexcept {
+  return {.group = entry.group,
+          .ranks = world,
+          .what = entry.what,
+          .bytes = entry.what == flight::What::kNorm ? sizeof(NormLimbs) : entry.bytes,
+          .unit = entry.unit};
+}
+
 void record(flight::Entry entry, flight::Edge edge) noexcept {
   if (entry.what != flight::What::kNone) {
     entry.edge = edge;
@@ -85,11 +94,20 @@ Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters, std::
   entry.group = options_.group;
   entry.number = entry.what == flight::What::kNone ? 0 : (*shared)++;
   record(entry, flight::Edge::kBegins);
+  CommsLog* const log =
+      entry.what != flight::What::kNone && options_.backend->world() > 1 ? options_.log : nullptr;
+  const Duration stood =
+      log != nullptr ? log->stood_still(kSequenceOf<Request>, start) : Duration(0);
   const auto count = [&] {
+    const TimePoint end = EventLoop::current().now();
     record(entry, flight::Edge::kEnds);
     ++counters->operations;
     counters->bytes += held->request.bytes(options_.backend->world());
-    counters->busy_s += std::chrono::duration<double>(EventLoop::current().now() - start).count();
+    counters->busy_s += std::chrono::duration<double>(end - start).count();
+    if (log != nullptr) {
+      log->add(key_of(entry, options_.backend->world()), end - start,
+               log->stood_still(kSequenceOf<Request>, end) - stood);
+    }
   };
   try {
     if constexpr (std::is_void_v<typename Request::Reply>) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/comms_log.hpp"
 #include "actors/collectives/norm_limbs.hpp"
 #include "actors/collectives/ordered_inbox.hpp"
 #include "runtime/actor.hpp"
@@ -122,6 +123,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     CollectiveBackend* backend = nullptr;  // outlives the actor
     std::size_t max_ahead = 1024;          // operations held back, at most
     std::uint8_t group = 0;                // of ranks, in the flight recorder
+    CommsLog* log = nullptr;               // counts operations, outlives the actor; null: none does
   };
 
   struct SequenceCounters {
@@ -188,6 +190,10 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
       return reductions_;
     }
   }
+
+  template <class Request>
+  static constexpr CommSequence kSequenceOf =
+      Gathers::kHas<Request> ? CommSequence::kGathers : CommSequence::kReductions;
 
   template <class AnySequence>
   void hold(AnySequence& sequence, std::uint64_t order, typename AnySequence::Operation operation);

@@ -141,10 +141,13 @@ struct Config {
   ZeroConfig zero;
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1;
-  std::optional<std::int64_t> steps_per_print;  // absent: never
+  // Steps from one line of wall_clock_breakdown to the next; absent: 1, 0: no lines.
+  std::optional<std::int64_t> steps_per_print;
   bool wall_clock_breakdown = false;
   bool dataloader_drop_last = false;
   MonitorConfig monitors;
+  CommsLoggerConfig comms_logger;
+  FlopsProfilerConfig flops_profiler;
 
   std::vector<KeyReport> keys;  // every key given, in the table's order
 

@@ -89,20 +89,21 @@ Rows monitor_rows(Config& c) {
                  {"experiment_key", Kind::kString, "null"},
                  {"online", Kind::kBool, "null"},
                  {"mode", Kind::kString, "null"}});
-  append_unused(rows, "comms_logger", "trace records every operation",
-                {{"enabled", Kind::kBool, "false"},
-                 {"prof_all", Kind::kBool, "true"},
-                 {"prof_ops", Kind::kList, "[]"},
-                 {"verbose", Kind::kBool, "false"},
-                 {"debug", Kind::kBool, "false"}});
-  append_unused(rows, "flops_profiler", "TFLOPS are in metrics.jsonl at every step",
-                {{"enabled", Kind::kBool, "false"},
-                 {"profile_step", Kind::kInt, "1"},
-                 {"module_depth", Kind::kInt, "-1"},
-                 {"top_modules", Kind::kInt, "1"},
-                 {"detailed", Kind::kBool, "true"},
-                 {"output_file", Kind::kString, "null"},
-                 {"recompute_fwd_factor", Kind::kNumber, "0"}});
+  CommsLoggerConfig& comms = c.comms_logger;
+  rows.push_back(key("comms_logger.enabled", &comms.enabled));
+  rows.push_back(key("comms_logger.prof_all", &comms.prof_all));
+  rows.push_back(key("comms_logger.prof_ops", &comms.prof_ops));
+  rows.push_back(key("comms_logger.verbose", &comms.verbose));
+  rows.push_back(key("comms_logger.debug", &comms.debug));
+  FlopsProfilerConfig& flops = c.flops_profiler;
+  rows.push_back(key("flops_profiler.enabled", &flops.enabled));
+  rows.push_back(key("flops_profiler.profile_step", &flops.profile_step).range(0, kCountMax));
+  rows.push_back(key("flops_profiler.module_depth", &flops.module_depth).range(-1, kCountMax));
+  rows.push_back(key("flops_profiler.top_modules", &flops.top_modules).range(0, kCountMax));
+  rows.push_back(key("flops_profiler.detailed", &flops.detailed));
+  rows.push_back(key("flops_profiler.output_file", &flops.output_file));
+  rows.push_back(
+      key("flops_profiler.recompute_fwd_factor", &flops.recompute_fwd_factor).range(0, kRateMax));
   rows.push_back(raw("timers.throughput.enabled", Kind::kBool, "true")
                      .unused("throughput is always measured"));
   rows.push_back(raw("timers.throughput.synchronized", Kind::kBool, "true")

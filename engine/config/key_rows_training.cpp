@@ -207,11 +207,8 @@ Rows top_rows(Config& c) {
   rows.push_back(
       raw("managed_gradient_accumulation", Kind::kBool, "true")
           .refused("a step always ends after gradient_accumulation_steps micro-batches"));
-  rows.push_back(key("steps_per_print", &c.steps_per_print)
-                     .at_least(0)
-                     .unused("log_interval decides how often a line is printed"));
-  rows.push_back(key("wall_clock_breakdown", &c.wall_clock_breakdown)
-                     .unused("every step's breakdown is in metrics.jsonl, and trace shows more"));
+  rows.push_back(key("steps_per_print", &c.steps_per_print).at_least(0));
+  rows.push_back(key("wall_clock_breakdown", &c.wall_clock_breakdown));
   rows.push_back(raw("memory_breakdown", Kind::kBool, "false")
                      .unused("peak memory is in metrics.jsonl at every step"));
   rows.push_back(

@@ -169,6 +169,17 @@ void mark_fp16(const Config& c, std::span<const KeyRow> rows, Marks& marks) {
   }
 }
 
+void mark_reports(const Config& c, Marks& marks) {
+  if (!c.wall_clock_breakdown) {
+    marks.unused("steps_per_print",
+                 "log_interval decides how often a step's line is printed, and this key how often "
+                 "wall_clock_breakdown's");
+  }
+  if (c.comms_logger.prof_all) {
+    marks.unused("comms_logger.prof_ops", "comms_logger.prof_all takes every operation");
+  }
+}
+
 void mark_zero(const Config& c, Marks& marks) {
   if (c.zero.stage != 3) {
     marks.unused("zero_optimization.stage3_param_persistence_threshold",
@@ -199,6 +210,7 @@ void mark_without_effect(Config& config, std::span<const KeyRow> rows) {
   mark_optimizer(config, marks);
   mark_fp16(config, rows, marks);
   mark_zero(config, marks);
+  mark_reports(config, marks);
 }
 
 }  // namespace tandem

@@ -32,9 +32,10 @@ struct RawKey {
 };
 
 /// Where a row's value lives in the Config that the table was made for.
-using KeyField = std::variant<RawKey, bool*, std::int64_t*, double*, std::string*,
-                              std::optional<bool>*, std::optional<std::int64_t>*,
-                              std::optional<double>*, std::array<double, 2>*, WarmupShape*>;
+using KeyField =
+    std::variant<RawKey, bool*, std::int64_t*, double*, std::string*, std::optional<bool>*,
+                 std::optional<std::int64_t>*, std::optional<double>*, std::array<double, 2>*,
+                 std::vector<std::string>*, WarmupShape*>;
 
 struct KeyRow {
   std::string path;

@@ -112,6 +112,22 @@ class Reader {
     return out;
   }
 
+  [[nodiscard]] std::vector<std::string> texts() const {
+    simdjson::dom::array items;
+    if (value_.get(items) != simdjson::SUCCESS) {
+      reject("write a list of strings");
+    }
+    std::vector<std::string> out;
+    for (const element& item : items) {
+      std::string_view text;
+      if (item.get(text) != simdjson::SUCCESS) {
+        reject("write a list of strings");
+      }
+      out.emplace_back(text);
+    }
+    return out;
+  }
+
   [[nodiscard]] WarmupShape shape() const {
     std::string_view text;
     if (value_.get(text) == simdjson::SUCCESS) {
@@ -244,6 +260,7 @@ void assign(KeyRow& row, const element& value, std::string_view where) {
                  [&](std::optional<std::int64_t>* field) { *field = read.integer(); },
                  [&](std::optional<double>* field) { *field = read.number(); },
                  [&](std::array<double, 2>* field) { *field = read.betas(); },
+                 [&](std::vector<std::string>* field) { *field = read.texts(); },
                  [&](WarmupShape* field) { *field = read.shape(); },
              },
              row.field);
@@ -269,6 +286,7 @@ std::string json_of(const KeyRow& row) {
           [&](const std::optional<std::int64_t>* field) { optional(field); },
           [&](const std::optional<double>* field) { optional(field); },
           [&](const std::array<double, 2>* field) { json.value(std::span<const double>(*field)); },
+          [&](const std::vector<std::string>* field) { json.value(*field); },
           [&](const WarmupShape* field) { json.value(name_of(*field)); },
       },
       row.field);

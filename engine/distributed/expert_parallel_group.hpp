@@ -35,10 +35,15 @@ class ExpertParallelGroup final : public RankExchange {
   /// Puts a back end that knows the units' blocks around one that knows host memory.
   using Stage =
       std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> slice)>;
+  /// Counts operations: those of the replicas on the loop's thread, the compute lane's there.
+  struct Logs {
+    CommsLog* replicas;
+    CommsLog* lane;
+  };
   /// Blocks until all ranks are connected; they all make one, after their common back end. The
   /// arguments outlive it.
   ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
-                      std::int64_t ep_size, const Stage& stage = {});
+                      std::int64_t ep_size, const Stage& stage = {}, Logs logs = {});
 
   void start(Scope& scope);
   void close();
@@ -52,6 +57,7 @@ class ExpertParallelGroup final : public RankExchange {
 
  private:
   std::int64_t ep_size_;
+  CommsLog* lane_log_;
   EventLoop lane_loop_;
   CpuPool lane_pool_;                            // what is large is copied by its thread
   std::unique_ptr<CollectiveBackend> replicas_;  // D ranks: same slice

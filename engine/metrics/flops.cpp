@@ -38,14 +38,22 @@ double backward_flops(const SegmentShape& shape, std::int64_t sequences, std::in
   return (recomputes ? 3 : 2) * forward_flops(shape, sequences, length);
 }
 
+std::int64_t multiplied_elements(const Model& model, std::size_t segment, std::size_t weight) {
+  const SegmentSpec& spec = model.segments[segment];
+  const WeightRef& ref = spec.weights[weight];
+  const std::int64_t uses = spec.cost.looks_up       ? 0
+                            : spec.cost.uses.empty() ? 1
+                                                     : spec.cost.uses[weight];
+  return uses * model.units[ref.unit].parameters[ref.parameter].numel();
+}
+
 SegmentShape segment_shape(const Model& model, std::size_t segment) {
   const SegmentSpec& spec = model.segments[segment];
   SegmentShape shape{.weights = -spec.cost.idle_weights,
                      .attention_width = spec.cost.attention_width,
                      .attention_window = spec.cost.attention_window};
-  for (const WeightRef& ref : spec.weights) {
-    shape.weights +=
-        spec.cost.looks_up ? 0 : model.units[ref.unit].parameters[ref.parameter].numel();
+  for (std::size_t weight = 0; weight < spec.weights.size(); ++weight) {
+    shape.weights += multiplied_elements(model, segment, weight);
   }
   return shape;
 }

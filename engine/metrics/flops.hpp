@@ -37,6 +37,10 @@ struct SegmentShape {
 [[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
                                     std::int64_t length, bool recomputes) noexcept;
 
+/// The elements of a segment's weight that a token is multiplied with, each as often as it is; idle
+/// ones among them.
+[[nodiscard]] std::int64_t multiplied_elements(const Model& model, std::size_t segment,
+                                               std::size_t weight);
 /// By its weights and costs (engine/types/model.hpp).
 [[nodiscard]] SegmentShape segment_shape(const Model& model, std::size_t segment);
 

@@ -112,10 +112,23 @@ std::vector<std::unique_ptr<ScalarMonitor>> open_monitors(const MonitorConfig& c
   return monitors;
 }
 
-std::vector<Scalar> deepspeed_scalars(const StepMetrics& m, bool scales_loss) {
+std::vector<Scalar> deepspeed_scalars(const StepMetrics& m, bool scales_loss,
+                                      bool wall_clock_breakdown) {
   std::vector<Scalar> scalars = {{"Train/Samples/train_loss", m.loss}, {"Train/Samples/lr", m.lr}};
   if (scales_loss) {
     scalars.emplace_back("Train/Samples/loss_scale", m.loss_scale);
+  }
+  if (wall_clock_breakdown) {
+    constexpr double kMsPerS = 1000;
+    const PhaseTimes& t = m.phases;
+    for (const auto& [timer, seconds] : {std::pair{"forward", t.forward_s},
+                                         {"backward", t.backward_s},
+                                         {"backward_inner", t.backward_inner_s()},
+                                         {"backward_allreduce", t.allreduce_s},
+                                         {"step", t.step_s}}) {
+      scalars.emplace_back(fmt::format("Train/Samples/elapsed_time_ms_{}", timer),
+                           seconds * kMsPerS);
+    }
   }
   return scalars;
 }

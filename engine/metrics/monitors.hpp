@@ -33,8 +33,10 @@ class ScalarMonitor {
 [[nodiscard]] std::vector<std::unique_ptr<ScalarMonitor>> open_monitors(
     const MonitorConfig& config, const std::string& run_folder, bool append);
 
-/// Train/Samples/train_loss, lr and, where the loss is scaled, loss_scale.
-[[nodiscard]] std::vector<Scalar> deepspeed_scalars(const StepMetrics& metrics, bool scales_loss);
+/// Train/Samples/train_loss, lr and, where the loss is scaled, loss_scale; with
+/// wall_clock_breakdown the timers, elapsed_time_ms_forward, _backward, ...
+[[nodiscard]] std::vector<Scalar> deepspeed_scalars(const StepMetrics& metrics, bool scales_loss,
+                                                    bool wall_clock_breakdown = false);
 
 /// Cuts the monitors' files behind `last_sample`, for a run that is resumed there.
 void cut_monitors(const MonitorConfig& config, const std::string& run_folder,

@@ -1,5 +1,7 @@
 #include "engine/metrics/step_metrics.hpp"
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "runtime/util/json_writer.hpp"
@@ -58,5 +60,23 @@ std::string console_line(const StepMetrics& m) {
   }
   return line;
 }
+
+namespace {
+
+std::string phases_line(const PhaseTimes& times, std::string_view suffix) {
+  constexpr double kMsPerS = 1000;
+  return fmt::format(
+      "[Rank 0] time (ms) | fwd{0}: {1:.2f} | bwd{0}: {2:.2f} | bwd_inner{0}: {3:.2f} | "
+      "bwd_allreduce{0}: {4:.2f} | step{0}: {5:.2f}",
+      suffix, times.forward_s * kMsPerS, times.backward_s * kMsPerS,
+      times.backward_inner_s() * kMsPerS, times.allreduce_s * kMsPerS, times.step_s * kMsPerS);
+}
+
+}  // namespace
+
+std::string micro_breakdown_line(const PhaseTimes& micro_step) {
+  return phases_line(micro_step, "_microstep");
+}
+std::string breakdown_line(const PhaseTimes& step) { return phases_line(step, ""); }
 
 }  // namespace tandem

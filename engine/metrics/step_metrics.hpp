@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/types/evaluation.hpp"
+#include "engine/types/step_result.hpp"
 
 namespace tandem {
 
@@ -31,6 +32,7 @@ struct StepMetrics {
   bool speculated = false;         // updates had begun ahead of the verdict
   std::int64_t peak_host_bytes = 0;
   std::int64_t peak_device_bytes = 0;
+  PhaseTimes phases;  // not in the file: wall_clock_breakdown's
 };
 
 /// One flat JSON object, no newline; floats in shortest round-trip form, NaN and infinities as
@@ -43,5 +45,11 @@ struct StepMetrics {
 /// rate, gradient norm, how busy the busiest resource was and, where it is not "commit", the
 /// verdict. No newline.
 [[nodiscard]] std::string console_line(const StepMetrics& metrics);
+
+/// DeepSpeed's lines of wall_clock_breakdown: of the last micro-step, of a step's micro-steps in
+/// all. `[Rank 0] time (ms) | fwd: 1.20 | bwd: 2.50 | bwd_inner: 2.40 | bwd_allreduce: 0.10 | step:
+/// 0.30`
+[[nodiscard]] std::string micro_breakdown_line(const PhaseTimes& micro_step);
+[[nodiscard]] std::string breakdown_line(const PhaseTimes& step);
 
 }  // namespace tandem

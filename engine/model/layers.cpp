@@ -36,9 +36,9 @@ Layer linear(std::int64_t in, std::int64_t out, LinearOptions options) {
 Layer embedding(std::int64_t ids, std::int64_t width, double deviation) {
   return {
       .parameters = {{.name = "weight", .shape = {ids, width}, .initial = init::normal(deviation)}},
-      .forward = [](const LayerContext& own, const at::Tensor& x) {
-        return at::embedding(own[0], x);
-      }};
+      .forward = [](const LayerContext& own,
+                    const at::Tensor& x) { return at::embedding(own[0], x); },
+      .uses = 0};
 }
 
 Layer layer_norm(std::int64_t width, double eps) {

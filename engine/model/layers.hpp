@@ -44,6 +44,9 @@ struct Layer {
   std::string name = {};  // between the segment's and the parameter's; may be empty
   std::vector<LayerParameter> parameters = {};
   LayerFunction forward;
+  /// How often an input's row is multiplied with the parameters, for FLOPs: of a convolution its
+  /// places, of a look-up 0.
+  std::int64_t uses = 1;
 
   [[nodiscard]] Layer named(std::string layer_name) && {
     name = std::move(layer_name);

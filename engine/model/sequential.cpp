@@ -84,6 +84,7 @@ Model Sequential::build(LossFunction loss) const {
         const std::string name =
             layer.name.empty() ? fmt::format("{}.{}", part.name, parameter.name)
                                : fmt::format("{}.{}.{}", part.name, layer.name, parameter.name);
+        segment.cost.uses.push_back(layer.uses);
         if (!parameter.same_as.empty()) {
           segment.weights.push_back(tied(known, parameter, name));
           continue;

@@ -1,6 +1,7 @@
 #include "engine/rank/compute_queue.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -80,19 +81,29 @@ Task<> ComputeQueue::run(std::string_view what, std::function<void()> work) {
   co_await lane_.run(queue);
 }
 
-std::optional<DeviceEvent> ComputeQueue::in_use(std::span<std::byte* const> blocks) {
+double VisitTimes::all(Phase phase) const {
+  double sum = 0;
+  for (std::size_t segment = 0; segment < seconds_.size() / 2; ++segment) {
+    sum += of(segment, phase);
+  }
+  return sum;
+}
+
+std::optional<DeviceEvent> ComputeQueue::in_use(std::span<std::byte* const> blocks,
+                                                const std::shared_ptr<double>& seconds) {
   if (!on_gpu()) {
     return std::nullopt;
   }
   DeviceEvent event = accelerator_->queued();
   accelerator_->in_use(blocks, event);
-  scope_.spawn("compute", &ComputeQueue::account, this, event, scope_.loop().now());
+  scope_.spawn("compute", &ComputeQueue::account, this, event, scope_.loop().now(), seconds);
   return event;
 }
 
 /// The loop counts the device as busy from when the work was queued, or from the end of the work
 /// before it, until it hears of the work's end.
-Task<> ComputeQueue::account(ComputeQueue* self, DeviceEvent event, TimePoint queued) {
+Task<> ComputeQueue::account(ComputeQueue* self, DeviceEvent event, TimePoint queued,
+                             std::shared_ptr<double> seconds) {
   try {
     co_await event.wait();
   } catch (const DeviceError&) {
@@ -101,8 +112,11 @@ Task<> ComputeQueue::account(ComputeQueue* self, DeviceEvent event, TimePoint qu
   const TimePoint now = self->scope_.loop().now();
   const TimePoint began = std::max(queued, self->device_time_.free_since);
   self->device_time_.free_since = now;
-  self->device_time_.busy_ns.fetch_add((now - std::min(began, now)).count(),
-                                       std::memory_order_relaxed);
+  const Duration worked = now - std::min(began, now);
+  self->device_time_.busy_ns.fetch_add(worked.count(), std::memory_order_relaxed);
+  if (seconds != nullptr) {
+    *seconds += std::chrono::duration<double>(worked).count();
+  }
 }
 
 Task<Batch> ComputeQueue::upload(Batch batch) {

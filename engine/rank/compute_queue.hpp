@@ -8,9 +8,11 @@
 // Thread rule: the loop's thread, but for what is marked for the compute lane.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -25,6 +27,23 @@
 #include "runtime/scope.hpp"
 
 namespace tandem {
+
+/// Seconds of work in visits of each segment.
+class VisitTimes {
+ public:
+  explicit VisitTimes(std::size_t segments) : seconds_(2 * segments) {}
+  void reset() { std::ranges::fill(seconds_, 0.0); }
+  [[nodiscard]] double& of(std::size_t segment, Phase phase) {
+    return seconds_[2 * segment + (phase == Phase::kBackward ? 1 : 0)];
+  }
+  [[nodiscard]] double of(std::size_t segment, Phase phase) const {
+    return seconds_[2 * segment + (phase == Phase::kBackward ? 1 : 0)];
+  }
+  [[nodiscard]] double all(Phase phase) const;
+
+ private:
+  std::vector<double> seconds_;
+};
 
 class ComputeQueue {
  public:
@@ -48,7 +67,9 @@ class ComputeQueue {
   Task<> run(std::string_view what, std::function<void()> work);
   /// On a GPU: these blocks are in use by what the lane was given so far; their next user waits for
   /// it on the device. Gives the event behind it. Elsewhere: nothing, the work is done.
-  std::optional<DeviceEvent> in_use(std::span<std::byte* const> blocks);
+  /// `seconds` (null: none) grows by what the device then needed for it.
+  std::optional<DeviceEvent> in_use(std::span<std::byte* const> blocks,
+                                    const std::shared_ptr<double>& seconds = nullptr);
 
   /// The batch where segments compute.
   Task<Batch> upload(Batch batch);
@@ -68,7 +89,8 @@ class ComputeQueue {
   [[nodiscard]] double busy_s() const noexcept;
 
  private:
-  static Task<> account(ComputeQueue* self, DeviceEvent event, TimePoint queued);
+  static Task<> account(ComputeQueue* self, DeviceEvent event, TimePoint queued,
+                        std::shared_ptr<double> seconds);
 
   /// A half of the pinned memory through which batches go to a GPU: one is filled while the other
   /// is copied.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "actors/collectives/shm/shm_backend.hpp"
+#include "engine/metrics/comms_summary.hpp"
 #include "runtime/flight.hpp"
 
 namespace tandem {
@@ -51,7 +52,8 @@ std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop
 
 std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator, EventLoop& loop,
                                                      CpuPool& copy_pool, Accelerator* accelerator,
-                                                     const Model& model) {
+                                                     const Model& model,
+                                                     ExpertParallelGroup::Logs logs) {
   const std::int64_t ep_size = require_ep_size(model, communicator.world_size());
   if (ep_size == 1) {
     return nullptr;
@@ -62,7 +64,11 @@ std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator,
       return accelerator->connect_group(std::move(slice));
     };
   }
-  return std::make_unique<ExpertParallelGroup>(communicator, loop, copy_pool, ep_size, stage);
+  return std::make_unique<ExpertParallelGroup>(communicator, loop, copy_pool, ep_size, stage, logs);
+}
+
+std::optional<CommsLog> comms_log_of(const CommsLoggerConfig& config) {
+  return config.enabled ? std::optional<CommsLog>(comms_log_options(config)) : std::nullopt;
 }
 
 /// Loading reads the page cache, which keeps more threads busy than those that copy.
@@ -81,7 +87,10 @@ Duration longest_wait(const EngineOptions& options) {
 }  // namespace
 
 RankOptions RankOptions::from(const Config& config, const EngineOptions& options, CorePlan cores) {
-  return {.shape = RankShape::of(config, options), .zero = config.zero, .cores = std::move(cores)};
+  return {.shape = RankShape::of(config, options),
+          .zero = config.zero,
+          .comms_logger = config.comms_logger,
+          .cores = std::move(cores)};
 }
 
 Rank::Rank(Model model, RankOptions options, Communicator& communicator)
@@ -99,8 +108,11 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       layout_(model_, shape_on(options_.shape, accelerator_.get()), options_.zero,
               static_cast<std::uint32_t>(communicator.world_size()),
               static_cast<std::uint32_t>(communicator.rank())),
+      comms_log_(comms_log_of(options_.comms_logger)),
+      lane_comms_log_(comms_log_of(options_.comms_logger)),
       backend_(connect(communicator, loop_, copy_pool_, accelerator_.get(), layout_)),
-      expert_group_(connect_experts(communicator, loop_, copy_pool_, accelerator_.get(), model_)),
+      expert_group_(connect_experts(communicator, loop_, copy_pool_, accelerator_.get(), model_,
+                                    {comms_log(), lane_comms_log()})),
       scope_(loop_, "actors"),
       compute_(scope_, model_, accelerator_.get(), options_.shape.engine.activation_checkpointing),
       memory_(layout_, *backend_, accelerator_.get()),
@@ -155,7 +167,8 @@ void Rank::make_actors() {
                              [this](std::size_t pool) { return memory_.weight_slots(pool); });
   gradient_pools_ = make_pools("gradient slots", layout_.sizes.gradient_pools,
                                [this](std::size_t pool) { return memory_.gradient_slots(pool); });
-  collectives_ = std::make_unique<Collectives>(Collectives::Options{.backend = backend_.get()});
+  collectives_ = std::make_unique<Collectives>(
+      Collectives::Options{.backend = backend_.get(), .log = comms_log()});
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     make_unit_actors(unit);

@@ -42,6 +42,7 @@ namespace tandem {
 struct RankOptions {
   RankShape shape;  // the engine's options among it
   ZeroConfig zero;
+  CommsLoggerConfig comms_logger = {};
   CorePlan cores;
 
   /// Fills in what the engine's options leave to the config.
@@ -104,6 +105,13 @@ class Rank {
 
   [[nodiscard]] Busy busy() const;
 
+  /// What comms_logger counts; null: it is off. Of operations on the loop, and of those that the
+  /// compute lane issues itself, to be read while it stands still.
+  [[nodiscard]] CommsLog* comms_log() noexcept { return comms_log_ ? &*comms_log_ : nullptr; }
+  [[nodiscard]] CommsLog* lane_comms_log() noexcept {
+    return lane_comms_log_ ? &*lane_comms_log_ : nullptr;
+  }
+
  private:
   using SlotPoolList = std::vector<std::unique_ptr<SlotPool>>;
 
@@ -124,6 +132,8 @@ class Rank {
   CpuPool copy_pool_;
   std::unique_ptr<Accelerator> accelerator_;  // null: the CPU computes
   RankLayout layout_;
+  std::optional<CommsLog> comms_log_;
+  std::optional<CommsLog> lane_comms_log_;
   std::unique_ptr<CollectiveBackend> backend_;
   std::unique_ptr<ExpertParallelGroup> expert_group_;
   Scope scope_;

@@ -34,6 +34,7 @@ TrainStep::TrainStep(Rank& rank)
       inference_plan_(StepPlan::inference(layout_.model, layout_.classes)),
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
+      visit_times_(std::make_shared<VisitTimes>(layout_.model.segments.size())),
       deadlines_(inference_plan_.first_visits(rank.units().size())),
       gradient_ticket_(layout_.classes.gradients.pools()),
       directions_(rank, gatherer_, reduction_order_, update_order()) {
@@ -52,6 +53,7 @@ void TrainStep::begin(std::size_t micro_steps, const Update& expected, bool look
   flight::record({.what = flight::What::kStep, .number = version_ + 1});
   visit_ = 0;
   exposure_ = {};
+  visit_times_->reset();
   backwards_ = 0;
   forwards_ = 0;
   losses_.clear();
@@ -84,7 +86,7 @@ Task<> TrainStep::forward(Batch batch) {
         compute_.read_back(SegmentRunner::loss(micro->activations), loss);
       }
     };
-    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
+    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots, s, Phase::kForward);
     gatherer_.release(visit_);
   }
   ++forwards_;
@@ -101,9 +103,13 @@ Task<std::vector<float>> TrainStep::losses() {
 }
 
 Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
-                            std::vector<std::byte*> slots) {
+                            std::vector<std::byte*> slots, std::size_t segment, Phase phase) {
+  const double busy_s = compute_.busy_s();
   co_await compute_.run(what, std::move(work));
-  last_queued_ = compute_.in_use(slots);
+  last_queued_ = compute_.in_use(slots, {visit_times_, &visit_times_->of(segment, phase)});
+  if (!last_queued_) {
+    visit_times_->of(segment, phase) += compute_.busy_s() - busy_s;
+  }
   if (options_.overlap == Overlap::kOff && last_queued_) {
     co_await last_queued_->wait();
   }
@@ -137,7 +143,8 @@ Task<> TrainStep::backward(double loss_gradient) {
         used.push_back(gradient_slot_[use.unit]);
       }
     }
-    co_await run_visit(backward_names_[s].c_str(), std::move(work), std::move(used));
+    co_await run_visit(backward_names_[s].c_str(), std::move(work), std::move(used), s,
+                       Phase::kBackward);
     gatherer_.release(visit_);
     for (const UnitUse& use : here.uses) {
       if (!use.last_gradient) {
@@ -227,7 +234,7 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
       const BoundUnits bound(rank_.units(), at->uses, slots);
       state->activation = runner_.infer(s, state->batch, state->activation, head_output);
     };
-    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots);
+    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots, s, Phase::kForward);
     gatherer_.release(s);
   }
   if (!last_queued_) {
@@ -241,6 +248,7 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
 
 Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   const TimePoint start = rank_.loop().now();
+  const LaneWait waits(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
   std::vector<std::byte*> slots = co_await gatherer_.acquired(v);
   // The part of the wait before the newest weights existed is the optimizer's, the rest the
   // gather's.
@@ -266,6 +274,7 @@ void TrainStep::charge_updates(TimePoint start, TimePoint ready, TimePoint held_
 Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
   const TimePoint asked = rank_.loop().now();
   const Stopwatch waited;
+  const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   for (const UnitUse& use : plan_.visits[v].uses) {
     if (use.first_gradient) {
       gradient_slot_[use.unit] = co_await rank_.bucket(use.unit)->address().ask(
@@ -303,6 +312,7 @@ Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t orde
 
 Task<> TrainStep::reductions_done() {
   const Stopwatch waited;
+  const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   if (reductions_open_ > 0) {
     co_await no_reduction_open_;
   }
@@ -330,6 +340,7 @@ Task<GlobalNorm> TrainStep::global_norm() {
     norm.merge(of_unit);
   }
   if (is_shared) {
+    const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
     norm =
         co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_[kWorld]++, norm});
   }
@@ -341,6 +352,7 @@ Task<GlobalNorm> TrainStep::global_norm() {
 }
 
 Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
+  const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   co_await rank_.collectives().address().ask(Exchange{
       reduction_order_[kWorld]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
 }
@@ -390,6 +402,8 @@ void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& upda
 
 Task<double> TrainStep::muon_norm(const Update* update) {
   const Stopwatch waited;
+  const LaneWait gathers(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
+  const LaneWait reductions(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   co_await updates_done();
   const double norm = co_await directions_.find_muon(update->groups, 1 / update->loss_scale);
   exposure_.optimizer_s += waited.elapsed_s();
@@ -398,6 +412,8 @@ Task<double> TrainStep::muon_norm(const Update* update) {
 
 Task<> TrainStep::find_lamb_directions(const Update* update, double clip) {
   const Stopwatch waited;
+  const LaneWait gathers(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
+  const LaneWait reductions(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   co_await directions_.find_lamb(update->groups, update->applied_step,
                                  clip * (1 / update->loss_scale));
   exposure_.optimizer_s += waited.elapsed_s();

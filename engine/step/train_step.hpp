@@ -92,6 +92,8 @@ class TrainStep {
 
   /// Where the step's time went so far; begin() resets it.
   [[nodiscard]] const Exposure& exposure() const noexcept { return exposure_; }
+  /// For how long the lane or its device has worked in visits of the step; likewise.
+  [[nodiscard]] const VisitTimes& visit_times() const noexcept { return *visit_times_; }
 
  private:
   Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
@@ -99,8 +101,8 @@ class TrainStep {
                                      std::uint64_t order);
   /// Runs the work of a visit on the lane; its slots are free for others once it is done, on the
   /// device or here.
-  Task<> run_visit(std::string_view what, std::function<void()> work,
-                   std::vector<std::byte*> slots);
+  Task<> run_visit(std::string_view what, std::function<void()> work, std::vector<std::byte*> slots,
+                   std::size_t segment, Phase phase);
   Task<std::vector<std::byte*>> gathered(std::size_t v);
   /// Acquires the gradient slots that visit `v` writes first, and says since when they were free.
   Task<TimePoint> gradient_slots(std::size_t v);
@@ -147,9 +149,10 @@ class TrainStep {
   Event no_reduction_open_;
   std::exception_ptr reduction_failure_;
   Exposure exposure_;
-  Update expected_;            // of this step
-  std::size_t backwards_ = 0;  // begun in this step
-  bool looks_ = false;         // begin()
+  std::shared_ptr<VisitTimes> visit_times_;  // what a GPU still does for a step outlives it
+  Update expected_;                          // of this step
+  std::size_t backwards_ = 0;                // begun in this step
+  bool looks_ = false;                       // begin()
   std::optional<Bad> bad_;
   bool speculative_ = false;                   // updates of this step begin ahead of its verdict
   std::vector<UpdateStep> speculative_steps_;  // [group] of these updates

@@ -141,13 +141,19 @@ struct WeightRef {
   std::size_t parameter = 0;  // index into that unit's parameters
 };
 
-/// What a segment's forward costs a device: for simulated devices, whose time follows from it; no
-/// result does.
+/// What a segment's forward costs a device: for simulated devices, whose time follows from it, and
+/// for figures; no result does.
 struct SegmentCost {
   bool looks_up = false;             // it reads rows of its weights and multiplies with none
   std::int64_t idle_weights = 0;     // elements that a token is not multiplied with (other experts)
   std::int64_t attention_width = 0;  // heads times their size; 0: no attention
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
+  /// [weight] How often a token is multiplied with its elements: of a convolution the places, of a
+  /// look-up 0; empty: each once.
+  std::vector<std::int64_t> uses = {};
+  // Of its parameters' names the part that is the module's that attends; of the experts'.
+  std::string attention_module = {};
+  std::string experts_module = {};
   /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
   std::function<double(bool is_backward)> seconds = {};
 };

@@ -52,6 +52,17 @@ struct Exposure {
   double to_host_busy_s = 0;
 };
 
+/// How long the parts of a step took (s), divided as DeepSpeed's timers do. On a GPU forward and
+/// backward are the device's time.
+struct PhaseTimes {
+  double forward_s = 0;
+  double backward_s = 0;   // with:
+  double allreduce_s = 0;  // the compute lane stood still for reductions, and ranks told losses
+  double step_s = 0;       // verdict, and updates that the step waited for
+
+  [[nodiscard]] double backward_inner_s() const noexcept { return backward_s - allreduce_s; }
+};
+
 struct StepResult {
   std::int64_t step = 0;  // 1-based global step
   double loss = 0;        // mean over all ranks and micro-batches
@@ -66,6 +77,8 @@ struct StepResult {
   double step_time_s = 0;
   double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
   Exposure exposure;
+  PhaseTimes phases;                            // of all micro-steps
+  PhaseTimes last_micro_step;                   // of the last one, with all of step_s
   std::optional<CheckpointOutcome> checkpoint;  // of a save that ended with this step
   std::int64_t peak_device_bytes = 0;           // of this rank's device, so far
 };

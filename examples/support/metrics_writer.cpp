@@ -11,6 +11,7 @@
 #include "actors/storage/file.hpp"
 #include "engine/metrics/earlier_files.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/report/block_files.hpp"
 #include "examples/support/report/run_report.hpp"
 #include "runtime/util/error.hpp"
 
@@ -91,7 +92,8 @@ void MetricsWriter::write_scalars(const StepMetrics& m) {
     return;
   }
   const std::int64_t samples = m.step * options_.samples_per_step;
-  const std::vector<Scalar> monitored = deepspeed_scalars(m, options_.scales_loss);
+  const std::vector<Scalar> monitored =
+      deepspeed_scalars(m, options_.scales_loss, options_.wall_clock_breakdown);
   for (const std::unique_ptr<ScalarMonitor>& monitor : monitors_) {
     report(std::string(monitor->name()), [&] { monitor->write(samples, monitored); });
   }
@@ -110,7 +112,7 @@ void MetricsWriter::set_aside_earlier_run() {
       [&](std::string_view name) {
         const bool has_metrics = name == "metrics.jsonl" && fs::file_size(folder / name) > 0;
         return has_metrics || name == "summary.json" || name == "report.html" ||
-               (is_event_file(name) && name != own);
+               name == kCommsFile || name == kFlopsFile || (is_event_file(name) && name != own);
       },
       "metrics.jsonl");  // which begins anew
   if (aside) {
@@ -173,6 +175,10 @@ void MetricsWriter::note(std::string_view line) {
   if (!begun_ && !options_.silent) {
     notes_.append(line) += '\n';
   }
+  say(line);
+}
+
+void MetricsWriter::say(std::string_view line) {
   if (!options_.silent && !options_.quiet) {
     console_.note(line);
   }

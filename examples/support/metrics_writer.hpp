@@ -37,9 +37,10 @@ struct MetricsOptions {
   bool tensorboard = true;
   MonitorConfig monitors = {};  // the config's blocks, over samples
   std::int64_t samples_per_step = 1;
-  bool scales_loss = false;       // fp16: its scale is a monitored figure
-  bool wandb_over_steps = false;  // not over samples
-  std::string wandb_name = {};    // of the run
+  bool scales_loss = false;           // fp16: its scale is a monitored figure
+  bool wall_clock_breakdown = false;  // the config's: its timers are, too
+  bool wandb_over_steps = false;      // not over samples
+  std::string wandb_name = {};        // of the run
   std::vector<std::string> wandb_tags = {};
   std::string config_json = {};  // for wandb
   bool append = false;           // resume: go on in the metrics.jsonl that is there
@@ -63,6 +64,8 @@ class MetricsWriter {
 
   /// A line among the console lines (above the bar, where there is one).
   void note(std::string_view line);
+  /// The same, of what is no part of how the run began.
+  void say(std::string_view line);
 
   /// resolved_config.json, and config_keys.txt: what became of each key.
   void write_config(std::string_view json, const std::vector<std::string>& key_lines) const;

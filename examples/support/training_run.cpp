@@ -21,6 +21,7 @@
 #include "engine/metrics/line_file.hpp"
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/report/block_files.hpp"
 #include "examples/support/resident_set.hpp"
 #include "models/layers/gemm.hpp"
 #include "runtime/system/machine.hpp"
@@ -76,7 +77,8 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .verdict = std::string(name_of(result.verdict.outcome)),
           .speculated = result.verdict.speculated,
           .peak_host_bytes = recent_peak_bytes(result),
-          .peak_device_bytes = result.peak_device_bytes};
+          .peak_device_bytes = result.peak_device_bytes,
+          .phases = result.phases};
 }
 
 MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
@@ -88,6 +90,7 @@ MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
           .monitors = engine.config().monitors,
           .samples_per_step = engine.train_batch_size(),
           .scales_loss = engine.config().fp16.enabled,
+          .wall_clock_breakdown = engine.config().wall_clock_breakdown,
           .wandb_over_steps = flags.use_wandb,
           .wandb_name = flags.wandb_run_name,
           .wandb_tags = flags.wandb_tags,
@@ -95,6 +98,31 @@ MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
           .append = engine.global_steps() > 0,
           .progress = progress_mode_of(flags.progress),
           .silent = engine.rank() != 0};
+}
+
+void report_by(MetricsWriter& metrics, Engine& engine) {
+  engine.report_by(
+      {.say = [&metrics](std::string_view text) { metrics.say(text); }, .matmul = &layer_matmul});
+}
+
+void finish_reports(MetricsWriter& metrics, Engine& engine) {
+  const std::filesystem::path folder = metrics.output_dir();
+  if (engine.config().comms_logger.enabled) {
+    const CommsSummary summary = engine.comms_summary(/*show_straggler=*/true);
+    std::string table = comms_table(summary);
+    table.pop_back();  // say() ends the line
+    metrics.say(table);
+    if (engine.rank() == 0) {
+      metrics.report(std::string(kCommsFile),
+                     [&] { write_file(folder / kCommsFile, "comms_logger", comms_json(summary)); });
+    }
+  }
+  if (const FlopsProfile* profile = engine.flops_profile();
+      profile != nullptr && engine.rank() == 0) {
+    metrics.report(std::string(kFlopsFile), [&] {
+      write_file(folder / kFlopsFile, "flops_profiler", flops_profile_json(*profile));
+    });
+  }
 }
 
 RunLimits run_limits(const RunFlags& flags) {

@@ -34,6 +34,12 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
                                std::int64_t total_steps);
 
+/// The engine says by the writer what the config's comms_logger, flops_profiler and
+/// wall_clock_breakdown ask for. `metrics` outlives the steps.
+void report_by(MetricsWriter& metrics, Engine& engine);
+/// At the end of training: comms_logger's table, and the files of both blocks. A collective.
+void finish_reports(MetricsWriter& metrics, Engine& engine);
+
 /// What the flags say of the memory that a run may use.
 RunLimits run_limits(const RunFlags& flags);
 /// Adds to the plan what the run will have on the disk of its output folder beyond what lies there

@@ -1,5 +1,7 @@
 #include "models/cifar/moe_net.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -177,19 +179,22 @@ Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source) {
     for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
       segment.weights.push_back({.unit = unit, .parameter = i});
     }
+    std::ranges::copy(cifar_uses(model.units[unit].parameters),
+                      std::back_inserter(segment.cost.uses));
   }
+  for (std::size_t i = 0; i < segment.weights.size(); ++i) {  // one layer, of all mixtures
+    const WeightRef& ref = segment.weights[i];
+    if (model.units[ref.unit].parameters[ref.parameter].name.ends_with(".mlp.weight")) {
+      segment.cost.uses[i] = static_cast<std::int64_t>(shape.experts.size());
+    }
+  }
+  for (const std::int64_t experts : shape.experts) {
+    segment.cost.idle_weights += (experts - shape.gate.k) * kWidth * kWidth;
+  }
+  segment.cost.experts_module = "experts";
   model.segments.push_back(std::move(segment));
   model.source = std::move(source);
   return model;
-}
-
-std::int64_t cifar_moe_macs(const CifarMoe& shape) {
-  std::int64_t macs = 0;
-  for (const std::int64_t experts : shape.experts) {
-    macs += shape.gate.k * kWidth * kWidth + experts * kWidth;
-    macs += shape.residual ? kWidth * kWidth + 2 * kWidth : 0;
-  }
-  return macs;
 }
 
 }  // namespace tandem

@@ -38,8 +38,4 @@ ParameterSource cifar_moe_initial_weights(const CifarMoe& shape, std::uint64_t s
 /// operation, and one thread computes all of it; elsewhere plain ATen.
 Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source);
 
-/// Multiply-adds of an image's forward that the mixtures add: what its k experts, gate and residual
-/// layer do.
-std::int64_t cifar_moe_macs(const CifarMoe& shape);
-
 }  // namespace tandem

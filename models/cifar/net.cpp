@@ -71,6 +71,17 @@ const std::vector<ParameterSpec>& cifar_parameters() {
   return all;
 }
 
+std::vector<std::int64_t> cifar_uses(std::span<const ParameterSpec> parameters) {
+  std::vector<std::int64_t> uses;
+  for (const ParameterSpec& parameter : parameters) {
+    uses.push_back(parameter.name == "conv1.weight"      ? std::int64_t{28} * 28
+                   : parameter.name == "conv2.weight"    ? std::int64_t{10} * 10
+                   : parameter.name.ends_with(".weight") ? 1
+                                                         : 0);
+  }
+  return uses;
+}
+
 at::Tensor cifar_trunk(const at::Tensor& images, std::span<const at::Tensor> parameters) {
   TANDEM_CHECK(parameters.size() >= kCifarTrunkParameters, "this net's parameters");
   const auto& p = parameters;
@@ -127,6 +138,7 @@ Model make_cifar_model(ParameterSource source) {
   for (std::size_t i = 0; i < cifar_parameters().size(); ++i) {
     segment.weights.push_back({.unit = 0, .parameter = i});
   }
+  segment.cost.uses = cifar_uses(cifar_parameters());
   model.segments.push_back(std::move(segment));
   model.source = std::move(source);
   return model;

@@ -26,6 +26,10 @@ const std::vector<ParameterSpec>& cifar_parameters();
 
 inline constexpr std::size_t kCifarTrunkParameters = 8;  // of conv1 to fc2
 
+/// SegmentCost::uses of some of these nets' parameters: a convolution's matrix at each of its
+/// places; additions of a bias are not counted.
+std::vector<std::int64_t> cifar_uses(std::span<const ParameterSpec> parameters);
+
 /// Activations [B, 84] behind fc2 of images [B, 3, 32, 32] in the parameters' type; the first of
 /// cifar_parameters().
 at::Tensor cifar_trunk(const at::Tensor& images, std::span<const at::Tensor> parameters);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/BFloat16.h>
@@ -111,6 +112,12 @@ void choose_adapted(const DecoderSpec& spec, BlockNames& names) {
   }
 }
 
+/// "self_attn" of "model.layers.0.self_attn.o_proj".
+std::string parent_of(std::string_view module) {
+  module = module.substr(0, module.rfind('.'));
+  return std::string(module.substr(module.rfind('.') + 1));
+}
+
 /// All parameters of the units from `first` on.
 std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
   std::vector<WeightRef> refs;
@@ -175,7 +182,9 @@ Model make_decoder(const DecoderSpec& spec) {
          [shape](const BatchShape& batch) { return block_activations(shape, batch); },
          {.idle_weights = shape.experts.idle_elements(shape.hidden),
           .attention_width = shape.attention.heads * shape.attention.head_dim,
-          .attention_window = shape.attention.window}});
+          .attention_window = shape.attention.window,
+          .attention_module = parent_of(module_of(names.attention_out[0])),
+          .experts_module = names.experts.empty() ? "" : "experts"}});
   }
   UnitSpec head{"head", {}};
   for (const std::string& name : spec.final_norm) {

@@ -13,11 +13,6 @@
 
 namespace tandem {
 
-/// Floating-point operations of one image's forward and backward: 6 for each multiplication of
-/// the forward.
-inline constexpr double kCifarFlopsPerImage =
-    6.0 * (28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10);
-
 /// Adds up the losses of mini-batches and makes a line of every `interval` of them; a new epoch
 /// starts from nothing.
 class RunningLoss {

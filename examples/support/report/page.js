@@ -274,6 +274,27 @@ function memoryRows(run) {
     return [[kind, bytes(measured[kind]?.predicted_bytes ?? total), found === undefined ? 'not measured' : bytes(found), list.join(', ')]];
   });
 }
+const ms = (seconds) => short(seconds * 1000);
+const commsRow = (row) => [row.operation, bytes(row.message_bytes), row.count, ms(row.total_s), ms(row.total_s / row.count),
+                           ms(row.exposed_s), row.straggler_s === undefined ? '' : ms(row.straggler_s), row.algorithm_gbps, row.bus_gbps];
+// The tree of modules as rows, each with its depth as an indent.
+function moduleRows(run) {
+  if (!run.flops?.model) return [];
+  const whole = run.flops.model;
+  const share = (part, of) => of > 0 ? ` (${(100 * part / of).toFixed(1)} %)` : '';
+  const rows = [];
+  const walk = (module, depth) => {
+    const timed = module.forward_s !== undefined;
+    const rate = timed && module.forward_s > 0 ? module.forward_flops / module.forward_s : 0;
+    rows.push([`${'\u2003'.repeat(depth)}${module.name}`, `${short(module.parameters)}${share(module.parameters, whole.parameters)}`,
+               `${short(module.forward_flops / 1e9)}${share(module.forward_flops, whole.forward_flops)}`,
+               timed ? `${ms(module.forward_s)}${share(module.forward_s, whole.forward_s)}` : '', timed ? ms(module.backward_s) : '',
+               rate ? short(rate / 1e9) : '', rate && run.flops.peak_tflops > 0 ? `${(rate / run.flops.peak_tflops / 1e10).toFixed(1)} %` : '']);
+    module.parts.forEach((part) => walk(part, depth + 1));
+  };
+  walk(whole, 0);
+  return rows;
+}
 function keyRow(line) {  // "path: value  applied" or "path: value  not applicable: reason"
   const at = line.search(/ {2}(applied|not applicable)/);
   const colon = line.indexOf(': ');
@@ -310,6 +331,12 @@ tables('summary', 'Summary', '', ['figure', 'value'],
 tables('speculation', 'Speculation', '', ['figure', 'value'],
        (run) => [['steps that began updates ahead of the verdict', run.speculated], ['rolled back or skipped', run.unusual],
                  ...run.verdicts.map(({step, what}) => [`step ${step}`, what])], '');
+tables('comms', 'Communication', 'of rank 0; ms, Gbit/s; exposed: the compute lane stood still; straggler: beyond the fastest rank',
+       ['operation', 'message', 'count', 'total', 'each', 'exposed', 'straggler', 'algbw', 'busbw'],
+       (run) => (run.comms?.rows ?? []).map(commsRow), 'Nothing was logged; comms_logger.enabled in the config asks for it.', true);
+tables('modules', 'Modules', 'of one step: flops_profiler; GFLOP, ms, GFLOP/s',
+       ['module', 'parameters', 'forward GFLOP', 'forward', 'backward', 'GFLOP/s', 'of the peak'],
+       moduleRows, 'No profile; flops_profiler.enabled in the config asks for it.', true);
 tables('checkpoints', 'Checkpoints', 'in the run\'s folder', ['name', 'size', 'whole'],
        (run) => run.checkpoints.map((saved) => [saved.name, bytes(saved.bytes), saved.whole ? 'yes' : 'no: no manifest']), 'None; --save_every N writes them.');
 tables('flags', 'Flags', 'as typed', ['flag', 'value'], (run) => entries(run.summary?.flags), 'None, or no summary.json.');

@@ -17,6 +17,7 @@
 #include <simdjson.h>
 
 #include "actors/storage/file.hpp"
+#include "examples/support/report/block_files.hpp"
 #include "examples/support/report/curve.hpp"
 #include "examples/support/report/page.hpp"
 #include "examples/support/report/trace_window.hpp"
@@ -243,6 +244,9 @@ void write_run(JsonWriter& json, const fs::path& run) {
   write_json_file(json, "summary", run / "summary.json", absent);
   write_json_file(json, "memory", run / "memory_plan.json", absent);
   write_json_file(json, "config", run / "resolved_config.json", absent);
+  std::vector<std::string> not_asked_for;  // most runs have no such blocks: their panels say it
+  write_json_file(json, "comms", run / kCommsFile, not_asked_for);
+  write_json_file(json, "flops", run / kFlopsFile, not_asked_for);
   write_lines_file(json, "keys", run / "config_keys.txt", absent);
   write_lines_file(json, "notes", run / "notes.txt", absent);
   write_checkpoints(json, run / "checkpoints");

@@ -60,6 +60,18 @@ class Report : public TrainerTest {
     write(run + "/resolved_config.json", fmt::format(R"({{"name": "{}"}})", json_of(kHostile)));
     write(run + "/config_keys.txt", fmt::format("a.b: \"{}\"  applied\n", kHostile));
     write(run + "/notes.txt", fmt::format("cores \x01\x1b[31m \xff {}\n", kHostile));
+    write(
+        run + "/comms.json",
+        fmt::format(R"({{"world_size": 2, "left_out": 0, "rows": [{{"operation": "{}", )"
+                    R"("ranks": 2, "message_bytes": 4096, "block_bytes": 8192, "count": 7, )"
+                    R"("total_s": 0.5, "exposed_s": 0.25, "algorithm_gbps": 1, "bus_gbps": 2}}]}})",
+                    json_of(kHostile)));
+    write(run + "/flops_profile.json",
+          fmt::format(
+              R"({{"peak_tflops": 0.5, "model": {{"name": "model", "parameters": 100, )"
+              R"("forward_flops": 2e9, "forward_s": 0.01, "backward_s": 0.02, "parts": )"
+              R"([{{"name": "{}", "parameters": 100, "forward_flops": 2e9, "parts": []}}]}}}})",
+              json_of(kHostile)));
     write(run + "/checkpoints/step-00000020/manifest.json", "{}");
     write(run + "/checkpoints/step-00000030/part", "half");
     write_trace(run);
@@ -193,17 +205,19 @@ TEST_F(Report, ABrowserDrawsEveryPanel) {
   ASSERT_EQ(report("one two --output full.html").code, 0);
   const std::string full = drawn("full.html");
   EXPECT_THAT(full, Not(HasSubstr("data-error=")));
-  EXPECT_THAT(full, HasSubstr("data-panels=\"17\""));
-  EXPECT_EQ(count(full, "data-drawn=\"yes\""), 17U) << full.substr(full.find("<main"));
+  EXPECT_THAT(full, HasSubstr("data-panels=\"19\""));
+  EXPECT_EQ(count(full, "data-drawn=\"yes\""), 19U) << full.substr(full.find("<main"));
   EXPECT_EQ(count(full, "<img"), 0U) << "a name became HTML";
   EXPECT_GE(count(full, "stroke-width=\"1.4\""), 2U * 8) << "a line per run and figure";
+  EXPECT_THAT(full, HasSubstr("<td>4 KiB</td><td>7</td><td>500</td>")) << "of comms_logger";
+  EXPECT_THAT(full, HasSubstr("<td>200</td><td>40.0 %</td>")) << "GFLOP/s, of 0.5 TFLOPS";
 
   ASSERT_EQ(report("cut").code, 0);
   const std::string cut = drawn("cut/report.html");
   EXPECT_THAT(cut, Not(HasSubstr("data-error=")));
-  EXPECT_THAT(cut, HasSubstr("data-panels=\"17\""));
+  EXPECT_THAT(cut, HasSubstr("data-panels=\"19\""));
   EXPECT_EQ(count(cut, "data-drawn=\"yes\""), 2U) << "loss and speculation";
-  EXPECT_EQ(count(cut, "data-drawn=\"empty\""), 15U);
+  EXPECT_EQ(count(cut, "data-drawn=\"empty\""), 17U);
 }
 
 TEST_F(Report, APointerReadsAndZoomsCurves) {

@@ -66,6 +66,7 @@ struct Setting {
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
   std::string optimizer = R"({"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}})";
+  std::string blocks;  // further members of the config, each with a comma before it
 };
 
 // Of Setting::optimizer: those whose update needs more than its element.
@@ -82,9 +83,9 @@ inline Config config_of(const Setting& setting, int world_size = 1) {
                "fp16": {{"enabled": {}, "initial_scale_power": 12, "loss_scale_window": 2}},
                "optimizer": {},
                "zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": {},
-                                      "offload_optimizer": {{"device": "cpu"}}}}}})",
+                                      "offload_optimizer": {{"device": "cpu"}}}}{}}})",
           setting.accumulation, setting.clip, setting.type == "bf16", setting.type == "fp16",
-          setting.optimizer, setting.stage, setting.persistent_elements),
+          setting.optimizer, setting.stage, setting.persistent_elements, setting.blocks),
       "test", world_size);
 }
 
