@@ -153,14 +153,17 @@ Task<CommsSummary> Engine::Impl::comms_summary(bool compare) {
     const auto bytes = std::as_bytes(std::span(values));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
+  rank.comms_log()->set_counting(false);
   const std::vector<std::byte> own = as_bytes(std::array{counts});
   const std::vector<std::byte> all_counts = co_await of_all_ranks(own);
   for (std::size_t at = 0; at < all_counts.size(); at += own.size()) {
     if (std::memcmp(all_counts.data() + at, own.data(), own.size()) != 0) {
+      rank.comms_log()->set_counting(true);
       co_return summary;
     }
   }
   const std::vector<std::byte> all_bytes = co_await of_all_ranks(as_bytes(mine));
+  rank.comms_log()->set_counting(true);
   std::vector<float> all(all_bytes.size() / sizeof(float));
   std::memcpy(all.data(), all_bytes.data(), all_bytes.size());
   compare_stragglers(summary, mine, all);

@@ -12,7 +12,7 @@ double seconds_of(Duration duration) { return std::chrono::duration<double>(dura
 }  // namespace
 
 void CommsLog::add(CommsKey key, Duration took, Duration exposed) {
-  if ((options_.operations >> static_cast<std::uint32_t>(key.what) & 1U) == 0) {
+  if (!counts_ || (options_.operations >> static_cast<std::uint32_t>(key.what) & 1U) == 0) {
     return;
   }
   key.unit = options_.by_unit ? key.unit : flight::kNoUnit;

@@ -59,6 +59,8 @@ class CommsLog {
 
   explicit CommsLog(Options options) : options_(options) {}
 
+  /// Between operations: whether those that follow are counted. What compares logs is not.
+  void set_counting(bool counts) noexcept { counts_ = counts; }
   /// An operation of several ranks has ended.
   void add(CommsKey key, Duration took, Duration exposed);
 
@@ -84,6 +86,7 @@ class CommsLog {
   };
 
   Options options_;
+  bool counts_ = true;
   std::map<CommsKey, CommsCount> rows_;
   std::uint64_t left_out_ = 0;
   std::array<Standing, 2> standing_;  // [CommSequence]
