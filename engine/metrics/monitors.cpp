@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -121,14 +122,13 @@ std::vector<Scalar> deepspeed_scalars(const StepMetrics& m, bool scales_loss,
   if (wall_clock_breakdown) {
     constexpr double kMsPerS = 1000;
     const PhaseTimes& t = m.phases;
-    for (const auto& [timer, seconds] : {std::pair{"forward", t.forward_s},
-                                         {"backward", t.backward_s},
-                                         {"backward_inner", t.backward_inner_s()},
-                                         {"backward_allreduce", t.allreduce_s},
-                                         {"step", t.step_s}}) {
-      scalars.emplace_back(fmt::format("Train/Samples/elapsed_time_ms_{}", timer),
-                           seconds * kMsPerS);
-    }
+    const Scalar timers[] = {
+        {"Train/Samples/elapsed_time_ms_forward", t.forward_s * kMsPerS},
+        {"Train/Samples/elapsed_time_ms_backward", t.backward_s * kMsPerS},
+        {"Train/Samples/elapsed_time_ms_backward_inner", t.backward_inner_s() * kMsPerS},
+        {"Train/Samples/elapsed_time_ms_backward_allreduce", t.allreduce_s * kMsPerS},
+        {"Train/Samples/elapsed_time_ms_step", t.step_s * kMsPerS}};
+    scalars.insert(scalars.end(), std::begin(timers), std::end(timers));
   }
   return scalars;
 }

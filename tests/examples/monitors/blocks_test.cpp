@@ -26,10 +26,11 @@ class Blocks : public TrainerTest {
                                                           on, path("logs")));
   }
   [[nodiscard]] Finished run(int ranks, const std::string& output, bool on) const {
-    return shell(fmt::format("'{}/tandem' launch -n {} -- '{}' --output_dir '{}' --progress off "
-                             "--no-samples --no-tensorboard --lr 1e-3 --steps 4 "
-                             "--deepspeed_config '{}'",
-                             TANDEM_BIN_DIR, ranks, kTrainer, path(output), config(on)));
+    return shell(
+        fmt::format("'{}/tandem' launch -n {} -- '{}' --output_dir '{}' --progress off "
+                    "--no-samples --no-tensorboard --lr 1e-3 --steps 4 --batch_size {} "
+                    "--deepspeed_config '{}'",
+                    TANDEM_BIN_DIR, ranks, kTrainer, path(output), 4 / ranks, config(on)));
   }
   [[nodiscard]] simdjson::dom::element read(simdjson::dom::parser& parser,
                                             const std::string& file) const {
@@ -47,9 +48,9 @@ TEST_F(Blocks, ActOnTwoRanksAndChangeNoDigit) {
   for (const char* name : {"loss", "grad_norm", "lr"}) {
     EXPECT_EQ(column("on", name), column("off", name)) << name;
   }
-  EXPECT_THAT(on.out, AllOf(HasSubstr("time (ms) | fwd_microstep: "),
-                            HasSubstr("time (ms) | fwd: "), HasSubstr("Comm. Op  "),
-                            HasSubstr("Breakdown with straggler effect")));
+  EXPECT_THAT(on.out,
+              AllOf(HasSubstr("time (ms) | fwd_microstep: "), HasSubstr("time (ms) | fwd: "),
+                    HasSubstr("Comm. Op  "), HasSubstr("Breakdown with straggler effect")));
   simdjson::dom::parser parser;
   std::set<std::string_view> operations;
   for (const simdjson::dom::element row : read(parser, "on/comms.json")["rows"].get_array()) {
@@ -81,8 +82,8 @@ TEST_F(Blocks, ActOnTwoRanksAndChangeNoDigit) {
     EXPECT_THAT(rows, ContainsRegex(fmt::format("^step,elapsed_time_ms_{}\n4,[0-9.e-]+\n", timer)));
   }
   const std::string page = content_of(path("on/report.html"));
-  EXPECT_THAT(page, AllOf(HasSubstr("\"comms\":{\"world_size\":2"),
-                          HasSubstr("\"flops\":{\"step\":3")));
+  EXPECT_TRUE(page.find(R"("comms": {"world_size":2)") != std::string::npos);
+  EXPECT_TRUE(page.find(R"("flops": {"step":3)") != std::string::npos);
 }
 
 TEST_F(Blocks, AFreshRunPutsTheFilesAside) {
@@ -96,9 +97,10 @@ TEST_F(Blocks, AFreshRunPutsTheFilesAside) {
 TEST_F(Blocks, ActForCifar) {
   const std::string file = config(true);
   const auto cifar = [&](const std::string& output, const std::string& more) {
-    return shell(fmt::format("TANDEM_CACHE='{}' '{}/tandem' launch -n 2 -- '{}/cifar10' --dtype "
-                             "fp32 --stage 3 --steps 4 --no-tensorboard --output_dir '{}' {}",
-                             path("no cache"), TANDEM_BIN_DIR, TANDEM_BIN_DIR, path(output), more));
+    return shell(
+        fmt::format("TANDEM_CACHE='{}' '{}/tandem' launch -n 2 -- '{}/cifar10' --dtype "
+                    "fp32 --stage 3 --steps 4 --no-tensorboard --output_dir '{}' {}",
+                    path("no cache"), TANDEM_BIN_DIR, TANDEM_BIN_DIR, path(output), more));
   };
   const Finished off = cifar("off", "");
   ASSERT_EQ(off.code, 0) << off.err;
