@@ -107,8 +107,8 @@ class DataPrefetch : public Actor<DataPrefetch<Batch>, NextBatch<Batch>> {
     Place& target = place(index);
     const auto* make_batch = &options_.make;
     try {
-      target.batch =
-          co_await options_.pool->run([make_batch, index] { return (*make_batch)(index); });
+      target.batch = co_await options_.pool->run(
+          [make_batch, index] { return (*make_batch)(index); }, "make batch");
     } catch (...) {
       target.error = std::current_exception();
     }

@@ -52,7 +52,7 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
       check_batch(batch, BatchUse::kLoss);
       return batch;
     };
-    Batch batch = co_await rank.compute().lane().run(make);
+    Batch batch = co_await rank.compute().lane().run(make, "make tensors");
     const at::Tensor loss = co_await step.infer(std::move(batch), HeadOutput::kLoss);
     if (sums.labels > 0) {
       sums.loss = static_cast<double>(*loss.data_ptr<float>()) * static_cast<double>(sums.labels);

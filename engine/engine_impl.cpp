@@ -271,7 +271,7 @@ double Engine::Impl::loss_gradient() const {
 void Engine::Impl::begin_step() {
   // The last step that may be skipped looks where its numbers go wrong: the run's end will tell.
   const bool looks = skipped_in_a_row > 0 && skipped_in_a_row + 1 >= skips_allowed();
-  step.begin(accumulation, update_of_step(rate_of(applied_steps + 1)), looks);
+  step.begin(global_steps + 1, accumulation, update_of_step(rate_of(applied_steps + 1)), looks);
   micro_step = 0;
   losses_.clear();
   loss_shares_.clear();
@@ -291,7 +291,7 @@ Task<std::optional<Batch>> Engine::Impl::next_batch() {
   }
   ++batches_taken;
   auto make = [&] { return to_tensors(*host); };
-  co_return co_await rank.compute().lane().run(make);
+  co_return co_await rank.compute().lane().run(make, "make tensors");
 }
 
 Task<> Engine::Impl::forward(Batch batch) {

@@ -31,7 +31,7 @@ Task<> Engine::Impl::set_loss_shares(std::vector<Batch>* batches) {
       counts.push_back(labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
     }
   };
-  co_await rank.compute().lane().run(count);
+  co_await rank.compute().lane().run(count, "count labels");
   const auto bytes = std::as_bytes(std::span(counts));
   const std::vector<std::byte> of_all =
       co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));

@@ -34,6 +34,7 @@
 #include "examples/support/run_checkpoints.hpp"
 #include "examples/support/run_evaluation.hpp"
 #include "examples/support/run_status.hpp"
+#include "examples/support/run_trace.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
@@ -42,7 +43,6 @@
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
 #include "runtime/supervision/status_server.hpp"
-#include "runtime/trace.hpp"
 
 namespace tandem {
 namespace {
@@ -130,9 +130,7 @@ void evaluate(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
 }
 
 int cifar10(CifarFlags flags) {
-  if (flags.trace) {
-    trace::enable();
-  }
+  begin_trace(flags);
   end_on_signals();
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
   keep_global_batch(flags, ranks->world_size());
@@ -143,6 +141,7 @@ int cifar10(CifarFlags flags) {
   const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
   const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
 
+  require_traced_steps(flags, 0, total_steps);
   Model model = model_of(flags);
   if (flags.output_dir.empty()) {
     flags.output_dir = fresh_output_dir("cifar10");
@@ -164,6 +163,7 @@ int cifar10(CifarFlags flags) {
        .communicator = ranks});
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
   const ResumedRun resumed = resume_run(flags, engine);
+  require_traced_steps(flags, engine.global_steps(), total_steps);
   MetricsOptions reports = metrics_options(flags, engine, total_steps);
   reports.log_interval = 0;
   MetricsWriter metrics(std::move(reports));
@@ -189,6 +189,7 @@ int cifar10(CifarFlags flags) {
   RunCheckpoints checkpoints(flags, engine, metrics, {}, [&] { return evaluation.state(); });
   train(flags, engine, metrics, evaluation, checkpoints, total_steps, epoch_steps);
   finish_reports(metrics, engine);
+  end_trace();
   std::puts("Finished Training");  // by every rank, as the example does
   evaluate(flags, engine, metrics, *test_images);
   const std::string model_folder = flags.output_dir + "/model";
@@ -199,14 +200,11 @@ int cifar10(CifarFlags flags) {
     summary.ended = checkpoints.ended(total_steps);
     complete_summary(summary, flags, config, engine, summary.tflops, plan.memory());
     metrics.finish(summary);
-    if (flags.trace) {
-      metrics.report("trace.json.gz",
-                     [&] { trace::write_chrome_json(flags.output_dir + "/trace.json.gz"); });
-    }
-    metrics.write_page();
-    metrics.note(
-        fmt::format("{:.0f} images/s; {}", summary.tokens_per_s, metrics.artefacts_line()));
   }
+  write_run_trace(flags, flags.moe ? "cifar10, experts" : "cifar10", engine, metrics);
+  metrics.write_page();
+  metrics.note(
+      fmt::format("{:.0f} images/s; {}", metrics.summary().tokens_per_s, metrics.artefacts_line()));
   return checkpoints.exit_code();
 }
 

@@ -28,13 +28,13 @@
 #include "examples/support/reexec.hpp"
 #include "examples/support/run_checkpoints.hpp"
 #include "examples/support/run_status.hpp"
+#include "examples/support/run_trace.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/causal_lm.hpp"
 #include "models/pretrained.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
 #include "runtime/supervision/status_server.hpp"
-#include "runtime/trace.hpp"
 
 namespace tandem {
 namespace {
@@ -55,9 +55,7 @@ TensorType saved_type(const FinetuneFlags& flags, const Config& config) {
 }
 
 int finetune(FinetuneFlags flags) {
-  if (flags.trace) {
-    trace::enable();
-  }
+  begin_trace(flags);
   const bool demo = flags.model_name.empty();
   if (demo) {
     apply_demo_defaults(flags);
@@ -86,6 +84,7 @@ int finetune(FinetuneFlags flags) {
                       {.hidden_size = pretrained.config().hidden_size, .records = records});
   require_rate_and_batch(flags, config);
   const RunLength length = run_length(flags, config, records);
+  require_traced_steps(flags, 0, length.steps);
 
   // Does it fit? Up to here nothing was allocated or written.
   Model model = pretrained.model(flags.leaf_module);
@@ -111,6 +110,7 @@ int finetune(FinetuneFlags flags) {
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
 
   const ResumedRun resumed = resume_run(flags, engine);
+  require_traced_steps(flags, engine.global_steps(), length.steps);
   MetricsOptions reports = metrics_options(flags, engine, length.steps);
   reports.log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval;
   reports.quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR";
@@ -166,6 +166,7 @@ int finetune(FinetuneFlags flags) {
   // What remains of it: model/, summary, trace.
   engine.drain();
   finish_reports(metrics, engine);
+  end_trace();
   if (demo && flags.samples) {
     show_samples(metrics, "after training", pretrained, engine, data.records);
   }
@@ -183,13 +184,10 @@ int finetune(FinetuneFlags flags) {
     std::string text = summary_text(summary);
     text.pop_back();  // note() ends the line
     metrics.note(text);
-    if (flags.trace) {
-      metrics.report("trace.json.gz",
-                     [&] { trace::write_chrome_json(flags.output_dir + "/trace.json.gz"); });
-    }
-    metrics.write_page();
-    metrics.note(metrics.artefacts_line());
   }
+  write_run_trace(flags, demo ? "demo" : flags.model_name, engine, metrics);
+  metrics.write_page();
+  metrics.note(metrics.artefacts_line());
   return checkpoints.exit_code();
 }
 

@@ -308,23 +308,29 @@ class Actor {
       if (trace::enabled()) [[unlikely]] {
         name = envelope.type->name;
         start_ns = trace::detail::now_ns();
-        trace::detail::record(trace::detail::Kind::kCounter, mailbox.name(), start_ns, 0,
-                              mailbox.depth());
-        if (envelope.flow_id != 0) {
-          trace::detail::record(trace::detail::Kind::kFlowEnd, name, start_ns, 0, envelope.flow_id);
-        }
+        flow_id = envelope.flow_id;
+        mailbox_name = mailbox.name();
+        depth = static_cast<std::uint32_t>(mailbox.depth());
       }
     }
     ~Span() {
       if (name != nullptr) [[unlikely]] {
-        trace::detail::record(trace::detail::Kind::kSpan, name, start_ns,
-                              trace::detail::now_ns() - start_ns, 0);
+        trace::detail::record({.kind = trace::detail::Kind::kHandler,
+                               .number = depth,
+                               .name = name,
+                               .start_ns = start_ns,
+                               .duration_ns = trace::detail::now_ns() - start_ns,
+                               .id = flow_id,
+                               .extra = reinterpret_cast<std::uintptr_t>(mailbox_name)});
       }
     }
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
     const char* name = nullptr;
+    const char* mailbox_name = nullptr;
     std::int64_t start_ns = 0;
+    std::uint64_t flow_id = 0;
+    std::uint32_t depth = 0;
   };
 
   // What the type says about its mailbox.

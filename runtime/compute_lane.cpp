@@ -45,7 +45,7 @@ void ComputeLane::work() {
     }
     thread::enter_runtime();
     while (Op* op = queue.pop()) {
-      TraceSpan span{"lane job"};
+      const TraceSpan span(static_cast<Job&>(*op).name);  // before the job, which may be gone then
       op->run(*op);
     }
     thread::leave_runtime();

@@ -18,6 +18,7 @@
 
 #include "runtime/completion.hpp"
 #include "runtime/detail/mpsc_inbox.hpp"
+#include "runtime/util/name.hpp"
 #include "runtime/util/wake_counter.hpp"
 
 namespace tandem {
@@ -32,10 +33,10 @@ class ComputeLane {
 
   /// Awaitable: fn() on the lane's thread, after everything queued before; its value, or what it
   /// threw. It is queued when it is awaited. `fn` is copied (or moved) into the awaiting
-  /// coroutine's frame and destroyed there.
+  /// coroutine's frame and destroyed there. `name`: in traces.
   template <std::invocable Fn>
-  [[nodiscard]] auto run(Fn fn) {
-    return Awaiter<Fn>(*this, std::move(fn));
+  [[nodiscard]] auto run(Fn fn, Name name = "lane job") {
+    return Awaiter<Fn>(*this, std::move(fn), name);
   }
 
   /// Time spent in functions that have returned, in seconds. Any thread.
@@ -46,6 +47,7 @@ class ComputeLane {
   struct Job : Op {
     explicit Job(Run run_function) noexcept : Op(run_function) {}
     ComputeLane* lane = nullptr;
+    Name name = "end of the lane";
   };
   template <class Fn>
   class Awaiter;
@@ -79,7 +81,7 @@ class ComputeLane::Awaiter {
  public:
   using Value = std::invoke_result_t<Fn&>;
   static constexpr const char* kAwaitName = "compute lane";
-  Awaiter(ComputeLane& lane, Fn fn) : job_(lane, std::move(fn)) {}
+  Awaiter(ComputeLane& lane, Fn fn, Name name) : job_(lane, std::move(fn)) { job_.name = name; }
 
   bool await_ready() const noexcept { return false; }
   template <class Promise>

@@ -84,8 +84,7 @@ void CpuPool::remove_from_queue(Job& job) noexcept {
 }
 
 void CpuPool::work(int index) {
-  thread::set_name(options_.threads == 1 ? options_.name
-                                         : fmt::format("{}.{}", options_.name, index));
+  thread::set_name(fmt::format("{} {}", options_.name, index));
   if (!options_.cores.empty()) {
     (void)thread::pin_to(options_.cores[static_cast<std::size_t>(index) % options_.cores.size()]);
   }
@@ -149,7 +148,9 @@ bool CpuPool::run_next_chunk(Job& job) noexcept {
     return false;
   }
   try {
-    TraceSpan span{"chunk"};
+    const std::size_t of = job.label.of > 0 ? job.label.of : job.count;
+    const TraceSpan span(job.label.name, {static_cast<std::uint32_t>(job.label.first + chunk),
+                                          static_cast<std::uint32_t>(of)});
     if (!planted(Bug::kChunkSkipped) || chunk == 0 || chunk + 1 < job.count) {
       job.run_chunk(job, chunk);
     }

@@ -9,7 +9,7 @@
 // Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the
 // await ends when the running ones have.
 //
-//   CpuPool pool(loop, {.threads = 4, .cores = {4, 5, 6, 7}, .name = "adam"});
+//   CpuPool pool(loop, {.threads = 4, .cores = {4, 5, 6, 7}, .name = "optimizer"});
 //   co_await pool.for_chunks(chunks, [&](std::size_t chunk) {
 //     apply_update(step, buffers, begin(chunk), end(chunk));
 //   });
@@ -30,11 +30,19 @@
 
 #include "runtime/event_loop.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/name.hpp"
 #include "runtime/util/outcome.hpp"
 
 namespace tandem {
 
 class CpuPool;
+
+/// What a job is called in traces, chunk by chunk: "update block 3 [2/8]".
+struct ChunkLabel {
+  Name name = "chunk";
+  std::size_t first = 0;  // of the chunks, among those of a greater whole
+  std::size_t of = 0;     // that the whole has; 0: the job is all
+};
 
 /// Stands in for a pool's threads (the simulator): told that a job was queued, it takes the
 /// workers' turns itself, in its own time, on the loop's thread.
@@ -66,14 +74,14 @@ class CpuPool {
   /// exception of the lowest chunk that threw. `fn` is copied (or moved) into the awaiting
   /// coroutine's frame; it is called by several threads at a time.
   template <std::invocable<std::size_t> Fn>
-  [[nodiscard]] auto for_chunks(std::size_t count, Fn fn) {
-    return ChunksAwaiter<Fn>(*this, count, std::move(fn));
+  [[nodiscard]] auto for_chunks(std::size_t count, Fn fn, ChunkLabel label = {}) {
+    return ChunksAwaiter<Fn>(*this, count, std::move(fn), label);
   }
 
-  /// Awaitable: fn() on one of the pool's threads; its value, or what it threw.
+  /// Awaitable: fn() on one of the pool's threads; its value, or what it threw. `name`: in traces.
   template <std::invocable Fn>
-  [[nodiscard]] auto run(Fn fn) {
-    return RunAwaiter<Fn>(*this, std::move(fn));
+  [[nodiscard]] auto run(Fn fn, Name name = "job") {
+    return RunAwaiter<Fn>(*this, std::move(fn), name);
   }
 
   [[nodiscard]] int threads() const noexcept { return options_.threads; }
@@ -107,6 +115,7 @@ class CpuPool {
 
     RunChunk run_chunk;
     std::size_t count = 0;
+    ChunkLabel label;
     std::atomic<std::size_t> next_chunk{0};
     // Guarded by the pool's mutex:
     Job* next_job = nullptr;
@@ -161,9 +170,10 @@ class CpuPool::JobAwaiter {
 template <class Fn>
 class CpuPool::ChunksAwaiter : public JobAwaiter {
  public:
-  ChunksAwaiter(CpuPool& pool, std::size_t count, Fn fn)
+  ChunksAwaiter(CpuPool& pool, std::size_t count, Fn fn, ChunkLabel label)
       : JobAwaiter(pool, chunks_), chunks_(std::move(fn)) {
     chunks_.count = count;
+    chunks_.label = label;
   }
   void await_resume() {
     if (chunks_.error != nullptr) {
@@ -185,8 +195,9 @@ template <class Fn>
 class CpuPool::RunAwaiter : public JobAwaiter {
  public:
   using Value = std::invoke_result_t<Fn&>;
-  RunAwaiter(CpuPool& pool, Fn fn) : JobAwaiter(pool, single_), single_(std::move(fn)) {
+  RunAwaiter(CpuPool& pool, Fn fn, Name name) : JobAwaiter(pool, single_), single_(std::move(fn)) {
     single_.count = 1;
+    single_.label = {.name = name};
   }
   Value await_resume() { return single_.outcome.take(); }
 

@@ -25,6 +25,7 @@
 #include "runtime/supervision/shutdown.hpp"
 #include "runtime/task.hpp"
 #include "runtime/trace.hpp"
+#include "runtime/trace_file.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/when_all.hpp"
 #include "runtime/with_deadline.hpp"

@@ -44,8 +44,10 @@ void Scope::enter(detail::RootTask::promise_type& task) noexcept {
   empty_.reset();
   if (trace::enabled()) [[unlikely]] {
     task.trace_id = trace::detail::next_id();
-    trace::detail::record(trace::detail::Kind::kTaskBegin, task.name, trace::detail::now_ns(), 0,
-                          task.trace_id);
+    trace::detail::record({.kind = trace::detail::Kind::kTaskBegin,
+                           .name = task.name,
+                           .start_ns = trace::detail::now_ns(),
+                           .id = task.trace_id});
   }
 }
 
@@ -56,8 +58,10 @@ void Scope::leave(detail::RootTask::promise_type& task) noexcept {
     task.next_in_scope->previous_in_scope = task.previous_in_scope;
   }
   if (task.trace_id != 0 && trace::enabled()) [[unlikely]] {
-    trace::detail::record(trace::detail::Kind::kTaskEnd, task.name, trace::detail::now_ns(), 0,
-                          task.trace_id);
+    trace::detail::record({.kind = trace::detail::Kind::kTaskEnd,
+                           .name = task.name,
+                           .start_ns = trace::detail::now_ns(),
+                           .id = task.trace_id});
   }
   if (--running_ == 0 || planted(Bug::kJoinTooEarly)) {
     empty_.set();

@@ -1,4 +1,5 @@
-// runtime/trace.hpp — what ran when: into rings, one per thread, and out as Chrome/Perfetto JSON.
+// runtime/trace.hpp — what ran when: into rings, one per thread. runtime/trace_file.hpp writes
+// them.
 //
 // Recorded by the runtime itself: each run of a task on its loop, each task from spawn to end, each
 // await (what it waited for, from suspend to resume), each handler, an arrow for each message from
@@ -7,8 +8,7 @@
 // CUDA toolkit, spans of this thread are NVTX ranges as well.
 // Off (the default): one predictable branch per span. On: two clock reads and one 48-byte record,
 // no lock, no allocation after a thread's first record; a full ring overwrites its oldest records.
-// Thread rule: any thread. write_chrome_json() while others record is safe, and leaves out what is
-// being overwritten.
+// Thread rule: any thread.
 //
 //   trace::enable();   { TraceSpan span{"adam"}; ... }   trace::write_chrome_json("trace.json.gz");
 #pragma once
@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "runtime/util/name.hpp"
@@ -26,20 +27,33 @@ namespace trace {
 
 namespace detail {
 extern std::atomic<bool> on;
+extern std::atomic<bool> of_some_steps;
 /// What a record is; the letters are those of the Chrome trace format.
 enum class Kind : std::uint8_t {
-  kSpan = 'X',       // start and duration on this thread
-  kDevice = 'D',     // start and duration on a stream, whose name's address is the id
-  kAsync = 'a',      // start and duration of what may overlap; nests in what has the same id
+  kSpan = 'X',     // start and duration on this thread; part `number` of `extra`, if that is not 0
+  kHandler = 'H',  // the same, of a message: its arrow is the id, how many wait behind it the
+                   // number, their mailbox's name `extra`
+  kTrack = 'D',    // start and duration on a track, whose name's address is `extra`
+  kAsync = 'a',    // start and duration of what may overlap; nests in what has the same id
   kTaskBegin = 'b',  // of a task that may suspend: async, by id
   kTaskEnd = 'e',
   kFlowStart = 's',  // a message leaves
-  kFlowEnd = 'f',    // ... and is handled
   kInstant = 'i',
-  kCounter = 'C',  // the value is the id
+  kCounter = 'C',   // the value is the id
+  kStep = 'S',      // one begins; its number is the id
+  kRankArrow = 'r'  // leaves this rank (`number` 0), or comes to it; on the track `extra`
 };
-void record(Kind kind, const char* name, std::int64_t start_ns, std::int64_t duration_ns,
-            std::uint64_t id) noexcept;
+struct Record {
+  Kind kind = Kind::kSpan;
+  std::uint32_t number = 0;
+  const char* name = nullptr;
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+  std::uint64_t id = 0;
+  std::uint64_t extra = 0;
+};
+void record(const Record& record) noexcept;
+void switch_for_step(std::int64_t number) noexcept;
 std::int64_t now_ns() noexcept;
 /// An NVTX range of this thread; nothing without the CUDA toolkit.
 void push_range(const char* name) noexcept;
@@ -49,12 +63,34 @@ std::uint64_t next_id() noexcept;
 
 /// True while records are taken.
 [[nodiscard]] inline bool enabled() noexcept { return detail::on.load(std::memory_order_relaxed); }
-/// Each thread keeps its last `records_per_thread` (rounded up to a power of two) from its next
-/// record on.
-void enable(std::size_t records_per_thread = std::size_t{1} << 16);
+struct Options {
+  // Each thread keeps its last records, from its next one on; rounded up to a power of two.
+  std::size_t records_per_thread = std::size_t{1} << 16;
+  std::size_t records_of_caller = 0;  // the calling thread's, if it is to keep more
+  // Of these steps alone (begin_step()): outside of them nothing is recorded. 0: at once.
+  std::int64_t first_step = 0;
+  std::int64_t last_step = std::numeric_limits<std::int64_t>::max();
+};
+void enable(const Options& options = {});
 void disable() noexcept;
+/// What the caller's ring and those of that number of other threads hold once full; 0 where
+/// nothing is to be recorded.
+[[nodiscard]] std::size_t bytes_at_most(std::size_t other_threads);
 /// Drops what was recorded. Only while no thread records.
 void clear();
+
+/// A step begins: a mark with its number, and where Options says so, records from here on or none.
+inline void begin_step(std::int64_t number) noexcept {
+  if (detail::of_some_steps.load(std::memory_order_relaxed)) [[unlikely]] {
+    detail::switch_for_step(number);
+  }
+  if (enabled()) [[unlikely]] {
+    detail::record({.kind = detail::Kind::kStep,
+                    .name = "step",
+                    .start_ns = detail::now_ns(),
+                    .id = static_cast<std::uint64_t>(number)});
+  }
+}
 
 /// How the calling thread is called in the file.
 void set_thread_name(const std::string& name);
@@ -68,34 +104,53 @@ void set_thread_rank(int rank) noexcept;
 /// A point in time.
 inline void instant(Name name) noexcept {
   if (enabled()) [[unlikely]] {
-    detail::record(detail::Kind::kInstant, name.c_str(), detail::now_ns(), 0, 0);
+    detail::record(
+        {.kind = detail::Kind::kInstant, .name = name.c_str(), .start_ns = detail::now_ns()});
   }
 }
 
 /// A value over time.
 inline void counter(Name name, std::uint64_t value) noexcept {
   if (enabled()) [[unlikely]] {
-    detail::record(detail::Kind::kCounter, name.c_str(), detail::now_ns(), 0, value);
+    detail::record({.kind = detail::Kind::kCounter,
+                    .name = name.c_str(),
+                    .start_ns = detail::now_ns(),
+                    .id = value});
   }
 }
 
-/// What a device did, on the track of its stream. Operations of one stream do not overlap. Times as
-/// of now_ns().
-inline void device_span(Name stream, Name name, std::int64_t start_ns,
-                        std::int64_t end_ns) noexcept {
+/// What a device did, or what a thread does in turn with other things: on a track of its own. Spans
+/// of one track do not overlap. Times as of now_ns().
+inline void track_span(Name track, Name name, std::int64_t start_ns, std::int64_t end_ns) noexcept {
   if (enabled()) [[unlikely]] {
-    detail::record(detail::Kind::kDevice, name.c_str(), start_ns, end_ns - start_ns,
-                   reinterpret_cast<std::uintptr_t>(stream.c_str()));
+    detail::record({.kind = detail::Kind::kTrack,
+                    .name = name.c_str(),
+                    .start_ns = start_ns,
+                    .duration_ns = end_ns - start_ns,
+                    .extra = reinterpret_cast<std::uintptr_t>(track.c_str())});
   }
 }
-/// The clock of all records: std::chrono::steady_clock.
+/// An arrow to another rank, or from one, in a span of that track; both ends name the same `id`.
+/// The file has those of which both ends are there.
+inline void rank_arrow(Name track, bool leaves, std::int64_t at_ns, std::uint64_t id) noexcept {
+  if (enabled()) [[unlikely]] {
+    detail::record({.kind = detail::Kind::kRankArrow,
+                    .number = leaves ? 0U : 1U,
+                    .name = "rank",
+                    .start_ns = at_ns,
+                    .id = id,
+                    .extra = reinterpret_cast<std::uintptr_t>(track.c_str())});
+  }
+}
+/// The clock of all records: std::chrono::steady_clock, which is the same for all processes of a
+/// host.
 [[nodiscard]] inline std::int64_t now_ns() noexcept { return detail::now_ns(); }
 
-/// Writes what is in the rings, oldest first; gzip if `path` ends in ".gz". Throws Error naming the
-/// path.
-void write_chrome_json(const std::string& path);
-/// The same as text (for tests and small traces).
-[[nodiscard]] std::string chrome_json();
+/// Which of several equal parts a span is: "update block 3 [2/8]".
+struct Part {
+  std::uint32_t index = 0;
+  std::uint32_t of = 0;  // 0: it is whole
+};
 
 }  // namespace trace
 
@@ -103,17 +158,21 @@ void write_chrome_json(const std::string& path);
 /// must nest.
 class TraceSpan {
  public:
-  explicit TraceSpan(Name name) noexcept {
+  explicit TraceSpan(Name name, trace::Part part = {}) noexcept {
     if (trace::enabled()) [[unlikely]] {
       name_ = name.c_str();
+      part_ = part;
       trace::detail::push_range(name_);
       start_ns_ = trace::detail::now_ns();
     }
   }
   ~TraceSpan() {
     if (name_ != nullptr) [[unlikely]] {
-      trace::detail::record(trace::detail::Kind::kSpan, name_, start_ns_,
-                            trace::detail::now_ns() - start_ns_, 0);
+      trace::detail::record({.number = part_.index,
+                             .name = name_,
+                             .start_ns = start_ns_,
+                             .duration_ns = trace::detail::now_ns() - start_ns_,
+                             .extra = part_.of});
       trace::detail::pop_range();
     }
   }
@@ -122,6 +181,7 @@ class TraceSpan {
 
  private:
   const char* name_ = nullptr;
+  trace::Part part_;
   std::int64_t start_ns_ = 0;
 };
 
@@ -137,8 +197,11 @@ class AsyncTraceSpan {
   }
   ~AsyncTraceSpan() {
     if (name_ != nullptr) [[unlikely]] {
-      trace::detail::record(trace::detail::Kind::kAsync, name_, start_ns_,
-                            trace::detail::now_ns() - start_ns_, trace::detail::next_id());
+      trace::detail::record({.kind = trace::detail::Kind::kAsync,
+                             .name = name_,
+                             .start_ns = start_ns_,
+                             .duration_ns = trace::detail::now_ns() - start_ns_,
+                             .id = trace::detail::next_id()});
     }
   }
   AsyncTraceSpan(const AsyncTraceSpan&) = delete;

@@ -6,7 +6,7 @@ set(TANDEM_ONE_THREAD_TESTS PowerCut.* *UpdateFrom.EveryTargetType* UpdateKernel
 set(TANDEM_LONG_TESTS
   # whole programs, on several ranks, or beside Python's peers
   Each/PlantedBugs.* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
-  Lora.* AddTokens.* PackedRun.* LostReports.*
+  Lora.* AddTokens.* PackedRun.* LostReports.* Traces.*
   Families/References.* Families/ExpertTraining.* Models/Parity.* ParityLimits.* Ranks.* Memory.* Scripts.*
   Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls
   Defaults.* RateSchedule.IsTransformers* Finetune.TransformersLoads* Finetune.TheSameSeed* Finetune.RealRecords* Cifar.* GenerateCommand.*

@@ -1,127 +1,237 @@
 #!/usr/bin/env python3
-"""Draws some steps of a trace.json.gz (finetune_zero3 --trace) as an SVG: what the compute lane, the optimizer's threads
-and the copies did, one row each, under one axis of time.
+"""Draws some steps of a run's trace.json.gz (--trace) as an SVG: what compute, the optimizer's threads and the copies did,
+a row each, over one axis of time.
 
-    python3 tools/plot_trace.py runs/demo-.../trace.json.gz --first_step 20 --steps 2 > overlap.svg
+    python3 tools/plot_trace.py runs/a/trace.json.gz --first_step 20 --steps 2 > overlap.svg
 """
 import argparse
 import gzip
 import json
 import sys
+import zlib
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, ROW, GAP, TOP = 1180, 92, 26, 8, 44
-COLORS = {  # by the first word of a span's name: even segments, odd segments
-    "forward": ("#9ecae1", "#c6dbef"),
-    "backward": ("#3182bd", "#6baed6"),
-    "update": ("#fd8d3c", "#fdae6b"),
-    "copy": ("#a1d99b", "#a1d99b"),
+WIDTH, LEFT, RIGHT, ROW, GAP, TOP = 1200, 108, 16, 30, 10, 34
+INK, SOFT, GRID, BACK = "#222", "#666", "#e3e3e3", "#f7f7f7"
+COLORS = {  # kind: even units, odd units
+    "forward": ("#74a9cf", "#bdd7e7"),
+    "backward": ("#2b6ca3", "#5a93c4"),
+    "update": ("#e6731a", "#f8ab5f"),
+    "copy": ("#57a85f", "#a3d3a2"),
 }
+LABELS = {"forward": "forward", "backward": "backward", "update": "optimizer's update", "copy": "copy"}
 
 
-def read_events(path):
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        data = json.load(file)
-    return data["traceEvents"] if isinstance(data, dict) else data
+class Unusable(Exception):
+    """The file cannot be drawn; the text says why and what to do."""
+
+
+def read_trace(path):
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as file:
+            trace = json.load(file)
+        events = trace["traceEvents"] if isinstance(trace, dict) else trace
+        if not all(isinstance(event, dict) and "ph" in event for event in events):
+            raise ValueError
+    except OSError as error:
+        raise Unusable(f"cannot read {path}: {error.strerror or 'it is not gzip'}; give a run's trace.json.gz") from None
+    except (ValueError, KeyError, TypeError, EOFError, zlib.error):
+        raise Unusable(f"{path} is no Chrome trace; give a run's trace.json.gz") from None
+    return events, trace.get("otherData", {}) if isinstance(trace, dict) else {}
 
 
 def rows_of(events):
-    """Thread id -> row label, compute first, then the optimizer, then what moves gradients and weights: an accelerator's
-    streams if there are any, else the pool that copies between slots."""
+    """Thread -> label, from the top: compute, the optimizer, then what moves weights and gradients: an accelerator's
+    streams if there are any, else the threads that copy."""
     names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    streams = {"stream gradients to host": "gradients", "stream gathers to device": "weights"}
-    rows = {}
-    for kind in ("compute", "adam"):
-        for tid, name in sorted(names.items(), key=lambda item: item[1]):
-            if name == kind or name.startswith(kind + "."):
-                rows[tid] = name
-    moved = {tid: streams[name] for tid, name in names.items() if name in streams}
-    copies = {tid: name for tid, name in names.items() if name.split(".")[0] == "copy"}
-    rows.update(sorted((moved or copies).items(), key=lambda item: item[1]))
-    return rows
+
+    def named(word):
+        of_word = [(len(name), name, tid) for tid, name in names.items() if name.split(" ")[0] == word]
+        return {tid: name for _, name, tid in sorted(of_word)}
+
+    optimizer = named("optimizer")
+    if len(optimizer) == 1:
+        optimizer = {tid: "optimizer" for tid in optimizer}
+    streams = {tid: label for stream, label in (("h2d", "h2d copies"), ("d2h", "d2h copies"))
+               for tid, name in names.items() if name == stream}
+    return {**named("compute"), **optimizer, **(streams or named("copy"))}
 
 
-def steps_of(events):
-    return sorted(e["ts"] for e in events if e["ph"] == "i" and e["name"] == "step")
+def boundaries_of(events, other):
+    """[(step, its begin in us)], in order, and behind the last one where it ends, if the trace says so."""
+    marks = sorted((e["args"]["step"], e["ts"]) for e in events if e["ph"] == "i" and "step" in e.get("args", {}))
+    if marks and other.get("end_ns", 0) / 1000 > marks[-1][1]:
+        marks.append((marks[-1][0] + 1, other["end_ns"] / 1000))
+    return marks
+
+
+def kind_of(row, name):
+    word = name.split(" ")[0]
+    if row == "compute":
+        return word if word in ("forward", "backward") else None
+    return "update" if row.startswith("optimizer") else "copy"
+
+
+def unit_of(name):
+    """"block 3" of "AdamW block 3 [2/8]"."""
+    return name.split(" [")[0].split(" ", 1)[-1]
 
 
 def spans_in(events, rows, begin, end):
-    """Those of the rows, in time; pieces of one thing that follow each other closely are one."""
-    apart = (end - begin) / WIDTH / 2
-    merged = {}
-    for tid, kind, name, start, stop in sorted(all_spans(events, rows, begin, end), key=lambda span: span[3]):
-        last = merged.setdefault(tid, [])
-        if last and last[-1][2] == name and start - last[-1][4] < apart:
-            last[-1][4] = max(stop, last[-1][4])
-        else:
-            last.append([tid, kind, name, start, stop])
-    return [span for row in merged.values() for span in row]
-
-
-def all_spans(events, rows, begin, end):
-    for event in events:
-        if event["ph"] != "X" or event["tid"] not in rows:
+    """[thread, kind, name, start, end] of the rows; pieces of one thing that follow each other closely are one."""
+    apart = (end - begin) / WIDTH
+    last = {}
+    spans = []
+    for event in sorted((e for e in events if e["ph"] == "X" and e["tid"] in rows), key=lambda e: e["ts"]):
+        start, stop = event["ts"], event["ts"] + event["dur"]
+        name = event["name"].split(" [")[0]
+        kind = kind_of(rows[event["tid"]], name)
+        if kind is None or stop <= begin or start >= end:
             continue
-        start, stop = event["ts"], event["ts"] + event.get("dur", 0)
-        kind = event["name"].split(" ")[0]
-        if kind == "chunk" and rows[event["tid"]].startswith("link"):  # a copy or an addition
-            kind = "copy"
-        if kind in COLORS and stop > begin and start < end:
-            yield event["tid"], kind, event["name"], max(start, begin), min(stop, end)
+        start, stop = max(start, begin), min(stop, end)
+        before = last.get(event["tid"])
+        if before and before[2] == name and start - before[4] < apart:
+            before[4] = max(stop, before[4])
+        else:
+            last[event["tid"]] = [event["tid"], kind, name, start, stop]
+            spans.append(last[event["tid"]])
+    return spans
 
 
-def svg(events, first_step, count):
+def tick_ms(length_ms):
+    """The distance of ticks: 1, 2 or 5 times a power of ten, at most a dozen of them."""
+    power = 10.0 ** -3
+    while True:
+        for times in (1, 2, 5):
+            if length_ms / (times * power) <= 12:
+                return times * power
+        power *= 10
+
+
+class Picture:
+    def __init__(self, height):
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+                      'font-family="Helvetica, Arial, sans-serif" font-size="13">',
+                      f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
+
+    def rect(self, x, y, width, height, fill, title=None, more=""):
+        end = f"><title>{escape(title)}</title></rect>" if title else "/>"
+        self.parts.append(f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height}" fill="{fill}"{more}{end}')
+
+    def line(self, x1, y1, x2, y2, stroke, more=""):
+        self.parts.append(f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{stroke}"{more}/>')
+
+    def text(self, x, y, text, fill=INK, anchor="start", more=""):
+        self.parts.append(f'<text x="{x:.2f}" y="{y:.2f}" fill="{fill}" text-anchor="{anchor}"{more}>{escape(text)}</text>')
+
+    def triangle(self, x, y, title=None):
+        end = f"><title>{escape(title)}</title></path>" if title else "/>"
+        self.parts.append(f'<path d="M{x - 5:.2f} {y} h10 l-5 8 z" fill="{INK}"{end}')
+
+    def done(self):
+        return "\n".join(self.parts) + "\n</svg>\n"
+
+
+def short_unit(unit):
+    """What fits into a narrow box: the number of a block."""
+    word, _, number = unit.partition(" ")
+    return number if word in ("block", "layer", "stage") and number else unit
+
+
+def draw_spans(picture, spans, place, x_of):
+    order = {}
+    for _, _, name, _, _ in spans:
+        order.setdefault(unit_of(name), len(order))
+    for tid, kind, name, start, stop in spans:
+        unit = unit_of(name)
+        number = short_unit(unit)
+        shade = int(number) % 2 if number.isdigit() else order[unit] % 2
+        x, width = x_of(start), max(0.4, x_of(stop) - x_of(start))
+        picture.rect(x, place[tid], width, ROW, COLORS[kind][shade], f"{name}: {(stop - start) / 1000:.2f} ms",
+                     ' stroke="white" stroke-width=".5"' if width > 3 else "")
+        for label in (unit, number):
+            if width > 7 * len(label) + 6 and unit != kind:
+                fill = "white" if kind == "backward" or (kind == "update" and shade == 0) else INK
+                picture.text(x + width / 2, place[tid] + ROW / 2 + 4, label, fill, "middle",
+                             ' font-size="11" pointer-events="none"')
+                break
+
+
+def draw_axis(picture, begin, end, bottom, x_of):
+    distance = tick_ms((end - begin) / 1000)
+    digits = 0 if distance >= 1 else len(f"{distance:g}") - 2
+    for i in range(int((end - begin) / 1000 / distance + 1e-6) + 1):
+        x = x_of(begin + i * distance * 1000)
+        picture.line(x, TOP, x, bottom, GRID)
+        picture.line(x, bottom, x, bottom + 5, SOFT)
+        picture.text(x, bottom + 19, f"{i * distance:.{digits}f}", SOFT, "middle")
+    picture.line(LEFT, bottom, WIDTH - RIGHT, bottom, SOFT)
+    picture.text(LEFT - 10, bottom + 19, "time, ms", SOFT, "end")
+
+
+def draw_legend(picture, y, kinds):
+    x = LEFT
+    for kind in (kind for kind in COLORS if kind in kinds):
+        for shade, color in enumerate(COLORS[kind]):
+            picture.rect(x + 15 * shade, y - 11, 14, 14, color)
+        picture.text(x + 36, y, LABELS[kind])
+        x += 52 + 7 * len(LABELS[kind])
+    picture.triangle(x + 5, y - 9)
+    picture.text(x + 16, y, "verdict on the gradient")
+    picture.text(WIDTH - RIGHT, y, "dark and light: even and odd blocks", SOFT, "end")
+
+
+def svg(events, other, first_step, count, rank):
+    if not any("pid" in e and e["pid"] == rank for e in events):
+        raise Unusable(f"the trace has no rank {rank}; choose another by --rank")
+    events = [e for e in events if e["pid"] == rank]
     rows = rows_of(events)
-    steps = steps_of(events)
-    if len(steps) < first_step + count:
-        sys.exit(f"error: [trace] it has {len(steps)} steps, and {first_step + count} are asked for; "
-                 "choose others by --first_step and --steps")
-    begin = steps[first_step - 1]
-    end = steps[first_step + count - 1]
-    scale = (WIDTH - LEFT - 10) / (end - begin)
-    place = {tid: TOP + i * (ROW + GAP) for i, tid in enumerate(rows)}
-    height = TOP + len(rows) * (ROW + GAP) + 44
-    units = {}
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
+    marks = boundaries_of(events, other)
+    if len(marks) < 2 or not rows:
+        raise Unusable("the trace has no whole step; trace more of the run")
+    begins = dict(marks)
+    first = marks[0][0] if first_step is None else first_step
+    if first not in begins or first + count not in begins or count < 1:
+        raise Unusable(f"steps {first} to {first + count - 1} are asked for, and the trace has {marks[0][0]} to "
+                       f"{marks[-1][0] - 1}; choose others by --first_step and --steps")
+    begin, end = begins[first], begins[first + count]
+
+    def x_of(at):
+        return LEFT + (at - begin) / (end - begin) * (WIDTH - LEFT - RIGHT)
+
+    place = {tid: TOP + GAP / 2 + i * (ROW + GAP) for i, tid in enumerate(rows)}
+    bottom = TOP + len(rows) * (ROW + GAP)
+    spans = spans_in(events, rows, begin, end)
+    picture = Picture(bottom + 60)
     for tid, name in rows.items():
-        y = place[tid]
-        out.append(f'<text x="{LEFT - 8}" y="{y + 17}" text-anchor="end">{escape(name)}</text>')
-        out.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 10}" height="{ROW}" fill="#f4f4f4"/>')
-    for tid, kind, name, start, stop in spans_in(events, rows, begin, end):
-        color = COLORS[kind][units.setdefault(name.split(" ", 1)[-1], len(units)) % 2]
-        x, width = LEFT + (start - begin) * scale, max(0.3, (stop - start) * scale)
-        out.append(f'<rect x="{x:.2f}" y="{place[tid]}" width="{width:.2f}" height="{ROW}" fill="{color}">'
-                   f"<title>{escape(name)}: {(stop - start) / 1000:.2f} ms</title></rect>")
-    for number, at in enumerate(steps[first_step - 1:first_step + count], first_step):
-        x = LEFT + (at - begin) * scale
-        out.append(f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{TOP - 12}" y2="{height - 40}" stroke="#555" stroke-dasharray="4 3"/>')
-        if number < first_step + count:
-            out.append(f'<text x="{x + 4:.2f}" y="{TOP - 16}">step {number}</text>')
+        picture.rect(LEFT, place[tid], WIDTH - LEFT - RIGHT, ROW, BACK)
+        picture.text(LEFT - 10, place[tid] + ROW / 2 + 4, name, anchor="end")
+    draw_axis(picture, begin, end, bottom, x_of)
+    draw_spans(picture, spans, place, x_of)
+    for step in range(first, first + count + 1):
+        x = x_of(begins[step])
+        picture.line(x, TOP - 22, x, bottom, INK, ' stroke-dasharray="4 3"')
+        if step < first + count:
+            picture.text(x + 5, TOP - 12, f"step {step}", more=' font-weight="bold"')
     for event in events:
         if event["ph"] == "i" and event["name"].startswith("verdict") and begin < event["ts"] < end:
-            x = LEFT + (event["ts"] - begin) * scale
-            out.append(f'<path d="M{x - 4:.2f} {TOP - 8} h8 l-4 7 z" fill="#333"><title>{escape(event["name"])}</title></path>')
-    legend = LEFT
-    for kind, (color, _) in COLORS.items():
-        out.append(f'<rect x="{legend}" y="{height - 28}" width="14" height="14" fill="{color}"/>')
-        out.append(f'<text x="{legend + 20}" y="{height - 16}">{kind}</text>')
-        legend += 110
-    out.append(f'<path d="M{legend + 3} {height - 25} h8 l-4 7 z" fill="#333"/>')
-    out.append(f'<text x="{legend + 20}" y="{height - 16}">verdict on the gradient</text>')
-    out.append(f'<text x="{WIDTH - 10}" y="{height - 16}" text-anchor="end">{(end - begin) / 1000:.0f} ms in all</text>')
-    out.append("</svg>")
-    return "\n".join(out) + "\n"
+            picture.triangle(x_of(event["ts"]), TOP - 10, event["name"])
+    draw_legend(picture, bottom + 46, {kind for _, kind, _, _, _ in spans})
+    return picture.done()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace")
-    parser.add_argument("--first_step", type=int, default=2, help="counted from 1")
+    parser.add_argument("--first_step", type=int, help="its number in the run; default: the trace's first one")
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--rank", type=int, default=0)
     arguments = parser.parse_args()
-    sys.stdout.write(svg(read_events(arguments.trace), arguments.first_step, arguments.steps))
+    try:
+        sys.stdout.write(svg(*read_trace(arguments.trace), arguments.first_step, arguments.steps, arguments.rank))
+    except Unusable as error:
+        sys.stderr.write(f"error: [trace] {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

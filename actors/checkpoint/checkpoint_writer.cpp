@@ -166,7 +166,7 @@ Task<> CheckpointWriter::stage(std::uint32_t unit) {
     read_array(state.buffers, run.piece->array,
                staged.arrays[run.piece->array].as<float>() + run.begin, run.begin, run.end);
   };
-  co_await options_.pool->for_chunks(runs.size(), read_one);
+  co_await options_.pool->for_chunks(runs.size(), read_one, {.name = "checkpoint: stage"});
   states_[unit] = State::kStaged;
   co_await end_hold(unit);
   staging_ended_.set();
@@ -235,7 +235,7 @@ Task<> CheckpointWriter::write_values(CheckpointSave* save, Run run, const float
 
 Task<> CheckpointWriter::fill(const UpdateBuffers* buffers, Run run, float* values) {
   const auto read = [=] { read_array(*buffers, run.piece->array, values, run.begin, run.end); };
-  co_await options_.pool->run(read);
+  co_await options_.pool->run(read, "checkpoint: read");
 }
 
 /// Pieces cut into runs that begin and end between blocks of state, or where the piece does.

@@ -21,6 +21,7 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -34,6 +35,7 @@ struct GatherArguments {
   // The shard is all of the block, with the same bytes on every rank: a copy, for which nothing
   // travels between ranks and the block holds shard_bytes. All ranks say so alike.
   bool is_replicated = false;
+  Name name = "all-gather";  // in traces, as in the others
 };
 
 /// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank
@@ -52,6 +54,7 @@ struct ReduceArguments {
   std::size_t shard_elements = 0;  // a multiple of kNormBlock
   AccumulateMode mode = AccumulateMode::kOverwrite;
   bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
+  Name name = "reduction";
 };
 
 /// What a reduction is at world 1, for the elements [begin, end) of the shard; `begin` is a
@@ -132,7 +135,7 @@ class SelfBackend final : public CollectiveBackend {
   Task<> all_to_all(AllToAllArguments arguments) override;
 
  private:
-  Task<> copy(const std::byte* from, std::byte* into, std::size_t bytes);
+  Task<> copy(const std::byte* from, std::byte* into, std::size_t bytes, Name name);
 
   CpuPool* pool_;
   std::vector<HostBuffer> allocated_;

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 
@@ -32,6 +36,11 @@ CommsKey key_of(const flight::Entry& entry, std::uint32_t world) noexcept {
           .unit = entry.unit};
 }
 
+bool is_reduction(flight::What what) noexcept {
+  return what != flight::What::kAllGather && what != flight::What::kBroadcast &&
+         what != flight::What::kAllToAll;
+}
+
 void record(flight::Entry entry, flight::Edge edge) noexcept {
   if (entry.what != flight::What::kNone) {
     entry.edge = edge;
@@ -43,12 +52,25 @@ void record(flight::Entry entry, flight::Edge edge) noexcept {
 
 Collectives::Collectives(Options options)
     : Actor("collectives"),
-      options_(options),
-      gathers_{.name = "gathers", .inbox = OrderedInbox<Gathers::Operation>(options.max_ahead)},
-      reductions_{.name = "reductions",
-                  .inbox = OrderedInbox<Reductions::Operation>(options.max_ahead)} {
-  TANDEM_CHECK(options.backend != nullptr, "collectives need a backend");
-  norms_.resize(options.backend->world());
+      options_(std::move(options)),
+      gathers_{.name = options_.group == 0 ? Name("gathers") : Name("expert gathers"),
+               .inbox = OrderedInbox<Gathers::Operation>(options_.max_ahead)},
+      reductions_{.name = options_.group == 0 ? Name("reductions") : Name("expert reductions"),
+                  .inbox = OrderedInbox<Reductions::Operation>(options_.max_ahead)} {
+  TANDEM_CHECK(options_.backend != nullptr, "collectives need a backend");
+  norms_.resize(options_.backend->world());
+  for (const flight::What what :
+       {flight::What::kAllGather, flight::What::kReduceScatter, flight::What::kAllReduce}) {
+    for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
+      names_.emplace(std::pair(what, unit),
+                     fmt::format("{} {}", flight::name_of(what), options_.units[unit]));
+    }
+    names_.emplace(std::pair(what, flight::kNoUnit), flight::name_of(what));
+  }
+  for (const flight::What what : {flight::What::kBroadcast, flight::What::kAllToAll,
+                                  flight::What::kNorm, flight::What::kExchange}) {
+    names_.emplace(std::pair(what, flight::kNoUnit), flight::name_of(what));
+  }
 }
 
 void Collectives::handle(SkipGather skip) {
@@ -79,28 +101,35 @@ Task<> Collectives::issue_ready(AnySequence* sequence) {
   while (failed_ == nullptr && sequence->inbox.ready()) {
     typename AnySequence::Operation next = sequence->inbox.take();
     co_await std::visit(
-        [this, sequence](auto& operation) {
-          return this->issue(&operation, &sequence->counters, &sequence->shared);
-        },
-        next);
+        [this, sequence](auto& operation) { return this->issue(&operation, sequence); }, next);
   }
   sequence->issuing = false;
 }
 
-template <class Request>
-Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters, std::uint64_t* shared) {
+template <class Request, class AnySequence>
+Task<> Collectives::issue(Held<Request>* held, AnySequence* sequence) {
   const TimePoint start = EventLoop::current().now();
+  const std::int64_t began_ns = trace::enabled() ? trace::now_ns() : 0;
+  SequenceCounters* const counters = &sequence->counters;
   flight::Entry entry = entry_of(held->request, options_.backend->world());
   entry.group = options_.group;
-  entry.number = entry.what == flight::What::kNone ? 0 : (*shared)++;
+  entry.number = entry.what == flight::What::kNone ? 0 : sequence->shared++;
   record(entry, flight::Edge::kBegins);
   CommsLog* const log =
       entry.what != flight::What::kNone && options_.backend->world() > 1 ? options_.log : nullptr;
   const Duration stood =
       log != nullptr ? log->stood_still(kSequenceOf<Request>, start) : Duration(0);
+  Name name = "collective";
+  if (began_ns != 0) {
+    name = name_of(Request::kWhat, entry.unit);
+    if constexpr (requires { held->request.arguments.name; }) {
+      held->request.arguments.name = name;
+    }
+  }
   const auto count = [&] {
     const TimePoint end = EventLoop::current().now();
     record(entry, flight::Edge::kEnds);
+    trace_operation(entry, sequence->name, name, began_ns);
     ++counters->operations;
     counters->bytes += held->request.bytes(options_.backend->world());
     counters->busy_s += std::chrono::duration<double>(end - start).count();
@@ -127,9 +156,38 @@ Task<> Collectives::issue(Held<Request>* held, SequenceCounters* counters, std::
   }
 }
 
-Task<> Collectives::issue(Skipped*, SequenceCounters* counters, std::uint64_t*) {
-  ++counters->skipped;
+template <class AnySequence>
+Task<> Collectives::issue(Skipped*, AnySequence* sequence) {
+  ++sequence->counters.skipped;
   co_return;
+}
+
+Name Collectives::name_of(flight::What what, std::uint32_t unit) const {
+  const auto found = names_.find(std::pair(what, unit));
+  return found != names_.end() ? found->second : names_.at(std::pair(what, flight::kNoUnit));
+}
+
+/// A span, and where something travels an arrow from its begin here to its end at the next rank.
+void Collectives::trace_operation(const flight::Entry& entry, Name track, Name name,
+                                  std::int64_t began_ns) const {
+  if (began_ns == 0 || !trace::enabled()) {
+    return;
+  }
+  const std::int64_t end_ns = std::max(trace::now_ns(), began_ns + 1);
+  trace::track_span(track, name, began_ns, end_ns);
+  const std::uint32_t world = options_.backend->world();
+  if (entry.what == flight::What::kNone || world == 1) {
+    return;
+  }
+  // A number below 2^53, alike at both ends: operation, sequence, group, and the rank that it
+  // leaves.
+  const auto id_from = [&](std::uint32_t rank) {
+    const std::uint64_t sequence = is_reduction(entry.what) ? 1 : 0;
+    return ((entry.number << 1 | sequence) << 8 | entry.group) << 10 | rank;
+  };
+  const std::uint32_t rank = options_.backend->rank();
+  trace::rank_arrow(track, /*leaves=*/true, began_ns, id_from(rank));
+  trace::rank_arrow(track, /*leaves=*/false, end_ns - 1, id_from((rank + world - 1) % world));
 }
 
 Task<GradientNorm> Collectives::carry_out(AllReduceNorm request) {

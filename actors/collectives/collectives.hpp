@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -124,6 +126,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     std::size_t max_ahead = 1024;          // operations held back, at most
     std::uint8_t group = 0;                // of ranks, in the flight recorder
     CommsLog* log = nullptr;               // counts operations, outlives the actor; null: none does
+    std::vector<std::string> units = {};   // their names, for traces
   };
 
   struct SequenceCounters {
@@ -172,7 +175,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     template <class Request>
     static constexpr bool kHas = (std::is_same_v<Request, Requests> || ...);
 
-    Name name;  // of its task
+    Name name;  // of its task, and of its track in traces
     OrderedInbox<Operation> inbox;
     bool issuing = false;
     SequenceCounters counters;
@@ -199,17 +202,22 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   void hold(AnySequence& sequence, std::uint64_t order, typename AnySequence::Operation operation);
   template <class AnySequence>
   Task<> issue_ready(AnySequence* sequence);
-  template <class Request>
-  Task<> issue(Held<Request>* held, SequenceCounters* counters, std::uint64_t* shared);
-  Task<> issue(Skipped* skipped, SequenceCounters* counters, std::uint64_t* shared);
+  template <class Request, class AnySequence>
+  Task<> issue(Held<Request>* held, AnySequence* sequence);
+  template <class AnySequence>
+  Task<> issue(Skipped* skipped, AnySequence* sequence);
   template <class Request>
   Task<typename Request::Reply> carry_out(const Request& request) {
     return (options_.backend->*Request::kCarriedOutBy)(request.arguments);
   }
   Task<GradientNorm> carry_out(AllReduceNorm request);
+  [[nodiscard]] Name name_of(flight::What what, std::uint32_t unit) const;
+  void trace_operation(const flight::Entry& entry, Name track, Name name,
+                       std::int64_t began_ns) const;
   void fail_all(std::exception_ptr error);
 
   Options options_;
+  std::map<std::pair<flight::What, std::uint32_t>, Name> names_;
   Gathers gathers_;
   Reductions reductions_;
   NormLimbs own_norm_;            // of the all-reduce of the norm under way

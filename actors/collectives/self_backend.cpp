@@ -42,19 +42,21 @@ std::byte* SelfBackend::allocate(std::size_t bytes) {
   return allocated_.emplace_back(bytes).data();
 }
 
-Task<> SelfBackend::copy(const std::byte* from, std::byte* into, std::size_t bytes) {
+Task<> SelfBackend::copy(const std::byte* from, std::byte* into, std::size_t bytes, Name name) {
   if (from == into) {
     co_return;
   }
-  co_await pool_->for_chunks(
-      chunks_of(bytes, kCopyChunkBytes), [from, into, bytes](std::size_t chunk) {
-        const std::size_t begin = chunk * kCopyChunkBytes;
-        std::memcpy(into + begin, from + begin, std::min(kCopyChunkBytes, bytes - begin));
-      });
+  co_await pool_->for_chunks(chunks_of(bytes, kCopyChunkBytes),
+                             [from, into, bytes](std::size_t chunk) {
+                               const std::size_t begin = chunk * kCopyChunkBytes;
+                               std::memcpy(into + begin, from + begin,
+                                           std::min(kCopyChunkBytes, bytes - begin));
+                             },
+                             {.name = name});
 }
 
 Task<> SelfBackend::all_gather(GatherArguments arguments) {
-  return copy(arguments.shard, arguments.block, arguments.shard_bytes);
+  return copy(arguments.shard, arguments.block, arguments.shard_bytes, arguments.name);
 }
 
 Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
@@ -65,10 +67,11 @@ Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
   const std::size_t chunks = chunks_of(a->shard_elements, kReduceChunk);
   parts_.assign(chunks, GradientNorm());
   GradientNorm* parts = parts_.data();
-  co_await pool_->for_chunks(chunks, [a, parts](std::size_t chunk) {
+  const auto reduce_chunk = [a, parts](std::size_t chunk) {
     const std::size_t begin = chunk * kReduceChunk;
     reduce_alone(*a, begin, std::min(a->shard_elements, begin + kReduceChunk), parts[chunk]);
-  });
+  };
+  co_await pool_->for_chunks(chunks, reduce_chunk, {.name = a->name});
   GradientNorm norm;
   if (a->want_norm) {
     for (const GradientNorm& part : parts_) {
@@ -97,7 +100,7 @@ Task<> SelfBackend::broadcast(BroadcastArguments arguments) {
 }
 
 Task<> SelfBackend::all_to_all(AllToAllArguments arguments) {
-  return copy(arguments.from, arguments.into, arguments.bytes);
+  return copy(arguments.from, arguments.into, arguments.bytes, "all-to-all");
 }
 
 }  // namespace tandem

@@ -30,7 +30,8 @@ struct StagedBackend::GatherStep {
     return inner.all_gather({.shard = shard,
                              .block = p.for_device,
                              .shard_bytes = p.bytes,
-                             .is_replicated = whole.is_replicated});
+                             .is_replicated = whole.is_replicated,
+                             .name = whole.name});
   }
 };
 
@@ -89,8 +90,8 @@ StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> 
       inner_(std::move(inner)),
       stage_bytes_(options.stage_bytes),
       is_elsewhere_on_device_(std::move(options.is_on_device)),
-      gathers_(make_copy_streams("gathered from device", "gathers to device")),
-      reductions_(make_copy_streams("gradients to host", "exchanges to device")) {
+      gathers_(make_copy_streams("d2h gathers", "h2d")),
+      reductions_(make_copy_streams("d2h", "h2d exchanges")) {
   TANDEM_CHECK(stage_bytes_ / inner_->world() >= kGrain, "a stage has room for all ranks");
 }
 
@@ -100,6 +101,11 @@ StagedBackend::CopyStreams StagedBackend::make_copy_streams(Name to_host, Name t
           .to_device = device_.stream(to_device),
           .from_device = {half(), half()},
           .for_device = {half(), half()}};
+}
+
+void StagedBackend::name_copies(CopyStreams& streams, Name name) {
+  streams.to_host.name_copies(name);
+  streams.to_device.name_copies(name);
 }
 
 StagedBackend::~StagedBackend() {
@@ -142,6 +148,7 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
     co_return;
   }
   const bool in_place = a.shard == a.block + (a.is_replicated ? 0 : rank() * a.shard_bytes);
+  name_copies(gathers_, a.name);
   if (a.is_replicated || world() == 1) {
     if (!in_place) {
       co_await straight(a);
@@ -190,7 +197,7 @@ void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) 
   const std::size_t per_element =
       bytes_of(a.block_type) + accumulator + (a.mode == AccumulateMode::kAdd ? accumulator : 0);
   reductions_.to_host.launch(
-      "reduce on device", {.bytes = static_cast<double>(per_element * a.shard_elements)},
+      a.name, {.bytes = static_cast<double>(per_element * a.shard_elements)},
       [a, norm](void* /*native_stream*/) { reduce_alone(a, 0, a.shard_elements, *norm); });
 }
 
@@ -205,7 +212,7 @@ void StagedBackend::add_by_kernels(const ReduceArguments& a) {
                          .copy = is_wide ? nullptr : a.accumulator,
                          .elements = a.shard_elements,
                          .norm = limbs};
-  reductions_.to_host.launch("reduce on device", {}, [this, sum](void* stream) {
+  reductions_.to_host.launch(a.name, {}, [this, sum](void* stream) {
     if (sum.norm != nullptr) {
       (void)kernels_->clear_norm(sum.norm, stream);
     }
@@ -252,6 +259,7 @@ Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) 
     co_return is_all_reduce ? co_await inner_->all_reduce_add(a)
                             : co_await inner_->reduce_scatter_add(a);
   }
+  name_copies(reductions_, a.name);
   ReduceStep step{*inner_, a, is_all_reduce};
   const bool nothing_added =
       world() == 1 && a.mode == AccumulateMode::kOverwrite && a.accumulator_type == a.block_type;
@@ -271,6 +279,7 @@ Task<> StagedBackend::exchange(ExchangeArguments a) {
     co_await inner_->exchange(a);
     co_return;
   }
+  name_copies(reductions_, "exchange");
   ExchangeStep step{*inner_};
   co_await carry_out({.copy_streams = &reductions_,
                       .part_bytes = a.bytes,
@@ -286,6 +295,7 @@ Task<> StagedBackend::broadcast(BroadcastArguments a) {
     co_return;
   }
   const bool gives = a.root == rank();
+  name_copies(gathers_, "broadcast");
   BroadcastStep step{*inner_, a.root};
   co_await carry_out({.copy_streams = &gathers_,
                       .part_bytes = a.bytes,
@@ -301,6 +311,7 @@ Task<> StagedBackend::all_to_all(AllToAllArguments a) {
     co_await inner_->all_to_all(a);
     co_return;
   }
+  name_copies(gathers_, "all-to-all");
   AllToAllStep step{*inner_};
   co_await carry_out({.copy_streams = &gathers_,
                       .part_bytes = a.bytes,

@@ -135,6 +135,7 @@ class StagedBackend final : public CollectiveBackend {
   struct ExchangeStep;
 
   [[nodiscard]] CopyStreams make_copy_streams(Name to_host, Name to_device);
+  static void name_copies(CopyStreams& streams, Name name);
   /// Fills in the size of the pieces, carries all of them out, and leaves no copy under way.
   template <class Step>
   Task<> carry_out(Transfer transfer, Step* step);

@@ -29,9 +29,9 @@ void clip_ranges(const std::vector<UpdateRange>& ranges, const UpdateSlice& slic
 
 DeviceUpdates::DeviceUpdates(Options options)
     : options_(std::move(options)),
-      in_(options_.device->stream("state to device")),
+      in_(options_.device->stream("h2d state")),
       kernels_(options_.device->stream("updates")),
-      out_(options_.device->stream("state to host")),
+      out_(options_.device->stream("d2h state")),
       stages_(kSlices) {
   for (std::size_t i = 0; i < kSlices && options_.stages != nullptr; ++i) {
     stages_[i].memory = options_.stages + i * options_.stage_bytes;
@@ -106,6 +106,7 @@ Task<> DeviceUpdates::run(UpdateSlice slice) {
   const std::size_t bytes = prepare(*stage, slice);
   const bool is_staged = !stage->arrays.empty();
   if (is_staged) {
+    in_.name_copies(slice.name);
     copy(*stage, true);
     kernels_.wait(in_.record());
   }
@@ -121,6 +122,7 @@ Task<> DeviceUpdates::run(UpdateSlice slice) {
   DeviceEvent done = kernels_.record();
   if (is_staged) {
     out_.wait(done);
+    out_.name_copies(slice.name);
     copy(*stage, false);
     done = out_.record();
   }

@@ -25,21 +25,24 @@ std::pair<std::size_t, std::size_t> wide(MatrixShape shape) {
 
 Task<> multiply(CpuPool* pool, MatrixProduct product) {
   co_await pool->for_chunks(product_tiles(product),
-                            [&product](std::size_t tile) { compute_product_tile(product, tile); });
+                            [&product](std::size_t tile) { compute_product_tile(product, tile); },
+                            {.name = "Muon: multiply"});
 }
 
 /// to [rows, columns] = from * factor, from [columns, rows] if it is to be transposed.
 Task<> copy_scaled(CpuPool* pool, const float* from, float* to, MatrixShape shape, bool transposes,
                    float factor) {
   const auto [rows, columns] = shape;
-  co_await pool->for_chunks((rows + kRowsAtOnce - 1) / kRowsAtOnce, [=](std::size_t chunk) {
+  const auto copy_some = [=](std::size_t chunk) {
     const std::size_t end = std::min(rows, (chunk + 1) * kRowsAtOnce);
     for (std::size_t i = chunk * kRowsAtOnce; i < end; ++i) {
       for (std::size_t j = 0; j < columns; ++j) {
         to[i * columns + j] = factor * from[transposes ? j * rows + i : i * columns + j];
       }
     }
-  });
+  };
+  co_await pool->for_chunks((rows + kRowsAtOnce - 1) / kRowsAtOnce, copy_some,
+                            {.name = "Muon: scale"});
 }
 
 }  // namespace
@@ -69,7 +72,7 @@ Task<> orthogonalize(CpuPool* pool, float* matrix, MatrixShape shape, std::span<
     add_norm(matrix, DType::kF32, 0, shape.elements(), norm);
     return std::sqrt(norm.sum_of_squares.value());
   };
-  const double norm = co_await pool->run(norm_of);
+  const double norm = co_await pool->run(norm_of, "Muon: norm");
   co_await copy_scaled(pool, matrix, x, {m, n}, transposes, static_cast<float>(1 / (norm + kEps)));
   for (int i = 0; i < kIterations; ++i) {
     co_await multiply(

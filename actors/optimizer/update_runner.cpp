@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -18,8 +17,7 @@ PoolUpdates::PoolUpdates(CpuPool* pool, std::size_t chunk_elements, std::size_t 
 Task<> PoolUpdates::run(UpdateSlice slice) {
   const std::size_t chunk_elements = chunk_elements_;
   const std::size_t chunks = (slice.end - slice.begin + chunk_elements - 1) / chunk_elements;
-  co_await pool_->for_chunks(chunks, [&slice, chunk_elements](std::size_t chunk) {
-    const TraceSpan span(slice.name);
+  const auto update_chunk = [&slice, chunk_elements](std::size_t chunk) {
     const std::size_t begin = slice.begin + chunk * chunk_elements;
     const std::size_t end = std::min(begin + chunk_elements, slice.end);
     if (slice.direction != nullptr) {
@@ -27,7 +25,11 @@ Task<> PoolUpdates::run(UpdateSlice slice) {
     } else {
       run_update_pass(slice.pass, *slice.unit, slice.steps, begin, end);
     }
-  });
+  };
+  const std::size_t of_unit = (slice.unit->elements() + chunk_elements - 1) / chunk_elements;
+  co_await pool_->for_chunks(
+      chunks, update_chunk,
+      {.name = slice.name, .first = slice.begin / chunk_elements, .of = of_unit});
 }
 
 }  // namespace tandem

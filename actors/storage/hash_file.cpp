@@ -29,7 +29,7 @@ Task<> read_piece(FileIo* io, const IoFile* file, std::uint64_t offset, std::siz
 
 Task<> add_to_hash(FileHasher* hasher, std::span<const std::byte> bytes, CpuPool* pool) {
   if (pool != nullptr) {
-    co_await pool->run([hasher, bytes] { hasher->add(bytes); });
+    co_await pool->run([hasher, bytes] { hasher->add(bytes); }, "checkpoint: hash");
     co_return;
   }
   co_await yield();  // what was started before goes to the kernel meanwhile

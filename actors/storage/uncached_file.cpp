@@ -15,7 +15,7 @@ namespace {
 Task<> copy(std::byte* to, std::span<const std::byte> from, CpuPool* pool) {
   const auto copy_all = [to, from] { std::memcpy(to, from.data(), from.size()); };
   if (pool != nullptr) {
-    co_await pool->run(copy_all);
+    co_await pool->run(copy_all, "checkpoint: copy");
     co_return;
   }
   co_await yield();

@@ -13,6 +13,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/trace.hpp"
+#include "runtime/trace_file.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -27,7 +28,7 @@ struct OneUnit {
   HostBuffer moments{kElements * 8}, accumulator{kElements * 4};
   EventLoop loop{{.name = "control"}};
   CpuPool link{loop, {.name = "copy"}};
-  CpuPool adam{loop, {.name = "adam"}};
+  CpuPool adam{loop, {.name = "optimizer"}};
   SelfBackend backend{link};
   Scope scope{loop, "actors"};
   Collectives collectives{{.backend = &backend}};
@@ -97,9 +98,9 @@ std::vector<Chunk> chunks_of_trace() {
     const std::string_view name = event["name"];
     if (name == "thread_name") {
       const std::string_view thread = event["args"]["name"];
-      adam = thread == "adam" ? std::int64_t(event["tid"]) : adam;
-      link = thread == "link" ? std::int64_t(event["tid"]) : link;
-    } else if (name == "chunk") {
+      adam = thread == "optimizer 0" ? std::int64_t(event["tid"]) : adam;
+      link = thread == "copy 0" ? std::int64_t(event["tid"]) : link;
+    } else if (std::string_view(event["ph"]) == "X") {
       const double begin = double(event["ts"]) * kSecondsOfMicro;
       found.push_back(
           {std::int64_t(event["tid"]),
@@ -122,7 +123,7 @@ std::vector<Chunk> chunks_of_trace() {
 std::vector<double> ready_to_adam_s(int times) {
   OneUnit unit;
   trace::clear();
-  trace::enable(std::size_t{1} << 18);
+  trace::enable({.records_per_thread = std::size_t{1} << 18});
   unit.loop.run(&updates, &unit, static_cast<std::uint64_t>(times));
   trace::disable();
   std::vector<double> seconds;

@@ -11,6 +11,7 @@
 #include "actors/storage/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -252,6 +253,11 @@ Task<> Checkpointer::close(std::string error) {
               .staged_bytes = staged_bytes_};
   if (!saved && save_ && rank_.layout().sharding.rank == 0) {
     co_await save_->discard();
+  }
+  if (trace::enabled()) {
+    const auto began_ns = std::chrono::nanoseconds(begun_.time_since_epoch()).count();
+    trace::track_span("checkpoint", fmt::format("checkpoint step {}", request_.step), began_ns,
+                      trace::now_ns());
   }
   flight::record({.what = flight::What::kCheckpoint,
                   .edge = saved ? flight::Edge::kEnds : flight::Edge::kFails});

@@ -31,7 +31,8 @@ RankGroup exchange_group(const Communicator& communicator, std::int64_t ep_size)
 }  // namespace
 
 ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
-                                         std::int64_t ep_size, const Stage& stage, Logs logs)
+                                         std::int64_t ep_size, std::vector<std::string> units,
+                                         const Stage& stage, Logs logs)
     : ep_size_(ep_size),
       lane_log_(logs.lane),
       lane_loop_({.name = fmt::format("exchange {}", communicator.rank())}),
@@ -41,7 +42,10 @@ ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& 
           stage)),
       exchange_(communicator.make_group_backend(lane_loop_, lane_pool_,
                                                 exchange_group(communicator, ep_size))),
-      collectives_({.backend = replicas_.get(), .group = 1, .log = logs.replicas}) {}
+      collectives_({.backend = replicas_.get(),
+                    .group = 1,
+                    .log = logs.replicas,
+                    .units = std::move(units)}) {}
 
 void ExpertParallelGroup::all_to_all(const std::byte* from, std::byte* into,
                                      std::size_t piece_bytes) {

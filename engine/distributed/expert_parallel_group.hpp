@@ -40,10 +40,11 @@ class ExpertParallelGroup final : public RankExchange {
     CommsLog* replicas;
     CommsLog* lane;
   };
-  /// Blocks until all ranks are connected; they all make one, after their common back end. The
-  /// arguments outlive it.
+  /// Blocks until all ranks are connected; they all make one, after their common back end.
+  /// `units`: their names, for traces. Communicator, loop, pool and logs outlive it.
   ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
-                      std::int64_t ep_size, const Stage& stage = {}, Logs logs = {});
+                      std::int64_t ep_size, std::vector<std::string> units, const Stage& stage = {},
+                      Logs logs = {});
 
   void start(Scope& scope);
   void close();

@@ -41,7 +41,7 @@ enum class MemoryPurpose : std::uint8_t {
   kAllocator,   // freed blocks that malloc cannot use again
   kStaging,     // of copies and saving; packed operands of matmuls
   kCheckpoint,  // units copied because their update comes before a save gets to them
-  kProcess,     // libraries, data set, tokenizer; the accelerator's context
+  kProcess,     // libraries, data set, tokenizer, a trace's records; the accelerator's context
   kSaved        // files of the trained model
 };
 inline constexpr std::size_t kMemoryPurposes = 14;

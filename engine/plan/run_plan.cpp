@@ -14,11 +14,14 @@
 #include "engine/placement/placement_plan.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
+#include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
 
 namespace {
+
+constexpr int kOtherThreads = 4;  // compute, data, files
 
 /// What of this machine the decisions depend on.
 struct Facts {
@@ -147,6 +150,12 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   const bool places = options.device != DeviceKind::kCpu && options.placements.empty();
   const Facts facts = facts_of(config, options, limits, input, places, ranks);
   input.process_bytes = facts.process_bytes;
+  if (facts.process_bytes > 0) {  // of this process, which may trace
+    const CorePlan cores = cores_of(config, options, input.ranks_per_host);
+    const int threads = cores.optimizer_threads + cores.copy_threads + kOtherThreads;
+    input.process_bytes +=
+        static_cast<std::int64_t>(trace::bytes_at_most(static_cast<std::size_t>(threads)));
+  }
 
   RunPlan plan{.options = options, .limits = facts.memory, .of_first_rank = ranks.rank() == 0};
   plan.placement = places ? place(model, config, options, facts, input)

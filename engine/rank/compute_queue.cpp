@@ -56,16 +56,16 @@ Task<> ComputeQueue::prepare(std::vector<int> cores, int threads) {
       accelerator_->compute()->prepare_thread();
     }
   };
-  co_await lane_.run(prepare_lane);
+  co_await lane_.run(prepare_lane, "prepare the lane");
 }
 
 at::Device ComputeQueue::tensors() const noexcept {
   return on_gpu() ? accelerator_->compute()->tensors() : at::Device(at::kCPU);
 }
 
-Task<> ComputeQueue::run(std::string_view what, std::function<void()> work) {
+Task<> ComputeQueue::run(Name what, std::function<void()> work) {
   if (!on_gpu()) {
-    co_await lane_.run(std::move(work));
+    co_await lane_.run(std::move(work), what);
     co_return;
   }
   const auto queue = [gpu = accelerator_->compute(), what, &work] {
@@ -75,10 +75,10 @@ Task<> ComputeQueue::run(std::string_view what, std::function<void()> work) {
       throw failure(ExitCode::kRefused, "device",
                     "out of device memory in {}: {}; use activation_checkpointing, a smaller "
                     "micro-batch, shorter rows or stage 3",
-                    what, first_sentences(full.what_without_backtrace()));
+                    what.c_str(), first_sentences(full.what_without_backtrace()));
     }
   };
-  co_await lane_.run(queue);
+  co_await lane_.run(queue, what);
 }
 
 double VisitTimes::all(Phase phase) const {
@@ -142,7 +142,7 @@ Task<Batch> ComputeQueue::upload(Batch batch) {
     there.positions = there_of(batch.positions);
     return there;
   };
-  Batch there = co_await lane_.run(copy);
+  Batch there = co_await lane_.run(copy, "upload batch");
   stage.left = accelerator_->queued();
   co_return there;
 }
@@ -158,7 +158,7 @@ void ComputeQueue::read_back(const at::Tensor& scalar, float* to) const {
 
 Task<at::Tensor> ComputeQueue::to_host(at::Tensor tensor) {
   const auto fetch = [&tensor] { return tensor.to(at::kCPU); };
-  co_return co_await lane_.run(fetch);
+  co_return co_await lane_.run(fetch, "read back");
 }
 
 SegmentTime ComputeQueue::time_of(std::size_t segment, Phase phase, const Batch& batch,

@@ -64,7 +64,7 @@ class ComputeQueue {
   [[nodiscard]] at::Device tensors() const noexcept;
 
   /// `what` is for messages. Throws Error(kRefused) when the device has no memory left for it.
-  Task<> run(std::string_view what, std::function<void()> work);
+  Task<> run(Name what, std::function<void()> work);
   /// On a GPU: these blocks are in use by what the lane was given so far; their next user waits for
   /// it on the device. Gives the event behind it. Elsewhere: nothing, the work is done.
   /// `seconds` (null: none) grows by what the device then needed for it.

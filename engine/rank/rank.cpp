@@ -9,6 +9,7 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/metrics/comms_summary.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/trace.hpp"
 
 namespace tandem {
 
@@ -50,6 +51,20 @@ std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop
   return backend;
 }
 
+/// "AdamW", "SGD".
+std::string optimizer_name(const UpdateConfig& update) {
+  const bool decoupled = update.kind == OptimizerKind::kAdam && update.adamw;
+  return fmt::format("{}{}", name_of(update.kind), decoupled ? "W" : "");
+}
+
+std::vector<std::string> unit_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : model.units) {
+    names.push_back(unit.name);
+  }
+  return names;
+}
+
 std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator, EventLoop& loop,
                                                      CpuPool& copy_pool, Accelerator* accelerator,
                                                      const Model& model,
@@ -64,7 +79,8 @@ std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator,
       return accelerator->connect_group(std::move(slice));
     };
   }
-  return std::make_unique<ExpertParallelGroup>(communicator, loop, copy_pool, ep_size, stage, logs);
+  return std::make_unique<ExpertParallelGroup>(communicator, loop, copy_pool, ep_size,
+                                               unit_names(model), stage, logs);
 }
 
 std::optional<CommsLog> comms_log_of(const CommsLoggerConfig& config) {
@@ -99,7 +115,7 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       loop_({.name = fmt::format("rank {}", communicator.rank())}),
       optimizer_pool_(loop_, {.threads = options_.cores.optimizer_threads,
                               .cores = options_.bound(options_.cores.optimizer),
-                              .name = "adam",
+                              .name = "optimizer",
                               .background = options_.cores.optimizer_shares_cores}),
       copy_pool_(loop_, {.threads = options_.cores.copy_threads,
                          .cores = options_.bound(options_.cores.service),
@@ -117,6 +133,8 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       compute_(scope_, model_, accelerator_.get(), options_.shape.engine.activation_checkpointing),
       memory_(layout_, *backend_, accelerator_.get()),
       loader_(layout_, memory_, accelerator_.get(), larger_of(optimizer_pool_, copy_pool_)) {
+  trace::set_rank(communicator.rank());
+  trace::set_thread_name("loop");
   const Duration limit = longest_wait(options_.shape.engine);
   loop_.run(&Rank::fill_memory, this);
   make_actors();
@@ -167,8 +185,8 @@ void Rank::make_actors() {
                              [this](std::size_t pool) { return memory_.weight_slots(pool); });
   gradient_pools_ = make_pools("gradient slots", layout_.sizes.gradient_pools,
                                [this](std::size_t pool) { return memory_.gradient_slots(pool); });
-  collectives_ = std::make_unique<Collectives>(
-      Collectives::Options{.backend = backend_.get(), .log = comms_log()});
+  collectives_ = std::make_unique<Collectives>(Collectives::Options{
+      .backend = backend_.get(), .log = comms_log(), .units = unit_names(model_)});
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     make_unit_actors(unit);
@@ -221,7 +239,7 @@ CpuOptimizer::Unit Rank::optimizer_unit(std::size_t unit) {
   buffers.gradient = memory.accumulator;
   buffers.gradient_type = layout_.sizes.accumulator_type;
   return {
-      .name = "update " + model_.units[unit].name,
+      .name = fmt::format("{} {}", optimizer_name(layout_.shape.update), model_.units[unit].name),
       .state = {.buffers = buffers, .shadow = memory.shadow, .ranges = layout_.update_ranges(unit)},
       .shard = shards_[unit]->address(),
       .runner = runner_of(layout_.placement_of(unit))};

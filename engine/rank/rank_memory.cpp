@@ -26,7 +26,7 @@ RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
 
 Task<> RankMemory::touch(CpuPool* pool) {
   const auto touch_buffer = [this](std::size_t i) { owned_[i].touch(); };
-  co_await pool->for_chunks(owned_.size(), touch_buffer);
+  co_await pool->for_chunks(owned_.size(), touch_buffer, {.name = "touch memory"});
 }
 
 ResidentBytes RankMemory::resident_bytes() const noexcept {

@@ -45,7 +45,7 @@ Task<> WeightLoader::load() {
     const UnitMemory& unit = memory_.unit(on_host[i]);
     copy_on_host(memory_, shadow_arrays(on_host[i], unit.buffers, unit.shadow));
   };
-  co_await pool_.for_chunks(on_host.size(), complete);
+  co_await pool_.for_chunks(on_host.size(), complete, {.name = "load: shadows"});
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
     if (memory_.is_on_device(memory_.unit(unit).shard)) {
       co_await load_on_device(unit);
@@ -86,8 +86,8 @@ Task<> WeightLoader::load_into(const Work* work, BuffersOf buffers_of) {
     const UpdateBuffers& buffers = buffers_of(part.unit);
     cast(buffers.master, DType::kF32, buffers.weight, layout_.shape.type, part.begin, part.end);
   };
-  co_await pool_.for_chunks(work->pieces.size(), load_one);
-  co_await pool_.for_chunks(work->casts.size(), cast_one);
+  co_await pool_.for_chunks(work->pieces.size(), load_one, {.name = "load weights"});
+  co_await pool_.for_chunks(work->casts.size(), cast_one, {.name = "load: cast"});
 }
 
 void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) const {
@@ -211,7 +211,7 @@ Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std
       (*source)(*piece.parameter, array, piece.begin, piece.end, values.data() + piece.at);
     }
   };
-  co_await pool_.for_chunks(work.pieces.size(), load_one);
+  co_await pool_.for_chunks(work.pieces.size(), load_one, {.name = "load state"});
   co_return values;
 }
 

@@ -193,10 +193,12 @@ Task<> Directions::orthogonalize_unit(std::size_t unit) {
   if (block != values) {
     const float* from = block + layout_.slice_begin(unit);
     const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
-    co_await rank_.optimizer_pool().for_chunks((slice + chunk - 1) / chunk, [=](std::size_t i) {
+    const auto copy_chunk = [=](std::size_t i) {
       const std::size_t begin = i * chunk;
       std::memcpy(values + begin, from + begin, std::min(chunk, slice - begin) * sizeof(float));
-    });
+    };
+    co_await rank_.optimizer_pool().for_chunks((slice + chunk - 1) / chunk, copy_chunk,
+                                               {.name = "Muon: take the slice"});
   }
 }
 
@@ -213,7 +215,8 @@ Task<double> Directions::muon_norm(double gradient_scale) {
     Direction& direction = directions_[unit];
     co_await rank_.optimizer_pool().for_chunks(
         direction.pieces.size(),
-        [&direction](std::size_t i) { add_squares(direction, direction.pieces[i]); });
+        [&direction](std::size_t i) { add_squares(direction, direction.pieces[i]); },
+        {.name = "Muon: squares"});
     for (const DirectionPiece& piece : direction.pieces) {
       sums[ranges_[unit][piece.range].group % 2].merge(piece.directions);
     }

@@ -41,16 +41,18 @@ TrainStep::TrainStep(Rank& rank)
   for (const SegmentSpec& segment : layout_.model.segments) {
     forward_names_.emplace_back("forward " + segment.name);
     backward_names_.emplace_back("backward " + segment.name);
+    infer_names_.emplace_back("infer " + segment.name);
   }
 }
 
-void TrainStep::begin(std::size_t micro_steps, const Update& expected, bool looks) {
+void TrainStep::begin(std::int64_t number, std::size_t micro_steps, const Update& expected,
+                      bool looks) {
   if (micro_steps != micro_steps_) {
     plan_ = StepPlan::training(layout_.model, layout_.classes, micro_steps);
     micro_steps_ = micro_steps;
   }
-  trace::instant("step");
-  flight::record({.what = flight::What::kStep, .number = version_ + 1});
+  trace::begin_step(number);
+  flight::record({.what = flight::What::kStep, .number = static_cast<std::uint64_t>(number)});
   visit_ = 0;
   exposure_ = {};
   visit_times_->reset();
@@ -78,7 +80,6 @@ Task<> TrainStep::forward(Batch batch) {
     const TimePoint inputs_there = std::max(asked, gatherer_.there_since(visit_));
     auto work = [this, s, slots, inputs_there, loss, micro = micro_, at = &plan_.visits[visit_],
                  last = s + 1 == segments] {
-      const TraceSpan span(forward_names_[s]);
       const SegmentTime time = compute_.time_of(s, Phase::kForward, micro->batch, inputs_there);
       const BoundUnits bound(rank_.units(), at->uses, slots);
       runner_.forward(s, micro->batch, micro->activations);
@@ -86,7 +87,7 @@ Task<> TrainStep::forward(Batch batch) {
         compute_.read_back(SegmentRunner::loss(micro->activations), loss);
       }
     };
-    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots, s, Phase::kForward);
+    co_await run_visit(forward_names_[s], std::move(work), slots, s, Phase::kForward);
     gatherer_.release(visit_);
   }
   ++forwards_;
@@ -102,8 +103,8 @@ Task<std::vector<float>> TrainStep::losses() {
   co_return losses_;
 }
 
-Task<> TrainStep::run_visit(std::string_view what, std::function<void()> work,
-                            std::vector<std::byte*> slots, std::size_t segment, Phase phase) {
+Task<> TrainStep::run_visit(Name what, std::function<void()> work, std::vector<std::byte*> slots,
+                            std::size_t segment, Phase phase) {
   const double busy_s = compute_.busy_s();
   co_await compute_.run(what, std::move(work));
   last_queued_ = compute_.in_use(slots, {visit_times_, &visit_times_->of(segment, phase)});
@@ -130,7 +131,6 @@ Task<> TrainStep::backward(double loss_gradient) {
     const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
     auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_,
                  micro = micro_, at = &here] {
-      const TraceSpan span(backward_names_[s]);
       const SegmentTime time = compute_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
       BoundUnits bound(rank_.units(), at->uses, slots);
       bound.bind_gradients(gradients);
@@ -143,8 +143,7 @@ Task<> TrainStep::backward(double loss_gradient) {
         used.push_back(gradient_slot_[use.unit]);
       }
     }
-    co_await run_visit(backward_names_[s].c_str(), std::move(work), std::move(used), s,
-                       Phase::kBackward);
+    co_await run_visit(backward_names_[s], std::move(work), std::move(used), s, Phase::kBackward);
     gatherer_.release(visit_);
     for (const UnitUse& use : here.uses) {
       if (!use.last_gradient) {
@@ -234,7 +233,7 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
       const BoundUnits bound(rank_.units(), at->uses, slots);
       state->activation = runner_.infer(s, state->batch, state->activation, head_output);
     };
-    co_await run_visit(forward_names_[s].c_str(), std::move(work), slots, s, Phase::kForward);
+    co_await run_visit(infer_names_[s], std::move(work), slots, s, Phase::kForward);
     gatherer_.release(s);
   }
   if (!last_queued_) {

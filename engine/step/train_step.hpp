@@ -47,9 +47,11 @@ class TrainStep {
     double loss_scale = 1;          // in the gradients; the norm and the update are without it
   };
 
-  /// Begins a step of `micro_steps` micro-batches. `expected`: what finish() is likely to be given.
-  /// `looks`: for the first activation that is not finite, at the price of reading each.
-  void begin(std::size_t micro_steps, const Update& expected, bool looks = false);
+  /// Begins the run's step `number`, of `micro_steps` micro-batches. `expected`: what finish() is
+  /// likely to be given. `looks`: for the first activation that is not finite, at the price of
+  /// reading each.
+  void begin(std::int64_t number, std::size_t micro_steps, const Update& expected,
+             bool looks = false);
   /// Forward of the step's next micro-batch. `loss_gradient` of its backward: d(objective)/d(loss).
   Task<> forward(Batch batch);
   /// The losses of the step's forwards so far. On a GPU they are read back once, here.
@@ -101,7 +103,7 @@ class TrainStep {
                                      std::uint64_t order);
   /// Runs the work of a visit on the lane; its slots are free for others once it is done, on the
   /// device or here.
-  Task<> run_visit(std::string_view what, std::function<void()> work, std::vector<std::byte*> slots,
+  Task<> run_visit(Name what, std::function<void()> work, std::vector<std::byte*> slots,
                    std::size_t segment, Phase phase);
   Task<std::vector<std::byte*>> gathered(std::size_t v);
   /// Acquires the gradient slots that visit `v` writes first, and says since when they were free.
@@ -128,6 +130,7 @@ class TrainStep {
   SegmentRunner runner_;
   std::vector<Name> forward_names_;   // [segment] in traces
   std::vector<Name> backward_names_;  // likewise
+  std::vector<Name> infer_names_;
 
   // The step in flight.
   StepPlan plan_;

@@ -9,6 +9,7 @@
 #include "engine/device/device_choice.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/run_checkpoints.hpp"
+#include "examples/support/run_trace.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 
@@ -91,7 +92,11 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
                  "Parts of the run that may be others than the checkpoint's: data,seed,batch,"
                  "optimizer");
   app.add_option("--stop_after", f.stop_after, "Save and end after this time: 90s, 45m, 3h50m");
-  app.add_flag("--trace", f.trace, "Write trace.json.gz (Chrome, Perfetto)");
+  app.add_flag("--trace", f.trace,
+               "Write trace.json.gz (Chrome, Perfetto): what every thread of every rank did in the "
+               "last steps, as many as there is room for");
+  app.add_option("--trace_steps", f.trace_steps,
+                 "A:B: the same of the steps A to B alone; the others cost nothing");
   app.add_flag("--tensorboard,!--no-tensorboard", f.tensorboard, "Write TensorBoard events");
   app.add_option("--status_socket", f.status_socket,
                  "Serve /metrics, /step and /actors while it runs: a path, 127.0.0.1:PORT, or auto "
@@ -141,6 +146,7 @@ void check_run_flags(const RunFlags& f) {
     throw user_error("flags", "--sim_spec is \"{}\" and --device {}; use it with --device sim",
                      f.sim_spec, f.device);
   }
+  (void)traced_steps(f);
   if (!f.dtype.empty()) {
     require_one_of("--dtype", f.dtype, {"fp32", "bf16", "fp16"});
   }

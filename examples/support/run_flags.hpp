@@ -52,6 +52,8 @@ struct RunFlags : EngineFlags {
   std::string progress = "auto";
   bool tensorboard = true;
   bool trace = false;
+  std::string trace_steps;  // "A:B"; empty: with trace, the last ones that fit
+  [[nodiscard]] bool traces() const noexcept { return trace || !trace_steps.empty(); }
   std::string status_socket;  // a path, 127.0.0.1:PORT or auto; empty: none
   bool use_wandb = false;
   std::string wandb_project;

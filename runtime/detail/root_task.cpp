@@ -22,14 +22,16 @@ void ResumeOp::resume_traced(ResumeOp& self) noexcept {
   const char* name = promise.task != nullptr ? promise.task : promise.made.function_name();
   const std::int64_t start_ns = trace::detail::now_ns();
   if (self.waiting_since_ns != 0) {
-    trace::detail::record(
-        trace::detail::Kind::kAsync, promise.waiting_for != nullptr ? promise.waiting_for : "await",
-        self.waiting_since_ns, start_ns - self.waiting_since_ns, trace_id_of(promise));
+    trace::detail::record({.kind = trace::detail::Kind::kAsync,
+                           .name = promise.waiting_for != nullptr ? promise.waiting_for : "await",
+                           .start_ns = self.waiting_since_ns,
+                           .duration_ns = start_ns - self.waiting_since_ns,
+                           .id = trace_id_of(promise)});
   }
   trace::detail::push_range(name);
   self.handle.resume();  // the op, and the coroutine, may be gone afterwards
-  trace::detail::record(trace::detail::Kind::kSpan, name, start_ns,
-                        trace::detail::now_ns() - start_ns, 0);
+  trace::detail::record(
+      {.name = name, .start_ns = start_ns, .duration_ns = trace::detail::now_ns() - start_ns});
   trace::detail::pop_range();
 }
 

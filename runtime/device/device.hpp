@@ -160,6 +160,8 @@ class DeviceStream {
   void to_host(std::span<std::byte> host, const std::byte* device_memory);
   /// Both in the device's memory.
   void within_device(std::byte* to, const std::byte* from, std::size_t bytes);
+  /// What the copies from now on are of, in traces; what they are not named they are called "copy".
+  void name_copies(Name name);
   void launch(Name name, KernelCost cost, Kernel kernel);
   /// What is given to this stream from now on runs after `event`, whatever stream that is of.
   void wait(const DeviceEvent& event);
@@ -203,6 +205,11 @@ class Device {
   virtual std::uint32_t add_stream(Name name) = 0;
   virtual void copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
                     std::size_t bytes) = 0;
+  virtual void name_copies(std::uint32_t stream,
+                           Name name) {  // nothing where copies are not traced
+    (void)stream;
+    (void)name;
+  }
   virtual void launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) = 0;
   virtual void wait(std::uint32_t stream, const DeviceEvent& event) = 0;
   virtual DeviceEvent record(std::uint32_t stream) = 0;
@@ -223,6 +230,7 @@ inline void DeviceStream::to_host(std::span<std::byte> host, const std::byte* de
 inline void DeviceStream::within_device(std::byte* to, const std::byte* from, std::size_t bytes) {
   device_->copy(number_, Device::CopyKind::kWithinDevice, to, from, bytes);
 }
+inline void DeviceStream::name_copies(Name name) { device_->name_copies(number_, name); }
 inline void DeviceStream::launch(Name name, KernelCost cost, Kernel kernel) {
   device_->launch(number_, name, cost, std::move(kernel));
 }

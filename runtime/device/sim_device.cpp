@@ -218,8 +218,9 @@ void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const s
           ? Way{"copy to host", SimEngines::Engine::kToHost, 1 / options_.to_host_bytes_per_s}
           : Way{"copy on device", SimEngines::Engine::kCompute,  // read and written
                 2 / options_.memory_bytes_per_s};
+  const auto named = names_of_copies_.find(stream);
   SimEngines::Operation operation{
-      .name = way.name,
+      .name = named != names_of_copies_.end() ? named->second : way.name,
       .engine = way.engine,
       .cost =
           options_.operation_latency + seconds(static_cast<double>(bytes) * way.seconds_per_byte),
@@ -228,9 +229,13 @@ void SimDevice::copy(std::uint32_t stream, CopyKind kind, std::byte* to, const s
     operation.work = [to, from, bytes] { std::memcpy(to, from, bytes); };
   }
   if (copies_++ == fail_copy_) {
-    operation.fails = error(fmt::format("a {} of {} bytes failed", operation.name.c_str(), bytes));
+    operation.fails = error(fmt::format("a {} of {} bytes failed", way.name.c_str(), bytes));
   }
   driver_->add(stream, std::move(operation));
+}
+
+void SimDevice::name_copies(std::uint32_t stream, Name name) {
+  names_of_copies_.insert_or_assign(stream, name);
 }
 
 void SimDevice::launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) {

@@ -12,6 +12,7 @@
 //   SimDevice gpu(loop, {.compute_flops_per_s = 900e12, .to_device_bytes_per_s = 50e9});
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -64,6 +65,7 @@ class SimDevice final : public Device {
   std::uint32_t add_stream(Name name) override;
   void copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
             std::size_t bytes) override;
+  void name_copies(std::uint32_t stream, Name name) override;
   void launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) override;
   void wait(std::uint32_t stream, const DeviceEvent& event) override;
   DeviceEvent record(std::uint32_t stream) override;
@@ -83,6 +85,7 @@ class SimDevice final : public Device {
   std::uint64_t copies_ = 0;
   std::uint64_t fail_kernel_ = kNever;
   std::uint64_t fail_copy_ = kNever;
+  std::map<std::uint32_t, Name> names_of_copies_;  // by stream
   std::unique_ptr<Driver> driver_;
 };
 

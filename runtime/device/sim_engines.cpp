@@ -114,7 +114,7 @@ void SimEngines::finish(EngineState& engine) {
   engine.running = false;
   if (early_) {
     const std::int64_t end_ns = engine.end.time_since_epoch().count();
-    trace::device_span(stream.name, operation.name, end_ns - operation.cost.count(), end_ns);
+    trace::track_span(stream.name, operation.name, end_ns - operation.cost.count(), end_ns);
   }
   if (operation.fails != nullptr) {
     fail(operation.fails);

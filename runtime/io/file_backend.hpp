@@ -20,6 +20,7 @@
 #include "runtime/detail/timer_heap.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -64,6 +65,9 @@ struct FileRequest {
   const std::byte* from = nullptr;      // of a write
   std::size_t bytes = 0;                // of a transfer; the size that is reserved
   std::uint64_t offset = 0;
+
+  /// "read", for messages and traces.
+  [[nodiscard]] Name verb() const noexcept;
 };
 
 /// One operation on its way; lives in the awaiting coroutine's frame.

@@ -19,8 +19,9 @@ constexpr int kRefusalsMax = 1000;
 
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
-const char* verb(FileRequest::Kind kind) noexcept {
-  using Kind = FileRequest::Kind;
+}  // namespace
+
+Name FileRequest::verb() const noexcept {
   switch (kind) {
     case Kind::kOpen:
       return "open";
@@ -54,8 +55,6 @@ const char* verb(FileRequest::Kind kind) noexcept {
   }
   return "use";
 }
-
-}  // namespace
 
 FileOp::FileOp(FileBackend& backend, EventLoop& loop, FileRequest what, std::size_t piece_bytes_max,
                StopToken stop)
@@ -163,7 +162,7 @@ void FileOp::throw_if_failed() const {
     return;
   }
   std::string what =
-      fmt::format("[file] cannot {} {}", verb(request.kind),
+      fmt::format("[file] cannot {} {}", request.verb().c_str(),
                   request.path_of_file != nullptr ? *request.path_of_file : request.path);
   if (!request.new_path.empty()) {
     what += (request.kind == Kind::kRename ? " to " : " with ") + request.new_path;

@@ -139,7 +139,7 @@ ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) 
   try {
     for (int i = 0; i < threads; ++i) {
       threads_.push_back(thread::start(
-          name, i, threads, [this, own_name = fmt::format("{}.{}", name, i)] { work(own_name); }));
+          name, i, threads, [this, own_name = fmt::format("{} {}", name, i)] { work(own_name); }));
     }
   } catch (...) {
     end_threads();
@@ -196,7 +196,7 @@ void ThreadFiles::work(const std::string& name) {
     }
     lock.unlock();
     {
-      TraceSpan span{"file operation"};
+      const TraceSpan span(op->request.verb());
       op->outcome = call(*op);
     }
     // The op is the awaiting coroutine's again, and may be gone.

@@ -17,6 +17,7 @@
 #include <tandem/runtime/io/file_io.hpp>
 #include <tandem/runtime/sleep.hpp>
 #include <tandem/runtime/trace.hpp>
+#include <tandem/runtime/trace_file.hpp>
 
 namespace {
 

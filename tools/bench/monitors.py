@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What monitors cost: runs of the demo's model with all of them and with none, in turns.
 
-    python3 tools/bench/monitors.py [--steps 300] [--rounds 6] [--reports] [-- FLAGS OF THE TRAINER]
+    python3 tools/bench/monitors.py [--what all|trace|reports] [--steps 300] [--rounds 6] [-- FLAGS OF THE TRAINER]
 
 "All" is a config with tensorboard, csv_monitor and wandb (the module of this Python, or without one a process that reads and
 drops), TensorBoard events, --trace and --status_socket, of which all three pages are asked for once a second. Ratios of
 each round, all over none: of the median step, of the sum of all steps, and of the whole process, reports between steps and its
-start and end included. Losses of both are compared to the last digit. With --reports the one side is comms_logger (verbose),
-flops_profiler and wall_clock_breakdown instead; what flops_profiler measures the peak with lies between two steps.
+start and end included. Losses of both are compared to the last digit. --what trace: --trace alone over none. --what reports:
+comms_logger (verbose), flops_profiler and wall_clock_breakdown; what flops_profiler measures the peak with lies between two
+steps.
 """
 
 import argparse
@@ -42,10 +43,11 @@ def scrape(path, ended):
 
 def train(args, folder, on):
     config = {"train_batch_size": args.batch_size, "zero_optimization": {"stage": 3}}
-    if on and args.reports:
+    if on and args.what == "reports":
         config |= {"wall_clock_breakdown": True, "comms_logger": {"enabled": True, "verbose": True},
                    "flops_profiler": {"enabled": True, "profile_step": 30}}
-    elif on:
+    monitored = on and args.what == "all"
+    if monitored:
         for block in ("tensorboard", "csv_monitor", "wandb"):
             config[block] = {"enabled": True}
     (folder / "ds.json").write_text(json.dumps(config))
@@ -54,17 +56,18 @@ def train(args, folder, on):
         (folder / "modules/wandb.py").write_text(DROPS)
     run = folder / "run"
     command = [args.build / "bin/finetune_zero3", "--deepspeed_config", folder / "ds.json", "--steps", args.steps, "--batch_size", args.batch_size, "--lr=1e-3", "--no-samples",
-               "--progress=off", "--output_dir", run, *(["--trace", "--status_socket=auto"] if on and not args.reports else ["--no-tensorboard"]), *args.flags]
+               "--progress=off", "--output_dir", run, *(["--trace"] if on and args.what != "reports" else []),
+               *(["--status_socket=auto"] if monitored else ["--no-tensorboard"]), *args.flags]
     environment = {**os.environ, "PYTHONPATH": str(folder / "modules"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     ended = threading.Event()
     watcher = threading.Thread(target=scrape, args=(run / "status.sock", ended))
-    if on and not args.reports:
+    if monitored:
         watcher.start()
     begin = time.monotonic()
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
     wall = time.monotonic() - begin
     ended.set()
-    if watcher.is_alive():
+    if monitored:
         watcher.join()
     if done.returncode != 0:
         sys.exit(f"exit code {done.returncode}\n{done.stderr}")
@@ -76,10 +79,10 @@ def train(args, folder, on):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
+    parser.add_argument("--what", choices=("all", "trace", "reports"), default="all")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--reports", action="store_true")
     parser.add_argument("flags", nargs="*", help="of the trainer, for both sides")
     args = parser.parse_args()
     ratios = {"step": [], "sum": [], "wall": []}

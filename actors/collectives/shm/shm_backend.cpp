@@ -87,7 +87,7 @@ void ShmBackend::abort(std::string_view why) noexcept {
 Task<> ShmBackend::all_gather(GatherArguments a) {
   if (a.is_replicated) {
     co_await pool_.run(
-        [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); });
+        [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); }, a.name);
     co_return;
   }
   const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes);
@@ -99,7 +99,8 @@ Task<> ShmBackend::all_gather(GatherArguments a) {
                .source = a.shard,
                .part_bytes = a.shard_bytes,
                .total_bytes = a.shard_bytes * world(),
-               .into = a.block};
+               .into = a.block,
+               .name = a.name};
   co_await carry_out(&op);
 }
 
@@ -109,7 +110,8 @@ Task<> ShmBackend::broadcast(BroadcastArguments a) {
                .source = a.root == rank() ? a.data : nullptr,
                .part_bytes = a.bytes,
                .total_bytes = a.bytes,
-               .into = a.data};
+               .into = a.data,
+               .name = "broadcast"};
   op.header.root = a.root;
   co_await carry_out(&op);
 }
@@ -129,7 +131,8 @@ Task<> ShmBackend::all_to_all(AllToAllArguments a) {
                .scatters = true,
                .part_bytes = a.bytes,
                .total_bytes = a.bytes * world(),
-               .into = a.into};
+               .into = a.into,
+               .name = "all-to-all"};
   co_await carry_out(&op);
 }
 
@@ -143,7 +146,8 @@ Task<GradientNorm> ShmBackend::reduce_scatter_add(ReduceArguments a) {
                .part_bytes = bytes,
                .total_bytes = bytes * world(),
                .reduce = &a,
-               .accumulator = static_cast<float*>(a.accumulator)};
+               .accumulator = static_cast<float*>(a.accumulator),
+               .name = a.name};
   op.header.types = types_of(a);
   co_await carry_out(&op);
   co_return op.norm;
@@ -164,7 +168,8 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
       .scatters = true,
       .part_bytes = slice * width,
       .total_bytes = a.shard_elements * width,
-      .reduce = &a};
+      .reduce = &a,
+      .name = a.name};
   add.header.types = types_of(a);
   const std::size_t own = add.part_begin(rank()) / width;
   add.accumulator = accumulator + own;
@@ -176,7 +181,8 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
                  .source = reinterpret_cast<const std::byte*>(accumulator + own),
                  .part_bytes = slice * sizeof(float),
                  .total_bytes = a.shard_elements * sizeof(float),
-                 .into = static_cast<std::byte*>(a.accumulator)};
+                 .into = static_cast<std::byte*>(a.accumulator),
+                 .name = a.name};
   give.header.phase = 1;
   co_await carry_out(&give);
   if (!a.want_norm) {
@@ -323,7 +329,7 @@ Task<> ShmBackend::stage(const Operation* op, std::size_t step) {
       op->total_bytes <= kInlineBytes) {
     stage_now(*op, step);
   } else {
-    co_await pool_.run([this, op, step] { stage_now(*op, step); });
+    co_await pool_.run([this, op, step] { stage_now(*op, step); }, op->name);
   }
 }
 
@@ -371,9 +377,10 @@ Task<> ShmBackend::copy(const Operation* op, std::size_t step) {
       copy_chunk(*op, step, chunk, per_rank);
     }
   } else {
-    co_await pool_.for_chunks(chunks, [this, op, step, per_rank](std::size_t chunk) {
+    const auto copy_one = [this, op, step, per_rank](std::size_t chunk) {
       copy_chunk(*op, step, chunk, per_rank);
-    });
+    };
+    co_await pool_.for_chunks(chunks, copy_one, {.name = op->name});
   }
 }
 
@@ -409,9 +416,10 @@ Task<> ShmBackend::reduce(Operation* op, std::size_t step) {
       reduce_chunk(*op, step, chunk, norms[chunk]);
     }
   } else {
-    co_await pool_.for_chunks(chunks, [this, op, step, norms](std::size_t chunk) {
+    const auto reduce_one = [this, op, step, norms](std::size_t chunk) {
       reduce_chunk(*op, step, chunk, norms[chunk]);
-    });
+    };
+    co_await pool_.for_chunks(chunks, reduce_one, {.name = op->name});
   }
   for (const GradientNorm& norm : norms_) {
     op->norm.merge(norm);

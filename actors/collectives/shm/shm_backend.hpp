@@ -82,6 +82,7 @@ class ShmBackend final : public CollectiveBackend {
     const ReduceArguments* reduce = nullptr;  // not null: it adds instead of copying
     float* accumulator = nullptr;             // of this rank's part
     std::int64_t first_element = 0;           // of this rank's part, as norms count
+    Name name = "collective";
     GradientNorm norm;
     // Found out as it goes:
     std::uint64_t first_step = 0;

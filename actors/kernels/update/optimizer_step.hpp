@@ -40,12 +40,14 @@
 // C++17, for nvcc as well, as what it includes and what lies above it up to update_pass.hpp.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <variant>
 
 #include "actors/kernels/dtype.hpp"
 #include "actors/kernels/state_layout.hpp"
+#include "runtime/util/enum_names.hpp"
 
 namespace tandem {
 
@@ -56,6 +58,12 @@ enum class OptimizerKind : std::uint8_t { kAdam, kSgd, kLion, kAdagrad, kLamb, k
 [[nodiscard]] constexpr bool updates_jointly(OptimizerKind kind) noexcept {
   return kind == OptimizerKind::kLamb || kind == OptimizerKind::kMuon;
 }
+
+template <>
+inline constexpr auto kEnumNames<OptimizerKind> =
+    std::array{EnumName{OptimizerKind::kAdam, "Adam"}, EnumName{OptimizerKind::kSgd, "SGD"},
+               EnumName{OptimizerKind::kLion, "Lion"}, EnumName{OptimizerKind::kAdagrad, "Adagrad"},
+               EnumName{OptimizerKind::kLamb, "LAMB"}, EnumName{OptimizerKind::kMuon, "Muon"}};
 
 /// One optimizer's hyperparameters; each kind reads those that its formula names.
 struct UpdateConfig {

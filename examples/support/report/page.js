@@ -7,7 +7,7 @@ addEventListener('error', (event) => { document.body.dataset.error ||= event.mes
 const runs = JSON.parse(document.getElementById('data').textContent).runs;
 const kColors = ['#2f6fb3', '#d9622b', '#3c9a5f', '#8d5bb5', '#c2a21f', '#c4507e', '#4aa7b0', '#7a7a7a'];
 const kDashes = ['', '6 3', '2 3', '8 3 2 3'];
-const kKinds = {forward: '#9ecae1', backward: '#3182bd', update: '#fd8d3c', chunk: '#a1d99b', copy: '#a1d99b'};
+const kKinds = {forward: '#9ecae1', backward: '#3182bd', update: '#fd8d3c', copy: '#a1d99b'};
 const kOtherKind = '#b8bfc6';
 const color = (i) => kColors[i % kColors.length];
 const main = document.querySelector('main');
@@ -192,6 +192,12 @@ function curves(id, title, unit, names, scale = 1) {
   });
 }
 
+// By the span's word on the compute lane, elsewhere by whose row it is.
+function kindOf(row, name) {
+  if (/compute$/.test(row)) return kKinds[name.split(' ')[0]] ?? kOtherKind;
+  if (/optimizer|updates/.test(row)) return kKinds.update;
+  return /copy|h2d|d2h|gathers|reductions/.test(row) ? kKinds.copy : kOtherKind;
+}
 function timeline() {
   panel('timeline', 'Overlap', 'who worked when, in the last steps of the trace; wheel: zoom, double click: all', (node) => {
     const traced = runs.filter((run) => run.trace && run.trace.spans.length);
@@ -209,7 +215,7 @@ function timeline() {
           const end = start + duration;
           if (end < window[0] || start > window[1]) return;
           const x1 = Math.max(left, x(start));
-          const rect = svg('rect', {x: x1, y: top + line * (row + 4), height: row, fill: kKinds[name.split(' ')[0]] ?? kOtherKind,
+          const rect = svg('rect', {x: x1, y: top + line * (row + 4), height: row, fill: kindOf(rows[line], name),
                                     width: Math.max(.4, Math.min(width - 8, x(end)) - x1)});
           rect.onpointermove = (event) => showTip(event, `${name}: ${short(duration / 1000)} ms, at ${short(start / 1000)} ms`);
           rect.onpointerleave = hideTip;
@@ -241,7 +247,7 @@ function timeline() {
       if (cut) node.append(element('div', {class: 'soft'}, 'The longest spans; the trace has more.'));
     }
     legend(node, [['forward', kKinds.forward], ['backward', kKinds.backward], ['update', kKinds.update],
-                  ['copies and sums', kKinds.copy], ['the rest', kOtherKind]]);
+                  ['copies, gathers, reductions', kKinds.copy], ['the rest', kOtherKind]]);
   }, true);
 }
 

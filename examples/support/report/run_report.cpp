@@ -224,8 +224,7 @@ void write_checkpoints(JsonWriter& json, const fs::path& folder) {
   json.end_array();
 }
 
-void write_trace(JsonWriter& json, const fs::path& path, std::int64_t last_step,
-                 std::vector<std::string>& absent) {
+void write_trace(JsonWriter& json, const fs::path& path, std::vector<std::string>& absent) {
   json.key("trace");
   std::error_code error;
   if (!fs::is_regular_file(path, error)) {
@@ -233,7 +232,7 @@ void write_trace(JsonWriter& json, const fs::path& path, std::int64_t last_step,
     json.value(nullptr);
     return;
   }
-  write_trace_window(json, path, last_step);
+  write_trace_window(json, path);
 }
 
 void write_run(JsonWriter& json, const fs::path& run) {
@@ -250,7 +249,7 @@ void write_run(JsonWriter& json, const fs::path& run) {
   write_lines_file(json, "keys", run / "config_keys.txt", absent);
   write_lines_file(json, "notes", run / "notes.txt", absent);
   write_checkpoints(json, run / "checkpoints");
-  write_trace(json, run / "trace.json.gz", metrics.last_step, absent);
+  write_trace(json, run / "trace.json.gz", absent);
   json.field("absent", absent).end_object();
 }
 

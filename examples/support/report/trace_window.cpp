@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <simdjson.h>
 #include <zlib.h>
 
@@ -25,23 +27,40 @@ constexpr std::size_t kSteps = 3;
 constexpr std::size_t kMostSpans = 6000;
 constexpr double kPixels = 1200;  // of a page: what is closer than half of one is one span
 
-// Threads that a reader looks for, in this order; the others are of the engine's inside.
-constexpr std::array<std::string_view, 7> kRows = {"compute", "adam", "stream", "copy",
-                                                   "link",    "disk", "data"};
+// Threads and tracks that a reader looks for, in this order; the others are of the engine's inside.
+constexpr std::array<std::string_view, 10> kRows = {
+    "compute", "optimizer",  "updates",    "h2d",  "d2h",
+    "gathers", "reductions", "checkpoint", "copy", "data"};
 
 using Thread = std::pair<std::int64_t, std::int64_t>;  // process, thread
 
-/// Calls `each` for every event; the writer gives each one a line.
+/// Calls `each` for every event, each of which has a line, and `head` for what stands before them.
 void for_each_event(const std::filesystem::path& path,
-                    const std::function<void(const dom::object&)>& each) {
+                    const std::function<void(const dom::object&)>& each,
+                    const std::function<void(const dom::object&)>& head = {}) {
   const std::unique_ptr<gzFile_s, decltype(&gzclose)> file(gzopen(path.c_str(), "rb"), &gzclose);
   if (file == nullptr) {
     throw user_error("report", "cannot read {}", path.string());
   }
   std::array<char, 1 << 16> buffer{};
   dom::parser parser;
+  std::string whole;
   while (gzgets(file.get(), buffer.data(), static_cast<int>(buffer.size())) != nullptr) {
-    std::string_view line = buffer.data();
+    whole += buffer.data();
+    if (whole.back() != '\n') {
+      continue;
+    }
+    const std::string text = std::exchange(whole, "");
+    std::string_view line = text;
+    dom::object first;
+    constexpr std::string_view kEvents = ",\"traceEvents\":[";
+    if (const std::size_t at = line.find(kEvents); head && at != std::string_view::npos) {
+      if (parser.parse(simdjson::padded_string(std::string(line.substr(0, at)) + "}")).get(first) ==
+          simdjson::SUCCESS) {
+        head(first);
+      }
+      continue;
+    }
     const std::size_t begin = line.find_first_not_of(" [");
     const std::size_t end = line.find_last_of('}');
     if (begin == std::string_view::npos || end == std::string_view::npos || line[begin] != '{') {
@@ -71,8 +90,8 @@ Thread thread_of(const dom::object& event) {
 }
 
 struct Mark {
-  double at = 0;
-  std::int64_t step = 0;  // 0: the trace does not say
+  double at = 0;  // us
+  std::int64_t step = 0;
 };
 
 struct Span {
@@ -84,62 +103,86 @@ struct Span {
 
 struct Threads {
   std::map<Thread, std::string> names;
-  std::vector<Mark> marks;
+  std::map<std::int64_t, std::vector<Mark>> marks;  // by process
+  double end = 0;                                   // of the trace; 0: it does not say
 };
 
 Threads threads_and_marks(const std::filesystem::path& path) {
   Threads found;
-  for_each_event(path, [&](const dom::object& event) {
+  const auto see_event = [&](const dom::object& event) {
     const std::string_view kind = text_of(event, "ph");
-    const std::string_view name = text_of(event, "name");
     dom::object arguments;
-    if (kind == "M" && name == "thread_name" && event["args"].get(arguments) == simdjson::SUCCESS) {
-      found.names[thread_of(event)] = text_of(arguments, "name");
-    } else if (kind == "i" && (name == "step" || name.starts_with("step "))) {
-      Mark mark{.at = number_of(event, "ts")};
-      if (name.size() > 5) {
-        std::from_chars(name.data() + 5, name.data() + name.size(), mark.step);
-      }
-      found.marks.push_back(mark);
+    if (event["args"].get(arguments) != simdjson::SUCCESS) {
+      return;
     }
-  });
-  std::ranges::sort(found.marks, {}, &Mark::at);
+    std::int64_t step = 0;
+    if (kind == "M" && text_of(event, "name") == "thread_name") {
+      found.names[thread_of(event)] = text_of(arguments, "name");
+    } else if (kind == "i" && arguments["step"].get(step) == simdjson::SUCCESS) {
+      found.marks[thread_of(event).first].push_back({.at = number_of(event, "ts"), .step = step});
+    }
+  };
+  const auto see_head = [&](const dom::object& head) {
+    dom::object data;
+    if (head["otherData"].get(data) == simdjson::SUCCESS) {
+      constexpr double kNsPerUs = 1000;
+      found.end = number_of(data, "end_ns") / kNsPerUs;
+    }
+  };
+  for_each_event(path, see_event, see_head);
   return found;
 }
 
-/// The threads to show, and each one's place from the top.
+/// Where steps begin on the first rank, and where the last of them ends.
+std::vector<Mark> boundaries_of(const Threads& threads) {
+  if (threads.marks.empty()) {
+    return {};
+  }
+  std::vector<Mark> marks = threads.marks.begin()->second;
+  std::ranges::sort(marks, {}, &Mark::at);
+  if (threads.end > marks.back().at) {
+    marks.push_back({.at = threads.end, .step = marks.back().step + 1});
+  }
+  return marks;
+}
+
+/// The threads to show, and each one's place from the top: rank by rank.
 std::map<Thread, std::size_t> rows_of(const Threads& threads, std::vector<std::string>& names) {
+  struct Row {
+    std::int64_t process;
+    std::size_t kind;
+    std::string name;
+    Thread thread;
+  };
+  std::vector<Row> found;
+  std::set<std::int64_t> processes;
+  for (const auto& [thread, name] : threads.names) {
+    const auto kind = std::ranges::find_if(
+        kRows, [&name](std::string_view prefix) { return name.starts_with(prefix); });
+    if (kind != kRows.end()) {
+      found.push_back({thread.first, static_cast<std::size_t>(kind - kRows.begin()), name, thread});
+      processes.insert(thread.first);
+    }
+  }
+  std::ranges::sort(found, {}, [](const Row& row) {
+    return std::tuple(row.process, row.kind, row.name.size(), row.name);
+  });
   std::map<Thread, std::size_t> rows;
-  for (const std::string_view kind : kRows) {
-    std::vector<std::pair<std::string, Thread>> of_kind;
-    for (const auto& [thread, name] : threads.names) {
-      if (name.starts_with(kind)) {
-        of_kind.emplace_back(name, thread);
-      }
-    }
-    std::ranges::sort(of_kind);
-    for (const auto& [name, thread] : of_kind) {
-      rows[thread] = names.size();
-      names.push_back(name);
-    }
+  for (const Row& row : found) {
+    rows[row.thread] = names.size();
+    names.push_back(processes.size() > 1 ? fmt::format("{}: {}", row.process, row.name) : row.name);
   }
   return rows;
 }
 
 }  // namespace
 
-void write_trace_window(JsonWriter& json, const std::filesystem::path& path,
-                        std::int64_t last_step) {
-  Threads threads = threads_and_marks(path);
-  std::vector<Mark>& marks = threads.marks;
+void write_trace_window(JsonWriter& json, const std::filesystem::path& path) {
+  const Threads threads = threads_and_marks(path);
+  const std::vector<Mark> marks = boundaries_of(threads);
   if (marks.size() < 2) {
     json.value(nullptr);
     return;
-  }
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    if (marks[i].step == 0) {
-      marks[i].step = last_step - static_cast<std::int64_t>(marks.size() - 1 - i);
-    }
   }
   const std::size_t first = marks.size() - 1 - std::min(kSteps, marks.size() - 1);
   const double begin = marks[first].at;

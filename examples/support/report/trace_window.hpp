@@ -1,7 +1,6 @@
 // examples/support/report/trace_window.hpp — a few steps of a run's trace.json.gz: who worked when.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 #include "runtime/util/json_writer.hpp"
@@ -10,11 +9,10 @@ namespace tandem {
 
 /// Writes {"length_us", "rows": [name...], "steps": [{"at_us", "step"}...],
 /// "spans": [[row, name, start_us, duration_us]...], "cut"} of the last three whole steps; times
-/// count from the window's begin. Spans of one thing that follow each other closely are one; `cut`
-/// says that there were more than fit. Writes null where the trace has no whole step.
-/// `last_step`: of the run, for a trace whose marks have no numbers. Throws user_error where the
-/// file cannot be read.
-void write_trace_window(JsonWriter& json, const std::filesystem::path& path,
-                        std::int64_t last_step);
+/// count from the window's begin; the last of the steps is the one behind it. Rows are of all
+/// ranks, with the rank's number where there are several. Spans of one thing that follow each other
+/// closely are one; `cut` says that there were more than fit. Writes null where the trace has no
+/// whole step. Throws user_error where the file cannot be read.
+void write_trace_window(JsonWriter& json, const std::filesystem::path& path);
 
 }  // namespace tandem

@@ -58,8 +58,10 @@ class Destination {
     mailbox_->stamp(envelope, share_);
     if (trace::enabled()) [[unlikely]] {
       envelope.flow_id = trace::detail::next_id();
-      trace::detail::record(trace::detail::Kind::kFlowStart, envelope.type->name,
-                            trace::detail::now_ns(), 0, envelope.flow_id);
+      trace::detail::record({.kind = trace::detail::Kind::kFlowStart,
+                             .name = envelope.type->name,
+                             .start_ns = trace::detail::now_ns(),
+                             .id = envelope.flow_id});
     }
     return envelope;
   }

@@ -116,7 +116,7 @@ struct World {
 
   World(Communicator& communicator, std::int64_t parts)
       : all(communicator.make_backend(loop, pool)) {
-    ranks.emplace(communicator, loop, pool, parts);
+    ranks.emplace(communicator, loop, pool, parts, std::vector<std::string>());
   }
 
   /// `work` on the lane, beside started groups.

@@ -82,10 +82,11 @@ class Report : public TrainerTest {
     gzputs(file, R"({"name":"thread_name","ph":"M","pid":1,"tid":2,"args":{"name":"compute"}},)"
                  "\n");
     for (int step = 0; step < 5; ++step) {
-      gzputs(file, fmt::format("{{\"name\":\"step\",\"ph\":\"i\",\"pid\":1,\"tid\":1,\"ts\":{}}},\n"
-                               "{{\"name\":\"forward {}\",\"ph\":\"X\",\"pid\":1,\"tid\":2,"
-                               "\"ts\":{},\"dur\":40.5}},\n",
-                               1000 + step * 100, json_of(kHostile), 1010 + step * 100)
+      gzputs(file, fmt::format("{{\"name\":\"step {0}\",\"ph\":\"i\",\"pid\":1,\"tid\":1,"
+                               "\"ts\":{1},\"args\":{{\"step\":{0}}}}},\n"
+                               "{{\"name\":\"forward {2}\",\"ph\":\"X\",\"pid\":1,\"tid\":2,"
+                               "\"ts\":{3},\"dur\":40.5}},\n",
+                               26 + step, 1000 + step * 100, json_of(kHostile), 1010 + step * 100)
                        .c_str());
     }
     gzputs(file, "]}\n");
@@ -134,7 +135,8 @@ TEST_F(Report, HostileNamesStayData) {
   EXPECT_EQ(std::string_view(run["config"]["name"]), kHostile);
   EXPECT_THAT(std::string(std::string_view(run["keys"].at(0))), HasSubstr(kHostile));
   EXPECT_THAT(std::string(std::string_view(run["trace"]["spans"].at(0).at(1))), EndsWith(kHostile));
-  EXPECT_EQ(std::int64_t(run["trace"]["steps"].at(0)["step"]), 27) << "the last mark is step 30";
+  EXPECT_EQ(std::int64_t(run["trace"]["steps"].at(0)["step"]), 27)
+      << "step 30 has no end in this trace";
   EXPECT_EQ(std::int64_t(run["verdicts"].at(0)["step"]), 12);
   EXPECT_TRUE(bool(run["checkpoints"].at(0)["whole"]));
   EXPECT_FALSE(bool(run["checkpoints"].at(1)["whole"]));
