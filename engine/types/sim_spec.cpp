@@ -42,6 +42,18 @@ constexpr std::array kKeys = {Key{"compute", &SimSpec::compute_flops_per_s, Kind
                               Key{"memory", &SimSpec::memory_bytes, Kind::kBytes},
                               Key{"latency", &SimSpec::latency_s, Kind::kTime}};
 
+// Beyond these no step would end, or its times and bytes were no 64-bit numbers any more.
+struct Range {
+  double least;
+  double most;
+};
+constexpr Range range_of(Kind kind) {
+  return kind == Kind::kTime    ? Range{0, 60}
+         : kind == Kind::kBytes ? Range{1, 1e18}
+         : kind == Kind::kSpeed ? Range{1e3, 1e18}
+                                : Range{1e6, 1e21};
+}
+
 bool is_unit(Kind kind, std::string_view text) {
   const auto among = [text](const auto& units) {
     for (const std::string_view unit : units) {
@@ -99,6 +111,11 @@ void set(SimSpec& spec, std::string_view part) {
                        key.kind == Kind::kTime    ? "latency=10us"
                        : key.kind == Kind::kFlops ? "compute=2T"
                                                   : fmt::format("{}=50GB", name));
+    }
+    const auto [least, most] = range_of(key.kind);
+    if (*value < least || *value > most) {
+      throw user_error("sim_spec", "\"{}\" is {:g}; it must be from {:g} to {:g}", part, *value,
+                       least, most);
     }
     spec.*key.value = *value;
     return;

@@ -58,6 +58,11 @@ TEST(SimSpec, SaysWhatIsWrongInOneLine) {
       {"compute=2T,,h2d=1GB", "\"\" names nothing"},
       {"compute=2T h2d=1GB", "compute=2T h2d=1GB"},
       {"COMPUTE=2T", "names nothing"},
+      {"compute=1e-300", "from 1e+06 to 1e+21"},
+      {"compute=1e15P", "\"compute=1e15P\" is 1e+30"},
+      {"h2d=10", "from 1000 to 1e+18"},
+      {"memory=1e30", "from 1 to 1e+18"},
+      {"latency=1e9s", "\"latency=1e9s\" is 1e+09; it must be from 0 to 60"},
   };
   for (const auto& [text, part] : cases) {
     EXPECT_THAT([&] { (void)parse_sim_spec(text); },
