@@ -1,11 +1,15 @@
 #include "models/io/weights_writer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
+#include "actors/kernels/finite.hpp"
 #include "actors/storage/json.hpp"
+#include "actors/storage/safetensors.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
@@ -99,6 +103,18 @@ void WeightsWriter::append(std::span<const std::byte> bytes) {
   skip_complete();
 }
 
+void WeightsWriter::check_range(std::span<const float> values) const {
+  const TensorPlan& tensor = tensors_[tensor_];
+  const DType type = tensor.type == TensorType::kF16 ? DType::kF16 : DType::kBF16;
+  const std::size_t at = first_not_finite(buffer_.data(), type, values.size());
+  if (at < values.size() && std::isfinite(values[at])) {
+    throw failure(ExitCode::kBadState, kWhere,
+                  "{} has the value {:g}, which is infinite in {}; nothing was saved: save in a "
+                  "type of more range (--save_dtype)",
+                  tensor.name, values[at], name_of(type));
+  }
+}
+
 void WeightsWriter::append_f32(std::span<const float> values) {
   if (values.empty()) {
     return;
@@ -114,6 +130,7 @@ void WeightsWriter::append_f32(std::span<const float> values) {
     const auto part = values.first(std::min(kChunk, values.size()));
     buffer_.resize(part.size() * bytes_of(type));
     convert_from_f32(type, part, buffer_);
+    check_range(part);
     append(buffer_);
     values = values.subspan(part.size());
   }

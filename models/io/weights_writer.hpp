@@ -43,7 +43,8 @@ class WeightsWriter {
   /// end anywhere inside a tensor and go on with the next call, but not run over a tensor's end.
   /// One thread at a time.
   void append(std::span<const std::byte> bytes);
-  void append_f32(std::span<const float> values);  // converted to the tensor's type
+  /// Converted to the tensor's type. Error: a finite value becomes infinite.
+  void append_f32(std::span<const float> values);
   /// Tensor that the next append belongs to; nullptr when all are complete.
   [[nodiscard]] const TensorPlan* current() const noexcept;
 
@@ -60,6 +61,7 @@ class WeightsWriter {
   };
   void plan_shards(std::uint64_t max_shard_bytes);
   void skip_complete();
+  void check_range(std::span<const float> values) const;  // of which buffer_ holds the conversion
   void remove_replaced(const std::vector<std::string>& old_files) const;
   [[nodiscard]] std::string index_json() const;
   [[nodiscard]] std::vector<std::string> weight_files_there() const;

@@ -79,6 +79,21 @@ TEST(IoCheckpoint, ComesBackFromOneFileAndFromShards) {
   }
 }
 
+TEST(IoCheckpoint, RefusesWeightsBeyondTheirType) {
+  const auto write = [](TensorType type, float value) {
+    const TempDir dir;
+    WeightsWriter writer(dir.path(), {{"big", type, {2}}});
+    writer.append_f32(std::vector<float>{1, value});
+    writer.finish();
+  };
+  write(TensorType::kF16, 65519);  // rounds to the largest
+  write(TensorType::kBF16, 65520);
+  expect_error([&] { write(TensorType::kF16, -65520); },
+               {"big has the value -65520, which is infinite in fp16"}, ExitCode::kBadState);
+  expect_error([&] { write(TensorType::kBF16, std::numeric_limits<float>::max()); },
+               {"infinite in bf16"}, ExitCode::kBadState);
+}
+
 TEST(IoCheckpoint, WritesNamesThatNeedEscapes) {
   const TempDir dir;
   const std::string name = "we\"ird\\n\u00e4me\n";
