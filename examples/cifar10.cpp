@@ -148,7 +148,7 @@ int cifar10(CifarFlags flags) {
   }
   RunPlan plan = plan_run(model, config, engine_options(flags, choose_device(flags.device)),
                           {.records = train_images->size()}, run_limits(flags), *ranks);
-  plan_disk(plan, model, flags, config, sizeof(float), *ranks);
+  plan_disk(plan, model, flags, config, sizeof(float), 0, *ranks);
   plan.require_fit();
   const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
   Engine engine(

@@ -93,7 +93,9 @@ int finetune(FinetuneFlags flags) {
                {.records = records, .length = data.longest(), .packed = data.dataset->packed()},
                run_limits(flags), *ranks);
   const std::size_t models = flags.eval.keep_best ? 2 : 1;
-  plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)), *ranks);
+  plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)),
+            static_cast<std::int64_t>(models) * tokenizer_bytes(pretrained.tokenizer_folder()),
+            *ranks);
   plan.require_fit();
   const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
   if (ranks->rank() == 0) {

@@ -135,10 +135,12 @@ RunLimits run_limits(const RunFlags& flags) {
 }
 
 void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
-               std::size_t weight_bytes, Communicator& ranks) {
+               std::size_t weight_bytes, std::int64_t beside_bytes, Communicator& ranks) {
   const auto arrays = static_cast<std::int64_t>(state_arrays(update_config(config.optimizer)));
+  constexpr std::int64_t kReportBytes = 128 << 10;  // of a short run; longer ones write more
   const std::int64_t model_bytes =
-      saved_parameters(model) * static_cast<std::int64_t>(weight_bytes);
+      saved_parameters(model) * static_cast<std::int64_t>(weight_bytes) + beside_bytes +
+      kReportBytes;
   std::int64_t checkpoint_bytes = 0;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {

@@ -43,11 +43,12 @@ void finish_reports(MetricsWriter& metrics, Engine& engine);
 /// What the flags say of the memory that a run may use.
 RunLimits run_limits(const RunFlags& flags);
 /// Adds to the plan what the run will have on the disk of its output folder beyond what lies there
-/// now: its model with `weight_bytes` per weight, which lies beside an older one until it is whole,
-/// and the checkpoints that stay, with the one being written. RunPlan::require_fit() then throws
-/// where the disk has less room. A collective: rank 0's disk counts.
+/// now: its model with `weight_bytes` per weight and `beside_bytes` of other files, which lies
+/// beside an older one until it is whole, reports, and the checkpoints that stay, with the one
+/// being written. RunPlan::require_fit() then throws where the disk has less room. A collective:
+/// rank 0's disk counts.
 void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
-               std::size_t weight_bytes, Communicator& ranks);
+               std::size_t weight_bytes, std::int64_t beside_bytes, Communicator& ranks);
 
 /// Makes output_dir, takes its lock for as long as the run has it, and removes what a killed run
 /// left there. On rank 0; the others have none. Throws user_error, naming the process, where

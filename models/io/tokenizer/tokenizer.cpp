@@ -219,6 +219,16 @@ bool is_tokenizer_file(std::string_view name) {
   return std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
 }
 
+std::int64_t tokenizer_bytes(const std::filesystem::path& folder) {
+  std::int64_t sum = 0;
+  for (const std::string_view name : kTokenizerFiles) {
+    std::error_code missing;
+    const std::uintmax_t bytes = std::filesystem::file_size(folder / name, missing);
+    sum += missing ? 0 : static_cast<std::int64_t>(bytes);
+  }
+  return sum;
+}
+
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to) {
   for (const std::string_view name : kTokenizerFiles) {
     std::error_code ignored;

@@ -72,6 +72,8 @@ void check_tokenizer_fits(const Tokenizer& tokenizer, const HfConfig& config);
 /// tokenizer.json, tokenizer_config.json, special_tokens_map.json, vocab.json, merges.txt,
 /// added_tokens.json, tokenizer.model, chat_template.jinja.
 [[nodiscard]] bool is_tokenizer_file(std::string_view name);
+/// Bytes of those that are there.
+[[nodiscard]] std::int64_t tokenizer_bytes(const std::filesystem::path& folder);
 /// Copies those that are there beside a saved model, each atomically.
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
