@@ -53,17 +53,20 @@ std::int64_t parameters_of(const HfConfig& c) {
 }
 
 void check_sizes(const JsonValue& root, const HfConfig& c) {
-  const auto refuse_above = [&](std::string_view what, std::int64_t value, std::int64_t limit) {
+  const auto refuse_above = [&](std::string_view what, std::int64_t value, std::int64_t limit,
+                                ExitCode code = ExitCode::kUserInput) {
     if (value > limit) {
-      throw root.error(fmt::format("{} is {}, the limit is {}", what, value, limit));
+      const Error error = root.error(fmt::format("{} is {}, the limit is {}", what, value, limit));
+      throw Error(code, error.what());
     }
   };
+  // Nothing says which of the sizes is wrong, but no host holds such a model.
+  refuse_above("the number of parameters", parameters_of(c), kMostParameters, ExitCode::kRefused);
   refuse_above("the size of a head", c.head_dim, kMostHeadSize);
   refuse_above("the number of experts in all layers",
                product_capped(c.experts, c.num_hidden_layers), kMostExperts);
   refuse_above("the width of a token's experts", c.experts_per_token * c.expert_size,
                kMostExpertWidth);
-  refuse_above("the number of parameters", parameters_of(c), kMostParameters);
 }
 
 }  // namespace

@@ -193,8 +193,9 @@ TEST(IoHfConfig, RefusesBadQwen3Values) {
 
 // Each size is possible by itself.
 TEST(IoHfConfig, RefusesSizesThatDoNotFitTogether) {
-  const auto refused = [](std::string_view json, std::initializer_list<std::string_view> parts) {
-    expect_error([&] { (void)parse(json); }, parts);
+  const auto refused = [](std::string_view json, std::initializer_list<std::string_view> parts,
+                          ExitCode code = ExitCode::kUserInput) {
+    expect_error([&] { (void)parse(json); }, parts, code);
   };
   std::string wide = changed(kGpt2, "n_embd", "2052");
   refused(wide, {"the size of a head is 513", "512"});
@@ -203,9 +204,13 @@ TEST(IoHfConfig, RefusesSizesThatDoNotFitTogether) {
   refused(llama, {"the size of a head is 1024", "512"});
   std::string huge = changed(kQwen3, "hidden_size", "1048576");
   huge = changed(huge, "intermediate_size", "1048576");
-  refused(changed(huge, "num_hidden_layers", "10000"), {"number of parameters", "17592186044416"});
+  refused(changed(huge, "num_hidden_layers", "10000"), {"number of parameters", "17592186044416"},
+          ExitCode::kRefused);
   std::string experts = changed(kQwen3, "model_type", "\"qwen3_moe\"");
   experts = changed(changed(experts, "num_experts", "1048576"), "num_experts_per_tok", "1");
+  refused(changed(changed(experts, "moe_intermediate_size", "1048576"), "hidden_size", "1048576"),
+          {"number of parameters"}, ExitCode::kRefused);
+  experts = changed(experts, "moe_intermediate_size", "1");
   refused(changed(experts, "num_hidden_layers", "10000"), {"experts in all layers", "262144"});
   experts = changed(changed(experts, "num_experts", "65536"), "num_experts_per_tok", "65536");
   refused(changed(experts, "moe_intermediate_size", "1024"), {"width of a token's experts"});
