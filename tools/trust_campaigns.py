@@ -1,13 +1,17 @@
 """The campaigns of ./tandem trust: what is tried, the bar, the command that prints the figure, and how it is read.
 
-A command ends with 0 where the bar is met, or the reader knows it (held_to). Commands run by bash in the root of
-the tree, with BIN the folder of the release build's programs and PYTHON the interpreter of the tree.
+A command ends with 0 where the bar is met, or the reader knows it (held_to); with SKIPPED, and a line, where what it
+needs is not here. Commands run by bash in the root of the tree, with BIN the folder of the release build's programs
+and PYTHON the interpreter of the tree.
 """
 
 import dataclasses
 import json
 import re
 from typing import Callable
+
+
+SKIPPED = 77  # ctest's habit
 
 
 class NoFigure(Exception):
@@ -138,6 +142,12 @@ def fuzz(output):
             f"{len(found['failed'])} crashed or took too long")
 
 
+def fault_inputs(output):
+    found = summary(output)
+    return (f"{found['inputs']} inputs, {found['mutations']:,} damaged copies: {found['crashes']} crashes, "
+            f"{found['hangs']} hangs, {found['wrong_codes']} wrong codes, {found['unclear_lines']} unclear lines")
+
+
 def agreement(output):
     found = summary(output)
     return (f"{found['files']:,} files: {found['accepted_that_python_refuses'] + found['other']} verdicts differ, "
@@ -231,10 +241,17 @@ CAMPAIGNS = [
     Campaign("fuzz", "inputs of every format that is read, with ASan and UBSan", "10^8 executions, 0 crashes",
              "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 100000000",
              "$PYTHON tests/fuzz/campaign.py $BIN --runs 300000", fuzz),
+    Campaign("fault_inputs", "files that once broke something, and damaged copies of each, through the real programs",
+             "100 copies of each: every one ends in time, with its code and one line",
+             "$PYTHON tests/drills/inputs.py --bin $BIN", "$PYTHON tests/drills/inputs.py --mutations 2 --bin $BIN",
+             fault_inputs),
     Campaign("agreement", "safetensors files and texts beside Python's safetensors and tokenizers",
              "none accepted that Python refuses, all ids equal",
              "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 100000 --texts 100000",
              "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 2000 --texts 2000", agreement),
+    Campaign("readme", "commands of README.md, and what they print", "all end and print as the page says",
+             "$PYTHON tests/docs/readme_test.py $BIN --all", "$PYTHON tests/docs/readme_test.py $BIN",
+             line(r"^\d+ commands of README.md run, .*$")),
     Campaign("gpu", "hang drill on NCCL, compute-sanitizer, overlap by an outside tool", "as on the CPU; 0 reports",
              "./tandem test (on a host with GPUs)", None, passed, absent="needs a GPU; no run has met one"),
 ]
