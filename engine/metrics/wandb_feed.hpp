@@ -2,11 +2,14 @@
 // Python module `wandb`.
 //
 // A process of its own, `python3` of the PATH, reads them from a socket: whatever the module does,
-// the trainer waits for it nowhere but in close(), and there for a bounded time. Without WANDB_MODE
-// and WANDB_API_KEY in the environment the module runs offline and sends nothing.
+// the trainer waits for it nowhere but in close(), and there for a bounded time. Records go to it
+// once a second, all that there are: a trainer that is killed leaves those of the last second out.
+// It is niced. Without WANDB_MODE and WANDB_API_KEY in the environment the module runs offline and
+// sends nothing.
 // Thread rule: one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,8 +39,8 @@ class WandbFeed {
   WandbFeed(const WandbFeed&) = delete;
   WandbFeed& operator=(const WandbFeed&) = delete;
 
-  /// `at`: the x axis, which only grows. Throws Error when the process has ended, or is so far
-  /// behind that this record is left out.
+  /// `at`: the x axis, which only grows. May send it later. Throws Error when the process has
+  /// ended, or is so far behind that this record is left out.
   void write(std::int64_t at, const std::vector<Scalar>& scalars);
 
   /// Ends the process and waits for it, patience_s at most; then it is left to itself. Throws Error
@@ -55,6 +58,7 @@ class WandbFeed {
   int socket_ = -1;
   pid_t process_ = -1;
   std::string unsent_;
+  std::chrono::steady_clock::time_point next_send_;
 };
 
 }  // namespace tandem

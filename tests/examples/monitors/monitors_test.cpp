@@ -2,6 +2,8 @@
 // resumed run goes on in it, and nothing of them changes a digit or stops a run.
 #include <chrono>
 #include <csignal>
+#include <memory>
+#include <thread>
 
 #include "engine/metrics/wandb_feed.hpp"
 #include "runtime/util/error.hpp"
@@ -167,6 +169,38 @@ TEST_F(Monitors, AModuleThatTakesNothingHoldsNothingUp) {
   EXPECT_THROW(for (int i = 0; i < 100'000; ++i) { feed.write(i, {{tag, 1.0}}); }, Error);
   EXPECT_THROW(feed.close(), Error);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+}
+
+/// The steps of a second go together; close() leaves none out, a kill those that wait.
+TEST_F(Monitors, RecordsGoTogetherAndNoneIsLost) {
+  ::setenv("PYTHONPATH", path("modules").c_str(), 1);
+  const auto told = [&](const char* folder, bool closed) {
+    fs::create_directory(path(folder));
+    auto feed = std::make_unique<WandbFeed>(WandbConfig{}, WandbRun{.folder = path(folder)});
+    for (int i = 0; i < 50; ++i) {
+      feed->write(i, {{"loss", 1.0 / (1 + i)}});
+    }
+    if (closed) {
+      feed->close();
+    }
+    feed.reset();  // as the end of the process does
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    std::string text;
+    while (!text.ends_with("\"finished\"\n") && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      text = content_of(path(folder) + "/told.jsonl");
+    }
+    EXPECT_THAT(text, ::testing::EndsWith("\"finished\"\n"));
+    std::istringstream lines(text);
+    int steps = 0;
+    for (std::string line; std::getline(lines, line);) {
+      steps += line.starts_with("{\"step\": ") ? 1 : 0;
+    }
+    return steps;
+  };
+  EXPECT_EQ(told("closed", true), 50);
+  EXPECT_EQ(told("killed", false), 1) << "the first is sent at once";
+  ::unsetenv("PYTHONPATH");
 }
 
 /// The real module's own reader finds the steps, where it is installed.
