@@ -267,6 +267,27 @@ TEST_F(Defaults, AConfigSaysWhatFlagsNeedNot) {
   expect_refused(by("none", own, "--lr 1e-3"), {"--lr is 0.001", "own.json is 0.003"});
 }
 
+TEST_F(Defaults, TheDemosBatchIsForAConfigThatHasNone) {
+  for (const auto& [keys, line] :
+       {std::pair{R"("train_batch_size": 8, )", "batch    8 = 8 per micro-batch x 1"},
+        std::pair{R"("train_micro_batch_size_per_gpu": 4, )", "batch    4 = 4 per micro-batch x 1"},
+        std::pair{"", "batch    16 = 16 per micro-batch x 1"}}) {
+    const std::string config =
+        write("ds.json", fmt::format(R"({{{}"zero_optimization": {{"stage": 2}}}})", keys));
+    const Finished done =
+        train(fmt::format("--deepspeed_config '{}' --steps 1 --no-samples --progress lines "
+                          "--output_dir '{}'",
+                          config, path("demo")));
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr(line));
+    const Finished other =
+        train(fmt::format("--deepspeed_config '{}' --steps 1 --no-samples --batch_size 6 "
+                          "--output_dir '{}'",
+                          config, path("typed")));
+    EXPECT_EQ(other.code, std::string_view(keys).empty() ? 0 : 2) << other.err;
+  }
+}
+
 TEST_F(Defaults, AutoOfASchedulerIsTheRunsLength) {
   const std::string config = write("ds.json", R"({"train_micro_batch_size_per_gpu": "auto",
       "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},

@@ -319,6 +319,8 @@ TEST_F(MetricsFiles, ATerminalGetsABarBelowTheLines) {
   ::close(leader);
   EXPECT_THAT(shown,
               AllOf(HasSubstr("Step    1 | Loss"), HasSubstr("1/4  25%"), EndsWith("\r\x1b[K")));
+  EXPECT_LE(shown.find('\n'), 80U + 1)
+      << "with its return: one that does not know its width has 80";
 }
 
 }  // namespace

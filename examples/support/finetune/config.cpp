@@ -127,20 +127,28 @@ std::vector<KeyFill> auto_fills(const FinetuneFlags& flags, const AutoSources& s
 Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size,
                        const AutoSources& sources) {
   ParseOptions options = {.world_size = world_size,
-                          .batch_required = flags.batch_size > 0 || sources.batch_required,
+                          .batch_required = false,
                           .overrides = config_overrides(flags),
                           .fills = auto_fills(flags, sources, nullptr)};
-  if (flags.batch_size > 0) {
-    options.overrides.push_back(
-        {"train_micro_batch_size_per_gpu", fmt::format("{}", flags.batch_size), "--batch_size"});
-  }
+  const auto parsed = [&] {
+    return flags.deepspeed_config.empty()
+               ? parse_config(builtin_config(flags, device), "the built-in config", options)
+               : load_config(flags.deepspeed_config, options);
+  };
   const auto read = [&] {
-    Config config = flags.deepspeed_config.empty() ? parse_config(builtin_config(flags, device),
-                                                                  "the built-in config", options)
-                                                   : load_config(flags.deepspeed_config, options);
+    Config config = parsed();
     apply_optimizer_flags(flags, config);
     return config;
   };
+  // The demo's own batch is for a file that has none.
+  const bool typed = flags.given("--batch_size");
+  if (flags.batch_size > 0 &&
+      (typed || flags.deepspeed_config.empty() || parsed().batch.train_batch_size == 0)) {
+    options.overrides.push_back({"train_micro_batch_size_per_gpu",
+                                 fmt::format("{}", flags.batch_size),
+                                 typed ? "--batch_size" : "the demo"});
+  }
+  options.batch_required = flags.batch_size > 0 || sources.batch_required;
   Config config = read();
   if (config.schedule.type != ScheduleType::kConstant && config.batch.train_batch_size > 0) {
     options.fills = auto_fills(flags, sources, &config);  // the batch decides the number of steps
