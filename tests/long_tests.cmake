@@ -14,7 +14,7 @@ set(TANDEM_LONG_TESTS
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
   ImportWriters.Torch*
   Plan.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*
-  Evaluation.*
+  Evaluation.* Blocks.*
   # every combination of stage, type, schedule or placement
   *Devices.GiveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* CudaRanks.* CifarMoe.* CifarRecords.Packed* *Stages.GiveTheSameBitsOnOneRank
   TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*
