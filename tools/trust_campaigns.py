@@ -148,6 +148,12 @@ def fault_inputs(output):
             f"{found['hangs']} hangs, {found['wrong_codes']} wrong codes, {found['unclear_lines']} unclear lines")
 
 
+def deepspeed(output):
+    found = summary(output)
+    return (f"{found['folders']} folders of 1 to 3 ranks: Tandem goes on from {found['gone_on']}, DeepSpeed from "
+            f"{found['back_in_deepspeed']} that came back through Tandem; {len(found['apart'])} apart")
+
+
 def agreement(output):
     found = summary(output)
     return (f"{found['files']:,} files: {found['accepted_that_python_refuses'] + found['other']} verdicts differ, "
@@ -245,6 +251,9 @@ CAMPAIGNS = [
              "100 copies of each: every one ends in time, with its code and one line",
              "$PYTHON tests/drills/inputs.py --bin $BIN", "$PYTHON tests/drills/inputs.py --mutations 2 --bin $BIN",
              fault_inputs),
+    Campaign("deepspeed", "real DeepSpeed's checkpoints: stages 0 to 3, fp32 and bf16, tied, frozen, groups, there and back",
+             "the next three steps are DeepSpeed's own",
+             "$PYTHON tests/drills/deepspeed_checkpoints.py --bin $BIN", None, deepspeed),
     Campaign("agreement", "safetensors files and texts beside Python's safetensors and tokenizers",
              "none accepted that Python refuses, all ids equal",
              "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 100000 --texts 100000",

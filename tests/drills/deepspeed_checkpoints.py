@@ -3,7 +3,7 @@
 
     tests/drills/deepspeed_checkpoints.py --deepspeed PYTHON [--worlds 1,2,3]
 
-PYTHON is an interpreter with deepspeed, torch and transformers. A tiny Qwen3 is trained by 1, 2 and 3 ranks on the CPU:
+PYTHON is an interpreter with deepspeed, torch and transformers (exit code 77 without one). A tiny Qwen3 is trained by 1, 2 and 3 ranks on the CPU:
 stages 0 to 3, fp32 and bf16; tied, frozen, and two parameter groups. Then
 - test_models reads each folder (every master and moment, bit for bit) and makes DeepSpeed's next three steps;
 - each folder goes through `tandem convert --to tandem`, then `--to universal`, and DeepSpeed loads that on one rank more
@@ -235,7 +235,7 @@ def convert(programs, folder, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=default_bin(), help="the folder of the programs")
-    parser.add_argument("--deepspeed", help="an interpreter that has deepspeed")
+    parser.add_argument("--deepspeed", help="an interpreter that has deepspeed", default=os.environ.get("DEEPSPEED_PYTHON"))
     parser.add_argument("--worlds", default="1,2,3")
     for hidden in ("--role", "--world"):
         parser.add_argument(hidden, help=argparse.SUPPRESS, type=int if hidden == "--world" else str)
@@ -247,7 +247,8 @@ def main():
     python = arguments.deepspeed
     if python is None or subprocess.run([python, "-c", "import deepspeed"], env=dict(os.environ, DS_ACCELERATOR="cpu"),
                                         capture_output=True, check=False).returncode != 0:
-        sys.exit("error: [flags] --deepspeed names no interpreter that has deepspeed; pip install deepspeed into one")
+        print("[deepspeed] --deepspeed (or DEEPSPEED_PYTHON) names no interpreter that has deepspeed; pip install it into one")
+        return 77
     worlds = [int(world) for world in arguments.worlds.split(",")]
     with scratch() as name:
         folder = Path(name) / "made"
