@@ -2,6 +2,7 @@
 #include "models/io/checkpoint.hpp"
 
 #include <csignal>
+#include <limits>
 #include <string>
 #include <vector>
 
