@@ -338,18 +338,6 @@ TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
   EXPECT_GT(report.plan.of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
 }
 
-TEST(MemoryCheck, AdvisesRanksWhereNoFlagHelps) {
-  PlanInput input = large_run();
-  input.accelerator = true;
-  MemoryLimits limits = host_of(4);
-  limits.device = MemoryLimit{8 * kGiB, "there"};
-  const FitReport report = check_fit(large_model(), input, limits, {.state_formats = false});
-  ASSERT_TRUE(report.change) << report.text(limits);
-  EXPECT_THAT(report.advice(), HasSubstr("2 ranks, each with such an accelerator"));
-  EXPECT_FALSE(
-      check_fit(large_model(), input, limits, {.state_formats = false, .ranks = false}).change);
-}
-
 // Sums of absurd sizes stop at the greatest number instead of wrapping around to less than nothing.
 TEST(MemoryPlan, IsNeverLessThanNothing) {
   Model model;
