@@ -53,7 +53,7 @@ VARIES = re.compile("|".join([
     r"[0-9a-f]{16}", r"\d{8}-\d{6}", r"(?<=after step )\d+", r"(?<=step-)\d{8}", r"(?<=checkpoint of step )\d+", r"(?<=interrupted at )\d+",
     r"(?<=stopped after )\d+(?= of)", r"(?<=parser )\d(?= of)", r"(?<=totals )\d(?= of)"]))
 # Lines that are there or not, by the machine.
-MAYBE = re.compile(r"^ *gained |^cores |^device ")
+MAYBE = re.compile(r"^ *gained ")
 MEASURED = re.compile(r"(?<=Loss: )[\d.]+|(?<=loss )[\d.]+( -> [\d.]+)?|(?<=Norm: )[\d.]+|(?<=perplexity )[\d.]+")
 
 
