@@ -24,7 +24,7 @@ namespace tandem {
 namespace {
 
 constexpr std::size_t kMostUnsentBytes = std::size_t{1} << 22;
-// Records go together: the module needs half the processor time for those that lie ready.
+// Records go together, so that the module is woken once for all of them.
 constexpr std::chrono::seconds kBetweenSends{1};
 
 // The first line says what the run is, each other one is a record. Its processors are the
