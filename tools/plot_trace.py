@@ -79,7 +79,7 @@ def unit_of(name):
 
 def spans_in(events, rows, begin, end):
     """[thread, kind, name, start, end] of the rows; pieces of one thing that follow each other closely are one."""
-    apart = (end - begin) / WIDTH
+    apart = (end - begin) / WIDTH / 2
     last = {}
     spans = []
     for event in sorted((e for e in events if e["ph"] == "X" and e["tid"] in rows), key=lambda e: e["ts"]):
