@@ -69,11 +69,46 @@ void join_tasks(std::vector<Event>& events) {
   }
 }
 
-/// A message that leaves or arrives outside of the window has no arrow: its id becomes 0.
+/// When a thread was within any span.
+class BusyTimes {
+ public:
+  explicit BusyTimes(const std::vector<Event>& events) {
+    for (const Event& event : events) {
+      if (event.kind == Kind::kSpan || event.kind == Kind::kHandler) {
+        threads_[event.thread_id].emplace_back(event.start_ns, event.end_ns());
+      }
+    }
+    for (auto& [thread, spans] : threads_) {
+      std::ranges::sort(spans);
+      for (std::size_t i = 1; i < spans.size(); ++i) {  // ends become those of all spans so far
+        spans[i].second = std::max(spans[i].second, spans[i - 1].second);
+      }
+    }
+  }
+  [[nodiscard]] bool hold(const Event& event) const {
+    const auto found = threads_.find(event.thread_id);
+    if (found == threads_.end()) {
+      return false;
+    }
+    const auto behind = std::ranges::upper_bound(found->second, event.start_ns, {},
+                                                 [](const auto& span) { return span.first; });
+    return behind != found->second.begin() && std::prev(behind)->second >= event.start_ns;
+  }
+
+ private:
+  std::unordered_map<int, std::vector<std::pair<std::int64_t, std::int64_t>>> threads_;
+};
+
+/// A message that leaves or arrives outside of the window, or leaves outside of any span, has no
+/// arrow: its id becomes 0.
 void drop_half_arrows(std::vector<Event>& events, const Window& window) {
+  const BusyTimes busy(events);
   const auto end_of = [&](const Event& event) {
     const bool is_in = event.start_ns >= window.begin_ns && event.start_ns <= window.end_ns;
-    return !is_in ? 0 : event.kind == Kind::kFlowStart ? 1 : event.kind == Kind::kHandler ? 2 : 0;
+    return !is_in                           ? 0
+           : event.kind == Kind::kFlowStart ? (busy.hold(event) ? 1 : 0)
+           : event.kind == Kind::kHandler   ? 2
+                                            : 0;
   };
   std::unordered_map<std::uint64_t, int> ends;
   for (const Event& event : events) {

@@ -125,10 +125,10 @@ TEST_F(Traces, OfSomeStepsIsWholeAndNamedAndChangesNoDigit) {
 
   ASSERT_EQ(draw(fmt::format("'{}'", trace_of("run"))).code, 0);
   const std::string drawn = content_of(path("drawn.svg"));
-  for (const char* text : {">step 3<", ">step 4<", ">time, ms<", ">optimizer", ">block 1<"}) {
+  for (const char* text : {">step 3<", ">step 4<", ">time, ms<", ">optimizer", ">1<"}) {
     EXPECT_THAT(drawn, HasSubstr(text));
   }
-  EXPECT_THAT(content_of(path("run/report.html")), HasSubstr(R"("step":6)"));
+  EXPECT_THAT(content_of(path("run/report.html")), HasSubstr(R"("step": 6)"));
 }
 
 TEST_F(Traces, OfTwoRanksAreOneFile) {
