@@ -10,7 +10,8 @@ A page's block is tied to its source by the line above it:
 
 and equals what stands in that file between `// [counter]` and `// [/counter]`, without the common indentation. In the
 pages below every ```cpp block must be tied. On all pages relative links lead to a file and a heading that are there, prose
-keeps to 100 columns, and the words are those of tools/tidy.py. Prints each breach, exit 1 if there is one; --update writes
+keeps to 100 columns, and the words are those of tools/tidy.py. docs/environment.md has every variable that the programs read.
+Prints each breach, exit 1 if there is one; --update writes
 the blocks.
 """
 
@@ -26,6 +27,9 @@ PAGES = ["docs/runtime.md"]
 BLOCK = re.compile(r"^(?:<!-- (?P<file>\S+): (?P<name>\w+) -->\n)?```cpp\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MAX_COLUMNS = 100
+VARIABLES = "docs/environment.md"
+READ_BY = ("runtime", "actors", "engine", "models", "examples", "tools")
+READS = re.compile(r'"((?:TANDEM|SLURM|OMPI|TORCHELASTIC|HF|XDG|LOCAL|MASTER|OMP|GOMP|ONEDNN|LRU|NO)_[A-Z_]+|RANK|WORLD_SIZE|TERM|HOME)"')
 
 
 def headings(text):
@@ -53,6 +57,15 @@ def page_faults(page):
                 yield f"{name}:{number}: no {file}, to which it links"
             elif anchor and anchor not in headings(target.read_text(encoding="utf-8")):
                 yield f"{name}:{number}: {file or name} has no heading #{anchor}"
+
+
+def variables_without_words():
+    """Environment variables that C++ reads and their page does not name."""
+    named = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", (ROOT / VARIABLES).read_text(encoding="utf-8")))
+    sources = [path for part in READ_BY for path in sorted((ROOT / part).rglob("*.cpp"))]
+    for path in sources:
+        for name in sorted(set(READS.findall(path.read_text(encoding="utf-8"))) - named):
+            yield f"{path.relative_to(ROOT)}: reads {name}, which {VARIABLES} does not name"
 
 
 def snippet(file, name):
@@ -91,6 +104,7 @@ def main():
             (ROOT / page).write_text(wanted, encoding="utf-8")
     for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]:
         problems += page_faults(page)
+    problems += variables_without_words()
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0
 
