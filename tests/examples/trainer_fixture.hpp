@@ -129,16 +129,20 @@ class TrainerTest : public testing::Test {
                           TANDEM_BIN_DIR, fmt::join(models, "' '")));
     EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
   }
-  /// A checkpoint of our own: the demo's shape and tokenizer with random weights.
-  [[nodiscard]] std::string random_model() const {
+  /// A checkpoint of our own: the demo's shape, but for what `shape` says, and tokenizer with
+  /// random weights.
+  [[nodiscard]] std::string random_model(std::string_view shape = "") const {
     const std::string model = path("model");
     const Finished made = shell(fmt::format(
-        "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}'",
-        TANDEM_BIN_DIR, kDemo, kDemo, model));
+        "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}' {}",
+        TANDEM_BIN_DIR, kDemo, kDemo, model, shape));
     EXPECT_EQ(made.code, 0) << made.err;
     return model;
   }
 
+  /// The smallest that trains: steps of a millisecond.
+  static constexpr std::string_view kOneLayer =
+      "--hidden 16 --layers 1 --heads 2 --kv_heads 1 --head_dim 8 --intermediate 16";
   static constexpr const char* kTrainer = TANDEM_BIN_DIR "/finetune_zero3";
   static constexpr const char* kDemo = TANDEM_SOURCE_DIR "/examples/demo";
   static constexpr const char* kShared = TANDEM_SOURCE_DIR "/../shared";

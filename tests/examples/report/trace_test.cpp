@@ -173,19 +173,11 @@ TEST_F(Traces, OfAResumedRunHaveItsNumbersAndWrongRangesAreRefused) {
 }
 
 TEST_F(Traces, BeginWithTheFirstStepThatFitsOnAllThreads) {
-  write("small.json", R"({"model_type": "qwen3", "hidden_act": "silu", "vocab_size": 768,
-"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
-"head_dim": 8, "intermediate_size": 16, "max_position_embeddings": 512,
-"tie_word_embeddings": true})");
-  const Finished made =
-      shell(fmt::format("'{}/make_model' --config '{}' --tokenizer '{}' --seed 1 --output '{}'",
-                        TANDEM_BIN_DIR, path("small.json"), kDemo, path("source")));
-  ASSERT_EQ(made.code, 0) << made.err;
   const Finished traced = train(fmt::format(
       "--model_name '{}' --dataset_name '{}/instructions.json' --output_dir '{}' --steps 2500 "
       "--batch_size 1 --max_length 16 --loss_on all --lr 1e-3 --progress off --no-tensorboard "
       "--trace",
-      path("source"), kDemo, path("run")));
+      random_model(kOneLayer), kDemo, path("run")));
   ASSERT_EQ(traced.code, 0) << traced.err;
   const simdjson::dom::element facts = checked("run");
   const std::int64_t first(facts["steps"].at(0));
