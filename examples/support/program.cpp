@@ -17,6 +17,7 @@
 
 #include "engine/memory/memory_check.hpp"
 #include "engine/types/version.hpp"
+#include "runtime/system/limits.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/nearest.hpp"
@@ -165,6 +166,7 @@ int guarded_main(const std::function<int()>& body) {
   open_standard_streams();
   ignore_signals_of_writes();
   try {
+    limits::require_files();
     return body();
   } catch (const DoesNotFit& error) {
     std::fputs(error.table().c_str(), stderr);

@@ -19,6 +19,7 @@ namespace cgroup = machine::cgroup;
 namespace {
 
 constexpr std::uint64_t kLeastStackBytes = 512 << 10;
+constexpr rlim_t kLeastFiles = 64;
 
 std::string text_of(rlim_t limit) {
   return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit);
@@ -112,6 +113,14 @@ void require_stack() {
     throw failure(ExitCode::kRefused, "limits",
                   "the stack limit is {} KiB and {} KiB are needed; raise it with `ulimit -s 8192`",
                   stack_bytes() >> 10, kLeastStackBytes >> 10);
+  }
+}
+
+void require_files() {
+  if (const rlim_t files = soft_limit(RLIMIT_NOFILE); files < kLeastFiles) {
+    throw failure(ExitCode::kRefused, "limits",
+                  "the limit of open files is {} and {} are needed; raise it with `ulimit -n 1024`",
+                  files, kLeastFiles);
   }
 }
 

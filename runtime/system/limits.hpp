@@ -1,5 +1,5 @@
 // runtime/system/limits.hpp — what the system allows this process and its children: threads, stack,
-// memory; and whether it killed some of them. Any thread; read anew at each call.
+// files, memory; and whether it killed some of them. Any thread; read anew at each call.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,8 @@ void require_threads(int threads, const std::string& use_fewer);
 void require_stack();
 /// RLIMIT_STACK; UINT64_MAX: no limit.
 [[nodiscard]] std::uint64_t stack_bytes();
+
+/// Throws Error(kRefused) where fewer files may be open than a rank with its reports needs.
+void require_files();
 
 }  // namespace tandem::limits

@@ -181,7 +181,11 @@ TEST_F(BadInput, OutputDirectoryThatCannotBeWritten) {
   EXPECT_THAT(done.err, HasSubstr("file/out"));
 }
 
-TEST_F(BadInput, ThreadsAndStacksThatCannotBeHad) {
+TEST_F(BadInput, FilesThreadsAndStacksThatCannotBeHad) {
+  const Finished few = shell(fmt::format("ulimit -n 14; '{}' {}", kTrainer, flags()));
+  EXPECT_EQ(few.code, 3) << few.err;
+  EXPECT_THAT(few.err,
+              HasSubstr("error: [limits] the limit of open files is 14 and 64 are needed"));
   expect_refused(flags("--optimizer_threads 1000000"), {"--optimizer_threads", "1000000", "4096"});
   const Finished small = shell(fmt::format("ulimit -s 64; '{}' {}", kTrainer, flags()));
   EXPECT_EQ(small.code, 3) << small.err;
