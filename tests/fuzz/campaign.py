@@ -22,10 +22,12 @@ from pathlib import Path
 FIRST_RUNS = 2_000  # of a target whose rate is not known yet
 PORTION_S = 60
 LEAST_S = 0.1  # to what seconds are rounded
-# A throw makes ASan clean the shadow of the whole stack, and malloc note where it was called from: of both as much as
-# finds errors, at a multiple of the rate. Leaks are looked for at the end of each portion.
+# A throw makes ASan clean the shadow of the whole stack, collect the frames kept to find uses after return, and malloc note
+# where it was called from: the first and last as much as finds errors, at a multiple of the rate; uses after return are
+# looked for by the tests under preset asan. Leaks are looked for at the end of each portion.
 STACK_KIB = 1024
-SANITIZERS = {"ASAN_OPTIONS": "malloc_context_size=4:quarantine_size_mb=64", "UBSAN_OPTIONS": "print_stacktrace=1"}
+SANITIZERS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:malloc_context_size=4:quarantine_size_mb=64",
+              "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
 def run(program, runs, seed):
