@@ -12,14 +12,17 @@
 
 namespace tandem::bench {
 
-/// The value of the last argument that begins with `flag` ("--elements="), all of which are taken
-/// out before Google Benchmark looks at the rest; null: there was none.
+/// The value of the last argument that begins with `flag` ("--elements="; `--elements N` is the
+/// same), all of which are taken out before Google Benchmark looks at the rest; null: there was
+/// none.
 inline const char* take_flag(int& argc, char** argv, std::string_view flag) {
   const char* value = nullptr;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]).starts_with(flag)) {
       value = argv[i] + flag.size();
+    } else if (argv[i] == flag.substr(0, flag.size() - 1) && i + 1 < argc) {
+      value = argv[++i];
     } else {
       argv[kept++] = argv[i];
     }

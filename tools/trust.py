@@ -65,8 +65,13 @@ def commit():
     return output_of("git", "rev-parse", "--short", "HEAD") + (" and changes" if changed else "")
 
 
-def run(campaign: Campaign, whole: bool) -> Result | None:
-    """None: what the command needs is not here, and it has said so."""
+def to_stderr(text):
+    print(text, file=sys.stderr)
+
+
+def run(campaign: Campaign, whole: bool, tell=to_stderr) -> Result | None:
+    """None: what the command needs is not here, and it has said so. `tell` gets the end of what one printed that does not
+    hold."""
     command = campaign.command if whole else campaign.quick
     environment = os.environ | {"BIN": "build/release/bin", "PYTHON": sys.executable}
     begin = time.monotonic()
@@ -85,7 +90,7 @@ def run(campaign: Campaign, whole: bool) -> Result | None:
         holds = False
         figure = f"no figure ({missing}; exit {done.returncode})"
     if not holds:
-        print("\n".join(done.stdout.splitlines()[-20:]), file=sys.stderr)
+        tell("\n".join(done.stdout.splitlines()[-20:]))
     return Result(figure, holds, whole, command, round(time.monotonic() - begin), commit(),
                   datetime.date.today().isoformat(), machine())
 

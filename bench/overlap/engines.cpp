@@ -1,5 +1,6 @@
 #include "bench/overlap/engines.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -11,6 +12,7 @@ namespace tandem::bench {
 namespace {
 
 constexpr int kWarmUpSteps = 3;
+constexpr int kRoundsOfPace = 3;
 
 Batch batch_of_nothing() { return {at::zeros({1, 1}, at::kLong), at::zeros({1, 1}, at::kLong)}; }
 
@@ -24,7 +26,7 @@ std::unique_ptr<Engine> timed_engine(const StepShape& shape,
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "bf16": {"enabled": true},
           "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})";
   EngineOptions options{
-      .device = DeviceKind::kSim, .overlap = wanted.overlap, .forced_misses = wanted.forced_misses};
+      .device = wanted.device, .overlap = wanted.overlap, .forced_misses = wanted.forced_misses};
   options.placement = Placement::kCpu;  // it is the pool's work that a schedule hides
   options.sim.memory_bytes = 1e12;
   options.sim.acts = false;
@@ -58,6 +60,29 @@ StepsOf run_steps(Engine& engine, int count) {
   steps.seconds = watch.elapsed_s();
   engine.drain();
   return steps;
+}
+
+DevicePace pace_of(Engine& engine, const StepShape& shape, LayerTimes& times) {
+  const Batch batch = batch_of_nothing();
+  const auto least_s = [&](int matmuls) {
+    times.forward_matmuls = matmuls;
+    double least = 0;
+    for (int round = 0; round < kRoundsOfPace; ++round) {
+      const Stopwatch watch;
+      (void)engine.evaluate(batch);
+      const double seconds = watch.elapsed_s();
+      least = round == 0 ? seconds : std::min(least, seconds);
+    }
+    return least;
+  };
+  DevicePace pace;
+  pace.link_s = least_s(0);
+  // Enough of them that they last longer than the gathers that run beside them.
+  const double rough_s = std::max(least_s(8) - pace.link_s, 1e-3) / 8;
+  const int many = 8 + static_cast<int>(2 * pace.link_s / rough_s);
+  pace.matmul_s = (least_s(2 * many) - least_s(many)) / (many * static_cast<double>(shape.layers));
+  times.forward_matmuls = 0;
+  return pace;
 }
 
 }  // namespace tandem::bench

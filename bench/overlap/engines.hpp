@@ -1,5 +1,5 @@
-// bench/overlap/engines.hpp — the engine on a simulated device whose segments only last, and runs
-// of its steps.
+// bench/overlap/engines.hpp — the engine on a device, by default a simulated one, with segments
+// that only last; runs of its steps; the pace of a device that is not simulated.
 #pragma once
 
 #include <memory>
@@ -12,6 +12,7 @@
 namespace tandem::bench {
 
 struct TimedEngineOptions {
+  DeviceKind device = DeviceKind::kSim;
   Overlap overlap = Overlap::kFull;
   double forced_misses = 0;
 };
@@ -32,5 +33,15 @@ struct StepsOf {
 /// One step that is not counted, since what follows is like what went before, then `count` in a
 /// row, then the rest of the last one's updates, not counted either.
 StepsOf run_steps(Engine& engine, int count);
+
+/// What a device that is not simulated takes with no optimizer beside it.
+struct DevicePace {
+  double matmul_s = 0;  // one of the layers'
+  double link_s = 0;    // all weights to the device, once
+};
+
+/// By evaluations: without matmuls they are the gathers of the weights, and of two with many the
+/// difference is matmuls alone. Leaves `times` without matmuls.
+DevicePace pace_of(Engine& engine, const StepShape& shape, LayerTimes& times);
 
 }  // namespace tandem::bench

@@ -1,7 +1,7 @@
 // bench/overlap/overlap_bench.cpp — how much of the optimizer and of the links a schedule hides, on
-// a simulated device.
+// a simulated device or a real one.
 //
-//   bench_overlap [Google Benchmark's flags]
+//   bench_overlap [--device=sim|cuda|cpu] [Google Benchmark's flags]
 //
 // A bf16 model of equal layers whose compute only lasts (layers.hpp); Adam and reductions are real.
 // Copies between host and device take their time on the links and none of the host's cores, as a
@@ -13,11 +13,15 @@
 // misses/RATE/beside_MODE: a step under `full` when RATE of the verdicts are made to miss, over one
 // of MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient
 // to the first chunk of its update (control.hpp).
+// --device=cuda, cpu: engine/... alone. t_GPU is then made of matmuls, whose time, like the link's,
+// is measured before and after each round (engines.hpp); the pool has all cores but one.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -28,9 +32,12 @@
 #include "bench/overlap/layers.hpp"
 #include "bench/overlap/policies.hpp"
 #include "bench/program.hpp"
+#include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
+#include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
+#include "runtime/system/machine.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -45,6 +52,7 @@ constexpr int kStepsBetweenTurns = 20;
 
 /// What is kept from one benchmark to the next; one engine lives at a time.
 struct Bench {
+  DeviceKind device = DeviceKind::kSim;
   StepShape shape;
   std::unique_ptr<Policies> policies;
   std::shared_ptr<LayerTimes> times = std::make_shared<LayerTimes>();
@@ -65,7 +73,7 @@ Engine& Bench::engine_of(Overlap wanted) {
   if (overlap != wanted) {
     engine.reset();
     overlap = wanted;
-    engine = timed_engine(shape, times, {.overlap = wanted});
+    engine = timed_engine(shape, times, {.device = device, .overlap = wanted});
   }
   return *engine;
 }
@@ -74,12 +82,14 @@ struct Step {
   double gpu_s;
   double forward_s;  // of a layer
   double backward_s;
+  double link_s;
 };
 
 Step step_of(const Bench& bench, double adam_s, double ratio) {
   const double gpu_s = adam_s / ratio;
   const auto layers = static_cast<double>(bench.shape.layers);
-  return {gpu_s, kForwardShare * gpu_s / layers, (1 - kForwardShare) * gpu_s / layers};
+  return {gpu_s, kForwardShare * gpu_s / layers, (1 - kForwardShare) * gpu_s / layers,
+          bench.shape.link_s()};
 }
 
 /// Where an engine's steps spent their time; means over a round's steps, added up over the rounds.
@@ -105,6 +115,26 @@ double engine_step_s(Engine& engine, Where& where) {
   return steps.seconds / kStepsOfRound;
 }
 
+/// The same where layers last by matmuls: `step` gets what they and the link take.
+double matmul_step_s(Engine& engine, Bench* bench, Step& step, Where& where) {
+  LayerTimes& times = *bench->times;
+  const DevicePace before = pace_of(engine, bench->shape, times);
+  const auto matmuls_of = [&](double seconds) {
+    return std::max(1, static_cast<int>(std::lround(seconds / before.matmul_s)));
+  };
+  const int forward = matmuls_of(step.forward_s);
+  const int backward = matmuls_of(step.backward_s);
+  times.forward_matmuls = forward;
+  times.backward_matmuls = backward;
+  const double step_s = engine_step_s(engine, where);
+  times.backward_matmuls = 0;
+  const DevicePace after = pace_of(engine, bench->shape, times);
+  const auto layers = static_cast<double>(bench->shape.layers);
+  step.gpu_s = layers * (forward + backward) * (before.matmul_s + after.matmul_s) / 2;
+  step.link_s = (before.link_s + after.link_s) / 2;
+  return step_s;
+}
+
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
@@ -114,31 +144,36 @@ double median(std::vector<double> values) {
 template <class Measure>
 void run_rounds(benchmark::State& state, Bench* bench, double ratio, Measure measure) {
   Policies& parts = bench->parts();
-  std::vector<double> efficiencies, steps_s, adams_s;
+  std::vector<double> efficiencies, steps_s, adams_s, links_s;
   for (auto _ : state) {
     const double before_s = parts.adam_s();
-    const Step step = step_of(*bench, before_s, ratio);
+    Step step = step_of(*bench, before_s, ratio);
     const double step_s = measure(parts, step);
     const double adam_s = (before_s + parts.adam_s()) / 2;
     state.SetIterationTime(step_s);
-    const double ideal_s = std::max({step.gpu_s, adam_s, bench->shape.link_s()});
+    const double ideal_s = std::max({step.gpu_s, adam_s, step.link_s});
     efficiencies.push_back(ideal_s / step_s);
     steps_s.push_back(step_s);
     adams_s.push_back(adam_s);
+    links_s.push_back(step.link_s);
   }
   state.counters["efficiency"] = median(efficiencies);
   state.counters["best"] = *std::ranges::max_element(efficiencies);
   state.counters["step_ms"] = 1e3 * median(steps_s);
   state.counters["adam_ms"] = 1e3 * median(adams_s);
-  state.counters["link_ms"] = 1e3 * bench->shape.link_s();
+  state.counters["link_ms"] = 1e3 * median(links_s);
 }
 
 void run_engine(benchmark::State& state, Bench* bench, double ratio, Overlap overlap) {
   Where where;
-  run_rounds(state, bench, ratio, [&](Policies&, const Step& step) {
+  run_rounds(state, bench, ratio, [&](Policies&, Step& step) {
+    Engine& engine = bench->engine_of(overlap);
+    if (bench->device != DeviceKind::kSim) {
+      return matmul_step_s(engine, bench, step, where);
+    }
     bench->times->forward_s = step.forward_s;
     bench->times->backward_s = step.backward_s;
-    return engine_step_s(bench->engine_of(overlap), where);
+    return engine_step_s(engine, where);
   });
   const auto rounds = static_cast<double>(state.iterations());
   state.counters["adam_busy_ms"] = 1e3 * where.adam_busy_s / rounds;
@@ -148,7 +183,7 @@ void run_engine(benchmark::State& state, Bench* bench, double ratio, Overlap ove
 }
 
 void run_policy(benchmark::State& state, Bench* bench, double ratio, bool is_serial) {
-  run_rounds(state, bench, ratio, [&](Policies& parts, const Step& step) {
+  run_rounds(state, bench, ratio, [&](Policies& parts, Step& step) {
     return is_serial ? parts.serial_s(step.forward_s, step.backward_s)
                      : parts.backward_only_s(step.forward_s, step.backward_s);
   });
@@ -202,6 +237,15 @@ void add(const std::string& name, int iterations, Function function) {
       ->Iterations(iterations);
 }
 
+void register_engines(Bench* bench) {
+  for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
+    for (const double ratio : kRatios) {
+      add(fmt::format("engine/{}/{}", name_of(overlap), ratio), kRounds,
+          [=](benchmark::State& state) { run_engine(state, bench, ratio, overlap); });
+    }
+  }
+}
+
 void register_all(Bench* bench) {
   for (const double ratio : kRatios) {
     for (const bool is_serial : {true, false}) {
@@ -209,12 +253,7 @@ void register_all(Bench* bench) {
           [=](benchmark::State& state) { run_policy(state, bench, ratio, is_serial); });
     }
   }
-  for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
-    for (const double ratio : kRatios) {
-      add(fmt::format("engine/{}/{}", name_of(overlap), ratio), kRounds,
-          [=](benchmark::State& state) { run_engine(state, bench, ratio, overlap); });
-    }
-  }
+  register_engines(bench);
   for (const double rate : {0.0, 0.05, 0.5}) {
     for (const Overlap other : {Overlap::kFull, Overlap::kOffload}) {
       add(fmt::format("misses/{}/beside_{}", rate, name_of(other)), kTurns,
@@ -228,8 +267,19 @@ void register_all(Bench* bench) {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);
-  tandem::bench::Bench bench;
-  tandem::bench::register_all(&bench);
-  return tandem::bench::run_benchmarks(argc, argv);
+  using namespace tandem;
+  reexec_with_tuned_env(argv);
+  return guarded_main([&] {
+    bench::Bench bench;
+    const char* device = bench::take_flag(argc, argv, "--device=");
+    require_one_of("--device", device != nullptr ? device : "sim", {"sim", "cuda", "cpu"});
+    if (device != nullptr && std::string_view(device) != "sim") {
+      bench.device = choose_device(device);
+      bench.shape.optimizer_threads = std::max(1, machine::usable_cpus() - 1);
+      bench::register_engines(&bench);
+    } else {
+      bench::register_all(&bench);
+    }
+    return bench::run_benchmarks(argc, argv);
+  });
 }

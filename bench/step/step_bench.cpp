@@ -2,9 +2,9 @@
 // Each iteration is a step of the real engine; tokens_per_s is the figure to quote, and only as a
 // ratio to something measured in the same run (tools/bench/step_peers.py holds it against PyTorch).
 // loss_1 .. loss_3 are the first three losses: equal for every overlap setting to the last bit.
-// ranks/...: two ranks as threads, with what each holds in memory (MiB). cuda/...: the same on a
-// GPU, where one can be used. --config=FILE: of the model that a config.json describes (random
-// weights), step/... alone.
+// ranks/...: two ranks as threads, with what each holds in memory (MiB). --device=cuda: steps on a
+// GPU, cuda/..., alone. --config=FILE: of the model that a config.json describes (random weights),
+// step/... or cuda/... alone.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -160,17 +160,13 @@ void register_steps(const std::string& name, const HfConfig& shape) {
   }
 }
 
-/// On a GPU, where there is one.
-void register_gpu() {
-  if (choose_device("auto") != DeviceKind::kCuda) {
-    return;
-  }
+void register_gpu(const std::string& name, const HfConfig& shape) {
   for (const auto& [rows, length] : {std::pair{8, 256}, std::pair{16, 1024}}) {
     for (const char* dtype : {"fp32", "bf16"}) {
       for (const Overlap overlap :
            {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
-        add(fmt::format("cuda/qwen3_20m/{}x{}/{}/{}", rows, length, dtype, name_of(overlap)),
-            {qwen3_20m(), rows, length, dtype, overlap, false, DeviceKind::kCuda});
+        add(fmt::format("cuda/{}/{}x{}/{}/{}", name, rows, length, dtype, name_of(overlap)),
+            {shape, rows, length, dtype, overlap, false, DeviceKind::kCuda});
       }
     }
   }
@@ -183,13 +179,18 @@ int main(int argc, char** argv) {
   using namespace tandem;
   reexec_with_tuned_env(argv);
   return guarded_main([&] {
-    if (const char* config = bench::take_flag(argc, argv, "--config=")) {
-      const HfConfig shape = read_hf_config(config);
-      bench::register_steps(shape.model_type, shape);
+    const char* config = bench::take_flag(argc, argv, "--config=");
+    const char* device = bench::take_flag(argc, argv, "--device=");
+    const HfConfig shape = config != nullptr ? read_hf_config(config) : bench::qwen3_20m();
+    const std::string name = config != nullptr ? shape.model_type : "qwen3_20m";
+    require_one_of("--device", device != nullptr ? device : "cpu", {"cpu", "cuda"});
+    if (device != nullptr && choose_device(device) == DeviceKind::kCuda) {
+      bench::register_gpu(name, shape);
     } else {
-      bench::register_steps("qwen3_20m", bench::qwen3_20m());
-      bench::register_ranks();
-      bench::register_gpu();
+      bench::register_steps(name, shape);
+      if (config == nullptr) {
+        bench::register_ranks();
+      }
     }
     return bench::run_benchmarks(argc, argv);
   });

@@ -136,7 +136,7 @@ TEST(Timers, AMovedClockFiresWhatIsDue) {
   EXPECT_TRUE(fired);
 }
 
-TEST(Timers, RealSleepsLastAsLongAsTheySay) {
+TEST(Timers, SleepsLastAsLongAsTheySay) {
   EventLoop loop;
   const auto start = std::chrono::steady_clock::now();
   loop.run([]() -> Task<> {

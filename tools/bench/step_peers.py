@@ -4,9 +4,10 @@
 Both train a small model of each family (20 to 60 million parameters) from the same weights on the same tokens: forward,
 backward, clipping at 1.0, AdamW (lr 1e-4, weight decay 0.01). Rounds alternate, so that a machine whose speed drifts does not
 decide; the ratio is taken round by round. PyTorch runs at each thread setting, and the best one counts. The first three
-losses are printed for both: in fp32 they must agree.
+losses are printed for both: in fp32 they must agree. --device cuda: both on the GPU, ours with its optimizer on the CPU.
 
   .venv/bin/python tools/bench/step_peers.py [--family qwen3 llama ...] [--build build/release] [--rounds 5] [--dtype fp32 bf16]
+      [--device cuda]
 """
 
 import argparse
@@ -69,7 +70,7 @@ def tokens():
 class Torch:
     """The usual eager loop, sdpa attention, fused AdamW; bf16 means weights, gradients and moments in bf16."""
 
-    def __init__(self, checkpoint, dtype, threads):
+    def __init__(self, checkpoint, dtype, threads, device):
         torch.set_num_threads(threads)
         self.threads = threads
         kind = torch.bfloat16 if dtype == "bf16" else torch.float32
@@ -77,9 +78,9 @@ class Torch:
         attention = "eager" if "gpt_oss" in str(checkpoint) else "sdpa"
         self.model = AutoModelForCausalLM.from_pretrained(
             checkpoint, attn_implementation=attention, experts_implementation="eager", dtype=kind
-        ).train()
+        ).to(device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-        self.batch = tokens()
+        self.batch = tokens().to(device)
         self.losses = [self.step() for _ in range(3)]
 
     def step(self):
@@ -100,9 +101,9 @@ class Torch:
         return ROWS * LENGTH / statistics.median(times)
 
 
-def ours(build, family, config, dtype, overlap):
-    name = f"step/{family}/{ROWS}x{LENGTH}/{dtype}/{overlap}"
-    command = [str(build / "bin" / "bench_step"), f"--config={config}", f"--benchmark_filter=^{name}/min_time",
+def ours(build, family, config, dtype, overlap, device):
+    name = f"{'step' if device == 'cpu' else device}/{family}/{ROWS}x{LENGTH}/{dtype}/{overlap}"
+    command = [str(build / "bin" / "bench_step"), f"--config={config}", f"--device={device}", f"--benchmark_filter=^{name}/min_time",
                "--benchmark_format=json"]  # fmt: skip
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     entry = report["benchmarks"][0]
@@ -114,13 +115,13 @@ def median(values):
 
 
 def compare(args, family, dtype, config, checkpoint):
-    peers = [Torch(checkpoint, dtype, threads) for threads in args.threads]
+    peers = [Torch(checkpoint, dtype, threads, args.device) for threads in args.threads]
     rates = {peer.threads: [] for peer in peers}
     mine = {overlap: [] for overlap in args.overlap}
     losses = None
     for _ in range(args.rounds):
         for overlap in args.overlap:
-            rate, losses = ours(args.build, family, config, dtype, overlap)
+            rate, losses = ours(args.build, family, config, dtype, overlap, args.device)
             mine[overlap].append(rate)
         for peer in peers:
             rates[peer.threads].append(peer.round())
@@ -146,8 +147,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--overlap", nargs="+", default=["off", "full"], choices=["off", "comm", "offload", "full"])
-    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
+    parser.add_argument("--threads", type=int, nargs="+", help="of PyTorch on the CPU; default: 1 and all")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args()
+    args.threads = args.threads or sorted({1, os.cpu_count() or 1} if args.device == "cpu" else {os.cpu_count() or 1})
     print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, {args.rounds} rounds, medians", flush=True)
     for family in args.family:
         with tempfile.TemporaryDirectory() as folder:

@@ -167,7 +167,7 @@ void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
   EXPECT_EQ(norm.first_bad_element, expected_norm.first_bad_element);
 }
 
-TEST(SumKernels, MakeTheBitsOfTheCpu) {
+TEST(SumKernels, RealOnesMakeTheBitsOfTheCpu) {
   if (gpus().empty()) {
     GTEST_SKIP() << "no GPU here";
   }
@@ -183,7 +183,7 @@ TEST(SumKernels, MakeTheBitsOfTheCpu) {
 }
 
 // ---- the real library ----
-TEST(NcclApi, TheRealLibraryAnswers) {
+TEST(NcclApi, RealLibraryAnswers) {
   const NcclApi* api = nullptr;
   try {
     api = &NcclApi::load();

@@ -155,7 +155,7 @@ void run_on_gpus(std::uint32_t world, DType type) {
   EXPECT_EQ(norm.sum_of_squares, expected.norm.sum_of_squares);
 }
 
-TEST(NcclHardware, OneRankOnOneGpuHasTheBitsOfTheCpu) {
+TEST(NcclHardware, RealRankOnOneGpuHasTheBitsOfTheCpu) {
   if (gpus().empty()) {
     GTEST_SKIP() << "no GPU here";
   }
@@ -164,7 +164,7 @@ TEST(NcclHardware, OneRankOnOneGpuHasTheBitsOfTheCpu) {
   }
 }
 
-TEST(NcclHardware, RanksOnGpusOfTheirOwnHaveTheBitsOfTheCpu) {
+TEST(NcclHardware, RealRanksOnGpusOfTheirOwnHaveTheBitsOfTheCpu) {
   const auto world = static_cast<std::uint32_t>(std::min<std::size_t>(gpus().size(), 4));
   if (world < 2) {
     GTEST_SKIP() << "fewer than two GPUs here";
