@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""What monitors cost: runs of the demo's model with all of them and with none, in turns.
+"""What monitors cost: two runs of the demo's model, one with all of them and one with none, that take turns.
 
-    python3 tools/bench/monitors.py [--what all|trace|reports] [--steps 300] [--rounds 6] [-- FLAGS OF THE TRAINER]
+    python3 tools/bench/monitors.py [--what all|trace|reports] [--steps 600] [--rounds 3] [--turn_s 1.5] [-- FLAGS OF THE TRAINER]
 
+Both runs are there at once, and one of them is stopped, with all its processes, while the other has the machine for a turn:
+what else the machine does meets both alike. A step within which a run was stopped does not count, nor do the first 20.
 "All" is a config with tensorboard, csv_monitor and wandb (the module of this Python, or without one a process that reads and
 drops), TensorBoard events, --trace and --status_socket, of which all three pages are asked for once a second. Ratios of
-each round, all over none: of the median step, of the sum of all steps, and of the whole process, reports between steps and its
-start and end included. Losses of both are compared to the last digit. --what trace: --trace alone over none. --what reports:
-comms_logger (verbose), flops_profiler and wall_clock_breakdown; what flops_profiler measures the peak with lies between two
-steps.
+each round, all over none: of the median step and of the mean step. Losses of both are compared to the last digit. --what
+trace: --trace alone over none. --what reports: comms_logger (verbose), flops_profiler and wall_clock_breakdown; what
+flops_profiler measures the peak with lies between two steps.
 """
 
 import argparse
 import importlib.util
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -41,7 +43,8 @@ def scrape(path, ended):
                 pass  # not there yet, or no more
 
 
-def train(args, folder, on):
+def command_of(args, folder, on):
+    """(what to run, its environment), with what it reads in the folder"""
     config = {"train_batch_size": args.batch_size, "zero_optimization": {"stage": 3}}
     if on and args.what == "reports":
         config |= {"wall_clock_breakdown": True, "comms_logger": {"enabled": True, "verbose": True},
@@ -55,25 +58,85 @@ def train(args, folder, on):
         (folder / "modules").mkdir(exist_ok=True)
         (folder / "modules/wandb.py").write_text(DROPS)
     run = folder / "run"
-    command = [args.build / "bin/finetune_zero3", "--deepspeed_config", folder / "ds.json", "--steps", args.steps, "--batch_size", args.batch_size, "--lr=1e-3", "--no-samples",
-               "--progress=off", "--output_dir", run, *(["--trace"] if on and args.what != "reports" else []),
+    command = [args.build / "bin/finetune_zero3", "--deepspeed_config", folder / "ds.json", "--steps", args.steps,
+               "--batch_size", args.batch_size, "--lr=1e-3", "--no-samples", "--progress=off", "--output_dir", folder / "run",
+               *(["--trace"] if on and args.what != "reports" else []),
                *(["--status_socket=auto"] if monitored else ["--no-tensorboard"]), *args.flags]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "modules"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return [str(part) for part in command], {**os.environ, "PYTHONPATH": str(folder / "modules"), "PATH": path}
+
+
+def with_descendants(process):
+    children = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            except OSError:
+                continue  # it has ended
+            children.setdefault(int(parent), []).append(int(entry.name))
+    found = [process]
+    for some in found:
+        found += children.get(some, [])
+    return found
+
+
+class Run:
+    """A run of the trainer that is stopped whenever it is not its turn."""
+
+    def __init__(self, args, folder, on):
+        self.folder = folder
+        command, environment = command_of(args, folder, on)
+        self.log = (folder / "log").open("w+")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=environment)
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number):
+        for process in with_descendants(self.process.pid):
+            try:
+                os.kill(process, number)
+            except ProcessLookupError:
+                pass  # it has ended
+
+    def turn(self, seconds):
+        self.signal(signal.SIGCONT)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGSTOP)
+
+    def lines(self):
+        if self.process.returncode != 0:
+            self.log.seek(0)
+            sys.exit(f"exit code {self.process.returncode}\n{self.log.read()}")
+        return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
+
+
+def steps_of(lines, turn_s):
+    """Times of steps that no stop fell within: a stop lasts a turn."""
+    return [line["step_time_s"] for line in lines[20:] if line["step_time_s"] < turn_s]
+
+
+def race(args, folder, number):
+    """{on: its lines of metrics}"""
+    for name in ("off", "on"):
+        (folder / name).mkdir()
+    runs = {on: Run(args, folder / ("on" if on else "off"), on) for on in (True, False)}
     ended = threading.Event()
-    watcher = threading.Thread(target=scrape, args=(run / "status.sock", ended))
-    if monitored:
+    watcher = threading.Thread(target=scrape, args=(folder / "on/run/status.sock", ended))
+    if args.what == "all":
         watcher.start()
-    begin = time.monotonic()
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
-    wall = time.monotonic() - begin
-    ended.set()
-    if monitored:
-        watcher.join()
-    if done.returncode != 0:
-        sys.exit(f"exit code {done.returncode}\n{done.stderr}")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    times = [line["step_time_s"] for line in lines[20:]]
-    return {"losses": [(line["loss"], line["grad_norm"]) for line in lines], "step": statistics.median(times), "sum": sum(times), "wall": wall}
+    try:
+        order = (True, False) if number % 2 else (False, True)
+        while any(run.process.poll() is None for run in runs.values()):
+            for on in order:
+                runs[on].turn(args.turn_s)
+            order = order[::-1]
+    finally:
+        ended.set()
+        for run in runs.values():
+            run.signal(signal.SIGKILL)
+    return {on: run.lines() for on, run in runs.items()}
 
 
 def main():
@@ -81,21 +144,23 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--what", choices=("all", "trace", "reports"), default="all")
     parser.add_argument("--batch_size", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turn_s", type=float, default=1.5)
     parser.add_argument("flags", nargs="*", help="of the trainer, for both sides")
     args = parser.parse_args()
-    ratios = {"step": [], "sum": [], "wall": []}
+    ratios = {"median": [], "mean": []}
     equal = 0
     for number in range(args.rounds):
-        found = {}
-        for on in (True, False) if number % 2 else (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                found[on] = train(args, Path(folder), on)
-        equal += found[True]["losses"] == found[False]["losses"]
-        for name, all_of_them in ratios.items():
-            all_of_them.append(found[True][name] / found[False][name])
-        print(f"round {number + 1}: " + ", ".join(f"{name} {values[-1]:.4f}" for name, values in ratios.items()), flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            lines = race(args, Path(folder), number)
+        losses = {on: [(line["loss"], line["grad_norm"]) for line in some] for on, some in lines.items()}
+        equal += losses[True] == losses[False]
+        times = {on: steps_of(some, args.turn_s) for on, some in lines.items()}
+        for name, function in (("median", statistics.median), ("mean", statistics.fmean)):
+            ratios[name].append(function(times[True]) / function(times[False]))
+        print(f"round {number + 1}: {len(times[True])} and {len(times[False])} steps, "
+              + ", ".join(f"{name} {values[-1]:.4f}" for name, values in ratios.items()), flush=True)
     print(json.dumps({"wandb": importlib.util.find_spec("wandb") is not None, "rounds": args.rounds, "losses_equal": equal,
                       **{name: statistics.median(values) for name, values in ratios.items()}}))
 
