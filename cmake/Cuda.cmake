@@ -8,11 +8,16 @@ if(TANDEM_CUDA AND TANDEM_NVCC AND NOT TANDEM_SANITIZE)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+    set(ours_to_choose TRUE)
   endif()
   find_program(TANDEM_CUDA_HOST g++)
   set(CMAKE_CUDA_HOST_COMPILER ${TANDEM_CUDA_HOST})
   enable_language(CUDA)
+  if(ours_to_choose AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    list(APPEND CMAKE_CUDA_ARCHITECTURES 100-real)
+  endif()
   find_package(CUDAToolkit REQUIRED)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)  # tools/gpu_kernels.py
   set(TANDEM_HAVE_CUDA ON)
   message(STATUS "CUDA: ${TANDEM_NVCC}")
 else()
@@ -36,7 +41,7 @@ endif()
 
 # tandem_cuda_library(NAME sources...): a static library tandem_NAME of .cu files, and of .cpp files that call CUDA. The
 # project's own compile options are clang's and would reach nvcc through the directory, so .cu files get only the few they
-# need.
+# need. tools/gpu_kernels.py calls nvcc: a kernel that spills does not compile.
 function(tandem_cuda_library name)
   add_library(tandem_${name} STATIC ${ARGN})
   get_directory_property(options COMPILE_OPTIONS)
@@ -45,7 +50,10 @@ function(tandem_cuda_library name)
     COMPILE_OPTIONS "${options};$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC,-Wall>"
     COMPILE_DEFINITIONS ""
     CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
-    CUDA_COMPILER_LAUNCHER "")
+    CUDA_COMPILER_LAUNCHER "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/tools/gpu_kernels.py;compile")
+  set(kernels ${ARGN})
+  list(FILTER kernels INCLUDE REGEX "\\.cu$")
+  set_source_files_properties(${kernels} PROPERTIES OBJECT_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu_kernels.py)
   target_include_directories(tandem_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(tandem_${name} PUBLIC CUDA::cudart)
 endfunction()
