@@ -9,10 +9,11 @@ import gzip
 import json
 import sys
 import zlib
-from xml.sax.saxutils import escape
+
+from svg import GRID, INK, SOFT, Picture, tick_distance
 
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP = 1200, 108, 16, 30, 10, 34
-INK, SOFT, GRID, BACK = "#222", "#666", "#e3e3e3", "#f7f7f7"
+BACK = "#f7f7f7"
 COLORS = {  # kind: even units, odd units
     "forward": ("#74a9cf", "#bdd7e7"),
     "backward": ("#2b6ca3", "#5a93c4"),
@@ -98,40 +99,6 @@ def spans_in(events, rows, begin, end):
     return spans
 
 
-def tick_ms(length_ms):
-    """The distance of ticks: 1, 2 or 5 times a power of ten, at most a dozen of them."""
-    power = 10.0 ** -3
-    while True:
-        for times in (1, 2, 5):
-            if length_ms / (times * power) <= 12:
-                return times * power
-        power *= 10
-
-
-class Picture:
-    def __init__(self, height):
-        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-                      'font-family="Helvetica, Arial, sans-serif" font-size="13">',
-                      f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
-
-    def rect(self, x, y, width, height, fill, title=None, more=""):
-        end = f"><title>{escape(title)}</title></rect>" if title else "/>"
-        self.parts.append(f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height}" fill="{fill}"{more}{end}')
-
-    def line(self, x1, y1, x2, y2, stroke, more=""):
-        self.parts.append(f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{stroke}"{more}/>')
-
-    def text(self, x, y, text, fill=INK, anchor="start", more=""):
-        self.parts.append(f'<text x="{x:.2f}" y="{y:.2f}" fill="{fill}" text-anchor="{anchor}"{more}>{escape(text)}</text>')
-
-    def triangle(self, x, y, title=None):
-        end = f"><title>{escape(title)}</title></path>" if title else "/>"
-        self.parts.append(f'<path d="M{x - 5:.2f} {y} h10 l-5 8 z" fill="{INK}"{end}')
-
-    def done(self):
-        return "\n".join(self.parts) + "\n</svg>\n"
-
-
 def short_unit(unit):
     """What fits into a narrow box: the number of a block."""
     word, _, number = unit.partition(" ")
@@ -158,7 +125,7 @@ def draw_spans(picture, spans, place, x_of):
 
 
 def draw_axis(picture, begin, end, bottom, x_of):
-    distance = tick_ms((end - begin) / 1000)
+    distance = tick_distance((end - begin) / 1000, 12)
     digits = 0 if distance >= 1 else len(f"{distance:g}") - 2
     for i in range(int((end - begin) / 1000 / distance + 1e-6) + 1):
         x = x_of(begin + i * distance * 1000)
@@ -202,7 +169,7 @@ def svg(events, other, first_step, count, rank):
     place = {tid: TOP + GAP / 2 + i * (ROW + GAP) for i, tid in enumerate(rows)}
     bottom = TOP + len(rows) * (ROW + GAP)
     spans = spans_in(events, rows, begin, end)
-    picture = Picture(bottom + 60)
+    picture = Picture(WIDTH, bottom + 60)
     for tid, name in rows.items():
         picture.rect(LEFT, place[tid], WIDTH - LEFT - RIGHT, ROW, BACK)
         picture.text(LEFT - 10, place[tid] + ROW / 2 + 4, name, anchor="end")

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Draws the README's claims of speed out of the records, and writes the sentences' figures: none is typed.
+
+    python3 tools/plot_records.py [--check]
+
+A claim names a record in bench/results/ and one of its sections, reads the figures there by the names of columns or lines,
+and gives docs/speed/NAME.svg and its lines in README.md's "How fast". --check: exit 1 where what is there is not that.
+"""
+import re
+import sys
+from pathlib import Path
+
+import charts
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+BEGIN, END = "<!-- python3 tools/plot_records.py -->\n", "<!-- end -->\n"
+NUMBER = r"[\d.]+"
+
+
+class Section:
+    """What stands below a heading of a record."""
+
+    def __init__(self, record, heading):
+        self.record = record
+        text = (ROOT / "bench/results" / record).read_text(encoding="utf-8")
+        parts = re.split(r"^(#+ .*(?:\n--.*)?)$", text, flags=re.MULTILINE)
+        self.machine = re.sub(r"\s+", " ", re.search(r"^Machine: (.*?(?:Xeon|EPYC))", text, re.MULTILINE | re.DOTALL).group(1))
+        self.head, self.text = next((h, t) for h, t in zip(parts[1::2], parts[2::2]) if h.lstrip("# ").startswith(heading))
+
+    def command(self):
+        """The first one in backticks, in the heading or below it."""
+        return re.sub(r"\s+", " ", re.search(r"`([^`]*bench[^`]*)`", self.head + self.text).group(1))
+
+    def rows(self):
+        """The first table: a dict of each row by the columns' names."""
+        lines = [line for line in self.text.split("\n\n") if line.lstrip().startswith("|") or "\n|" in line][0].splitlines()
+        cells = [[cell.strip(" *") for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")]
+        return [dict(zip(cells[0], row)) for row in cells[2:]]
+
+    def find(self, pattern):
+        """The groups of the only line that matches, as numbers."""
+        found = re.findall(pattern, self.text, re.MULTILINE)
+        if len(found) != 1:
+            raise ValueError(f"{self.record}: {len(found)} lines like {pattern}")
+        return [float(value) for value in (found[0] if isinstance(found[0], tuple) else found)]
+
+    def source(self, name):
+        return [self.command(), f"bench/results/{name} · {self.machine}"]
+
+
+def first(cell):
+    """The number that a cell begins with: of `2.28 (1.20 .. 2.59)` or `.97 (.97)` or `13 us`."""
+    return float(re.match(NUMBER, cell).group(0))
+
+
+def median_and_range(cell):
+    return [float(value) for value in re.findall(NUMBER, cell.replace(" .. ", " "))[:3]]
+
+
+def step():
+    section = Section("2026-11-21_step_and_adam_xeon_2cpu.md", "One step of a 19.8 M Qwen3")
+    groups, ratios = [], {}
+    for dtype in ("fp32", "bf16"):
+        torch, = section.find(rf"^{dtype}  torch .*: +({NUMBER}) tokens/s +\(best\)$")
+        off, ratio, low, high = section.find(rf"^{dtype}  tandem off +: +({NUMBER}) tokens/s, ratio ({NUMBER}) \(({NUMBER}) \.\. ({NUMBER})\)$")
+        ratios[dtype] = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+        groups.append((dtype, [("Tandem", off, None, None), ("PyTorch, its best thread setting", torch, None, None)]))
+    ours, theirs = (re.search(rf"^fp32  losses {name} +(.*)$", section.text, re.MULTILINE).group(1) for name in ("tandem", "torch"))
+    text = (f"**A training step** of a 20 M Qwen3 beside PyTorch and Transformers: {ratios['fp32']} times the tokens/s in fp32, with "
+            f"{'the same' if ours == theirs else 'OTHER'} losses; {ratios['bf16']} times in bf16, although the master weights stay fp32.")
+    return section, text, charts.bars("A step of a 20 M Qwen3, batch 8 x 256, AdamW, clipping", "tokens/s", groups,
+                                      section.source(section.record))
+
+
+def adam():
+    section = Section("2026-11-22_overlap_epyc_2cpu.md", "Adam beside PyTorch")
+    groups, exact = [], {}
+    for row in section.rows():
+        group = []
+        for peer in ("DeepSpeed", "PyTorch"):
+            ratio, low, high = median_and_range(row[peer])
+            group.append((f"{peer}'s time over ours", ratio, low, high))
+            if row[""] == "pipeline, exact":
+                exact[peer] = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+        groups.append((row[""], group))
+    text = (f"**The optimizer** on the CPU, bf16 gradient in and bf16 weight out: {exact['DeepSpeed']} times as fast as DeepSpeed's CPUAdam, "
+            f"{exact['PyTorch']} times as PyTorch's fused AdamW.")
+    return section, text, charts.bars("AdamW with norm, unscaling and clipping, beside its peers", "times as fast; dashed: 1", groups,
+                                      section.source(section.record), mark=1.0)
+
+
+def overlap():
+    section = Section("2026-11-22_overlap_epyc_2cpu.md", "The schedule on a simulated accelerator")
+    rows = section.rows()
+    names = {"full": "overlap full", "offload": "overlap offload", "serial": "serial", "goal": "goal"}
+    series = {name: [first(row[column]) for row in rows] for column, name in names.items()}
+    full = series["overlap full"]
+    text = (f"**Hidden work**: of the time that the busiest of compute, optimizer and links needs at least, a step with an optimizer that "
+            f"takes a quarter of compute's time reaches {full[0]:.2f}, one where both are equal {full[3]:.2f} "
+            f"(one after the other: {series['serial'][0]:.2f} and {series['serial'][3]:.2f}). A simulated accelerator.")
+    return section, text, charts.lines("Overlap efficiency T*/T on a simulated accelerator, real Adam", "t_Adam / t_GPU", "T*/T",
+                                       [row["t_Adam / t_GPU"] for row in rows], series, section.source(section.record), mark=1.0)
+
+
+def runtime():
+    section = Section("2026-11-21_runtime_and_io_epyc_2cpu.md", "`./tandem bench runtime")
+    groups, ours = [], {}
+    for case in ("RB1a ping-pong, same loop", "RB2 mailbox, senders 1", "RB2 mailbox, senders 2", "RB3 call", "RB3 switch, local",
+                 "RB3 spawn and join"):
+        line = re.search(rf"^{case} +({NUMBER})(.*)$", section.text, re.MULTILINE)
+        peers = re.findall(rf"([A-Z][A-Za-z ]+?) ({NUMBER}) \(", line[2])
+        label = case.split(" ", 1)[1]
+        ours[label] = float(line[1])
+        groups.append((label, [("Tandem", float(line[1]), None, None), *((name, float(value), None, None) for name, value in peers)]))
+    text = (f"**The runtime**: a message to a mailbox takes {ours['mailbox, senders 1']:.0f} ns with one sender and "
+            f"{ours['mailbox, senders 2']:.0f} with two, a switch of tasks {ours['switch, local']} ns.")
+    return section, text, charts.bars("Messages, calls, switches beside Asio and CAF (logarithmic)", "ns, less is better", groups,
+                                      section.source(section.record), is_log=True)
+
+
+def cifar():
+    section = Section("2026-11-21_cifar_epyc_2cpu.md", "Images per second")
+    groups, ratios = [], []
+    for batch in (4, 16):
+        pattern = (rf"^batch +{batch}  tandem (\w+) +\d threads: +{NUMBER} images/s, ({NUMBER}) \(({NUMBER}) \.\. ({NUMBER})\) x the best sgd")
+        lines = re.findall(pattern, section.text, re.MULTILINE)
+        group = []
+        for overlap in ("off", "offload"):
+            ratio, low, high = max((list(map(float, line[1:])) for line in lines if line[0] == overlap))
+            group.append((f"overlap {overlap}", ratio, low, high))
+        ratios.append("{:.2f} ({:.2f} to {:.2f})".format(*group[-1][1:]))
+        groups.append((f"batch {batch}", group))
+    text = (f"**CIFAR-10** with the engine beside PyTorch's own loop: {ratios[0]} times the images/s at batch 4, {ratios[1]} times at "
+            "batch 16.")
+    return section, text, charts.bars("CIFAR-10 net, fp32, images/s over those of PyTorch's loop (SGD, its best threads)",
+                                      "times as many; dashed: 1", groups, section.source(section.record), mark=1.0)
+
+
+def collectives():
+    section = Section("2026-11-21_collectives_epyc_2cpu.md", "A third run")
+    rows = section.rows()
+    blocks = list(dict.fromkeys(row["block"] for row in rows))[1:]  # of the smallest there is no reduce-scatter
+    series = {}
+    for operation in ("all-gather", "reduce-scatter"):
+        for ranks in ("2", "4"):
+            by_block = {row["block"]: first(row["times Gloo"]) for row in rows if row["operation"] == operation and row["ranks"] == ranks}
+            series[f"{operation}, {ranks} ranks"] = [by_block[block] for block in blocks]
+    least = min(value for values in series.values() for value in values)
+    text = f"**Gathers and reductions** between processes of a host are at least {least:.0f} times as fast as Gloo's."
+    return section, text, charts.lines("Collectives between processes, times as fast as Gloo (logarithmic; dashed: 1)", "block", "times",
+                                       blocks, series, section.source(section.record), is_log=True, mark=1.0)
+
+
+CLAIMS = {"step": step, "adam": adam, "overlap": overlap, "runtime": runtime, "cifar": cifar, "collectives": collectives}
+
+
+def wrapped(text, columns=100):
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) + 1 > columns and lines[-1]:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return "\n".join(lines)
+
+
+def made():
+    """Path -> content, of the README too."""
+    files, block = {}, []
+    for name, claim in CLAIMS.items():
+        section, text, svg = claim()
+        files[ROOT / f"docs/speed/{name}.svg"] = svg
+        block += ["", wrapped(text), "", f"![{re.search(r'[*]{2}(.*?)[*]{2}', text).group(1)}, drawn](docs/speed/{name}.svg)", "",
+                  wrapped(f"`{section.command()}`"), f"([record](bench/results/{section.record}))"]
+    page = README.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    files[README] = before + BEGIN + "\n".join(block).lstrip("\n") + "\n" + END + rest.split(END, 1)[1]
+    return files
+
+
+def main():
+    files = made()
+    drawn = {path for path in (ROOT / "docs/speed").glob("*")}
+    wrong = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    wrong += sorted(drawn - set(files))
+    if "--check" not in sys.argv:
+        (ROOT / "docs/speed").mkdir(exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+        return 0
+    for path in wrong:
+        print(f"{path.relative_to(ROOT)} is not what the records say; python3 tools/plot_records.py writes it")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
