@@ -26,17 +26,18 @@ SKIPPED = 77
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """Public figures: NVIDIA's data sheets."""
+    """Public figures: NVIDIA's data sheets; instructions of a thread are 128 for each multiprocessor and cycle."""
 
     name: str
     arch: str
     bytes_per_s: float
     fp32: float
     fp64: float
+    instructions: float
 
 
-GPUS = [Gpu("A100 80GB SXM", "sm_80", 2.039e12, 19.5e12, 9.7e12), Gpu("H100 SXM", "sm_90", 3.35e12, 67e12, 34e12),
-        Gpu("B200", "sm_100", 8e12, 75e12, 37e12)]
+GPUS = [Gpu("A100 80GB SXM", "sm_80", 2.039e12, 19.5e12, 9.7e12, 19.5e12),
+        Gpu("H100 SXM", "sm_90", 3.35e12, 67e12, 34e12, 33.5e12), Gpu("B200", "sm_100", 8e12, 75e12, 37e12, 37.5e12)]
 REGISTERS, THREADS, WARP, GRAIN = 65536, 2048, 32, 256  # of a multiprocessor; registers come by so many for a warp
 
 
@@ -149,15 +150,14 @@ def row(name, of_arch, source):
              str(of_arch[GPUS[0].arch]["shared"]), f"{100 * min(occupancy(r, threads) for r in registers):.0f} %"]
     element = per_element(name)
     if element is None:
-        return [*cells, "", "", "", ""]
+        return [*cells, "", "", "", "", ""]
     size, elements = element
-    flops = {bits: count / elements for bits, count in of_arch[GPUS[0].arch]["flops"].items()}
+    flops = {bits: of_arch[GPUS[0].arch]["flops"][bits] / elements for bits in ("32", "64")}
     memory = [size / gpu.bytes_per_s for gpu in GPUS]
-    compute = [flops["32"] / gpu.fp32 + flops["64"] / gpu.fp64 for gpu in GPUS]
-    bound = "memory" if all(m > c for m, c in zip(memory, compute)) else "**compute**"
-    share = max(c / m for m, c in zip(memory, compute))
-    return [*cells, f"{size:.3g}", f"{sum(flops.values()):.3g}", f"{bound}, compute {100 * share:.0f} %",
-            " ".join(f"{1e12 * m:.2f}" for m in memory)]
+    compute = max((flops["32"] / gpu.fp32 + flops["64"] / gpu.fp64) / m for gpu, m in zip(GPUS, memory))
+    room = min(gpu.instructions * m for gpu, m in zip(GPUS, memory))
+    return [*cells, f"{size:.3g}", f"{sum(flops.values()):.3g}", f"{'memory' if compute < 1 else '**compute**'}, {100 * compute:.0f} %",
+            f"{room:.0f}", " ".join(f"{1e12 * m:.2f}" for m in memory)]
 
 
 def markdown(head, rows):
@@ -179,10 +179,11 @@ def table(build):
     if not all(gpu.arch in of_arch for of_arch in found.values() for gpu in GPUS):
         return "", f"{build} was not built for {', '.join(gpu.arch for gpu in GPUS)}"
     rows = [row(name, of_arch, source) for (source, name), of_arch in sorted(found.items())]
-    head = ["kernel", "registers", "stack, bytes", "shared, bytes", "occupancy", "bytes", "FLOPs, at most", "bound", "ms for 1e9"]
-    gpus = [[f"{gpu.name} ({gpu.arch})", f"{gpu.bytes_per_s / 1e12:g}", f"{gpu.fp32 / 1e12:g}", f"{gpu.fp64 / 1e12:g}"] for gpu in GPUS]
+    head = ["kernel", "registers", "stack, bytes", "shared, bytes", "occupancy", "bytes", "FLOPs", "bound", "room", "ms for 1e9"]
+    gpus = [[f"{gpu.name} ({gpu.arch})", f"{gpu.bytes_per_s / 1e12:g}", f"{gpu.fp32 / 1e12:g}", f"{gpu.fp64 / 1e12:g}",
+             f"{gpu.instructions / 1e12:g}"] for gpu in GPUS]
     return f"Built by nvcc {versions.copy().pop()}. Figures for {', '.join(gpu.arch for gpu in GPUS)}, in this order.\n\n" \
-           f"{markdown(head, rows)}\n\n{markdown(['public figures', 'TB/s', 'fp32 TFLOPS', 'fp64 TFLOPS'], gpus)}\n", ""
+           f"{markdown(head, rows)}\n\n{markdown(['public figures', 'TB/s', 'fp32 TFLOPS', 'fp64 TFLOPS', '1e12 instructions/s'], gpus)}\n", ""
 
 
 def page(arguments):

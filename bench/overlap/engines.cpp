@@ -80,7 +80,8 @@ DevicePace pace_of(Engine& engine, const StepShape& shape, LayerTimes& times) {
   // Enough of them that they last longer than the gathers that run beside them.
   const double rough_s = std::max(least_s(8) - pace.link_s, 1e-3) / 8;
   const int many = 8 + static_cast<int>(2 * pace.link_s / rough_s);
-  pace.matmul_s = (least_s(2 * many) - least_s(many)) / (many * static_cast<double>(shape.layers));
+  const double more_s = least_s(2 * many) - least_s(many);
+  pace.matmul_s = (more_s > 0 ? more_s / many : rough_s) / static_cast<double>(shape.layers);
   times.forward_matmuls = 0;
   return pace;
 }

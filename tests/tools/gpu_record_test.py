@@ -36,7 +36,7 @@ class GpuRecord(unittest.TestCase):
         self.program("tandem", TANDEM)
         for name in ("runtime", "actors", "engine"):
             self.program(f"build/release/bin/test_{name}", PASSED)
-        self.program(".venv/bin/python", 'echo "fp32  tandem full : 900 tokens/s, ratio 1.5"')
+        self.program(".venv/bin/python", 'echo "qwen3     fp32  tandem full : 900 tokens/s, ratio 1.5"')
 
     def program(self, name, text):
         path = self.tree / name
@@ -45,7 +45,7 @@ class GpuRecord(unittest.TestCase):
         path.chmod(0o755)
 
     def run_it(self, *command):
-        environment = {"PATH": f"{self.tree}/bin:/usr/bin:/bin", "HOME": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {"PATH": f"{self.tree}/bin:/usr/bin:/bin", "HOME": str(self.tree)}
         done = subprocess.run(command or [sys.executable, "tools/gpu_record.py"], cwd=self.tree, env=environment, capture_output=True,
                               text=True, timeout=120)
         written = list((self.tree / "bench/results").glob("*"))

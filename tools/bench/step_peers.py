@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens/s of the engine and of PyTorch + transformers on the same models, side by side in one run.
+"""Tokens/s of the engine, of PyTorch + transformers, and of DeepSpeed on the same models, side by side in one run.
 
-Both train a small model of each family (20 to 60 million parameters) from the same weights on the same tokens: forward,
+All train a small model of each family (20 to 60 million parameters) from the same weights on the same tokens: forward,
 backward, clipping at 1.0, AdamW (lr 1e-4, weight decay 0.01). Rounds alternate, so that a machine whose speed drifts does not
-decide; the ratio is taken round by round. PyTorch runs at each thread setting, and the best one counts. The first three
-losses are printed for both: in fp32 they must agree. --device cuda: both on the GPU, ours with its optimizer on the CPU.
+decide; the ratio is taken round by round. PyTorch runs at each thread setting, and the best one counts. Where deepspeed can be
+imported, its ZeRO-3 with the optimizer on the CPU is a third side. The first three losses are printed for each: in fp32 they
+must agree. --device cuda: all on the GPU, ours and DeepSpeed's with the optimizer on the CPU.
 
   .venv/bin/python tools/bench/step_peers.py [--family qwen3 llama ...] [--build build/release] [--rounds 5] [--dtype fp32 bf16]
       [--device cuda]
@@ -70,6 +71,8 @@ def tokens():
 class Torch:
     """The usual eager loop, sdpa attention, fused AdamW; bf16 means weights, gradients and moments in bf16."""
 
+    kind = "torch"
+
     def __init__(self, checkpoint, dtype, threads, device):
         torch.set_num_threads(threads)
         self.threads = threads
@@ -101,6 +104,33 @@ class Torch:
         return ROWS * LENGTH / statistics.median(times)
 
 
+class DeepSpeed(Torch):
+    """ZeRO-3 with DeepSpeed's Adam on the CPU, as our own side is configured; bf16 computes over fp32 masters."""
+
+    kind = "deepspeed"
+
+    def __init__(self, checkpoint, dtype, threads, device):
+        import deepspeed
+
+        torch.set_num_threads(threads)
+        self.threads = threads
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+        os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).train()
+        self.engine, *_ = deepspeed.initialize(model=model, config={
+            "train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": 1.0, "bf16": {"enabled": dtype == "bf16"},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
+            "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})  # fmt: skip
+        self.batch = tokens().to(device)
+        self.losses = [self.step() for _ in range(3)]
+
+    def step(self):
+        loss = self.engine(input_ids=self.batch, labels=self.batch, use_cache=False).loss
+        self.engine.backward(loss)
+        self.engine.step()
+        return loss.item()
+
+
 def ours(build, family, config, dtype, overlap, device):
     name = f"{'step' if device == 'cpu' else device}/{family}/{ROWS}x{LENGTH}/{dtype}/{overlap}"
     command = [str(build / "bin" / "bench_step"), f"--config={config}", f"--device={device}", f"--benchmark_filter=^{name}/min_time",
@@ -114,9 +144,18 @@ def median(values):
     return statistics.median(values)
 
 
-def compare(args, family, dtype, config, checkpoint):
+def make_peers(args, dtype, checkpoint):
     peers = [Torch(checkpoint, dtype, threads, args.device) for threads in args.threads]
-    rates = {peer.threads: [] for peer in peers}
+    try:
+        peers.append(DeepSpeed(checkpoint, dtype, max(args.threads), args.device))
+    except Exception as error:  # not there, or it cannot build its optimizer or use the device: as many kinds as reasons
+        print(f"without deepspeed: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
+    return peers
+
+
+def compare(args, family, dtype, config, checkpoint):
+    peers = make_peers(args, dtype, checkpoint)
+    rates = {peer: [] for peer in peers}
     mine = {overlap: [] for overlap in args.overlap}
     losses = None
     for _ in range(args.rounds):
@@ -124,20 +163,26 @@ def compare(args, family, dtype, config, checkpoint):
             rate, losses = ours(args.build, family, config, dtype, overlap, args.device)
             mine[overlap].append(rate)
         for peer in peers:
-            rates[peer.threads].append(peer.round())
-    best = max(rates, key=lambda threads: median(rates[threads]))
-    for threads, values in rates.items():
-        print(f"{family:10s}{dtype}  torch {threads} threads: {median(values):8.0f} tokens/s" + ("  (best)" if threads == best else ""))
+            rates[peer].append(peer.round())
+    best = {kind: max((peer for peer in peers if peer.kind == kind), key=lambda peer: median(rates[peer]))
+            for kind in dict.fromkeys(peer.kind for peer in peers)}
+    for peer, values in rates.items():
+        print(f"{family:10s}{dtype}  {peer.kind} {peer.threads} threads: {median(values):8.0f} tokens/s"
+              + ("  (best)" if peer in best.values() else ""))
     for overlap, values in mine.items():
-        ratios = [a / b for a, b in zip(values, rates[best])]
-        print(f"{family:10s}{dtype}  tandem {overlap:8s}: {median(values):8.0f} tokens/s, ratio {median(ratios):.2f}"
-              f" ({min(ratios):.2f} .. {max(ratios):.2f})")
+        text = f"{family:10s}{dtype}  tandem {overlap:8s}: {median(values):8.0f} tokens/s"
+        for kind, peer in best.items():
+            ratios = [a / b for a, b in zip(values, rates[peer])]
+            text += f", {'ratio' if kind == 'torch' else f'over {kind}'} {median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
+        print(text)
     for overlap in mine:
         if overlap == "off" or "off" not in mine:
             continue
         gains = [a / b for a, b in zip(mine[overlap], mine["off"])]
         print(f"{family:10s}{dtype}  {overlap} over off: {median(gains):.3f} ({min(gains):.3f} .. {max(gains):.3f})")
-    print(f"{family:10s}{dtype}  losses tandem {losses}\n{family:10s}{dtype}  losses torch  {peers[0].losses}")
+    print(f"{family:10s}{dtype}  losses tandem {losses}")
+    for kind, peer in best.items():
+        print(f"{family:10s}{dtype}  losses {kind:6s} {peer.losses}")
 
 
 def main():
