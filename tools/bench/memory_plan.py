@@ -55,11 +55,11 @@ def make_models(build, folder, needed):
                         folder / name, "--positions=1024", *flags], check=True, stdout=subprocess.DEVNULL)
 
 
-def write_data(folder):
+def write_data(folder, words_of_record=800):
     """Records much longer than any --max_length, of the demo's own words."""
     words = " ".join(record["output"] for record in json.loads((DEMO / "instructions.json").read_text())).split()
     draw = random.Random(1)
-    records = [{"instruction": " ".join(draw.choices(words, k=800)), "input": "", "output": "yes"} for _ in range(64)]
+    records = [{"instruction": " ".join(draw.choices(words, k=words_of_record)), "input": "", "output": "yes"} for _ in range(64)]
     (folder / "data.json").write_text(json.dumps(records))
 
 

@@ -86,7 +86,7 @@ def predicted(point, config):
     total, multiplied = weights_of(config)
     width = config["num_attention_heads"] * config["head_dim"] * config["num_hidden_layers"]
     tokens = point["rows"] * point["length"] * point["accumulation"] * point["ranks"]
-    return {"parameters": total,
+    return {"parameters": total, "tokens": tokens,
             "flops": 3 * tokens * (2 * multiplied + 4 * width * point["length"]),
             "moved": total * (28 / point["ranks"] + 12 * point["accumulation"])}
 
@@ -108,10 +108,13 @@ def train(build, folder, point, steps):
         sys.exit(f"error: [scaling] {point}: exit code {done.returncode}\n{done.stderr}")
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     timed = [line for line in lines if "step_time_s" in line][WARM_UP:]
+    expected = predicted(point, config)
+    if timed[-1]["tokens"] != expected["tokens"]:
+        sys.exit(f"error: [scaling] {point}: a step had {timed[-1]['tokens']} tokens instead of {expected['tokens']}; its records are short")
     memory = json.loads((output / "summary.json").read_text())["memory"]["host"]
     waits = [sum(line[f"exposed_{what}_s"] for what in ("optimizer", "gather", "reduce")) for line in timed]
     return {"step": statistics.median(line["step_time_s"] for line in timed), "exposed": statistics.median(waits),
-            "memory": memory["actual_bytes"], "planned": memory["predicted_bytes"], **predicted(point, config)}
+            "memory": memory["actual_bytes"], "planned": memory["predicted_bytes"], **expected}
 
 
 def slope(sizes, costs):
@@ -194,8 +197,8 @@ def main():
         points = []
         for varied in chosen[axis]:
             with tempfile.TemporaryDirectory() as name:
-                write_data(Path(name))
                 point = {**base, **varied}
+                write_data(Path(name), max(800, 2 * point["length"]))
                 points.append({**point, **train(options.build, Path(name), point, options.steps)})
         axes[axis] = {"points": points, "slopes": slopes_of(axis, points)}
         print_axis(axis, points, axes[axis]["slopes"])
