@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from memory_plan import DEMO, write_data  # noqa: E402
-from plot_trace import GRID, INK, SOFT, Picture  # noqa: E402
+from svg import GRID, INK, SOFT, Picture  # noqa: E402
 
 WARM_UP = 3
 EXPERTS_OF_A_TOKEN = 2
@@ -150,7 +150,7 @@ def print_axis(axis, points, slopes):
 def draw(axes, path):
     """A row for each axis, a panel for each cost: the points, and the predicted line at their middle; both scales logarithmic."""
     panel, high, left, top = 340, 150, 90, 46
-    picture = Picture(len(axes) * (high + 60) + top)
+    picture = Picture(left + len(COSTS) * (panel + 40), len(axes) * (high + 60) + top)
     for row, (axis, found) in enumerate(axes.items()):
         points = found["points"]
         for column, (cost, (predictor, unit, factor)) in enumerate(COSTS.items()):
