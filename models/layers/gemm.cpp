@@ -119,6 +119,16 @@ Choice choice_of_processor() {
   return by_features;
 }
 
+/// Its inner product of bf16 is made for AVX-512 and newer.
+bool onednn_knows_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq");
+#else
+  return false;
+#endif
+}
+
 const Choice& choice() {
   if (!chosen) {
     chosen = choice_of_processor();
@@ -167,9 +177,10 @@ void select_gemm(std::string_view name) {
     throw user_error("gemm", "unknown provider \"{}\"; one of auto, own, aten, onednn", name);
   }
   const auto provider = static_cast<GemmProvider>(found - kProviderNames.begin());
-  Choice fixed{};
-  for (auto& kinds : fixed.provider) {
-    kinds.fill(provider);
+  Choice fixed = choice_of_processor();
+  fixed.provider[0].fill(provider);
+  if (provider != GemmProvider::kOneDnn || onednn_knows_bf16()) {
+    fixed.provider[1].fill(provider);
   }
   chosen = fixed;
 }

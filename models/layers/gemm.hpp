@@ -24,7 +24,7 @@ enum class GemmProvider : std::uint8_t {
 };
 
 /// "auto" (by the processor), "own", "aten" or "onednn" for everything from now on; otherwise
-/// user_error.
+/// user_error. Where oneDNN has no bf16 for the processor, "onednn" leaves bf16 to "auto".
 void select_gemm(std::string_view choice);
 /// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
 std::string describe_gemm();
