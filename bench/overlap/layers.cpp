@@ -90,7 +90,7 @@ class Layer final : public Segment {
 }  // namespace
 
 Model timed_layers(std::int64_t layers, std::int64_t weights_of_layer,
-                   std::shared_ptr<const LayerTimes> times) {
+                   const std::shared_ptr<const LayerTimes>& times) {
   const auto shared = std::make_shared<Shared>(times);
   Model model;
   for (std::int64_t i = 0; i < layers; ++i) {

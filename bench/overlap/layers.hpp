@@ -25,6 +25,6 @@ struct LayerTimes {
 };
 
 Model timed_layers(std::int64_t layers, std::int64_t weights_of_layer,
-                   std::shared_ptr<const LayerTimes> times);
+                   const std::shared_ptr<const LayerTimes>& times);
 
 }  // namespace tandem::bench

@@ -118,7 +118,7 @@ std::unique_ptr<CollectiveBackend> Cluster::attach(std::uint32_t rank, Device& d
 
 /// Of a ring: of the beginning and of all hops.
 double Cluster::latency_s(const Protocol& protocol) const noexcept {
-  const double hosts = options_.world / kHostRanks;
+  const std::uint32_t hosts = options_.world / kHostRanks;
   return protocol.start_s + (options_.world - hosts) * protocol.host_hop_s +
          (hosts - 1) * protocol.network_hop_s;
 }

@@ -100,6 +100,7 @@ ScaledRank::ScaledRank(SimWorld& world, Cluster& cluster, const Machine& machine
     has_shadow_[unit] = true;
   }
   std::vector<CpuOptimizer::Unit> units;
+  units.reserve(layout_.model.units.size());
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
     units.push_back(make_unit(unit));
   }
@@ -111,6 +112,7 @@ ScaledRank::ScaledRank(SimWorld& world, Cluster& cluster, const Machine& machine
 std::vector<std::unique_ptr<SlotPool>> ScaledRank::make_pools(Name name,
                                                               const std::vector<PoolSizes>& sizes) {
   std::vector<std::unique_ptr<SlotPool>> pools;
+  pools.reserve(sizes.size());
   for (const PoolSizes& size : sizes) {
     pools.push_back(size.slots == 0
                         ? nullptr
