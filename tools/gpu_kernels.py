@@ -16,9 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import page_block
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/kernels.md"
-BEGIN, END = "<!-- tools/gpu_kernels.py page --update BUILD -->\n", "<!-- end -->\n"
+COMMAND = "tools/gpu_kernels.py page --update BUILD"
 PTX_OF = "90"  # the architecture whose PTX is counted
 FLOPS = re.compile(r"^\s*(?:@!?%p\d+ )?(add|sub|mul|fma|div|sqrt|rsqrt|rcp)\.(?:\w+\.)*f(32|64)\s", re.MULTILINE)
 SKIPPED = 77
@@ -188,18 +190,17 @@ def table(build):
 
 def page(arguments):
     made, fault = table(Path(arguments[-1]))
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    old, _, after = rest.partition(END)
+    before, old, after = page_block.parts(PAGE.read_text(encoding="utf-8"), COMMAND)
     if fault:
         print(f"kernels: {fault}")
         return SKIPPED
     if "--update" in arguments:
-        PAGE.write_text(before + BEGIN + made + END + after, encoding="utf-8")
+        PAGE.write_text(before + made + after, encoding="utf-8")
     elif made != old:
         if made.split("\n")[0] != old.split("\n")[0]:
             print(f"kernels: the page says \"{old.splitlines()[0] if old else 'nothing'}\", this build: {made.splitlines()[0]}")
             return SKIPPED
-        print("docs/kernels.md is not what ptxas says of this build; tools/gpu_kernels.py page --update BUILD writes it")
+        print(f"docs/kernels.md is not what ptxas says of this build; {COMMAND} writes it")
         return 1
     return 0
 

@@ -8,13 +8,15 @@ and gives docs/speed/NAME.svg and its lines in README.md's "How fast". --check: 
 """
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import charts
+import page_block
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-BEGIN, END = "<!-- python3 tools/plot_records.py -->\n", "<!-- end -->\n"
+COMMAND = "python3 tools/plot_records.py"
 NUMBER = r"[\d.]+"
 
 
@@ -155,13 +157,8 @@ def collectives():
 CLAIMS = {"step": step, "adam": adam, "overlap": overlap, "runtime": runtime, "cifar": cifar, "collectives": collectives}
 
 
-def wrapped(text, columns=100):
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) + 1 > columns and lines[-1]:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return "\n".join(lines)
+def wrapped(text):
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def made():
@@ -172,9 +169,8 @@ def made():
         files[ROOT / f"docs/speed/{name}.svg"] = svg
         block += ["", wrapped(text), "", f"![{re.search(r'[*]{2}(.*?)[*]{2}', text).group(1)}, drawn](docs/speed/{name}.svg)", "",
                   wrapped(f"`{section.command()}`"), f"([record](bench/results/{section.record}))"]
-    page = README.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    files[README] = before + BEGIN + "\n".join(block).lstrip("\n") + "\n" + END + rest.split(END, 1)[1]
+    before, _, after = page_block.parts(README.read_text(encoding="utf-8"), COMMAND)
+    files[README] = before + "\n".join(block).lstrip("\n") + "\n" + after
     return files
 
 

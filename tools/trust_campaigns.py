@@ -116,9 +116,14 @@ def summary(output):
         raise NoFigure("no summary of the drill") from error
 
 
-def hang_cells(output):
-    found = summary(output)
-    return f"{found['passed']} of {found['cells']} cells ended as they must, the rank named in {found['named']}"
+def drill(text):
+    """The text with the fields of a drill's summary; a list is said by its length."""
+
+    def read(output):
+        fields = summary(output)
+        return text.format_map({name: len(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+    return read
 
 
 def notice(output):
@@ -136,36 +141,11 @@ def soak(output):
             f"{'equal' if found['weights_equal'] else 'NOT equal'}, resident memory +{max(found['rss_drift']):.2%}")
 
 
-def fuzz(output):
-    found = summary(output)
-    return (f"{found['executions']:,} executions of {found['targets']} targets, "
-            f"{len(found['failed'])} crashed or took too long")
-
-
-def fault_inputs(output):
-    found = summary(output)
-    return (f"{found['inputs']} inputs, {found['mutations']:,} damaged copies: {found['crashes']} crashes, "
-            f"{found['hangs']} hangs, {found['wrong_codes']} wrong codes, {found['unclear_lines']} unclear lines")
-
-
-def deepspeed(output):
-    found = summary(output)
-    return (f"{found['folders']} folders of 1 to 3 ranks: Tandem goes on from {found['gone_on']}, DeepSpeed from "
-            f"{found['back_in_deepspeed']} that came back through Tandem; {len(found['apart'])} apart")
-
-
 def agreement(output):
     found = summary(output)
     return (f"{found['files']:,} files: {found['accepted_that_python_refuses'] + found['other']} verdicts differ, "
             f"{found['refused_as_documented']} refused as documented; ids of {found['equal_ids']:,} of "
             f"{found['texts']:,} texts equal")
-
-
-def io_faults(output):
-    found = summary(output)
-    return (f"{found['injected']} calls failed, {found['killed']} of them a kill: {found['silent']} losses not said, "
-            f"{found['harmed']} older models or checkpoints harmed, {found['left']} temporary files left, "
-            f"{found['unclear']} unclear lines")
 
 
 def gtest(program, pattern, before=""):
@@ -223,7 +203,8 @@ CAMPAIGNS = [
          "$BIN/test_model", passed),
     Campaign("hang", "ranks that are killed, stopped, suspended, slow or hang, in each phase of a run",
              "120 of 120 end in time with their code, the rank named by the launcher",
-             "$PYTHON tests/drills/hang.py --bin $BIN", "$PYTHON tests/drills/hang.py --quick --bin $BIN", hang_cells),
+             "$PYTHON tests/drills/hang.py --bin $BIN", "$PYTHON tests/drills/hang.py --quick --bin $BIN",
+             drill("{passed} of {cells} cells ended as they must, the rank named in {named}")),
     Campaign("notice", "time until a killed and a stopped rank are noticed, beside 10 busy loops",
              "<= 2 s; <= 3 heartbeats", "$PYTHON tests/drills/hang.py --notice --bin $BIN", None, notice),
     Campaign("soak", "training through a fault every 20 s, resumed each time, beside an undisturbed run",
@@ -243,17 +224,23 @@ CAMPAIGNS = [
          gtest("test_actors", "ShmStrangers*"), passed),
     Campaign("io_faults", "every n-th I/O call fails or is the last, in training, saving and resuming",
              "no exit 0 with a loss, nothing older harmed", "TMPDIR=/dev/shm $BIN/io_faults",
-             "TMPDIR=/dev/shm $BIN/io_faults --quick", io_faults),
+             "TMPDIR=/dev/shm $BIN/io_faults --quick",
+             drill("{injected} calls failed, {killed} of them a kill: {silent} losses not said, {harmed} older models or checkpoints "
+                   "harmed, {left} temporary files left, {unclear} unclear lines")),
     Campaign("fuzz", "inputs of every format that is read, with ASan and UBSan", "10^8 executions, 0 crashes",
              "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 100000000",
-             "$PYTHON tests/fuzz/campaign.py $BIN --runs 300000", fuzz),
+             "$PYTHON tests/fuzz/campaign.py $BIN --runs 300000",
+             drill("{executions:,} executions of {targets} targets, {failed} crashed or took too long")),
     Campaign("fault_inputs", "files that once broke something, and damaged copies of each, through the real programs",
              "100 copies of each: every one ends in time, with its code and one line",
              "$PYTHON tests/drills/inputs.py --bin $BIN", "$PYTHON tests/drills/inputs.py --mutations 2 --bin $BIN",
-             fault_inputs),
+             drill("{inputs} inputs, {mutations:,} damaged copies: {crashes} crashes, {hangs} hangs, {wrong_codes} wrong codes, "
+                   "{unclear_lines} unclear lines")),
     Campaign("deepspeed", "real DeepSpeed's checkpoints: stages 0 to 3, fp32 and bf16, tied, frozen, groups, there and back",
              "the next three steps are DeepSpeed's own",
-             "$PYTHON tests/drills/deepspeed_checkpoints.py --bin $BIN", None, deepspeed),
+             "$PYTHON tests/drills/deepspeed_checkpoints.py --bin $BIN", None,
+             drill("{folders} folders of 1 to 3 ranks: Tandem goes on from {gone_on}, DeepSpeed from {back_in_deepspeed} that came "
+                   "back through Tandem; {apart} apart")),
     Campaign("agreement", "safetensors files and texts beside Python's safetensors and tokenizers",
              "none accepted that Python refuses, all ids equal",
              "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 100000 --texts 100000",

@@ -127,33 +127,25 @@ std::vector<std::unique_ptr<SlotPool>> ScaledRank::make_pools(Name name,
 
 /// As Rank::make_unit_actors() and Rank::optimizer_unit().
 CpuOptimizer::Unit ScaledRank::make_unit(std::size_t unit) {
-  const UnitSpec& spec = layout_.model.units[unit];
-  const UnitLayout& gathered = layout_.parameters[unit].gathered;
   const DType type = layout_.shape.type;
   const std::size_t elements = layout_.slice_elements(unit);
   const std::size_t pool = layout_.classes.weights.pool_of[unit];
   std::byte* const shard = addresses_.take(elements * bytes_of(type));
   std::byte* const accumulator = addresses_.take(layout_.sizes.units[unit].accumulator);
   const bool stays = layout_.sharding.weights_replicated[unit];
-  shards_.push_back(std::make_unique<ParameterShard>(ParameterShard::Options{
-      .name = "shard " + spec.name,
-      .unit = static_cast<std::uint32_t>(unit),
-      .layout = gathered,
-      .type = type,
-      .shard = shard,
-      .block = stays ? addresses_.take(gathered.padded_elements * bytes_of(type)) : nullptr,
-      .slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address(),
-      .collectives = collectives_.address()}));
-  buckets_.push_back(std::make_unique<GradientBucket>(GradientBucket::Options{
-      .name = "bucket " + spec.name,
-      .unit = static_cast<std::uint32_t>(unit),
-      .layout = gathered,
-      .first_element = layout_.slice_begin(unit),
-      .block_type = type,
-      .accumulator = accumulator,
-      .slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address(),
-      .collectives = collectives_.address(),
-      .clears_padding = false}));
+  ParameterShard::Options of_shard = layout_.shard_options(unit);
+  of_shard.shard = shard;
+  of_shard.block =
+      stays ? addresses_.take(of_shard.layout.padded_elements * bytes_of(type)) : nullptr;
+  of_shard.slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address();
+  of_shard.collectives = collectives_.address();
+  shards_.push_back(std::make_unique<ParameterShard>(std::move(of_shard)));
+  GradientBucket::Options of_bucket = layout_.bucket_options(unit);
+  of_bucket.accumulator = accumulator;
+  of_bucket.slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address();
+  of_bucket.collectives = collectives_.address();
+  of_bucket.clears_padding = false;
+  buckets_.push_back(std::make_unique<GradientBucket>(std::move(of_bucket)));
   UpdateBuffers buffers{.gradient = accumulator, .weight = shard, .weight_type = type};
   place_state(buffers, layout_.shape.engine.state_layout, layout_.shape.update, type, elements,
               addresses_.take(layout_.sizes.units[unit].state.total()));
@@ -164,7 +156,7 @@ CpuOptimizer::Unit ScaledRank::make_unit(std::size_t unit) {
                 addresses_.take(layout_.sizes.units[unit].shadow));
     shadow = {.master = second.master, .state = {second.state[0], second.state[1]}};
   }
-  return {.name = "AdamW " + spec.name,
+  return {.name = "AdamW " + layout_.model.units[unit].name,
           .state = {.buffers = buffers, .shadow = shadow, .ranges = layout_.update_ranges(unit)},
           .shard = shards_[unit]->address(),
           .runner = &updates_};

@@ -199,38 +199,27 @@ void Rank::make_actors() {
 void Rank::make_unit_actors(std::size_t unit) {
   const UnitSpec& spec = model_.units[unit];
   const UnitMemory& memory = memory_.unit(unit);
-  const ParameterLayout& parameters = layout_.parameters[unit];
-  const DType type = layout_.shape.type;
   const CollectivesAddress collectives =
       spec.ep_size > 1 ? expert_group_->collectives() : collectives_->address();
   const std::size_t pool = layout_.classes.weights.pool_of[unit];
-  units_.push_back(std::make_unique<Unit>(spec, parameters, type, compute_.tensors()));
-  shards_.push_back(std::make_unique<ParameterShard>(ParameterShard::Options{
-      .name = "shard " + spec.name,
-      .unit = static_cast<std::uint32_t>(unit),
-      .layout = parameters.gathered,
-      .type = type,
-      .shard = memory.shard,
-      .block = memory.block,
-      .slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address(),
-      .collectives = collectives}));
+  units_.push_back(std::make_unique<Unit>(spec, layout_.parameters[unit], layout_.shape.type,
+                                          compute_.tensors()));
+  ParameterShard::Options shard = layout_.shard_options(unit);
+  shard.shard = memory.shard;
+  shard.block = memory.block;
+  shard.slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address();
+  shard.collectives = collectives;
+  shards_.push_back(std::make_unique<ParameterShard>(std::move(shard)));
   if (spec.frozen()) {
     buckets_.push_back(nullptr);
     return;
   }
-  buckets_.push_back(std::make_unique<GradientBucket>(GradientBucket::Options{
-      .name = "bucket " + spec.name,
-      .unit = static_cast<std::uint32_t>(unit),
-      .layout = parameters.gathered,
-      .blocks = static_cast<std::uint32_t>(spec.ep_size),
-      .first_element = layout_.slice_begin(unit),
-      .accumulate_replicated = !layout_.sharding.is_sharded(spec),
-      .block_type = type,
-      .accumulator = memory.accumulator,
-      .accumulator_type = layout_.sizes.accumulator_type,
-      .slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address(),
-      .collectives = collectives,
-      .clears_padding = !compute_.on_gpu()}));
+  GradientBucket::Options bucket = layout_.bucket_options(unit);
+  bucket.accumulator = memory.accumulator;
+  bucket.slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address();
+  bucket.collectives = collectives;
+  bucket.clears_padding = !compute_.on_gpu();
+  buckets_.push_back(std::make_unique<GradientBucket>(std::move(bucket)));
 }
 
 CpuOptimizer::Unit Rank::optimizer_unit(std::size_t unit) {

@@ -43,6 +43,25 @@ std::size_t RankLayout::slice_begin(std::size_t unit) const {
   return parameters[unit].block.shard_begin(sharding.slice(model.units[unit]));
 }
 
+ParameterShard::Options RankLayout::shard_options(std::size_t unit) const {
+  return {.name = "shard " + model.units[unit].name,
+          .unit = static_cast<std::uint32_t>(unit),
+          .layout = parameters[unit].gathered,
+          .type = shape.type};
+}
+
+GradientBucket::Options RankLayout::bucket_options(std::size_t unit) const {
+  const UnitSpec& spec = model.units[unit];
+  return {.name = "bucket " + spec.name,
+          .unit = static_cast<std::uint32_t>(unit),
+          .layout = parameters[unit].gathered,
+          .blocks = static_cast<std::uint32_t>(spec.ep_size),
+          .first_element = slice_begin(unit),
+          .accumulate_replicated = !sharding.is_sharded(spec),
+          .block_type = shape.type,
+          .accumulator_type = sizes.accumulator_type};
+}
+
 std::uint64_t RankLayout::first_element(std::size_t unit) const {
   auto begin = static_cast<std::uint64_t>(
       parameters[unit].position_of(static_cast<std::int64_t>(slice_begin(unit))));

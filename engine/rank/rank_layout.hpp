@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "actors/gradient_bucket.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
+#include "actors/parameter_shard.hpp"
 #include "engine/config/config.hpp"
 #include "engine/layout/rank_sizes.hpp"
 #include "engine/layout/sharding.hpp"
@@ -56,9 +58,12 @@ struct RankLayout {
   [[nodiscard]] bool has_array(const ParameterSpec& parameter, std::uint32_t array) const;
   /// What the optimizer writes of that slice: neither padding nor frozen parameters. Their groups
   /// are the parameters'; LAMB's are the parameter's number in the unit, Muon's are muon_group()'s.
-  /// Throws
-  /// user_error when one of them does not begin where the state layout can begin.
+  /// Throws user_error when one of them does not begin where the state layout can begin.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
+
+  /// What a unit's actors know of it; memory, slots and collectives are still to be given.
+  [[nodiscard]] ParameterShard::Options shard_options(std::size_t unit) const;
+  [[nodiscard]] GradientBucket::Options bucket_options(std::size_t unit) const;
 
   /// Where the padded block of a unit begins when the blocks of all units are laid end to end.
   [[nodiscard]] std::int64_t flat_begin(std::size_t unit) const;

@@ -42,16 +42,13 @@ class Cifar : public TrainerTest {
     EXPECT_EQ(done.code, 0) << done.out << done.err;
     EXPECT_THAT(done.out, HasSubstr("Accuracy of the network on the 2000 test images"));
   }
-  void expect_same_digits(const std::string& output, const std::string& expected) const {
+  void expect_same_run(const std::string& output, const std::string& expected) const {
     SCOPED_TRACE(output);
+    expect_same_digits(output, expected);
     EXPECT_EQ(column(output, "loss").size(), 8U);
-    for (const char* name : {"loss", "grad_norm", "tokens"}) {
-      EXPECT_EQ(column(output, name), column(expected, name)) << name;
-    }
-    for (const char* name : {"model/model.safetensors", "predictions.png"}) {
-      EXPECT_TRUE(content_of(folder_ / output / name) == content_of(folder_ / expected / name))
-          << name;
-    }
+    EXPECT_EQ(column(output, "tokens"), column(expected, "tokens"));
+    EXPECT_TRUE(content_of(folder_ / output / "predictions.png") ==
+                content_of(folder_ / expected / "predictions.png"));
   }
   void expect_refused(const Finished& done, const std::vector<std::string>& parts) const {
     EXPECT_EQ(done.code, 2) << done.err;
@@ -118,11 +115,7 @@ TEST_F(Cifar, StagesDoNotChangeOneDigit) {
         cifar(fmt::format("--dtype fp32 --stage {} --steps 12 --no-tensorboard --output_dir '{}'",
                           stage, path(output)));
     ASSERT_EQ(done.code, 0) << done.err;
-    EXPECT_EQ(column(output, "loss"), column("stage3", "loss")) << stage;
-    EXPECT_EQ(column(output, "grad_norm"), column("stage3", "grad_norm")) << stage;
-    EXPECT_TRUE(content_of(folder_ / output / "model/model.safetensors") ==
-                content_of(folder_ / "stage3/model/model.safetensors"))
-        << stage;
+    expect_same_digits(output, "stage3");
   }
 }
 
@@ -132,7 +125,7 @@ TEST_F(Cifar, RanksDoNotChangeOneDigit) {
   for (const auto& [count, stage] : {std::pair{2, 0}, std::pair{2, 3}, std::pair{4, 2}}) {
     const std::string output = fmt::format("{} ranks, stage {}", count, stage);
     run_on_ranks(count, output, fmt::format("--stage {}", stage));
-    expect_same_digits(output, "alone");
+    expect_same_run(output, "alone");
   }
 }
 
@@ -144,7 +137,7 @@ TEST_F(Cifar, ExpertsOverRanksDoNotChangeOneDigit) {
   for (const int stage : {0, 2, 3}) {
     const std::string output = fmt::format("stage {}", stage);
     run_on_ranks(2, output, fmt::format("{} --stage {} --ep-world-size 2", moe, stage));
-    expect_same_digits(output, "alone");
+    expect_same_run(output, "alone");
   }
 }
 

@@ -61,10 +61,7 @@ TEST_F(Finetune, LeavesEveryArtefactAndTheLossFalls) {
 
 TEST_F(Finetune, SchedulesThreadsAndCheckpointingDoNotChangeOneDigit) {
   ASSERT_EQ(demo("off", "--steps 6 --overlap off").code, 0);
-  const auto losses = column("off", "loss");
-  const auto norms = column("off", "grad_norm");
-  ASSERT_EQ(losses.size(), 6U);
-  const std::string weights = content_of(folder_ / "off/model/model.safetensors");
+  ASSERT_EQ(column("off", "loss").size(), 6U);
   int run = 0;
   for (const char* flags :
        {"--overlap comm", "--overlap offload", "--overlap offload --optimizer_threads 2",
@@ -74,9 +71,8 @@ TEST_F(Finetune, SchedulesThreadsAndCheckpointingDoNotChangeOneDigit) {
     const std::string output = fmt::format("run{}", run++);
     const Finished done = demo(output, fmt::format("--steps 6 {}", flags));
     ASSERT_EQ(done.code, 0) << flags << ": " << done.err;
-    EXPECT_EQ(column(output, "loss"), losses) << flags;
-    EXPECT_EQ(column(output, "grad_norm"), norms) << flags;
-    EXPECT_TRUE(content_of(folder_ / output / "model/model.safetensors") == weights) << flags;
+    SCOPED_TRACE(flags);
+    expect_same_digits(output, "off");
   }
 }
 

@@ -121,6 +121,17 @@ class TrainerTest : public testing::Test {
     return values;
   }
 
+  /// Losses, gradient norms and the model saved at the end, of two runs.
+  void expect_same_digits(const std::string& one, const std::string& other) const {
+    SCOPED_TRACE(one + " and " + other);
+    EXPECT_FALSE(column(one, "loss").empty());
+    for (const char* name : {"loss", "grad_norm"}) {
+      EXPECT_EQ(column(one, name), column(other, name)) << name;
+    }
+    EXPECT_TRUE(content_of(folder_ / one / "model/model.safetensors") ==
+                content_of(folder_ / other / "model/model.safetensors"));
+  }
+
   [[nodiscard]] static bool has_transformers() { return test::python_has("transformers"); }
   /// Transformers loads each of the models, all of it, and computes what we do.
   void expect_transformers_agrees(const std::vector<std::string>& models) const {
