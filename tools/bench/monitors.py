@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """What monitors cost: two runs of the demo's model, one with all of them and one with none, that take turns.
 
-    python3 tools/bench/monitors.py [--what all|trace|reports] [--steps 600] [--rounds 3] [--turn_s 1.5] [-- FLAGS OF THE TRAINER]
+    python3 tools/bench/monitors.py [--what all|none|trace|reports] [--steps 600] [--rounds 3] [--turn_s .7] [-- FLAGS OF THE TRAINER]
 
 Both runs are there at once, and one of them is stopped, with all its processes, while the other has the machine for a turn:
-what else the machine does meets both alike. A step within which a run was stopped does not count, nor do the first 20.
+what else the machine does meets both alike. Where a kernel put the pages of a process makes it up to 10 % faster than its twin
+for as long as both live, so that addresses are not random here (setarch -R). A step within which a run was stopped does not count, nor do the first 20.
 "All" is a config with tensorboard, csv_monitor and wandb (the module of this Python, or without one a process that reads and
 drops), TensorBoard events, --trace and --status_socket, of which all three pages are asked for once a second. Ratios of
 each round, all over none: of the median step and of the mean step. Losses of both are compared to the last digit. --what
 trace: --trace alone over none. --what reports: comms_logger (verbose), flops_profiler and wall_clock_breakdown; what
-flops_profiler measures the peak with lies between two steps.
+flops_profiler measures the peak with lies between two steps. --what none: the control, nothing on either side.
 """
 
 import argparse
@@ -58,9 +59,9 @@ def command_of(args, folder, on):
         (folder / "modules").mkdir(exist_ok=True)
         (folder / "modules/wandb.py").write_text(DROPS)
     run = folder / "run"
-    command = [args.build / "bin/finetune_zero3", "--deepspeed_config", folder / "ds.json", "--steps", args.steps,
+    command = ["setarch", "-R", args.build / "bin/finetune_zero3", "--deepspeed_config", folder / "ds.json", "--steps", args.steps,
                "--batch_size", args.batch_size, "--lr=1e-3", "--no-samples", "--progress=off", "--output_dir", folder / "run",
-               *(["--trace"] if on and args.what != "reports" else []),
+               *(["--trace"] if on and args.what in ("all", "trace") else []),
                *(["--status_socket=auto"] if monitored else ["--no-tensorboard"]), *args.flags]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return [str(part) for part in command], {**os.environ, "PYTHONPATH": str(folder / "modules"), "PATH": path}
@@ -142,11 +143,11 @@ def race(args, folder, number):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
-    parser.add_argument("--what", choices=("all", "trace", "reports"), default="all")
+    parser.add_argument("--what", choices=("all", "none", "trace", "reports"), default="all")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turn_s", type=float, default=1.5)
+    parser.add_argument("--turn_s", type=float, default=.7)
     parser.add_argument("flags", nargs="*", help="of the trainer, for both sides")
     args = parser.parse_args()
     ratios = {"median": [], "mean": []}
