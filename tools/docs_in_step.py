@@ -10,7 +10,8 @@ A page's block is tied to its source by the line above it:
 
 and equals what stands in that file between `// [counter]` and `// [/counter]`, without the common indentation. In the
 pages below every ```cpp block must be tied. On all pages relative links lead to a file and a heading that are there, prose
-keeps to 100 columns, and the words are those of tools/tidy.py. docs/environment.md has every variable that the programs read.
+keeps to 100 columns, and the words are those of tools/tidy.py. docs/environment.md has every variable that the programs read, and
+bench/suites.txt a line for every suite.
 Prints each breach, exit 1 if there is one; --update writes
 the blocks.
 """
@@ -28,6 +29,7 @@ BLOCK = re.compile(r"^(?:<!-- (?P<file>\S+): (?P<name>\w+) -->\n)?```cpp\n(?P<co
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MAX_COLUMNS = 100
 VARIABLES = "docs/environment.md"
+SUITES = "bench/suites.txt"
 READ_BY = ("runtime", "actors", "engine", "models", "examples", "tools")
 READS = re.compile(r'"((?:TANDEM|SLURM|OMPI|TORCHELASTIC|HF|XDG|LOCAL|MASTER|OMP|GOMP|ONEDNN|LRU|NO)_[A-Z_]+|RANK|WORLD_SIZE|TERM|HOME)"')
 
@@ -68,6 +70,12 @@ def variables_without_words():
             yield f"{path.relative_to(ROOT)}: reads {name}, which {VARIABLES} does not name"
 
 
+def suites_without_words():
+    listed = {line.split()[0] for line in (ROOT / SUITES).read_text(encoding="utf-8").splitlines()}
+    built = set(re.findall(r"tandem_bench\((\w+) ", (ROOT / "bench/CMakeLists.txt").read_text(encoding="utf-8")))
+    return [f"{SUITES}: {name} is {'not built' if name in listed else 'not there'}" for name in sorted(listed ^ built)]
+
+
 def snippet(file, name):
     """The text between the marks, or None."""
     path = ROOT / file
@@ -104,7 +112,7 @@ def main():
             (ROOT / page).write_text(wanted, encoding="utf-8")
     for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]:
         problems += page_faults(page)
-    problems += variables_without_words()
+    problems += [*variables_without_words(), *suites_without_words()]
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0
 

@@ -58,7 +58,7 @@ def steps(has_sanitizer):
     def step(name, what, minutes, command, figure):
         return Campaign(name, what, "", f"timeout -k 10 {minutes}m {command}", None, figure)
 
-    yield step("build", "set up and built", 120, "./tandem bench", lines("^suites: "))
+    yield step("build", "set up and built", 120, "./tandem build", lines("^build: "))
     yield step("doctor", "the machine", 5, "./tandem doctor", lines("^(gpu|--device|tandem|processor|cpus|memory)"))
     for program in TESTS:
         yield step(program, "tests on the GPU", 30, f"build/release/bin/{program} {REAL}", tests)

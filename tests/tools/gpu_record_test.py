@@ -14,7 +14,7 @@ NEEDS_GPU = re.compile(r"(?<!define )REQUIRE_GPU\(\)|(?:gpus\(\)|why_no_cuda)[^{
 PASSED = 'echo "[  PASSED  ] 3 tests."'
 SMI = """case "$*" in *--query-gpu*) echo "NVIDIA X100 80GB, 580.1, 81559 MiB, 9.0" ;; *) echo "CUDA Version: 13.0 " ;; esac"""
 TANDEM = """case "$*" in
-  bench) echo "suites: step overlap" ;;
+  build) echo "build: build/release/bin" ;;
   doctor) echo "gpu        0 NVIDIA X100"; echo "--device   auto is cuda" ;;
   "train --device cuda") echo "Summary of 800 steps"; echo "  throughput  1 tokens/s"; echo "artefacts in runs/x" ;;
   "bench step --device cuda") echo "cuda/qwen3_20m/8x256/bf16/full 12.5 ms" ;;
