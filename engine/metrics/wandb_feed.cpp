@@ -28,7 +28,8 @@ constexpr std::size_t kMostUnsentBytes = std::size_t{1} << 22;
 constexpr std::chrono::seconds kBetweenSends{1};
 
 // The first line says what the run is, each other one is a record. Its processors are the
-// trainer's, which goes first: the module takes what is idle, and its wake-up preempts nobody.
+// trainer's, which goes first: the module takes what is idle, and its wake-up preempts none of
+// them.
 constexpr const char* kProgram = R"PY(
 import json, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
