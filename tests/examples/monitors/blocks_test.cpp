@@ -14,12 +14,30 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+/// TensorBoard's own reader finds in LOGS what the CSV files have, under the same tags.
+constexpr std::string_view kRead = R"(
+import csv, glob, os, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+logs = sys.argv[1]
+events = EventAccumulator(os.path.join(logs, "tb"), size_guidance={"scalars": 0}).Reload()
+tags = events.Tags()["scalars"]
+files = [os.path.join(logs, "csv", tag.replace("/", "_") + ".csv") for tag in tags]
+assert sorted(files) == sorted(glob.glob(os.path.join(logs, "csv", "*.csv"))), tags
+for tag, file in zip(tags, files):
+    rows = list(csv.reader(open(file, newline="")))[1:]
+    read = [(event.step, event.value) for event in events.Scalars(tag)]
+    assert [step for step, _ in read] == [int(step) for step, _ in rows], tag
+    assert all(abs(value - float(row)) <= 1e-6 * abs(value) for (_, value), (_, row) in zip(read, rows)), tag
+print(len(tags), "tags agree")
+)";
+
 class Blocks : public TrainerTest {
  protected:
   [[nodiscard]] std::string config(bool on) const {
     return write(on ? "on.json" : "off.json", fmt::format(R"({{
 "train_batch_size": 4, "zero_optimization": {{"stage": 3}}, "steps_per_print": 2,
 "csv_monitor": {{"enabled": {0}, "output_path": "{1}", "job_name": "csv"}},
+"tensorboard": {{"enabled": {0}, "output_path": "{1}", "job_name": "tb"}},
 "comms_logger": {{"enabled": {0}}},
 "flops_profiler": {{"enabled": {0}, "profile_step": 3, "output_file": "{1}/profile.txt"}},
 "wall_clock_breakdown": {0}}})",
@@ -80,6 +98,11 @@ TEST_F(Blocks, ActOnTwoRanksAndChangeNoDigit) {
         content_of(path(fmt::format("logs/csv/Train_Samples_elapsed_time_ms_{}.csv", timer)));
     EXPECT_EQ(std::ranges::count(rows, '\n'), 1 + 4) << timer;
     EXPECT_THAT(rows, ContainsRegex(fmt::format("^step,elapsed_time_ms_{}\n4,[0-9.e-]+\n", timer)));
+  }
+  if (test::python_has("tensorboard")) {
+    const Finished found =
+        shell(fmt::format("'{}' '{}' '{}'", kPython, write("read.py", kRead), path("logs")));
+    EXPECT_THAT(found.out, HasSubstr("7 tags agree")) << found.err;
   }
   const std::string page = content_of(path("on/report.html"));
   EXPECT_TRUE(page.find(R"("comms": {"world_size":2)") != std::string::npos);
