@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include <ATen/ops/zeros.h>
 
@@ -27,7 +28,10 @@ std::unique_ptr<Engine> timed_engine(const StepShape& shape,
           "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})";
   EngineOptions options{
       .device = wanted.device, .overlap = wanted.overlap, .forced_misses = wanted.forced_misses};
-  options.placement = Placement::kCpu;  // it is the pool's work that a schedule hides
+  if (wanted.placements.empty()) {
+    options.placement = Placement::kCpu;  // it is the pool's work that a schedule hides
+  }
+  options.placements = std::move(wanted.placements);
   options.sim.memory_bytes = 1e12;
   options.sim.acts = false;
   options.sim.to_device_bytes_per_s = shape.link_bytes_per_s;
@@ -44,6 +48,33 @@ std::unique_ptr<Engine> timed_engine(const StepShape& shape,
     engine->train_step(std::span(&batch, 1));
   }
   return engine;
+}
+
+UpdateKernel layers_kernel(const StepShape& shape) {
+  return {.weight = DType::kBF16, .gradient = DType::kBF16, .threads = shape.optimizer_threads};
+}
+
+HostUpdateSpeeds pool_speeds(const StepShape& shape) {
+  const UpdateKernel kernel = layers_kernel(shape);
+  UpdateKernel ahead = kernel;
+  ahead.speculative = true;
+  return {.in_place = measure_update_speed(kernel), .speculative = measure_update_speed(ahead)};
+}
+
+PlacementProblem timed_problem(const StepShape& shape,
+                               const std::shared_ptr<const LayerTimes>& times,
+                               const SimSpec& device, const HostUpdateSpeeds& pool, double room) {
+  PlanInput input{
+      .shape = {.type = DType::kBF16, .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}}};
+  input.zero.stage = 2;
+  PlacementProblem problem =
+      placement_problem(timed_layers(static_cast<std::int64_t>(shape.layers),
+                                     static_cast<std::int64_t>(shape.weights_of_layer), times),
+                        input, PlacementHardware::of(device, pool), Overlap::kFull);
+  const PlacementUnit& layer = problem.units[0];
+  problem.device_bytes = room * layer.on_device + problem.device_stage_bytes +
+                         static_cast<double>(shape.layers) * layer.when_streamed;
+  return problem;
 }
 
 StepsOf run_steps(Engine& engine, int count) {

@@ -8,6 +8,7 @@
 #include "bench/overlap/layers.hpp"
 #include "bench/overlap/policies.hpp"
 #include "engine/engine.hpp"
+#include "engine/placement/placement_plan.hpp"
 
 namespace tandem::bench {
 
@@ -15,6 +16,7 @@ struct TimedEngineOptions {
   DeviceKind device = DeviceKind::kSim;
   Overlap overlap = Overlap::kFull;
   double forced_misses = 0;
+  std::vector<StatePlacement> placements;  // of the layers; none: all state on the host
 };
 
 /// bf16, stage 2, gradient clipping; its memory has been touched by some steps. `times` may change
@@ -22,6 +24,18 @@ struct TimedEngineOptions {
 std::unique_ptr<Engine> timed_engine(const StepShape& shape,
                                      const std::shared_ptr<const LayerTimes>& times,
                                      TimedEngineOptions options);
+
+/// What updates the layers on the pool.
+UpdateKernel layers_kernel(const StepShape& shape);
+
+/// Its speed, as measured now.
+HostUpdateSpeeds pool_speeds(const StepShape& shape);
+
+/// What the solver is asked under `--placement auto`: layers as `times` say, device memory for the
+/// state of `room` layers and for what others stream through.
+PlacementProblem timed_problem(const StepShape& shape,
+                               const std::shared_ptr<const LayerTimes>& times,
+                               const SimSpec& device, const HostUpdateSpeeds& pool, double room);
 
 struct StepsOf {
   double seconds = 0;  // of all

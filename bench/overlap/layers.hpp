@@ -15,6 +15,8 @@
 
 namespace tandem::bench {
 
+constexpr double kForwardShare = 0.25;  // of a layer's compute
+
 /// Seconds of one layer, which a simulated device takes, and the matmuls that another one computes
 /// in their place. Both may change between steps.
 struct LayerTimes {

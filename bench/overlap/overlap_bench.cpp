@@ -10,6 +10,9 @@
 // three quarters backward). The links do 25 GB/s each way. The efficiency is T*/T: T* the longest
 // of t_GPU, t_Adam and t_link, T a step's time in a run of several. engine/MODE: the engine under
 // --overlap MODE. policy/...: older schedules on the same parts (policies.hpp).
+// default/...: --overlap full with the state where the solver puts it (--placement auto), on a
+// device of 2 TB/s with room for that of three layers; of the others some may be updated there, so
+// that less than t_Adam is left for the pool. policy and engine have all state on the host.
 // misses/RATE/beside_MODE: a step under `full` when RATE of the verdicts are made to miss, over one
 // of MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient
 // to the first chunk of its update (control.hpp).
@@ -45,7 +48,7 @@ namespace {
 constexpr double kRatios[] = {0.25, 0.5, 0.75, 1.0, 1.25, 1.5};
 constexpr int kRounds = 5;
 constexpr int kStepsOfRound = 4;
-constexpr double kForwardShare = 0.25;
+constexpr double kRoomLayers = 3;  // of auto: a device that the model nearly fills
 constexpr double kRatioOfMisses = 0.75;
 constexpr int kTurns = 7;
 constexpr int kStepsBetweenTurns = 20;
@@ -182,6 +185,32 @@ void run_engine(benchmark::State& state, Bench* bench, double ratio, Overlap ove
   state.counters["exposed_reduce_ms"] = 1e3 * where.exposed_reduce_s / rounds;
 }
 
+/// With the state where the solver puts it for a step of that ratio.
+void run_default(benchmark::State& state, Bench* bench, double ratio) {
+  const Step rough = step_of(*bench, bench->parts().adam_s(), ratio);
+  bench->times->forward_s = rough.forward_s;
+  bench->times->backward_s = rough.backward_s;
+  const SimSpec device = {.to_device_bytes_per_s = bench->shape.link_bytes_per_s,
+                          .to_host_bytes_per_s = bench->shape.link_bytes_per_s,
+                          .acts = false};
+  const PlacementChoice choice = choose_placements(
+      timed_problem(bench->shape, bench->times, device, pool_speeds(bench->shape), kRoomLayers));
+  bench->overlap.reset();
+  bench->engine.reset();
+  bench->engine = timed_engine(bench->shape, bench->times, {.placements = choice.placements});
+  run_rounds(state, bench, ratio, [&](Policies&, Step& step) {
+    bench->times->forward_s = step.forward_s;
+    bench->times->backward_s = step.backward_s;
+    return run_steps(*bench->engine, kStepsOfRound).seconds / kStepsOfRound;
+  });
+  const auto count = [&](StatePlacement place) {
+    return static_cast<double>(std::ranges::count(choice.placements, place));
+  };
+  state.counters["predicted_ms"] = 1e3 * choice.step_s;
+  state.counters["on_device"] = count(StatePlacement::kDevice);
+  state.counters["streamed"] = count(StatePlacement::kStreamed);
+}
+
 void run_policy(benchmark::State& state, Bench* bench, double ratio, bool is_serial) {
   run_rounds(state, bench, ratio, [&](Policies& parts, Step& step) {
     return is_serial ? parts.serial_s(step.forward_s, step.backward_s)
@@ -254,6 +283,10 @@ void register_all(Bench* bench) {
     }
   }
   register_engines(bench);
+  for (const double ratio : kRatios) {
+    add(fmt::format("default/{}", ratio), kRounds,
+        [=](benchmark::State& state) { run_default(state, bench, ratio); });
+  }
   for (const double rate : {0.0, 0.05, 0.5}) {
     for (const Overlap other : {Overlap::kFull, Overlap::kOffload}) {
       add(fmt::format("misses/{}/beside_{}", rate, name_of(other)), kTurns,

@@ -22,11 +22,9 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
-#include "bench/overlap/layers.hpp"
+#include "bench/overlap/engines.hpp"
 #include "bench/program.hpp"
 #include "engine/engine.hpp"
-#include "engine/placement/bandwidths.hpp"
-#include "engine/placement/placement_plan.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/reexec.hpp"
 
@@ -124,10 +122,9 @@ void run_model(benchmark::State& state, const Shape& shape, double adam, double 
 }
 
 // ---- on the simulated accelerator ----
-constexpr std::int64_t kLayers = 6;
-constexpr std::int64_t kWeights = std::int64_t{3} << 20;  // of a layer
-constexpr std::size_t kRoom = 2;                          // layers on the device
-constexpr int kPasses = 3;                                // over the sweep
+constexpr StepShape kShape = {.layers = 6, .weights_of_layer = std::size_t{3} << 20};
+constexpr std::size_t kRoom = 2;  // layers on the device
+constexpr int kPasses = 3;        // over the sweep
 constexpr int kStepsOfPass = 5;
 // Copies and updates on the device take no core, as on hardware.
 constexpr SimSpec kAccelerator = {.to_device_bytes_per_s = 20e9,
@@ -147,7 +144,7 @@ std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
   EngineOptions options{.device = DeviceKind::kSim, .sim = kAccelerator, .placements = placements};
   options.compute_threads = 1;
   options.optimizer_threads = 1;
-  Engine engine({.model = timed_layers(kLayers, kWeights, times),
+  Engine engine({.model = timed_layers(kShape.layers, kShape.weights_of_layer, times),
                  .config = parse_config(
                      R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
                          "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
@@ -171,25 +168,13 @@ std::vector<double> measured_steps(const std::shared_ptr<LayerTimes>& times,
 
 void run_engine(benchmark::State& state, double ratio) {
   const auto times = std::make_shared<LayerTimes>();
-  PlanInput input{
-      .shape = {.type = DType::kBF16, .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}}};
-  input.zero.stage = 2;
-  UpdateKernel kernel{.threads = 1};
-  kernel.weight = kernel.gradient = DType::kBF16;
   for (auto _ : state) {
-    UpdateKernel ahead = kernel;
-    ahead.speculative = true;
-    const HostUpdateSpeeds speeds = {.in_place = measure_update_speed(kernel),
-                                     .speculative = measure_update_speed(ahead)};
-    const double adam_s = update_bytes_per_element(kernel) * kLayers * kWeights / speeds.in_place;
-    times->forward_s = adam_s / ratio / kLayers * 0.25;
-    times->backward_s = adam_s / ratio / kLayers * 0.75;
-    PlacementProblem problem =
-        placement_problem(timed_layers(kLayers, kWeights, times), input,
-                          PlacementHardware::of(kAccelerator, speeds), Overlap::kFull);
-    // Room for kRoom layers, and for the stages of others.
-    problem.device_bytes = kRoom * problem.units[0].on_device + problem.device_stage_bytes +
-                           kLayers * problem.units[0].when_streamed;
+    const HostUpdateSpeeds pool = pool_speeds(kShape);
+    const double layer_adam_s = update_bytes_per_element(layers_kernel(kShape)) *
+                                static_cast<double>(kShape.weights_of_layer) / pool.in_place;
+    times->forward_s = kForwardShare * layer_adam_s / ratio;
+    times->backward_s = (1 - kForwardShare) * layer_adam_s / ratio;
+    const PlacementProblem problem = timed_problem(kShape, times, kAccelerator, pool, kRoom);
     const PlacementChoice choice = choose_placements(problem);
     std::map<std::vector<StatePlacement>, std::vector<double>> seconds;
     seconds[choice.placements] = {};
@@ -210,7 +195,7 @@ void run_engine(benchmark::State& state, double ratio) {
     state.counters["quality"] = chosen_s / best_s;
     state.counters["predicted"] = choice.step_s / chosen_s;
     state.counters["host_ms"] =
-        1e3 * median(seconds[std::vector<StatePlacement>(kLayers, StatePlacement::kHost)]);
+        1e3 * median(seconds[std::vector<StatePlacement>(kShape.layers, StatePlacement::kHost)]);
     state.counters["on_device"] =
         static_cast<double>(std::ranges::count(choice.placements, StatePlacement::kDevice));
     state.counters["streamed"] =
