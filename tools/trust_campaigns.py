@@ -228,7 +228,8 @@ CAMPAIGNS = [
              drill("{injected} calls failed, {killed} of them a kill: {silent} losses not said, {harmed} older models or checkpoints "
                    "harmed, {left} temporary files left, {unclear} unclear lines")),
     Campaign("fuzz", "inputs of every format that is read, with ASan and UBSan", "10^8 executions, 0 crashes",
-             "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 100000000",
+             "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 100000000 "
+             "--record build/fuzz/campaign.json",
              "$PYTHON tests/fuzz/campaign.py $BIN --runs 300000",
              drill("{executions:,} executions of {targets} targets, {failed} crashed or took too long")),
     Campaign("fault_inputs", "files that once broke something, and damaged copies of each, through the real programs",

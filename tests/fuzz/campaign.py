@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Runs every fuzz target and adds up its executions.
 
-usage: campaign.py BIN [--runs N] [--seed S] [--jobs J]
+usage: campaign.py BIN [--runs N] [--seed S] [--jobs J] [--record FILE]
 
 BIN is a folder with the programs and fuzz_targets.txt (build/fuzz/bin: with sanitizers). N executions in all, in
-portions of equal time: a target that is quick gets more of them. Ctrl-C or SIGTERM ends it behind the portions under way.
+portions of equal time: a target that is quick gets more of them. Ctrl-C or SIGTERM ends it behind the portions under way. --record: what has been
+run is written into FILE behind each portion, and what FILE has of the very same programs counts: a campaign of hours may be
+made of several.
 Prints one JSON object; exit 1 where a target crashed, was too slow or took too much memory.
 """
 
 import argparse
 import collections
+import hashlib
 import json
 import os
 import signal
@@ -34,7 +37,7 @@ def run(program, runs, seed):
     """(its summary or None, the end of what it said)"""
     command = f'ulimit -s {STACK_KIB} && exec "$0" -detect_leaks=0 -runs={runs} -seed={seed}'
     done = subprocess.run(["bash", "-c", command, program], text=True, errors="replace", stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False, env={**os.environ, **SANITIZERS}, start_new_session=True)
+                          stderr=subprocess.STDOUT, check=False, env={**os.environ, **SANITIZERS}, start_new_session=True, cwd=program.parent)
     lines = done.stdout.splitlines()
     summary = next((line for line in reversed(lines) if line.startswith('{"target"')), None)
     return json.loads(summary) if done.returncode == 0 and summary else None, "\n".join(lines[-15:])
@@ -43,16 +46,35 @@ def run(program, runs, seed):
 class Campaign:
     """Portions for the threads that run them, the target with the least time first."""
 
-    def __init__(self, folder, runs, seed):
+    def __init__(self, folder, runs, seed, record):
         self.folder = folder
-        self.left = runs
         self.seed = seed
+        self.record = record
         self.targets = (folder / "fuzz_targets.txt").read_text(encoding="utf-8").split()
+        self.programs = {target: hashlib.sha256(self.program(target).read_bytes()).hexdigest() for target in self.targets}
         self.seconds = dict.fromkeys(self.targets, 0.0)
         self.runs = collections.Counter()
         self.failed = {}  # target: what it said
+        if record is not None and record.exists():
+            for target, entry in json.loads(record.read_text(encoding="utf-8")).items():
+                if entry["program"] == self.programs.get(target):
+                    self.runs[target] = entry["runs"]
+                    self.seconds[target] = entry["seconds"]
+                    self.seed = max(self.seed, entry["seed"])
+        self.left = runs - self.runs.total()
         self.lock = threading.Lock()
         self.ended = False
+
+    def program(self, target):
+        return self.folder / f"fuzz_{target}"
+
+    def write_record(self):
+        if self.record is not None:
+            done = {target: {"runs": self.runs[target], "seconds": round(self.seconds[target], 1), "seed": self.seed,
+                             "program": self.programs[target]} for target in self.targets if self.runs[target]}
+            beside = self.record.with_suffix(".new")
+            beside.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
+            beside.replace(self.record)
 
     def take(self):
         """(target, runs, seed) or None"""
@@ -71,13 +93,15 @@ class Campaign:
     def work(self):
         while (portion := self.take()) is not None:
             target, runs, seed, expected_s = portion
-            summary, said = run(self.folder / f"fuzz_{target}", runs, seed)
+            summary, said = run(self.program(target), runs, seed)
             with self.lock:
                 if summary is None:
                     self.failed[target] = said
+                    self.runs[target] = 0  # the next campaign begins it anew
                 else:
                     self.runs[target] += summary["runs"]
                     self.seconds[target] += summary["seconds"] - expected_s
+                self.write_record()
             print(f"{self.runs.total():,} of {self.runs.total() + max(self.left, 0):,}: {target}", file=sys.stderr, flush=True)
 
     def end(self, *_):
@@ -86,12 +110,13 @@ class Campaign:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bin", type=Path)
+    parser.add_argument("bin", type=Path, help="where an input that fails is left, too")
     parser.add_argument("--runs", type=int, default=300_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--record", type=Path)
     flags = parser.parse_args()
-    campaign = Campaign(flags.bin, flags.runs, flags.seed)
+    campaign = Campaign(flags.bin.resolve(), flags.runs, flags.seed, flags.record)
     signal.signal(signal.SIGTERM, campaign.end)
     signal.signal(signal.SIGINT, campaign.end)
     with ThreadPoolExecutor(flags.jobs) as pool:

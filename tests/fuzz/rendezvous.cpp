@@ -1,6 +1,7 @@
 // What comes over a connection to the store where ranks meet. The first byte says whether its end
 // has proven that it knows the run's secret; the others are what it then sends.
-#include <atomic>
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -62,7 +63,15 @@ class Store {
 };
 
 void send(const OwnedDescriptor& socket, const void* bytes, std::size_t count) {
-  (void)::send(socket.get(), bytes, count, MSG_NOSIGNAL);
+  const char* from = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t sent = ::send(socket.get(), from, count, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EINTR) {
+      return;  // the store has ended the connection
+    }
+    from += std::max<ssize_t>(sent, 0);
+    count -= static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+  }
 }
 
 /// Up to `most` bytes; fewer where the connection ends before.
@@ -71,6 +80,9 @@ std::string receive(const OwnedDescriptor& socket, std::size_t most) {
   char some[16384];
   while (all.size() < most) {
     const ssize_t got = ::recv(socket.get(), some, std::min(sizeof(some), most - all.size()), 0);
+    if (got < 0 && errno == EINTR) {  // libFuzzer's clock ticks
+      continue;
+    }
     if (got <= 0) {
       break;
     }
