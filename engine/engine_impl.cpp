@@ -219,6 +219,7 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
   TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1,
                "the loader needs a worker and room for a batch");
   data_fingerprint = dataset->fingerprint();
+  communicator->require_same("data", data_fingerprint);
   loader.emplace(std::move(dataset),
                  LoaderOptions{.sampler = {.world_size = communicator->world_size(),
                                            .rank = communicator->rank(),

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/distributed/hello.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -35,11 +36,6 @@ std::optional<Pair> that_share_a_gpu(std::span<const RankPlace> places) {
     }
   }
   return std::nullopt;
-}
-
-/// The last word of a host's name is what people call it.
-std::string_view name_of_host(std::string_view host) noexcept {
-  return host.substr(host.find_last_of(' ') + 1);
 }
 
 }  // namespace

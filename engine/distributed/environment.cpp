@@ -189,6 +189,7 @@ Environment parse_environment(const Variables& variables) {
   out.agent_store = in.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   out.secret = in.text("TANDEM_RUN_SECRET");
   out.secret_file = in.text("TANDEM_RUN_SECRET_FILE");
+  out.interface = in.text("TANDEM_INTERFACE");
   check(out);
   return out;
 }

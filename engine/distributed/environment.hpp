@@ -34,6 +34,7 @@ struct Environment {
   bool agent_store = false;  // the launcher listens at master_port itself
   std::string secret;        // TANDEM_RUN_SECRET; empty: see run_secret.hpp
   std::string secret_file;   // TANDEM_RUN_SECRET_FILE
+  std::string interface;     // TANDEM_INTERFACE; empty: by MASTER_ADDR alone
 };
 
 /// Throws a user error for a value that is no number, is out of range, or contradicts another.

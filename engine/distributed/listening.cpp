@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include "runtime/system/network_interface.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -31,7 +32,23 @@ OwnedDescriptor make_socket(const NetAddress& address) {
   return made;
 }
 
+// The way out is that of the address: bound to it, the socket has no other one.
+void leave_by(const OwnedDescriptor& socket, const std::string& interface, int family) {
+  const NetAddress own = resolve(
+      address_of_interface("rendezvous", interface, family == AF_INET6 ? Ip::kV6 : Ip::kV4), 0);
+  if (::bind(socket.get(), own.get(), own.length) != 0) {
+    throw user_error("rendezvous", "no socket at {} of TANDEM_INTERFACE {}: {}", own.text(),
+                     interface, std::strerror(errno));
+  }
+}
+
 }  // namespace
+
+std::string NetAddress::text() const {
+  char text[NI_MAXHOST] = {};
+  (void)::getnameinfo(get(), length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
 
 NetAddress resolve(const std::string& host, int port) {
   addrinfo wanted{};
@@ -76,7 +93,7 @@ OwnedDescriptor listen_on(const std::string& host, int port) {
   }
   throw user_error("rendezvous",
                    "rank 0 cannot listen on port {} of {}: {}; set MASTER_ADDR to an address of "
-                   "its host",
+                   "its host, or TANDEM_INTERFACE to the interface by which others reach it",
                    port, host, std::strerror(errno));
 }
 
@@ -91,8 +108,12 @@ int port_of(const OwnedDescriptor& socket) {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bytes)->sin_port);
 }
 
-OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most) {
+OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most,
+                           const std::string& interface) {
   OwnedDescriptor socket = make_socket(address);
+  if (!interface.empty()) {
+    leave_by(socket, interface, address.get()->sa_family);
+  }
   set_time_limit(socket, most);
   if (::connect(socket.get(), address.get(), address.length) != 0) {
     return {};

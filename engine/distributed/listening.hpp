@@ -16,6 +16,8 @@ struct NetAddress {
   socklen_t length = 0;
 
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+  /// "10.0.0.7".
+  [[nodiscard]] std::string text() const;
 };
 
 /// IPv4 where there is a choice. Throws a user error when there is no such host, or when the name
@@ -26,9 +28,11 @@ struct NetAddress {
 [[nodiscard]] OwnedDescriptor listen_on(const std::string& host, int port);
 [[nodiscard]] int port_of(const OwnedDescriptor& socket);
 
-/// Within `most`; an empty descriptor when nothing listens there. Throws Error(kFailure) when this
-/// process can have no more sockets.
-[[nodiscard]] OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most);
+/// Within `most`; an empty descriptor when nothing listens there. `interface`: the one to go out
+/// by; empty: as the system routes. Throws Error(kFailure) when this process can have no more
+/// sockets, a user error when the interface has no address of that kind.
+[[nodiscard]] OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most,
+                                         const std::string& interface = {});
 /// Of each later send() and recv(), and of connect().
 void set_time_limit(const OwnedDescriptor& socket, std::chrono::milliseconds most);
 

@@ -1,18 +1,17 @@
 #include "engine/distributed/process_group.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "actors/collectives/nccl/shm_nccl_peers.hpp"
 #include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
+#include "engine/distributed/hello.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/system/machine.hpp"
@@ -22,18 +21,6 @@
 
 namespace tandem {
 namespace {
-
-/// Equal for processes that can share memory: the same kernel, the same network namespace; then the
-/// host's name.
-std::string own_host() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char space[64] = {};
-  (void)!::readlink("/proc/self/ns/net", space, sizeof(space) - 1);
-  char name[256] = {};
-  (void)::gethostname(name, sizeof(name) - 1);
-  return fmt::format("{} {} {}", boot, space, name);
-}
 
 /// The part around the first difference from `other`, short enough for a line.
 std::string excerpt(std::string_view value, std::string_view other) {
@@ -88,12 +75,14 @@ void ProcessGroup::meet() {
     store_->set("job", Secret::random_text());
   }
   // Out before anything is compared, so that the others learn of a difference, too.
-  const std::string own = fmt::format("{} {}", world_size(), own_host());
-  store_->set(fmt::format("host/{}", rank()), own);
-  check_world(0, store_->get("host/0", 0));
-  hosts_ = store_->all("host", own);
-  for (int other = 1; other < world_size(); ++other) {
-    check_world(other, hosts_[static_cast<std::size_t>(other)]);
+  const auto me = static_cast<std::size_t>(rank());
+  const std::string own = own_hello(world_size());
+  store_->set(fmt::format("hello/{}", me), own);
+  require_fit(me, own, 0, store_->get("hello/0", 0));
+  const std::vector<std::string> hellos = store_->all("hello", own);
+  for (std::size_t other = 0; other < hellos.size(); ++other) {
+    require_fit(me, own, other, hellos[other]);
+    hosts_.emplace_back(host_of(hellos[other]));
   }
   // What one run's ranks call each other by in shared memory is known to them alone, even where the
   // store's connections could be read.
@@ -118,16 +107,6 @@ void ProcessGroup::compare_cores() {
       place_on_cores_ += other < me ? 1 : 0;
       ++cores_shared_by_;
     }
-  }
-}
-
-// With different world sizes no rank knows how many others to wait for.
-void ProcessGroup::check_world(int other, std::string_view host) const {
-  const std::string_view world = host.substr(0, host.find(' '));
-  if (world != std::to_string(world_size())) {
-    throw failure(ExitCode::kPeer, "rendezvous",
-                  "the world size differs: rank {} has {}, rank {} has {}; start all ranks alike",
-                  other, world, rank(), world_size());
   }
 }
 
@@ -163,22 +142,22 @@ void ProcessGroup::throw_first_difference(std::string_view what,
   const std::string_view second = *other;
   const auto asked = [](std::string_view value) { return value.substr(0, value.find('\n')); };
   const auto answer = [](std::string_view value) { return value.substr(value.find('\n') + 1); };
-  const auto differing = other - values.begin();
+  const auto differing = static_cast<std::size_t>(other - values.begin());
   if (asked(first) != asked(second)) {
-    throw failure(ExitCode::kPeer, "ranks",
-                  "rank 0 compares its {}, rank {} its {}; start all ranks alike", asked(first),
-                  differing, asked(second));
+    throw failure(ExitCode::kPeer, "ranks", "{} compares its {}, {} its {}; start all ranks alike",
+                  rank_on_host(0, hosts_), asked(first), rank_on_host(differing, hosts_),
+                  asked(second));
   }
   throw failure(ExitCode::kPeer, "ranks",
-                "the {} differs: rank 0 has {}, rank {} has {}; start all ranks alike", what,
-                excerpt(answer(first), answer(second)), differing,
-                excerpt(answer(second), answer(first)));
+                "the {} differs: {} has {}, {} has {}; start all ranks alike", what,
+                rank_on_host(0, hosts_), excerpt(answer(first), answer(second)),
+                rank_on_host(differing, hosts_), excerpt(answer(second), answer(first)));
 }
 
 std::vector<RankPlace> ProcessGroup::places(std::string_view gpu) {
   std::vector<RankPlace> all;
   if (store_ == nullptr) {
-    all.push_back({own_host(), std::string(gpu)});
+    all.push_back({"", std::string(gpu)});
     return all;
   }
   const std::vector<std::string> of_all = store_->all("gpu", gpu);

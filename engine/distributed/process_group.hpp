@@ -74,7 +74,6 @@ class ProcessGroup final : public Communicator {
   void meet();
   void compare_cores();
   [[nodiscard]] RankGroup everybody() const;
-  void check_world(int other, std::string_view host) const;
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_shm(EventLoop& loop, CpuPool& pool,
                                                             const RankGroup& group) const;

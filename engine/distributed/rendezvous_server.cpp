@@ -206,7 +206,12 @@ bool RendezvousServer::take_handshake(Connection& c) {
   if (opens) {
     Opening opening;
     std::memcpy(&opening, c.handshake.data(), sizeof(opening));
-    if (opening.magic != rendezvous::kMagic || opening.version != rendezvous::kVersion) {
+    if (opening.magic != rendezvous::kMagic) {
+      return false;
+    }
+    if (opening.version != rendezvous::kVersion) {  // it is told so, and learns no proof
+      const Answer other{};
+      (void)c.send(&other, sizeof(other));
       return false;
     }
     c.of_client = opening.nonce;

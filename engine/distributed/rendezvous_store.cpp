@@ -13,6 +13,7 @@
 #include "engine/distributed/rendezvous_server.hpp"
 #include "runtime/awake_time.hpp"
 #include "runtime/clock.hpp"
+#include "runtime/system/network_interface.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -102,11 +103,11 @@ RendezvousStore::RendezvousStore(const Environment& environment, milliseconds ti
     : environment_(environment),
       timeout_(timeout),
       address_(address_of(environment)),
+      interface_(environment.local_world < environment.world ? environment.interface : ""),
       port_(environment.master_port),
       secret_(given_secret(environment)),
       by_note_(secret_.empty() || environment.agent_store),
       note_(environment) {
-  (void)resolve(address_, port_);  // on every rank, so that all say what is wrong with it
   if (by_note_ && environment.local_world < environment.world) {
     throw user_error("rendezvous", "{} of {} ranks are on this host, and {}",
                      environment.local_world, environment.world,
@@ -115,6 +116,7 @@ RendezvousStore::RendezvousStore(const Environment& environment, milliseconds ti
                                      : "the launcher listens at MASTER_PORT itself; start them "
                                        "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
   }
+  check_address();  // on every rank, so that all say what is wrong with it
   if (environment.rank == 0) {
     host();
   }
@@ -123,7 +125,32 @@ RendezvousStore::RendezvousStore(const Environment& environment, milliseconds ti
 
 RendezvousStore::~RendezvousStore() = default;
 
+// Many a host is told by its /etc/hosts that its own name is an address of its loopback.
+void RendezvousStore::check_address() const {
+  const bool are_several = environment_.local_world < environment_.world;
+  if (are_several && !environment_.address_given && address_ == kLoopback) {
+    throw user_error("rendezvous",
+                     "{} of {} ranks are on this host, and {} say nothing of where rank 0 is; set "
+                     "MASTER_ADDR to its host's address, the same on all ranks",
+                     environment_.local_world, environment_.world, environment_.source);
+  }
+  const std::string text = resolve(address_, port_).text();
+  const bool is_name = text != address_ && address_ != kLoopback;
+  const bool is_named_by_interface = environment_.rank == 0 && !interface_.empty();
+  if (are_several && is_name && is_loopback(text) && !is_named_by_interface) {
+    throw user_error("rendezvous",
+                     "MASTER_ADDR {} is {} on this host (see /etc/hosts), where other hosts find "
+                     "nothing; set it to the host's address in their network, or TANDEM_INTERFACE "
+                     "to that network's interface",
+                     address_, text);
+  }
+}
+
 void RendezvousStore::host() {
+  if (!interface_.empty()) {
+    const bool is_v6 = resolve(address_, port_).get()->sa_family == AF_INET6;
+    address_ = address_of_interface("rendezvous", interface_, is_v6 ? Ip::kV6 : Ip::kV4);
+  }
   OwnedDescriptor listener = listen_on(address_, environment_.agent_store ? 0 : port_);
   port_ = port_of(listener);
   if (secret_.empty()) {
@@ -139,7 +166,7 @@ void RendezvousStore::host() {
 // port: it tries until its time is over.
 void RendezvousStore::connect() {
   Patience patience(timeout_);
-  for (bool met_stranger = false;;) {
+  for (Attempt last = Attempt::kNotThere;;) {
     Attempt attempt = Attempt::kNotThere;
     if (server_ != nullptr || !by_note_) {
       attempt = try_to_connect(port_);
@@ -150,12 +177,12 @@ void RendezvousStore::connect() {
     if (attempt == Attempt::kConnected) {
       return;
     }
-    met_stranger = met_stranger || attempt == Attempt::kStranger;
+    last = attempt == Attempt::kNotThere ? last : attempt;
     if (patience.grows_long()) {
       say_waiting_for(0);
     }
     if (!patience.pause(milliseconds(10))) {
-      throw_not_met(met_stranger);
+      throw_not_met(last);
     }
   }
 }
@@ -167,8 +194,15 @@ void RendezvousStore::say_waiting_for(int rank) const {
   (void)std::fflush(stderr);
 }
 
-void RendezvousStore::throw_not_met(bool met_stranger) const {
-  if (met_stranger) {
+void RendezvousStore::throw_not_met(Attempt last) const {
+  if (last == Attempt::kOtherVersion) {
+    throw failure(
+        ExitCode::kPeer, "rendezvous",
+        "rank 0, at port {} of {}, is of a version of Tandem that this one (rank {}) does "
+        "not understand; install the same on all hosts",
+        port_, address_, environment_.rank);
+  }
+  if (last == Attempt::kStranger) {
     throw failure(ExitCode::kPeer, "rendezvous",
                   "what listens at port {} of {} does not know this run's secret; give all ranks "
                   "one TANDEM_RUN_SECRET, or another MASTER_PORT",
@@ -182,34 +216,43 @@ void RendezvousStore::throw_not_met(bool met_stranger) const {
 RendezvousStore::Attempt RendezvousStore::try_to_connect(int port) {
   const milliseconds most =
       std::min<milliseconds>(timeout_, std::chrono::seconds(rendezvous::kTimeToProve));
-  OwnedDescriptor socket = connect_to(resolve(address_, port), most);
+  // Rank 0 is at its own host's address already.
+  OwnedDescriptor socket =
+      connect_to(resolve(address_, port), most, server_ != nullptr ? "" : interface_);
   if (socket.get() < 0) {
     return Attempt::kNotThere;
   }
-  if (!shake_hands(socket.get())) {
-    return Attempt::kStranger;
+  const Attempt attempt = shake_hands(socket.get());
+  if (attempt == Attempt::kConnected) {
+    set_time_limit(socket, timeout_);
+    socket_ = std::move(socket);
   }
-  set_time_limit(socket, timeout_);
-  socket_ = std::move(socket);
-  return Attempt::kConnected;
+  return attempt;
 }
 
-// Nothing but a random number is sent to what has not proven itself.
-bool RendezvousStore::shake_hands(int socket) const {
+// Nothing but a random number is sent to what has not proven itself. Another version says so before
+// it proves anything, as a stranger could: it ends this rank no sooner than one.
+RendezvousStore::Attempt RendezvousStore::shake_hands(int socket) const {
   const Secret secret(secret_);
   const std::string run = run_name();
   const rendezvous::Opening opening{.nonce = rendezvous::random_nonce()};
   rendezvous::Answer answer{.magic = 0};
   if (!send_all(socket, &opening, sizeof(opening)) ||
-      !receive_all(socket, &answer, sizeof(answer)) || answer.magic != rendezvous::kMagic ||
-      answer.version != rendezvous::kVersion ||
-      !is_proof(answer.proof, Role::kServer, secret, run, opening.nonce, answer.nonce)) {
-    return false;
+      !receive_all(socket, &answer, sizeof(answer)) || answer.magic != rendezvous::kMagic) {
+    return Attempt::kStranger;
+  }
+  if (answer.version != rendezvous::kVersion) {
+    return Attempt::kOtherVersion;
+  }
+  if (!is_proof(answer.proof, Role::kServer, secret, run, opening.nonce, answer.nonce)) {
+    return Attempt::kStranger;
   }
   const rendezvous::Closing closing{
       .proof = prove(Role::kClient, secret, run, opening.nonce, answer.nonce)};
   char welcome = 0;
-  return send_all(socket, &closing, sizeof(closing)) && receive_all(socket, &welcome, 1);
+  return send_all(socket, &closing, sizeof(closing)) && receive_all(socket, &welcome, 1)
+             ? Attempt::kConnected
+             : Attempt::kStranger;
 }
 
 std::string RendezvousStore::run_name() const {

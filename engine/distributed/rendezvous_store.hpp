@@ -48,16 +48,17 @@ class RendezvousStore {
   [[nodiscard]] std::string derive_secret(std::string_view purpose, std::string_view what) const;
 
  private:
-  enum class Attempt { kConnected, kNotThere, kStranger };
+  enum class Attempt { kConnected, kNotThere, kStranger, kOtherVersion };
   class Patience;
 
   void host();
   void connect();
-  [[noreturn]] void throw_not_met(bool met_stranger) const;
+  [[noreturn]] void throw_not_met(Attempt last) const;
+  void check_address() const;
   /// On stderr: ranks that do not come are waited for in silence for minutes else.
   void say_waiting_for(int rank) const;
   [[nodiscard]] Attempt try_to_connect(int port);
-  [[nodiscard]] bool shake_hands(int socket) const;
+  [[nodiscard]] Attempt shake_hands(int socket) const;
   [[nodiscard]] std::string run_name() const;
 
   struct Answered {
@@ -72,7 +73,8 @@ class RendezvousStore {
 
   const Environment& environment_;
   std::chrono::milliseconds timeout_;
-  std::string address_;
+  std::string address_;    // MASTER_ADDR's, or the loopback
+  std::string interface_;  // TANDEM_INTERFACE, where the ranks are on several hosts
   int port_;
   std::string secret_;  // its text
   bool by_note_;        // the other ranks learn port and secret by the note

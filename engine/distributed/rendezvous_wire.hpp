@@ -20,7 +20,7 @@
 namespace tandem::rendezvous {
 
 inline constexpr std::uint64_t kMagic = 0x74616e64656d7276;  // "tandemrv"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 using Nonce = std::array<std::byte, 32>;
 
 struct Opening {

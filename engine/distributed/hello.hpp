@@ -1,0 +1,29 @@
+// engine/distributed/hello.hpp — what each rank says of itself first, so that ranks that cannot
+// work together name each other and their hosts. Pure but for what the kernel says of this host;
+// any thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+/// Of this process, in a run of `world` ranks.
+[[nodiscard]] std::string own_hello(int world);
+
+/// Throws Error(kPeer) when the other rank is one of a run of another size, or of another version
+/// of Tandem.
+void require_fit(std::size_t rank, std::string_view mine, std::size_t other,
+                 std::string_view others);
+
+/// Of a hello: equal for processes that can share memory. Its last word is the host's name.
+[[nodiscard]] std::string_view host_of(std::string_view hello);
+/// "rank 3", or "rank 3 (on host b)" where `hosts`, by rank, are several.
+[[nodiscard]] std::string rank_on_host(std::size_t rank, std::span<const std::string> hosts);
+
+/// The name that people call a host by.
+[[nodiscard]] std::string_view name_of_host(std::string_view host) noexcept;
+
+}  // namespace tandem

@@ -1,0 +1,33 @@
+// runtime/system/network_interface.hpp — this host's network interfaces and their addresses. Any
+// thread; read anew at each call.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+struct NetworkInterface {
+  std::string name;
+  std::string address;  // as text: "10.0.0.7", "fd00::7"; no link-local ones
+  bool is_v6 = false;
+};
+/// Those that are up; one entry for each address.
+[[nodiscard]] std::vector<NetworkInterface> network_interfaces();
+
+enum class Ip { kAny, kV4, kV6 };
+/// kAny: IPv4's where there is one. Throws a user error that begins with [where] and lists the
+/// interfaces when none of that name is up with such an address.
+[[nodiscard]] std::string address_of_interface(std::string_view where, std::string_view name,
+                                               Ip kind = Ip::kAny);
+
+/// The address from which this host reaches `host`; none where the name has no address or no way
+/// leads there. Sends nothing.
+[[nodiscard]] std::optional<std::string> address_towards(const std::string& host);
+
+/// Of 127.0.0.0/8 or ::1.
+[[nodiscard]] bool is_loopback(std::string_view address);
+
+}  // namespace tandem

@@ -1,0 +1,198 @@
+// Ranks of several hosts that meet: processes with host names, and networks, of their own.
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+
+#include "engine/distributed/hello.hpp"
+#include "engine/distributed/process_group.hpp"
+#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/types/version.hpp"
+#include "tests/support/strangers/rendezvous_job.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Job;
+using ::testing::StartsWith;
+using namespace std::chrono_literals;
+
+const std::string kSecret(64, 's');
+
+/// body() in a process of its own, on host `name`; what it threw, with its exit code.
+class OnHost {
+ public:
+  OnHost(const std::string& name, const std::function<void()>& body) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    process_ = ::fork();
+    if (process_ == 0) {
+      std::string error;
+      try {
+        if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(name.data(), name.size()) != 0) {
+          error = "skip";
+        } else {
+          body();
+        }
+      } catch (const Error& caught) {
+        error = fmt::format("{} {}", static_cast<int>(caught.code()), caught.what());
+      }
+      (void)!::write(ends[1], error.data(), error.size());
+      ::_exit(0);
+    }
+    ::close(ends[1]);
+    from_ = ends[0];
+  }
+  OnHost(const OnHost&) = delete;
+  ~OnHost() { (void)error(); }
+
+  [[nodiscard]] std::string error() {
+    if (process_ > 0) {
+      char buffer[4096];
+      for (ssize_t got = 0; (got = ::read(from_, buffer, sizeof(buffer))) > 0;) {
+        error_.append(buffer, static_cast<std::size_t>(got));
+      }
+      ::close(from_);
+      ::waitpid(process_, nullptr, 0);
+      process_ = -1;
+    }
+    return error_;
+  }
+
+ private:
+  pid_t process_ = -1;
+  int from_ = -1;
+  std::string error_;
+};
+
+/// Rank r of two, alone on its host.
+Environment of_two_hosts(const Job& job, int rank) {
+  Environment environment = job.of(rank);
+  environment.local_rank = 0;
+  environment.local_world = 1;
+  environment.address_given = true;
+  return environment;
+}
+
+/// What both ranks threw. Skipped where a process cannot have a host's name of its own.
+std::vector<std::string> on_two_hosts(const Job& job,
+                                      const std::function<void(ProcessGroup&)>& body) {
+  const auto join = [&](int rank) {
+    return [&, rank] { body(*ProcessGroup::join(of_two_hosts(job, rank), job.timeout)); };
+  };
+  OnHost a("host-a", join(0));
+  OnHost b("host-b", join(1));
+  return {a.error(), b.error()};
+}
+
+TEST(MeetingOfHosts, ADifferenceIsNamedWithTheHosts) {
+  const Job job{.secret = kSecret};
+  const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+    group.require_same("config", "alike");
+    group.require_same("data", group.rank() == 0 ? "1234" : "5678");
+  });
+  if (errors[0] == "skip") {
+    GTEST_SKIP() << "a process cannot have a host's name of its own here";
+  }
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error,
+              "4 [ranks] the data differs: rank 0 (on host host-a) has 1234, rank 1 (on host "
+              "host-b) has 5678; start all ranks alike");
+  }
+}
+
+TEST(MeetingOfHosts, VersionsAreComparedFirst) {
+  const std::string here = own_hello(2);
+  EXPECT_NO_THROW(require_fit(0, here, 1, here));
+  const auto error_of = [&](const std::string& mine, const std::string& others) -> std::string {
+    try {
+      require_fit(0, mine, 1, others);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kPeer);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string own = version();
+  EXPECT_EQ(error_of("2 " + own + " boot net host-a", "2 0.0.9 boot2 net host-b"),
+            "[rendezvous] the version of Tandem differs: rank 1 (on host host-b) has 0.0.9, rank 0 "
+            "(on host host-a) has " +
+                own + "; start all ranks alike");
+  EXPECT_THAT(error_of(here, "3 " + here.substr(2)),
+              HasSubstr("the world size differs: rank 1 has 3, rank 0 has 2;"));
+  // What a peer says of itself is quoted, whatever it is.
+  EXPECT_THAT(error_of(here, "2 \x1b[31m boot net x\ny"),
+              HasSubstr("(on host x\\ny) has \\x1b[31m"));
+  EXPECT_THAT(error_of(here, ""), HasSubstr("the world size differs"));
+}
+
+// A build whose frames are others cannot say more than that.
+TEST(MeetingOfHosts, AnotherHandshakeIsSaidToBeAnotherVersion) {
+  const Job job{.timeout = 700ms, .secret = kSecret};
+  std::thread rank_0([&] {
+    const OwnedDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in address = testing::loopback(job.port);
+    const int yes = 1;
+    ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+    ASSERT_EQ(::listen(listener.get(), 100), 0);
+    const auto until = std::chrono::steady_clock::now() + 800ms;
+    ::fcntl(listener.get(), F_SETFL, O_NONBLOCK);
+    while (std::chrono::steady_clock::now() < until) {
+      const OwnedDescriptor client(::accept(listener.get(), nullptr, nullptr));
+      const rendezvous::Answer answer{.version = rendezvous::kVersion + 1};
+      if (client.get() >= 0) {
+        (void)testing::pull(client, sizeof(rendezvous::Opening));
+        testing::put(client, &answer, sizeof(answer));
+      }
+    }
+  });
+  const auto errors = testing::run({of_two_hosts(job, 1)}, job.timeout);
+  rank_0.join();
+  EXPECT_THAT(errors[0], StartsWith("4 [rendezvous] rank 0, at port "));
+  EXPECT_THAT(errors[0], HasSubstr("is of a version of Tandem that this one (rank 1) does not"));
+}
+
+TEST(MeetingOfHosts, AddressesThatOtherHostsCannotReachAreRefused) {
+  const Job job{.secret = kSecret};
+  Environment none = of_two_hosts(job, 1);
+  none.address_given = false;
+  EXPECT_THAT(testing::run({none}, 1s).front(),
+              HasSubstr("2 [rendezvous] 1 of 2 ranks are on this host, and a test say nothing of "
+                        "where rank 0 is; set MASTER_ADDR"));
+  // What is not an address's own text is a name: of the loopback, as many a host's own is to
+  // itself.
+  Environment trap = of_two_hosts(job, 0);
+  trap.master_address = "127.1";
+  EXPECT_THAT(testing::run({trap}, 1s).front(),
+              HasSubstr("2 [rendezvous] MASTER_ADDR 127.1 is 127.0.0.1 on this host"));
+}
+
+TEST(MeetingOfHosts, TheInterfaceThatIsNamedIsTheOne) {
+  const Job job{.secret = kSecret};
+  const auto join = [&](int rank, const char* interface) {
+    Environment environment = of_two_hosts(job, rank);
+    environment.interface = interface;
+    return environment;
+  };
+  EXPECT_THAT(testing::run({join(0, "none0")}, 1s).front(),
+              StartsWith("2 [rendezvous] TANDEM_INTERFACE is none0, and no such interface"));
+  EXPECT_THAT(testing::run({join(1, "none0")}, 1s).front(),
+              StartsWith("2 [rendezvous] TANDEM_INTERFACE is none0, and no such interface"));
+  EXPECT_EQ(testing::run({join(0, "lo"), join(1, "lo")}, job.timeout),
+            (std::vector<std::string>{"", ""}));
+  // Rank 0 listens there, whatever its own name is to itself.
+  Environment trap = join(0, "lo");
+  trap.master_address = "127.0.1.1";
+  EXPECT_EQ(testing::run({trap, join(1, "")}, job.timeout), (std::vector<std::string>{"", ""}));
+}
+
+}  // namespace
+}  // namespace tandem
