@@ -11,6 +11,7 @@ set(TANDEM_LONG_TESTS
   Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls
   Defaults.* RateSchedule.IsTransformers* Finetune.TransformersLoads* Finetune.TheSameSeed* Finetune.RealRecords* Cifar.* GenerateCommand.*
   BadInput.FlagsThatMakeNoSense TandemProgram.ConfigRejects* Models/ExpertsReference.*
+  Hosts.AConnectionThatHangs*
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
   ImportWriters.Torch*
   Plan.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*

@@ -11,8 +11,6 @@
 #include <vector>
 
 #include <arpa/inet.h>
-#include <dirent.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,6 +22,7 @@
 #include <unistd.h>
 
 #include "runtime/system/machine.hpp"
+#include "tests/launch/launched.hpp"
 
 namespace tandem {
 namespace {
@@ -31,97 +30,41 @@ namespace {
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
+using testing::lines_of;
+
 struct Setup {
   int ranks = 2;
   int grace_ms = 30'000;
-  std::string log_dir = "-";
-  std::string cores = "free";
+  std::string log_dir = "";
+  bool bind = false;
+  int max_restarts = 0;
 };
 
-/// A launcher whose ranks are `sh -c script`; its output and errors come through one pipe.
-class Launched {
+/// Ranks of this host that are `sh -c script`, or a command.
+class Launched : public testing::Launched {
  public:
   Launched(const Setup& setup, const std::string& script)
       : Launched(setup, std::vector<std::string>{"/bin/sh", "-c", script}) {}
-  Launched(const Setup& setup, const std::vector<std::string>& command) {
-    static int number = 0;
-    mark = fmt::format("TANDEM_LAUNCH_TEST={}.{}", ::getpid(), number++);
-    std::vector<std::string> arguments = {
-        TANDEM_BIN_DIR "/launch_alone", std::to_string(setup.ranks), std::to_string(setup.grace_ms),
-        setup.log_dir, setup.cores};
-    arguments.insert(arguments.end(), command.begin(), command.end());
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    process = ::fork();
-    if (process == 0) {
-      ::dup2(ends[1], 1);
-      ::dup2(ends[1], 2);
-      ::putenv(mark.data());
-      std::vector<char*> raw;
-      for (std::string& argument : arguments) {
-        raw.push_back(argument.data());
-      }
-      raw.push_back(nullptr);
-      ::execv(raw[0], raw.data());
-      ::_exit(99);
-    }
-    ::close(ends[1]);
-    pipe = ends[0];
-  }
-  ~Launched() { ::close(pipe); }
-  Launched(const Launched&) = delete;
-
-  /// Reads on until `text` has come.
-  void wait_for(const std::string& text) {
-    while (output.find(text) == std::string::npos && read_more()) {
-    }
-    ASSERT_THAT(output, HasSubstr(text));
-  }
-  /// The exit code; -signal.
-  int wait() {
-    while (read_more()) {
-    }
-    int status = 0;
-    EXPECT_EQ(::waitpid(process, &status, 0), process);
-    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-  }
-  /// Living processes that were started below this launcher.
-  [[nodiscard]] int left() const {
-    int count = 0;
-    DIR* folder = ::opendir("/proc");
-    while (const dirent* entry = ::readdir(folder)) {
-      std::stringstream variables;
-      variables << std::ifstream(fmt::format("/proc/{}/environ", entry->d_name)).rdbuf();
-      count += variables.str().find(mark + '\0') != std::string::npos ? 1 : 0;
-    }
-    ::closedir(folder);
-    return count;
-  }
-
-  std::string output;
-  std::string mark;
-  pid_t process = -1;
-  int pipe = -1;
+  Launched(const Setup& setup, const std::vector<std::string>& command)
+      : testing::Launched(flags(setup), command) {}
 
  private:
-  bool read_more() {
-    char buffer[4096];
-    const ssize_t got = ::read(pipe, buffer, sizeof(buffer));
-    if (got > 0) {
-      output.append(buffer, static_cast<std::size_t>(got));
+  static std::vector<std::string> flags(const Setup& setup) {
+    std::vector<std::string> all = {"-n",
+                                    std::to_string(setup.ranks),
+                                    "--grace_s",
+                                    fmt::format("{}", setup.grace_ms / 1e3),
+                                    "--max_restarts",
+                                    std::to_string(setup.max_restarts)};
+    if (!setup.log_dir.empty()) {
+      all.insert(all.end(), {"--log_dir", setup.log_dir});
     }
-    return got > 0;
+    if (setup.bind) {
+      all.emplace_back("--bind_cores_to_rank");
+    }
+    return all;
   }
 };
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
 
 TEST(Launch, EveryRankKnowsItsPlace) {
   Launched run({.ranks = 3},
@@ -232,6 +175,27 @@ TEST(Launch, ARankThatOnlyLostItsPeerIsNotBlamed) {
   EXPECT_THAT(alone.output, HasSubstr("rank 0 of 2 exited with code 4"));
 }
 
+TEST(Launch, AFailureIsTriedAgainWhereThatMayHelp) {
+  Launched run({.ranks = 2, .max_restarts = 3},
+               "echo try $TORCHELASTIC_RESTART_COUNT $TANDEM_RUN_SECRET; if [ $RANK = 1 ] && "
+               "[ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then kill -KILL $$; fi");
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(run.output, HasSubstr("launch: restart 2 of 3\n"));
+  EXPECT_THAT(run.output, HasSubstr("[1] try 2 "));
+  EXPECT_EQ(run.output.find("try 3"), std::string::npos);
+  EXPECT_EQ(run.left(), 0);
+  Launched never({.ranks = 2, .max_restarts = 1}, "if [ $RANK = 1 ]; then exit 1; fi; sleep 60");
+  EXPECT_EQ(never.wait(), 1);
+  EXPECT_EQ(
+      lines_of(never.output).back(),
+      "error: [launch] rank 1 of 2 exited with code 1; see its output; restarts: 1 of 1 used");
+  for (const int code : {2, 3, 5}) {  // the same would happen again
+    Launched wrong({.ranks = 1, .max_restarts = 3}, fmt::format("echo try; exit {}", code));
+    EXPECT_EQ(wrong.wait(), code);
+    EXPECT_EQ(lines_of(wrong.output).size(), 2U) << wrong.output;
+  }
+}
+
 TEST(Launch, NothingOfTheTreeIsLeft) {
   for (const char* end : {"exit 3", "exit 0"}) {
     Launched run({.ranks = 2},
@@ -322,7 +286,7 @@ std::size_t own_cores() {
 }
 
 TEST(Launch, BoundRanksShareTheCoresOut) {
-  Launched run({.ranks = 2, .cores = "bind"}, "grep Cpus_allowed_list /proc/self/status");
+  Launched run({.ranks = 2, .bind = true}, "grep Cpus_allowed_list /proc/self/status");
   EXPECT_EQ(run.wait(), 0);
   const auto lines = lines_of(run.output);
   ASSERT_EQ(lines.size(), 2U);

@@ -1,23 +1,25 @@
-// launch_alone RANKS GRACE_MS LOG_DIR|- bind|free PROGRAM ARGS... — the launcher, for its tests.
+// launch_alone launch FLAGS... -- PROGRAM ARGS... — the launcher, for its tests.
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
+#include <CLI/CLI.hpp>
+
 #include "runtime/util/error.hpp"
-#include "tools/launch/launcher.hpp"
+#include "tools/launch/launch_flags.hpp"
 
 int main(int argc, char** argv) {
-  if (argc < 6) {
-    return 2;
-  }
-  tandem::LaunchOptions options;
-  options.ranks = std::atoi(argv[1]);
-  options.grace = std::chrono::milliseconds(std::atoi(argv[2]));
-  options.log_dir = std::string_view(argv[3]) == "-" ? "" : argv[3];
-  options.bind_cores_to_rank = std::string_view(argv[4]) == "bind";
-  options.command.assign(argv + 5, argv + argc);
+  tandem::LaunchFlags flags;
+  CLI::App app("the launcher alone", "launch_alone");
+  flags.add_to(app);
+  char** const end = argv + argc;
+  char** const boundary =
+      std::find_if(argv, end, [](const char* one) { return std::string_view(one) == "--"; });
   try {
-    return tandem::launch(options);
+    app.parse(static_cast<int>(boundary - argv) - 1, argv + 1);
+    return tandem::run_launch(flags, {boundary == end ? end : boundary + 1, end});
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
   } catch (const tandem::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.code());

@@ -49,7 +49,7 @@ constexpr std::array kCommands = {
     Command{"checkpoint", run_checkpoint, "what a checkpoint holds, and whether it is whole"},
     Command{"convert", run_convert, "a checkpoint of DeepSpeed, torch or Tandem in another form"},
     Command{"merge", run_merge, "adapters and their base model as one model"},
-    Command{"launch", run_launch, "start N ranks of a program on this host"},
+    Command{"launch", run_launch, "start ranks of a program on this host, or on several"},
     Command{"doctor", run_doctor, "what this machine offers, and what would be slow on it"},
     Command{"completion", run_completion, "completion of commands and flags, for bash or zsh"},
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,9 +15,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,47 +23,20 @@
 #include "runtime/system/limits.hpp"
 #include "runtime/system/process_state.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/one_line.hpp"
+#include "tools/launch/child_signals.hpp"
+#include "tools/launch/launch_words.hpp"
 #include "tools/launch/line_relay.hpp"
+#include "tools/launch/node_link.hpp"
 #include "tools/launch/rank_process.hpp"
 
 namespace tandem {
 namespace {
 
-/// A line beside those of the ranks; what it quotes of files and ranks is escaped.
-template <class... Args>
-void say(fmt::format_string<Args...> what, Args&&... args) {
-  const std::string line = one_line(fmt::format(what, std::forward<Args>(args)...));
-  fmt::print(stderr, "{}\n", line);
-}
-
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWitnessWaits{300};  // for the failure that it is a consequence of
-
-int code_of(int status) {
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-std::string describe_end(int status) {
-  if (WIFSIGNALED(status)) {
-    return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
-                       ::strsignal(WTERMSIG(status)));
-  }
-  return fmt::format("exited with code {}", WEXITSTATUS(status));
-}
-
-/// Processes whose parent is this one.
-std::vector<pid_t> own_children() {
-  std::vector<pid_t> children;
-  for (const ProcessState& one : all_processes()) {
-    if (one.parent == ::getpid()) {
-      children.push_back(one.process);
-    }
-  }
-  return children;
-}
+constexpr milliseconds kAloneWaits{5'000};  // for ranks to save, when the launch is gone
 
 class Launcher {
  public:
@@ -73,7 +45,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  int run();
+  LaunchEnd run();
 
  private:
   struct Rank {
@@ -87,46 +59,59 @@ class Launcher {
     std::optional<Clock::time_point> stopped;  // since when
   };
   struct Failure {
-    int rank;
+    std::size_t rank;  // of this host's
     int status;
     std::string why;  // what the kernel knows more
   };
 
-  void watch_signals();
   void start_all();
+  void start(int local, const RankPlaces& places, const std::vector<int>& cores);
   void wait_for_something();
   void take_signals();
+  void take_orders();
+  void take_signal(int number);
   void reap();
-  void note_stop(int rank, int status);
-  void note_end(int rank, int status, const rusage& used);
+  void note_stop(std::size_t rank, int status);
+  void note_end(std::size_t rank, int status, const rusage& used);
   void look_back();
   [[nodiscard]] std::vector<std::size_t> stopped_ranks() const;
   void look_at_clock();
   void end_others();
   void ask_to_end(int number);
-  void end_tree();
   void signal_ranks(int number);
   void relay_all();
   [[nodiscard]] bool any_runs() const;
   [[nodiscard]] int timeout_ms() const;
-  [[nodiscard]] int report();
+  [[nodiscard]] LaunchEnd report();
+  /// Of the whole run, as people know a rank.
+  [[nodiscard]] int number_of(std::size_t local) const {
+    return options_.places.first + static_cast<int>(local);
+  }
+  [[nodiscard]] std::vector<int> numbers_at_fault() const;
+  template <class... Args>
+  void tell(fmt::format_string<Args...> what, Args&&... args) const {
+    if (options_.link != nullptr) {
+      options_.link->tell(what, std::forward<Args>(args)...);
+    }
+  }
 
   const LaunchOptions& options_;
+  ChildSignals signals_;
   std::vector<Rank> ranks_;
-  int signals_ = -1;
-  int port_held_ = -1;  // a socket, for as long as ranks may meet there
+  HeldPort port_;  // for as long as ranks may meet there
   std::optional<Failure> failure_;
   bool looked_back_ = false;
   std::vector<std::size_t> at_fault_;  // ranks that are stopped, or that the others wait for
   std::string fault_;                  // in words
   std::uint64_t oom_kills_ = limits::oom_kills();
   int interrupted_ = 0;                      // by this signal
+  bool alone_ = false;                       // of a node whose link is lost
   std::optional<Clock::time_point> end_at_;  // the others are asked to end then
   std::optional<Clock::time_point> kill_at_;
 };
 
 Launcher::~Launcher() {
-  end_tree();
+  end_children();
   for (Rank& rank : ranks_) {
     rank.output.reset();
     rank.errors.reset();
@@ -136,83 +121,84 @@ Launcher::~Launcher() {
       }
     }
   }
-  for (const int descriptor : {signals_, port_held_}) {
-    if (descriptor >= 0) {
-      ::close(descriptor);
-    }
-  }
 }
 
-int Launcher::run() {
-  watch_signals();
+LaunchEnd Launcher::run() {
   start_all();
   while (any_runs()) {
     wait_for_something();
     relay_all();
     take_signals();
+    take_orders();
     reap();
     look_at_clock();
   }
-  end_tree();
+  end_children();
   relay_all();  // what was written before the end and not read yet
   return report();
 }
 
-// Taken through a descriptor, in the order of the loop's other events.
-void Launcher::watch_signals() {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
-    ::sigaddset(&set, number);
-  }
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-  signals_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (signals_ < 0) {
-    throw failure(ExitCode::kFailure, "launch", "no signals: {}", std::strerror(errno));
-  }
-}
-
 void Launcher::start_all() {
-  const HeldPort held = hold_port();
-  port_held_ = held.descriptor;
-  const std::string secret = random_secret();
-  std::vector<std::vector<int>> cores(static_cast<std::size_t>(options_.ranks));
+  RankPlaces places = options_.places;
+  if (places.port == 0) {
+    port_ = hold_port(places.address);
+    places.port = port_.port;
+  }
+  if (places.secret.empty()) {
+    places.secret = random_secret();
+  }
+  std::vector<std::vector<int>> cores(static_cast<std::size_t>(places.here));
   if (options_.bind_cores_to_rank) {
-    cores = split_cores(options_.ranks);
+    cores = split_cores(places.here);
   }
   std::error_code error;
   if (!options_.log_dir.empty()) {
     std::filesystem::create_directories(options_.log_dir, error);
   }
-  for (int number = 0; number < options_.ranks; ++number) {
-    Rank& rank = ranks_.emplace_back();
-    if (!options_.log_dir.empty()) {
-      const std::string path = fmt::format("{}/rank_{}.log", options_.log_dir, number);
-      rank.log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-      if (rank.log < 0) {
-        throw user_error("launch", "cannot write {}: {}; give another --log_dir", path,
-                         std::strerror(errno));
-      }
-    }
-    rank.flight = flight::make_ring_file();
-    rank.ring = flight::map_ring(rank.flight);
-    const RankProcess made =
-        start_rank({.command = options_.command,
-                    .variables = rank_variables(number, options_.ranks, held.port, secret),
-                    .cores = cores[static_cast<std::size_t>(number)],
-                    .flight = rank.flight});
-    rank.process = made.process;
-    rank.runs = true;
-    const std::string prefix = fmt::format("[{}] ", number);
-    rank.output = std::make_unique<LineRelay>(made.output, 1, rank.log, prefix);
-    rank.errors = std::make_unique<LineRelay>(made.errors, 2, rank.log, prefix);
+  for (int local = 0; local < places.here; ++local) {
+    start(local, places, cores[static_cast<std::size_t>(local)]);
   }
 }
 
+void Launcher::start(int local, const RankPlaces& places, const std::vector<int>& cores) {
+  Rank& rank = ranks_.emplace_back();
+  const int number = places.first + local;
+  if (!options_.log_dir.empty()) {
+    const std::string path = fmt::format("{}/rank_{}.log", options_.log_dir, number);
+    const int fresh = places.restart == 0 ? O_TRUNC : O_APPEND;
+    rank.log = ::open(path.c_str(), O_WRONLY | O_CREAT | fresh | O_CLOEXEC, 0666);
+    if (rank.log < 0) {
+      throw user_error("launch", "cannot write {}: {}; give another --log_dir", path,
+                       std::strerror(errno));
+    }
+  }
+  rank.flight = flight::make_ring_file();
+  rank.ring = flight::map_ring(rank.flight);
+  const RankProcess made = start_rank({.command = options_.command,
+                                       .variables = rank_variables(places, local),
+                                       .cores = cores,
+                                       .flight = rank.flight});
+  rank.process = made.process;
+  rank.runs = true;
+  const std::string prefix = options_.host.empty() ? fmt::format("[{}] ", number)
+                                                   : fmt::format("[{}:{}] ", options_.host, number);
+  const auto to = [log = rank.log, prefix](int output) {
+    return [=](std::string_view line) {
+      write_line(output, prefix + std::string(line));
+      if (log >= 0) {
+        write_log(log, line);
+      }
+    };
+  };
+  rank.output = std::make_unique<LineRelay>(made.output, to(1));
+  rank.errors = std::make_unique<LineRelay>(made.errors, to(2));
+}
+
 void Launcher::wait_for_something() {
-  std::vector<pollfd> looked_at = {{.fd = signals_, .events = POLLIN, .revents = 0}};
+  std::vector<pollfd> looked_at = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+  if (options_.link != nullptr && !options_.link->is_lost()) {
+    looked_at.push_back({.fd = options_.link->descriptor(), .events = POLLIN, .revents = 0});
+  }
   for (const Rank& rank : ranks_) {
     for (const LineRelay* relay : {rank.output.get(), rank.errors.get()}) {
       if (relay->descriptor() >= 0) {
@@ -240,25 +226,46 @@ void Launcher::relay_all() {
   }
 }
 
-// The ranks end themselves as they see fit; a second signal ends them at once.
 void Launcher::take_signals() {
-  signalfd_siginfo info{};
-  while (::read(signals_, &info, sizeof(info)) == sizeof(info)) {
-    const int number = static_cast<int>(info.ssi_signo);
-    if (number == SIGCHLD) {
-      continue;
-    }
-    if (number == SIGUSR1) {  // "save": to all of them, and nothing ends
-      signal_ranks(number);
-      continue;
-    }
-    if (interrupted_ != 0) {
-      kill_at_ = Clock::now();
-      continue;
-    }
-    interrupted_ = number;
-    ask_to_end(number);
+  while (const std::optional<int> number = signals_.next()) {
+    take_signal(*number);
   }
+}
+
+// Of a node: the launch's signals come over the link, and its end is one.
+void Launcher::take_orders() {
+  NodeLink* const link = options_.link;
+  if (link == nullptr) {
+    return;
+  }
+  while (const std::optional<std::string> order = link->next()) {
+    constexpr std::string_view kSignal = "signal ";
+    if (order->starts_with(kSignal)) {
+      take_signal(std::atoi(order->c_str() + kSignal.size()));
+    }
+  }
+  if (link->is_lost() && !std::exchange(alone_, true)) {
+    interrupted_ = SIGTERM;
+    ask_to_end(SIGTERM);
+    kill_at_ = std::min(*kill_at_, Clock::now() + kAloneWaits);
+  }
+}
+
+// The ranks end themselves as they see fit; a second signal ends them at once.
+void Launcher::take_signal(int number) {
+  if (number == SIGCHLD) {
+    return;
+  }
+  if (number == SIGUSR1) {  // "save": to all of them, and nothing ends
+    signal_ranks(number);
+    return;
+  }
+  if (interrupted_ != 0) {
+    kill_at_ = Clock::now();
+    return;
+  }
+  interrupted_ = number;
+  ask_to_end(number);
 }
 
 void Launcher::reap() {
@@ -270,39 +277,40 @@ void Launcher::reap() {
       if (ranks_[number].process != process) {
         continue;
       }
-      note_stop(static_cast<int>(number), status);
+      note_stop(number, status);
       if (!WIFSTOPPED(status) && !WIFCONTINUED(status)) {
         ranks_[number].runs = false;
-        note_end(static_cast<int>(number), status, used);
+        note_end(number, status, used);
       }
     }
   }
 }
 
 // It is said at once, and decides nothing: the one that stopped it may let it go on.
-void Launcher::note_stop(int rank, int status) {
-  auto& stopped = ranks_[static_cast<std::size_t>(rank)].stopped;
+void Launcher::note_stop(std::size_t rank, int status) {
+  auto& stopped = ranks_[rank].stopped;
   const auto now = Clock::now();
   if (WIFSTOPPED(status) && !stopped) {
     stopped = now;
-    say("launch: rank {} is stopped by signal {} ({}); the others wait for it", rank,
+    tell("stopped {}", number_of(rank));
+    say("launch: rank {} is stopped by signal {} ({}); the others wait for it", number_of(rank),
         WSTOPSIG(status), ::strsignal(WSTOPSIG(status)));
   } else if ((WIFCONTINUED(status) || WIFEXITED(status)) && stopped) {
+    tell("runs {}", number_of(rank));
     if (!kill_at_) {
-      say("launch: rank {} runs again after {:.1f} s", rank,
+      say("launch: rank {} runs again after {:.1f} s", number_of(rank),
           std::chrono::duration<double>(now - *stopped).count());
     }
     stopped.reset();
   }
 }
 
-void Launcher::note_end(int rank, int status, const rusage& used) {
+void Launcher::note_end(std::size_t rank, int status, const rusage& used) {
   const int code = code_of(status);
   if (code == 0 || interrupted_ != 0 ||
       kill_at_) {  // after that they end because they were asked to
     return;
   }
-  const auto is_witness = [](int some) { return some == static_cast<int>(ExitCode::kPeer); };
   if (!failure_ || (is_witness(code_of(failure_->status)) && !is_witness(code))) {
     std::string why;
     if (code == 128 + SIGKILL && limits::oom_kills() > oom_kills_) {
@@ -317,6 +325,7 @@ void Launcher::note_end(int rank, int status, const rusage& used) {
                 : "");
     }
     failure_ = Failure{rank, status, std::move(why)};
+    tell("failed {} {}", number_of(rank), code);
     // The rank at fault gets a moment to be seen, before the others are ended.
     end_at_ = std::min(end_at_.value_or(Clock::time_point::max()),
                        Clock::now() + (is_witness(code) ? kWitnessWaits : milliseconds(0)));
@@ -349,24 +358,24 @@ void Launcher::look_back() {
     const flight::Ring* ring = ranks_[number].ring;
     rings.push_back(ring != nullptr ? ring->entries() : std::vector<flight::Entry>());
     if (!options_.log_dir.empty() && !rings.back().empty()) {
-      std::ofstream(fmt::format("{}/flight_rank_{}.txt", options_.log_dir, number))
+      std::ofstream(fmt::format("{}/flight_rank_{}.txt", options_.log_dir, number_of(number)))
           << flight::describe(rings.back(), now_ns);
     }
   }
   const auto explanation = flight::explain(rings, now_ns);
-  const auto& last = rings[static_cast<std::size_t>(failure_->rank)];
-  const bool is_witness = code_of(failure_->status) == static_cast<int>(ExitCode::kPeer);
+  const auto& last = rings[failure_->rank];
+  const bool by_a_peer = is_witness(code_of(failure_->status));
   at_fault_ = stopped_ranks();
   if (!at_fault_.empty()) {
     fault_ = "is stopped";
-  } else if (is_witness && explanation) {
+  } else if (by_a_peer && explanation) {
     at_fault_ = explanation->absent;
     fault_ = "held the others up";
   }
-  if (is_witness && explanation) {
-    say("launch: {}", explanation->text);
-  } else if (WIFSIGNALED(failure_->status) && !last.empty()) {
-    say("launch: of rank {}, {}", failure_->rank, flight::last_of(last, now_ns));
+  if (by_a_peer && explanation && options_.places.first == 0) {
+    say("launch: {}", explanation->text);  // it numbers the ranks from 0
+  } else if ((WIFSIGNALED(failure_->status) || by_a_peer) && !last.empty()) {
+    say("launch: of rank {}, {}", number_of(failure_->rank), flight::last_of(last, now_ns));
   }
 }
 
@@ -382,7 +391,8 @@ void Launcher::look_at_clock() {
 }
 
 void Launcher::end_others() {
-  say("launch: rank {} {}; ending the other ranks", failure_->rank, describe_end(failure_->status));
+  say("launch: rank {} {}; ending the other ranks", number_of(failure_->rank),
+      describe_end(failure_->status));
   look_back();
   ask_to_end(SIGTERM);
 }
@@ -401,45 +411,41 @@ void Launcher::signal_ranks(int number) {
   }
 }
 
-// Whatever of the ranks is left: it became a child of the launcher when its parent died, and so
-// will what it leaves.
-void Launcher::end_tree() {
-  for (;;) {
-    const std::vector<pid_t> children = own_children();
-    for (const pid_t child : children) {
-      (void)::kill(child, SIGKILL);
-    }
-    if (children.empty() || (::waitpid(-1, nullptr, 0) < 0 && errno == ECHILD)) {
-      return;
-    }
-  }
-}
-
 bool Launcher::any_runs() const { return std::ranges::any_of(ranks_, &Rank::runs); }
 
-int Launcher::report() {
-  if (failure_) {
-    look_back();
-    const bool is_witness = code_of(failure_->status) == static_cast<int>(ExitCode::kPeer);
-    const int shown =
-        is_witness && !at_fault_.empty() ? static_cast<int>(at_fault_.front()) : failure_->rank;
-    const std::string log = options_.log_dir.empty()
-                                ? std::string("its output")
-                                : fmt::format("{}/rank_{}.log", options_.log_dir, shown);
-    const std::string end = describe_end(failure_->status) + failure_->why;
-    if (is_witness && !at_fault_.empty()) {
-      say("error: [launch] rank {} of {} {}: rank {} {}; see {}",
-          fmt::join(at_fault_, " and rank "), options_.ranks, fault_, failure_->rank, end, log);
-    } else {
-      say("error: [launch] rank {} of {} {}; see {}", failure_->rank, options_.ranks, end, log);
-    }
-    return code_of(failure_->status);
+std::vector<int> Launcher::numbers_at_fault() const {
+  std::vector<int> numbers;
+  for (const std::size_t rank : at_fault_) {
+    numbers.push_back(number_of(rank));
   }
-  return interrupted_ != 0 ? 128 + interrupted_ : 0;
+  return numbers;
+}
+
+LaunchEnd Launcher::report() {
+  if (!failure_) {
+    return {.code = interrupted_ != 0 ? 128 + interrupted_ : 0,
+            .failure = "",
+            .interrupted = interrupted_ != 0};
+  }
+  look_back();
+  LaunchEnd end{.code = code_of(failure_->status), .failure = "", .interrupted = interrupted_ != 0};
+  const bool others_at_fault = is_witness(end.code) && !at_fault_.empty();
+  const int rank = number_of(failure_->rank);
+  const int shown = others_at_fault ? number_of(at_fault_.front()) : rank;
+  const std::string log = options_.log_dir.empty()
+                              ? std::string("its output")
+                              : fmt::format("{}/rank_{}.log", options_.log_dir, shown);
+  const std::string became = describe_end(failure_->status) + failure_->why;
+  const int world = options_.places.world;
+  end.failure = others_at_fault ? fmt::format("rank {} of {} {}: rank {} {}; see {}",
+                                              fmt::join(numbers_at_fault(), " and rank "), world,
+                                              fault_, rank, became, log)
+                                : fmt::format("rank {} of {} {}; see {}", rank, world, became, log);
+  return end;
 }
 
 }  // namespace
 
-int launch(const LaunchOptions& options) { return Launcher(options).run(); }
+LaunchEnd launch(const LaunchOptions& options) { return Launcher(options).run(); }
 
 }  // namespace tandem

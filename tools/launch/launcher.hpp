@@ -5,25 +5,32 @@
 // behind, and nothing of them outlives it. Their lines come out whole, with the rank before them.
 // When a rank fails, the others are ended; who failed first is named. A rank that ended because a
 // peer did (exit code 4) is a witness, and named only when no other rank failed. Knows nothing of
-// LibTorch. Blocks; once per process, on its main thread.
+// LibTorch. Blocks, on the process's main thread; one at a time.
 #pragma once
 
 #include <chrono>
 #include <string>
 #include <vector>
 
+#include "tools/launch/launch_words.hpp"
+#include "tools/launch/rank_process.hpp"
+
 namespace tandem {
 
+class NodeLink;
+
 struct LaunchOptions {
-  int ranks = 1;
+  RankPlaces places;                                           // port 0, no secret: made here
+  std::string host;                                            // before the rank in each line
   std::string log_dir;                                         // rank_N.log in it, too; empty: none
   bool bind_cores_to_rank = false;                             // each rank gets cores of its own
   std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
   std::vector<std::string> command;                            // program and arguments
+  NodeLink* link = nullptr;  // to the launch on several hosts that this is a part of
 };
 
-/// Returns what the launcher should exit with: 0, or the code of the rank that failed first (128 +
-/// signal). Throws a user error when nothing can be started.
-[[nodiscard]] int launch(const LaunchOptions& options);
+/// Starts the ranks of this host and waits for their end. Throws a user error when nothing can be
+/// started.
+[[nodiscard]] LaunchEnd launch(const LaunchOptions& options);
 
 }  // namespace tandem

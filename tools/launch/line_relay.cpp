@@ -1,6 +1,7 @@
 #include "tools/launch/line_relay.hpp"
 
 #include <cerrno>
+#include <csignal>
 #include <string_view>
 #include <utility>
 
@@ -12,9 +13,10 @@ namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;  // a longer one is cut
 
-// A reader that went away is no reason to stop the ranks.
-void write_all(int to, std::string_view text) {
-  while (!text.empty()) {
+volatile std::sig_atomic_t output_given_up = 0;
+
+void write_while(int to, std::string_view text, bool (*goes_on)()) noexcept {
+  while (!text.empty() && goes_on()) {
     const ssize_t written = ::write(to, text.data(), text.size());
     if (written > 0) {
       text.remove_prefix(static_cast<std::size_t>(written));
@@ -26,8 +28,17 @@ void write_all(int to, std::string_view text) {
 
 }  // namespace
 
-LineRelay::LineRelay(int from, int to, int log, std::string prefix)
-    : from_(from), to_(to), log_(log), prefix_(std::move(prefix)) {
+void write_line(int to, std::string_view line) noexcept {
+  write_while(to, line, [] { return output_given_up == 0; });
+}
+
+void give_up_output() noexcept { output_given_up = 1; }
+
+void write_log(int file, std::string_view line) noexcept {
+  write_while(file, line, [] { return true; });
+}
+
+LineRelay::LineRelay(int from, Sink sink) : from_(from), sink_(std::move(sink)) {
   (void)::fcntl(from_, F_SETFL, ::fcntl(from_, F_GETFL) | O_NONBLOCK);
 }
 
@@ -51,20 +62,13 @@ void LineRelay::relay() {
 void LineRelay::pass_lines() {
   std::size_t begin = 0;
   for (std::size_t end = 0; (end = held_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    pass(std::string_view(held_).substr(begin, end + 1 - begin));
+    sink_(std::string_view(held_).substr(begin, end + 1 - begin));
   }
   held_.erase(0, begin);
   if (held_.size() >= kLongestLine) {
     held_ += '\n';
-    pass(held_);
+    sink_(held_);
     held_.clear();
-  }
-}
-
-void LineRelay::pass(std::string_view line) {
-  write_all(to_, prefix_ + std::string(line));
-  if (log_ >= 0) {
-    write_all(log_, line);
   }
 }
 
@@ -74,7 +78,7 @@ void LineRelay::close() {
   }
   if (!held_.empty()) {
     held_ += '\n';
-    pass(std::exchange(held_, {}));
+    sink_(std::exchange(held_, {}));
   }
   ::close(std::exchange(from_, -1));
 }

@@ -1,18 +1,31 @@
-// tools/launch/line_relay.hpp — a pipe's bytes, passed on as whole lines with a prefix.
+// tools/launch/line_relay.hpp — a pipe's bytes, passed on as whole lines.
 //
-// Each line is one write(), so that lines of several ranks never mix. What comes without a newline
-// at the end gets one. Of one thread.
+// Each line is one call of the sink, so that lines of several ranks never mix. What comes without a
+// newline at the end gets one. Of one thread.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 
 namespace tandem {
 
+/// All of it, however long the reader takes. A reader that went away is no reason to stop the
+/// ranks.
+void write_line(int to, std::string_view line) noexcept;
+/// From now on write_line() waits for no reader; one that does goes on at the next signal. Safe in
+/// a signal's handler.
+void give_up_output() noexcept;
+/// To a file, which has no reader.
+void write_log(int file, std::string_view line) noexcept;
+
 class LineRelay {
  public:
-  /// Takes over `from`, the reading end. `log`: a file that gets the lines without prefix; -1:
-  /// none.
-  LineRelay(int from, int to, int log, std::string prefix);
+  /// Gets each line, with its newline.
+  using Sink = std::function<void(std::string_view line)>;
+
+  /// Takes over `from`, the reading end.
+  LineRelay(int from, Sink sink);
   ~LineRelay();
   LineRelay(const LineRelay&) = delete;
   LineRelay& operator=(const LineRelay&) = delete;
@@ -24,13 +37,10 @@ class LineRelay {
 
  private:
   void pass_lines();
-  void pass(std::string_view line);
   void close();
 
   int from_;
-  int to_;
-  int log_;
-  std::string prefix_;
+  Sink sink_;
   std::string held_;  // the line that is not whole yet
 };
 

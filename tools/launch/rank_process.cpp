@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -47,7 +47,7 @@ struct Pipe {
 
 // Between fork and exec. Says what failed through `report`, which closes by itself when the program
 // runs.
-[[noreturn]] void become(const RankStart& start, pid_t launcher, int output, int errors,
+[[noreturn]] void become(const RankStart& start, pid_t launcher, int input, int output, int errors,
                          int report) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -72,8 +72,7 @@ struct Pipe {
   for (const auto& [name, value] : start.variables) {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
-  const int input = ::open("/dev/null", O_RDONLY);
-  ::dup2(input, 0);
+  ::dup2(start.is_written_to ? input : ::open("/dev/null", O_RDONLY), 0);
   ::dup2(output, 1);
   ::dup2(errors, 2);
   std::vector<char*> arguments;
@@ -90,6 +89,7 @@ struct Pipe {
 }  // namespace
 
 RankProcess start_rank(const RankStart& start) {
+  Pipe input;
   Pipe output;
   Pipe errors;
   Pipe report;
@@ -99,7 +99,7 @@ RankProcess start_rank(const RankStart& start) {
     throw failure(ExitCode::kFailure, "launch", "no process: {}", std::strerror(errno));
   }
   if (process == 0) {
-    become(start, launcher, output.ends[1], errors.ends[1], report.ends[1]);
+    become(start, launcher, input.ends[0], output.ends[1], errors.ends[1], report.ends[1]);
   }
   ::setpgid(process, process);  // here, too: whichever of the two comes first
   report.close(1);
@@ -107,20 +107,28 @@ RankProcess start_rank(const RankStart& start) {
   if (::read(report.ends[0], &error, sizeof(error)) == sizeof(error)) {
     throw user_error("launch", "cannot start {}: {}", start.command.front(), std::strerror(error));
   }
-  return {process, output.release(0), errors.release(0)};
+  return {process, output.release(0), errors.release(0),
+          start.is_written_to ? input.release(1) : -1};
 }
 
-std::vector<std::pair<std::string, std::string>> rank_variables(int rank, int ranks, int port,
-                                                                const std::string& secret) {
-  const std::string world = std::to_string(ranks);
+std::vector<std::pair<std::string, std::string>> rank_variables(const RankPlaces& places,
+                                                                int local) {
+  const auto text = [](int number) { return std::to_string(number); };
   std::vector<std::pair<std::string, std::string>> variables = {
-      {"RANK", std::to_string(rank)},       {"WORLD_SIZE", world},
-      {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", world},
-      {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(port)},
-      {"TANDEM_RUN_SECRET", secret}};
+      {"RANK", text(places.first + local)},
+      {"WORLD_SIZE", text(places.world)},
+      {"LOCAL_RANK", text(local)},
+      {"LOCAL_WORLD_SIZE", text(places.here)},
+      {"GROUP_RANK", text(places.host)},
+      {"GROUP_WORLD_SIZE", text(places.hosts)},
+      {"TORCHELASTIC_RESTART_COUNT", text(places.restart)},
+      {"TORCHELASTIC_MAX_RESTARTS", text(places.max_restarts)},
+      {"MASTER_ADDR", places.address},
+      {"MASTER_PORT", text(places.port)},
+      {"TANDEM_RUN_SECRET", places.secret}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     variables.emplace_back("OMP_NUM_THREADS",
-                           std::to_string(std::max(1, machine::usable_cpus() / ranks)));
+                           text(std::max(1, machine::usable_cpus() / places.here)));
   }
   return variables;
 }
@@ -148,21 +156,31 @@ std::string random_secret() {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-HeldPort hold_port() {
-  const int held = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int yes = 1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  if (::setsockopt(held, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
-      ::bind(held, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::getsockname(held, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    const int error = errno;
-    ::close(held);
-    throw failure(ExitCode::kFailure, "launch", "no free port: {}", std::strerror(error));
+HeldPort hold_port(const std::string& address, int wanted) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), std::to_string(wanted).c_str(), &hints, &found) != 0) {
+    throw user_error("launch", "{} is no IP address; give one of rank 0's host", address);
   }
-  return {.port = ntohs(address.sin_port), .descriptor = held};
+  OwnedDescriptor held(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  sockaddr_in6 bound{};  // the port lies where IPv4's does
+  socklen_t length = sizeof(bound);
+  const bool is_held = ::setsockopt(held.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
+                       ::bind(held.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+                       ::getsockname(held.get(), reinterpret_cast<sockaddr*>(&bound), &length) == 0;
+  const int error = errno;
+  ::freeaddrinfo(found);
+  if (!is_held) {
+    throw user_error("launch",
+                     "no port {} of {}: {}; set --master_addr to an address of rank 0's "
+                     "host, and --master_port to a free port of it, or leave them out",
+                     wanted == 0 ? std::string("that is free") : std::to_string(wanted), address,
+                     std::strerror(error));
+  }
+  return {.port = ntohs(bound.sin6_port), .descriptor = std::move(held)};
 }
 
 }  // namespace tandem

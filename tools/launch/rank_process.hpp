@@ -7,6 +7,8 @@
 
 #include <sys/types.h>
 
+#include "runtime/system/owned_descriptor.hpp"
+
 namespace tandem {
 
 struct RankStart {
@@ -14,31 +16,47 @@ struct RankStart {
   std::vector<std::pair<std::string, std::string>> variables;  // beside the launcher's own
   std::vector<int> cores;                                      // empty: not bound
   int flight = -1;                                             // its flight recorder's file
+  bool is_written_to = false;                                  // else its input is empty
 };
 
 struct RankProcess {
   pid_t process = -1;
   int output = -1;  // reading ends
   int errors = -1;
+  int input = -1;  // the writing end
 };
 
 /// Throws a user error when the program cannot be started. Signals that the launcher has blocked
 /// are not in the rank.
 [[nodiscard]] RankProcess start_rank(const RankStart& start);
 
-/// What torchrun would tell rank `rank` of `ranks`, and the run's secret.
+/// A rank's place in a run, and where its ranks meet.
+struct RankPlaces {
+  int first = 0;  // rank of this host's first one
+  int here = 1;   // ranks on this host
+  int world = 1;
+  int host = 0;  // number of this one
+  int hosts = 1;
+  int restart = 0;
+  int max_restarts = 0;
+  std::string address = "127.0.0.1";
+  int port = 0;
+  std::string secret;
+};
+/// What torchrun would tell this host's rank `local`, and the run's secret.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> rank_variables(
-    int rank, int ranks, int port, const std::string& secret);
+    const RankPlaces& places, int local);
 /// The CPUs of each rank: whole cores, neighbours together; ranks share where cores are fewer.
 [[nodiscard]] std::vector<std::vector<int>> split_cores(int ranks);
 /// 256 random bits as hexadecimal digits: what the ranks prove to each other that they know.
 [[nodiscard]] std::string random_secret();
-/// A port of the loopback that no other program is given while `descriptor`, the caller's to close,
-/// is open. It is bound and not listened at, so rank 0, which says SO_REUSEADDR too, can have it.
+/// A port of `address`, an IP address of this host, that no other program is given while
+/// `descriptor` is open. It is bound and not listened at, so rank 0, which says SO_REUSEADDR too,
+/// can have it. `wanted` 0: any that is free. Throws a user error when it cannot be had.
 struct HeldPort {
   int port = 0;
-  int descriptor = -1;
+  OwnedDescriptor descriptor;
 };
-[[nodiscard]] HeldPort hold_port();
+[[nodiscard]] HeldPort hold_port(const std::string& address, int wanted = 0);
 
 }  // namespace tandem

@@ -1,0 +1,34 @@
+// tools/launch/child_signals.hpp — a launcher's signals through a descriptor, in the order of its
+// loop's other events, and the processes that it is the reaper of. Of the main thread; threads are
+// made while an instance lives, so that they take no signal.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "runtime/system/owned_descriptor.hpp"
+
+namespace tandem {
+
+class ChildSignals {
+ public:
+  /// SIGCHLD, SIGUSR1 and those that ask a program to end; they stay blocked afterwards. This
+  /// process becomes the reaper of whatever its children leave.
+  ChildSignals();
+
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
+  /// The next one that came; nothing: none is left.
+  [[nodiscard]] std::optional<int> next() const;
+  /// Whether one that asks for the end waits to be taken.
+  [[nodiscard]] static std::optional<int> end_pending();
+
+ private:
+  OwnedDescriptor descriptor_;
+};
+
+/// Kills and reaps every child, and what becomes one when its parent dies, until there is none.
+void end_children();
+
+}  // namespace tandem

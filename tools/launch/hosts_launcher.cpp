@@ -1,0 +1,419 @@
+#include "tools/launch/hosts_launcher.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
+#include "tools/launch/beats.hpp"
+#include "tools/launch/child_signals.hpp"
+#include "tools/launch/line_relay.hpp"
+#include "tools/launch/node_link.hpp"
+#include "tools/launch/rank_process.hpp"
+#include "tools/launch/remote_start.hpp"
+
+namespace tandem {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWitnessWaits{1'000};  // for the failure that it is a consequence of
+constexpr std::chrono::seconds kAnswer{20};   // beyond the grace, for ssh to learn of a dead host
+constexpr int kMostOrderBytes = 1 << 20;      // what a pipe may hold
+
+class HostsLauncher {
+ public:
+  explicit HostsLauncher(const HostsLaunchOptions& options);
+  ~HostsLauncher();
+  HostsLauncher(const HostsLauncher&) = delete;
+  HostsLauncher& operator=(const HostsLauncher&) = delete;
+
+  LaunchEnd run();
+
+ private:
+  struct Host {
+    enum class State { kStarts, kIsReady, kRuns, kHasEnded };
+    std::string name;
+    int first_rank = 0;
+    State state = State::kStarts;
+    pid_t process = -1;
+    bool runs = false;  // the process
+    int input = -1;
+    std::unique_ptr<LineRelay> output;
+    std::unique_ptr<LineRelay> errors;
+    std::string last_line;  // of what is not the ranks': ssh's own words, for one
+    std::string failure;    // as the host itself tells it
+    [[nodiscard]] std::string last_words() const {
+      return last_line.empty() ? "" : fmt::format(" (its last line: {})", last_line);
+    }
+  };
+  struct Failure {
+    std::size_t host;
+    std::optional<int> rank;  // none: the host itself
+    int code;
+    std::string text;  // of the host itself
+    [[nodiscard]] bool by_a_peer() const { return rank && is_witness(code); }
+  };
+
+  void start_all();
+  void start(std::size_t number);
+  void give_order(Host& host, const NodeOrder& order);
+  void wait_for_something();
+  [[nodiscard]] int timeout_ms() const;
+  void relay_all();
+  void take_line(std::size_t number, int output, std::string_view line);
+  void take_news(std::size_t number, const std::string& line);
+  void go_when_all_are_ready();
+  void take_signals();
+  void reap();
+  void note_gone(std::size_t number, int status);
+  void note_failure(Failure failure);
+  void look_at_clock();
+  void end_all(int signal);
+  [[nodiscard]] bool any_runs() const { return std::ranges::any_of(hosts_, &Host::runs); }
+  [[nodiscard]] LaunchEnd report() const;
+
+  const HostsLaunchOptions& options_;
+  ChildSignals signals_;
+  std::string secret_ = random_secret();
+  std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<Host> hosts_;
+  int world_ = 0;
+  std::string meeting_;    // "ADDRESS PORT"
+  std::set<int> stopped_;  // ranks
+  std::optional<Failure> failure_;
+  bool ending_ = false;
+  int interrupted_ = 0;  // by this signal
+  Clock::time_point start_until_;
+  std::optional<Clock::time_point> end_at_;  // the hosts are asked to end then
+  std::optional<Clock::time_point> kill_at_;
+};
+
+HostsLauncher::HostsLauncher(const HostsLaunchOptions& options)
+    : options_(options),
+      start_until_(Clock::now() +
+                   std::chrono::duration_cast<Clock::duration>(options.start_timeout)) {
+  (void)beat();  // a value that cannot be meant is said before anything starts
+  for (const HostSlots& slots : options.hosts) {
+    Host& host = hosts_.emplace_back();
+    host.name = slots.name;
+    host.first_rank = world_;
+    world_ += static_cast<int>(slots.slots.size());
+  }
+}
+
+HostsLauncher::~HostsLauncher() {
+  end_children();
+  for (Host& host : hosts_) {
+    if (host.input >= 0) {
+      ::close(host.input);
+    }
+  }
+}
+
+LaunchEnd HostsLauncher::run() {
+  start_all();
+  std::vector<int> inputs;
+  std::ranges::transform(hosts_, std::back_inserter(inputs), &Host::input);
+  {
+    const Beats beats(std::move(inputs));
+    while (any_runs()) {
+      wait_for_something();
+      relay_all();
+      take_signals();
+      reap();
+      look_at_clock();
+    }
+  }
+  end_children();
+  relay_all();
+  return report();
+}
+
+void HostsLauncher::start_all() {
+  for (std::size_t number = 0; number < hosts_.size(); ++number) {
+    start(number);
+  }
+}
+
+void HostsLauncher::start(std::size_t number) {
+  Host& host = hosts_[number];
+  const std::vector<std::string> command = ssh_command(host.name, program_);
+  const RankProcess made =
+      start_rank({.command = command, .variables = {}, .cores = {}, .is_written_to = true});
+  host.process = made.process;
+  host.runs = true;
+  host.input = made.input;
+  const auto lines = [this, number](int output) {
+    return [this, number, output](std::string_view line) { take_line(number, output, line); };
+  };
+  host.output = std::make_unique<LineRelay>(made.output, lines(1));
+  host.errors = std::make_unique<LineRelay>(made.errors, lines(2));
+  give_order(host, order_for(options_, number, host.first_rank, world_, secret_));
+}
+
+void HostsLauncher::give_order(Host& host, const NodeOrder& order) {
+  const std::string text = encode(order);
+  (void)::fcntl(host.input, F_SETPIPE_SZ, kMostOrderBytes);
+  (void)::fcntl(host.input, F_SETFL, O_NONBLOCK);
+  const ssize_t written = ::write(host.input, text.data(), text.size());
+  if (written >= 0 && written != static_cast<ssize_t>(text.size())) {
+    throw user_error("launch",
+                     "the command and its variables have {} bytes, at most {}; put them in a file",
+                     text.size(), written);
+  }
+}
+
+void HostsLauncher::wait_for_something() {
+  std::vector<pollfd> looked_at = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+  for (const Host& host : hosts_) {
+    for (const LineRelay* relay : {host.output.get(), host.errors.get()}) {
+      if (relay->descriptor() >= 0) {
+        looked_at.push_back({.fd = relay->descriptor(), .events = POLLIN, .revents = 0});
+      }
+    }
+  }
+  (void)::poll(looked_at.data(), looked_at.size(), timeout_ms());
+}
+
+int HostsLauncher::timeout_ms() const {
+  const bool starts = !ending_ && std::ranges::any_of(hosts_, [](const Host& host) {
+    return host.state == Host::State::kStarts;
+  });
+  auto next = starts ? start_until_ : Clock::time_point::max();
+  next = std::min({next, end_at_.value_or(Clock::time_point::max()),
+                   kill_at_.value_or(Clock::time_point::max())});
+  if (next == Clock::time_point::max()) {
+    return -1;
+  }
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+}
+
+void HostsLauncher::relay_all() {
+  for (const Host& host : hosts_) {
+    host.output->relay();
+    host.errors->relay();
+  }
+}
+
+// The ranks' lines have their prefix. What else comes is of the host's launcher, of ssh, or of the
+// shell that ssh starts: a banner, for one.
+void HostsLauncher::take_line(std::size_t number, int output, std::string_view line) {
+  Host& host = hosts_[number];
+  if (output == 1 && line.front() == kMark) {
+    take_news(number, std::string(line.substr(1, line.size() - 2)));
+  } else if (line.starts_with(fmt::format("[{}:", host.name))) {
+    write_line(output, line);
+  } else {
+    line = line.substr(0, line.find_last_not_of("\r\n") + 1);
+    host.last_line = line.empty() ? host.last_line : one_line(line);
+    write_line(output, fmt::format("[{}] {}\n", host.name, one_line(line)));
+  }
+}
+
+void HostsLauncher::take_news(std::size_t number, const std::string& line) {
+  Host& host = hosts_[number];
+  const std::string what = line.substr(0, line.find(' '));
+  const std::string rest = line.substr(std::min(what.size() + 1, line.size()));
+  const int first = std::atoi(rest.c_str());  // of most of them a number
+  const std::string text = rest.substr(std::min(rest.find(' ') + 1, rest.size()));
+  if (what == "ready") {
+    host.state = Host::State::kIsReady;
+    meeting_ = number == 0 ? rest : meeting_;
+    go_when_all_are_ready();
+  } else if (what == "failed") {
+    note_failure({.host = number, .rank = first, .code = std::atoi(text.c_str()), .text = ""});
+  } else if (what == "stopped") {
+    stopped_.insert(first);
+  } else if (what == "runs" && !ending_) {  // later it runs in order to end
+    stopped_.erase(first);
+  } else if (what == "ended") {
+    host.state = Host::State::kHasEnded;
+    host.failure = rest.find(' ') == std::string::npos ? "" : text;
+  } else if (what == "refused") {
+    host.state = Host::State::kHasEnded;
+    constexpr std::string_view kWhere = "[launch] ";
+    note_failure(
+        {.host = number,
+         .rank = std::nullopt,
+         .code = first,
+         .text = fmt::format("host {}: {}", host.name,
+                             text.starts_with(kWhere) ? text.substr(kWhere.size()) : text)});
+  }
+}
+
+void HostsLauncher::go_when_all_are_ready() {
+  if (ending_ || std::ranges::any_of(hosts_, [](const Host& host) {
+        return host.state != Host::State::kIsReady;
+      })) {
+    return;
+  }
+  const std::string order = fmt::format("go {}\n", meeting_);
+  for (Host& host : hosts_) {
+    host.state = Host::State::kRuns;
+    (void)!::write(host.input, order.data(), order.size());
+  }
+}
+
+void HostsLauncher::take_signals() {
+  while (const std::optional<int> number = signals_.next()) {
+    if (*number == SIGCHLD) {
+      continue;
+    }
+    if (*number != SIGUSR1) {
+      interrupted_ = interrupted_ == 0 ? *number : interrupted_;
+    }
+    end_all(*number);
+  }
+}
+
+// SIGUSR1 asks for a checkpoint, and nothing ends. A host that is not there yet has nothing to end.
+void HostsLauncher::end_all(int signal) {
+  const std::string order = fmt::format("signal {}\n", signal);
+  for (const Host& host : hosts_) {
+    if (host.runs && host.state != Host::State::kStarts) {
+      (void)!::write(host.input, order.data(), order.size());
+    } else if (host.runs && signal != SIGUSR1) {
+      (void)::kill(-host.process, SIGKILL);
+    }
+  }
+  if (signal == SIGUSR1) {
+    return;
+  }
+  const auto longest = Clock::now() + (ending_ ? milliseconds(0) : options_.grace) + kAnswer;
+  kill_at_ = std::min(kill_at_.value_or(longest), longest);
+  ending_ = true;
+}
+
+void HostsLauncher::reap() {
+  int status = 0;
+  for (pid_t process = 0; (process = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (std::size_t number = 0; number < hosts_.size(); ++number) {
+      if (hosts_[number].process == process) {
+        hosts_[number].runs = false;
+        hosts_[number].output->relay();  // its last words come before its end
+        hosts_[number].errors->relay();
+        note_gone(number, status);
+      }
+    }
+  }
+}
+
+void HostsLauncher::note_gone(std::size_t number, int status) {
+  Host& host = hosts_[number];
+  if (host.state == Host::State::kHasEnded || (host.state == Host::State::kStarts && ending_)) {
+    return;
+  }
+  const int code = code_of(status);
+  constexpr int kNotExecutable = 126;  // what a shell says, and of what is not there
+  constexpr int kNotFound = 127;
+  if (host.state == Host::State::kStarts && (code == kNotFound || code == kNotExecutable)) {
+    note_failure({.host = number,
+                  .rank = std::nullopt,
+                  .code = static_cast<int>(ExitCode::kUserInput),
+                  .text = fmt::format("host {}: cannot start {}{}; the same must be there on every "
+                                      "host",
+                                      host.name, program_, host.last_words())});
+    return;
+  }
+  const std::string end = fmt::format("ssh {}{}", describe_end(status), host.last_words());
+  note_failure(
+      {.host = number,
+       .rank = std::nullopt,
+       .code = static_cast<int>(ExitCode::kPeer),
+       .text = host.state == Host::State::kStarts
+                   ? fmt::format("there is no connection to host {}: {}; try `ssh {}`", host.name,
+                                 end, host.name)
+                   : fmt::format("the connection to host {} ended: {}; see whether it runs",
+                                 host.name, end)});
+}
+
+// A lost host is the cause of what witnesses saw, however late ssh learns of it.
+void HostsLauncher::note_failure(Failure failure) {
+  const bool explains = failure_ && failure_->by_a_peer() && !failure.by_a_peer();
+  const bool is_lost_host = !failure.rank && is_witness(failure.code);
+  if (interrupted_ != 0 || (failure_ && !explains) || (ending_ && !is_lost_host)) {
+    return;
+  }
+  failure_ = std::move(failure);
+  if (!ending_) {
+    end_at_ = std::min(end_at_.value_or(Clock::time_point::max()),
+                       Clock::now() + (failure_->by_a_peer() ? kWitnessWaits : milliseconds(0)));
+  }
+}
+
+void HostsLauncher::look_at_clock() {
+  const auto now = Clock::now();
+  if (!ending_ && !failure_ && now >= start_until_) {
+    const auto late = std::ranges::find(hosts_, Host::State::kStarts, &Host::state);
+    if (late != hosts_.end()) {
+      note_failure({.host = static_cast<std::size_t>(late - hosts_.begin()),
+                    .rank = std::nullopt,
+                    .code = static_cast<int>(ExitCode::kPeer),
+                    .text = fmt::format("host {} did not come within {} s{}; try `ssh {}`",
+                                        late->name, options_.start_timeout.count() / 1e9,
+                                        late->last_words(), late->name)});
+    }
+  }
+  if (end_at_ && now >= *end_at_ && !ending_) {
+    say("launch: {}; ending the other hosts",
+        failure_->rank
+            ? fmt::format("rank {} on host {} failed", *failure_->rank, hosts_[failure_->host].name)
+            : failure_->text);
+    end_all(SIGTERM);
+  }
+  if (kill_at_ && now >= *kill_at_) {
+    for (const Host& host : hosts_) {
+      if (host.runs) {
+        (void)::kill(-host.process, SIGKILL);
+      }
+    }
+    kill_at_ = now + milliseconds(100);
+  }
+}
+
+LaunchEnd HostsLauncher::report() const {
+  if (!failure_) {
+    return {.code = interrupted_ != 0 ? 128 + interrupted_ : 0,
+            .failure = "",
+            .interrupted = interrupted_ != 0};
+  }
+  LaunchEnd end{.code = failure_->code, .failure = "", .interrupted = interrupted_ != 0};
+  const Host& host = hosts_[failure_->host];
+  if (!failure_->rank) {
+    end.failure = failure_->text;
+    return end;
+  }
+  const std::string own = fmt::format(
+      "host {}: {}", host.name,
+      host.failure.empty()
+          ? fmt::format("rank {} of {} ended with {}", *failure_->rank, world_, failure_->code)
+          : host.failure);
+  end.failure = failure_->by_a_peer() && !stopped_.empty()
+                    ? fmt::format("rank {} of {} is stopped: {}", fmt::join(stopped_, " and rank "),
+                                  world_, own)
+                    : own;
+  return end;
+}
+
+}  // namespace
+
+LaunchEnd launch_on_hosts(const HostsLaunchOptions& options) {
+  return HostsLauncher(options).run();
+}
+
+}  // namespace tandem

@@ -1,0 +1,169 @@
+#include "tools/launch/launch_flags.hpp"
+
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/util/error.hpp"
+#include "runtime/util/seconds_setting.hpp"
+#include "tools/launch/child_signals.hpp"
+#include "tools/launch/hosts_launcher.hpp"
+#include "tools/launch/launcher.hpp"
+#include "tools/launch/node.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr int kMostRanks = 1024;  // of a host
+constexpr int kMostRestarts = 1000;
+
+std::chrono::milliseconds grace_of(const LaunchFlags& flags) {
+  if (!(flags.grace_s >= 0) || flags.grace_s > 1e6) {
+    throw user_error("flags", "--grace_s is {}; it takes seconds from 0 to 1e6", flags.grace_s);
+  }
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(flags.grace_s));
+}
+
+// What the user's input, the memory or the state of the run is at fault for is the same next time.
+bool may_help(int code) {
+  return code != static_cast<int>(ExitCode::kUserInput) &&
+         code != static_cast<int>(ExitCode::kRefused) &&
+         code != static_cast<int>(ExitCode::kBadState);
+}
+
+int repeat(const std::function<LaunchEnd(int restart)>& start, int max_restarts) {
+  for (int restart = 0;; ++restart) {
+    const LaunchEnd end = start(restart);
+    const bool is_last =
+        end.failure.empty() || end.interrupted || !may_help(end.code) || restart == max_restarts;
+    if (is_last && !end.failure.empty()) {
+      const bool all_used = restart == max_restarts && max_restarts > 0;
+      say("error: [launch] {}{}", end.failure,
+          all_used ? fmt::format("; restarts: {0} of {0} used", max_restarts) : "");
+    }
+    if (is_last) {
+      return end.code;
+    }
+    if (const auto signal = ChildSignals::end_pending()) {
+      return 128 + *signal;
+    }
+    say("launch: {}", end.failure);
+    say("launch: restart {} of {}", restart + 1, max_restarts);
+  }
+}
+
+std::vector<HostSlots> hosts_of(const LaunchFlags& flags) {
+  if (!flags.hostfile.empty() && !flags.hosts.empty()) {
+    throw user_error("flags", "--hostfile and --hosts contradict each other; give one of them");
+  }
+  return choose_slots(
+      flags.hosts.empty() ? read_hostfile(flags.hostfile) : parse_hosts(flags.hosts), flags.include,
+      flags.exclude);
+}
+
+int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
+  if (flags.ranks != 0) {
+    throw user_error("flags", "-n is of this host alone; with hosts, their slots say how many");
+  }
+  HostsLaunchOptions options{
+      .hosts = hosts_of(flags),
+      .master_address = flags.master_addr,
+      .master_port = flags.master_port,
+      .log_dir = flags.log_dir,
+      .bind_cores_to_rank = flags.bind_cores_to_rank,
+      .grace = grace_of(flags),
+      .start_timeout = seconds_setting("TANDEM_RENDEZVOUS_TIMEOUT_S", std::chrono::seconds(300)),
+      .restart = 0,
+      .max_restarts = flags.max_restarts,
+      .variables = variables_for_hosts(),
+      .command = std::move(command)};
+  for (auto& variable : read_deepspeed_env()) {
+    options.variables.push_back(std::move(variable));
+  }
+  return repeat(
+      [&](int restart) {
+        options.restart = restart;
+        return launch_on_hosts(options);
+      },
+      flags.max_restarts);
+}
+
+int run_here(const LaunchFlags& flags, std::vector<std::string> command) {
+  if (flags.ranks < 1 || flags.ranks > kMostRanks) {
+    throw user_error("flags", "-n is {}; it takes 1 to {} ranks", flags.ranks, kMostRanks);
+  }
+  LaunchOptions options{.places = {.here = flags.ranks,
+                                   .world = flags.ranks,
+                                   .max_restarts = flags.max_restarts,
+                                   .port = flags.master_port},
+                        .host = "",
+                        .log_dir = flags.log_dir,
+                        .bind_cores_to_rank = flags.bind_cores_to_rank,
+                        .grace = grace_of(flags),
+                        .command = std::move(command)};
+  if (!flags.master_addr.empty()) {
+    options.places.address = flags.master_addr;
+  }
+  return repeat(
+      [&](int restart) {
+        options.places.restart = restart;
+        return launch(options);
+      },
+      flags.max_restarts);
+}
+
+}  // namespace
+
+void LaunchFlags::add_to(CLI::App& app) {
+  app.add_option("-n,--ranks", ranks, "how many ranks on this host");
+  app.add_option("-H,--hostfile", hostfile,
+                 "hosts, by ssh: a file of lines NAME slots=N, a rank for each slot");
+  app.add_option("--hosts", hosts, "the same without a file: a:2,b:2");
+  app.add_option("-i,--include", include,
+                 "of these hosts, only some slots: NAME[:SLOT[,SLOT...]][@NAME...]");
+  app.add_option("-e,--exclude", exclude, "of these hosts, all slots but some");
+  app.add_option("--master_addr", master_addr,
+                 "IP address of the first host at which the ranks meet (one of several hosts: the "
+                 "one by which ssh came, or TANDEM_INTERFACE's; else the loopback)");
+  app.add_option("--master_port", master_port, "port there; 0: one that is free");
+  app.add_option(
+      "--max_restarts", max_restarts,
+      "how many times to start all ranks again after a failure; the trainers' --resume auto "
+      "goes on from the last checkpoint");
+  app.add_option("--log_dir", log_dir,
+                 "also write each rank's lines to DIR/rank_N.log, and after a failure its last "
+                 "operations to DIR/flight_rank_N.txt");
+  app.add_flag("--bind_cores_to_rank", bind_cores_to_rank, "give each rank cores of its own");
+  app.add_option("--grace_s", grace_s, "seconds between asking the ranks to end and killing them")
+      ->capture_default_str();
+  app.add_flag("--node", node)->group("");  // ours, at the other end of ssh
+}
+
+int run_launch(const LaunchFlags& flags, std::vector<std::string> command) {
+  if (flags.node) {
+    return run_node();
+  }
+  const bool on_hosts = !flags.hostfile.empty() || !flags.hosts.empty();
+  if (!on_hosts && (!flags.include.empty() || !flags.exclude.empty())) {
+    throw user_error("flags",
+                     "--include and --exclude choose among hosts; give --hostfile or --hosts");
+  }
+  if (!on_hosts && flags.ranks == 0) {
+    throw user_error("flags", "launch has no ranks; give -n N, --hostfile F or --hosts a:2,b:2");
+  }
+  if (command.empty()) {
+    throw user_error("flags", "launch has no program; give it behind --: launch -n 2 -- PROGRAM");
+  }
+  if (flags.master_port < 0 || flags.master_port > 65'535) {
+    throw user_error("flags", "--master_port is {}; it takes 0 to 65535", flags.master_port);
+  }
+  if (flags.max_restarts < 0 || flags.max_restarts > kMostRestarts) {
+    throw user_error("flags", "--max_restarts is {}; it takes 0 to {}", flags.max_restarts,
+                     kMostRestarts);
+  }
+  return on_hosts ? run_on_hosts(flags, std::move(command)) : run_here(flags, std::move(command));
+}
+
+}  // namespace tandem

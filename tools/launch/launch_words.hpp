@@ -1,0 +1,32 @@
+// tools/launch/launch_words.hpp — how a launcher speaks of ranks and of their ends. Any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace tandem {
+
+/// What became of a start.
+struct LaunchEnd {
+  int code = 0;              // 0, or of the rank that failed first (128 + signal)
+  std::string failure;       // "rank 1 of 2 exited with code 7; see its output"; empty: none failed
+  bool interrupted = false;  // by a signal to the launcher
+};
+
+void say_line(std::string_view line);
+/// A line beside those of the ranks, on stderr; what it quotes of files and ranks is escaped.
+template <class... Args>
+void say(fmt::format_string<Args...> what, Args&&... args) {
+  say_line(fmt::format(what, std::forward<Args>(args)...));
+}
+
+/// Of a wait status: what a shell would say, and words for it.
+[[nodiscard]] int code_of(int status);
+[[nodiscard]] std::string describe_end(int status);
+/// Exit code 4: the rank ended because another one did.
+[[nodiscard]] bool is_witness(int code);
+
+}  // namespace tandem
