@@ -386,8 +386,11 @@ TEST(Launch, ARankThatTheKernelKilledForMemoryIsNamedWithTheLimit) {
   if (!little.made()) {
     GTEST_SKIP() << "no control group of its own can be made here";
   }
-  // tail keeps a line without an end.
-  Launched run({.ranks = 2}, "if [ $RANK = 1 ]; then exec tail /dev/zero; fi; sleep 60");
+  // tail keeps a line without an end; of all in the group the kernel is to choose it, not the test.
+  Launched run(
+      {.ranks = 2},
+      "if [ $RANK = 1 ]; then echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero; fi; "
+      "sleep 60");
   EXPECT_EQ(run.wait(), 128 + SIGKILL);
   EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 2 was killed by signal 9 (Killed) "
                                     "by the kernel for want of memory: it held 0.0"));
