@@ -65,6 +65,7 @@ std::string address_of_interface(std::string_view where, std::string_view name, 
     }
   }
   std::vector<std::string> names;
+  names.reserve(all.size());
   for (const NetworkInterface& one : all) {
     names.push_back(fmt::format("{} ({})", one.name, one.address));
   }

@@ -44,7 +44,7 @@ class Hosts : public ::testing::Test {
                                      std::vector<std::string> more = {},
                                      std::vector<std::string> variables = {}) const {
     more.insert(more.end(), {"--hosts", hosts, "--master_addr", "127.0.0.1"});
-    return with(std::move(more), {"/bin/sh", "-c", script}, std::move(variables));
+    return with(more, {"/bin/sh", "-c", script}, std::move(variables));
   }
   [[nodiscard]] testing::Launched with(const std::vector<std::string>& flags,
                                        const std::vector<std::string>& command,
