@@ -6,19 +6,10 @@
 #include "engine/config/key_table.hpp"
 #include "engine/config/key_value.hpp"
 #include "runtime/util/json_writer.hpp"
+#include "runtime/util/split.hpp"
 
 namespace tandem {
 namespace {
-
-std::vector<std::string_view> split(std::string_view path) {
-  std::vector<std::string_view> parts;
-  for (std::size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
-    parts.push_back(path.substr(0, dot));
-    path.remove_prefix(dot + 1);
-  }
-  parts.push_back(path);
-  return parts;
-}
 
 /// Opens and closes objects so that rows given in block order nest.
 class NestedObject {
@@ -26,7 +17,7 @@ class NestedObject {
   NestedObject() { json_.begin_object(); }
 
   void field(std::string_view path, std::string_view value_json) {
-    const std::vector<std::string_view> parts = split(path);
+    const std::vector<std::string_view> parts = split(path, '.');
     const std::size_t blocks = parts.size() - 1;
     std::size_t common = 0;
     while (common < std::min(blocks, open_.size()) && open_[common] == parts[common]) {

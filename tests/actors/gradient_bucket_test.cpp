@@ -8,7 +8,7 @@
 
 #include "actors/memory/arena.hpp"
 #include "tests/support/actor_world.hpp"
-#include "tests/support/fake_backend.hpp"
+#include "tests/support/fakes/fake_backend.hpp"
 
 namespace tandem {
 namespace {

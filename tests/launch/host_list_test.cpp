@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/util/error.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -37,17 +36,6 @@ std::string text_of(const std::vector<HostSlots>& hosts) {
     text += fmt::format("{}:{} ", host.name, fmt::join(host.slots, ","));
   }
   return text;
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "none";
 }
 
 TEST_F(HostList, ReadsHostfilesAsDeepSpeedDoes) {
@@ -76,18 +64,19 @@ TEST_F(HostList, SaysWhatIsWrongWithAHostfile) {
       {"a\x1b[31m slots=1\n", "a\\x1b[31m"}};
   for (const auto& [text, why] : bad) {
     const std::string path = file(text);
-    EXPECT_THAT(error_of([&] { (void)read_hostfile(path); }), HasSubstr(why)) << text;
-    EXPECT_THAT(error_of([&] { (void)read_hostfile(path); }), HasSubstr("[launch] ")) << text;
+    EXPECT_THAT(error_text([&] { (void)read_hostfile(path); }), HasSubstr(why)) << text;
+    EXPECT_THAT(error_text([&] { (void)read_hostfile(path); }), HasSubstr("[launch] ")) << text;
   }
-  EXPECT_THAT(error_of([&] { (void)read_hostfile(folder_ + "/none"); }),
+  EXPECT_THAT(error_text([&] { (void)read_hostfile(folder_ + "/none"); }),
               HasSubstr("/none: No such file or directory"));
-  EXPECT_THAT(error_of([&] { (void)read_hostfile(folder_); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(error_text([&] { (void)read_hostfile(folder_); }), HasSubstr("Is a directory"));
 }
 
 TEST_F(HostList, ReadsHostsOfACommandLine) {
   EXPECT_EQ(text_of(parse_hosts("a:2,b")), "a:0,1 b:0 ");
   for (const char* bad : {"", ",", "a:", "a:0", "a:x", "a:2,", "a,a", "a:1:2", "a b:1", "-n:1"}) {
-    EXPECT_THAT(error_of([&] { (void)parse_hosts(bad); }), HasSubstr("[launch] --hosts: ")) << bad;
+    EXPECT_THAT(error_text([&] { (void)parse_hosts(bad); }), HasSubstr("[launch] --hosts: "))
+        << bad;
   }
 }
 
@@ -132,7 +121,7 @@ TEST_F(HostList, SaysWhatCannotBeChosen) {
                {"", "w0@w1", "--exclude w0@w1 leaves no slot of any host"},
                {"", "w0:0,1@w1", "leaves no slot"}};
   for (const auto& [include, exclude, why] : cases) {
-    EXPECT_THAT(error_of([&] { (void)choose_slots(hosts, include, exclude); }), HasSubstr(why));
+    EXPECT_THAT(error_text([&] { (void)choose_slots(hosts, include, exclude); }), HasSubstr(why));
   }
 }
 
@@ -149,7 +138,7 @@ TEST_F(HostList, ReadsVariablesOfTheHomeAndTheCurrentFolder) {
   EXPECT_EQ(read_deepspeed_env(), expected);
   for (const char* bad : {"no equals", "=1", "1A=2", "A B=2"}) {
     std::ofstream(folder_ + "/.deepspeed_env") << "A=2\n" << bad << "\n";
-    EXPECT_THAT(error_of([] { (void)read_deepspeed_env(); }),
+    EXPECT_THAT(error_text([] { (void)read_deepspeed_env(); }),
                 HasSubstr(fmt::format(".deepspeed_env:2: \"{}\" is no NAME=VALUE", bad)));
   }
   ::setenv("DS_ENV_FILE", "other", 1);

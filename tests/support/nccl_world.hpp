@@ -15,7 +15,7 @@
 #include "actors/gpu/norm_limbs.hpp"
 #include "runtime/scope.hpp"
 #include "tests/support/collective_operations.hpp"
-#include "tests/support/fake_nccl.hpp"
+#include "tests/support/fakes/fake_nccl.hpp"
 
 namespace tandem::testing {
 

@@ -3,23 +3,21 @@
 #pragma once
 
 #include <chrono>
-#include <csignal>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/random.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
+#include "tests/support/child_process.hpp"
 #include "tests/support/collective_operations.hpp"
 
 namespace tandem::testing {
@@ -84,61 +82,15 @@ inline void run(ShmRank& rank, const Operands& operands, std::size_t kind, int t
   rank.loop.run(&operate, rank.backend.get(), operands, kind, times);
 }
 
-/// A rank that is a process; `body` runs there. What it throws, or writes to the pipe, comes back.
-class RankProcess {
+/// A rank that is a process; `body` runs there.
+class RankProcess : public ChildProcess {
  public:
   RankProcess(const ShmBackend::Options& options,
-              const std::function<void(ShmRank&, int pipe)>& body) {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::close(ends[0]);
-      std::string text;
-      int code = 0;
-      try {
-        ShmRank rank(options);
-        body(rank, ends[1]);
-      } catch (const Error& error) {
-        text = error.what();
-        code = static_cast<int>(error.code());
-      } catch (const std::exception& error) {
-        text = error.what();
-        code = 1;
-      }
-      (void)!::write(ends[1], text.data(), text.size());
-      ::_exit(code);
-    }
-    ::close(ends[1]);
-    pipe_ = ends[0];
-  }
-  ~RankProcess() { ::close(pipe_); }
-  RankProcess(const RankProcess&) = delete;
-
-  void signal(int number) const { EXPECT_EQ(::kill(pid_, number), 0); }
-  /// Blocks until the child wrote a byte.
-  void wait_for_byte() const {
-    char byte = 0;
-    EXPECT_EQ(::read(pipe_, &byte, 1), 1);
-  }
-  /// Everything that it wrote until its end.
-  std::string text() const {
-    std::string all;
-    char buffer[512];
-    for (ssize_t got = 0; (got = ::read(pipe_, buffer, sizeof(buffer))) > 0;) {
-      all.append(buffer, static_cast<std::size_t>(got));
-    }
-    return all;
-  }
-  int wait() const {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    return status;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int pipe_ = -1;
+              const std::function<void(ShmRank&, int pipe)>& body)
+      : ChildProcess([&](int pipe) {
+          ShmRank rank(options);
+          body(rank, pipe);
+        }) {}
 };
 
 }  // namespace tandem::testing

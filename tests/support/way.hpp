@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "tests/support/fake_run.hpp"
+#include "tests/support/fakes/fake_run.hpp"
 
 namespace tandem::testing {
 

@@ -1,5 +1,6 @@
 #include "tools/launch/child_signals.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -65,6 +66,16 @@ std::optional<int> ChildSignals::end_pending() {
     }
   }
   return std::nullopt;
+}
+
+void poll_until(std::vector<pollfd>& looked_at, std::chrono::steady_clock::time_point until) {
+  using Clock = std::chrono::steady_clock;
+  int timeout_ms = -1;
+  if (until != Clock::time_point::max()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+  }
+  (void)::poll(looked_at.data(), looked_at.size(), timeout_ms);
 }
 
 void end_children() {

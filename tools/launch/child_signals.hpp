@@ -3,9 +3,11 @@
 // made while an instance lives, so that they take no signal.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <vector>
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include "runtime/system/owned_descriptor.hpp"
@@ -27,6 +29,9 @@ class ChildSignals {
  private:
   OwnedDescriptor descriptor_;
 };
+
+/// Waits for one of these descriptors, until then at most; max(): for ever.
+void poll_until(std::vector<pollfd>& looked_at, std::chrono::steady_clock::time_point until);
 
 /// Kills and reaps every child, and what becomes one when its parent dies, until there is none.
 void end_children();

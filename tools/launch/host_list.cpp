@@ -15,6 +15,7 @@
 
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
+#include "runtime/util/split.hpp"
 
 namespace tandem {
 namespace {
@@ -28,17 +29,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(at, begin), text.size());
-    parts.push_back(trimmed(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 std::optional<int> number(std::string_view text) {
+  text = trimmed(text);
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value)
@@ -116,7 +108,7 @@ std::vector<Choice> choices_of(const std::vector<HostSlots>& hosts, std::string_
         const auto slot = number(one);
         if (!slot || !holds(found->slots, *slot)) {
           throw user_error("launch", "{}: {} has no slot \"{}\"; its slots are 0 to {}", flag,
-                           found->name, one_line(one), found->slots.back());
+                           found->name, one_line(trimmed(one)), found->slots.back());
         }
         choice.slots.push_back(*slot);
       }
@@ -185,7 +177,8 @@ std::vector<HostSlots> read_hostfile(const std::string& path) {
 
 std::vector<HostSlots> parse_hosts(std::string_view text) {
   std::vector<HostSlots> hosts;
-  for (const std::string_view part : split(text, ',')) {
+  for (const std::string_view one : split(text, ',')) {
+    const std::string_view part = trimmed(one);
     const std::size_t colon = std::min(part.find(':'), part.size());
     const std::string_view slots = colon < part.size() ? part.substr(colon + 1) : "1";
     add(hosts, host_of("--hosts", part.substr(0, colon), number(slots), slots), "--hosts");

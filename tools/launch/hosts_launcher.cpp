@@ -52,8 +52,7 @@ class HostsLauncher {
     pid_t process = -1;
     bool runs = false;  // the process
     int input = -1;
-    std::unique_ptr<LineRelay> output;
-    std::unique_ptr<LineRelay> errors;
+    std::unique_ptr<OutputRelay> lines;
     std::string last_line;  // of what is not the ranks': ssh's own words, for one
     std::string failure;    // as the host itself tells it
     [[nodiscard]] std::string last_words() const {
@@ -72,7 +71,7 @@ class HostsLauncher {
   void start(std::size_t number);
   void give_order(Host& host, const NodeOrder& order);
   void wait_for_something();
-  [[nodiscard]] int timeout_ms() const;
+  [[nodiscard]] Clock::time_point next_look() const;
   void relay_all();
   void take_line(std::size_t number, int output, std::string_view line);
   void take_news(std::size_t number, const std::string& line);
@@ -152,16 +151,14 @@ void HostsLauncher::start_all() {
 void HostsLauncher::start(std::size_t number) {
   Host& host = hosts_[number];
   const std::vector<std::string> command = ssh_command(host.name, program_);
-  const RankProcess made =
-      start_rank({.command = command, .variables = {}, .cores = {}, .is_written_to = true});
+  const ChildProcess made =
+      start_child({.command = command, .variables = {}, .cores = {}, .is_written_to = true});
   host.process = made.process;
   host.runs = true;
   host.input = made.input;
-  const auto lines = [this, number](int output) {
-    return [this, number, output](std::string_view line) { take_line(number, output, line); };
-  };
-  host.output = std::make_unique<LineRelay>(made.output, lines(1));
-  host.errors = std::make_unique<LineRelay>(made.errors, lines(2));
+  host.lines = std::make_unique<OutputRelay>(
+      made.output, made.errors,
+      [this, number](int to, std::string_view line) { take_line(number, to, line); });
   give_order(host, order_for(options_, number, host.first_rank, world_, secret_));
 }
 
@@ -180,33 +177,23 @@ void HostsLauncher::give_order(Host& host, const NodeOrder& order) {
 void HostsLauncher::wait_for_something() {
   std::vector<pollfd> looked_at = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
   for (const Host& host : hosts_) {
-    for (const LineRelay* relay : {host.output.get(), host.errors.get()}) {
-      if (relay->descriptor() >= 0) {
-        looked_at.push_back({.fd = relay->descriptor(), .events = POLLIN, .revents = 0});
-      }
-    }
+    host.lines->watch(looked_at);
   }
-  (void)::poll(looked_at.data(), looked_at.size(), timeout_ms());
+  poll_until(looked_at, next_look());
 }
 
-int HostsLauncher::timeout_ms() const {
+Clock::time_point HostsLauncher::next_look() const {
   const bool starts = !ending_ && std::ranges::any_of(hosts_, [](const Host& host) {
     return host.state == Host::State::kStarts;
   });
-  auto next = starts ? start_until_ : Clock::time_point::max();
-  next = std::min({next, end_at_.value_or(Clock::time_point::max()),
+  return std::min({starts ? start_until_ : Clock::time_point::max(),
+                   end_at_.value_or(Clock::time_point::max()),
                    kill_at_.value_or(Clock::time_point::max())});
-  if (next == Clock::time_point::max()) {
-    return -1;
-  }
-  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
 }
 
 void HostsLauncher::relay_all() {
   for (const Host& host : hosts_) {
-    host.output->relay();
-    host.errors->relay();
+    host.lines->relay();
   }
 }
 
@@ -294,7 +281,8 @@ void HostsLauncher::end_all(int signal) {
   if (signal == SIGUSR1) {
     return;
   }
-  const auto longest = Clock::now() + (ending_ ? milliseconds(0) : options_.grace) + kAnswer;
+  const auto longest =
+      Clock::now() + (ending_ ? milliseconds(0) : options_.settings.grace) + kAnswer;
   kill_at_ = std::min(kill_at_.value_or(longest), longest);
   ending_ = true;
 }
@@ -305,8 +293,7 @@ void HostsLauncher::reap() {
     for (std::size_t number = 0; number < hosts_.size(); ++number) {
       if (hosts_[number].process == process) {
         hosts_[number].runs = false;
-        hosts_[number].output->relay();  // its last words come before its end
-        hosts_[number].errors->relay();
+        hosts_[number].lines->relay();  // its last words come before its end
         note_gone(number, status);
       }
     }

@@ -14,6 +14,7 @@
 
 #include "tools/launch/host_list.hpp"
 #include "tools/launch/launch_words.hpp"
+#include "tools/launch/rank_process.hpp"
 
 namespace tandem {
 
@@ -21,14 +22,11 @@ struct HostsLaunchOptions {
   std::vector<HostSlots> hosts;
   std::string master_address;  // empty: rank 0's host finds one
   int master_port = 0;         // 0: one that is free there
-  std::string log_dir;         // on each host
-  bool bind_cores_to_rank = false;
-  std::chrono::milliseconds grace = std::chrono::seconds(30);
+  RankSettings settings;       // log_dir: on each host
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(300);  // for hosts to be there
   int restart = 0;
   int max_restarts = 0;
   NamesAndValues variables;  // for every rank
-  std::vector<std::string> command;
 };
 
 [[nodiscard]] LaunchEnd launch_on_hosts(const HostsLaunchOptions& options);

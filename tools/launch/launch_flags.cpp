@@ -19,11 +19,15 @@ namespace {
 constexpr int kMostRanks = 1024;  // of a host
 constexpr int kMostRestarts = 1000;
 
-std::chrono::milliseconds grace_of(const LaunchFlags& flags) {
+RankSettings settings_of(const LaunchFlags& flags, std::vector<std::string> command) {
   if (!(flags.grace_s >= 0) || flags.grace_s > 1e6) {
     throw user_error("flags", "--grace_s is {}; it takes seconds from 0 to 1e6", flags.grace_s);
   }
-  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(flags.grace_s));
+  return {.log_dir = flags.log_dir,
+          .bind_cores_to_rank = flags.bind_cores_to_rank,
+          .grace = std::chrono::ceil<std::chrono::milliseconds>(
+              std::chrono::duration<double>(flags.grace_s)),
+          .command = std::move(command)};
 }
 
 // What the user's input, the memory or the state of the run is at fault for is the same next time.
@@ -71,14 +75,11 @@ int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
       .hosts = hosts_of(flags),
       .master_address = flags.master_addr,
       .master_port = flags.master_port,
-      .log_dir = flags.log_dir,
-      .bind_cores_to_rank = flags.bind_cores_to_rank,
-      .grace = grace_of(flags),
+      .settings = settings_of(flags, std::move(command)),
       .start_timeout = seconds_setting("TANDEM_RENDEZVOUS_TIMEOUT_S", std::chrono::seconds(300)),
       .restart = 0,
       .max_restarts = flags.max_restarts,
-      .variables = variables_for_hosts(),
-      .command = std::move(command)};
+      .variables = variables_for_hosts()};
   for (auto& variable : read_deepspeed_env()) {
     options.variables.push_back(std::move(variable));
   }
@@ -99,10 +100,7 @@ int run_here(const LaunchFlags& flags, std::vector<std::string> command) {
                                    .max_restarts = flags.max_restarts,
                                    .port = flags.master_port},
                         .host = "",
-                        .log_dir = flags.log_dir,
-                        .bind_cores_to_rank = flags.bind_cores_to_rank,
-                        .grace = grace_of(flags),
-                        .command = std::move(command)};
+                        .settings = settings_of(flags, std::move(command))};
   if (!flags.master_addr.empty()) {
     options.places.address = flags.master_addr;
   }

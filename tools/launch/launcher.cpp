@@ -52,8 +52,7 @@ class Launcher {
     pid_t process = -1;
     bool runs = false;
     int log = -1;
-    std::unique_ptr<LineRelay> output;
-    std::unique_ptr<LineRelay> errors;
+    std::unique_ptr<OutputRelay> lines;
     int flight = -1;  // its recorder's file, and a mapping of it
     const flight::Ring* ring = nullptr;
     std::optional<Clock::time_point> stopped;  // since when
@@ -81,7 +80,6 @@ class Launcher {
   void signal_ranks(int number);
   void relay_all();
   [[nodiscard]] bool any_runs() const;
-  [[nodiscard]] int timeout_ms() const;
   [[nodiscard]] LaunchEnd report();
   /// Of the whole run, as people know a rank.
   [[nodiscard]] int number_of(std::size_t local) const {
@@ -113,8 +111,7 @@ class Launcher {
 Launcher::~Launcher() {
   end_children();
   for (Rank& rank : ranks_) {
-    rank.output.reset();
-    rank.errors.reset();
+    rank.lines.reset();
     for (const int descriptor : {rank.log, rank.flight}) {
       if (descriptor >= 0) {
         ::close(descriptor);
@@ -148,12 +145,12 @@ void Launcher::start_all() {
     places.secret = random_secret();
   }
   std::vector<std::vector<int>> cores(static_cast<std::size_t>(places.here));
-  if (options_.bind_cores_to_rank) {
+  if (options_.settings.bind_cores_to_rank) {
     cores = split_cores(places.here);
   }
   std::error_code error;
-  if (!options_.log_dir.empty()) {
-    std::filesystem::create_directories(options_.log_dir, error);
+  if (!options_.settings.log_dir.empty()) {
+    std::filesystem::create_directories(options_.settings.log_dir, error);
   }
   for (int local = 0; local < places.here; ++local) {
     start(local, places, cores[static_cast<std::size_t>(local)]);
@@ -163,8 +160,8 @@ void Launcher::start_all() {
 void Launcher::start(int local, const RankPlaces& places, const std::vector<int>& cores) {
   Rank& rank = ranks_.emplace_back();
   const int number = places.first + local;
-  if (!options_.log_dir.empty()) {
-    const std::string path = fmt::format("{}/rank_{}.log", options_.log_dir, number);
+  if (!options_.settings.log_dir.empty()) {
+    const std::string path = fmt::format("{}/rank_{}.log", options_.settings.log_dir, number);
     const int fresh = places.restart == 0 ? O_TRUNC : O_APPEND;
     rank.log = ::open(path.c_str(), O_WRONLY | O_CREAT | fresh | O_CLOEXEC, 0666);
     if (rank.log < 0) {
@@ -174,24 +171,21 @@ void Launcher::start(int local, const RankPlaces& places, const std::vector<int>
   }
   rank.flight = flight::make_ring_file();
   rank.ring = flight::map_ring(rank.flight);
-  const RankProcess made = start_rank({.command = options_.command,
-                                       .variables = rank_variables(places, local),
-                                       .cores = cores,
-                                       .flight = rank.flight});
+  const ChildProcess made = start_child({.command = options_.settings.command,
+                                         .variables = rank_variables(places, local),
+                                         .cores = cores,
+                                         .flight = rank.flight});
   rank.process = made.process;
   rank.runs = true;
   const std::string prefix = options_.host.empty() ? fmt::format("[{}] ", number)
                                                    : fmt::format("[{}:{}] ", options_.host, number);
-  const auto to = [log = rank.log, prefix](int output) {
-    return [=](std::string_view line) {
-      write_line(output, prefix + std::string(line));
-      if (log >= 0) {
-        write_log(log, line);
-      }
-    };
-  };
-  rank.output = std::make_unique<LineRelay>(made.output, to(1));
-  rank.errors = std::make_unique<LineRelay>(made.errors, to(2));
+  rank.lines = std::make_unique<OutputRelay>(
+      made.output, made.errors, [log = rank.log, prefix](int to, std::string_view line) {
+        write_line(to, prefix + std::string(line));
+        if (log >= 0) {
+          write_log(log, line);
+        }
+      });
 }
 
 void Launcher::wait_for_something() {
@@ -200,29 +194,15 @@ void Launcher::wait_for_something() {
     looked_at.push_back({.fd = options_.link->descriptor(), .events = POLLIN, .revents = 0});
   }
   for (const Rank& rank : ranks_) {
-    for (const LineRelay* relay : {rank.output.get(), rank.errors.get()}) {
-      if (relay->descriptor() >= 0) {
-        looked_at.push_back({.fd = relay->descriptor(), .events = POLLIN, .revents = 0});
-      }
-    }
+    rank.lines->watch(looked_at);
   }
-  (void)::poll(looked_at.data(), looked_at.size(), timeout_ms());
-}
-
-int Launcher::timeout_ms() const {
-  const auto next = std::min(end_at_.value_or(Clock::time_point::max()),
-                             kill_at_.value_or(Clock::time_point::max()));
-  if (next == Clock::time_point::max()) {
-    return -1;
-  }
-  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+  poll_until(looked_at, std::min(end_at_.value_or(Clock::time_point::max()),
+                                 kill_at_.value_or(Clock::time_point::max())));
 }
 
 void Launcher::relay_all() {
   for (const Rank& rank : ranks_) {
-    rank.output->relay();
-    rank.errors->relay();
+    rank.lines->relay();
   }
 }
 
@@ -357,8 +337,9 @@ void Launcher::look_back() {
   for (std::size_t number = 0; number < ranks_.size(); ++number) {
     const flight::Ring* ring = ranks_[number].ring;
     rings.push_back(ring != nullptr ? ring->entries() : std::vector<flight::Entry>());
-    if (!options_.log_dir.empty() && !rings.back().empty()) {
-      std::ofstream(fmt::format("{}/flight_rank_{}.txt", options_.log_dir, number_of(number)))
+    if (!options_.settings.log_dir.empty() && !rings.back().empty()) {
+      std::ofstream(
+          fmt::format("{}/flight_rank_{}.txt", options_.settings.log_dir, number_of(number)))
           << flight::describe(rings.back(), now_ns);
     }
   }
@@ -400,7 +381,7 @@ void Launcher::end_others() {
 void Launcher::ask_to_end(int number) {
   signal_ranks(number);
   signal_ranks(SIGCONT);  // a stopped one gets it only then
-  kill_at_ = Clock::now() + options_.grace;
+  kill_at_ = Clock::now() + options_.settings.grace;
 }
 
 void Launcher::signal_ranks(int number) {
@@ -432,9 +413,9 @@ LaunchEnd Launcher::report() {
   const bool others_at_fault = is_witness(end.code) && !at_fault_.empty();
   const int rank = number_of(failure_->rank);
   const int shown = others_at_fault ? number_of(at_fault_.front()) : rank;
-  const std::string log = options_.log_dir.empty()
+  const std::string log = options_.settings.log_dir.empty()
                               ? std::string("its output")
-                              : fmt::format("{}/rank_{}.log", options_.log_dir, shown);
+                              : fmt::format("{}/rank_{}.log", options_.settings.log_dir, shown);
   const std::string became = describe_end(failure_->status) + failure_->why;
   const int world = options_.places.world;
   end.failure = others_at_fault ? fmt::format("rank {} of {} {}: rank {} {}; see {}",

@@ -8,9 +8,7 @@
 // LibTorch. Blocks, on the process's main thread; one at a time.
 #pragma once
 
-#include <chrono>
 #include <string>
-#include <vector>
 
 #include "tools/launch/launch_words.hpp"
 #include "tools/launch/rank_process.hpp"
@@ -20,12 +18,9 @@ namespace tandem {
 class NodeLink;
 
 struct LaunchOptions {
-  RankPlaces places;                                           // port 0, no secret: made here
-  std::string host;                                            // before the rank in each line
-  std::string log_dir;                                         // rank_N.log in it, too; empty: none
-  bool bind_cores_to_rank = false;                             // each rank gets cores of its own
-  std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
-  std::vector<std::string> command;                            // program and arguments
+  RankPlaces places;  // port 0, no secret: made here
+  std::string host;   // before the rank in each line
+  RankSettings settings;
   NodeLink* link = nullptr;  // to the launch on several hosts that this is a part of
 };
 

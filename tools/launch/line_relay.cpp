@@ -83,4 +83,21 @@ void LineRelay::close() {
   ::close(std::exchange(from_, -1));
 }
 
+OutputRelay::OutputRelay(int output, int errors, const Sink& sink)
+    : output_(output, [sink](std::string_view line) { sink(1, line); }),
+      errors_(errors, [sink](std::string_view line) { sink(2, line); }) {}
+
+void OutputRelay::relay() {
+  output_.relay();
+  errors_.relay();
+}
+
+void OutputRelay::watch(std::vector<pollfd>& looked_at) const {
+  for (const LineRelay* relay : {&output_, &errors_}) {
+    if (relay->descriptor() >= 0) {
+      looked_at.push_back({.fd = relay->descriptor(), .events = POLLIN, .revents = 0});
+    }
+  }
+}
+
 }  // namespace tandem

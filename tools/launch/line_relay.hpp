@@ -7,6 +7,9 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <poll.h>
 
 namespace tandem {
 
@@ -42,6 +45,23 @@ class LineRelay {
   int from_;
   Sink sink_;
   std::string held_;  // the line that is not whole yet
+};
+
+/// The output and the errors of a child.
+class OutputRelay {
+ public:
+  /// Gets each line, with 1 for the output, 2 for the errors.
+  using Sink = std::function<void(int to, std::string_view line)>;
+
+  /// Takes over the reading ends.
+  OutputRelay(int output, int errors, const Sink& sink);
+  void relay();
+  /// Adds those that are not at their end.
+  void watch(std::vector<pollfd>& looked_at) const;
+
+ private:
+  LineRelay output_;
+  LineRelay errors_;
 };
 
 }  // namespace tandem

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +11,7 @@
 
 #include "runtime/system/network_interface.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/split.hpp"
 #include "tools/launch/launcher.hpp"
 #include "tools/launch/node_link.hpp"
 
@@ -23,16 +23,10 @@ bool can_be_started(const std::string& program) {
     return ::access(program.c_str(), X_OK) == 0;
   }
   const char* const given = std::getenv("PATH");
-  const std::string path = given != nullptr ? given : "/bin:/usr/bin";
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find(':', begin), path.size());
-    if (::access(fmt::format("{}/{}", path.substr(begin, end - begin), program).c_str(), X_OK) ==
-        0) {
-      return true;
-    }
-    begin = end + 1;
-  }
-  return false;
+  return std::ranges::any_of(
+      split(given != nullptr ? given : "/bin:/usr/bin", ':'), [&](std::string_view folder) {
+        return ::access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0;
+      });
 }
 
 void check_place(const NodeOrder& order) {
@@ -40,9 +34,9 @@ void check_place(const NodeOrder& order) {
     throw user_error("launch", "no folder {}: {}; the same must be there on every host",
                      order.directory, std::strerror(errno));
   }
-  if (!can_be_started(order.command.front())) {
+  if (!can_be_started(order.settings.command.front())) {
     throw user_error("launch", "cannot start {}: {}; the same must be there on every host",
-                     order.command.front(), std::strerror(errno));
+                     order.settings.command.front(), std::strerror(errno));
   }
 }
 
@@ -74,16 +68,6 @@ std::string meeting_address(const NodeOrder& order) {
       order.other_host);
 }
 
-LaunchOptions options_of(const NodeOrder& order, NodeLink& link) {
-  return {.places = order.places,
-          .host = order.host,
-          .log_dir = order.log_dir,
-          .bind_cores_to_rank = order.bind_cores_to_rank,
-          .grace = std::chrono::milliseconds(order.grace_ms),
-          .command = order.command,
-          .link = &link};
-}
-
 /// 0: the launch goes on; else it ended before it began.
 int wait_for_go(NodeLink& link, RankPlaces& places) {
   const std::string line = link.wait();
@@ -110,7 +94,8 @@ int run(NodeLink& link) {
   }
   LaunchEnd end{.code = wait_for_go(link, order.places)};
   if (end.code == 0) {
-    end = launch(options_of(order, link));
+    end = launch(
+        {.places = order.places, .host = order.host, .settings = order.settings, .link = &link});
   }
   link.tell("ended {} {}", end.code, end.failure);
   return end.code;

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <concepts>
 #include <csignal>
 #include <cstdlib>
 
@@ -71,16 +72,17 @@ void visit(Order& order, const Visit& field) {
   field(order.other_host);
   for (auto* number : {&order.places.first, &order.places.here, &order.places.world,
                        &order.places.host, &order.places.hosts, &order.places.restart,
-                       &order.places.max_restarts, &order.places.port, &order.grace_ms}) {
+                       &order.places.max_restarts, &order.places.port}) {
     field(*number);
   }
-  field(order.bind_cores_to_rank);
+  field(order.settings.grace);
+  field(order.settings.bind_cores_to_rank);
   field(order.places.address);
   field(order.places.secret);
   field(order.directory);
-  field(order.log_dir);
+  field(order.settings.log_dir);
   field(order.variables);
-  field(order.command);
+  field(order.settings.command);
 }
 
 struct Writer {
@@ -88,6 +90,9 @@ struct Writer {
   void operator()(const std::string& value) const { text += escaped(value) + "\n"; }
   void operator()(int value) const { text += std::to_string(value) + "\n"; }
   void operator()(bool value) const { (*this)(value ? 1 : 0); }
+  void operator()(std::chrono::milliseconds value) const {
+    text += fmt::format("{}\n", value.count());
+  }
   void operator()(const std::vector<std::string>& values) const {
     (*this)(static_cast<int>(values.size()));
     for (const std::string& value : values) {
@@ -99,9 +104,15 @@ struct Writer {
 struct Reader {
   NodeLink& link;
   void operator()(std::string& value) const { value = unescaped(link.wait()); }
-  void operator()(int& value) const {
+  template <std::integral Number>
+  void operator()(Number& value) const {
     const std::string line = link.wait();
     (void)std::from_chars(line.data(), line.data() + line.size(), value);
+  }
+  void operator()(std::chrono::milliseconds& value) const {
+    std::int64_t count = 0;
+    (*this)(count);
+    value = std::chrono::milliseconds(count);
   }
   void operator()(bool& value) const {
     int number = 0;

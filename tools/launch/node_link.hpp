@@ -32,12 +32,9 @@ struct NodeOrder {
   std::string host;        // its name
   std::string other_host;  // of one that has to reach it; empty: there is none
   RankPlaces places;       // address and port: as the user gave them, empty and 0 where not
+  RankSettings settings;
   std::string directory;
-  std::string log_dir;
-  bool bind_cores_to_rank = false;
-  int grace_ms = 0;
   std::vector<std::string> variables;  // NAME=VALUE
-  std::vector<std::string> command;
 };
 [[nodiscard]] std::string encode(const NodeOrder& order);
 

@@ -47,7 +47,7 @@ struct Pipe {
 
 // Between fork and exec. Says what failed through `report`, which closes by itself when the program
 // runs.
-[[noreturn]] void become(const RankStart& start, pid_t launcher, int input, int output, int errors,
+[[noreturn]] void become(const ChildStart& start, pid_t launcher, int input, int output, int errors,
                          int report) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -88,7 +88,7 @@ struct Pipe {
 
 }  // namespace
 
-RankProcess start_rank(const RankStart& start) {
+ChildProcess start_child(const ChildStart& start) {
   Pipe input;
   Pipe output;
   Pipe errors;

@@ -1,6 +1,7 @@
 // tools/launch/rank_process.hpp — starting one rank: its variables, cores, process group and pipes.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace tandem {
 
-struct RankStart {
+struct ChildStart {
   const std::vector<std::string>& command;
   std::vector<std::pair<std::string, std::string>> variables;  // beside the launcher's own
   std::vector<int> cores;                                      // empty: not bound
@@ -19,16 +20,24 @@ struct RankStart {
   bool is_written_to = false;                                  // else its input is empty
 };
 
-struct RankProcess {
+struct ChildProcess {
   pid_t process = -1;
   int output = -1;  // reading ends
   int errors = -1;
   int input = -1;  // the writing end
 };
 
-/// Throws a user error when the program cannot be started. Signals that the launcher has blocked
-/// are not in the rank.
-[[nodiscard]] RankProcess start_rank(const RankStart& start);
+/// A rank, or the ssh to a host. Throws a user error when the program cannot be started. Signals
+/// that the launcher has blocked are not in the child.
+[[nodiscard]] ChildProcess start_child(const ChildStart& start);
+
+/// What is the same for all ranks of a launch.
+struct RankSettings {
+  std::string log_dir;                                         // rank_N.log in it, too; empty: none
+  bool bind_cores_to_rank = false;                             // each rank gets cores of its own
+  std::chrono::milliseconds grace = std::chrono::seconds(30);  // between SIGTERM and SIGKILL
+  std::vector<std::string> command;                            // program and arguments
+};
 
 /// A rank's place in a run, and where its ranks meet.
 struct RankPlaces {

@@ -48,9 +48,7 @@ NodeOrder order_for(const HostsLaunchOptions& options, std::size_t number, int f
                   .port = options.master_port,
                   .secret = secret};
   order.directory = std::filesystem::current_path().string();
-  order.log_dir = options.log_dir;
-  order.bind_cores_to_rank = options.bind_cores_to_rank;
-  order.grace_ms = static_cast<int>(options.grace.count());
+  order.settings = options.settings;
   for (const auto& [name, value] : options.variables) {
     order.variables.push_back(fmt::format("{}={}", name, value));
   }
@@ -60,7 +58,6 @@ NodeOrder order_for(const HostsLaunchOptions& options, std::size_t number, int f
   if (host.slots != first_ones) {
     order.variables.push_back(fmt::format("CUDA_VISIBLE_DEVICES={}", fmt::join(host.slots, ",")));
   }
-  order.command = options.command;
   return order;
 }
 

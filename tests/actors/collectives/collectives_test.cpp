@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/actor_world.hpp"
-#include "tests/support/fake_backend.hpp"
+#include "tests/support/fakes/fake_backend.hpp"
 
 namespace tandem {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "actors/collectives/staged_backend.hpp"
 #include "runtime/device/cuda_device.hpp"
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/fakes/fake_cuda.hpp"
 #include "tests/support/nccl_world.hpp"
 
 namespace tandem {

@@ -7,7 +7,7 @@
 
 #include "actors/collectives/staged_backend.hpp"
 #include "runtime/device/sim_device.hpp"
-#include "tests/support/fake_backend.hpp"
+#include "tests/support/fakes/fake_backend.hpp"
 #include "tests/support/shm_world.hpp"
 
 namespace tandem {

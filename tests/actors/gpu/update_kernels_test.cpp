@@ -14,7 +14,7 @@
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "tests/actors/kernels/update/update_cases.hpp"
-#include "tests/support/fake_update_kernels.hpp"
+#include "tests/support/fakes/fake_update_kernels.hpp"
 
 namespace tandem {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "runtime/util/error.hpp"
 #include "runtime/util/random.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -45,14 +46,7 @@ std::string changed(std::string text, std::string_view from, std::string_view to
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    static_cast<void>(Manifest::parse(text, "x/manifest.json"));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUserInput);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "no error";
+  return error_text([&] { static_cast<void>(Manifest::parse(text, "x/manifest.json")); });
 }
 
 TEST(Manifest, ReadsBackWhatItWrote) {

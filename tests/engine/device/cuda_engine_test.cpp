@@ -12,7 +12,7 @@
 
 #include "engine/device/device_choice.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/support/fake_run.hpp"
+#include "tests/support/fakes/fake_run.hpp"
 #include "tests/support/throws_error.hpp"
 #include "tests/support/toy/placements.hpp"
 #include "tests/support/toy/training.hpp"

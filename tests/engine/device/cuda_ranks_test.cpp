@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fakes/fake_gpu.hpp"
 #include "tests/support/nccl_world.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/toy/training.hpp"

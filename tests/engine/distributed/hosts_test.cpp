@@ -7,13 +7,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/wait.h>
 
 #include "engine/distributed/hello.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/types/version.hpp"
+#include "tests/support/child_process.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -25,50 +26,26 @@ using namespace std::chrono_literals;
 
 const std::string kSecret(64, 's');
 
-/// body() in a process of its own, on host `name`; what it threw, with its exit code.
+/// body() in a process of its own, on host `name`.
 class OnHost {
  public:
-  OnHost(const std::string& name, const std::function<void()>& body) {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    process_ = ::fork();
-    if (process_ == 0) {
-      std::string error;
-      try {
-        if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(name.data(), name.size()) != 0) {
-          error = "skip";
-        } else {
-          body();
-        }
-      } catch (const Error& caught) {
-        error = fmt::format("{} {}", static_cast<int>(caught.code()), caught.what());
-      }
-      (void)!::write(ends[1], error.data(), error.size());
-      ::_exit(0);
-    }
-    ::close(ends[1]);
-    from_ = ends[0];
-  }
-  OnHost(const OnHost&) = delete;
-  ~OnHost() { (void)error(); }
+  OnHost(const std::string& name, const std::function<void()>& body)
+      : process_([&](int pipe) {
+          if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(name.data(), name.size()) != 0) {
+            (void)!::write(pipe, "skip", 4);
+          } else {
+            body();
+          }
+        }) {}
 
-  [[nodiscard]] std::string error() {
-    if (process_ > 0) {
-      char buffer[4096];
-      for (ssize_t got = 0; (got = ::read(from_, buffer, sizeof(buffer))) > 0;) {
-        error_.append(buffer, static_cast<std::size_t>(got));
-      }
-      ::close(from_);
-      ::waitpid(process_, nullptr, 0);
-      process_ = -1;
-    }
-    return error_;
+  /// What it threw, with its exit code. Once.
+  [[nodiscard]] std::string error() const {
+    const std::string text = process_.text();
+    return fmt::format("{} {}", WEXITSTATUS(process_.wait()), text);
   }
 
  private:
-  pid_t process_ = -1;
-  int from_ = -1;
-  std::string error_;
+  testing::ChildProcess process_;
 };
 
 /// Rank r of two, alone on its host.
@@ -97,7 +74,7 @@ TEST(MeetingOfHosts, ADifferenceIsNamedWithTheHosts) {
     group.require_same("config", "alike");
     group.require_same("data", group.rank() == 0 ? "1234" : "5678");
   });
-  if (errors[0] == "skip") {
+  if (errors[0] == "0 skip") {
     GTEST_SKIP() << "a process cannot have a host's name of its own here";
   }
   for (const std::string& error : errors) {
@@ -110,14 +87,8 @@ TEST(MeetingOfHosts, ADifferenceIsNamedWithTheHosts) {
 TEST(MeetingOfHosts, VersionsAreComparedFirst) {
   const std::string here = own_hello(2);
   EXPECT_NO_THROW(require_fit(0, here, 1, here));
-  const auto error_of = [&](const std::string& mine, const std::string& others) -> std::string {
-    try {
-      require_fit(0, mine, 1, others);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kPeer);
-      return error.what();
-    }
-    return "";
+  const auto error_of = [](const std::string& mine, const std::string& others) {
+    return error_text([&] { require_fit(0, mine, 1, others); }, ExitCode::kPeer);
   };
   const std::string own = version();
   EXPECT_EQ(error_of("2 " + own + " boot net host-a", "2 0.0.9 boot2 net host-b"),

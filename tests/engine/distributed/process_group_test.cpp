@@ -21,7 +21,7 @@
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/util/error.hpp"
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/fakes/fake_cuda.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
 
 namespace tandem {

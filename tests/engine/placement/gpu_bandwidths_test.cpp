@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fakes/fake_gpu.hpp"
 
 namespace tandem {
 namespace {

@@ -12,7 +12,7 @@
 #include "runtime/device/pinned_slab.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/fakes/fake_cuda.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {

@@ -15,6 +15,7 @@
 #include "runtime/system/process_state.hpp"
 #include "runtime/util/build.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/child_process.hpp"
 
 namespace tandem {
 namespace {
@@ -27,10 +28,7 @@ constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 /// be an orderly one.
 template <class Body>
 std::string error_with_little_room(Body body) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const testing::ChildProcess child([&](int pipe) {
     rlimit stack{};
     (void)::getrlimit(RLIMIT_STACK, &stack);
     const rlim_t room = 6 * std::min<rlim_t>(stack.rlim_cur, 8 << 20);
@@ -41,26 +39,13 @@ std::string error_with_little_room(Body body) {
     const rlim_t bytes = static_cast<rlim_t>(pages) * 4096 + room;
     const rlimit limit{bytes, bytes};
     (void)::setrlimit(RLIMIT_AS, &limit);
-    std::string text = "no error";
-    try {
-      body();
-    } catch (const Error& error) {
-      text = fmt::format("{} {}", static_cast<int>(error.code()), error.what());
-    }
-    (void)!::write(ends[1], text.data(), text.size());
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string text;
-  char buffer[512];
-  for (ssize_t got = 0; (got = ::read(ends[0], buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<std::size_t>(got));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
+    body();
+    (void)!::write(pipe, "no error", 8);
+  });
+  const std::string text = child.text();
+  const int status = child.wait();
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-  return text;
+  return fmt::format("{} {}", WEXITSTATUS(status), text);
 }
 
 TEST(Limits, APoolWhoseThreadsCannotBeMadeSaysSo) {

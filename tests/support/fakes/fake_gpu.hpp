@@ -1,5 +1,5 @@
-// tests/support/fake_gpu.hpp — a GPU for the engine, on the fake of CUDA's calls: ATen computes on
-// the CPU, in the stream's time.
+// tests/support/fakes/fake_gpu.hpp — a GPU for the engine, on the fake of CUDA's calls: ATen
+// computes on the CPU, in the stream's time.
 //
 // Device memory is host memory, so tensors are at::kCPU's. What the lane queues is called when the
 // fake stream comes to it and its cost has passed, not before: a slot that is overwritten or read
@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "engine/device/gpu.hpp"
-#include "tests/support/fake_cuda.hpp"
-#include "tests/support/fake_update_kernels.hpp"
+#include "tests/support/fakes/fake_cuda.hpp"
+#include "tests/support/fakes/fake_update_kernels.hpp"
 #include "tests/support/nccl_world.hpp"
 
 namespace tandem::testing {

@@ -1,12 +1,12 @@
-// tests/support/fake_run.hpp — training on the fake of CUDA's calls, at paces that put what must
-// wait to the test.
+// tests/support/fakes/fake_run.hpp — training on the fake of CUDA's calls, at paces that put what
+// must wait to the test.
 #pragma once
 
 #include <chrono>
 
 #include <gtest/gtest.h>
 
-#include "tests/support/fake_gpu.hpp"
+#include "tests/support/fakes/fake_gpu.hpp"
 #include "tests/support/toy/training.hpp"
 
 namespace tandem::testing {

@@ -1,5 +1,5 @@
-// tests/support/fake_nccl.hpp — NCCL as the project's table of functions sees it, for several ranks
-// in one process, on the streams of FakeCuda.
+// tests/support/fakes/fake_nccl.hpp — NCCL as the project's table of functions sees it, for several
+// ranks in one process, on the streams of FakeCuda.
 //
 // The n-th launch of a communicator (a group, or a call outside of one) is an operation of its
 // stream: it starts when the n-th launches of all ranks have, moves the bytes then, and never
@@ -23,7 +23,7 @@
 
 #include "actors/collectives/nccl/nccl_api.hpp"
 #include "runtime/util/check.hpp"
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/fakes/fake_cuda.hpp"
 
 namespace tandem::testing {
 

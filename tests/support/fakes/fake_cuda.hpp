@@ -1,5 +1,5 @@
-// tests/support/fake_cuda.hpp — CUDA as the project's table of functions sees it, on the CPU and in
-// a clock's time.
+// tests/support/fakes/fake_cuda.hpp — CUDA as the project's table of functions sees it, on the CPU
+// and in a clock's time.
 //
 // A stream is a queue: an operation starts when those before it are done (and the event it waits
 // for is reached), takes its time, and does its work at its end, so that who reads too early sees

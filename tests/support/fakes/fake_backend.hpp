@@ -1,5 +1,5 @@
-// tests/support/fake_backend.hpp — a backend of any world size that writes down what it was asked,
-// and waits on request.
+// tests/support/fakes/fake_backend.hpp — a backend of any world size that writes down what it was
+// asked, and waits on request.
 #pragma once
 
 #include <cstring>

@@ -1,6 +1,6 @@
-// tests/support/fake_update_kernels.hpp — a GPU's passes of the optimizer on the CPU: all of them
-// but the indices of threads (update_element-inl.hpp), at once or in the stream's time on the fake
-// of CUDA's calls. Not beside hwy/highway.h in one source.
+// tests/support/fakes/fake_update_kernels.hpp — a GPU's passes of the optimizer on the CPU: all of
+// them but the indices of threads (update_element-inl.hpp), at once or in the stream's time on the
+// fake of CUDA's calls. Not beside hwy/highway.h in one source.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 #include "actors/gpu/update_kernels.hpp"
 #include "actors/kernels/update/update_element-inl.hpp"
 #include "runtime/util/check.hpp"
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/fakes/fake_cuda.hpp"
 
 namespace tandem::testing {
 
