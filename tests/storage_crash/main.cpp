@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,9 +30,11 @@ namespace {
 constexpr std::uint32_t kWriters = 3;
 constexpr std::int64_t kScale = 200;  // about 90 kB of tensors
 constexpr int kKeep = 2;
-constexpr std::int64_t kMostMicroseconds = 80'000;  // of one life: a few saves
+constexpr std::int64_t kMostSaves = 3;  // of one life, before the one that is cut
 
 Task<> save_until_killed(FileIo* io, std::string folder) {
+  std::printf("0\n");  // it runs
+  std::fflush(stdout);
   const std::vector<FoundCheckpoint> found = co_await find_checkpoints(io, folder, nullptr);
   co_await remove_older(io, folder, kKeep);
   for (std::int64_t step = found.empty() ? 1 : found[0].step + 1;; ++step) {
@@ -53,41 +56,89 @@ Task<> look(FileIo* io, std::string folder, std::vector<FoundCheckpoint>* found,
   }
 }
 
-/// Starts a saver, kills it after `life`; the last step that it said was committed, or `before`.
-std::int64_t live_and_die(const std::string& folder, const char* io, std::chrono::microseconds life,
-                          std::int64_t before) {
-  int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC) != 0) {
-    std::abort();
+/// A saver in a process of its own, and what it has said.
+class Saver {
+ public:
+  Saver(const std::string& folder, const char* io) {
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC) != 0) {
+      std::abort();
+    }
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::dup2(pipe[1], 1);
+      ::execl("/proc/self/exe", "storage_crash", "--save", folder.c_str(), "--io", io, nullptr);
+      ::_exit(127);
+    }
+    ::close(pipe[1]);
+    out_ = pipe[0];
   }
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::dup2(pipe[1], 1);
-    ::execl("/proc/self/exe", "storage_crash", "--save", folder.c_str(), "--io", io, nullptr);
-    ::_exit(127);
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+  ~Saver() { ::close(out_); }
+
+  /// The next line that it says; none when it said its last.
+  std::optional<std::int64_t> next() {
+    std::string line;
+    for (char one = 0; ::read(out_, &one, 1) == 1;) {
+      if (one == '\n') {
+        return std::atoll(line.c_str());
+      }
+      line += one;
+    }
+    return std::nullopt;
   }
-  ::close(pipe[1]);
-  std::this_thread::sleep_for(life);
-  ::kill(child, SIGKILL);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (!WIFSIGNALED(status)) {
-    std::fprintf(stderr, "the saver ended by itself with status %d\n", status);
-    std::exit(1);
+
+  void kill() {
+    ::kill(child_, SIGKILL);
+    int status = 0;
+    ::waitpid(child_, &status, 0);
+    if (!WIFSIGNALED(status)) {
+      std::fprintf(stderr, "the saver ended by itself with status %d\n", status);
+      std::exit(1);
+    }
   }
-  std::string said;
-  char text[4096];
-  for (ssize_t got = 0; (got = ::read(pipe[0], text, sizeof text)) > 0;) {
-    said.append(text, static_cast<std::size_t>(got));
+
+ private:
+  pid_t child_ = -1;
+  int out_ = -1;
+};
+
+/// Kills savers at random points of a save. A life is counted in saves, and its end in parts of the
+/// last save's time: on a busy host saves and their start take longer, and lives with them.
+class Killer {
+ public:
+  explicit Killer(Random& random) : random_(random) {}
+
+  /// Starts a saver and kills it; the last step that it said was committed, or `before`.
+  std::int64_t live_and_die(const std::string& folder, const char* io, std::int64_t before) {
+    Saver saver(folder, io);
+    std::int64_t last = before;
+    const auto hear = [&] {
+      const std::optional<std::int64_t> step = saver.next();
+      last = step.value_or(0) > 0 ? *step : last;
+      return step.has_value();
+    };
+    auto since = Clock::now();
+    for (std::int64_t lines = random_.between(1, 1 + kMostSaves); lines > 0 && hear(); --lines) {
+      const auto now = Clock::now();
+      save_ = last > before ? now - since : save_;
+      since = now;
+    }
+    const auto save = std::chrono::duration_cast<std::chrono::microseconds>(save_);
+    std::this_thread::sleep_for(std::chrono::microseconds(random_.between(0, save.count())));
+    saver.kill();
+    while (hear()) {
+    }
+    return last;
   }
-  ::close(pipe[0]);
-  const std::size_t end = said.rfind('\n');
-  if (end == std::string::npos) {
-    return before;
-  }
-  const std::size_t begin = said.rfind('\n', end - 1);
-  return std::atoll(said.c_str() + (end == 0 || begin == std::string::npos ? 0 : begin + 1));
-}
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Random& random_;
+  Clock::duration save_ = std::chrono::milliseconds(1);  // of the last one that was heard of
+};
 
 struct Tally {
   int kills = 0;
@@ -105,13 +156,12 @@ int kill_again_and_again(int kills, std::uint64_t seed) {
   EventLoop loop;
   FileIo io(loop);
   Random random(seed);
+  Killer killer(random);
   Tally tally;
   std::int64_t committed = 0;
   while (tally.kills < kills && tally.lost + tally.torn == 0) {
     const bool uring = FileIo::choose().uring && random.chance(0.5);
-    committed =
-        live_and_die(folder, uring ? "uring" : "threads",
-                     std::chrono::microseconds(random.between(500, kMostMicroseconds)), committed);
+    committed = killer.live_and_die(folder, uring ? "uring" : "threads", committed);
     ++tally.kills;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       tally.saves_cut += entry.path().string().find(".tmp-1") != std::string::npos ? 1 : 0;
