@@ -1,9 +1,8 @@
 #include "runtime/event_loop.hpp"
 
+#include <algorithm>
 #include <thread>
 
-#include <asio/executor_work_guard.hpp>
-#include <asio/steady_timer.hpp>
 #include <fmt/format.h>
 
 #include "runtime/detail/loop_link.hpp"
@@ -12,6 +11,7 @@
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/cpu_relax.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 namespace {
@@ -39,18 +39,6 @@ bool LoopLink::post(Op& op) noexcept {
   return true;
 }
 }  // namespace detail
-
-// The one Asio timer that ends a sleep when the loop's earliest timer is due. Armed lazily: it may
-// fire too early, which only costs a round, so that timers armed and disarmed while the loop is
-// awake never touch it.
-struct EventLoop::ReactorTimer {
-  explicit ReactorTimer(asio::io_context& context) : work(context.get_executor()), timer(context) {}
-
-  asio::executor_work_guard<asio::io_context::executor_type> work;
-  asio::steady_timer timer;
-  bool armed = false;
-  TimePoint deadline;
-};
 
 EventLoop::Running::Running(EventLoop& loop)
     : loop_(loop),
@@ -81,14 +69,16 @@ EventLoop::EventLoop(Options options)
       asks_(std::make_unique<detail::AskTable>()),
       link_(new detail::LoopLink(*this)),
       reactor_(1),  // one thread runs it
-      reactor_timer_(std::make_unique<ReactorTimer>(reactor_)) {}
+      reactor_work_(reactor_.get_executor()),
+      alarm_(reactor_),
+      expected_(options_.spin) {}
 
 EventLoop::~EventLoop() {
   link_->cut();
   link_->release();
   {
     Running running(*this);
-    inbox_.take_all(queue_);
+    take_arrived();
     while (Op* op = queue_.pop()) {
       op->run(*op);
       inbox_.take_all(queue_);
@@ -143,7 +133,7 @@ void EventLoop::note_time() noexcept {
 
 std::size_t EventLoop::run_ready(std::size_t most) {
   Running running(*this);
-  inbox_.take_all(queue_);
+  take_arrived();
   if (!timers_.empty()) {
     timers_.take_due(now(), queue_);
   }
@@ -157,6 +147,25 @@ std::size_t EventLoop::run_ready(std::size_t most) {
     op->run(*op);
   }
   return count;
+}
+
+void EventLoop::fall_asleep() {
+  if (has_ready_ops()) {
+    return;
+  }
+  reactor_.restart();
+  asleep_ = planted(Bug::kSleepsUnseen) || inbox_.try_sleep();
+}
+
+void EventLoop::stop_sleeping() noexcept {
+  if (std::exchange(asleep_, false) && inbox_.wake_up(queue_)) {
+    wakes_.owe();
+  }
+}
+
+void EventLoop::take_arrived() noexcept {
+  stop_sleeping();
+  inbox_.take_all(queue_);
 }
 
 void EventLoop::run_batch(const bool& done) {
@@ -233,16 +242,12 @@ std::string EventLoop::last_stall() const {
                      static_cast<double>(stall_ns_) * 1e-6, names.empty() ? "an operation" : names);
 }
 
-// First without a look at the clock (an answer from another core is there sooner than that), then
-// up to the budget.
+// Where a short wait is likely, first without a look at the clock: an answer from another core is
+// there sooner than that.
 void EventLoop::wait_for_work() {
-  const bool spin =
-      options_.spin == Spin::kAlways ||
-      (options_.spin == Spin::kAuto && thread::spare_cpus() >= 0 && spin_.worth_trying());
-  if (spin) {
+  if (expected_.is_short() && thread::spare_cpus() >= 0) {
     for (int i = 0; i < kBlindSpins; ++i) {
       if (!inbox_.seems_empty()) {
-        spin_.found();
         return;
       }
       cpu_relax();
@@ -258,63 +263,35 @@ void EventLoop::wait_for_work() {
     timers_.take_due(now(), queue_);
     return;
   }
-  if (!spin || !spin_for_inbox()) {
-    sleep_in_reactor();
-  }
+  expected_.wait(
+      real_now_ns, [this] { return something_came(); },
+      [this](std::int64_t until_ns) { return sleep_in_reactor(until_ns); },
+      {.counted = true, .deadline_ns = timer_due_ns()});
   looked_ns_ = real_now_ns();  // the wait itself is no stall
   note_time();
 }
 
-bool EventLoop::spin_for_inbox() noexcept {
-  std::int64_t limit_ns = looked_ns_ + spin_.budget_ns();
-  if (!timers_.empty() && timers_run_by_themselves_) {
-    limit_ns = std::min<std::int64_t>(limit_ns, timers_.next_deadline().time_since_epoch().count());
-  }
-  do {
-    for (int i = 0; i < kBlindSpins; ++i) {
-      if (!inbox_.seems_empty()) {
-        spin_.found();
-        return true;
-      }
-      cpu_relax();
-    }
-    if (!pollers_.empty() && pollers_.poll()) {
-      spin_.found();
-      return true;
-    }
-  } while (real_now_ns() < limit_ns);
-  spin_.missed();
-  return false;
+// Of the spin.
+bool EventLoop::something_came() noexcept {
+  return !inbox_.seems_empty() || (!pollers_.empty() && pollers_.poll());
 }
 
-void EventLoop::sleep_in_reactor() {
-  arm_reactor_timer();
+// On the real clock; an injected one is moved by its owner, who wakes the loop.
+std::int64_t EventLoop::timer_due_ns() const noexcept {
+  return timers_run_by_themselves_ ? next_deadline().time_since_epoch().count()
+                                   : ExpectedWait::kNever;
+}
+
+// True: something else than `until_ns` has ended the sleep.
+bool EventLoop::sleep_in_reactor(std::int64_t until_ns) {
+  alarm_.set(std::min(until_ns, timer_due_ns()));
   if (!pollers_.empty() && pollers_.poll_before_sleep()) {
-    return;
+    return true;
   }
   if (sleep_until_woken(inbox_, queue_, reactor_)) {
     wakes_.owe();
   }
-}
-
-void EventLoop::arm_reactor_timer() {
-  if (timers_.empty() || !timers_run_by_themselves_) {
-    return;
-  }
-  ReactorTimer& reactor_timer = *reactor_timer_;
-  const TimePoint deadline = timers_.next_deadline();
-  if (reactor_timer.armed && reactor_timer.deadline <= deadline) {
-    return;
-  }
-  reactor_timer.armed = true;
-  reactor_timer.deadline = deadline;
-  reactor_timer.timer.expires_at(
-      std::chrono::time_point_cast<asio::steady_timer::duration>(deadline));
-  reactor_timer.timer.async_wait([&reactor_timer](const asio::error_code& error) {
-    if (!error) {
-      reactor_timer.armed = false;
-    }
-  });
+  return !queue_.empty() || real_now_ns() < until_ns;
 }
 
 // stop() is Asio's cheapest interruption (one epoll_ctl, no allocation); the loop restarts the

@@ -9,8 +9,8 @@
 // completes meanwhile queues up, and the next run() goes on with it.
 // Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and
 // (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per kWatched
-// operations, not per round: a round may be one message. Idle, it spins first where that pays
-// (SpinGauge), then sleeps in the reactor.
+// operations, not per round: a round may be one message. Idle, it sleeps in the reactor, or spins
+// while what it waits for is expected (expected_wait.hpp).
 //
 //   EventLoop loop({.name = "rank 0"});
 //   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
@@ -24,17 +24,19 @@
 #include <tuple>
 #include <utility>
 
+#include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 
 #include "runtime/clock.hpp"
+#include "runtime/detail/alarm.hpp"
 #include "runtime/detail/loop_registry.hpp"
 #include "runtime/detail/mpsc_inbox.hpp"
 #include "runtime/detail/op.hpp"
 #include "runtime/detail/root_task.hpp"
 #include "runtime/detail/timer_heap.hpp"
+#include "runtime/expected_wait.hpp"
 #include "runtime/poller.hpp"
 #include "runtime/task.hpp"
-#include "runtime/util/spin_gauge.hpp"
 
 namespace tandem {
 
@@ -46,21 +48,12 @@ class LoopLink;
 extern constinit thread_local EventLoop* t_loop;
 }  // namespace detail
 
-/// How an idle loop waits for its inbox before it blocks in the reactor.
-enum class Spin {
-  // a short spin, while each of the runtime's busy threads has a CPU to itself and spinning finds
-  // something
-  kAuto,
-  kNever,
-  kAlways,  // for measuring
-};
-
 class EventLoop {
  public:
   struct Options {
     std::string name = "loop";
     Clock* clock = nullptr;  // null: the real one; must outlive the loop
-    Spin spin = Spin::kAuto;
+    Spin spin = spin_setting();
     // a longer resumption is reported; 0: never
     Duration stall_limit = std::chrono::milliseconds(10);
   };
@@ -84,7 +77,7 @@ class EventLoop {
     detail::RootTask root =
         detail::run_root(&outcome, &done, std::move(factory), std::move(args)...);
     root.set_name("main");
-    inbox_.take_all(queue_);  // what this thread sent before comes before what the task sends
+    take_arrived();  // what this thread sent before comes before what the task sends
     post(root.start());
     registry_.main = &root.promise();
     run_until(done);
@@ -96,6 +89,10 @@ class EventLoop {
   /// how many. For code that steps several loops on one thread in turn (runtime/sim). The reactor
   /// gets no turn.
   std::size_t run_ready(std::size_t most);
+  /// For the same code: a loop with nothing to do tells those who post that it sleeps; until
+  /// stop_sleeping() or run_ready() only their wake makes it ready. Nothing if something is there.
+  void fall_asleep();
+  void stop_sleeping() noexcept;
   /// The loop that runs on this thread.
   static EventLoop& current() noexcept {
     TANDEM_CHECK(detail::t_loop != nullptr, "no event loop runs on this thread");
@@ -147,7 +144,7 @@ class EventLoop {
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
   /// Something is queued to run on this thread (for code that would keep the thread otherwise).
   [[nodiscard]] bool has_ready_ops() const noexcept {
-    return !queue_.empty() || !inbox_.seems_empty();
+    return !queue_.empty() || (asleep_ ? reactor_.stopped() : !inbox_.seems_empty());
   }
   /// Resumptions that took longer than stall_limit, since the loop was made.
   [[nodiscard]] std::uint64_t stalls() const noexcept { return stalls_; }
@@ -175,15 +172,16 @@ class EventLoop {
     std::int64_t outer_time_ns_;
   };
 
+  void take_arrived() noexcept;
   void run_until(const bool& done);
   void run_batch(const bool& done);
   void look_at_clock();
   void look_around();
   void note_time() noexcept;
   void wait_for_work();
-  bool spin_for_inbox() noexcept;
-  void sleep_in_reactor();
-  void arm_reactor_timer();
+  bool something_came() noexcept;
+  [[nodiscard]] std::int64_t timer_due_ns() const noexcept;
+  bool sleep_in_reactor(std::int64_t until_ns);
   void wake() noexcept;
   void note_stall(std::int64_t ns);
 
@@ -204,12 +202,13 @@ class EventLoop {
   detail::LoopLink* link_;
 
   MpscInbox inbox_;
+  bool asleep_ = false;                               // by fall_asleep()
   std::atomic<const void*> running_thread_{nullptr};  // an address unique to the thread
   asio::io_context reactor_;
-  struct ReactorTimer;
-  std::unique_ptr<ReactorTimer> reactor_timer_;
+  asio::executor_work_guard<asio::io_context::executor_type> reactor_work_;
+  detail::Alarm alarm_;
   PendingWakeups wakes_;
-  SpinGauge spin_;
+  ExpectedWait expected_;
   std::uint64_t stalls_ = 0;
   // of the last one; put into words when asked for, so that a stall allocates nothing
   std::int64_t stall_ns_ = 0;

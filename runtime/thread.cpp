@@ -1,11 +1,14 @@
 #include "runtime/thread.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <limits>
 #include <system_error>
 #include <utility>
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "runtime/system/limits.hpp"
@@ -16,7 +19,8 @@
 namespace tandem::thread {
 namespace {
 std::atomic<int> counted_threads{0};
-}
+std::atomic<int> most_cpus{std::numeric_limits<int>::max()};
+}  // namespace
 
 std::thread start(const std::string& owner, int number, int of, std::function<void()> body) {
   try {
@@ -49,12 +53,21 @@ void set_background() noexcept {
   sched_setscheduler(0, SCHED_BATCH, &none);  // a refusal leaves the thread as it was
 }
 
-void enter_runtime() noexcept { counted_threads.fetch_add(1, std::memory_order_relaxed); }
-void leave_runtime() noexcept { counted_threads.fetch_sub(1, std::memory_order_relaxed); }
+void set_punctual() noexcept { prctl(PR_SET_TIMERSLACK, 1); }
+
+void enter_runtime(int threads) noexcept {
+  counted_threads.fetch_add(threads, std::memory_order_relaxed);
+}
+void leave_runtime(int threads) noexcept {
+  counted_threads.fetch_sub(threads, std::memory_order_relaxed);
+}
+
+void limit_cpus(int cpus) noexcept { most_cpus.store(cpus, std::memory_order_relaxed); }
 
 int spare_cpus() noexcept {
   static const int usable = machine::usable_cpus();
-  return usable - counted_threads.load(std::memory_order_relaxed);
+  return std::min(usable, most_cpus.load(std::memory_order_relaxed)) -
+         counted_threads.load(std::memory_order_relaxed);
 }
 
 }  // namespace tandem::thread

@@ -26,11 +26,17 @@ void set_name(const std::string& name);
 /// another process is busy.
 void set_background() noexcept;
 
-/// Counts this thread among those that compute or spin, while it does: an idle loop spins only if
-/// CPUs are left over.
-void enter_runtime() noexcept;
-void leave_runtime() noexcept;
-/// Usable CPUs minus counted threads; may be negative.
+/// The calling thread's sleeps end when they are to, not up to 50 us later (the kernel's slack, for
+/// those that may wait for others).
+void set_punctual() noexcept;
+
+/// Counts this thread, or the team of threads that it computes with, among those that compute or
+/// spin, while it does: an idle thread spins only if CPUs are left over.
+void enter_runtime(int threads = 1) noexcept;
+void leave_runtime(int threads = 1) noexcept;
+/// Other processes run on the rest of those that this one may use.
+void limit_cpus(int cpus) noexcept;
+/// Usable CPUs, at most the limit, minus counted threads; may be negative.
 [[nodiscard]] int spare_cpus() noexcept;
 
 }  // namespace tandem::thread

@@ -9,6 +9,7 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/metrics/comms_summary.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 
 namespace tandem {
@@ -135,6 +136,9 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       loader_(layout_, memory_, accelerator_.get(), larger_of(optimizer_pool_, copy_pool_)) {
   trace::set_rank(communicator.rank());
   trace::set_thread_name("loop");
+  if (options_.cores.split_among > 1) {
+    thread::limit_cpus(static_cast<int>(options_.cores.rank.size()));
+  }
   const Duration limit = longest_wait(options_.shape.engine);
   loop_.run(&Rank::fill_memory, this);
   make_actors();

@@ -29,6 +29,9 @@ SimWorld::End SimWorld::run(const std::function<bool()>& done) {
     if (operations_ >= options_.max_operations || elapsed() > options_.limit) {
       return End::kTimeUp;
     }
+    for (const auto& rank : ranks_) {
+      go_on_waiting(*rank);
+    }
     call_due_events();
     if (Rank* rank = pick_ready_rank()) {
       step(*rank);
@@ -41,6 +44,43 @@ SimWorld::End SimWorld::run(const std::function<bool()>& done) {
     clock_.advance(std::max(next - now(), Duration(0)));
   }
   return End::kDone;
+}
+
+// Up to now, which may be later than each step of its plan.
+void SimWorld::go_on_waiting(Rank& rank) {
+  const std::int64_t now_ns = now().time_since_epoch().count();
+  if (!rank.alive || rank.busy_until > now() || rank.loop.has_ready_ops()) {
+    return;
+  }
+  if (!std::exchange(rank.waits, true)) {
+    rank.plan =
+        rank.expected.begin(now_ns, true, rank.loop.next_deadline().time_since_epoch().count());
+    if (rank.plan.sleep_until_ns != 0 || rank.plan.spin_until_ns == 0) {
+      rank.loop.fall_asleep();
+    }
+  }
+  if (rank.plan.sleep_until_ns != 0 && now_ns >= rank.plan.sleep_until_ns) {
+    rank.loop.stop_sleeping();
+    rank.expected.overslept(rank.plan.sleep_until_ns);
+    rank.plan.sleep_until_ns = 0;
+  }
+  if (rank.plan.sleep_until_ns == 0 && rank.plan.spin_until_ns != 0 &&
+      now_ns >= rank.plan.spin_until_ns) {
+    rank.loop.fall_asleep();
+    rank.expected.spun(rank.plan.spin_until_ns, rank.plan.spin_until_ns, false);
+    rank.plan.spin_until_ns = 0;
+  }
+}
+
+void SimWorld::end_wait(Rank& rank, TimePoint now) {
+  if (!std::exchange(rank.waits, false)) {
+    return;
+  }
+  const std::int64_t now_ns = now.time_since_epoch().count();
+  if (rank.plan.sleep_until_ns == 0 && rank.plan.spin_until_ns != 0) {
+    rank.expected.spun(now_ns, now_ns, true);
+  }
+  rank.expected.end(now_ns);
 }
 
 void SimWorld::call_due_events() {
@@ -68,6 +108,7 @@ SimWorld::Rank* SimWorld::pick_ready_rank() {
 }
 
 void SimWorld::step(Rank& rank) {
+  end_wait(rank, now());
   const std::size_t count = rank.loop.run_ready(1 + random_.below(8));
   operations_ += count;
   rank.busy_until = now() + rank.operation_time * static_cast<std::int64_t>(count);

@@ -9,9 +9,11 @@
 // What may differ between two real executions is drawn from the seed: which rank goes on, how long
 // everything takes, and which of two simultaneous events comes first. What is promised (a loop's
 // queue, a channel) is kept.
-// Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event
-// refers to lives until the event is due or the world is gone.
-// Teardown: end the ranks' scopes in the world, then destroy them, then the world.
+// Ranks wait as threads do (expected_wait.hpp), in virtual time and at no cost: they sleep, look,
+// and sleep, so what is posted to them has to wake them or has not. Thread rule: everything on the
+// thread that made it, and no loop runs on it. Whatever an event refers to lives until the event is
+// due or the world is gone. Teardown: end the ranks' scopes in the world, then destroy them, then
+// the world.
 //
 //   SimWorld world({.seed = 7, .ranks = 4});
 //   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);
@@ -26,6 +28,7 @@
 
 #include "runtime/clock.hpp"
 #include "runtime/event_loop.hpp"
+#include "runtime/expected_wait.hpp"
 #include "runtime/sim/sim_log.hpp"
 #include "runtime/util/random.hpp"
 
@@ -93,6 +96,10 @@ class SimWorld {
     bool alive = true;
     Duration operation_time{1000};
     TimePoint busy_until;
+    // Its wait, while it has nothing to do:
+    ExpectedWait expected{Spin::kAuto};
+    ExpectedWait::Plan plan;  // what of it is left
+    bool waits = false;
   };
   struct Event {
     TimePoint time;
@@ -104,6 +111,8 @@ class SimWorld {
     }
   };
 
+  void go_on_waiting(Rank& rank);
+  static void end_wait(Rank& rank, TimePoint now);
   void call_due_events();
   [[nodiscard]] Rank* pick_ready_rank();
   void step(Rank& rank);

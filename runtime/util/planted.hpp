@@ -36,6 +36,7 @@ enum class Bug : std::uint8_t {
   kNameBeforeEntries,      // checkpoint: the folder gets its name before its entries are synced
   kCommitNotSynced,        // checkpoint: commit() ends before the name is on the medium
   kRemovalNotSynced,  // checkpoint: files of an older one go before its name is gone for certain
+  kSleepsUnseen,      // loop: it sleeps without telling those who post
   kCount,
 };
 

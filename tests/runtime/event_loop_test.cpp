@@ -293,28 +293,6 @@ TEST(EventLoop, AStallAmongMessagesOfOtherThreadsIsBlamedOnItsTask) {
   EXPECT_NE(loop.last_stall().find("hog"), std::string::npos) << loop.last_stall();
 }
 
-TEST(SpinGauge, SpinsWhileItPaysAndGivesUpQuickly) {
-  SpinGauge gauge;
-  for (int i = 0; i < 10; ++i) {
-    ASSERT_TRUE(gauge.worth_trying());
-    gauge.found();
-  }
-  EXPECT_EQ(gauge.budget_ns(), SpinGauge::kBudgetMostNs);
-  int spins = 0;
-  for (int waits = 0; waits < 1000; ++waits) {
-    if (gauge.worth_trying()) {
-      ++spins;
-      gauge.missed();
-    }
-  }
-  EXPECT_EQ(gauge.budget_ns(), SpinGauge::kBudgetLeastNs);
-  EXPECT_LE(spins, 7 + 1000 / static_cast<int>(SpinGauge::kSkipMost));
-  while (!gauge.worth_trying()) {
-  }
-  gauge.found();  // one that pays brings the spin back
-  EXPECT_TRUE(gauge.worth_trying());
-}
-
 // ---- other threads
 TEST(CrossThread, EveryPostWakesTheLoop) {
   // One post at a time into a loop that mostly sleeps: a single lost wake-up would hang this.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/completion.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
@@ -39,6 +40,28 @@ TEST(RunReady, RunsWhatIsReadyAndReturns) {
   EXPECT_EQ(loop.run_ready(100), 2U);
   EXPECT_EQ(scope.running(), 0U);
   EXPECT_EQ(EventLoop::current_or_null(), nullptr);
+}
+
+TEST(RunReady, ALoopThatSleepsIsReadyOnceItIsWoken) {
+  ManualClock clock(ManualClock::Idle::kWait);
+  EventLoop loop({.name = "stepped", .clock = &clock});
+  Scope scope(loop);
+  Completion<int> done(loop);
+  int seen = 0;
+  scope.spawn(
+      "waits", [](Completion<int>* to, int* out) -> Task<> { *out = co_await *to; }, &done, &seen);
+  loop.fall_asleep();
+  EXPECT_EQ(loop.run_ready(100), 1U) << "with something to do it does not sleep";
+  loop.fall_asleep();
+  EXPECT_FALSE(loop.has_ready_ops());
+  loop.stop_sleeping();
+  EXPECT_FALSE(loop.has_ready_ops());
+  loop.fall_asleep();
+  done.set_value(7);
+  EXPECT_TRUE(loop.has_ready_ops());
+  EXPECT_EQ(loop.run_ready(100), 1U);
+  EXPECT_EQ(seen, 7);
+  loop.fall_asleep();  // and it ends asleep
 }
 
 // Takes one chunk with each of two workers, in turn.

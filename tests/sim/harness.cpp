@@ -43,6 +43,7 @@ constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNam
     "name_before_entries",
     "commit_not_synced",
     "removal_not_synced",
+    "sleeps_unseen",
 };
 
 }  // namespace

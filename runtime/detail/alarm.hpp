@@ -1,0 +1,37 @@
+// runtime/detail/alarm.hpp — ends a loop's sleep in its reactor at a set time.
+//
+// A timerfd that the reactor watches: setting it anew is one system call and leaves nothing of the
+// last time behind, where Asio's timers cancel an operation, which then ends the next sleep.
+// Made by the first time that is set: thousands of simulated loops never sleep.
+// Thread rule: of the loop's thread. Internal.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+
+namespace tandem::detail {
+
+class Alarm {
+ public:
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+  explicit Alarm(asio::io_context& reactor) noexcept : reactor_(reactor) {}
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  /// `at_ns`: on steady_clock; kNever: no more. Throws Error where no descriptor is left for it.
+  void set(std::int64_t at_ns);
+
+ private:
+  void watch();
+
+  asio::io_context& reactor_;
+  std::optional<asio::posix::stream_descriptor> timer_;
+  std::int64_t set_ns_ = kNever;
+};
+
+}  // namespace tandem::detail

@@ -1,0 +1,152 @@
+// runtime/expected_wait.hpp — when a wait will end, learned from those before it: a thread sleeps
+// until shortly before, then spins for a bounded time.
+//
+// A training step repeats, so a thread's waits do, too: each is compared with those one, two ...
+// kLags waits before it, and the distance at which they are most alike gives the next length (the
+// median of three). The quantiles of that guess's recent errors say from when until when to spin,
+// the latest of recent timed sleeps how much earlier to be woken. A guess that is off by more than
+// a spin may last, spins that miss in a row, an account that is empty, or CPUs that others compute
+// on: then the wait is a plain sleep, as it is by default.
+// The account: a spin costs the time that it took beyond what the sleep and the wake-up which it
+// saved would have taken; kShare of the time that passes comes in.
+// Invariant: what spins have cost by any time t is at most kShare * t + kBurstNs.
+// Thread rule: of the one thread that waits. Who wakes it learns elsewhere whether it sleeps (the
+// inbox's tag, a mutex): a spinning thread only looks.
+//
+//   expected.wait(now, [&] { return !inbox.seems_empty(); },
+//                 [&](std::int64_t until_ns) { return sleep(until_ns); }, {});
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "runtime/util/cpu_relax.hpp"
+
+namespace tandem {
+
+/// How a thread of the runtime waits for what others do.
+enum class Spin {
+  kAuto,    // as expected: this file
+  kNever,   // sleeps
+  kAlways,  // spins first, whatever it has learned and whatever it costs: for measuring
+};
+
+/// TANDEM_SPIN: "auto" or "never"; kAuto where it is not set. Throws a user error for others.
+[[nodiscard]] Spin spin_setting();
+
+class ExpectedWait {
+ public:
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  static constexpr int kShareOf = 33;                   // a 33rd: 3 % of a CPU
+  static constexpr std::int64_t kBurstNs = 30'000'000;  // what may be saved up: a second's worth
+  static constexpr std::int64_t kSpinMostNs = 200'000;  // of one wait
+  static constexpr std::int64_t kWakeUpNs = 5'000;      // CPU time of a sleep and its wake-up
+  static constexpr int kLags = 16;
+
+  explicit ExpectedWait(Spin spin = spin_setting()) noexcept : spin_(spin) {}
+
+  struct Plan {
+    std::int64_t sleep_until_ns = 0;  // 0: no timed sleep comes before the spin
+    std::int64_t spin_until_ns = 0;   // 0: no spin, only a sleep
+  };
+  /// A wait begins, which ends by `deadline_ns` at the latest. `may_spin`: a CPU is left for it.
+  [[nodiscard]] Plan begin(std::int64_t now_ns, bool may_spin,
+                           std::int64_t deadline_ns = kNever) noexcept;
+  /// The timed sleep has ended by its time.
+  void overslept(std::int64_t now_ns) noexcept;
+  /// The spin has ended: what was waited for is there, or the wait goes on as a sleep.
+  void spun(std::int64_t since_ns, std::int64_t now_ns, bool found) noexcept;
+  /// The wait has ended.
+  void end(std::int64_t now_ns) noexcept;
+
+  /// The next wait is likely to be so short that looking again at once pays.
+  [[nodiscard]] bool is_short() const noexcept {
+    return spin_ == Spin::kAlways || (is_short_ && skip_ == 0);
+  }
+  /// What spins have cost so far.
+  [[nodiscard]] std::int64_t cost_ns() const noexcept { return cost_ns_; }
+
+  struct Options {
+    bool counted = false;  // this thread is among those that thread::spare_cpus() knows of
+    std::int64_t deadline_ns = kNever;  // the wait ends then at the latest
+  };
+  /// One whole wait. ready(): what is waited for is there. sleep(until_ns): sleeps until then at
+  /// the latest; true: something else ended it. now(): in ns.
+  template <class Now, class Ready, class Sleep>
+  void wait(Now now, Ready ready, Sleep sleep, Options options);
+
+ private:
+  static constexpr int kKept = 64;  // lengths: three of each lag
+  static constexpr int kErrors = 16;
+  static constexpr int kOversleeps = 8;
+  static constexpr int kLooks = 32;  // between two looks at the clock
+
+  [[nodiscard]] std::int64_t guess(int lag) const noexcept;
+  void learn(std::int64_t length_ns) noexcept;
+  void fill_account(std::int64_t now_ns) noexcept;
+  [[nodiscard]] static bool has_cpu(bool counted) noexcept;
+  void start_spin(bool counted) noexcept;
+  [[nodiscard]] bool goes_on(std::int64_t now_ns, std::int64_t until_ns) const noexcept;
+  void stop_spin(bool counted) noexcept;
+
+  Spin spin_;
+  bool is_short_ = false;
+  // Lengths in ns, the newest at (count_ - 1) % kKept.
+  std::array<std::int64_t, kKept> lengths_{};
+  std::uint32_t count_ = 0;
+  std::array<std::int64_t, kLags + 1> off_of_lag_{};  // by how much its guesses are off, smoothed
+  int lag_ = 1;
+  std::array<std::int64_t, kErrors> errors_{};  // of the guesses that were made: length - guess
+  std::uint32_t errors_made_ = 0;
+  std::int64_t early_ns_ = 0;  // their quantiles
+  std::int64_t late_ns_ = 0;
+  std::array<std::int64_t, kOversleeps> oversleeps_{};
+  std::uint32_t timed_sleeps_ = 0;
+  std::int64_t oversleep_ns_ = 60'000;  // until some are known
+  // The wait under way:
+  std::int64_t began_ns_ = 0;
+  std::int64_t guess_ns_ = -1;  // of its length; -1: none
+  std::int64_t asked_ns_ = 0;   // when its timed sleep was to end; 0: it had none
+  // Misses in a row are followed by waits without a spin: 1, 2, 4 ... of them.
+  std::uint32_t skip_ = 0;
+  std::uint32_t skip_after_miss_ = 1;
+  // The account:
+  std::int64_t balance_ns_ = kBurstNs;
+  std::int64_t filled_ns_ = 0;
+  std::int64_t cost_ns_ = 0;
+};
+
+template <class Now, class Ready, class Sleep>
+void ExpectedWait::wait(Now now, Ready ready, Sleep sleep, Options options) {
+  const Plan plan = begin(now(), has_cpu(options.counted), options.deadline_ns);
+  if (plan.sleep_until_ns != 0) {
+    if (sleep(plan.sleep_until_ns)) {
+      return end(now());
+    }
+    overslept(now());
+  }
+  if (plan.spin_until_ns != 0) {
+    const std::int64_t since_ns = now();
+    start_spin(options.counted);
+    bool found = false;
+    std::int64_t now_ns = since_ns;
+    do {
+      for (int i = 0; i < kLooks && !found; ++i) {
+        found = ready();
+        cpu_relax();
+      }
+      now_ns = now();
+    } while (!found && goes_on(now_ns, plan.spin_until_ns));
+    stop_spin(options.counted);
+    spun(since_ns, now_ns, found);
+    if (found) {
+      return end(now_ns);
+    }
+  }
+  sleep(kNever);
+  end(now());
+}
+
+}  // namespace tandem
