@@ -37,19 +37,29 @@ void ComputeLane::submit(Job& job) noexcept {
 
 void ComputeLane::work() {
   thread::set_name(name_);
+  thread::set_punctual();
   OpQueue<Op> queue;
   while (!stopping_.load(std::memory_order_relaxed)) {
-    if (!inbox_.take_all(queue) && inbox_.try_sleep()) {
-      wakes_.wait();  // the push that ends this sleep counts one wake
-      (void)inbox_.wake_up(queue);
+    if (!inbox_.take_all(queue)) {
+      expected_.wait(
+          trace::detail::now_ns, [this] { return !inbox_.seems_empty(); },
+          [&](std::int64_t until_ns) { return sleep(queue, until_ns); }, {});
+      inbox_.take_all(queue);
     }
-    thread::enter_runtime();
+    const int team = team_.load(std::memory_order_relaxed);
+    thread::enter_runtime(team);
     while (Op* op = queue.pop()) {
       const TraceSpan span(static_cast<Job&>(*op).name);  // before the job, which may be gone then
       op->run(*op);
     }
-    thread::leave_runtime();
+    thread::leave_runtime(team);
   }
+}
+
+// True: a job has ended it.
+bool ComputeLane::sleep(OpQueue<Op>& queue, std::int64_t until_ns) noexcept {
+  sleep_until_woken(inbox_, queue, wakes_, until_ns);
+  return !queue.empty() || !inbox_.seems_empty();
 }
 
 }  // namespace tandem

@@ -18,6 +18,7 @@
 
 #include "runtime/completion.hpp"
 #include "runtime/detail/mpsc_inbox.hpp"
+#include "runtime/expected_wait.hpp"
 #include "runtime/util/name.hpp"
 #include "runtime/util/wake_counter.hpp"
 
@@ -38,6 +39,10 @@ class ComputeLane {
   [[nodiscard]] auto run(Fn fn, Name name = "lane job") {
     return Awaiter<Fn>(*this, std::move(fn), name);
   }
+
+  /// How many threads its functions compute with; idle threads of the runtime leave them their
+  /// CPUs. 1 unless set. Any thread.
+  void set_team(int threads) noexcept { team_.store(threads, std::memory_order_relaxed); }
 
   /// Time spent in functions that have returned, in seconds. Any thread.
   [[nodiscard]] double busy_s() const noexcept;
@@ -65,11 +70,14 @@ class ComputeLane {
 
   void submit(Job& job) noexcept;
   void work();
+  bool sleep(OpQueue<Op>& queue, std::int64_t until_ns) noexcept;
 
   EventLoop& loop_;
   std::string name_;
   MpscInbox inbox_;
   WakeCounter wakes_;
+  ExpectedWait expected_;  // of its thread
+  std::atomic<int> team_{1};
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> busy_ns_{0};
   Job stop_job_;

@@ -41,6 +41,7 @@ void CpuPool::end_threads() noexcept {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  calls_.fetch_add(1, std::memory_order_relaxed);
   work_there_.notify_all();
   for (std::thread& thread : threads_) {
     thread.join();
@@ -53,20 +54,23 @@ double CpuPool::busy_s() const noexcept {
 
 void CpuPool::submit(Job& job) {
   const std::size_t chunks = job.count;
+  bool is_seen = false;  // by a worker that spins
   {
     const std::lock_guard lock(mutex_);
     (first_job_ == nullptr ? first_job_ : last_job_->next_job) = &job;
     last_job_ = &job;
+    is_seen = std::exchange(spinning_, false);
   }
   // The job may be done and gone by now.
   if (options_.driver != nullptr) {
     options_.driver->work_there(*this);
     return;
   }
-  if (chunks == 1) {
-    work_there_.notify_one();
-  } else {
+  calls_.fetch_add(1, std::memory_order_relaxed);  // the mutex orders what the job is
+  if (chunks > 1) {
     work_there_.notify_all();
+  } else if (!is_seen) {
+    work_there_.notify_one();
   }
 }
 
@@ -91,8 +95,13 @@ void CpuPool::work(int index) {
   if (options_.background) {
     thread::set_background();
   }
-  std::unique_lock lock(mutex_);
+  thread::set_punctual();
   for (;;) {
+    if (index == 0) {
+      await_job();
+    }
+    std::unique_lock lock(mutex_);
+    spinning_ = spinning_ && index != 0;  // whatever ended its spin
     work_there_.wait(lock, [this] { return stopping_ || first_job_ != nullptr; });
     if (first_job_ == nullptr) {
       return;
@@ -101,8 +110,43 @@ void CpuPool::work(int index) {
     lock.unlock();
     run_chunks(job);
     lock.lock();
-    leave_job(job);
+    Op* const ended = leave_job(job);
+    lock.unlock();
+    if (ended != nullptr) {
+      loop_.post_from_any_thread(*ended);
+    }
   }
+}
+
+// Of the first worker. What it was woken by may be taken by another one meanwhile.
+void CpuPool::await_job() {
+  std::uint32_t calls = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || first_job_ != nullptr) {
+      return;
+    }
+    calls = calls_.load(std::memory_order_relaxed);
+    spinning_ = true;
+  }
+  expected_.wait(
+      trace::detail::now_ns,
+      [this, calls] { return calls_.load(std::memory_order_relaxed) != calls; },
+      [this](std::int64_t until_ns) { return sleep(until_ns); }, {});
+}
+
+// True: there is a job, or the end.
+bool CpuPool::sleep(std::int64_t until_ns) {
+  std::unique_lock lock(mutex_);
+  spinning_ = false;
+  const auto called = [this] { return stopping_ || first_job_ != nullptr; };
+  if (until_ns == ExpectedWait::kNever) {
+    work_there_.wait(lock, called);
+    return true;
+  }
+  const bool came = work_there_.wait_until(lock, TimePoint(Duration(until_ns)), called);
+  spinning_ = !came;
+  return came;
 }
 
 CpuPool::Job* CpuPool::join_first_job() noexcept {
@@ -113,11 +157,9 @@ CpuPool::Job* CpuPool::join_first_job() noexcept {
 }
 
 // All chunks are taken: no other worker may join. The last of those that did ends the job.
-void CpuPool::leave_job(Job& job) noexcept {
+Op* CpuPool::leave_job(Job& job) noexcept {
   remove_from_queue(job);
-  if (--job.workers == 0) {
-    loop_.post_from_any_thread(job.resume);
-  }
+  return --job.workers == 0 ? &job.resume : nullptr;
 }
 
 bool CpuPool::Worker::join() {
@@ -129,8 +171,14 @@ bool CpuPool::Worker::join() {
 bool CpuPool::Worker::run_chunk() { return pool_->run_next_chunk(*job_); }
 
 void CpuPool::Worker::leave() {
-  const std::lock_guard lock(pool_->mutex_);
-  pool_->leave_job(*std::exchange(job_, nullptr));
+  Op* ended = nullptr;
+  {
+    const std::lock_guard lock(pool_->mutex_);
+    ended = pool_->leave_job(*std::exchange(job_, nullptr));
+  }
+  if (ended != nullptr) {
+    pool_->loop_.post_from_any_thread(*ended);
+  }
 }
 
 void CpuPool::run_chunks(Job& job) noexcept {

@@ -3,7 +3,8 @@
 //
 // A job's chunks are handed out by one shared counter; the last worker to leave posts one
 // completion. Which thread runs which chunk is open, so a chunk's result must depend on its number
-// alone. Jobs are served in the order of awaiting.
+// alone. Jobs are served in the order of awaiting. The first worker is awake when the next job is
+// expected (expected_wait.hpp); the others sleep.
 // Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's,
 // several at a time.
 // Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/expected_wait.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/name.hpp"
 #include "runtime/util/outcome.hpp"
@@ -132,9 +134,13 @@ class CpuPool {
 
   void submit(Job& job);
   void work(int index);
+  void await_job();
+  bool sleep(std::int64_t until_ns);
   void end_threads() noexcept;
-  Job* join_first_job() noexcept;     // the caller holds the mutex
-  void leave_job(Job& job) noexcept;  // the same
+  Job* join_first_job() noexcept;  // the caller holds the mutex
+  // The same. What it gives, if anything, is posted to the loop when the mutex is free again: the
+  // loop answers at once, and would have to sleep for it.
+  [[nodiscard]] Op* leave_job(Job& job) noexcept;
   void run_chunks(Job& job) noexcept;
   bool run_next_chunk(Job& job) noexcept;
   void remove_from_queue(Job& job) noexcept;
@@ -147,6 +153,9 @@ class CpuPool {
       nullptr;  // all of them have chunks that no worker has taken, as far as is known
   Job* last_job_ = nullptr;
   bool stopping_ = false;
+  bool spinning_ = false;                // the first worker is, and no job is left to it yet
+  std::atomic<std::uint32_t> calls_{0};  // for a spinning worker to see: counted after each change
+  ExpectedWait expected_;                // of the first worker
   std::atomic<std::int64_t> busy_ns_{0};
   std::vector<std::thread> threads_;
 };

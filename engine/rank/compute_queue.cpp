@@ -47,6 +47,7 @@ ComputeQueue::ComputeQueue(Scope& scope, const Model& model, Accelerator* accele
 }
 
 Task<> ComputeQueue::prepare(std::vector<int> cores, int threads) {
+  lane_.set_team(threads);
   const auto prepare_lane = [this, &cores, threads] {
     if (!cores.empty()) {
       bind_thread(cores);  // the team that ATen makes later inherits it

@@ -7,6 +7,7 @@
 // Thread rule: push() from any thread; everything else from the consumer's thread alone.
 // Invariant: a node that was pushed is taken exactly once; the order of one producer's nodes is
 // kept.
+// A consumer that only looks (seems_empty()) is not asleep: pushing to it costs no wake.
 // Explored by tests/model/, together with sleep_until_woken() and PendingWakeups.
 #pragma once
 
@@ -103,6 +104,21 @@ template <class Inbox, class Node, class Reactor>
   }
   reactor.run_one();
   return inbox.wake_up(queue);
+}
+
+/// Sleeps on `wakes` until the next push, or until `until` at the latest; true if a wake ended it.
+/// Each push that ends a sleep wakes once. One that comes as the time does has its wake taken here,
+/// or it would end the next sleep.
+template <class Inbox, class Node, class Wakes, class Time>
+bool sleep_until_woken(Inbox& inbox, OpQueue<Node>& queue, Wakes& wakes, Time until) {
+  if (!inbox.try_sleep()) {
+    return false;
+  }
+  const bool woken = wakes.wait_until(until);
+  if (inbox.wake_up(queue) && !woken) {
+    wakes.wait();
+  }
+  return woken;
 }
 
 /// Keeps a sleeper alive until all threads that ended one of its sleeps have stopped touching it.

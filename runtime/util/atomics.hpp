@@ -7,6 +7,9 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <ctime>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -22,6 +25,14 @@ struct StdAtomics {
   /// Sleeps while `word` is `seen`; may return without a reason.
   static void wait(Atomic<int>& word, int seen) noexcept {
     syscall(SYS_futex, address(word), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  }
+  /// The same, but until `until_ns` (steady_clock) at the latest; false: that has come.
+  static bool wait_until(Atomic<int>& word, int seen, std::int64_t until_ns) noexcept {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    const timespec until = {.tv_sec = until_ns / kSecond, .tv_nsec = until_ns % kSecond};
+    return syscall(SYS_futex, address(word), FUTEX_WAIT_BITSET_PRIVATE, seen, &until, nullptr,
+                   FUTEX_BITSET_MATCH_ANY) == 0 ||
+           errno != ETIMEDOUT;
   }
   static void wake_one(Atomic<int>& word) noexcept {
     syscall(SYS_futex, address(word), FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);

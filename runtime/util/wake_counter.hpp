@@ -1,6 +1,6 @@
 // runtime/util/wake_counter.hpp — one thread sleeps until others have called wake() once more;
 // nothing is lost, whatever the order. Explored by tests/model/.
-// Thread rule: wait() by one thread, wake() by any.
+// Thread rule: wait(), wait_until() by one thread, wake() by any.
 #pragma once
 
 #include "runtime/util/atomics.hpp"
@@ -17,6 +17,17 @@ class BasicWakeCounter {
       Atomics::wait(count_, seen_);
     }
     ++seen_;
+  }
+  /// The same, but false, and no wake is taken, when `until` has come first.
+  template <class Time>
+  [[nodiscard]] bool wait_until(Time until) noexcept {
+    while (count_.load(std::memory_order_acquire) == seen_) {
+      if (!Atomics::wait_until(count_, seen_, until)) {
+        return false;
+      }
+    }
+    ++seen_;
+    return true;
   }
   void wake() noexcept {
     count_.fetch_add(1, std::memory_order_release);

@@ -150,7 +150,18 @@ TEST(InboxModel, ALoopWithThreePushesOfOneThread) {
 }
 
 TEST(InboxModel, ALaneLosesNothing) {
-  expect_correct(explore(&LaneProgram<Inbox, Wakes, ModelAtomics, 1>::build), 100);
+  expect_correct(explore(&LaneProgram<Inbox, Wakes, ModelAtomics, SleepOnWakes, 1>::build), 100);
+}
+
+// A timed sleep ends by itself: the thread looks again for a while, and sleeps again.
+TEST(InboxModel, ALoopThatAnAlarmWakesLosesNothing) {
+  expect_correct(explore(&LoopProgram<Inbox, ModelAtomics, Sleep, 2, 0, AlarmedReactor>::build),
+                 100);
+}
+
+TEST(InboxModel, ALaneThatAnAlarmWakesLosesNothing) {
+  expect_correct(explore(&LaneProgram<Inbox, Wakes, ModelAtomics, SleepOnWakes, 2, true>::build),
+                 100);
 }
 
 // ---- teeth: each flaw is found
@@ -190,8 +201,8 @@ TEST(InboxModel, FindsASleeperThatAlwaysOwes) { expect_found(loop_with<Flaw::kTa
 TEST(InboxModel, FindsEachOrderThatIsNeeded) {
   expect_found(explore(&LoopProgram<Inbox, NoAcquire, Sleep, 1, 1>::build), "data race");
   expect_found(explore(&LoopProgram<Inbox, NoRelease, Sleep, 1, 1>::build), "data race");
-  expect_found(explore(&LaneProgram<Inbox, Wakes, NoAcquire, 1>::build), "data race");
-  expect_found(explore(&LaneProgram<Inbox, Wakes, NoRelease, 1>::build), "data race");
+  expect_found(explore(&LaneProgram<Inbox, Wakes, NoAcquire, SleepOnWakes, 1>::build), "data race");
+  expect_found(explore(&LaneProgram<Inbox, Wakes, NoRelease, SleepOnWakes, 1>::build), "data race");
 }
 
 struct RestartsTooLate {
@@ -218,6 +229,10 @@ struct WakesBeforeCounting {
     }
     ++seen;
   }
+  bool wait_until(auto) noexcept {
+    wait();
+    return true;
+  }
   void wake() noexcept {
     Atomics::wake_one(count);
     count.fetch_add(1, std::memory_order_release);
@@ -226,7 +241,38 @@ struct WakesBeforeCounting {
   int seen = 0;
 };
 TEST(InboxModel, FindsAWakeBeforeItsCount) {
-  expect_found(explore(&LaneProgram<Inbox, WakesBeforeCounting, ModelAtomics, 1>::build),
+  expect_found(
+      explore(&LaneProgram<Inbox, WakesBeforeCounting, ModelAtomics, SleepOnWakes, 1>::build),
+      "deadlock");
+}
+
+struct LeavesAWakeBehind {
+  template <class I, class Queue, class W>
+  static bool sleep(I& inbox, Queue& queue, W& wakes, Atomic<int>* alarm) {
+    if (!inbox.try_sleep()) {
+      return false;
+    }
+    const bool woken = wakes.wait_until(alarm);
+    (void)inbox.wake_up(queue);  // a push that came with the alarm wakes the next sleep
+    return woken;
+  }
+};
+TEST(InboxModel, FindsAWakeThatIsLeftBehind) {
+  expect_found(explore(&LaneProgram<Inbox, Wakes, ModelAtomics, LeavesAWakeBehind, 2, true>::build),
+               "a wake ends");
+}
+
+struct SleepsUnseen {
+  template <class I, class Queue, class W>
+  static bool sleep(I& inbox, Queue& queue, W& wakes, Atomic<int>* alarm) {
+    if (!inbox.seems_empty()) {
+      return false;
+    }
+    return wakes.wait_until(alarm);  // as if it still looked
+  }
+};
+TEST(InboxModel, FindsASleepThatNobodyWasTold) {
+  expect_found(explore(&LaneProgram<Inbox, Wakes, ModelAtomics, SleepsUnseen, 2, true>::build),
                "deadlock");
 }
 

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include "runtime/detail/mpsc_inbox.hpp"
 #include "runtime/util/wake_counter.hpp"
@@ -36,9 +37,19 @@ struct Reactor {
   Atomic<int> stopped{0};
 };
 
+/// The same with an alarm, which ends one sleep: the loop looks again then, and sleeps again.
+struct AlarmedReactor : Reactor {
+  void run_one() {
+    if (alarm->exchange(0, std::memory_order_relaxed) == 0) {
+      Reactor::run_one();
+    }
+  }
+  Atomic<int>* alarm = nullptr;  // of the program: it outlives the loop
+};
+
 struct Sleep {
   template <class Inbox, class Queue>
-  static bool sleep(Inbox& inbox, Queue& queue, Reactor& reactor) {
+  static bool sleep(Inbox& inbox, Queue& queue, auto& reactor) {
     return sleep_until_woken(inbox, queue, reactor);
   }
 };
@@ -60,13 +71,14 @@ struct Received {
 };
 
 /// Two threads push kFirst and kSecond nodes into a loop, which takes them, sleeps in its reactor,
-/// and dies at the end.
+/// and dies at the end. With an AlarmedReactor a third one sets its alarm.
 template <template <class, class> class Inbox, class Atomics, class SleepRule, int kFirst,
-          int kSecond>
+          int kSecond, class ReactorType = Reactor>
 struct LoopProgram {
+  static constexpr bool kAlarmed = std::is_same_v<ReactorType, AlarmedReactor>;
   struct Loop {
     Inbox<Atomics, Node> inbox;
-    Reactor reactor;
+    ReactorType reactor;
     BasicPendingWakeups<Atomics> wakes;
   };
 
@@ -83,6 +95,10 @@ struct LoopProgram {
           }
         }
       });
+    }
+    if constexpr (kAlarmed) {
+      state->loop().reactor.alarm = &state->alarm;
+      run.thread([state] { state->alarm.store(1, std::memory_order_relaxed); });
     }
     run.thread([state] { state->consume(); });
     run.at_end(
@@ -114,19 +130,30 @@ struct LoopProgram {
   }
   Loop& loop() { return *std::launder(reinterpret_cast<Loop*>(storage)); }
 
+  Atomic<int> alarm{0};
   alignas(Loop) char storage[sizeof(Loop)];
   bool alive = true;
   Node nodes[2][kFirst];
   Received received;
 };
 
-/// The same with a compute lane's consumer: it sleeps on a wake counter.
+struct SleepOnWakes {
+  template <class Inbox, class Queue, class Wakes>
+  static bool sleep(Inbox& inbox, Queue& queue, Wakes& wakes, Atomic<int>* alarm) {
+    return sleep_until_woken(inbox, queue, wakes, alarm);
+  }
+};
+
+/// The same with a compute lane's consumer: it sleeps on a wake counter. With an alarm there is one
+/// producer.
 template <template <class, class> class Inbox, template <class> class Wakes, class Atomics,
-          int kPushes>
+          class SleepRule, int kPushes, bool kAlarmed = false>
 struct LaneProgram {
+  static constexpr int kProducers = kAlarmed ? 1 : 2;
+
   static void build(Execution& run) {
     auto state = std::make_shared<LaneProgram>();
-    for (int producer = 1; producer <= 2; ++producer) {
+    for (int producer = 1; producer <= kProducers; ++producer) {
       run.thread([state, producer] {
         for (int i = 1; i <= kPushes; ++i) {
           Node& node = state->nodes[producer - 1][i - 1];
@@ -137,23 +164,28 @@ struct LaneProgram {
         }
       });
     }
+    if constexpr (kAlarmed) {
+      run.thread([state] { state->alarm.store(1, std::memory_order_relaxed); });
+    }
     run.thread([state] {
       OpQueue<Node> queue;
-      while (state->received.count < 2 * kPushes) {
-        if (!state->inbox.take_all(queue) && state->inbox.try_sleep()) {
-          state->wakes.wait();
-          check(state->inbox.wake_up(queue), "a sleep ends by a push, and by nothing else");
+      while (state->received.count < kProducers * kPushes) {
+        if (!state->inbox.take_all(queue)) {
+          const bool woken = SleepRule::sleep(state->inbox, queue, state->wakes, &state->alarm);
+          check(!woken || !queue.empty(), "a wake ends the sleep that its push ended");
         }
         while (Node* node = queue.pop()) {
           state->received.add(*node);
         }
       }
     });
-    run.at_end([state] { check(state->received.count == 2 * kPushes, "every node is taken"); });
+    run.at_end(
+        [state] { check(state->received.count == kProducers * kPushes, "every node is taken"); });
   }
 
   Inbox<Atomics, Node> inbox;
   Wakes<Atomics> wakes;
+  Atomic<int> alarm{0};
   Node nodes[2][kPushes];
   Received received;
 };

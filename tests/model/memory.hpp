@@ -138,6 +138,15 @@ struct WeakenedAtomics {
   template <class T>
   using Atomic = model::Atomic<T, kWeaken>;
   static void wait(Atomic<int>& word, int seen) noexcept { word.wait_while(seen); }
+  /// The time comes when another thread sets `alarm`; only a thread that does not sleep yet looks,
+  /// which is when a time that comes during the sleep might as well have come.
+  static bool wait_until(Atomic<int>& word, int seen, model::Atomic<int>* alarm) noexcept {
+    if (alarm->exchange(0, std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    word.wait_while(seen);
+    return true;
+  }
   static void wake_one(Atomic<int>& word) noexcept { word.wake_one(); }
 };
 using ModelAtomics = WeakenedAtomics<Weaken::kNothing>;

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <mutex>
 #include <numeric>
+#include <random>
 #include <set>
 #include <stdexcept>
 #include <thread>
@@ -213,6 +214,33 @@ TEST(CpuPool, RunGivesValuesAndExceptionsBack) {
         EXPECT_GE(p->busy_s(), 0.004);
       },
       &pool);
+}
+
+// Jobs at regular times, which the threads come to expect, then at any time: one that finds its
+// thread neither looking nor woken hangs this.
+TEST(Threads, MissNoJobHoweverTheyWait) {
+  EventLoop loop;
+  ComputeLane lane(loop);
+  CpuPool pool(loop, {.threads = 2});
+  const int ran = loop.run(
+      [](ComputeLane* l, CpuPool* p) -> Task<int> {
+        std::mt19937 random(7);
+        std::atomic<int> count{0};
+        const auto job = [&count] { ++count; };
+        for (int i = 0; i < 600; ++i) {
+          const int regular_us = 100 << (i / 100 % 2);
+          const int us = i < 400 ? regular_us : static_cast<int>(random() % 300);
+          const TimePoint until = Clock::real().now() + us * 1us;
+          while (Clock::real().now() < until) {
+          }
+          co_await l->run(job);
+          co_await p->run(job);
+          co_await p->for_chunks(2, [&count](std::size_t) { ++count; });
+        }
+        co_return count.load();
+      },
+      &lane, &pool);
+  EXPECT_EQ(ran, 600 * 4);
 }
 
 TEST(CpuPool, PinsItsThreadsAndRefusesForeignCores) {
