@@ -10,10 +10,12 @@
 #include "actors/memory/arena.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "actors/parameter_shard.hpp"
+#include "runtime/compute_lane.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/trace_file.hpp"
+#include "runtime/util/cpu_relax.hpp"
 
 namespace tandem::bench {
 namespace {
@@ -27,6 +29,7 @@ struct OneUnit {
   HostBuffer slot{kElements * 4}, gradient_slot{kElements * 4}, master{kElements * 4};
   HostBuffer moments{kElements * 8}, accumulator{kElements * 4};
   EventLoop loop{{.name = "control"}};
+  ComputeLane lane{loop};
   CpuPool link{loop, {.name = "copy"}};
   CpuPool adam{loop, {.name = "optimizer"}};
   SelfBackend backend{link};
@@ -71,8 +74,17 @@ struct OneUnit {
   }
 };
 
-Task<> updates(OneUnit* unit, std::uint64_t times) {
+// As in a step: the lane computes until the next gradient is there.
+Task<> updates(OneUnit* unit, std::uint64_t times, Duration compute) {
+  const auto backward = [compute] {
+    for (const TimePoint until = Clock::real().now() + compute; Clock::real().now() < until;) {
+      cpu_relax();
+    }
+  };
   for (std::uint64_t i = 0; i < times; ++i) {
+    if (compute > Duration(0)) {
+      co_await unit->lane.run(backward);
+    }
     co_await unit->bucket.address().ask(AcquireGradient{i});
     co_await unit->bucket.address().ask(GradientReady{true, true, i});
     co_await unit->optimizer.address().send(
@@ -120,11 +132,11 @@ std::vector<Chunk> chunks_of_trace() {
 
 }  // namespace
 
-std::vector<double> ready_to_adam_s(int times) {
+std::vector<double> ready_to_adam_s(int times, Duration compute) {
   OneUnit unit;
   trace::clear();
   trace::enable({.records_per_thread = std::size_t{1} << 18});
-  unit.loop.run(&updates, &unit, static_cast<std::uint64_t>(times));
+  unit.loop.run(&updates, &unit, static_cast<std::uint64_t>(times), compute);
   trace::disable();
   std::vector<double> seconds;
   double landed_s = -1;

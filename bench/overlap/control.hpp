@@ -8,9 +8,11 @@
 
 #include <vector>
 
+#include "runtime/clock.hpp"
+
 namespace tandem::bench {
 
-/// Seconds, one for each of `times` gradients.
-[[nodiscard]] std::vector<double> ready_to_adam_s(int times);
+/// Seconds, one for each of `times` gradients; before each the compute lane works for `compute`.
+[[nodiscard]] std::vector<double> ready_to_adam_s(int times, Duration compute);
 
 }  // namespace tandem::bench

@@ -15,11 +15,13 @@
 // that less than t_Adam is left for the pool. policy and engine have all state on the host.
 // misses/RATE/beside_MODE: a step under `full` when RATE of the verdicts are made to miss, over one
 // of MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient
-// to the first chunk of its update (control.hpp).
+// to the first chunk of its update (control.hpp), gradients back to back or 2 ms of compute apart.
 // --device=cuda, cpu: engine/... alone. t_GPU is then made of matmuls, whose time, like the link's,
 // is measured before and after each round (engines.hpp); the pool has all cores but one.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <span>
@@ -246,13 +248,18 @@ void run_misses(benchmark::State& state, Bench* bench, double rate, Overlap othe
   state.counters["speculated"] = all.speculated / steps;
 }
 
-void run_control(benchmark::State& state) {
+void run_control(benchmark::State& state, int times, Duration compute) {
   std::vector<double> seconds;
+  const std::clock_t cpu_start = std::clock();
+  const TimePoint start = Clock::real().now();
   for (auto _ : state) {
-    const std::vector<double> more = ready_to_adam_s(2000);
+    const std::vector<double> more = ready_to_adam_s(times, compute);
     state.SetIterationTime(median(more));
     seconds.insert(seconds.end(), more.begin(), more.end());
   }
+  state.counters["cpu_percent"] =
+      100.0 * static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC /
+      std::chrono::duration<double>(Clock::real().now() - start).count();
   std::ranges::sort(seconds);
   state.counters["median_us"] = 1e6 * seconds[seconds.size() / 2];
   state.counters["p99_us"] = 1e6 * seconds[seconds.size() * 99 / 100];
@@ -293,7 +300,10 @@ void register_all(Bench* bench) {
           [=](benchmark::State& state) { run_misses(state, bench, rate, other); });
     }
   }
-  add("control/ready_to_adam", 5, [](benchmark::State& state) { run_control(state); });
+  add("control/ready_to_adam", 5,
+      [](benchmark::State& state) { run_control(state, 2000, Duration(0)); });
+  add("control/ready_to_adam_every_2_ms", 5,
+      [](benchmark::State& state) { run_control(state, 500, std::chrono::milliseconds(2)); });
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // What a message, a call, a switch, a spawn, an ask and a wake from another thread cost: RB1-RB4.
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <ctime>
 #include <thread>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "runtime/compute_lane.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/io/file_io.hpp"
+#include "runtime/sleep.hpp"
 
 namespace tandem {
 namespace {
@@ -239,7 +242,9 @@ struct FarOracle : Actor<FarOracle, Question, Quit> {
   std::int64_t handle(Question q) { return q.value + 1; }
   void handle(Quit) { close(); }
 };
-void ask_two_loops(benchmark::State& state) {
+// `asks` per iteration, each after `pause`; counters: how long they took, and the CPU time of the
+// process over the time that passed.
+void ask_far(benchmark::State& state, std::int64_t asks, Duration pause) {
   FarOracle oracle;
   std::atomic<bool> ready{false};
   std::thread thread([&] {
@@ -253,19 +258,37 @@ void ask_two_loops(benchmark::State& state) {
     std::this_thread::yield();
   }
   EventLoop here;
+  std::vector<double> took_us;
+  const TimePoint start = here.now();
+  const std::clock_t cpu_start = std::clock();
   for (auto _ : state) {
     here.run(
-        [](Address<Question, Quit> address) -> Task<> {
-          for (std::int64_t i = 0; i < kFarRound; ++i) {
+        [](Address<Question, Quit> address, std::int64_t times, Duration between,
+           std::vector<double>* out) -> Task<> {
+          for (std::int64_t i = 0; i < times; ++i) {
+            if (between > Duration(0)) {
+              co_await sleep_for(between);
+            }
+            const TimePoint asked = EventLoop::current().now();
             benchmark::DoNotOptimize(co_await address.ask(Question{i}, 1s));
+            const Duration took = EventLoop::current().now() - asked;
+            out->push_back(static_cast<double>(took.count()) * 1e-3);
           }
         },
-        oracle.address());
+        oracle.address(), asks, pause, &took_us);
   }
-  state.SetItemsProcessed(state.iterations() * kFarRound);
+  const double cpu_s = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
+  state.counters["cpu_percent"] =
+      100 * cpu_s / std::chrono::duration<double>(here.now() - start).count();
+  std::ranges::sort(took_us);
+  state.counters["p50_us"] = took_us[took_us.size() / 2];
+  state.counters["p99_us"] = took_us[took_us.size() * 99 / 100];
+  state.SetItemsProcessed(state.iterations() * asks);
   (void)oracle.address().try_send(Quit{});
   thread.join();
 }
+void ask_two_loops(benchmark::State& state) { ask_far(state, bench::kFarRound, Duration(0)); }
+void ask_every_3_ms(benchmark::State& state) { ask_far(state, 100, 3ms); }
 
 void ask_outstanding(benchmark::State& state) {
   constexpr int kOutstanding = 10'000;
@@ -332,6 +355,14 @@ void mailbox_from_threads(benchmark::State& state, int senders, std::uint32_t cr
   loop.run(&Scope::join, &scope);
 }
 
+// With TANDEM_SPIN=never for what `function` makes.
+template <void (*kFunction)(benchmark::State&)>
+void sleeping(benchmark::State& state) {
+  setenv("TANDEM_SPIN", "never", 1);
+  kFunction(state);
+  unsetenv("TANDEM_SPIN");
+}
+
 // A hop to the compute lane and back: two wakes when both sides block.
 void lane_round_trip(benchmark::State& state) {
   EventLoop loop;
@@ -375,8 +406,12 @@ void register_runtime() {
   add("RB4 ask, same loop", &ask_without_deadline);
   add(kAsk, &ask_with_deadline);
   add("RB4 ask with a deadline, two loops", &ask_two_loops);
+  add("RB4 ask with a deadline, two loops, blocking", &sleeping<ask_two_loops>);
+  add("RB4 ask every 3 ms, two loops", &ask_every_3_ms);
+  add("RB4 ask every 3 ms, two loops, blocking", &sleeping<ask_every_3_ms>);
   add("RB4 ask with a deadline, 10k outstanding", &ask_outstanding);
   add("compute lane, round trip", &lane_round_trip);
+  add("compute lane, round trip, blocking", &sleeping<lane_round_trip>);
   add("flight record", &flight_record);
 }
 }  // namespace bench
