@@ -4,14 +4,12 @@
 #include <cstdio>
 #include <optional>
 
-#include <asio/bind_allocator.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
-#include "runtime/io/recycling_allocator.hpp"
+#include "runtime/io/reactor_wake.hpp"
 #include "runtime/io/thread_files.hpp"
 #include "runtime/io/uring.hpp"
 
@@ -106,7 +104,6 @@ class UringFiles final : public FileBackend, private Poller {
   ~UringFiles() override {
     TANDEM_CHECK(operations_ == 0 && waiting_.empty(), "file operations outlive their FileIo");
     loop_.remove_poller(*this);
-    *self_ = nullptr;
     if (submit_round_->posted) {
       submit_round_->files = nullptr;  // the loop has it
     } else {
@@ -160,8 +157,7 @@ class UringFiles final : public FileBackend, private Poller {
   };
 
   void make_ring() {
-    event_.reset();
-    event_armed_ = false;
+    wake_.reset();
     ring_ = std::make_unique<Uring>(options_.entries);
     if (ring_->error() != 0) {
       throw failure(ExitCode::kFailure, "io", "io_uring is not usable here: {}; use threads",
@@ -257,9 +253,12 @@ class UringFiles final : public FileBackend, private Poller {
   }
 
   bool poll_before_sleep() noexcept override {
-    if (!event_armed_) {
-      arm_event();
+    if (!wake_) {
+      wake_.emplace(
+          loop_, ring_->event_descriptor(),
+          [](void* owner) noexcept { static_cast<UringFiles*>(owner)->woken(); }, this);
     }
+    wake_->arm();
     ring_->notify_event(true);
     const bool found = poll();
     if (found) {
@@ -268,24 +267,7 @@ class UringFiles final : public FileBackend, private Poller {
     return found;
   }
 
-  void arm_event() {
-    if (!event_) {
-      event_.emplace(loop_.reactor(), ::dup(ring_->event_descriptor()));
-    }
-    event_armed_ = true;
-    event_->async_wait(asio::posix::stream_descriptor::wait_read,
-                       asio::bind_allocator(RecyclingAllocator<void>(),
-                                            [self = self_](const asio::error_code& error) {
-                                              if (*self != nullptr) {
-                                                (*self)->woken(error);
-                                              }
-                                            }));
-  }
-  void woken(const asio::error_code& error) noexcept {
-    event_armed_ = false;
-    if (error) {
-      return;
-    }
+  void woken() noexcept {
     ring_->notify_event(false);
     std::uint64_t count = 0;
     static_cast<void>(::read(ring_->event_descriptor(), &count, sizeof count));
@@ -300,9 +282,7 @@ class UringFiles final : public FileBackend, private Poller {
   SubmitRound* submit_round_ = nullptr;  // outlives this while it is in the loop's queue
   unsigned operations_ = 0;              // given to the ring
   unsigned in_kernel_ = 0;               // ... and requests to cancel one
-  std::optional<asio::posix::stream_descriptor> event_;
-  bool event_armed_ = false;
-  std::shared_ptr<UringFiles*> self_ = std::make_shared<UringFiles*>(this);  // null when it is gone
+  std::optional<ReactorWake> wake_;
 };
 
 }  // namespace

@@ -1,0 +1,58 @@
+// runtime/io/reactor_wake.hpp — a descriptor that another one owns, which ends the loop's sleep
+// when it can be read.
+//
+// Thread rule: of the loop's thread. Its owner may die inside the call, and at any time.
+//
+//   ReactorWake wake(loop, ring.event_descriptor(), &woken, this);   wake.arm();
+#pragma once
+
+#include <memory>
+
+#include <asio/bind_allocator.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <unistd.h>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/io/recycling_allocator.hpp"
+
+namespace tandem::detail {
+
+class ReactorWake {
+ public:
+  using Woken = void (*)(void* owner) noexcept;
+
+  /// Works with a copy of `descriptor`.
+  ReactorWake(EventLoop& loop, int descriptor, Woken woken, void* owner)
+      : event_(loop.reactor(), ::dup(descriptor)), woken_(woken), owner_(owner) {}
+  ~ReactorWake() { *self_ = nullptr; }
+  ReactorWake(const ReactorWake&) = delete;
+  ReactorWake& operator=(const ReactorWake&) = delete;
+
+  /// woken(owner) is called once the descriptor can be read; then it is to be armed again. Does
+  /// nothing while armed.
+  void arm() {
+    if (armed_) {
+      return;
+    }
+    armed_ = true;
+    event_.async_wait(asio::posix::stream_descriptor::wait_read,
+                      asio::bind_allocator(RecyclingAllocator<void>(),
+                                           [self = self_](const asio::error_code& error) {
+                                             if (*self != nullptr) {
+                                               (*self)->armed_ = false;
+                                               if (!error) {
+                                                 (*self)->woken_((*self)->owner_);
+                                               }
+                                             }
+                                           }));
+  }
+
+ private:
+  asio::posix::stream_descriptor event_;
+  Woken woken_;
+  void* owner_;
+  bool armed_ = false;
+  std::shared_ptr<ReactorWake*> self_ = std::make_shared<ReactorWake*>(this);  // null when gone
+};
+
+}  // namespace tandem::detail
