@@ -1,17 +1,19 @@
 // runtime/io/net.hpp — how ranks reach each other: frames of bytes over channels, behind one
-// interface for sockets, shared memory and the simulator.
+// interface for UCX between hosts (runtime/ucx) and the simulator (runtime/sim).
 //
 // A channel is a number that both ends agree on. Frames of one (sender, receiver, channel) arrive
 // whole, once and in order; between channels there is no order. A send ends when its buffer may be
 // reused, not when the frame has arrived; each channel takes a few frames ahead of the receiver,
-// then sends wait. A receive gets the next frame and its size.
+// then sends wait. A long frame's send may wait for its receive, so no rank awaits a send before it
+// begins the receive that its peer waits for. A receive gets the next frame and its size.
 // Failures: a peer that is gone fails every operation with it, now and later, with PeerLost, which
 // names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
 // operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
 // stays broken.
 // Thread rule: of the loop's thread. Buffers belong to the operation until its await returns.
-// Cancel rule: a stopped receive ends at once and takes no frame; a stopped send ends at once if
-// nothing of it has left, else when all of it has.
+// Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
+// buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
+// it has.
 //
 //   co_await net.send(peer, kGradients, bytes);
 //   std::size_t n = co_await net.recv(peer, kGradients, into);
@@ -79,6 +81,7 @@ class NetBackend {
   /// False: too late, it has ended or will.
   virtual bool cancel(NetOp& op) noexcept = 0;
   virtual void abort(std::uint32_t failed_rank) = 0;
+  virtual void register_memory(std::span<std::byte> /*memory*/) {}
 };
 
 class Net {
@@ -99,6 +102,9 @@ class Net {
   /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
   /// here and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
+  /// Frames will often lie in `memory` (an arena): what the transport does to memory before it
+  /// moves frames is done now, once. The memory outlives this net.
+  void register_memory(std::span<std::byte> memory) { backend_->register_memory(memory); }
 
  private:
   std::unique_ptr<NetBackend> backend_;
