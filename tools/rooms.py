@@ -28,6 +28,7 @@ MAY_INCLUDE = {
     "runtime/io": ["runtime", "runtime/system", "runtime/util"],
     "runtime/device": ["runtime", "runtime/io", "runtime/util"],
     "runtime/sim": ["runtime", "runtime/io", "runtime/util"],
+    "runtime/ucx": ["runtime", "runtime/io", "runtime/util"],
     "runtime/testing": ["runtime"],
     UMBRELLA: ["runtime", "runtime/io", "runtime/supervision", "runtime/util"],
     "actors/kernels": [],

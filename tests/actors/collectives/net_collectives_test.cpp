@@ -1,5 +1,5 @@
-// Every operation of a collective back end, over the simulated net with several seeds and on
-// `self`: what ends up where.
+// Every operation of a collective back end, over the simulated net with several seeds, over UCX and
+// on `self`: what ends up where.
 #include "tests/support/net_collectives.hpp"
 
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/support/actor_world.hpp"
+#include "tests/support/net_ranks.hpp"
 
 namespace tandem {
 namespace {
@@ -151,6 +152,25 @@ TEST(NetCollectives, EveryOperationForManySeeds) {
         EXPECT_TRUE(rank->scope.failures().empty());
       }
     }
+  }
+}
+
+struct Nothing {};
+
+TEST(NetCollectives, EveryOperationOverUcx) {
+  if (!ucx_support().usable) {
+    GTEST_SKIP() << "no UCX: " << ucx_support().what;
+  }
+  for (const std::uint32_t count : {2U, 3U, 4U}) {
+    Nothing nothing;
+    on_ucx_ranks(
+        count,
+        +[](Net* net, Nothing* /*shared*/) -> Task<> {
+          CpuPool pool(EventLoop::current(), {.threads = 2});
+          NetCollectives backend(*net, pool);
+          co_await check_both(&backend);
+        },
+        &nothing);
   }
 }
 

@@ -1,0 +1,95 @@
+// runtime/ucx/ucx_backend.hpp — frames as UCX's tagged messages: credits, order, farewells, lost
+// peers.
+//
+// Invariant: an operation waits in its channel's queue or is under way in UCX, whose callback ends
+// it. A peer is closed once both sides have said bye or abort, or UCX says that it is gone.
+// Thread rule: of the loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/event_loop.hpp"
+#include "runtime/io/net.hpp"
+#include "runtime/io/reactor_wake.hpp"
+#include "runtime/poller.hpp"
+#include "runtime/ucx/ucx_net.hpp"
+#include "runtime/ucx/ucx_peer.hpp"
+#include "runtime/ucx/ucx_tag.hpp"
+#include "runtime/ucx/ucx_worker.hpp"
+
+namespace tandem::detail {
+
+class UcxBackend final : public NetBackend, private Poller {
+ public:
+  UcxBackend(EventLoop& loop, const UcxNetOptions& options);
+  ~UcxBackend() override;
+
+  [[nodiscard]] std::string address() const { return worker_.address(); }
+  /// Blocks; throws an Error.
+  void connect(const std::vector<std::string>& addresses);
+
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return options_.rank; }
+  [[nodiscard]] std::uint32_t world() const noexcept override { return options_.world; }
+  void submit(NetOp& op) override;
+  bool cancel(NetOp& op) noexcept override;
+  void abort(std::uint32_t failed_rank) override;
+  void register_memory(std::span<std::byte> memory) override { worker_.register_memory(memory); }
+
+ private:
+  struct Linger : TimerOp {
+    explicit Linger(UcxBackend& net_in) noexcept : TimerOp(&Linger::over), net(net_in) {}
+    static void over(Op& op) noexcept { static_cast<Linger&>(op).net.close_all(); }
+    UcxBackend& net;
+  };
+
+  bool poll() noexcept override { return look(); }
+  bool poll_before_sleep() noexcept override;
+  bool look() noexcept;
+  void wait_until(const std::function<bool()>& done, Duration patience);
+
+  using Kind = UcxTag::Kind;
+
+  [[nodiscard]] UcxChannel& channel_of(UcxPeer& peer, const NetOp& op) {
+    return peer.channel(op.request.channel, options_.window_frames);
+  }
+  void start_sends(UcxPeer& peer, UcxChannel& channel) noexcept;
+  void send_frame(UcxPeer& peer, NetOp& op) noexcept;
+  void say(UcxPeer& peer, Kind kind, std::uint32_t value = 0) noexcept;
+  void say_farewell(UcxPeer& peer, Kind kind, std::uint32_t value) noexcept;
+
+  void arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& info) noexcept;
+  void arrive_credit(UcxPeer& peer, std::uint32_t number) noexcept;
+  void hand_over(UcxPeer& peer, std::uint32_t number) noexcept;
+  void receive_frame(NetOp& op, const UcxMessage& message) noexcept;
+
+  static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
+  static void on_moved(UcxBackend& net, void* request, ucs_status_t status) noexcept;
+  void hold(ucs_status_ptr_t request, NetOp& op) noexcept;
+  void end_moved(NetOp& op, ucs_status_t status) noexcept;
+  void end(NetOp& op, NetOp::End how) noexcept;
+
+  void break_all(std::uint32_t failed_rank) noexcept;
+  void lose(UcxPeer& peer, std::uint32_t failed_rank) noexcept;
+  void drop_arrived(UcxPeer& peer) noexcept;
+  void fail_waiting(UcxPeer& peer, std::uint32_t failed_rank) noexcept;
+  void settle() noexcept;
+  void close(UcxPeer& peer) noexcept;
+  void close_all() noexcept;
+
+  EventLoop& loop_;
+  UcxNetOptions options_;
+  UcxWorker worker_;
+  ReactorWake wake_;
+  Linger linger_{*this};
+  std::vector<UcxPeer> peers_;   // by rank; this rank's own has no endpoint
+  std::uint32_t under_way_ = 0;  // operations that UCX has
+  bool unsettled_ = false;       // settle() has to look at the peers
+  std::uint64_t ended_ = 0;      // operations, since the beginning
+};
+
+}  // namespace tandem::detail

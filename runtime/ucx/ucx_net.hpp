@@ -1,0 +1,63 @@
+// runtime/ucx/ucx_net.hpp — a Net between processes and hosts by UCX: TCP, or InfiniBand where it
+// is.
+//
+// One worker of UCX, of the loop's thread: looked at while the loop is awake, armed before it
+// sleeps, its descriptor in the reactor. A frame is a tagged message; the tag carries the run's
+// key, the sender and the channel, and a message with another key is thrown away. Small frames are
+// copied; from 8 KiB on UCX moves a frame from its sender's buffer into its receiver's, so its send
+// ends when it was received.
+// Credits: a channel takes `window_frames` frames ahead of the receiver.
+// Failures: an endpoint's error is the loss of its rank. A rank that leaves says so and is answered
+// first, so that what it sent arrives; receives that find nothing more then fail naming it.
+// Limits: 4,096 ranks, channels below 65,536. Nothing is encrypted, and the key keeps out other
+// runs, not attackers. A host that loses power is noticed when UCX's keep-alive misses it (about 20
+// s). A rank that is stopped is not lost.
+// On a machine without UCX another source file says so behind this header.
+// Thread rule: of the loop's thread. While the net lives, the loop stays on one thread.
+// Cancel rule: as net.hpp has it.
+//
+//   Net net(connect_ucx_net(loop, {.rank = 1, .world = 2, .run_key = key},
+//                           [&](const std::string& mine) { return store.all("ucx", mine); }));
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/clock.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/io/net.hpp"
+
+namespace tandem {
+
+struct UcxSupport {
+  bool usable = false;
+  std::string what;  // "UCX 1.13.1", or why it is not usable
+};
+/// The first call loads the library and sets variables for it: no other thread reads the
+/// environment meanwhile.
+[[nodiscard]] const UcxSupport& ucx_support();
+
+struct UcxNetOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t world = 1;
+  std::uint32_t run_key = 0;        // drawn at random for the run; the same on all ranks
+  std::uint32_t window_frames = 8;  // even; the same on all ranks
+  std::string devices;              // "eth0,mlx5_0:1": as UCX_NET_DEVICES; empty: all
+  Duration connect_timeout = std::chrono::seconds(30);
+  Duration linger = std::chrono::seconds(2);  // at most, for farewells
+};
+
+/// Gives this rank's address to all and returns those of all ranks, in rank order; may block.
+using ExchangeAddresses = std::function<std::vector<std::string>(const std::string& mine)>;
+
+/// Blocks until every rank has heard every other one. Throws Error(kPeer) naming those that were
+/// not heard in time. UCX_TLS, UCX_NET_DEVICES and UCX_RNDV_THRESH in the environment are
+/// respected.
+[[nodiscard]] std::unique_ptr<NetBackend> connect_ucx_net(EventLoop& loop,
+                                                          const UcxNetOptions& options,
+                                                          const ExchangeAddresses& exchange);
+
+}  // namespace tandem

@@ -1,0 +1,61 @@
+// runtime/ucx/ucx_peer.hpp — what a rank's UCX net knows of one peer: its endpoint, its channels,
+// how far the good-byes are.
+//
+// Invariant: a peer with a failed_rank has no operation queued; operations that UCX has end when it
+// calls back, at the latest once the endpoint is closed.
+// Thread rule: of the loop's thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "runtime/io/net.hpp"
+#include "runtime/ucx/ucx_api.hpp"
+
+namespace tandem::detail {
+
+struct UcxMessage {
+  ucp_tag_message_h handle;
+  std::size_t bytes;
+};
+
+struct UcxChannel {
+  explicit UcxChannel(std::uint32_t window) noexcept : credits(window) {}
+
+  std::deque<NetOp*> sends;  // those without a credit
+  std::uint32_t credits;
+  std::deque<UcxMessage> arrived;  // frames without a receive
+  std::deque<NetOp*> receives;     // those without a frame
+  std::uint32_t taken = 0;         // frames since the last credit for the peer
+};
+
+class UcxBackend;
+
+struct UcxPeer {
+  UcxBackend* net = nullptr;
+  std::uint32_t rank = 0;
+  ucp_ep_h endpoint = nullptr;
+  std::map<std::uint32_t, UcxChannel> channels;
+  std::optional<std::uint32_t> failed_rank;
+  bool has_failed = false;              // UCX says so, and it was not dealt with yet
+  std::optional<std::uint32_t> window;  // as it said with its hello
+  bool said_farewell =
+      false;              // it said bye or abort, or its endpoint failed: nothing comes any more
+  bool was_told = false;  // bye or abort was said to it
+
+  [[nodiscard]] UcxChannel& channel(std::uint32_t number, std::uint32_t window) {
+    return channels.try_emplace(number, window).first->second;
+  }
+  [[nodiscard]] bool is_talking() const noexcept { return endpoint != nullptr && !said_farewell; }
+  [[nodiscard]] bool has_waiting() const noexcept {
+    return std::ranges::any_of(channels, [](const auto& one) {
+      return !one.second.sends.empty() || !one.second.receives.empty();
+    });
+  }
+};
+
+}  // namespace tandem::detail

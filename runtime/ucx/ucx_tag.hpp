@@ -1,0 +1,38 @@
+// runtime/ucx/ucx_tag.hpp — what a message's tag says: key of the run, sender, kind, channel.
+//
+// Everything but frames is said by the tag alone, in messages without bytes.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::detail {
+
+struct UcxTag {
+  enum class Kind : std::uint8_t {
+    kFrame,   // value: the channel
+    kCredit,  // value: the channel on which half a window of frames was taken
+    kHello,   // value: the sender's window
+    kBye,     // the last message
+    kAbort,   // value: the failed rank; the last message
+  };
+  static constexpr std::uint32_t kRanksMax = 1U << 12;
+  static constexpr std::uint32_t kValuesMax = 1U << 16;
+
+  std::uint32_t key = 0;
+  std::uint32_t sender = 0;
+  Kind kind = Kind::kFrame;
+  std::uint32_t value = 0;
+
+  [[nodiscard]] constexpr std::uint64_t packed() const noexcept {
+    return std::uint64_t{key} << 32 | std::uint64_t{sender} << 20 |
+           static_cast<std::uint64_t>(kind) << 16 | value;
+  }
+  static constexpr UcxTag unpack(std::uint64_t tag) noexcept {
+    return {.key = static_cast<std::uint32_t>(tag >> 32),
+            .sender = static_cast<std::uint32_t>(tag >> 20) % kRanksMax,
+            .kind = static_cast<Kind>(tag >> 16 & 0xF),
+            .value = static_cast<std::uint32_t>(tag) % kValuesMax};
+  }
+};
+
+}  // namespace tandem::detail

@@ -1,0 +1,82 @@
+// runtime/ucx/ucx_worker.hpp — UCX's context and worker: its settings, its descriptor, its
+// endpoints, memory that is registered.
+//
+// Knows nothing of ranks or coroutines. Not included where UCX is missing (only ucx_*.cpp do).
+// Every request that UCX makes is freed by its callback.
+// Thread rule: of the thread that made it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/ucx/ucx_api.hpp"
+
+namespace tandem::detail {
+
+class UcxWorker {
+ public:
+  /// `devices`: as UCX_NET_DEVICES, which goes before it; empty: all. Throws an Error.
+  explicit UcxWorker(const std::string& devices);
+  /// Its endpoints are closed.
+  ~UcxWorker();
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+
+  /// What connect() needs elsewhere.
+  [[nodiscard]] std::string address() const;
+  /// `on_error` is called by progress(), once at most. Throws an Error.
+  [[nodiscard]] ucp_ep_h connect(const std::string& address, ucp_err_handler_cb_t on_error,
+                                 void* argument);
+  /// Gives up what is on its way. The endpoint may not be used any more.
+  void close_by_force(ucp_ep_h endpoint) noexcept;
+  [[nodiscard]] bool is_closing() const noexcept { return closing_ > 0; }
+
+  /// Carries on what is under way and calls callbacks; false: there was nothing to do.
+  bool progress() noexcept { return ucx().worker_progress(worker_) != 0; }
+  /// The descriptor will be readable once there is something to do; false: there is already.
+  [[nodiscard]] bool arm() noexcept;
+  [[nodiscard]] int event_descriptor() const noexcept { return event_; }
+  /// Blocks until there is something to do, or `timeout_ms` have passed.
+  void wait(int timeout_ms) noexcept;
+
+  /// The next message that came, whatever its tag; null: none. Messages of one sender come in
+  /// order.
+  [[nodiscard]] ucp_tag_message_h next_message(ucp_tag_recv_info_t& info) noexcept {
+    return ucx().tag_probe_nb(worker_, 0, 0, 1, &info);
+  }
+  /// As UCX's calls: null is done, an error is no request, else the callback comes; the request has
+  /// room for a pointer.
+  [[nodiscard]] ucs_status_ptr_t send(ucp_ep_h endpoint, std::span<const std::byte> bytes,
+                                      ucp_tag_t tag, ucp_send_nbx_callback_t on_sent,
+                                      void* user) noexcept;
+  [[nodiscard]] ucs_status_ptr_t receive(ucp_tag_message_h message, std::span<std::byte> into,
+                                         ucp_tag_recv_nbx_callback_t on_received,
+                                         void* user) noexcept;
+  void drop(ucp_tag_message_h message) noexcept;
+
+  /// Until the worker's end, which the memory outlives. Throws an Error.
+  void register_memory(std::span<std::byte> memory);
+
+ private:
+  struct ContextDeleter {
+    void operator()(ucp_context_h context) const noexcept { ucx().cleanup(context); }
+  };
+  struct Region {
+    std::span<std::byte> memory;
+    ucp_mem_h handle;
+  };
+  [[nodiscard]] ucp_mem_h region_of(const std::byte* from, std::size_t bytes) const noexcept;
+  void name_memory(ucp_request_param_t& parameters, const std::byte* from,
+                   std::size_t bytes) const noexcept;
+
+  std::unique_ptr<ucp_context, ContextDeleter> context_;
+  ucp_worker_h worker_ = nullptr;
+  int event_ = -1;
+  int closing_ = 0;
+  std::vector<Region> regions_;
+};
+
+}  // namespace tandem::detail
