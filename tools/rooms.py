@@ -39,6 +39,7 @@ MAY_INCLUDE = {
     "actors/gpu": ["actors/kernels/update"],
     "actors/collectives": ["actors/gpu", "actors/kernels", "actors/memory"],
     "actors/collectives/shm": ["actors/collectives"],
+    "actors/collectives/hosts": ["actors/collectives"],
     "actors/collectives/nccl": ["actors/collectives", "actors/collectives/shm", "actors/gpu"],
     "actors": ["actors/collectives", "actors/kernels", "actors/memory"],
     "actors/optimizer": ["actors", "actors/gpu", "actors/kernels", "actors/kernels/update", "actors/memory"],

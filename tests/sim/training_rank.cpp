@@ -86,7 +86,8 @@ Reference::Reference(const Plan& plan) {
 }
 
 TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_in, SimNet& links,
-                           SimDisk& disk, SimFiles::Faults faults, CheckpointMeeting& meeting)
+                           SimHost& host, SimDisk& disk, SimFiles::Faults faults,
+                           CheckpointMeeting& meeting)
     : run(run_in),
       plan(plan_in),
       rank(rank_in),
@@ -101,8 +102,9 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_
                                     .to_device_bytes_per_s = 1e9,
                                     .to_host_bytes_per_s = 1e9}),
       io(run.world.loop(rank), std::make_unique<SimFiles>(run.world, rank, disk, faults)),
-      over_net(net, pool),
-      backend(over_net),
+      local(host.attach(rank, pool)),
+      over_hosts(*local, net, pool, {.piece_bytes = kNormBlock * sizeof(float)}),
+      backend(over_hosts),
       collectives({.backend = &backend}),
       prefetch({.pool = &pool,
                 .make =
@@ -195,7 +197,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
     // An actor that failed first is the cause; what the main task met then is a consequence.
     const auto& failures = self->actors_scope.failures();
     self->cause = failures.empty() ? error : failures.front().error;
-    self->net.abort(self->failed_rank());
+    self->over_hosts.fail(self->failed_rank(), self->failure());
   }
   self->actors_scope.request_stop();
   co_await self->actors_scope.empty();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/collectives/hosts/hosts_backend.hpp"
 #include "actors/data_prefetch.hpp"
 #include "actors/gradient_bucket.hpp"
 #include "actors/memory/arena.hpp"
@@ -21,12 +22,13 @@
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/sim/harness.hpp"
 #include "tests/sim/rank_checkpoints.hpp"
-#include "tests/support/net_collectives.hpp"
+#include "tests/support/sim_host.hpp"
 
 namespace tandem::sim_test {
 
 struct Plan {
-  std::uint32_t ranks = 2;
+  std::uint32_t hosts = 2;
+  std::uint32_t ranks = 2;  // of all hosts
   std::uint32_t units = 3;
   std::uint64_t steps = 3;
   std::size_t slots = 2;
@@ -96,8 +98,8 @@ class RecordingBackend final : public CollectiveBackend {
 
 class TrainingRank {
  public:
-  TrainingRank(Run& run, const Plan& plan, std::uint32_t rank, SimNet& links, SimDisk& disk,
-               SimFiles::Faults faults, CheckpointMeeting& meeting);
+  TrainingRank(Run& run, const Plan& plan, std::uint32_t rank, SimNet& links, SimHost& host,
+               SimDisk& disk, SimFiles::Faults faults, CheckpointMeeting& meeting);
 
   void start();
   [[nodiscard]] bool ended() const noexcept {
@@ -119,7 +121,8 @@ class TrainingRank {
   Net net;
   SimDevice device;
   FileIo io;
-  NetCollectives over_net;
+  std::unique_ptr<HostLevel> local;
+  HostsBackend over_hosts;
   RecordingBackend backend;
   Collectives collectives;
   HostBuffer gather_memory, gradient_memory;

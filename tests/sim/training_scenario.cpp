@@ -24,7 +24,8 @@ Fault draw_fault(Random& random) {
 
 Plan draw_plan(Random& random) {
   Plan plan;
-  plan.ranks = static_cast<std::uint32_t>(2 + random.below(random.chance(0.2) ? 7 : 3));
+  plan.hosts = static_cast<std::uint32_t>(1 + random.below(4));
+  plan.ranks = plan.hosts * static_cast<std::uint32_t>((plan.hosts == 1 ? 2 : 1) + random.below(2));
   plan.units = static_cast<std::uint32_t>(2 + random.below(3));
   plan.steps = 1 + random.below(4);
   plan.save_every = 1 + random.below(3);
@@ -45,10 +46,14 @@ struct Training {
         links(run.world, {}),
         disk(disk_in) {
     victim = static_cast<std::uint32_t>(random.below(plan.ranks));
+    const std::uint32_t per_host = plan.ranks / plan.hosts;
+    for (std::uint32_t host = 0; host < plan.hosts; ++host) {
+      hosts.push_back(std::make_unique<SimHost>(run.world, host * per_host, per_host));
+    }
     for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
       const bool broken = fault == Fault::kIoError && rank == victim;
       ranks.push_back(std::make_unique<TrainingRank>(
-          run, plan, rank, links, disk,
+          run, plan, rank, links, *hosts[rank / per_host], disk,
           SimFiles::Faults{
               .short_transfer = 0.3, .interrupted = 0.1, .io_error = broken ? 0.05 : 0},
           meeting));
@@ -204,6 +209,7 @@ struct Training {
     for (const auto& rank : ranks) {
       if (!run.world.alive(rank->rank)) {
         links.cut(rank->rank);
+        hosts[rank->rank / (plan.ranks / plan.hosts)]->cut(rank->rank);
         run.world.bury(rank->rank);
       }
     }
@@ -232,6 +238,7 @@ struct Training {
   Run run;
   Fault fault;
   SimNet links;
+  std::vector<std::unique_ptr<SimHost>> hosts;
   std::uint32_t victim = 0;
   TimePoint struck_at = TimePoint::max();
   SimDisk& disk;

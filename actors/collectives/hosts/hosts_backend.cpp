@@ -1,0 +1,247 @@
+#include "actors/collectives/hosts/hosts_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/util/check.hpp"
+#include "runtime/when_all.hpp"
+
+namespace tandem {
+namespace {
+
+void move_bytes(std::byte* into, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && into != from) {
+    std::memcpy(into, from, bytes);
+  }
+}
+
+}  // namespace
+
+HostsBackend::HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options options)
+    : local_(local), net_(net), pool_(pool), options_(options) {
+  TANDEM_CHECK(net.world() % local.world() == 0 && net.rank() % local.world() == local.rank(),
+               "the ranks of a host are neighbours, and all hosts have as many");
+  TANDEM_CHECK(options.piece_bytes > 0 && options.piece_bytes % (kNormBlock * sizeof(float)) == 0,
+               "a piece is whole norm blocks");
+}
+
+void HostsBackend::fail(std::uint32_t failed_rank, std::string_view why) noexcept {
+  if (!is_broken_) {
+    is_broken_ = true;
+    local_.fail(failed_rank, why);
+    net_.abort(failed_rank);
+  }
+}
+
+Task<> HostsBackend::send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes) {
+  const StopToken stop = co_await current_stop_token();
+  co_await net_.send(to * local_world() + local_rank(), options_.first_channel + channel, bytes,
+                     stop);
+}
+
+Task<> HostsBackend::receive(std::uint32_t from, Channel channel, std::span<std::byte> into) {
+  const StopToken stop = co_await current_stop_token();
+  const std::uint32_t peer = from * local_world() + local_rank();
+  const std::size_t bytes = co_await net_.recv(peer, options_.first_channel + channel, into, stop);
+  if (bytes != into.size()) {
+    throw failure(ExitCode::kPeer, "collectives",
+                  "rank {} sent {} bytes where {} were expected: the ranks are not at the same "
+                  "operation",
+                  peer, bytes, into.size());
+  }
+}
+
+// ---- all-gather: piece by piece, and of each piece host by host, the next one first ----
+struct HostsBackend::Gathering {
+  GatherArguments a;
+  std::size_t piece_bytes;
+  Progress received;
+};
+
+Task<> HostsBackend::all_gather(GatherArguments a) {
+  if (a.is_replicated) {
+    co_await pool_.run([a] { move_bytes(a.block, a.shard, a.shard_bytes); }, a.name);
+    co_return;
+  }
+  Gathering op{.a = a, .piece_bytes = options_.piece_bytes};
+  co_await run<Gathering, 3>(&op, {&HostsBackend::send_shards, &HostsBackend::receive_shards,
+                                   &HostsBackend::share_shards});
+}
+
+Task<> HostsBackend::send_shards(Gathering* op) {
+  const std::size_t all = op->a.shard_bytes;
+  for (std::size_t begin = 0; begin < all; begin += op->piece_bytes) {
+    for (std::uint32_t step = 1; step < hosts(); ++step) {
+      co_await send(host_after(step), kMoves,
+                    {op->a.shard + begin, std::min(op->piece_bytes, all - begin)});
+    }
+  }
+}
+
+Task<> HostsBackend::receive_shards(Gathering* op) {
+  const std::size_t all = op->a.shard_bytes;
+  for (std::size_t begin = 0; begin < all; begin += op->piece_bytes) {
+    for (std::uint32_t step = 1; step < hosts(); ++step) {
+      const std::uint32_t from = host_after(hosts() - step);
+      co_await receive(from, kMoves,
+                       {op->a.block + (from * local_world() + local_rank()) * all + begin,
+                        std::min(op->piece_bytes, all - begin)});
+      op->received.advance();
+    }
+  }
+}
+
+Task<> HostsBackend::share_shards(Gathering* op) {
+  const std::size_t all = op->a.shard_bytes;
+  std::size_t needed = 0;
+  for (std::size_t begin = 0; begin < all; begin += op->piece_bytes) {
+    for (std::uint32_t step = 0; step < hosts(); ++step) {
+      const std::uint32_t from = host_after(hosts() - step);
+      std::byte* into = op->a.block + from * local_world() * all + begin;
+      needed += step == 0 ? 0 : 1;
+      co_await op->received.reach(needed);
+      co_await local_.gather(HostLevel::Sequence::kGathers,
+                             {.part = step == 0 ? op->a.shard + begin : into + local_rank() * all,
+                              .into = into,
+                              .bytes = std::min(op->piece_bytes, all - begin),
+                              .stride = all,
+                              .name = op->a.name});
+    }
+  }
+}
+
+// ---- broadcast: along the hosts in a circle, by the ranks with the root's local rank ----
+struct HostsBackend::Spreading {
+  BroadcastArguments a;
+  std::size_t piece_bytes;
+  std::uint32_t hops;  // from the root's host to this one
+  bool is_carrier;     // this rank talks to other hosts
+  Progress received;
+};
+
+Task<> HostsBackend::broadcast(BroadcastArguments a) {
+  TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
+  Spreading op{.a = a,
+               .piece_bytes = options_.piece_bytes,
+               .hops = (host() + hosts() - a.root / local_world()) % hosts(),
+               .is_carrier = local_rank() == a.root % local_world()};
+  co_await run<Spreading, 3>(&op, {&HostsBackend::receive_spread, &HostsBackend::share_spread,
+                                   &HostsBackend::send_spread});
+}
+
+Task<> HostsBackend::receive_spread(Spreading* op) {
+  for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
+    if (op->is_carrier && op->hops > 0) {
+      co_await receive(host_after(hosts() - 1), kMoves,
+                       {op->a.data + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
+    }
+    op->received.advance();
+  }
+}
+
+Task<> HostsBackend::share_spread(Spreading* op) {
+  std::size_t needed = 0;
+  for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
+    co_await op->received.reach(++needed);
+    co_await local_.broadcast({.data = op->a.data + begin,
+                               .bytes = std::min(op->piece_bytes, op->a.bytes - begin),
+                               .root = op->a.root % local_world()});
+  }
+}
+
+Task<> HostsBackend::send_spread(Spreading* op) {
+  if (!op->is_carrier || op->hops + 1 == hosts()) {
+    co_return;
+  }
+  std::size_t needed = 0;
+  for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
+    co_await op->received.reach(++needed);
+    co_await send(host_after(1), kMoves,
+                  {op->a.data + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
+  }
+}
+
+// ---- all-to-all: what a host's ranks have for one rank goes to it as one frame ----
+struct HostsBackend::Collecting {
+  AllToAllArguments a;
+  std::size_t frame_bytes;
+  Progress collected;
+  Progress sent;
+};
+
+Task<> HostsBackend::all_to_all(AllToAllArguments a) {
+  Collecting op{.a = a, .frame_bytes = local_world() * a.bytes};
+  if (hosts() > 1) {
+    collected_.resize(kSlots * op.frame_bytes);
+  }
+  co_await run<Collecting, 3>(&op, {&HostsBackend::collect, &HostsBackend::send_collected,
+                                    &HostsBackend::receive_collected});
+}
+
+// For this host last: the links have work by then.
+Task<> HostsBackend::collect(Collecting* op) {
+  for (std::uint32_t step = 1; step <= hosts(); ++step) {
+    const std::size_t to = host_after(step) * op->frame_bytes;
+    std::byte* into = op->a.into + to;
+    if (step < hosts()) {
+      co_await op->sent.reach(step > kSlots ? step - kSlots : 0);
+      into = collected_.data() + step % kSlots * op->frame_bytes;
+    }
+    co_await local_.all_to_all({.from = op->a.from + to, .into = into, .bytes = op->a.bytes});
+    op->collected.advance();
+  }
+}
+
+Task<> HostsBackend::send_collected(Collecting* op) {
+  for (std::uint32_t step = 1; step < hosts(); ++step) {
+    co_await op->collected.reach(step);
+    co_await send(host_after(step), kMoves,
+                  {collected_.data() + step % kSlots * op->frame_bytes, op->frame_bytes});
+    op->sent.advance();
+  }
+}
+
+Task<> HostsBackend::receive_collected(Collecting* op) {
+  for (std::uint32_t step = 1; step < hosts(); ++step) {
+    const std::uint32_t from = host_after(hosts() - step);
+    co_await receive(from, kMoves, {op->a.into + from * op->frame_bytes, op->frame_bytes});
+  }
+}
+
+// ---- exchange ----
+struct HostsBackend::Trade {
+  ExchangeArguments a;
+};
+
+Task<> HostsBackend::exchange(ExchangeArguments a) {
+  TANDEM_CHECK_LE(a.bytes, kExchangeBytes, "an exchange is of a few bytes");
+  Trade op{a};
+  co_await run<Trade, 1>(&op, {&HostsBackend::trade_rounds});
+}
+
+// After the round of distance d this rank has the bytes of its local rank on 2 d hosts, those from
+// this one on in a circle.
+Task<> HostsBackend::trade_rounds(Trade* op) {
+  const std::size_t bytes = op->a.bytes;
+  rounds_.resize(hosts() * bytes);
+  shared_.resize(world() * bytes);
+  move_bytes(rounds_.data(), op->a.mine, bytes);
+  for (std::uint32_t have = 1; have < hosts(); have *= 2) {
+    const std::size_t more = std::min(have, hosts() - have) * bytes;
+    const std::uint32_t to = host_after(hosts() - have);
+    co_await when_all(send(to, kForward, {rounds_.data(), more}),
+                      receive(host_after(have), kForward, {rounds_.data() + have * bytes, more}));
+  }
+  co_await local_.gather(HostLevel::Sequence::kReductions, {.part = rounds_.data(),
+                                                            .into = shared_.data(),
+                                                            .bytes = hosts() * bytes,
+                                                            .stride = hosts() * bytes});
+  for (std::uint32_t of = 0; of < local_world(); ++of) {
+    for (std::uint32_t step = 0; step < hosts(); ++step) {
+      move_bytes(op->a.all + (host_after(step) * local_world() + of) * bytes,
+                 shared_.data() + (of * hosts() + step) * bytes, bytes);
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,185 @@
+// actors/collectives/hosts/hosts_backend.hpp — collectives of ranks on several hosts, in two
+// levels: memory inside of a host, a Net between hosts.
+//
+// Every host has as many ranks as the others, which are neighbours in the order of all ranks. A
+// rank talks to the ranks with its local rank on the other hosts, so that a host's traffic is
+// spread evenly over its ranks; inside of the host they share what came.
+//   all-gather      a shard goes to each other host once; its ranks share it
+//   reductions      a sum goes from host to host, each of which adds its ranks' in their order: the
+//                   bits are those of one host with all the ranks. See hosts_reductions.cpp
+//   all-to-all      pieces for one rank are collected on the host and go as one frame
+//   broadcast       from host to host, piece by piece
+//   exchange        log2(hosts) rounds, in each one frame to one host; then the host shares it
+// All are pipelines of stages: while one piece is on its way, the host works on another one.
+// Failure: PeerLost of either level is told on the other one, so that all ranks name the same
+// rank. A stop in the middle of an operation is a failure of this rank.
+// Channels of the net: first_channel and the next three; no other traffic may use them.
+// Thread rule: of the loop's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/hosts/host_level.hpp"
+#include "actors/collectives/hosts/progress.hpp"
+#include "actors/collectives/norm_limbs.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/io/net.hpp"
+#include "runtime/scope.hpp"
+
+namespace tandem {
+
+class HostsBackend final : public CollectiveBackend {
+ public:
+  /// The order of a reduce-scatter's additions: kExact, rank by rank; kFast, the ranks of a host
+  /// first and then the hosts, for less traffic between two hosts, with bits that depend on the
+  /// number of hosts.
+  enum class Order : std::uint8_t { kExact, kFast };
+  struct Options {
+    std::uint32_t first_channel = 0;
+    Order order = Order::kExact;
+    std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormBlock fp32 numbers
+  };
+  /// `net` has all ranks, `local` those of this host, and `pool` is for what takes long here; all
+  /// of them outlive this.
+  HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options options);
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return net_.world(); }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return net_.rank(); }
+
+  std::byte* allocate(std::size_t bytes) override { return local_.allocate(bytes); }
+  Task<> all_gather(GatherArguments arguments) override;
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
+  Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
+  Task<> exchange(ExchangeArguments arguments) override;
+  Task<> broadcast(BroadcastArguments arguments) override;
+  Task<> all_to_all(AllToAllArguments arguments) override;
+
+  void abort(std::string_view why) noexcept override { fail(rank(), why); }
+  /// This rank gives up because of `failed_rank`: every operation fails, on all ranks, and names
+  /// that one. The first cause counts.
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept;
+
+ private:
+  enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };
+  static constexpr std::size_t kSlots = 4;  // pieces that wait or are worked on, at most
+
+  // Operations under way: what their stages share.
+  struct Gathering;
+  struct Spreading;
+  struct Collecting;
+  struct Trade;
+  struct Reduction;
+  // Of a reduction, in elements.
+  struct Piece {
+    std::size_t block = 0;     // where it begins in the block, for this host's first rank
+    std::size_t stride = 0;    // to where it begins for the next one
+    std::size_t elements = 0;  // of each rank
+    std::size_t at = 0;        // where its sum lies in the accumulator of its owner
+    bool is_here = false;      // and that is this rank's
+    std::uint32_t owner = 0;   // the host that it is on, with this local rank
+  };
+  template <class Op>
+  using Stage = Task<> (HostsBackend::*)(Op* op);
+
+  [[nodiscard]] std::uint32_t local_world() const noexcept { return local_.world(); }
+  [[nodiscard]] std::uint32_t local_rank() const noexcept { return local_.rank(); }
+  [[nodiscard]] std::uint32_t hosts() const noexcept { return world() / local_world(); }
+  [[nodiscard]] std::uint32_t host() const noexcept { return rank() / local_world(); }
+  /// The host `steps` after this one, in a circle; hosts() - n: n before it.
+  [[nodiscard]] std::uint32_t host_after(std::uint32_t steps) const noexcept {
+    return (host() + steps) % hosts();
+  }
+
+  /// To and from the rank with this local rank on the host.
+  Task<> send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes);
+  Task<> receive(std::uint32_t from, Channel channel, std::span<std::byte> into);
+
+  template <class Op, std::size_t kStages>
+  Task<> run(Op* op, std::array<Stage<Op>, kStages> stages);
+  template <class Op>
+  Task<> guarded(Stage<Op> stage, Op* op, std::size_t* ended);
+
+  Task<> send_shards(Gathering* op);
+  Task<> receive_shards(Gathering* op);
+  Task<> share_shards(Gathering* op);
+  Task<> receive_spread(Spreading* op);
+  Task<> share_spread(Spreading* op);
+  Task<> send_spread(Spreading* op);
+  Task<> collect(Collecting* op);
+  Task<> send_collected(Collecting* op);
+  Task<> receive_collected(Collecting* op);
+  Task<> trade_rounds(Trade* op);
+
+  Task<GradientNorm> reduce(ReduceArguments arguments, bool is_all);
+  void cut(const ReduceArguments& arguments, bool is_all);
+  Task<> begin_sums(Reduction* op);
+  Task<> receive_sums(Reduction* op);
+  Task<> add_here(Reduction* op);
+  Task<> send_sums(Reduction* op);
+  Task<> finish_sums(Reduction* op);
+  Task<> add_norm_of(Reduction* op, const Piece* piece);
+  Task<> add_host(Reduction* op);
+  Task<> send_host_sums(Reduction* op);
+  Task<> add_hosts(Reduction* op);
+  Task<GradientNorm> merge(GradientNorm norm);
+  [[nodiscard]] std::span<std::byte> place_of(const Reduction& op, std::size_t piece) noexcept;
+  [[nodiscard]] std::span<std::byte> slot_of(std::size_t piece) noexcept;
+
+  HostLevel& local_;
+  Net& net_;
+  CpuPool& pool_;
+  Options options_;
+  bool is_broken_ = false;
+  // Kept, so that nothing is allocated; of the operation under way in each sequence:
+  std::vector<std::byte> collected_;  // frames of an all-to-all
+  std::vector<float> sums_;           // kSlots pieces of a reduction, and one that comes
+  std::vector<Piece> pieces_;
+  std::vector<std::byte> rounds_;  // of an exchange: of this local rank
+  std::vector<std::byte> shared_;  // and of all
+  std::vector<NormLimbs> norms_;
+};
+
+/// Runs all stages of an operation at once, to their ends.
+template <class Op, std::size_t kStages>
+Task<> HostsBackend::run(Op* op, std::array<Stage<Op>, kStages> stages) {
+  std::size_t ended = 0;
+  co_await with_scope(
+      [](Scope& scope, HostsBackend* self, Op* what, std::array<Stage<Op>, kStages> each,
+         std::size_t* count) -> Task<> {
+        for (const Stage<Op> stage : each) {
+          scope.spawn("stage", &HostsBackend::guarded<Op>, self, stage, what, count);
+        }
+        co_return;
+      },
+      this, op, stages, &ended);
+  if (ended < kStages) {
+    throw Stopped();
+  }
+}
+
+// The other stages may wait for ranks of this host, which no stop ends: so both levels are told
+// before this stage's end is. What a stage meets because this rank was stopped is that stop.
+template <class Op>
+Task<> HostsBackend::guarded(Stage<Op> stage, Op* op, std::size_t* ended) {
+  const StopToken stop = co_await current_stop_token();
+  try {
+    co_await (this->*stage)(op);
+    ++*ended;
+  } catch (const PeerLost& lost) {
+    fail(lost.rank(), lost.what());
+    if (lost.rank() == rank()) {
+      stop.throw_if_stopped();
+    }
+    throw;
+  } catch (const std::exception& error) {
+    fail(rank(), error.what());
+    throw;
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// actors/collectives/hosts/progress.hpp — how many pieces have left a stage of a pipeline, for the
+// stages that wait for them.
+// Thread rule: of the loop's thread. Cancel rule: a stopped wait ends at once with Stopped.
+#pragma once
+
+#include <cstddef>
+
+#include "runtime/event.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class Progress {
+ public:
+  void advance() noexcept {
+    ++count_;
+    moved_.set();
+    moved_.reset();  // for those that wait from now on
+  }
+  /// Waits until at least `count` pieces have.
+  Task<> reach(std::size_t count) {
+    const StopToken stop = co_await current_stop_token();
+    while (count_ < count) {
+      co_await moved_.wait(stop);
+    }
+  }
+
+ private:
+  std::size_t count_ = 0;
+  Event moved_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,305 @@
+// Every operation over hosts x ranks, on the simulated net and memory with several seeds: what ends
+// up where, to the bit as on one host.
+#include "actors/collectives/hosts/hosts_backend.hpp"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/scope.hpp"
+#include "runtime/sim/sim_net.hpp"
+#include "runtime/sim/sim_pool.hpp"
+#include "tests/support/actor_world.hpp"
+#include "tests/support/reduction_reference.hpp"
+#include "tests/support/sim_host.hpp"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Expected;
+
+// Three pieces and a part of one of every shard.
+constexpr std::size_t kPieceBytes = 2048;
+constexpr std::size_t kShard = 7 * kNormBlock;
+constexpr std::size_t kBytes = 3 * kPieceBytes + 333;
+
+/// The sums of one and of two rounds, of every rank's shard.
+struct Sums {
+  Sums(std::uint32_t world, DType type)
+      : first(world, type, world * kShard, 1), second(world, type, world * kShard, 2) {}
+  Expected first, second;
+};
+
+void expect_sum(const Expected& expected, std::size_t begin, const float* sum,
+                const GradientNorm& norm) {
+  const float* wanted = expected.sum.data() + begin;
+  EXPECT_EQ(std::memcmp(sum, wanted, kShard * sizeof(float)), 0);
+  GradientNorm of_wanted;
+  add_norm(wanted, DType::kF32, 0, kShard, of_wanted);
+  EXPECT_EQ(norm.sum_of_squares, of_wanted.sum_of_squares);
+  EXPECT_EQ(norm.first_bad_element, of_wanted.first_bad_element);
+}
+
+Task<> check_reductions(CollectiveBackend* backend, const Sums* sums, DType type) {
+  const std::uint32_t world = backend->world();
+  const std::uint32_t rank = backend->rank();
+  std::byte* block = backend->allocate(world * kShard * sizeof(float));
+  std::vector<float> own(kShard), all(kShard);
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    testing::fill_block(block, type, world * kShard, rank, round);
+    ReduceArguments a{.block = block,
+                      .block_type = type,
+                      .accumulator = own.data(),
+                      .shard_elements = kShard,
+                      .mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd,
+                      .want_norm = true};
+    const Expected& expected = round == 0 ? sums->first : sums->second;
+    GradientNorm norm = co_await backend->reduce_scatter_add(a);
+    expect_sum(expected, rank * kShard, own.data(), norm);
+    a.accumulator = all.data();
+    norm = co_await backend->all_reduce_add(a);
+    expect_sum(expected, 0, all.data(), norm);
+  }
+  const std::uint64_t mine = 70 + rank;
+  std::vector<std::uint64_t> theirs(world);
+  co_await backend->exchange(
+      {reinterpret_cast<const std::byte*>(&mine), reinterpret_cast<std::byte*>(theirs.data()), 8});
+  for (std::uint32_t from = 0; from < world; ++from) {
+    EXPECT_EQ(theirs[from], 70 + from);
+  }
+  co_await backend->exchange({});
+}
+
+std::byte byte_of(std::uint32_t from, std::uint32_t to, std::size_t i) {
+  return static_cast<std::byte>(
+      testing::mixed(static_cast<std::uint32_t>(i) + 977 * from + 31 * to));
+}
+std::vector<std::byte> bytes_of_rank(std::uint32_t from, std::uint32_t to) {
+  std::vector<std::byte> bytes(kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) {
+    bytes[i] = byte_of(from, to, i);
+  }
+  return bytes;
+}
+
+Task<> check_moves(CollectiveBackend* backend) {
+  const std::uint32_t world = backend->world();
+  const std::uint32_t rank = backend->rank();
+  const std::vector<std::byte> shard = bytes_of_rank(rank, 0);
+  std::vector<std::byte> block(world * kBytes);
+  for (int time = 0; time < 2; ++time) {
+    // The second time the shard lies in the block.
+    const std::byte* from = time == 0 ? shard.data() : block.data() + rank * kBytes;
+    co_await backend->all_gather({from, block.data(), kBytes});
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const auto of = static_cast<std::uint32_t>(i / kBytes);
+      EXPECT_EQ(std::exchange(block[i], of == rank ? block[i] : std::byte{0}),
+                byte_of(of, 0, i % kBytes));
+    }
+  }
+
+  std::vector<std::byte> pieces, got(world * kBytes), wanted;
+  for (std::uint32_t peer = 0; peer < world; ++peer) {
+    const std::vector<std::byte> to = bytes_of_rank(rank, peer), of = bytes_of_rank(peer, rank);
+    pieces.insert(pieces.end(), to.begin(), to.end());
+    wanted.insert(wanted.end(), of.begin(), of.end());
+  }
+  co_await backend->all_to_all({pieces.data(), got.data(), kBytes});
+  EXPECT_EQ(got, wanted);
+
+  for (std::uint32_t root = 0; root < world; ++root) {
+    std::vector<std::byte> data = root == rank ? shard : std::vector<std::byte>(kBytes);
+    co_await backend->broadcast({data.data(), kBytes, root});
+    EXPECT_EQ(data, bytes_of_rank(root, 0));
+  }
+}
+
+Task<> check_both(CollectiveBackend* backend, const Sums* sums, DType type) {
+  co_await with_scope(
+      [](Scope& scope, CollectiveBackend* b, const Sums* s, DType t) -> Task<> {
+        scope.spawn("reductions", &check_reductions, b, s, t);
+        scope.spawn("moves", &check_moves, b);
+        co_return;
+      },
+      backend, sums, type);
+}
+
+/// Ranks of a simulated world, as many on each host.
+struct Hosts {
+  using Order = HostsBackend::Order;
+  Hosts(std::uint64_t seed, std::uint32_t count, std::uint32_t per_host,
+        Order order = Order::kExact)
+      : world({.seed = seed, .ranks = count * per_host}), links(world, {.latency = 20us}) {
+    for (std::uint32_t rank = 0; rank < count * per_host; ++rank) {
+      if (rank % per_host == 0) {
+        hosts.push_back(std::make_unique<SimHost>(world, rank, per_host));
+      }
+      ranks.push_back(std::make_unique<Rank>(world, links, *hosts.back(), rank, order));
+    }
+  }
+  struct Rank {
+    Rank(SimWorld& world, SimNet& links, SimHost& host, std::uint32_t rank, Order order)
+        : workers(world, rank, {.threads = 2}),
+          pool(world.loop(rank), {.threads = 2, .driver = &workers}),
+          net(links.attach(rank)),
+          local(host.attach(rank, pool)),
+          backend(*local, net, pool, {.order = order, .piece_bytes = kPieceBytes}),
+          scope(world.loop(rank), Name("rank")) {}
+    SimPool workers;
+    CpuPool pool;
+    Net net;
+    std::unique_ptr<HostLevel> local;
+    HostsBackend backend;
+    Scope scope;
+  };
+  void run() {
+    const auto end = world.run([&] {
+      return std::ranges::all_of(ranks, [](const auto& r) { return r->scope.running() == 0; });
+    });
+    EXPECT_EQ(end, SimWorld::End::kDone);
+  }
+
+  SimWorld world;
+  SimNet links;
+  std::vector<std::unique_ptr<SimHost>> hosts;
+  std::vector<std::unique_ptr<Rank>> ranks;
+};
+
+class HostsBackendShapes
+    : public ::testing::TestWithParam<std::pair<std::uint32_t, std::uint32_t>> {};
+
+TEST_P(HostsBackendShapes, HaveTheBitsOfOneHost) {
+  const auto [count, per_host] = GetParam();
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const Sums sums(count * per_host, type);
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      SCOPED_TRACE(seed);
+      Hosts all(seed, count, per_host);
+      for (const auto& rank : all.ranks) {
+        rank->scope.spawn("checks", &check_both, static_cast<CollectiveBackend*>(&rank->backend),
+                          &sums, type);
+      }
+      all.run();
+      for (const auto& rank : all.ranks) {
+        EXPECT_TRUE(rank->scope.failures().empty());
+      }
+      EXPECT_EQ(all.links.frames_under_way(), 0U);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(HostsAndRanks, HostsBackendShapes,
+                         ::testing::ValuesIn(std::vector<std::pair<std::uint32_t, std::uint32_t>>{
+                             {1, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 1}, {3, 2}}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.first) + "x" +
+                                  std::to_string(info.param.second);
+                         });
+
+// Each host's ranks first, then the hosts.
+std::vector<float> host_by_host(std::uint32_t count, std::uint32_t per_host) {
+  const std::size_t n = count * per_host * kShard;
+  std::vector<float> all(n), of_host(n), block(n);
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    for (std::uint32_t rank = 0; rank < count * per_host; ++rank) {
+      testing::fill_block(reinterpret_cast<std::byte*>(block.data()), DType::kF32, n, rank, round);
+      accumulate(of_host.data(), block.data(), DType::kF32, 0, n,
+                 rank % per_host == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd);
+      if (rank % per_host == per_host - 1) {
+        accumulate(
+            all.data(), of_host.data(), DType::kF32, 0, n,
+            rank + 1 == per_host && round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd);
+      }
+    }
+  }
+  return all;
+}
+
+Task<> reduce_twice(CollectiveBackend* backend, const std::vector<float>* wanted) {
+  std::vector<float> block(backend->world() * kShard), sum(kShard);
+  GradientNorm norm, of_wanted;
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    auto* bytes = reinterpret_cast<std::byte*>(block.data());
+    testing::fill_block(bytes, DType::kF32, block.size(), backend->rank(), round);
+    norm = co_await backend->reduce_scatter_add(
+        {.block = bytes,
+         .accumulator = sum.data(),
+         .shard_elements = kShard,
+         .mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd,
+         .want_norm = true});
+  }
+  const float* expected = wanted->data() + backend->rank() * kShard;
+  EXPECT_EQ(std::memcmp(sum.data(), expected, kShard * sizeof(float)), 0);
+  add_norm(expected, DType::kF32, 0, kShard, of_wanted);
+  EXPECT_EQ(norm.sum_of_squares, of_wanted.sum_of_squares);
+}
+
+TEST(HostsBackend, TheFastOrderAddsHostByHost) {
+  const std::vector<float> wanted = host_by_host(3, 2);
+  EXPECT_NE(wanted, Expected(6, DType::kF32, wanted.size(), 2).sum) << "another order, other bits";
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Hosts all(seed, 3, 2, HostsBackend::Order::kFast);
+    for (const auto& rank : all.ranks) {
+      rank->scope.spawn("checks", &reduce_twice, static_cast<CollectiveBackend*>(&rank->backend),
+                        &wanted);
+    }
+    all.run();
+    for (const auto& rank : all.ranks) {
+      EXPECT_TRUE(rank->scope.failures().empty());
+    }
+    EXPECT_EQ(all.links.frames_under_way(), 0U);
+  }
+}
+
+TEST(SelfBackend, EveryOperationOnOneRank) {
+  testing::World world;
+  SelfBackend backend(world.pool);
+  const Sums sums(1, DType::kF32);
+  world.loop.run(&check_both, static_cast<CollectiveBackend*>(&backend), &sums, DType::kF32);
+}
+
+// A rank that stops in the middle of an operation: nothing of it is left, and all others name it,
+// on its host and on the others.
+TEST(HostsBackend, AStoppedRankIsNamedByAll) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Hosts all(seed, 3, 2);
+    const auto stopped = static_cast<std::uint32_t>(seed % 6);
+    std::vector<std::byte> block(6 * kShard * sizeof(float));
+    std::vector<std::vector<float>> sums(6, std::vector<float>(kShard));
+    for (const auto& rank : all.ranks) {
+      rank->scope.spawn(
+          "reductions",
+          [](CollectiveBackend* backend, const std::byte* from, float* sum) -> Task<> {
+            for (;;) {
+              (void)co_await backend->reduce_scatter_add(
+                  {.block = from, .accumulator = sum, .shard_elements = kShard});
+            }
+          },
+          static_cast<CollectiveBackend*>(&rank->backend), block.data(),
+          sums[rank->backend.rank()].data());
+    }
+    all.world.after(std::chrono::microseconds(100 + 37 * seed), stopped,
+                    [&] { all.ranks[stopped]->scope.request_stop(); });
+    all.run();
+    for (const auto& rank : all.ranks) {
+      if (rank->backend.rank() == stopped) {
+        EXPECT_TRUE(rank->scope.failures().empty()) << "a stop that was asked for is no failure";
+        continue;
+      }
+      ASSERT_EQ(rank->scope.failures().size(), 1U);
+      try {
+        std::rethrow_exception(rank->scope.failures()[0].error);
+      } catch (const PeerLost& lost) {
+        EXPECT_EQ(lost.rank(), stopped);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

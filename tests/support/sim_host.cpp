@@ -1,0 +1,181 @@
+#include "tests/support/sim_host.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "runtime/event.hpp"
+#include "runtime/io/net.hpp"
+
+namespace tandem {
+
+class SimHost::Member final : public HostLevel {
+ public:
+  Member(SimHost& host, std::uint32_t rank, CpuPool& pool)
+      : host_(host), rank_(rank), pool_(pool) {}
+
+  [[nodiscard]] std::uint32_t world() const noexcept override {
+    return static_cast<std::uint32_t>(host_.members_.size());
+  }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
+  std::byte* allocate(std::size_t bytes) override { return allocated_.emplace_back(bytes).data(); }
+
+  Task<> gather(HostLevel::Sequence sequence, Gather what) override {
+    const std::vector<Place>* places =
+        co_await meet(sequence, fmt::format("gather of {}", what.bytes), {{what.part, what.bytes}});
+    for (std::uint32_t from = 0; from < world(); ++from) {
+      copy((*places)[from].operand.data(), what.into + from * what.stride, what.bytes);
+    }
+  }
+
+  Task<> reduce(Reduce what) override {
+    const std::size_t bytes = what.elements * bytes_of(what.block_type);
+    std::vector<std::span<const std::byte>> slices;
+    for (std::uint32_t of = 0; of < (what.stride > 0 ? world() : 1); ++of) {
+      slices.emplace_back(what.block + of * what.stride * bytes_of(what.block_type), bytes);
+    }
+    const std::vector<Place>* places =
+        co_await meet(HostLevel::Sequence::kReductions,
+                      fmt::format("reduction of {}, type {}, mode {}", bytes,
+                                  static_cast<int>(what.block_type), static_cast<int>(what.mode)),
+                      slices);
+    const std::size_t slice = what.stride > 0 ? rank_ * bytes : 0;
+    co_await pool_.run([places, what, slice] {
+      AccumulateMode mode = what.mode;
+      for (const Place& place : *places) {
+        accumulate(what.sum, place.operand.data() + slice, what.block_type, 0, what.elements, mode);
+        mode = AccumulateMode::kAdd;
+      }
+    });
+  }
+
+  Task<> broadcast(BroadcastArguments a) override {
+    const std::vector<Place>* places = co_await meet(
+        HostLevel::Sequence::kGathers, fmt::format("broadcast of {} from {}", a.bytes, a.root),
+        {{a.data, a.root == rank_ ? a.bytes : 0}});
+    copy((*places)[a.root].operand.data(), a.data, a.bytes);
+  }
+
+  Task<> all_to_all(AllToAllArguments a) override {
+    const std::vector<Place>* places =
+        co_await meet(HostLevel::Sequence::kGathers, fmt::format("all-to-all of {}", a.bytes),
+                      {{a.from, world() * a.bytes}});
+    for (std::uint32_t from = 0; from < world(); ++from) {
+      copy((*places)[from].operand.data() + rank_ * a.bytes, a.into + from * a.bytes, a.bytes);
+    }
+  }
+
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
+    if (!broken_) {
+      break_here(failed_rank, std::string(why));
+      host_.tell(failed_rank, std::string(why), rank_);
+    }
+  }
+
+  void break_here(std::uint32_t failed_rank, std::string why) {
+    if (!broken_) {
+      broken_.emplace(fmt::format("[collectives] {}; rank {} is lost", why, failed_rank),
+                      failed_rank);
+      wake(0);
+      wake(1);
+    }
+  }
+  void wake(std::size_t sequence) noexcept {
+    woken_[sequence].set();
+    woken_[sequence].reset();
+  }
+
+ private:
+  static void copy(const std::byte* from, std::byte* into, std::size_t bytes) {
+    if (bytes > 0) {
+      std::memcpy(into, from, bytes);
+    }
+  }
+
+  /// Begins the sequence's next operation, and waits until all ranks have; what they brought.
+  Task<const std::vector<Place>*> meet(HostLevel::Sequence which, std::string header,
+                                       std::vector<std::span<const std::byte>> operand) {
+    const auto index = static_cast<std::size_t>(which);
+    SimHost::Sequence& sequence = host_.sequences_[index];
+    if (broken_) {
+      throw PeerLost(*broken_);
+    }
+    const std::uint64_t count = ++sequence.arrived[rank_];
+    std::vector<Place>& places = sequence.places[count % 2];
+    places[rank_] = {std::move(header), {}};
+    for (const auto& part : operand) {
+      places[rank_].operand.insert(places[rank_].operand.end(), part.begin(), part.end());
+    }
+    const auto all_here = [&sequence, count] {
+      return std::ranges::all_of(sequence.arrived, [&](std::uint64_t n) { return n >= count; });
+    };
+    if (all_here()) {
+      for (std::uint32_t peer = 0; peer < world(); ++peer) {
+        host_.world_.after(Duration(host_.random_.between(100, 2000)), host_.first_ + peer,
+                           [member = host_.members_[peer], index] { member->wake(index); });
+      }
+    }
+    while (!all_here()) {
+      if (broken_) {
+        throw PeerLost(*broken_);
+      }
+      co_await woken_[index];
+    }
+    for (const Place& place : places) {
+      if (place.header != places[rank_].header) {
+        throw failure(ExitCode::kPeer, "collectives", "ranks of a host differ: {} and {}",
+                      place.header, places[rank_].header);
+      }
+    }
+    co_return &places;
+  }
+
+  SimHost& host_;
+  std::uint32_t rank_;  // of this host
+  CpuPool& pool_;
+  std::vector<HostBuffer> allocated_;
+  std::array<Event, 2> woken_;
+  std::optional<PeerLost> broken_;
+};
+
+SimHost::SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks, Duration detect_after)
+    : world_(world),
+      first_(first),
+      random_(world.random().fork("host").fork(first)),
+      members_(ranks) {
+  for (Sequence& sequence : sequences_) {
+    sequence.arrived.resize(ranks);
+    sequence.places.fill(std::vector<Place>(ranks));
+  }
+  world_.on_death([this, detect_after](std::uint32_t dead) {
+    if (dead >= first_ && dead < first_ + members_.size()) {
+      for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
+        world_.after(detect_after + Duration(random_.between(0, 1'000'000)), first_ + peer,
+                     [member = members_[peer], dead] { member->break_here(dead, "it died"); });
+      }
+    }
+  });
+}
+
+std::unique_ptr<HostLevel> SimHost::attach(std::uint32_t rank, CpuPool& pool) {
+  auto member = std::make_unique<Member>(*this, rank - first_, pool);
+  members_[rank - first_] = member.get();
+  return member;
+}
+
+void SimHost::cut(std::uint32_t rank) { members_[rank - first_]->break_here(rank, "it is cut"); }
+
+void SimHost::tell(std::uint32_t failed_rank, const std::string& why, std::uint32_t except) {
+  for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
+    if (peer != except) {
+      world_.after(
+          Duration(random_.between(1000, 5000)), first_ + peer,
+          [member = members_[peer], failed_rank, why] { member->break_here(failed_rank, why); });
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,57 @@
+// tests/support/sim_host.hpp — the shared memory of one simulated host's ranks: what HostsBackend
+// uses inside of a host, in virtual time.
+//
+// An operand is copied into the host when its rank arrives at the operation; when all ranks have,
+// each of them takes what it needs. When a rank dies, the others of its host notice after
+// detect_after. Lives as long as the world runs.
+//
+//   SimHost host(world, 4, 2);   std::unique_ptr<HostLevel> local = host.attach(5, pool);
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/collectives/hosts/host_level.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/sim/sim_world.hpp"
+
+namespace tandem {
+
+class SimHost {
+ public:
+  /// Has the world's ranks [first, first + ranks).
+  SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks,
+          Duration detect_after = std::chrono::milliseconds(50));
+  SimHost(const SimHost&) = delete;
+  SimHost& operator=(const SimHost&) = delete;
+
+  /// `rank` of the world's. The pool adds.
+  [[nodiscard]] std::unique_ptr<HostLevel> attach(std::uint32_t rank, CpuPool& pool);
+  /// Every operation of the rank fails from now on (before a dead rank is buried).
+  void cut(std::uint32_t rank);
+
+ private:
+  class Member;
+  /// What a rank has at an operation: the n-th and the next one of a sequence.
+  struct Place {
+    std::string header;  // the same at all ranks
+    std::vector<std::byte> operand;
+  };
+  struct Sequence {
+    std::vector<std::uint64_t> arrived;  // operations, by rank
+    std::array<std::vector<Place>, 2> places;
+  };
+
+  void tell(std::uint32_t failed_rank, const std::string& why, std::uint32_t except);
+
+  SimWorld& world_;
+  std::uint32_t first_;
+  Random random_;
+  std::array<Sequence, 2> sequences_;
+  std::vector<Member*> members_;  // by rank of this host
+};
+
+}  // namespace tandem
