@@ -5,7 +5,7 @@ set(TANDEM_ONE_THREAD_TESTS PowerCut.* *UpdateFrom.EveryTargetType* UpdateKernel
 # beside it: everything from 3 s on). `./tandem test --quick` leaves them out; they are four fifths of the time.
 set(TANDEM_LONG_TESTS
   # whole programs, on several ranks, or beside Python's peers
-  Each/PlantedBugs.* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
+  Each/PlantedBugs.* ManyHosts.* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
   Lora.* AddTokens.* PackedRun.* LostReports.* Traces.*
   Families/References.* Families/ExpertTraining.* Models/Parity.* ParityLimits.* Ranks.* Memory.* Scripts.*
   Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls

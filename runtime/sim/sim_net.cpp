@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 #include <string_view>
 
 namespace tandem {
@@ -34,7 +35,8 @@ SimNet::SimNet(SimWorld& world, Options options)
     : world_(world),
       options_(options),
       random_(world.random().fork("net")),
-      lost_(std::size_t{world.ranks()} * world.ranks()) {
+      lost_(std::size_t{world.ranks()} * world.ranks()),
+      bytes_sent_(lost_.size()) {
   world_.on_death([this](std::uint32_t dead) {
     for (std::uint32_t rank = 0; rank < world_.ranks(); ++rank) {
       if (rank != dead) {
@@ -124,6 +126,7 @@ void SimNet::leave(const Link& link) {
   op.moved = op.request.bytes;
   end(from, op, NetOp::End::kDone);
   ++channel.in_flight;
+  bytes_sent_[from * world_.ranks() + to] += frame.size();
   const Duration latency(random_.between(options_.latency.count(), 2 * options_.latency.count()));
   const TimePoint arrival = std::max(world_.now() + latency, channel.last_arrival + Duration(1));
   channel.last_arrival = arrival;
@@ -196,15 +199,17 @@ void SimNet::lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t failed_r
       end(rank, *op, NetOp::End::kPeerLost);
     }
   };
-  for (auto& [link, channel] : channels_) {
-    const auto [from, to, number] = link;
-    if (from == rank && to == peer) {
-      fail(channel.sends);
-    } else if (from == peer && to == rank) {
-      fail(channel.receives);
-      channel.in_flight -= channel.arrived.size();
-      channel.arrived.clear();
-    }
+  const auto channels_between = [this](std::uint32_t from, std::uint32_t to) {
+    return std::ranges::subrange(channels_.lower_bound({from, to, 0}),
+                                 channels_.upper_bound({from, to, UINT32_MAX}));
+  };
+  for (auto& [link, channel] : channels_between(rank, peer)) {
+    fail(channel.sends);
+  }
+  for (auto& [link, channel] : channels_between(peer, rank)) {
+    fail(channel.receives);
+    channel.in_flight -= channel.arrived.size();
+    channel.arrived.clear();
   }
 }
 

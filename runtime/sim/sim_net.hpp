@@ -43,6 +43,10 @@ class SimNet {
   void cut(std::uint32_t rank) { break_all(rank, rank); }
   /// Frames that left and were neither received nor dropped with a broken net.
   [[nodiscard]] std::size_t frames_under_way() const noexcept;
+  /// In frames that have left.
+  [[nodiscard]] std::uint64_t bytes_sent(std::uint32_t from, std::uint32_t to) const noexcept {
+    return bytes_sent_[from * world_.ranks() + to];
+  }
 
  private:
   class Endpoint;
@@ -75,6 +79,7 @@ class SimNet {
   Random random_;
   std::map<Link, Channel> channels_;
   std::vector<std::optional<std::uint32_t>> lost_;  // by rank and peer: which rank failed
+  std::vector<std::uint64_t> bytes_sent_;           // by sender and receiver
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimePoint> clogged_until_;
 };
 

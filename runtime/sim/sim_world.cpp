@@ -37,7 +37,8 @@ SimWorld::End SimWorld::run(const std::function<bool()>& done) {
       step(*rank);
       continue;
     }
-    const TimePoint next = next_time();
+    const TimePoint next =
+        agenda_.empty() ? next_rank_ : std::min(next_rank_, agenda_.front().time);
     if (next == TimePoint::max()) {
       return End::kStuck;
     }
@@ -97,14 +98,38 @@ void SimWorld::call_due_events() {
 }
 
 SimWorld::Rank* SimWorld::pick_ready_rank() {
-  ready_.clear();
-  for (const auto& rank : ranks_) {
-    if (rank->alive && rank->busy_until <= now() &&
-        (rank->loop.has_ready_ops() || rank->loop.next_deadline() <= now())) {
-      ready_.push_back(rank.get());
+  for (; picks_ > 0 && !ready_.empty(); --picks_) {
+    Rank* rank = take_one_ready();
+    if (rank->alive && rank->busy_until <= now()) {
+      return rank;
     }
   }
-  return ready_.empty() ? nullptr : ready_[random_.below(ready_.size())];
+  picks_ = options_.picks_per_look - 1;
+  look_at_ranks();
+  return ready_.empty() ? nullptr : take_one_ready();
+}
+
+SimWorld::Rank* SimWorld::take_one_ready() {
+  Rank*& place = ready_[random_.below(ready_.size())];
+  Rank* const rank = std::exchange(place, ready_.back());
+  ready_.pop_back();
+  return rank;
+}
+
+void SimWorld::look_at_ranks() {
+  ready_.clear();
+  next_rank_ = TimePoint::max();
+  for (const auto& rank : ranks_) {
+    if (!rank->alive) {
+      continue;
+    }
+    const TimePoint wanted = rank->loop.has_ready_ops() ? now() : rank->loop.next_deadline();
+    const TimePoint next = std::max(wanted, rank->busy_until);
+    if (next <= now()) {
+      ready_.push_back(rank.get());
+    }
+    next_rank_ = std::min(next_rank_, next);
+  }
 }
 
 void SimWorld::step(Rank& rank) {
@@ -113,18 +138,6 @@ void SimWorld::step(Rank& rank) {
   operations_ += count;
   rank.busy_until = now() + rank.operation_time * static_cast<std::int64_t>(count);
   note("runs", rank.index, count);
-}
-
-TimePoint SimWorld::next_time() const noexcept {
-  TimePoint next = agenda_.empty() ? TimePoint::max() : agenda_.front().time;
-  for (const auto& rank : ranks_) {
-    if (rank->alive) {
-      const TimePoint wanted =
-          rank->loop.has_ready_ops() ? rank->busy_until : rank->loop.next_deadline();
-      next = std::min(next, std::max(wanted, rank->busy_until));
-    }
-  }
-  return next;
 }
 
 void SimWorld::after(Duration delay, std::uint32_t rank, std::function<void()> event) {

@@ -60,7 +60,10 @@ Bug bug_named(const std::string& name) {
 
 Run::Run(const char* scenario, std::uint64_t seed_in, std::uint32_t ranks)
     : seed(seed_in),
-      world({.seed = seed_in, .ranks = ranks, .limit = std::chrono::seconds(60)}),
+      world({.seed = seed_in,
+             .ranks = ranks,
+             .limit = std::chrono::seconds(60),
+             .picks_per_look = ranks > 64 ? 8U : 1U}),
       random(Random(seed_in).fork(scenario)),
       scenario_(scenario) {}
 
@@ -120,13 +123,19 @@ Outcome run_seed(std::uint64_t seed) {
   if (kind < 80) {
     return {"primitives", rehearse_primitives(seed)};
   }
-  if (kind < 90) {
+  if (kind < 86) {
+    return {"hosts", rehearse_hosts(seed)};
+  }
+  if (kind < 93) {
     return {"checkpoint", rehearse_checkpoint(seed)};
   }
   return {"files", rehearse_files(seed)};
 }
 
-Range run_range(std::uint64_t first, std::uint64_t count, bool quiet) {
+Outcome run_many_hosts(std::uint64_t seed) { return {"many hosts", rehearse_hosts(seed, 64, 8)}; }
+
+Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
+                Outcome (*rehearse)(std::uint64_t seed)) {
   auto* at = static_cast<std::uint64_t*>(::mmap(
       nullptr, sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   std::fflush(nullptr);
@@ -139,8 +148,8 @@ Range run_range(std::uint64_t first, std::uint64_t count, bool quiet) {
     }
     for (std::uint64_t i = 0; i < count; ++i) {
       *at = first + i;
-      ::alarm(kHangSeconds);
-      run_seed(first + i);
+      ::alarm(rehearse == &run_seed ? kHangSeconds : 6 * kHangSeconds);
+      rehearse(first + i);
     }
     std::exit(0);
   }

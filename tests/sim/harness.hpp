@@ -71,6 +71,8 @@ struct Outcome {
 };
 /// Runs the scenario that `seed` chooses.
 Outcome run_seed(std::uint64_t seed);
+/// Collectives of 64 hosts with 8 ranks each.
+Outcome run_many_hosts(std::uint64_t seed);
 
 // The scenarios.
 std::uint64_t rehearse_training(std::uint64_t seed);
@@ -79,6 +81,8 @@ std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);
 std::uint64_t rehearse_files(std::uint64_t seed);
 std::uint64_t rehearse_checkpoint(std::uint64_t seed);
+/// 0 hosts: as the seed has it.
+std::uint64_t rehearse_hosts(std::uint64_t seed, std::uint32_t hosts = 0, std::uint32_t per_host = 0);
 
 /// Seeds [first, first + count) in a child process, until one breaks a promise (or crashes, or
 /// hangs).
@@ -86,7 +90,8 @@ struct Range {
   bool found = false;
   std::uint64_t seed = 0;
 };
-Range run_range(std::uint64_t first, std::uint64_t count, bool quiet);
+Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
+                Outcome (*rehearse)(std::uint64_t seed) = &run_seed);
 
 /// "lost_wake_up" for Bug::kLostWakeUp.
 const char* name_of(Bug bug);

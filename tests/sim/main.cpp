@@ -2,6 +2,8 @@
 // test_sim --seeds N [--first F] [--bug B]  N seeds, until one breaks a promise
 // test_sim --seed S [--bug B]               one seed; prints the tail of its event log if it breaks
 // a promise
+// --many-hosts, the first flag: collectives of 64 hosts with 8 ranks each, instead of what the seed
+// chooses
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -16,7 +18,8 @@ namespace {
 using namespace tandem::sim_test;
 
 int usage() {
-  std::fprintf(stderr, "test_sim --seed S | --seeds N [--first F] [--bug NAME], NAME one of");
+  std::fprintf(
+      stderr, "test_sim [--many-hosts] --seed S | --seeds N [--first F] [--bug NAME], NAME one of");
   for (int i = 1; i < static_cast<int>(tandem::Bug::kCount); ++i) {
     std::fprintf(stderr, " %s", name_of(static_cast<tandem::Bug>(i)));
   }
@@ -33,7 +36,9 @@ int main(int argc, char** argv) {
   }
   std::uint64_t seed = 0, seeds = 0, first = 0;
   bool one = false;
-  for (int i = 1; i + 1 < argc + 1; i += 2) {
+  const bool many_hosts = std::string(argv[1]) == "--many-hosts";
+  Outcome (*const rehearse)(std::uint64_t) = many_hosts ? &run_many_hosts : &run_seed;
+  for (int i = many_hosts ? 2 : 1; i + 1 < argc + 1; i += 2) {
     const std::string flag = argv[i];
     if (i + 1 == argc) {
       return usage();
@@ -56,13 +61,13 @@ int main(int argc, char** argv) {
     }
   }
   if (one) {
-    const Outcome outcome = run_seed(seed);
+    const Outcome outcome = rehearse(seed);
     std::printf("seed %llu (%s) keeps every promise; log %016llx\n",
                 static_cast<unsigned long long>(seed), outcome.scenario,
                 static_cast<unsigned long long>(outcome.hash));
     return 0;
   }
-  const Range range = run_range(first, seeds, false);
+  const Range range = run_range(first, seeds, false, rehearse);
   if (range.found) {
     std::printf("seed %llu breaks a promise: --seed %llu repeats it\n",
                 static_cast<unsigned long long>(range.seed),

@@ -24,6 +24,13 @@ TEST_P(Seeds, KeepEveryPromise) {
 }
 INSTANTIATE_TEST_SUITE_P(Range, Seeds, ::testing::Range(std::uint64_t{0}, kRanges));
 
+// `test_sim --many-hosts --seeds 200` is the whole campaign.
+TEST(ManyHosts, KeepEveryPromise) {
+  const Range range = run_range(0, kSanitized ? 1 : 6, false, &run_many_hosts);
+  EXPECT_FALSE(range.found) << "repeat: build/release/bin/test_sim --many-hosts --seed "
+                            << range.seed;
+}
+
 TEST(OneSeed, IsOneExecution) {
   std::set<std::uint64_t> hashes;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
