@@ -38,7 +38,7 @@ MAY_INCLUDE = {
     "actors/kernels/update/instances": ["actors/kernels/update"],
     "actors/gpu": ["actors/kernels/update"],
     "actors/collectives": ["actors/gpu", "actors/kernels", "actors/memory"],
-    "actors/collectives/shm": ["actors/collectives"],
+    "actors/collectives/shm": ["actors/collectives", "actors/collectives/hosts"],
     "actors/collectives/hosts": ["actors/collectives"],
     "actors/collectives/nccl": ["actors/collectives", "actors/collectives/shm", "actors/gpu"],
     "actors": ["actors/collectives", "actors/kernels", "actors/memory"],

@@ -75,12 +75,16 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
     : pool_(pool),
       arena_(std::move(arena)),
       sync_(loop, control, std::move(peers),
-            {.rank = options.rank, .timeout = options.timeout, .heartbeat = options.heartbeat}),
+            {.rank = options.rank,
+             .first_rank = options.first_rank,
+             .all_ranks = options.all_ranks,
+             .timeout = options.timeout,
+             .heartbeat = options.heartbeat}),
       stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),
       all_norms_(options.world) {}
 
 void ShmBackend::abort(std::string_view why) noexcept {
-  sync_.fail(rank(), fmt::format("rank {} aborted: {}", rank(), why));
+  fail(sync_.name_of(rank()), fmt::format("rank {} aborted: {}", sync_.name_of(rank()), why));
 }
 
 // ---- the operations ----
@@ -90,17 +94,29 @@ Task<> ShmBackend::all_gather(GatherArguments a) {
         [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); }, a.name);
     co_return;
   }
-  const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[kGathers]++, a.shard_bytes);
-  if (a.shard_bytes <= kExchangeBytes) {
-    co_await exchange_small(kGathers, {a.shard, a.block, a.shard_bytes}, header);
+  co_await gather(Sequence::kGathers, {a.shard, a.block, a.shard_bytes, a.shard_bytes, a.name});
+}
+
+Task<> ShmBackend::gather(Sequence sequence, Gather what) {
+  const std::size_t channel = sequence == Sequence::kGathers ? kGathers : kReductions;
+  const ShmHeader header = header_for(ShmKind::kAllGather, numbers_[channel]++, what.bytes);
+  if (what.bytes <= kExchangeBytes) {
+    co_await exchange_payload(channel, {what.part, what.bytes}, header,
+                              [what](std::uint32_t from, const std::byte* payload) {
+                                if (what.bytes > 0) {
+                                  std::memcpy(what.into + from * what.stride, payload, what.bytes);
+                                }
+                              });
     co_return;
   }
-  Operation op{.header = header,
-               .source = a.shard,
-               .part_bytes = a.shard_bytes,
-               .total_bytes = a.shard_bytes * world(),
-               .into = a.block,
-               .name = a.name};
+  Operation op{.channel = channel,
+               .header = header,
+               .source = what.part,
+               .part_bytes = what.bytes,
+               .total_bytes = what.bytes * world(),
+               .into_stride = what.stride,
+               .into = what.into,
+               .name = what.name};
   co_await carry_out(&op);
 }
 
@@ -131,12 +147,28 @@ Task<> ShmBackend::all_to_all(AllToAllArguments a) {
                .scatters = true,
                .part_bytes = a.bytes,
                .total_bytes = a.bytes * world(),
+               .from_stride = a.bytes,
+               .into_stride = a.bytes,
                .into = a.into,
                .name = "all-to-all"};
   co_await carry_out(&op);
 }
 
 Task<GradientNorm> ShmBackend::reduce_scatter_add(ReduceArguments a) {
+  return reduce_parts(a, a.shard_elements * bytes_of(a.block_type));
+}
+
+Task<> ShmBackend::reduce(Reduce what) {
+  (void)co_await reduce_parts({.block = what.block,
+                               .block_type = what.block_type,
+                               .accumulator = what.sum,
+                               .shard_elements = what.elements,
+                               .mode = what.mode,
+                               .name = what.name},
+                              what.stride * bytes_of(what.block_type));
+}
+
+Task<GradientNorm> ShmBackend::reduce_parts(ReduceArguments a, std::size_t from_stride) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   const std::size_t bytes = a.shard_elements * bytes_of(a.block_type);
   Operation op{.channel = kReductions,
@@ -145,6 +177,7 @@ Task<GradientNorm> ShmBackend::reduce_scatter_add(ReduceArguments a) {
                .scatters = true,
                .part_bytes = bytes,
                .total_bytes = bytes * world(),
+               .from_stride = from_stride,
                .reduce = &a,
                .accumulator = static_cast<float*>(a.accumulator),
                .name = a.name};
@@ -168,6 +201,7 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
       .scatters = true,
       .part_bytes = slice * width,
       .total_bytes = a.shard_elements * width,
+      .from_stride = slice * width,
       .reduce = &a,
       .name = a.name};
   add.header.types = types_of(a);
@@ -181,6 +215,7 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
                  .source = reinterpret_cast<const std::byte*>(accumulator + own),
                  .part_bytes = slice * sizeof(float),
                  .total_bytes = a.shard_elements * sizeof(float),
+                 .into_stride = slice * sizeof(float),
                  .into = static_cast<std::byte*>(a.accumulator),
                  .name = a.name};
   give.header.phase = 1;
@@ -243,6 +278,13 @@ std::size_t ShmBackend::Operation::part_length(std::uint32_t rank) const noexcep
   return gives(rank) ? std::min(part_bytes, total_bytes - part_begin(rank)) : 0;
 }
 
+std::size_t ShmBackend::Operation::given_bytes(std::uint32_t rank,
+                                               std::uint32_t world) const noexcept {
+  return !scatters                   ? part_length(rank)
+         : from_stride == part_bytes ? total_bytes
+                                     : (world - 1) * from_stride + part_bytes;
+}
+
 // With every operand in the arenas there is one step. Else the stage's halves are filled and
 // emptied in turn: half k % 2 is filled with step k when all ranks are done with step k - 2.
 Task<> ShmBackend::carry_out(Operation* op) {
@@ -276,7 +318,7 @@ Task<> ShmBackend::begin(Operation* op) {
   const std::size_t parts = op->scatters ? world() : 1;
   op->step_bytes = kStageBytes / parts / kStepGrain * kStepGrain;
   op->first_step = steps_[op->channel];
-  const std::size_t given = op->scatters ? op->total_bytes : op->part_length(rank());
+  const std::size_t given = op->given_bytes(rank(), world());
   const std::byte* base = arena_->mapping().data();
   if (op->source == nullptr || given == 0) {
     op->header.offset = 0;
@@ -308,9 +350,8 @@ void ShmBackend::check_operands(const Operation& op) {
     }
     const ShmHeader& header = sync_.header_of(peer, op.channel);
     const std::size_t room = sync_.memory_bytes_of(peer);
-    const std::size_t bytes = header.is_staged != 0 ? 2 * kStageBytes
-                              : op.scatters         ? op.total_bytes
-                                                    : op.part_length(peer);
+    const std::size_t bytes =
+        header.is_staged != 0 ? 2 * kStageBytes : op.given_bytes(peer, world());
     if (header.offset % width != 0 || header.offset > room || bytes > room - header.offset) {
       sync_.refuse_operand(op.channel, peer);
     }
@@ -345,7 +386,7 @@ void ShmBackend::stage_now(const Operation& op, std::size_t step) const {
     const std::size_t length = op.part_length(part);
     if (begin < length) {
       std::memcpy(into + (op.scatters ? part * op.step_bytes : 0),
-                  op.source + (op.scatters ? op.part_begin(part) : 0) + begin,
+                  op.source + (op.scatters ? part * op.from_stride : 0) + begin,
                   std::min(op.step_bytes, length - begin));
     }
   }
@@ -355,7 +396,7 @@ void ShmBackend::stage_now(const Operation& op, std::size_t step) const {
 const std::byte* ShmBackend::part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                      std::size_t at) const {
   if (from == rank()) {
-    return op.source + (op.scatters ? op.part_begin(rank()) : 0) + at;
+    return op.source + (op.scatters ? rank() * op.from_stride : 0) + at;
   }
   const ShmHeader& header = sync_.header_of(from, op.channel);
   const std::byte* operand = sync_.memory_of(from) + header.offset;
@@ -363,7 +404,7 @@ const std::byte* ShmBackend::part_of(const Operation& op, std::uint32_t from, st
     return operand + step % 2 * kStageBytes + (op.scatters ? rank() * op.step_bytes : 0) +
            (at - step * op.step_bytes);
   }
-  return operand + (op.scatters ? op.part_begin(rank()) : 0) + at;
+  return operand + (op.scatters ? rank() * op.from_stride : 0) + at;
 }
 
 Task<> ShmBackend::copy(const Operation* op, std::size_t step) {
@@ -397,7 +438,7 @@ void ShmBackend::copy_chunk(const Operation& op, std::size_t step, std::size_t c
     return;
   }
   const std::byte* source = part_of(op, from, step, begin);
-  std::byte* target = op.into + (op.scatters ? from * op.part_bytes : op.part_begin(from)) + begin;
+  std::byte* target = op.into + from * op.into_stride + begin;
   if (source != target) {
     std::memcpy(target, source, end - begin);
   }

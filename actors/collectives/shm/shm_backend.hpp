@@ -7,7 +7,7 @@
 // headers. Copies and additions run on the pool in chunks; small ones on the loop, where a
 // hand-over would cost more. Reductions add rank by rank into the accumulator, so the bits are
 // those of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per
-// rank, then a gather of the slices.
+// rank, then a gather of the slices. As HostLevel it is what HostsBackend uses inside of a host.
 // Failure: see shm_sync.hpp; PeerLost names the rank at fault and the operation.
 // Thread rule: of the loop's thread, but connect() blocks and comes before the loop runs.
 //
@@ -22,18 +22,22 @@
 #include <vector>
 
 #include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/hosts/host_level.hpp"
 #include "actors/collectives/norm_limbs.hpp"
 #include "actors/collectives/shm/shm_arena.hpp"
 #include "actors/collectives/shm/shm_sync.hpp"
 
 namespace tandem {
 
-class ShmBackend final : public CollectiveBackend {
+class ShmBackend final : public CollectiveBackend, public HostLevel {
  public:
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
     std::string job;  // as in ShmBootstrapOptions
+    // Of several hosts, whose ranks failures name by their numbers among all:
+    std::uint32_t first_rank = 0;  // this host's
+    std::uint32_t all_ranks = 0;   // 0: there is one host
     // address space for allocate(); 0: twice the rank's share of the machine's memory
     std::size_t arena_bytes = 0;
     Duration connect_timeout = std::chrono::seconds(300);
@@ -64,6 +68,12 @@ class ShmBackend final : public CollectiveBackend {
 
   void abort(std::string_view why) noexcept override;
 
+  Task<> gather(Sequence sequence, Gather what) override;
+  Task<> reduce(Reduce what) override;
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
+    sync_.fail(failed_rank, std::string(why));
+  }
+
  private:
   static constexpr std::size_t kGathers = 0;
   static constexpr std::size_t kReductions = 1;
@@ -78,6 +88,9 @@ class ShmBackend final : public CollectiveBackend {
     bool scatters = false;
     std::size_t part_bytes = 0;
     std::size_t total_bytes = 0;
+    // from a part to the next rank's, where it is scattered from and where it is gathered
+    std::size_t from_stride = 0;
+    std::size_t into_stride = 0;
     std::byte* into = nullptr;                // copies: where the parts come to lie
     const ReduceArguments* reduce = nullptr;  // not null: it adds instead of copying
     float* accumulator = nullptr;             // of this rank's part
@@ -94,6 +107,8 @@ class ShmBackend final : public CollectiveBackend {
     }
     [[nodiscard]] std::size_t part_begin(std::uint32_t rank) const noexcept;
     [[nodiscard]] std::size_t part_length(std::uint32_t rank) const noexcept;
+    /// From the beginning of what `rank` gives to its end.
+    [[nodiscard]] std::size_t given_bytes(std::uint32_t rank, std::uint32_t world) const noexcept;
   };
 
   ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena> arena, ShmControl& control,
@@ -109,6 +124,7 @@ class ShmBackend final : public CollectiveBackend {
   Task<> reduce(Operation* op, std::size_t step);
   void reduce_chunk(const Operation& op, std::size_t step, std::size_t chunk,
                     GradientNorm& norm) const;
+  Task<GradientNorm> reduce_parts(ReduceArguments arguments, std::size_t from_stride);
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
   Task<> exchange_small(std::size_t channel, ExchangeArguments arguments, ShmHeader header);
   /// At most kExchangeBytes of every rank; take(rank, its payload) for each.

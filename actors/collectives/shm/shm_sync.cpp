@@ -121,8 +121,9 @@ void ShmSync::compare_headers(Channel& channel, std::size_t index) {
     ShmHeader& other = channel.of_peers[peer];
     other = of(peer).channels[index].headers[channel.sequence % 2];
     if (!other.agrees_with(channel.header)) {
-      fail(peer, fmt::format("rank {} is at {} where rank {} is at {}", peer, describe_fully(other),
-                             rank(), describe_fully(channel.header)));
+      fail(name_of(peer),
+           fmt::format("rank {} is at {} where rank {} is at {}", name_of(peer),
+                       describe_fully(other), name_of(rank()), describe_fully(channel.header)));
       throw lost(channel);
     }
   }
@@ -130,9 +131,10 @@ void ShmSync::compare_headers(Channel& channel, std::size_t index) {
 
 void ShmSync::refuse_operand(std::size_t channel_index, std::uint32_t peer) {
   const Channel& channel = channels_[channel_index];
-  fail(peer, fmt::format("rank {} gives {} at offset {} of {} bytes of its memory", peer,
-                         describe_fully(channel.of_peers[peer]), channel.of_peers[peer].offset,
-                         peers_[peer].memory->size_bytes()));
+  fail(name_of(peer),
+       fmt::format("rank {} gives {} at offset {} of {} bytes of its memory", name_of(peer),
+                   describe_fully(channel.of_peers[peer]), channel.of_peers[peer].offset,
+                   peers_[peer].memory->size_bytes()));
   throw lost(channel);
 }
 
@@ -184,7 +186,7 @@ Task<> ShmSync::all_reach(std::size_t channel_index, std::size_t counter, std::u
 
 PeerLost ShmSync::lost(const Channel& channel) const {
   return {fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
-                      describe(channel.header), rank()),
+                      describe(channel.header), name_of(rank())),
           broken_->failed_rank};
 }
 
@@ -299,12 +301,13 @@ void ShmSync::look_at_peers() noexcept {
     const ShmControl& control = of(peer);
     if (peer != rank() && control.state.load() == ShmState::kAborted) {
       const std::uint32_t failed_rank = control.failed_rank;
-      fail(failed_rank < world() ? failed_rank : peer, cause_of(control));
+      const bool is_name = failed_rank < std::max(options_.all_ranks, world());
+      fail(is_name ? failed_rank : name_of(peer), cause_of(control));
     }
   }
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     if (peers_[peer].ended && of(peer).state.load() == ShmState::kRuns) {
-      fail(peer, fmt::format("rank {} is gone: its process ended", peer));
+      fail(name_of(peer), fmt::format("rank {} is gone: its process ended", name_of(peer)));
     }
   }
   detect_exits();
@@ -313,7 +316,8 @@ void ShmSync::look_at_peers() noexcept {
 void ShmSync::detect_exits() noexcept {
   for (Channel& channel : channels_) {
     if (channel.waiting && !broken_ && !has_reached(channel) && peers_[channel.next_peer].ended) {
-      fail(channel.next_peer, fmt::format("rank {} has left", channel.next_peer));
+      const std::uint32_t left = name_of(channel.next_peer);
+      fail(left, fmt::format("rank {} has left", left));
     }
   }
 }
@@ -372,7 +376,7 @@ void ShmSync::look_for_stopped_peers() {
     const std::uint64_t heart = of(rank).heart.load(std::memory_order_relaxed);
     if (heart != peer.heart) {
       if (std::exchange(peer.is_reported, false)) {
-        fmt::print(stderr, "[collectives] rank {} runs again after {:.1f} s\n", rank,
+        fmt::print(stderr, "[collectives] rank {} runs again after {:.1f} s\n", name_of(rank),
                    seconds(now - peer.moved));
       }
       peer.heart = heart;
@@ -388,7 +392,7 @@ void ShmSync::look_for_stopped_peers() {
       fmt::print(
           stderr,
           "[collectives] rank {} is {}; rank {} waits for it until the deadline of {:.3g} s\n",
-          rank, condition_of(peer), options_.rank, seconds(options_.timeout));
+          name_of(rank), condition_of(peer), name_of(options_.rank), seconds(options_.timeout));
     }
   }
 }
@@ -407,8 +411,8 @@ void ShmSync::look_at_deadlines() {
     const Peer& peer = peers_[channel.next_peer];
     const std::string condition =
         peer.state != 0 ? fmt::format("; it is {}", condition_of(peer)) : "";
-    fail(channel.next_peer,
-         fmt::format("rank {} did not {} {} within {:.3g} s{}", channel.next_peer,
+    fail(name_of(channel.next_peer),
+         fmt::format("rank {} did not {} {} within {:.3g} s{}", name_of(channel.next_peer),
                      channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
                      describe(channel.header), seconds(options_.timeout), condition));
     return;

@@ -44,6 +44,8 @@ class ShmSync final : private Poller {
  public:
   struct Options {
     std::uint32_t rank = 0;
+    std::uint32_t first_rank = 0;                  // the name of rank 0
+    std::uint32_t all_ranks = 0;                   // of all hosts; 0: there is one
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
   };
@@ -59,6 +61,10 @@ class ShmSync final : private Poller {
   [[nodiscard]] std::uint32_t rank() const noexcept { return options_.rank; }
   [[nodiscard]] std::uint32_t world() const noexcept {
     return static_cast<std::uint32_t>(peers_.size());
+  }
+  /// By which failures name a rank: its number among the ranks of all hosts.
+  [[nodiscard]] std::uint32_t name_of(std::uint32_t rank) const noexcept {
+    return options_.first_rank + rank;
   }
   [[nodiscard]] ShmControl& own() noexcept { return control_; }
   [[nodiscard]] const ShmControl& of(std::uint32_t peer) const noexcept {
@@ -94,8 +100,8 @@ class ShmSync final : private Poller {
   /// Waits until the counter of every peer has reached `value`. One wait per channel at a time.
   Task<> all_reach(std::size_t channel, std::size_t counter, std::uint64_t value);
 
-  /// Breaks the synchronisation because of `failed_rank`, here and at all peers; the first cause
-  /// counts.
+  /// Breaks the synchronisation because of the rank of that name, here and at all peers; the first
+  /// cause counts.
   void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
   struct Broken {

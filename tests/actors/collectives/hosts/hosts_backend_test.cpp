@@ -14,6 +14,7 @@
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/support/actor_world.hpp"
 #include "tests/support/reduction_reference.hpp"
+#include "tests/support/shm_world.hpp"
 #include "tests/support/sim_host.hpp"
 
 namespace tandem {
@@ -298,6 +299,50 @@ TEST(HostsBackend, AStoppedRankIsNamedByAll) {
         EXPECT_EQ(lost.rank(), stopped);
       }
     }
+  }
+}
+
+/// Of ranks that are all on one host.
+class NoNet final : public NetBackend {
+ public:
+  NoNet(std::uint32_t rank, std::uint32_t world) : rank_(rank), world_(world) {}
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
+  [[nodiscard]] std::uint32_t world() const noexcept override { return world_; }
+  void submit(NetOp& /*op*/) override { TANDEM_CHECK(false, "there is one host"); }
+  bool cancel(NetOp& /*op*/) noexcept override { return false; }
+  void abort(std::uint32_t /*failed_rank*/) override {}
+
+ private:
+  std::uint32_t rank_;
+  std::uint32_t world_;
+};
+
+TEST(HostsBackend, OneHostOverSharedMemoryHasTheSameBits) {
+  for (const std::uint32_t world : {1U, 3U}) {
+    const Sums sums(world, DType::kBF16);
+    const auto errors = testing::run_ranks(world, [&](testing::ShmRank& rank) {
+      Net net(std::make_unique<NoNet>(rank.backend->rank(), world));
+      HostsBackend backend(*rank.backend, net, rank.pool, {.piece_bytes = kPieceBytes});
+      rank.loop.run(&check_both, static_cast<CollectiveBackend*>(&backend), &sums, DType::kBF16);
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(world));
+  }
+}
+
+TEST(HostsBackend, SharedMemoryNamesRanksAsAllHostsDo) {
+  for (const bool elsewhere : {true, false}) {
+    const auto errors = testing::run_ranks(
+        2,
+        [&](testing::ShmRank& rank) {
+          if (rank.backend->rank() == 1) {
+            elsewhere ? rank.backend->fail(2, "rank 2 is lost") : rank.backend->abort("no more");
+          }
+          rank.loop.run([](ShmBackend* backend) -> Task<> { co_await backend->exchange({}); },
+                        rank.backend.get());
+        },
+        {.first_rank = 4, .all_ranks = 8});
+    EXPECT_EQ(errors[0], fmt::format("[collectives] {}; exchange 0 cannot end on rank 4",
+                                     elsewhere ? "rank 2 is lost" : "rank 5 aborted: no more"));
   }
 }
 
