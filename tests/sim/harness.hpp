@@ -82,7 +82,8 @@ std::uint64_t rehearse_primitives(std::uint64_t seed);
 std::uint64_t rehearse_files(std::uint64_t seed);
 std::uint64_t rehearse_checkpoint(std::uint64_t seed);
 /// 0 hosts: as the seed has it.
-std::uint64_t rehearse_hosts(std::uint64_t seed, std::uint32_t hosts = 0, std::uint32_t per_host = 0);
+std::uint64_t rehearse_hosts(std::uint64_t seed, std::uint32_t hosts = 0,
+                             std::uint32_t per_host = 0);
 
 /// Seeds [first, first + count) in a child process, until one breaks a promise (or crashes, or
 /// hangs).
