@@ -29,9 +29,10 @@ constexpr std::chrono::seconds kBetweenSends{1};
 
 // The first line says what the run is, each other one is a record. Its processors are the
 // trainer's, which goes first: the module takes what is idle, and its wake-up preempts none of
-// them.
+// them. Nothing looks at an offline run while it goes on, so that the module gets its records some
+// minutes' worth at a time: record by record its two processes wake each other for each.
 constexpr const char* kProgram = R"PY(
-import json, os, signal, sys
+import json, os, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 about = json.loads(sys.stdin.readline())
@@ -41,10 +42,21 @@ except ImportError as error:
     sys.exit(f"wandb: {error}; install it for the python3 of the PATH, or leave wandb out")
 if "WANDB_MODE" not in os.environ and "WANDB_API_KEY" not in os.environ:
     os.environ["WANDB_MODE"] = "offline"
+hold_s = 600 if os.environ.get("WANDB_MODE") == "offline" else 0
 run = wandb.init(resume="allow", **about)
+held, due = [], time.monotonic() + hold_s
+def log_held():
+    for line in held:
+        record = json.loads(line)
+        scalars = {tag: float(value) for tag, value in record["scalars"].items()}
+        run.log({**scalars, "_timestamp": record["time"]}, step=record["at"])
+    held.clear()
 for line in sys.stdin:
-    record = json.loads(line)
-    run.log({tag: float(value) for tag, value in record["scalars"].items()}, step=record["at"])
+    held.append(line)
+    if time.monotonic() >= due:
+        log_held()
+        due = time.monotonic() + hold_s
+log_held()
 run.finish()
 )PY";
 
@@ -92,6 +104,11 @@ std::string about(const WandbConfig& config, const WandbRun& run) {
     c = c == '\n' ? ' ' : c;
   }
   return text + "\n";
+}
+
+/// The module's time axis: when the step ended, not when it is told of it.
+double unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 pid_t start_python(int stdin_fd) {
@@ -149,7 +166,7 @@ WandbFeed::~WandbFeed() {
 
 void WandbFeed::write(std::int64_t at, const std::vector<Scalar>& scalars) {
   JsonWriter json;
-  json.begin_object().field("at", at).key("scalars").begin_object();
+  json.begin_object().field("at", at).field("time", unix_time_s()).key("scalars").begin_object();
   for (const auto& [tag, value] : scalars) {
     json.field(tag, value);
   }

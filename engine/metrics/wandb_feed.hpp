@@ -2,10 +2,11 @@
 // Python module `wandb`.
 //
 // A process of its own, `python3` of the PATH, reads them from a socket: whatever the module does,
-// the trainer waits for it nowhere but in close(), and there for a bounded time. Records go to it
-// once a second, all that there are: a trainer that is killed leaves those of the last second out.
-// It is niced. Without WANDB_MODE and WANDB_API_KEY in the environment the module runs offline and
-// sends nothing.
+// the trainer waits for it nowhere but in close(), and there for a bounded time. Records go to the
+// process once a second, all that there are: a trainer that is killed leaves those of the last
+// second out. It runs when no other wants the processor. Without WANDB_MODE and WANDB_API_KEY in
+// the environment the module runs offline and sends nothing; the process then keeps the records and
+// tells the module of them every ten minutes and at the end.
 // Thread rule: one thread at a time.
 #pragma once
 

@@ -37,7 +37,7 @@ def init(**about):
 
 /// Prints what three readers find in a run: RUN LOGS.
 constexpr std::string_view kRead = R"(
-import csv, json, os, sys
+import csv, json, os, sys, time
 run, logs = sys.argv[1:]
 lines = [json.loads(line) for line in open(os.path.join(run, "metrics.jsonl"))]
 with open(os.path.join(logs, "csv", "Train_Samples_train_loss.csv"), newline="") as file:
@@ -53,6 +53,8 @@ told = [record for record in told if "step" in record]
 assert [record["step"] for record in told] == [4 * m["step"] for m in lines], told
 for record, m in zip(told, lines):
     assert record["scalars"]["train/loss"] == record["scalars"]["Train/Samples/train_loss"] == m["loss"]
+stamps = [record["scalars"]["_timestamp"] for record in told]  # of the steps, not of the telling
+assert stamps == sorted(set(stamps)) and stamps[-1] <= time.time() < stamps[0] + 3600, stamps
 print("csv and wandb agree")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 events = EventAccumulator(os.path.join(logs, "tb"), size_guidance={"scalars": 0}).Reload()
@@ -201,6 +203,31 @@ TEST_F(Monitors, RecordsGoTogetherAndNoneIsLost) {
   EXPECT_EQ(told("closed", true), 50);
   EXPECT_THAT(told("killed", false), AllOf(::testing::Ge(1), ::testing::Lt(50)))
       << "the first is sent at once";
+  ::unsetenv("PYTHONPATH");
+}
+
+/// An offline run is not looked at while it goes on: its module is left alone meanwhile.
+TEST_F(Monitors, AnOfflineModuleIsToldLater) {
+  ::setenv("PYTHONPATH", path("modules").c_str(), 1);
+  const auto steps_before_the_end = [&](const char* mode, std::string_view awaited) {
+    ::setenv("WANDB_MODE", mode, 1);
+    const std::string folder = path(mode);
+    fs::create_directory(folder);
+    WandbFeed feed(WandbConfig{}, WandbRun{.folder = folder});
+    feed.write(0, {{"loss", 1.0}});
+    std::string text;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (text.find(awaited) == std::string::npos && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      text = content_of(folder + "/told.jsonl");
+    }
+    feed.close();
+    EXPECT_THAT(content_of(folder + "/told.jsonl"), HasSubstr("{\"step\": 0"));
+    return text.find("{\"step\": 0") != std::string::npos;
+  };
+  EXPECT_TRUE(steps_before_the_end("online", "{\"step\": "));
+  EXPECT_FALSE(steps_before_the_end("offline", "{\"init\": "));
+  ::unsetenv("WANDB_MODE");
   ::unsetenv("PYTHONPATH");
 }
 
