@@ -1,9 +1,10 @@
-// Every operation over hosts x ranks, on the simulated net and memory with several seeds: what ends
-// up where, to the bit as on one host.
+// Every operation over hosts x ranks, on the simulated net and memory with several seeds, over
+// shared memory and over UCX: what ends up where, to the bit as on one host.
 #include "actors/collectives/hosts/hosts_backend.hpp"
 
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/support/actor_world.hpp"
+#include "tests/support/net_ranks.hpp"
 #include "tests/support/reduction_reference.hpp"
 #include "tests/support/shm_world.hpp"
 #include "tests/support/sim_host.hpp"
@@ -326,6 +328,39 @@ TEST(HostsBackend, OneHostOverSharedMemoryHasTheSameBits) {
       rank.loop.run(&check_both, static_cast<CollectiveBackend*>(&backend), &sums, DType::kBF16);
     });
     EXPECT_EQ(errors, std::vector<std::string>(world));
+  }
+}
+
+// All of it together: shared memory inside of a host, UCX on the loopback between hosts. A rank is
+// a thread.
+TEST(HostsBackend, OverSharedMemoryAndUcxHostsHaveTheSameBits) {
+  if (!ucx_support().usable) {
+    GTEST_SKIP() << "no UCX: " << ucx_support().what;
+  }
+  for (const auto& [count, per_host] : {std::pair(2U, 1U), std::pair(2U, 2U)}) {
+    const std::uint32_t world = count * per_host;
+    const Sums sums(world, DType::kBF16);
+    AddressBook book(world);
+    std::vector<std::vector<std::string>> errors(count);
+    std::vector<std::thread> hosts;
+    for (std::uint32_t host = 0; host < count; ++host) {
+      hosts.emplace_back([&, host, first = host * per_host, ranks = per_host] {
+        errors[host] = testing::run_ranks(
+            ranks,
+            [&](testing::ShmRank& rank) {
+              const std::uint32_t number = first + rank.backend->rank();
+              Net net(connect_on_loopback(rank.loop, loopback_options(number, world), book));
+              HostsBackend backend(*rank.backend, net, rank.pool, {.piece_bytes = kPieceBytes});
+              rank.loop.run(&check_both, static_cast<CollectiveBackend*>(&backend), &sums,
+                            DType::kBF16);
+            },
+            {.first_rank = first, .all_ranks = world});
+      });
+    }
+    for (std::thread& host : hosts) {
+      host.join();
+    }
+    EXPECT_EQ(errors, std::vector(count, std::vector<std::string>(per_host)));
   }
 }
 
