@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What monitors cost: two runs of the demo's model, one with all of them and one with none, that take turns.
 
-    python3 tools/bench/monitors.py [--what all|none|trace|reports] [--steps 600] [--rounds 3] [--turn_s .7] [-- FLAGS OF THE TRAINER]
+    python3 tools/bench/monitors.py [--what all|none|trace|reports] [--steps 600] [--skip 20] [--rounds 3] [--turn_s .7] [-- FLAGS OF THE TRAINER]
 
 Both runs are there at once, and one of them is stopped, with all its processes, while the other has the machine for a turn:
 what else the machine does meets both alike. Where a kernel put the pages of a process makes it up to 10 % faster than its twin
-for as long as both live, so that addresses are not random here (setarch -R). A step within which a run was stopped does not count, nor do the first 20.
+for as long as both live, so that addresses are not random here (setarch -R). A step within which a run was stopped does not count, nor do the first --skip
+of them: wandb's module takes a second of a CPU to start, which it gets from what training leaves, over some hundred steps.
 "All" is a config with tensorboard, csv_monitor and wandb (the module of this Python, or without one a process that reads and
 drops), TensorBoard events, --trace and --status_socket, of which all three pages are asked for once a second. Ratios of
 each round, all over none: of the median step and of the mean step. Losses of both are compared to the last digit. --what
@@ -113,9 +114,9 @@ class Run:
         return [json.loads(line) for line in (self.folder / "run/metrics.jsonl").read_text().splitlines()]
 
 
-def steps_of(lines, turn_s):
+def steps_of(lines, args):
     """Times of steps that no stop fell within: a stop lasts a turn."""
-    return [line["step_time_s"] for line in lines[20:] if line["step_time_s"] < turn_s]
+    return [line["step_time_s"] for line in lines[args.skip:] if line["step_time_s"] < args.turn_s]
 
 
 def race(args, folder, number):
@@ -146,6 +147,7 @@ def main():
     parser.add_argument("--what", choices=("all", "none", "trace", "reports"), default="all")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--skip", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--turn_s", type=float, default=.7)
     parser.add_argument("flags", nargs="*", help="of the trainer, for both sides")
@@ -157,7 +159,7 @@ def main():
             lines = race(args, Path(folder), number)
         losses = {on: [(line["loss"], line["grad_norm"]) for line in some] for on, some in lines.items()}
         equal += losses[True] == losses[False]
-        times = {on: steps_of(some, args.turn_s) for on, some in lines.items()}
+        times = {on: steps_of(some, args) for on, some in lines.items()}
         for name, function in (("median", statistics.median), ("mean", statistics.fmean)):
             ratios[name].append(function(times[True]) / function(times[False]))
         print(f"round {number + 1}: {len(times[True])} and {len(times[False])} steps, "
