@@ -149,6 +149,8 @@ template <class Op, std::size_t kStages>
 Task<> HostsBackend::run(Op* op, std::array<Stage<Op>, kStages> stages) {
   std::size_t ended = 0;
   co_await with_scope(
+      // with_scope() keeps the scope until this has ended.
+      // NOLINTNEXTLINE(cppcoreguidelines-avoid-reference-coroutine-parameters)
       [](Scope& scope, HostsBackend* self, Op* what, std::array<Stage<Op>, kStages> each,
          std::size_t* count) -> Task<> {
         for (const Stage<Op> stage : each) {

@@ -2,7 +2,8 @@
 // shared memory and over UCX: what ends up where, to the bit as on one host.
 #include "actors/collectives/hosts/hosts_backend.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -37,10 +38,16 @@ struct Sums {
   Expected first, second;
 };
 
+bool same_bits(const float* one, const float* other) {
+  return std::equal(one, one + kShard, other, [](float a, float b) {
+    return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+  });
+}
+
 void expect_sum(const Expected& expected, std::size_t begin, const float* sum,
                 const GradientNorm& norm) {
   const float* wanted = expected.sum.data() + begin;
-  EXPECT_EQ(std::memcmp(sum, wanted, kShard * sizeof(float)), 0);
+  EXPECT_TRUE(same_bits(sum, wanted));
   GradientNorm of_wanted;
   add_norm(wanted, DType::kF32, 0, kShard, of_wanted);
   EXPECT_EQ(norm.sum_of_squares, of_wanted.sum_of_squares);
@@ -235,7 +242,7 @@ Task<> reduce_twice(CollectiveBackend* backend, const std::vector<float>* wanted
          .want_norm = true});
   }
   const float* expected = wanted->data() + backend->rank() * kShard;
-  EXPECT_EQ(std::memcmp(sum.data(), expected, kShard * sizeof(float)), 0);
+  EXPECT_TRUE(same_bits(sum.data(), expected));
   add_norm(expected, DType::kF32, 0, kShard, of_wanted);
   EXPECT_EQ(norm.sum_of_squares, of_wanted.sum_of_squares);
 }
@@ -343,6 +350,7 @@ TEST(HostsBackend, OverSharedMemoryAndUcxHostsHaveTheSameBits) {
     AddressBook book(world);
     std::vector<std::vector<std::string>> errors(count);
     std::vector<std::thread> hosts;
+    hosts.reserve(count);
     for (std::uint32_t host = 0; host < count; ++host) {
       hosts.emplace_back([&, host, first = host * per_host, ranks = per_host] {
         errors[host] = testing::run_ranks(
