@@ -39,7 +39,8 @@ struct Order {
   std::uint64_t bytes = 0;
 };
 
-Task<> send_share(Net* net, std::span<const std::byte> frame, std::uint32_t times) {
+/// A part of a stream's frames, one after the other.
+Task<> send_share(Net* net, std::span<std::byte> frame, std::uint32_t times) {
   for (std::uint32_t i = 0; i < times; ++i) {
     co_await net->send(1, kFrames, frame);
   }
@@ -49,6 +50,20 @@ Task<> receive_share(Net* net, std::span<std::byte> frame, std::uint32_t times) 
   for (std::uint32_t i = 0; i < times; ++i) {
     co_await net->recv(0, kFrames, frame);
   }
+}
+
+/// kOnTheirWay shares at once.
+Task<> in_shares(decltype(&send_share) share, Net* net, std::span<std::byte> frame,
+                 std::uint32_t times) {
+  co_await with_scope(
+      [](Scope& scope, decltype(&send_share) each, Net* n, std::span<std::byte> memory,
+         std::uint32_t count) -> Task<> {
+        for (std::uint32_t i = 0; i < kOnTheirWay; ++i) {
+          scope.spawn("share", each, n, memory, count);
+        }
+        co_return;
+      },
+      share, net, frame, times);
 }
 
 /// Rank 1: does what rank 0 orders.
@@ -67,14 +82,7 @@ Task<> serve(Net* net, std::vector<std::byte>* memory) {
       }
       continue;
     }
-    co_await with_scope(
-        [](Scope& scope, Net* n, std::span<std::byte> into, std::uint32_t times) -> Task<> {
-          for (std::uint32_t i = 0; i < kOnTheirWay; ++i) {
-            scope.spawn("receive", &receive_share, n, into, times);
-          }
-          co_return;
-        },
-        net, frame, order.times);
+    co_await in_shares(&receive_share, net, frame, order.times);
     co_await net->send(0, kOrders, {});
   }
 }
@@ -89,14 +97,7 @@ Task<> carry_out(Net* net, std::vector<std::byte>* memory, Order order) {
       co_await net->recv(1, kFrames, frame);
     }
   } else if (order.kind == Order::Kind::kStream) {
-    co_await with_scope(
-        [](Scope& scope, Net* n, std::span<std::byte> from, std::uint32_t times) -> Task<> {
-          for (std::uint32_t i = 0; i < kOnTheirWay; ++i) {
-            scope.spawn("send", &send_share, n, from, times);
-          }
-          co_return;
-        },
-        net, frame, order.times);
+    co_await in_shares(&send_share, net, frame, order.times);
     co_await net->recv(1, kOrders, {});
   }
 }

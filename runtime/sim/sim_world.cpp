@@ -98,25 +98,6 @@ void SimWorld::call_due_events() {
 }
 
 SimWorld::Rank* SimWorld::pick_ready_rank() {
-  for (; picks_ > 0 && !ready_.empty(); --picks_) {
-    Rank* rank = take_one_ready();
-    if (rank->alive && rank->busy_until <= now()) {
-      return rank;
-    }
-  }
-  picks_ = options_.picks_per_look - 1;
-  look_at_ranks();
-  return ready_.empty() ? nullptr : take_one_ready();
-}
-
-SimWorld::Rank* SimWorld::take_one_ready() {
-  Rank*& place = ready_[random_.below(ready_.size())];
-  Rank* const rank = std::exchange(place, ready_.back());
-  ready_.pop_back();
-  return rank;
-}
-
-void SimWorld::look_at_ranks() {
   ready_.clear();
   next_rank_ = TimePoint::max();
   for (const auto& rank : ranks_) {
@@ -130,6 +111,7 @@ void SimWorld::look_at_ranks() {
     }
     next_rank_ = std::min(next_rank_, next);
   }
+  return ready_.empty() ? nullptr : ready_[random_.below(ready_.size())];
 }
 
 void SimWorld::step(Rank& rank) {

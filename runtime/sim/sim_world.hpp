@@ -10,10 +10,10 @@
 // everything takes, and which of two simultaneous events comes first. What is promised (a loop's
 // queue, a channel) is kept.
 // Ranks wait as threads do (expected_wait.hpp), in virtual time and at no cost: they sleep, look,
-// and sleep, so what is posted to them has to wake them or has not. Thread rule: everything on the
-// thread that made it, and no loop runs on it. Whatever an event refers to lives until the event is
-// due or the world is gone. Teardown: end the ranks' scopes in the world, then destroy them, then
-// the world.
+// and sleep, so what is posted to them has to wake them or has not.
+// Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event
+// refers to lives until the event is due or the world is gone.
+// Teardown: end the ranks' scopes in the world, then destroy them, then the world.
 //
 //   SimWorld world({.seed = 7, .ranks = 4});
 //   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);
@@ -41,9 +41,6 @@ class SimWorld {
     std::uint32_t ranks = 1;
     Duration limit = std::chrono::hours(1);    // of virtual time; the watchdog of run()
     std::uint64_t max_operations = 5'000'000;  // the same for loops that never rest
-    // Ranks that go on before all are looked at again: what gets something to do meanwhile waits so
-    // long. More than 1 saves time in worlds of hundreds.
-    std::size_t picks_per_look = 1;
   };
 
   enum class End {
@@ -118,8 +115,6 @@ class SimWorld {
   static void end_wait(Rank& rank, TimePoint now);
   void call_due_events();
   [[nodiscard]] Rank* pick_ready_rank();
-  Rank* take_one_ready();
-  void look_at_ranks();
   void step(Rank& rank);
 
   Options options_;
@@ -127,11 +122,8 @@ class SimWorld {
   Random random_;
   SimLog log_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  // Of the last look at the ranks: those that have something to do, but for the ones that were
-  // picked, and when the first has.
-  std::vector<Rank*> ready_;
-  TimePoint next_rank_;
-  std::size_t picks_ = 0;       // left before the next look
+  std::vector<Rank*> ready_;    // scratch of pick_ready_rank()
+  TimePoint next_rank_;         // of its last call: when the first rank has something to do
   std::vector<Event> agenda_;   // a heap
   std::vector<Event> of_dead_;  // due, but their rank is dead
   std::vector<std::function<void(std::uint32_t)>> death_listeners_;

@@ -1,5 +1,6 @@
 #include "runtime/ucx/ucx_worker.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include <poll.h>
@@ -129,21 +130,15 @@ void UcxWorker::wait(int timeout_ms) noexcept {
 
 ucs_status_ptr_t UcxWorker::send(ucp_ep_h endpoint, std::span<const std::byte> bytes, ucp_tag_t tag,
                                  ucp_send_nbx_callback_t on_sent, void* user) noexcept {
-  ucp_request_param_t parameters{};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  ucp_request_param_t parameters = parameters_for(bytes, user);
   parameters.cb.send = on_sent;
-  parameters.user_data = user;
-  name_memory(parameters, bytes.data(), bytes.size());
   return ucx().tag_send_nbx(endpoint, bytes.data(), bytes.size(), tag, &parameters);
 }
 
 ucs_status_ptr_t UcxWorker::receive(ucp_tag_message_h message, std::span<std::byte> into,
                                     ucp_tag_recv_nbx_callback_t on_received, void* user) noexcept {
-  ucp_request_param_t parameters{};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  ucp_request_param_t parameters = parameters_for(into, user);
   parameters.cb.recv = on_received;
-  parameters.user_data = user;
-  name_memory(parameters, into.data(), into.size());
   return ucx().tag_msg_recv_nbx(worker_, into.data(), into.size(), message, &parameters);
 }
 
@@ -166,22 +161,22 @@ void UcxWorker::register_memory(std::span<std::byte> memory) {
   regions_.push_back({memory, handle});
 }
 
-ucp_mem_h UcxWorker::region_of(const std::byte* from, std::size_t bytes) const noexcept {
-  for (const Region& region : regions_) {
+// Without the callback.
+ucp_request_param_t UcxWorker::parameters_for(std::span<const std::byte> frame,
+                                              void* user) const noexcept {
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  parameters.user_data = user;
+  const auto holds_frame = [&](const Region& region) {
     const std::byte* begin = region.memory.data();
-    if (from >= begin && from + bytes <= begin + region.memory.size()) {
-      return region.handle;
-    }
-  }
-  return nullptr;
-}
-
-void UcxWorker::name_memory(ucp_request_param_t& parameters, const std::byte* from,
-                            std::size_t bytes) const noexcept {
-  if (ucp_mem_h handle = bytes > 0 ? region_of(from, bytes) : nullptr; handle != nullptr) {
+    return frame.data() >= begin && frame.data() + frame.size() <= begin + region.memory.size();
+  };
+  if (const auto region = std::ranges::find_if(regions_, holds_frame);
+      !frame.empty() && region != regions_.end()) {
     parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    parameters.memh = handle;
+    parameters.memh = region->handle;
   }
+  return parameters;
 }
 
 }  // namespace tandem::detail

@@ -68,9 +68,8 @@ class UcxWorker {
     std::span<std::byte> memory;
     ucp_mem_h handle;
   };
-  [[nodiscard]] ucp_mem_h region_of(const std::byte* from, std::size_t bytes) const noexcept;
-  void name_memory(ucp_request_param_t& parameters, const std::byte* from,
-                   std::size_t bytes) const noexcept;
+  [[nodiscard]] ucp_request_param_t parameters_for(std::span<const std::byte> frame,
+                                                   void* user) const noexcept;
 
   std::unique_ptr<ucp_context, ContextDeleter> context_;
   ucp_worker_h worker_ = nullptr;

@@ -60,10 +60,7 @@ Bug bug_named(const std::string& name) {
 
 Run::Run(const char* scenario, std::uint64_t seed_in, std::uint32_t ranks)
     : seed(seed_in),
-      world({.seed = seed_in,
-             .ranks = ranks,
-             .limit = std::chrono::seconds(60),
-             .picks_per_look = ranks > 64 ? 8U : 1U}),
+      world({.seed = seed_in, .ranks = ranks, .limit = std::chrono::seconds(60)}),
       random(Random(seed_in).fork(scenario)),
       scenario_(scenario) {}
 

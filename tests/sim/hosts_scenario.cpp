@@ -11,6 +11,7 @@
 #include "runtime/sim/sim_pool.hpp"
 #include "runtime/sleep.hpp"
 #include "tests/sim/harness.hpp"
+#include "tests/support/reduction_reference.hpp"
 #include "tests/support/sim_host.hpp"
 
 namespace tandem::sim_test {
@@ -34,19 +35,14 @@ struct Operation {
   std::vector<float> sum = {};  // of a reduction, in plain loops
 };
 
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 /// A bf16 number of any of many magnitudes, so that another order of additions gives other bits.
-float number(std::uint64_t of, std::size_t i) {
-  const std::uint64_t bits = mixed(of * 0x9e3779b97f4a7c15 + i);
-  const auto exponent = static_cast<std::uint32_t>(107 + bits % 40);
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32 & 0x807f0000) | exponent << 23);
+float number(std::size_t of, std::size_t i) {
+  const std::uint32_t bits = testing::mixed(static_cast<std::uint32_t>(i + 7919 * of));
+  const std::uint32_t exponent = 107 + bits % 40;
+  return std::bit_cast<float>((bits & 0x807f0000) | exponent << 23);
 }
-std::byte byte_of(std::uint64_t of, std::size_t i) {
-  return static_cast<std::byte>(mixed(of + i * 0x9e3779b97f4a7c15));
+std::byte byte_of(std::size_t of, std::size_t i) {
+  return static_cast<std::byte>(testing::mixed(static_cast<std::uint32_t>(i + 977 * of)));
 }
 
 struct HostsPlan {

@@ -209,23 +209,18 @@ Task<> HostsBackend::receive_collected(Collecting* op) {
 }
 
 // ---- exchange ----
-struct HostsBackend::Trade {
-  ExchangeArguments a;
-};
-
 Task<> HostsBackend::exchange(ExchangeArguments a) {
   TANDEM_CHECK_LE(a.bytes, kExchangeBytes, "an exchange is of a few bytes");
-  Trade op{a};
-  co_await run<Trade, 1>(&op, {&HostsBackend::trade_rounds});
+  co_await run<ExchangeArguments, 1>(&a, {&HostsBackend::trade_rounds});
 }
 
 // After the round of distance d this rank has the bytes of its local rank on 2 d hosts, those from
 // this one on in a circle.
-Task<> HostsBackend::trade_rounds(Trade* op) {
-  const std::size_t bytes = op->a.bytes;
+Task<> HostsBackend::trade_rounds(ExchangeArguments* a) {
+  const std::size_t bytes = a->bytes;
   rounds_.resize(hosts() * bytes);
   shared_.resize(world() * bytes);
-  move_bytes(rounds_.data(), op->a.mine, bytes);
+  move_bytes(rounds_.data(), a->mine, bytes);
   for (std::uint32_t have = 1; have < hosts(); have *= 2) {
     const std::size_t more = std::min(have, hosts() - have) * bytes;
     const std::uint32_t to = host_after(hosts() - have);
@@ -238,7 +233,7 @@ Task<> HostsBackend::trade_rounds(Trade* op) {
                                                             .stride = hosts() * bytes});
   for (std::uint32_t of = 0; of < local_world(); ++of) {
     for (std::uint32_t step = 0; step < hosts(); ++step) {
-      move_bytes(op->a.all + (host_after(step) * local_world() + of) * bytes,
+      move_bytes(a->all + (host_after(step) * local_world() + of) * bytes,
                  shared_.data() + (of * hosts() + step) * bytes, bytes);
     }
   }

@@ -72,7 +72,6 @@ class HostsBackend final : public CollectiveBackend {
   struct Gathering;
   struct Spreading;
   struct Collecting;
-  struct Trade;
   struct Reduction;
   // Of a reduction, in elements.
   struct Piece {
@@ -113,7 +112,7 @@ class HostsBackend final : public CollectiveBackend {
   Task<> collect(Collecting* op);
   Task<> send_collected(Collecting* op);
   Task<> receive_collected(Collecting* op);
-  Task<> trade_rounds(Trade* op);
+  Task<> trade_rounds(ExchangeArguments* arguments);
 
   Task<GradientNorm> reduce(ReduceArguments arguments, bool is_all);
   void cut(const ReduceArguments& arguments, bool is_all);
