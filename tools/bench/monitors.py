@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What monitors cost: two runs of the demo's model, one with all of them and one with none, that take turns.
 
-    python3 tools/bench/monitors.py [--what all|none|trace|reports] [--steps 600] [--skip 20] [--rounds 3] [--turn_s .7] [-- FLAGS OF THE TRAINER]
+    python3 tools/bench/monitors.py [--what all|none|trace|reports] [--steps 600] [--skip 20] [--rounds 3] [--turn_s .7]
+        [-- FLAGS OF THE TRAINER]
 
 Both runs are there at once, and one of them is stopped, with all its processes, while the other has the machine for a turn:
 what else the machine does meets both alike. Where a kernel put the pages of a process makes it up to 10 % faster than its twin
-for as long as both live, so that addresses are not random here (setarch -R). A step within which a run was stopped does not count, nor do the first --skip
-of them: wandb's module takes a second of a CPU to start, which it gets from what training leaves, over some hundred steps.
+for as long as both live, so that addresses are not random here (setarch -R). A step within which a run was stopped does not
+count, nor do the first --skip of them: wandb's module takes a second of a CPU to start, which it gets from what training leaves,
+over some hundred steps.
 "All" is a config with tensorboard, csv_monitor and wandb (the module of this Python, or without one a process that reads and
 drops), TensorBoard events, --trace and --status_socket, of which all three pages are asked for once a second. Ratios of
 each round, all over none: of the median step and of the mean step. Losses of both are compared to the last digit. --what
