@@ -11,3 +11,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "runtime/actor.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Every header of the layers compiles alone: check_headers.py BUILD.
+"""Every header of the layers compiles alone: check_headers.py BUILD [--all].
 
-A header that some source or test of its layer includes before anything else has been compiled alone by the build; the
-others are compiled here, without code being made, by the layer's commands in BUILD/compile_commands.json. Headers of
-LibTorch's layers get its precompiled header first, as every source does: parsing LibTorch anew for each takes minutes.
+A header that some source or test of its layer includes before anything else has been compiled alone by the build; of the
+others those are compiled here that changed since the merge base with origin/main (as for clang-tidy, lint.py; --all: every
+one), without code being made, by the layer's commands in BUILD/compile_commands.json. Headers of LibTorch's layers get its
+precompiled header first, as every source does: parsing LibTorch anew for each takes minutes.
 `-inl.hpp` are parts of one source (Highway's way) and no headers. Exit 1 if one does not compile.
 """
 
@@ -14,6 +15,8 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import lint
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["runtime", "actors", "engine", "models"]
@@ -32,9 +35,13 @@ def first_includes(layer):
                 yield found.group(1)
 
 
-def left_over(layer):
+def left_over(layer, changed):
+    """How many headers the layer has; those to compile, of `changed` (None: of all)."""
     headers = {str(path.relative_to(ROOT)) for path in (ROOT / layer).rglob("*.hpp")}
-    return len(headers), sorted(h for h in headers - set(first_includes(layer)) if not h.endswith("-inl.hpp"))
+    left = headers - set(first_includes(layer))
+    if changed is not None:
+        left &= changed
+    return len(headers), sorted(h for h in left if not h.endswith("-inl.hpp"))
 
 
 def command_of(layer, database):
@@ -59,9 +66,11 @@ def compile_alone(command, folder, header):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--all"]):
         print(__doc__.splitlines()[0], file=sys.stderr)
         return 2
+    lines = None if sys.argv[2:] else lint.changed_lines()
+    changed = None if lines is None else set(lines)
     build = Path(sys.argv[1]).resolve()
     database = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     faults = 0
@@ -70,7 +79,7 @@ def main():
         if command is None:
             print(f"{layer}: not built here")
             continue
-        total, left = left_over(layer)
+        total, left = left_over(layer, changed)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for header, code, errors in pool.map(lambda header: compile_alone(command, build, header), left):
                 if code != 0:
