@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -222,8 +223,10 @@ void AtomicFolder::take_name() {
   }
 }
 
-FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::string_view holder)
+FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::string_view holder,
+                       std::chrono::milliseconds patience)
     : path_(folder / kLockName) {
+  const auto until = std::chrono::steady_clock::now() + patience;
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   do {  // again, where the process that held it has just removed the file
     file_ = FileHandle(::open(path_.c_str(), kFlags, 0644));
@@ -232,7 +235,11 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
                     where, "cannot create {}: {}; give a folder that can be written",
                     path_.string(), reason(errno));
     }
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        continue;
+      }
       if (errno != EWOULDBLOCK) {
         return;  // the file system has no locks
       }

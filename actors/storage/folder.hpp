@@ -8,6 +8,7 @@
 // Thread rule: one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -59,8 +60,10 @@ void remove_abandoned_files(const std::filesystem::path& folder);
 class FolderLock {
  public:
   /// `holder`: who other processes are told holds it. Throws user_error, naming the holder, where
-  /// another process does. Where the file system has no locks it is not locked.
-  FolderLock(const std::filesystem::path& folder, std::string_view where, std::string_view holder);
+  /// another process does, and still does after `patience`. Where the file system has no locks it
+  /// is not locked.
+  FolderLock(const std::filesystem::path& folder, std::string_view where, std::string_view holder,
+             std::chrono::milliseconds patience = {});
   FolderLock(FolderLock&&) noexcept = default;
   FolderLock& operator=(FolderLock&&) noexcept = delete;
   ~FolderLock();

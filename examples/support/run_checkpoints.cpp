@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -60,6 +61,23 @@ void take_signals() {
   action.sa_handler = [](int) { g_save_asked = 1; };
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR1, &action, nullptr);
+}
+
+/// Of a run that the launcher has begun anew with fewer ranks: how many it had. 0: none says so.
+std::int64_t first_world_size() {
+  const char* const given = std::getenv("TANDEM_FIRST_WORLD_SIZE");
+  if (given == nullptr) {
+    return 0;
+  }
+  const std::string_view text = given;
+  std::int64_t ranks = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+  constexpr std::int64_t kMost = 1 << 20;
+  if (error != std::errc() || end != text.data() + text.size() || ranks < 1 || ranks > kMost) {
+    throw user_error("environment", "TANDEM_FIRST_WORLD_SIZE is {}; it takes 1 to {}, or unset it",
+                     text, kMost);
+  }
+  return ranks;
 }
 
 std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
@@ -133,21 +151,29 @@ std::string resume_folder(const RunFlags& flags) {
 }
 
 void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
+  if (!flags.deepspeed_config.empty()) {
+    return;
+  }
   const std::string folder = resume_folder(flags);
-  if (folder.empty() || flags.gradient_accumulation_steps || !flags.deepspeed_config.empty()) {
+  std::int64_t micro_batches = 0;
+  std::string where = "in " + folder;
+  if (!folder.empty() && !flags.gradient_accumulation_steps) {
+    micro_batches = newest_state(folder).value_or(RunState{}).step_micro_batches;
+  }
+  if (micro_batches == 0) {
+    micro_batches = first_world_size() * flags.gradient_accumulation_steps.value_or(1);
+    where = "of the run before its restart";
+  }
+  if (micro_batches == 0 || micro_batches == world_size) {
     return;
   }
-  const std::optional<RunState> state = newest_state(folder);
-  if (!state || state->step_micro_batches == 0 || state->step_micro_batches == world_size) {
-    return;
-  }
-  if (state->step_micro_batches % world_size != 0) {
+  if (micro_batches % world_size != 0) {
     throw user_error("resume",
-                     "a step in {} has {} micro-batches, which {} ranks cannot share; use "
+                     "a step {} has {} micro-batches, which {} ranks cannot share; use "
                      "a number of ranks that divides it",
-                     folder, state->step_micro_batches, world_size);
+                     where, micro_batches, world_size);
   }
-  flags.gradient_accumulation_steps = state->step_micro_batches / world_size;
+  flags.gradient_accumulation_steps = micro_batches / world_size;
 }
 
 ResumedRun resume_run(const RunFlags& flags, Engine& engine) {

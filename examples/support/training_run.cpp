@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <optional>
@@ -183,8 +185,14 @@ std::optional<FolderLock> take_output_dir(const std::string& output_dir, int ran
     return std::nullopt;
   }
   make_output_dir(output_dir);
+  // Of a run that was begun anew: a lost host's ranks may still save, for as long as their launcher
+  // takes to find out that it is alone.
+  constexpr std::chrono::seconds kMostAlone{90};
+  const char* const restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  const bool is_restart = restart != nullptr && std::string_view(restart) != "0";
   FolderLock lock(output_dir, "output",
-                  fmt::format("{}, process {}", program_invocation_short_name, ::getpid()));
+                  fmt::format("{}, process {}", program_invocation_short_name, ::getpid()),
+                  is_restart ? kMostAlone : std::chrono::seconds(0));
   remove_abandoned_files(output_dir);
   remove_abandoned(std::filesystem::path(output_dir) / "model");
   remove_abandoned(std::filesystem::path(output_dir) / "adapter");

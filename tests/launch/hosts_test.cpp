@@ -325,7 +325,8 @@ TEST_F(Hosts, AFailureIsTriedAgainAsOftenAsAsked) {
   auto run = on("a:1,b:1", script, {"--max_restarts", "2"});
   EXPECT_EQ(run.wait(), 0) << run.output;
   EXPECT_EQ(text_of(tries), "0 of 2\n1 of 2\n2 of 2\n");
-  EXPECT_THAT(run.output, HasSubstr("\nlaunch: restart 2 of 2\n"));
+  EXPECT_THAT(run.output, HasSubstr("\nlaunch: host b: rank 1 of 2 exited with code 9; see its "
+                                    "output; restart 2 of 2 with 2 ranks on host a and host b\n"));
   EXPECT_THAT(run.output, HasSubstr("[b:1] through"));
   auto not_enough = on("a:1,b:1", script, {"--max_restarts", "1"});
   EXPECT_EQ(not_enough.wait(), 9);
@@ -333,6 +334,42 @@ TEST_F(Hosts, AFailureIsTriedAgainAsOftenAsAsked) {
       lines_of(not_enough.output).back(),
       "error: [launch] host b: rank 1 of 2 exited with code 9; see its output; restarts: 1 of "
       "1 used");
+}
+
+TEST_F(Hosts, ALostHostIsLeftOutOfARestart) {
+  const std::string script =
+      "echo up; if [ $WORLD_SIZE = 3 ]; then exec sleep 1000; fi; echo $RANK of $WORLD_SIZE, "
+      "restart $TORCHELASTIC_RESTART_COUNT, first $TANDEM_FIRST_WORLD_SIZE";
+  for (const char* hosts : {"cut:1,b:2", "b:2,cut:1"}) {
+    auto run = on(hosts, script, {"--max_restarts", "1"});
+    for (const int rank : {0, 1, 2}) {
+      run.wait_for(fmt::format(":{}] up\n", rank));
+    }
+    cut();
+    EXPECT_EQ(run.wait(), 0) << run.output;
+    EXPECT_THAT(run.output,
+                HasSubstr("\nlaunch: the connection to host cut ended: ssh was killed by signal 9 "
+                          "(Killed); see whether it runs; restart 1 of 1 with 2 ranks on host b, "
+                          "without cut\n"));
+    EXPECT_THAT(run.output, HasSubstr("[b:0] 0 of 2, restart 1, first 3\n"));
+    EXPECT_THAT(run.output, HasSubstr("[b:1] 1 of 2, restart 1, first 3\n"));
+    wait_for_nothing_left(run);  // of the lost host, too
+    std::filesystem::remove(cut_);
+  }
+}
+
+TEST_F(Hosts, HostsThatAreNotThereAreLeftOutBeforeAnyRankBegins) {
+  auto run = on("nowhere:2,hangs:1,b:1", "echo $WORLD_SIZE, restart $TORCHELASTIC_RESTART_COUNT",
+                {"--max_restarts", "1"}, {"TANDEM_RENDEZVOUS_TIMEOUT_S=2"});
+  EXPECT_EQ(run.wait(), 0) << run.output;
+  EXPECT_THAT(run.output,
+              HasSubstr("try `ssh nowhere`; starting anew with 2 ranks on host hangs and host b, "
+                        "without nowhere\n"));
+  EXPECT_THAT(run.output, HasSubstr("try `ssh hangs`; starting anew with 1 rank on host b, "
+                                    "without hangs\n[b:0] 1, restart 0\n"));
+  auto none = on("nowhere:1", "echo started", {"--max_restarts", "5"});
+  EXPECT_EQ(none.wait(), 4);
+  EXPECT_THAT(lines_of(none.output).back(), ::testing::EndsWith("`ssh nowhere`; no host is left"));
 }
 
 /// Two network namespaces with a cable between them; an address of its own in each.

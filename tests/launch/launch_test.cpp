@@ -180,7 +180,9 @@ TEST(Launch, AFailureIsTriedAgainWhereThatMayHelp) {
                "echo try $TORCHELASTIC_RESTART_COUNT $TANDEM_RUN_SECRET; if [ $RANK = 1 ] && "
                "[ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then kill -KILL $$; fi");
   EXPECT_EQ(run.wait(), 0);
-  EXPECT_THAT(run.output, HasSubstr("launch: restart 2 of 3\n"));
+  EXPECT_THAT(run.output,
+              HasSubstr("\nlaunch: rank 1 of 2 was killed by signal 9 (Killed); see its "
+                        "output; restart 2 of 3 with 2 ranks\n"));
   EXPECT_THAT(run.output, HasSubstr("[1] try 2 "));
   EXPECT_EQ(run.output.find("try 3"), std::string::npos);
   EXPECT_EQ(run.left(), 0);

@@ -3,7 +3,7 @@
 // host's name says what happens:
 //   nowhere     there is no such host        hangs      no answer
 //   banner...   words before the command     absent     the program is not there
-//   apart-NS    in the network namespace NS of `ip netns`
+//   ...apart-NS in the network namespace NS of `ip netns`
 // When the file FAKE_SSH_CUT is there, the connection to a host "cut..." ends, and that to
 // "dumb..." passes nothing on any more. FAKE_SSH_LOG gets the command lines.
 #include <csignal>
@@ -35,9 +35,9 @@ void note_command_line(int argc, char** argv) {
   }
 }
 
-/// Into NS of "apart-NS", as a client of 10.213.7.9 comes in at the address that is there.
+/// Into NS of "...apart-NS", as a client of 10.213.7.9 comes in at the address that is there.
 void go_apart(const std::string& host) {
-  const std::string name = host.substr(host.find('-') + 1);
+  const std::string name = host.substr(host.rfind('-') + 1);
   const int space = ::open(("/var/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
   if (space < 0 || ::setns(space, CLONE_NEWNET) != 0) {
     std::perror("fake_ssh: setns");
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   const pid_t remote = ::fork();
   if (remote == 0) {
     ::setsid();
-    if (host.starts_with("apart-")) {
+    if (host.find("apart-") != std::string::npos) {
       go_apart(host);
     }
     ::dup2(in[0], 0);

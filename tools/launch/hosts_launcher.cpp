@@ -50,7 +50,8 @@ class HostsLauncher {
     int first_rank = 0;
     State state = State::kStarts;
     pid_t process = -1;
-    bool runs = false;  // the process
+    bool runs = false;     // the process
+    bool is_lost = false;  // no connection came about, or it ended before its ranks did
     int input = -1;
     std::unique_ptr<OutputRelay> lines;
     std::string last_line;  // of what is not the ranks': ssh's own words, for one
@@ -80,10 +81,12 @@ class HostsLauncher {
   void reap();
   void note_gone(std::size_t number, int status);
   void note_failure(Failure failure);
+  void note_late();
   void look_at_clock();
   void end_all(int signal);
   [[nodiscard]] bool any_runs() const { return std::ranges::any_of(hosts_, &Host::runs); }
   [[nodiscard]] LaunchEnd report() const;
+  [[nodiscard]] std::string describe_failure() const;
 
   const HostsLaunchOptions& options_;
   ChildSignals signals_;
@@ -94,6 +97,7 @@ class HostsLauncher {
   std::string meeting_;    // "ADDRESS PORT"
   std::set<int> stopped_;  // ranks
   std::optional<Failure> failure_;
+  bool began_ = false;  // the ranks
   bool ending_ = false;
   int interrupted_ = 0;  // by this signal
   Clock::time_point start_until_;
@@ -250,6 +254,7 @@ void HostsLauncher::go_when_all_are_ready() {
     return;
   }
   const std::string order = fmt::format("go {}\n", meeting_);
+  began_ = true;
   for (Host& host : hosts_) {
     host.state = Host::State::kRuns;
     (void)!::write(host.input, order.data(), order.size());
@@ -317,6 +322,7 @@ void HostsLauncher::note_gone(std::size_t number, int status) {
                                       host.name, program_, host.last_words())});
     return;
   }
+  host.is_lost = true;
   const std::string end = fmt::format("ssh {}{}", describe_end(status), host.last_words());
   note_failure(
       {.host = number,
@@ -343,18 +349,27 @@ void HostsLauncher::note_failure(Failure failure) {
   }
 }
 
+// All of them are lost; the first one is named as the failure.
+void HostsLauncher::note_late() {
+  for (std::size_t number = 0; number < hosts_.size(); ++number) {
+    Host& host = hosts_[number];
+    if (host.state != Host::State::kStarts) {
+      continue;
+    }
+    host.is_lost = true;
+    note_failure(
+        {.host = number,
+         .rank = std::nullopt,
+         .code = static_cast<int>(ExitCode::kPeer),
+         .text = fmt::format("host {} did not come within {} s{}; try `ssh {}`", host.name,
+                             options_.start_timeout.count() / 1e9, host.last_words(), host.name)});
+  }
+}
+
 void HostsLauncher::look_at_clock() {
   const auto now = Clock::now();
   if (!ending_ && !failure_ && now >= start_until_) {
-    const auto late = std::ranges::find(hosts_, Host::State::kStarts, &Host::state);
-    if (late != hosts_.end()) {
-      note_failure({.host = static_cast<std::size_t>(late - hosts_.begin()),
-                    .rank = std::nullopt,
-                    .code = static_cast<int>(ExitCode::kPeer),
-                    .text = fmt::format("host {} did not come within {} s{}; try `ssh {}`",
-                                        late->name, options_.start_timeout.count() / 1e9,
-                                        late->last_words(), late->name)});
-    }
+    note_late();
   }
   if (end_at_ && now >= *end_at_ && !ending_) {
     say("launch: {}; ending the other hosts",
@@ -374,27 +389,35 @@ void HostsLauncher::look_at_clock() {
 }
 
 LaunchEnd HostsLauncher::report() const {
-  if (!failure_) {
-    return {.code = interrupted_ != 0 ? 128 + interrupted_ : 0,
-            .failure = "",
-            .interrupted = interrupted_ != 0};
+  LaunchEnd end{.code = interrupted_ != 0 ? 128 + interrupted_ : 0,
+                .interrupted = interrupted_ != 0,
+                .began = began_};
+  if (failure_) {
+    end.code = failure_->code;
+    end.failure = describe_failure();
   }
-  LaunchEnd end{.code = failure_->code, .failure = "", .interrupted = interrupted_ != 0};
+  for (const Host& host : hosts_) {
+    if (host.is_lost) {
+      end.lost_hosts.push_back(host.name);
+    }
+  }
+  return end;
+}
+
+std::string HostsLauncher::describe_failure() const {
   const Host& host = hosts_[failure_->host];
   if (!failure_->rank) {
-    end.failure = failure_->text;
-    return end;
+    return failure_->text;
   }
   const std::string own = fmt::format(
       "host {}: {}", host.name,
       host.failure.empty()
           ? fmt::format("rank {} of {} ended with {}", *failure_->rank, world_, failure_->code)
           : host.failure);
-  end.failure = failure_->by_a_peer() && !stopped_.empty()
-                    ? fmt::format("rank {} of {} is stopped: {}", fmt::join(stopped_, " and rank "),
-                                  world_, own)
-                    : own;
-  return end;
+  return failure_->by_a_peer() && !stopped_.empty()
+             ? fmt::format("rank {} of {} is stopped: {}", fmt::join(stopped_, " and rank "),
+                           world_, own)
+             : own;
 }
 
 }  // namespace

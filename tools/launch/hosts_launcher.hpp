@@ -26,6 +26,7 @@ struct HostsLaunchOptions {
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(300);  // for hosts to be there
   int restart = 0;
   int max_restarts = 0;
+  int first_world = 0;       // ranks on all hosts, before any was left out
   NamesAndValues variables;  // for every rank
 };
 

@@ -1,10 +1,13 @@
 #include "tools/launch/launch_flags.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
@@ -37,25 +40,45 @@ bool may_help(int code) {
          code != static_cast<int>(ExitCode::kBadState);
 }
 
-int repeat(const std::function<LaunchEnd(int restart)>& start, int max_restarts) {
-  for (int restart = 0;; ++restart) {
-    const LaunchEnd end = start(restart);
+/// What begins anew, and with what.
+struct Restarts {
+  int most = 0;
+  std::function<LaunchEnd(int restart)> start;
+  /// Leaves out what the end of a start shows to be lost. In words what is left, empty: nothing.
+  std::function<std::string(const LaunchEnd& end)> leave_out_lost;
+};
+
+// A host that is not there when ranks are to begin is left out without a restart: none began. That
+// happens once for each host, at most.
+int repeat(const Restarts& restarts) {
+  const int most = restarts.most;
+  for (int restart = 0;;) {
+    const LaunchEnd end = restarts.start(restart);
+    const bool is_restart = end.began || end.lost_hosts.empty();
+    const bool all_used = is_restart && restart == most && most > 0;
     const bool is_last =
-        end.failure.empty() || end.interrupted || !may_help(end.code) || restart == max_restarts;
-    if (is_last && !end.failure.empty()) {
-      const bool all_used = restart == max_restarts && max_restarts > 0;
-      say("error: [launch] {}{}", end.failure,
-          all_used ? fmt::format("; restarts: {0} of {0} used", max_restarts) : "");
-    }
-    if (is_last) {
+        end.failure.empty() || end.interrupted || !may_help(end.code) || most == 0 || all_used;
+    const std::string rest = is_last ? "" : restarts.leave_out_lost(end);
+    if (rest.empty()) {
+      if (!end.failure.empty()) {
+        say("error: [launch] {}{}", end.failure,
+            all_used  ? fmt::format("; restarts: {0} of {0} used", most)
+            : is_last ? ""
+                      : "; no host is left");
+      }
       return end.code;
     }
     if (const auto signal = ChildSignals::end_pending()) {
       return 128 + *signal;
     }
-    say("launch: {}", end.failure);
-    say("launch: restart {} of {}", restart + 1, max_restarts);
+    restart += is_restart ? 1 : 0;
+    say("launch: {}; {} {}", end.failure,
+        is_restart ? fmt::format("restart {} of {}", restart, most) : "starting anew", rest);
   }
+}
+
+std::string ranks_text(int ranks) {
+  return fmt::format("with {} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
 std::vector<HostSlots> hosts_of(const LaunchFlags& flags) {
@@ -65,6 +88,36 @@ std::vector<HostSlots> hosts_of(const LaunchFlags& flags) {
   return choose_slots(
       flags.hosts.empty() ? read_hostfile(flags.hostfile) : parse_hosts(flags.hosts), flags.include,
       flags.exclude);
+}
+
+int ranks_of(const std::vector<HostSlots>& hosts) {
+  std::size_t ranks = 0;
+  for (const HostSlots& host : hosts) {
+    ranks += host.slots.size();
+  }
+  return static_cast<int>(ranks);
+}
+
+/// In words what is left; empty where nothing is.
+std::string leave_out(HostsLaunchOptions& options, const std::vector<std::string>& lost) {
+  const auto is_lost = [&](const HostSlots& host) {
+    return std::ranges::find(lost, host.name) != lost.end();
+  };
+  if (is_lost(options.hosts.front())) {
+    options.master_address.clear();  // it was an address of that host
+  }
+  std::erase_if(options.hosts, is_lost);
+  if (options.hosts.empty()) {
+    return "";
+  }
+  std::vector<std::string_view> names;
+  std::ranges::transform(options.hosts, std::back_inserter(names), &HostSlots::name);
+  constexpr std::size_t kMostNames = 8;
+  return fmt::format("{} on {}{}", ranks_text(ranks_of(options.hosts)),
+                     names.size() > kMostNames
+                         ? fmt::format("{} hosts", names.size())
+                         : fmt::format("host {}", fmt::join(names, " and host ")),
+                     lost.empty() ? "" : fmt::format(", without {}", fmt::join(lost, ", ")));
 }
 
 int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
@@ -83,12 +136,15 @@ int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
   for (auto& variable : read_deepspeed_env()) {
     options.variables.push_back(std::move(variable));
   }
+  options.first_world = ranks_of(options.hosts);
   return repeat(
-      [&](int restart) {
-        options.restart = restart;
-        return launch_on_hosts(options);
-      },
-      flags.max_restarts);
+      {.most = flags.max_restarts,
+       .start =
+           [&](int restart) {
+             options.restart = restart;
+             return launch_on_hosts(options);
+           },
+       .leave_out_lost = [&](const LaunchEnd& end) { return leave_out(options, end.lost_hosts); }});
 }
 
 int run_here(const LaunchFlags& flags, std::vector<std::string> command) {
@@ -104,12 +160,13 @@ int run_here(const LaunchFlags& flags, std::vector<std::string> command) {
   if (!flags.master_addr.empty()) {
     options.places.address = flags.master_addr;
   }
-  return repeat(
-      [&](int restart) {
-        options.places.restart = restart;
-        return launch(options);
-      },
-      flags.max_restarts);
+  return repeat({.most = flags.max_restarts,
+                 .start =
+                     [&](int restart) {
+                       options.places.restart = restart;
+                       return launch(options);
+                     },
+                 .leave_out_lost = [&](const LaunchEnd&) { return ranks_text(flags.ranks); }});
 }
 
 }  // namespace
@@ -128,8 +185,8 @@ void LaunchFlags::add_to(CLI::App& app) {
   app.add_option("--master_port", master_port, "port there; 0: one that is free");
   app.add_option(
       "--max_restarts", max_restarts,
-      "how many times to start all ranks again after a failure; the trainers' --resume auto "
-      "goes on from the last checkpoint");
+      "how many times to start all ranks again after a failure, on the hosts that are left; the "
+      "trainers' --resume auto goes on from the last checkpoint");
   app.add_option("--log_dir", log_dir,
                  "also write each rank's lines to DIR/rank_N.log, and after a failure its last "
                  "operations to DIR/flight_rank_N.txt");

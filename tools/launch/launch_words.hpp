@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,8 @@ struct LaunchEnd {
   int code = 0;              // 0, or of the rank that failed first (128 + signal)
   std::string failure;       // "rank 1 of 2 exited with code 7; see its output"; empty: none failed
   bool interrupted = false;  // by a signal to the launcher
+  bool began = true;         // its ranks
+  std::vector<std::string> lost_hosts = {};  // no connection to them, or none any more
 };
 
 void say_line(std::string_view line);

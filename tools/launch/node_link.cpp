@@ -20,7 +20,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::string_view kFormat = "tandem launch 1";
+constexpr std::string_view kFormat = "tandem launch 2";
 
 volatile std::sig_atomic_t was_silent = 0;
 
@@ -72,7 +72,7 @@ void visit(Order& order, const Visit& field) {
   field(order.other_host);
   for (auto* number : {&order.places.first, &order.places.here, &order.places.world,
                        &order.places.host, &order.places.hosts, &order.places.restart,
-                       &order.places.max_restarts, &order.places.port}) {
+                       &order.places.max_restarts, &order.places.first_world, &order.places.port}) {
     field(*number);
   }
   field(order.settings.grace);

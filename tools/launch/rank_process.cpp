@@ -126,6 +126,9 @@ std::vector<std::pair<std::string, std::string>> rank_variables(const RankPlaces
       {"MASTER_ADDR", places.address},
       {"MASTER_PORT", text(places.port)},
       {"TANDEM_RUN_SECRET", places.secret}};
+  if (places.first_world != 0 && places.first_world != places.world) {
+    variables.emplace_back("TANDEM_FIRST_WORLD_SIZE", text(places.first_world));
+  }
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     variables.emplace_back("OMP_NUM_THREADS",
                            text(std::max(1, machine::usable_cpus() / places.here)));

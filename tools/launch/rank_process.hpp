@@ -48,6 +48,7 @@ struct RankPlaces {
   int hosts = 1;
   int restart = 0;
   int max_restarts = 0;
+  int first_world = 0;  // ranks before any host was left out; 0: the same
   std::string address = "127.0.0.1";
   int port = 0;
   std::string secret;

@@ -44,6 +44,7 @@ NodeOrder order_for(const HostsLaunchOptions& options, std::size_t number, int f
                   .hosts = static_cast<int>(options.hosts.size()),
                   .restart = options.restart,
                   .max_restarts = options.max_restarts,
+                  .first_world = options.first_world,
                   .address = options.master_address,
                   .port = options.master_port,
                   .secret = secret};
