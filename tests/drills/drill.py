@@ -31,14 +31,16 @@ def processes():
 class Run:
     """A launcher with its ranks. Every process of it carries a mark in its environment."""
 
-    def __init__(self, programs, ranks, flags, variables=None, grace_s=5):
+    def __init__(self, programs, ranks, flags, variables=None, grace_s=5, starter=()):
+        """`ranks`: how many on this host, or the flags of the launcher that say where. `starter`: before the program."""
         self.mark = f"TANDEM_DRILL_MARK={secrets.token_hex(8)}"
         self.lines = []  # (time, text), stdout and stderr
         self.is_deaf = False  # the reader goes with the next line
         self.changed = threading.Condition()
         environment = dict(os.environ, **(variables or {}))
         environment["TANDEM_DRILL_MARK"] = self.mark.partition("=")[2]
-        command = [programs / "tandem", "launch", "-n", str(ranks), "--grace_s", str(grace_s), "--",
+        where = ranks if isinstance(ranks, list) else ["-n", str(ranks)]
+        command = [programs / "tandem", "launch", *where, "--grace_s", str(grace_s), "--", *starter,
                    programs / "finetune_zero3", *map(str, flags)]
         self.begun = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
