@@ -10,6 +10,7 @@
 #include <simdjson.h>
 
 #include "engine/config/batch_triple.hpp"
+#include "engine/config/elasticity.hpp"
 #include "engine/config/json_text.hpp"
 #include "engine/config/key_rules.hpp"
 #include "engine/config/key_table.hpp"
@@ -350,6 +351,7 @@ class Parser {
 
   void resolve() {
     take_old_clipping();
+    apply_elasticity(config_, rows_);
     solve_batch(config_.batch, {.origin = origin_,
                                 .world_size = options_.world_size,
                                 .required = options_.batch_required});

@@ -130,8 +130,35 @@ Rows checkpoint_rows() {
   return rows;
 }
 
-Rows other_rows() {
+namespace {
+
+/// apply_elasticity() reads them.
+Rows elasticity_rows() {
   Rows rows;
+  const auto add = [](std::string_view name, Kind kind, std::string_view default_json) {
+    return raw(fmt::format("elasticity.{}", name), kind, default_json);
+  };
+  rows.push_back(add("enabled", Kind::kBool, "false"));
+  rows.push_back(add("max_train_batch_size", Kind::kInt, "2000").range(1, kCountMax));
+  rows.push_back(add("micro_batch_sizes", Kind::kList, "[2,4,6]"));
+  rows.push_back(add("min_gpus", Kind::kInt, "1").range(1, kCountMax));
+  rows.push_back(add("max_gpus", Kind::kInt, "10000").range(1, kCountMax));
+  rows.push_back(add("min_time", Kind::kInt, "0")
+                     .at_least(0)
+                     .unused("it is for a scheduler of hosts, and none is here"));
+  rows.push_back(add("version", Kind::kNumber, "0.2"));
+  rows.push_back(add("prefer_larger_batch", Kind::kBool, "true"));
+  rows.push_back(add("ignore_non_elastic_batch_info", Kind::kBool, "false"));
+  rows.push_back(add("num_gpus_per_node", Kind::kInt, "1").range(1, kCountMax));
+  rows.push_back(add("model_parallel_size", Kind::kInt, "1")
+                     .refused("ranks are data-parallel: no layer is split"));
+  return rows;
+}
+
+}  // namespace
+
+Rows other_rows() {
+  Rows rows = elasticity_rows();
   for (const char* name : {"partition_activations", "contiguous_memory_optimization",
                            "cpu_checkpointing", "synchronize_checkpoint_boundary", "profile"}) {
     rows.push_back(raw(fmt::format("activation_checkpointing.{}", name), Kind::kBool, "false")
@@ -151,9 +178,6 @@ Rows other_rows() {
   const auto refuse = [&rows](const char* name, std::string_view reason) {
     rows.push_back(block(name).refused(reason));
   };
-  rows.push_back(block("elasticity")
-                     .unused("the batch sizes are as written; a checkpoint resumes on any number "
-                             "of ranks"));
   refuse("sparse_attention", "attention is whole; leave it out");
   refuse("expert_parallel", "experts lie in shards, as all weights do");
   refuse("quantize_training", "weights are neither pruned nor quantised");

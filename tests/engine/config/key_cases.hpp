@@ -198,7 +198,6 @@ inline const KeyCase kBlocks[] = {
     {"timers.throughput.synchronized", "true", "false", kLeft, "measured"},
     {"compile", "-", R"({"enabled": true})", kLeft, "compiled"},
     {"hybrid_engine", "-", R"({"enabled": true})", kRefused, "generation"},
-    {"elasticity", "-", R"({"enabled": true})", kLeft, "any number of ranks"},
     {"sparse_attention", "-", R"({"mode": "fixed"})", kRefused, "whole"},
     {"expert_parallel", "-", R"({"enabled": true})", kRefused, "shards"},
     {"quantize_training", "-", R"({"enabled": true})", kRefused, "quantised"},
@@ -213,6 +212,22 @@ inline const KeyCase kBlocks[] = {
     {"tensor_parallel.autotp_size", "0", "2", kRefused, "data-parallel"},
     {"optimizer.legacy_fusion", "false", "true", kLeft, "one fused kernel"},
 };
+
+#define ELASTIC "elasticity."
+inline const KeyCase kElastic[] = {
+    {ELASTIC "enabled", "false", "true"},
+    {ELASTIC "max_train_batch_size", "2000", "64"},
+    {ELASTIC "micro_batch_sizes", "[2, 4, 6]", "[1, 2]"},
+    {ELASTIC "min_gpus", "1", "1"},
+    {ELASTIC "max_gpus", "10000", "8"},
+    {ELASTIC "min_time", "0", "20", kLeft, "scheduler"},
+    {ELASTIC "version", "0.2", "0.1"},
+    {ELASTIC "prefer_larger_batch", "true", "false"},
+    {ELASTIC "ignore_non_elastic_batch_info", "false", "true"},
+    {ELASTIC "num_gpus_per_node", "1", "2"},
+    {ELASTIC "model_parallel_size", "1", "2", kRefused, "data-parallel"},
+};
+#undef ELASTIC
 
 #define OPT "optimizer.params."
 inline const KeyCase kAdam[] = {
@@ -354,6 +369,12 @@ inline std::vector<Group> groups() {
           {"fp16", kFp16, with("fp16.enabled", "true")},
           {"bf16", kBf16, {}},
           {"zero", kZero, with(ZERO "stage", "3")},
+          {"elastic",
+           kElastic,
+           {{"elasticity.enabled", "true"},
+            {"elasticity.max_train_batch_size", "64"},
+            {"elasticity.micro_batch_sizes", "[1]"},
+            {"elasticity.ignore_non_elastic_batch_info", "true"}}},
           {"blocks", kBlocks, with("optimizer.type", "\"adam\"")},
           {"adam", kAdam, with("optimizer.type", "\"Adam\"")},
           {"sgd", kSgd, with("optimizer.type", "\"SGD\"")},

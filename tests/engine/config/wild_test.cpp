@@ -101,7 +101,7 @@ TEST(ConfigWild, KeysThatAreLeftAside) {
                               R"("micro_batch_size_per_gpu": "auto")",
                               R"("checkpointing": {"enabled": true})",
                               R"("optimizer": {"type": "Adam", "eps": 1e-8})",
-                              R"("elasticity": {"enabled": true, "max_train_batch_size": 64})",
+                              R"("elasticity": {"enabled": false, "max_train_batch_size": 64})",
                               R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})",
                               R"("communication_data_type": "bfp16")",
                               R"("gradient_checkpointing": true)"}) {
