@@ -1,11 +1,13 @@
 // Folders that appear at once, and who holds one.
 #include "actors/storage/folder.hpp"
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -141,13 +143,17 @@ TEST_F(Folders, ALockNamesItsHolderAndEndsWithIt) {
   EXPECT_THAT([&] { FolderLock(dir_, "test", "me"); },
               ThrowsError(ExitCode::kUserInput,
                           AllOf(HasSubstr("trainer, process 77"), HasSubstr(dir_.string()))));
-  ::kill(other, SIGKILL);
+  std::thread ends([other] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ::kill(other, SIGKILL);
+  });
+  {
+    const FolderLock lock(dir_, "test", "me", std::chrono::minutes(1));
+  }
+  ends.join();
   ::waitpid(other, nullptr, 0);
   ::close(ready[0]);
   ::close(ready[1]);
-  {
-    const FolderLock lock(dir_, "test", "me");
-  }
   EXPECT_TRUE(names().empty()) << "the file goes with the lock";
 }
 
