@@ -18,7 +18,9 @@ constexpr std::uint32_t kSignBit = 0x80000000;
 constexpr std::uint32_t kMagnitude = 0x7fffffff;
 constexpr std::uint32_t kInfinity = 0x7f800000;
 
-constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr std::size_t aligned(std::size_t bytes, std::size_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
 bool is_split(const UpdateBuffers& b) {
   return b.layout != StateLayout::kFp32 && b.weight != nullptr;
@@ -141,9 +143,12 @@ std::string_view why_unsupported(OptimizerKind kind, StateLayout layout, DType w
              : "";
 }
 
-std::size_t StateSizes::total() const noexcept {
-  return aligned(master) + aligned(state[0]) + aligned(state[1]) + aligned(scale[0]) +
-         aligned(scale[1]);
+std::size_t StateSizes::total(std::size_t alignment) const noexcept {
+  std::size_t bytes = 0;
+  for (const std::size_t array : {master, state[0], state[1], scale[0], scale[1]}) {
+    bytes += aligned(array, alignment);
+  }
+  return bytes;
 }
 
 StateSizes state_sizes(StateLayout layout, const UpdateConfig& config, DType weight,
@@ -170,11 +175,12 @@ std::size_t state_bytes(StateLayout layout, const UpdateConfig& config, DType we
 }
 
 void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig& config,
-                 DType weight, std::size_t elements, std::byte* memory) noexcept {
+                 DType weight, std::size_t elements, std::byte* memory,
+                 std::size_t alignment) noexcept {
   const StateSizes sizes = state_sizes(layout, config, weight, elements);
-  const auto next = [&memory](std::size_t bytes) {
+  const auto next = [&memory, alignment](std::size_t bytes) {
     std::byte* array = bytes == 0 ? nullptr : memory;
-    memory += aligned(bytes);
+    memory += aligned(bytes, alignment);
     return array;
   };
   buffers.layout = layout;

@@ -22,6 +22,11 @@ namespace tandem {
   return why_unsupported(kind, layout, weight).empty();
 }
 
+/// What arrays of state begin at multiples of: in memory, and in a file that is read past the page
+/// cache.
+inline constexpr std::size_t kStateAlignment = 64;
+inline constexpr std::size_t kFileStateAlignment = 4096;
+
 /// Bytes of each array for `elements` elements; 0: there is none. fp32 weights are their own
 /// master: `master` is 0.
 struct StateSizes {
@@ -29,8 +34,8 @@ struct StateSizes {
   std::size_t state[2] = {0, 0};
   std::size_t scale[2] = {0, 0};
 
-  /// Each array begins at a multiple of 64 bytes.
-  [[nodiscard]] std::size_t total() const noexcept;
+  /// Each array begins at a multiple of `alignment`.
+  [[nodiscard]] std::size_t total(std::size_t alignment = kStateAlignment) const noexcept;
 };
 
 [[nodiscard]] StateSizes state_sizes(StateLayout layout, const UpdateConfig& config, DType weight,
@@ -40,11 +45,12 @@ struct StateSizes {
 [[nodiscard]] std::size_t state_bytes(StateLayout layout, const UpdateConfig& config, DType weight,
                                       std::size_t elements) noexcept;
 
-/// Points layout, master, state and scale of `buffers` into `memory`: state_bytes(...) bytes,
-/// 64-byte aligned, zeroed (zeros are the moments' beginning). Where weights are fp32 the master is
-/// the caller's and is left alone.
+/// Points layout, master, state and scale of `buffers` into `memory`:
+/// state_sizes(...).total(alignment) bytes, so aligned, zeroed (zeros are the moments' beginning).
+/// Where weights are fp32 the master is the caller's and is left alone.
 void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig& config,
-                 DType weight, std::size_t elements, std::byte* memory) noexcept;
+                 DType weight, std::size_t elements, std::byte* memory,
+                 std::size_t alignment = kStateAlignment) noexcept;
 
 /// What an update reads when it writes another set of buffers: these.
 [[nodiscard]] UpdateSource source_of(const UpdateBuffers& buffers) noexcept;

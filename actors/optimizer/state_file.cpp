@@ -1,0 +1,123 @@
+#include "actors/optimizer/state_file.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "runtime/util/check.hpp"
+#include "runtime/when_all.hpp"
+
+namespace tandem {
+namespace {
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + StateFile::kAlignment - 1) / StateFile::kAlignment * StateFile::kAlignment;
+}
+
+}  // namespace
+
+StateFile::StateFile(std::size_t bytes) : bytes_(aligned(bytes)) {
+  if (bytes_ == 0) {
+    return;
+  }
+  void* reserved =
+      ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    const int error = errno;
+    throw failure(ExitCode::kRefused, "nvme",
+                  "cannot reserve addresses for {} bytes of optimizer state: {}; use a smaller "
+                  "model or more ranks",
+                  bytes_, std::strerror(error));
+  }
+  data_ = static_cast<std::byte*>(reserved);
+}
+
+StateFile::~StateFile() {
+  if (data_ != nullptr) {
+    TANDEM_CHECK(::munmap(data_, bytes_) == 0, "what was reserved is given back");
+  }
+}
+
+Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes) {
+  TANDEM_CHECK(io_ == nullptr, "a state file is opened once");
+  io_ = io;
+  piece_bytes_ = std::max(aligned(piece_bytes), kAlignment);
+  bool passes_cache = true;
+  try {
+    file_ = co_await io->open_direct(path, OpenMode::kReadWrite);
+  } catch (const FileError& error) {
+    if (error.error_number() != EINVAL) {
+      throw;
+    }
+    passes_cache = false;
+  }
+  if (!passes_cache) {
+    file_ = co_await io->open(path, OpenMode::kReadWrite);
+  }
+  co_await io->remove(path);
+  int error = 0;
+  try {
+    co_await io->reserve(file_, bytes_);
+  } catch (const FileError& failed) {
+    error = failed.error_number();
+    if (error != ENOSPC && error != EDQUOT && error != EFBIG) {
+      throw;
+    }
+  }
+  if (error != 0) {
+    throw failure(ExitCode::kRefused, "nvme",
+                  "cannot reserve {} bytes of optimizer state in {}: {}; free some, give another "
+                  "folder with --nvme_path, or leave more of the state in memory",
+                  bytes_, path, std::strerror(error));
+  }
+}
+
+std::vector<StateFile::Piece> StateFile::pieces_of(const std::vector<Transfer>& transfers) {
+  std::vector<Piece> pieces;
+  for (const Transfer& transfer : transfers) {
+    TANDEM_CHECK(holds(transfer.in_file) && io_ != nullptr, "a transfer is of an open file");
+    const std::size_t bytes = aligned(transfer.bytes);
+    for (std::size_t at = 0; at < bytes; at += piece_bytes_) {
+      pieces.push_back(
+          {this,
+           {transfer.in_file + at, transfer.memory + at, std::min(piece_bytes_, bytes - at)}});
+    }
+  }
+  return pieces;
+}
+
+Task<> StateFile::read(std::vector<Transfer> transfers) {
+  co_await when_all(pieces_of(transfers), &StateFile::read_piece);
+}
+
+Task<> StateFile::write(std::vector<Transfer> transfers) {
+  co_await when_all(pieces_of(transfers), &StateFile::write_piece);
+}
+
+Task<> StateFile::read_piece(Piece piece) {
+  StateFile& self = *piece.file;
+  const Transfer& move = piece.transfer;
+  const auto offset = static_cast<std::uint64_t>(move.in_file - self.data_);
+  const std::size_t got = co_await self.io_->read(self.file_, offset, {move.memory, move.bytes});
+  if (got < move.bytes) {
+    throw FileError(fmt::format("[file] {} ends at byte {}, and {} bytes of optimizer state were "
+                                "written there: another program has cut it",
+                                self.file_.path(), offset + got, self.bytes_),
+                    EIO);
+  }
+  self.bytes_read_ += got;
+}
+
+Task<> StateFile::write_piece(Piece piece) {
+  StateFile& self = *piece.file;
+  const Transfer& move = piece.transfer;
+  const auto offset = static_cast<std::uint64_t>(move.in_file - self.data_);
+  co_await self.io_->write(self.file_, offset, {move.memory, move.bytes});
+  self.bytes_written_ += move.bytes;
+}
+
+}  // namespace tandem

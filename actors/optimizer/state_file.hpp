@@ -1,0 +1,85 @@
+// actors/optimizer/state_file.hpp — optimizer state in a file, under addresses of its own.
+//
+// Arrays that lie in the file have addresses in a range that is reserved and never backed: an
+// address says where in the file its bytes are, and code that places, compares and hands on arrays
+// needs no other form of them. A touch of such an address faults at once.
+// The file has its full size before the first step, so that a full disk shows then. It loses its
+// name as soon as it is open, so that no run, however it ends, leaves it behind. It is read and
+// written past the page cache, where the file system can.
+// Invariant: what was never written reads as zeros.
+// Buffers: of a transfer, until its await returns. Transfers that are under way at the same time
+// touch different blocks of the file.
+// Errors: FileError, also of a file that has become shorter; Error(kRefused) where the disk has no
+// room at the start.
+// Thread rule: of the loop's thread; the FileIo outlives it.
+// Cancel rule: transfers run to their end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/io/file_io.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class StateFile {
+ public:
+  /// Of offsets, sizes and addresses of transfers.
+  static constexpr std::size_t kAlignment = FileIo::kDirectAlignment;
+
+  /// Between an array in the file and memory; both begin at multiples of kAlignment, and have room
+  /// for whole blocks of it.
+  struct Transfer {
+    std::byte* in_file = nullptr;
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  /// Reserves addresses. Throws Error(kRefused) where the system has none left.
+  explicit StateFile(std::size_t bytes);
+  ~StateFile();
+  StateFile(const StateFile&) = delete;
+  StateFile& operator=(const StateFile&) = delete;
+
+  /// Makes the file, which must not exist. `piece_bytes`: of a call; pieces of a transfer are asked
+  /// for together.
+  Task<> open(FileIo* io, std::string path, std::size_t piece_bytes);
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+  [[nodiscard]] bool holds(const void* array) const noexcept {
+    return !std::less<>()(array, static_cast<const void*>(data_)) &&
+           std::less<>()(array, static_cast<const void*>(data_ + bytes_));
+  }
+  [[nodiscard]] bool is_direct() const noexcept { return file_.is_direct(); }
+
+  Task<> read(std::vector<Transfer> transfers);
+  Task<> write(std::vector<Transfer> transfers);
+
+  [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
+  [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
+
+ private:
+  /// What one call moves.
+  struct Piece {
+    StateFile* file;
+    Transfer transfer;
+  };
+  [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Transfer>& transfers);
+  static Task<> read_piece(Piece piece);
+  static Task<> write_piece(Piece piece);
+
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  FileIo* io_ = nullptr;
+  std::size_t piece_bytes_ = 0;
+  IoFile file_;
+  std::uint64_t bytes_read_ = 0;
+  std::uint64_t bytes_written_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,211 @@
+// Updates of state in a file have the bits of those in memory, in every layout; the file has no
+// name, what no range covers stays as it is, and a fault names the unit.
+#include "actors/optimizer/file_updates.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/io/faulty_files.hpp"
+#include "runtime/scope.hpp"
+#include "tests/actors/kernels/update/packed_reference.hpp"
+#include "tests/support/io_support.hpp"
+
+namespace tandem {
+namespace {
+
+using testing::LayoutCase;
+using testing::LayoutShard;
+
+constexpr std::size_t kSlice = FileUpdates::kElementsAlignment;
+constexpr std::size_t kElements = kSlice + 40'001;
+constexpr std::size_t kStageBytes = 16 * kSlice;
+// With gaps: frozen parameters between two groups.
+const std::vector<UpdateRange> kRanges = {
+    {0, 1024, 0}, {1152, kSlice + 4992, 1}, {kSlice + 5120, kElements, 0}};
+
+struct Case {
+  const char* name;
+  UpdateConfig config;
+  LayoutCase types;
+};
+const UpdateConfig kAdamW{.kind = OptimizerKind::kAdam, .lr = 1e-2, .weight_decay = 0.1, .seed = 5};
+const Case kCases[] = {
+    {"fp32", kAdamW, {StateLayout::kFp32, DType::kF32, DType::kF32}},
+    {"fp32_bf16", kAdamW, {StateLayout::kFp32, DType::kBF16, DType::kF32}},
+    {"split", kAdamW, {StateLayout::kSplit, DType::kBF16, DType::kF32}},
+    {"bf16", kAdamW, {StateLayout::kBf16, DType::kBF16, DType::kBF16}},
+    {"int8", kAdamW, {StateLayout::kInt8, DType::kBF16, DType::kBF16}},
+    {"lion_int8",
+     {.kind = OptimizerKind::kLion, .lr = 1e-3, .seed = 5},
+     {StateLayout::kInt8, DType::kF32, DType::kF32}},
+};
+
+/// A shard, and its like with master and moments in a file.
+struct FileWorld {
+  test::TempDir folder;
+  EventLoop loop{EventLoop::Options{.name = "file updates"}};
+  CpuPool pool{loop, {.threads = 2}};
+  FaultyFiles* faults = nullptr;
+  std::optional<FileIo> io;
+  LayoutShard expected;
+  LayoutShard got;
+  UpdatedUnit unit;
+  std::optional<StateFile> file;
+  HostBuffer stages{FileUpdates::kSlices * kStageBytes};
+  std::optional<FileUpdates> updates;
+
+  explicit FileWorld(const Case& c)
+      : expected(c.config, c.types, kElements, 7), got(c.config, c.types, kElements, 7) {
+    auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
+    faults = faulty.get();
+    io.emplace(loop, std::move(faulty));
+    const StateSizes sizes = state_sizes(c.types.layout, c.config, c.types.weight, kElements);
+    file.emplace(sizes.total(kFileStateAlignment));
+    unit = {.buffers = got.buffers, .shadow = {}, .ranges = kRanges};
+    place_state(unit.buffers, c.types.layout, c.config, c.types.weight, kElements, file->data(),
+                kFileStateAlignment);
+  }
+  void open() {
+    loop.run(
+        [](FileWorld* w) -> Task<> {
+          co_await w->file->open(&*w->io, w->folder / "state", std::size_t{256} << 10);
+        },
+        this);
+    updates.emplace(FileUpdates::Options{.file = &*file,
+                                         .pool = &pool,
+                                         .chunk_elements = kSlice / 4,
+                                         .slice_chunks = 4,
+                                         .stages = stages.data(),
+                                         .stage_bytes = kStageBytes});
+  }
+  /// Both ways between the shard's memory and the file, array by array.
+  void move(bool in) {
+    UpdatedUnit memory = {.buffers = got.buffers, .shadow = {}, .ranges = kRanges};
+    struct Array {
+      std::byte* at;
+      std::size_t bytes;
+    };
+    const auto arrays_of = [](UpdatedUnit& of) {
+      std::vector<Array> arrays;
+      visit_arrays(of, UpdatePass::kInPlace, [&]<class T>(T*& array, const ArrayUse& use) {
+        auto* at = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(array));
+        arrays.push_back({at, use.bytes_of(kElements)});
+      });
+      return arrays;
+    };
+    const std::vector<Array> there = arrays_of(unit);
+    const std::vector<Array> here = arrays_of(memory);
+    for (std::size_t i = 0; i < there.size(); ++i) {
+      if (!file->holds(there[i].at)) {
+        continue;
+      }
+      const HostBuffer copy(here[i].bytes);
+      if (in) {  // what lies in memory is no longer the state
+        std::memcpy(copy.data(), here[i].at, here[i].bytes);
+        std::memset(here[i].at, 0xab, here[i].bytes);
+      }
+      loop.run(
+          [](StateFile* of, StateFile::Transfer transfer, bool writes) -> Task<> {
+            if (writes) {
+              co_await of->write({transfer});
+            } else {
+              co_await of->read({transfer});
+            }
+          },
+          &*file, StateFile::Transfer{there[i].at, copy.data(), here[i].bytes}, in);
+      if (!in) {
+        std::memcpy(here[i].at, copy.data(), here[i].bytes);
+      }
+    }
+  }
+  /// Both slices at the same time.
+  void run(const UpdateStep* steps) {
+    loop.run(
+        [](FileUpdates* runner, UpdateSlice whole) -> Task<> {
+          Scope scope(EventLoop::current(), "slices");
+          for (std::size_t begin = 0; begin < whole.end; begin += kSlice) {
+            UpdateSlice part = whole;
+            part.begin = begin;
+            part.end = std::min(begin + kSlice, whole.end);
+            scope.spawn(
+                "slice",
+                [](FileUpdates* on, UpdateSlice slice) -> Task<> { co_await on->run(slice); },
+                runner, part);
+          }
+          co_await scope.join();
+        },
+        &*updates, UpdateSlice{.name = "block 3", .unit = &unit, .steps = steps, .end = kElements});
+  }
+};
+
+class FileUpdatesOf : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, FileUpdatesOf, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(FileUpdatesOf, HaveTheBitsOfMemory) {
+  FileWorld world(GetParam());
+  world.open();
+  EXPECT_TRUE(std::filesystem::is_empty(world.folder.path())) << "the file has lost its name";
+  // Short transfers are carried through.
+  world.faults->set_rule([](const FileOp&, std::uint64_t call) {
+    return FileFault{.bytes_max = call % 5 == 0 ? std::size_t{8192} : 0};
+  });
+  world.move(true);
+  for (const int step : {1, 2}) {
+    const UpdateStep steps[] = {UpdateStep::make(world.got.config, step, 1.0),
+                                UpdateStep::make(world.got.config, step, 0.5)};
+    const UpdatedUnit here = {.buffers = world.expected.buffers, .shadow = {}, .ranges = kRanges};
+    run_update_pass(UpdatePass::kInPlace, here, steps, 0, kElements);
+    world.run(steps);
+  }
+  world.move(false);
+  EXPECT_TRUE(world.got == world.expected);
+  const std::uint64_t state = world.file->size_bytes();
+  EXPECT_LE(world.file->bytes_read(), 3 * state + 64 * StateFile::kAlignment);
+  EXPECT_GT(world.updates->busy_s(), 0);
+}
+
+TEST(FileUpdates, WhatWasNeverWrittenReadsAsZeros) {
+  FileWorld world(kCases[0]);
+  world.open();
+  world.move(false);
+  EXPECT_EQ(world.got.state(1), std::vector<float>(kElements, 0.0F));
+}
+
+TEST(FileUpdates, AFaultNamesTheUnit) {
+  const UpdateStep steps[] = {UpdateStep::make(kAdamW, 1, 1.0), UpdateStep::make(kAdamW, 1, 1.0)};
+  for (const auto& [kind, verb, number] :
+       {std::tuple{FileRequest::Kind::kRead, "cannot read", EIO},
+        std::tuple{FileRequest::Kind::kWrite, "cannot write", EIO},
+        std::tuple{FileRequest::Kind::kWrite, "cannot write", ENOSPC}}) {
+    FileWorld world(kCases[1]);
+    world.open();
+    world.faults->set_rule([kind, number, n = 0](const FileOp& op, std::uint64_t) mutable {
+      return FileFault{.error_number = op.request.kind == kind && ++n == 9 ? number : 0};
+    });
+    test::expect_error([&] { world.run(steps); }, {verb, "\"block 3\"", std::strerror(number)},
+                       ExitCode::kFailure);
+  }
+}
+
+TEST(FileUpdates, AFullDiskRefusesTheStart) {
+  FileWorld world(kCases[1]);
+  world.faults->set_rule([](const FileOp& op, std::uint64_t) {
+    return FileFault{.error_number = op.request.kind == FileRequest::Kind::kReserve ? ENOSPC : 0};
+  });
+  test::expect_error([&] { world.open(); }, {"--nvme_path", "cannot reserve"}, ExitCode::kRefused);
+  EXPECT_TRUE(std::filesystem::is_empty(world.folder.path()));
+}
+
+}  // namespace
+}  // namespace tandem
