@@ -115,6 +115,13 @@ struct ZeroConfig {
   OffloadParamConfig offload_param;
 };
 
+/// How state on NVMe is read and written.
+struct AioConfig {
+  std::int64_t block_size = 1 << 20;      // bytes of a call
+  std::int64_t queue_depth = 8;           // calls under way
+  std::int64_t intra_op_parallelism = 1;  // threads, without io_uring
+};
+
 enum class KeyStatus : std::uint8_t { kApplied, kNotApplicable, kRefused };
 enum class KeyOrigin : std::uint8_t { kFile, kAuto, kFlag };
 
@@ -139,6 +146,7 @@ struct Config {
   Fp16Config fp16;
   Bf16Config bf16;
   ZeroConfig zero;
+  AioConfig aio;
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1;
   // Steps from one line of wall_clock_breakdown to the next; absent: 1, 0: no lines.

@@ -24,7 +24,7 @@ inline constexpr std::string_view kPinning =
 inline constexpr std::string_view kOneDivision =
     "gradients are summed over ranks in fp32 and divided once, in the update";
 inline constexpr std::string_view kOwnCheckpoints = "checkpoints have a format of their own";
-inline constexpr std::string_view kNoNvme = "nothing is kept on NVMe";
+inline constexpr std::string_view kNoNvme = "no weights are kept on NVMe";
 
 template <class T>
 KeyRow key(std::string_view path, T* field) {
@@ -43,6 +43,6 @@ inline KeyRow block(std::string_view path) { return raw(path, Kind::kBlock, "nul
 [[nodiscard]] Rows zero_rows(Config& c);
 [[nodiscard]] Rows monitor_rows(Config& c);
 [[nodiscard]] Rows checkpoint_rows();
-[[nodiscard]] Rows other_rows();
+[[nodiscard]] Rows other_rows(Config& c);
 
 }  // namespace tandem::key_rows

@@ -157,7 +157,7 @@ Rows elasticity_rows() {
 
 }  // namespace
 
-Rows other_rows() {
+Rows other_rows(Config& c) {
   Rows rows = elasticity_rows();
   for (const char* name : {"partition_activations", "contiguous_memory_optimization",
                            "cpu_checkpointing", "synchronize_checkpoint_boundary", "profile"}) {
@@ -166,11 +166,12 @@ Rows other_rows() {
   }
   rows.push_back(raw("activation_checkpointing.number_checkpoints", Kind::kInt, "null")
                      .unused("EngineOptions decide (activation_checkpointing)"));
-  append_unused(rows, "aio", kNoNvme,
-                {{"block_size", Kind::kInt, "1048576"},
-                 {"queue_depth", Kind::kInt, "8"},
-                 {"intra_op_parallelism", Kind::kInt, "1"},
-                 {"thread_count", Kind::kInt, "null"},
+  rows.push_back(key("aio.block_size", &c.aio.block_size).range(4096, 1 << 30));
+  rows.push_back(key("aio.queue_depth", &c.aio.queue_depth).range(1, 4096));
+  rows.push_back(key("aio.intra_op_parallelism", &c.aio.intra_op_parallelism).range(1, 256));
+  append_unused(rows, "aio",
+                "NVMe is read and written by io_uring, or by intra_op_parallelism threads",
+                {{"thread_count", Kind::kInt, "null"},
                  {"single_submit", Kind::kBool, "false"},
                  {"overlap_events", Kind::kBool, "true"},
                  {"use_gds", Kind::kBool, "false"}});

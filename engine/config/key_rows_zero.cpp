@@ -34,14 +34,18 @@ void append_offload(Rows& rows, ZeroConfig& z) {
   std::string p = "zero_optimization.offload_optimizer.";
   OffloadOptimizerConfig& o = z.offload_optimizer;
   rows.push_back(key(p + "device", &o.device).one_of({"none", "cpu", "nvme"}));
-  rows.push_back(key(p + "nvme_path", &o.nvme_path).unused(kNoNvme));
+  rows.push_back(key(p + "nvme_path", &o.nvme_path));
   rows.push_back(key(p + "pin_memory", &o.pin_memory).unused(kPinning));
   rows.push_back(key(p + "ratio", &o.ratio).range(0, 1));
   rows.push_back(key(p + "super_offload", &o.super_offload));
   rows.push_back(key(p + "cpuadam_cores_perc", &o.cpuadam_cores_perc).range(0, 1).above(0));
-  rows.push_back(raw(p + "buffer_count", Kind::kInt, "4").unused(kNoNvme));
-  for (const char* name : {"fast_init", "pipeline_read", "pipeline_write"}) {
-    rows.push_back(raw(p + name, Kind::kBool, "false").unused(kNoNvme));
+  rows.push_back(raw(p + "buffer_count", Kind::kInt, "4")
+                     .unused("state passes from and to NVMe in four slices at a time"));
+  rows.push_back(raw(p + "fast_init", Kind::kBool, "false")
+                     .unused("state on NVMe begins as a file without content"));
+  for (const char* name : {"pipeline_read", "pipeline_write"}) {
+    rows.push_back(raw(p + name, Kind::kBool, "false")
+                       .unused("reads and writes of NVMe always run beside updates"));
   }
   p = "zero_optimization.offload_param.";
   rows.push_back(key(p + "device", &z.offload_param.device)

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/config/key_rows.hpp"
 #include "engine/config/key_value.hpp"
 #include "runtime/util/error.hpp"
 
@@ -59,7 +60,8 @@ void check_optimizer(const Config& c) {
                      "and a momentum below 1",
                      c.origin, o.rate(), o.momentum);
   }
-  if (updates_jointly(o.kind) && c.zero.offload_optimizer.ratio < 1) {
+  const OffloadOptimizerConfig& offload = c.zero.offload_optimizer;
+  if (updates_jointly(o.kind) && offload.device != "nvme" && offload.ratio < 1) {
     throw user_error("config",
                      "{}: zero_optimization.offload_optimizer.ratio is {}, and {} updates on the "
                      "host alone; write 1",
@@ -91,13 +93,11 @@ void check_ranks(const Config& c, std::span<const KeyRow> rows) {
 
 void check_offload(const Config& c) {
   const OffloadOptimizerConfig& offload = c.zero.offload_optimizer;
-  for (const auto& [block, device] : {std::pair{"offload_optimizer", &offload.device},
-                                      std::pair{"offload_param", &c.zero.offload_param.device}}) {
-    if (*device == "nvme") {
-      throw user_error("config",
-                       "{}: zero_optimization.{}.device \"nvme\" is refused: {}; write \"cpu\"",
-                       c.origin, block, "nothing is kept on NVMe");
-    }
+  if (c.zero.offload_param.device == "nvme") {
+    throw user_error("config",
+                     "{}: zero_optimization.offload_param.device \"nvme\" is refused: {}; write "
+                     "\"cpu\"",
+                     c.origin, key_rows::kNoNvme);
   }
   if (offload.device == "cpu" && offload.ratio < 1 && c.zero.stage != 3) {
     throw user_error(
@@ -189,6 +189,12 @@ void mark_zero(const Config& c, Marks& marks) {
   if (offload.device == "none") {
     marks.unused("zero_optimization.offload_optimizer.device",
                  "the optimizer works in host memory whether it is written or not");
+  }
+  if (offload.device != "nvme") {
+    for (const char* path : {"zero_optimization.offload_optimizer.nvme_path", "aio.block_size",
+                             "aio.queue_depth", "aio.intra_op_parallelism"}) {
+      marks.unused(path, "of NVMe, which offload_optimizer.device is not");
+    }
   }
   if (!offload.super_offload) {
     marks.unused("zero_optimization.offload_optimizer.super_offload",

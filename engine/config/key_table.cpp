@@ -113,7 +113,7 @@ std::vector<KeyRow> key_table(Config& config) {
   Rows rows;
   for (Rows part : {batch_rows(config), optimizer_rows(config), scheduler_rows(config),
                     top_rows(config), precision_rows(config), zero_rows(config),
-                    monitor_rows(config), checkpoint_rows(), other_rows()}) {
+                    monitor_rows(config), checkpoint_rows(), other_rows(config)}) {
     std::ranges::move(part, std::back_inserter(rows));
   }
   return rows;

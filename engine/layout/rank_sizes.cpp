@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/optimizer/device_updates.hpp"
+#include "actors/optimizer/file_updates.hpp"
 #include "engine/config/config.hpp"
 #include "engine/layout/muon_matrices.hpp"
 #include "engine/layout/step_plan.hpp"
@@ -36,7 +37,7 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
   const std::size_t backup = shape.type == DType::kF32 ? floats : is_half ? sizes.shard : 0;
   sizes.shadow = sizes.moments() + sizes.state.master + backup;
   sizes.placement = placement;
-  sizes.gradient_on_device = placement != StatePlacement::kHost && alone;
+  sizes.gradient_on_device = updates_on_device(placement) && alone;
   sizes.shadow_on_device = placement == StatePlacement::kDevice     ? sizes.shadow
                            : placement == StatePlacement::kStreamed ? backup
                                                                     : 0;
@@ -110,7 +111,8 @@ std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
     for (const UnitUse& use : plan.visits[v].uses) {
       const std::size_t device = units[use.unit].shadow_on_device;
       const std::size_t host = units[use.unit].shadow - device;
-      if (use.last_gradient && shadows.size() < shape.shadows.units &&
+      const bool on_nvme = units[use.unit].placement == StatePlacement::kNvme;
+      if (use.last_gradient && !on_nvme && shadows.size() < shape.shadows.units &&
           on_host + host <= shape.shadows.bytes && on_device + device <= device_room) {
         on_host += host;
         on_device += device;
@@ -148,7 +150,7 @@ ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_s
 
 std::size_t RankSizes::device_bytes_of(std::size_t unit) const {
   const UnitSizes& sizes = units[unit];
-  if (sizes.placement == StatePlacement::kHost) {
+  if (!updates_on_device(sizes.placement)) {
     return 0;
   }
   return (weights_replicated[unit] ? 0 : sizes.weights) +
@@ -168,6 +170,16 @@ std::size_t RankSizes::device_bytes() const {
   return bytes;
 }
 
+void RankSizes::count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape) {
+  const std::size_t bytes = unit.state.total(kFileStateAlignment);
+  const std::size_t slice = std::min(elements, FileUpdates::kElementsAlignment);
+  const StateSizes of_slice =
+      state_sizes(shape.engine.state_layout, shape.update, shape.type, slice);
+  nvme_file_bytes += bytes;
+  nvme_copy_bytes = std::max(nvme_copy_bytes, bytes);
+  nvme_stage_bytes = std::max(nvme_stage_bytes, of_slice.total(kFileStateAlignment));
+}
+
 RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Sharding& sharding,
                         const SlotClasses& classes) {
   RankSizes sizes;
@@ -185,7 +197,9 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
     sizes.units.push_back(sizes_of(model.units[unit], layout, sharding.weights_replicated[unit],
                                    shape, sizes.accumulator_type, placement, sharding.world == 1));
     const UnitSizes& made = sizes.units.back();
-    if (made.placement != StatePlacement::kHost) {
+    if (made.placement == StatePlacement::kNvme) {
+      sizes.count_on_nvme(made, layout.shard_elements, shape);
+    } else if (made.placement != StatePlacement::kHost) {
       std::size_t& stage = made.placement == StatePlacement::kStreamed ? sizes.stream_stage_bytes
                                                                        : sizes.resident_stage_bytes;
       stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));

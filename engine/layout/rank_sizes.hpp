@@ -99,6 +99,11 @@ struct RankSizes {
   std::size_t stream_stage_bytes = 0;
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
+  // Of state on NVMe: the file, the host memory of a slice under way, and of the largest unit's
+  // state, which is copied there to be loaded and saved.
+  std::size_t nvme_file_bytes = 0;
+  std::size_t nvme_stage_bytes = 0;
+  std::size_t nvme_copy_bytes = 0;
 
   /// What a unit holds in an accelerator's memory because of its placement, beside slots, whole
   /// blocks and shadows.
@@ -109,6 +114,9 @@ struct RankSizes {
   /// Throws user_error when the slots asked for cannot work.
   static RankSizes of(const Model& model, const RankShape& shape, const Sharding& sharding,
                       const SlotClasses& classes);
+
+ private:
+  void count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape);
 };
 
 }  // namespace tandem

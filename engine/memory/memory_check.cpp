@@ -43,6 +43,7 @@ std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits
   look(MemoryKind::kDevice, plan.total(MemoryKind::kDevice), limits.device);
   look(MemoryKind::kHost, plan.host_total(), limits.host);
   look(MemoryKind::kDisk, plan.total(MemoryKind::kDisk), limits.disk);
+  look(MemoryKind::kNvme, plan.nvme_total(), limits.nvme);
   return worst;
 }
 
@@ -112,6 +113,12 @@ std::string FitReport::advice() const {
         "keep fewer checkpoints",
         size_text(lacks->needed), size_text(lacks->limit.bytes), lacks->limit.source);
   }
+  if (lacks->kind == MemoryKind::kNvme) {
+    return fmt::format(
+        "nvme: {} needed for optimizer state, {} {}; free some, give another folder with "
+        "--nvme_path, or leave more of the state in memory (--offload_ratio)",
+        size_text(lacks->needed), size_text(lacks->limit.bytes), lacks->limit.source);
+  }
   const bool host = lacks->kind == MemoryKind::kHost;
   const std::string who = host && plan.ranks_per_host > 1
                               ? fmt::format(" by the {} ranks of a host", plan.ranks_per_host)
@@ -136,6 +143,7 @@ std::string FitReport::text(const MemoryLimits& limits) const {
   line("device", plan.total(MemoryKind::kDevice), limits.device);
   line("host, all ranks", plan.host_total(), limits.host);
   line("disk", plan.total(MemoryKind::kDisk), limits.disk);
+  line("nvme, all ranks", plan.nvme_total(), limits.nvme);
   return text;
 }
 
@@ -156,8 +164,10 @@ std::string FitReport::json(const MemoryLimits& limits) const {
   }
   json.end_object().field("host_total", plan.host_total());
   json.key("limits").begin_object();
-  for (const auto& [name, limit] :
-       {std::pair{"device", &limits.device}, {"host", &limits.host}, {"disk", &limits.disk}}) {
+  for (const auto& [name, limit] : {std::pair{"device", &limits.device},
+                                    {"host", &limits.host},
+                                    {"disk", &limits.disk},
+                                    {"nvme", &limits.nvme}}) {
     if (*limit) {
       json.field(name, (*limit)->bytes);
     }

@@ -27,6 +27,7 @@ struct MemoryLimits {
   // of a host, for all of its ranks: pinned, private and shared memory
   std::optional<MemoryLimit> host;
   std::optional<MemoryLimit> disk;
+  std::optional<MemoryLimit> nvme;  // of a host, for all of its ranks
 
   /// What is free on this machine: MemAvailable, cut by the cgroup's limit; the accelerator's free
   /// memory. What this process and its `ranks_per_host` likes hold already counts as free, since a

@@ -6,6 +6,7 @@
 
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/optimizer/device_updates.hpp"
+#include "actors/optimizer/file_updates.hpp"
 #include "engine/layout/sharding.hpp"
 #include "engine/memory/saved_parameters.hpp"
 #include "engine/types/capped.hpp"
@@ -85,6 +86,9 @@ class Planner {
   /// Of what the pool updates, only weights and gradients travel.
   [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
     const bool streams = sizes_.units[unit].placement == StatePlacement::kStreamed;
+    if (sizes_.units[unit].placement == StatePlacement::kNvme) {
+      return MemoryKind::kNvme;
+    }
     return on_device(unit) ? MemoryKind::kDevice : streams ? copied() : MemoryKind::kHost;
   }
   [[nodiscard]] bool on_device(std::size_t unit) const {
@@ -100,7 +104,7 @@ class Planner {
       return;
     }
     const bool whole = sizes_.weights_replicated[unit];
-    const bool updated_there = sizes.placement != StatePlacement::kHost;
+    const bool updated_there = updates_on_device(sizes.placement);
     if (whole) {
       add(MemoryPurpose::kWeights, MemoryKind::kDevice, sizes.weights);
     }
@@ -276,6 +280,8 @@ void Planner::add_staging() {
       add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
     }
   }
+  add(MemoryPurpose::kStaging, MemoryKind::kHost,
+      FileUpdates::kSlices * sizes_.nvme_stage_bytes + sizes_.nvme_copy_bytes);
   std::size_t state = 0;  // in fp32, as checkpoints have it
   for (const UnitSpec& unit : model_.units) {
     state += sharding_.layout_of(unit).shard_elements * sizeof(float) *
@@ -320,6 +326,10 @@ std::int64_t MemoryPlan::host_total() const {
   const std::int64_t of_rank = sum_capped(
       total(MemoryKind::kPinned), sum_capped(total(MemoryKind::kHost), total(MemoryKind::kShared)));
   return product_capped(ranks_per_host, of_rank);
+}
+
+std::int64_t MemoryPlan::nvme_total() const {
+  return product_capped(ranks_per_host, total(MemoryKind::kNvme));
 }
 
 MemoryPlan plan_memory(const Model& model, const PlanInput& input) {

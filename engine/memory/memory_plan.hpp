@@ -23,9 +23,9 @@
 namespace tandem {
 
 /// Pinned: host memory that the accelerator copies from and to. Shared: host memory that the ranks
-/// of a host read from each other; each owner counts its own.
-enum class MemoryKind : std::uint8_t { kDevice, kPinned, kHost, kShared, kDisk };
-inline constexpr std::size_t kMemoryKinds = 5;
+/// of a host read from each other; each owner counts its own. NVMe: files of optimizer state.
+enum class MemoryKind : std::uint8_t { kDevice, kPinned, kHost, kShared, kDisk, kNvme };
+inline constexpr std::size_t kMemoryKinds = 6;
 std::string_view name_of(MemoryKind kind);
 
 enum class MemoryPurpose : std::uint8_t {
@@ -93,6 +93,8 @@ struct MemoryPlan {
   [[nodiscard]] std::int64_t total(MemoryKind kind) const;
   /// Of all ranks of a host: their pinned, private and shared memory.
   [[nodiscard]] std::int64_t host_total() const;
+  /// Of all ranks of a host.
+  [[nodiscard]] std::int64_t nvme_total() const;
 };
 
 /// Throws user_error for sizes that no run could have (gather slots, a row longer than the model's

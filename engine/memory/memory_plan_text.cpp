@@ -10,7 +10,7 @@ namespace tandem {
 namespace {
 
 constexpr std::array<std::string_view, kMemoryKinds> kKindNames = {"device", "pinned", "host",
-                                                                   "shared", "disk"};
+                                                                   "shared", "disk",   "nvme"};
 constexpr std::array<std::string_view, kMemoryPurposes> kPurposeNames = {
     "weights", "gather slots", "gradients",   "gradient slots", "master",
     "moments", "shadows",      "activations", "loss",           "allocator",

@@ -20,11 +20,33 @@ std::optional<double> offload_ratio_of(const Config& config, const EngineOptions
   return given ? std::optional(offload.ratio) : std::nullopt;
 }
 
+EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
+  const OffloadOptimizerConfig& offload = config.zero.offload_optimizer;
+  if (options.placement == Placement::kAuto && options.placements.empty() &&
+      offload.device == "nvme") {
+    options.placement = Placement::kNvme;
+  }
+  if (options.nvme.path.empty()) {
+    options.nvme.path = offload.nvme_path;
+  }
+  options.nvme.block_bytes = static_cast<std::size_t>(config.aio.block_size);
+  options.nvme.queue_depth = static_cast<unsigned>(config.aio.queue_depth);
+  options.nvme.threads = static_cast<int>(config.aio.intra_op_parallelism);
+  const bool leaves =
+      options.placement == Placement::kNvme ||
+      std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end();
+  if (leaves && options.nvme.path.empty()) {
+    throw user_error("engine",
+                     "optimizer state is to lie on NVMe, and no folder is given; write nvme_path "
+                     "into the config's offload_optimizer, or use --nvme_path");
+  }
+  return options;
+}
+
 void require_possible_placements(DeviceKind device, Placement placement,
                                  std::span<const StatePlacement> placements) {
   const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
-  const bool given =
-      std::ranges::any_of(placements, [](StatePlacement p) { return p != StatePlacement::kHost; });
+  const bool given = std::ranges::any_of(placements, &updates_on_device);
   if (device == DeviceKind::kCpu && (leaves || given)) {
     throw user_error("engine",
                      "placement is {}, and the CPU computes; use placement cpu, or device cuda "
@@ -37,18 +59,18 @@ EngineOptions on_host_if_joint(const Config& config, EngineOptions options) {
   if (!updates_jointly(config.optimizer.kind)) {
     return options;
   }
-  const bool leaves =
-      options.placement == Placement::kGpu || options.placement == Placement::kStream ||
-      std::ranges::any_of(options.placements,
-                          [](StatePlacement p) { return p != StatePlacement::kHost; });
-  if (leaves || options.offload_ratio.value_or(1) < 1) {
+  const bool leaves = options.placement == Placement::kGpu ||
+                      options.placement == Placement::kStream ||
+                      std::ranges::any_of(options.placements, &updates_on_device);
+  const bool on_nvme = options.placement == Placement::kNvme || !options.placements.empty();
+  if (leaves || (!on_nvme && options.offload_ratio.value_or(1) < 1)) {
     throw user_error("engine", "{} is {}, and {} updates on the host alone; use placement cpu",
                      leaves ? "placement" : "offload_ratio",
                      leaves ? std::string(name_of(options.placement))
                             : fmt::format("{}", *options.offload_ratio),
                      config.optimizer.type);
   }
-  options.placement = Placement::kCpu;
+  options.placement = on_nvme ? options.placement : Placement::kCpu;
   return options;
 }
 
@@ -57,8 +79,10 @@ std::vector<StatePlacement> forced_placements(const Model& model, Placement plac
   if (placement == Placement::kCpu || (placement == Placement::kAuto && !ratio)) {
     return {};
   }
-  const StatePlacement there =
-      placement == Placement::kStream ? StatePlacement::kStreamed : StatePlacement::kDevice;
+  const bool to_nvme = placement == Placement::kNvme;
+  const StatePlacement there = to_nvme                           ? StatePlacement::kNvme
+                               : placement == Placement::kStream ? StatePlacement::kStreamed
+                                                                 : StatePlacement::kDevice;
   double all = 0;
   for (const UnitSpec& unit : model.units) {
     all += unit.frozen() ? 0 : static_cast<double>(unit.numel());
@@ -66,7 +90,8 @@ std::vector<StatePlacement> forced_placements(const Model& model, Placement plac
   // Bytes per element are the same in all units, so elements count them.
   double room = (1 - ratio.value_or(0)) * all * (1 + 1e-9);
   std::vector<StatePlacement> placements(model.units.size(), StatePlacement::kHost);
-  for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
+  for (std::size_t i = 0; i < model.units.size(); ++i) {
+    const std::size_t unit = to_nvme ? model.units.size() - 1 - i : i;
     const auto size = static_cast<double>(model.units[unit].numel());
     if (!model.units[unit].frozen() && size <= room) {
       room -= size;
@@ -138,6 +163,7 @@ std::string placements_text(const Model& model, std::span<const StatePlacement> 
   };
   say(StatePlacement::kDevice, "on the device");
   say(StatePlacement::kStreamed, "streamed through the device");
+  say(StatePlacement::kNvme, "on NVMe");
   if (text.empty()) {
     return "all on the host";
   }

@@ -28,18 +28,22 @@ namespace tandem {
 [[nodiscard]] std::optional<double> offload_ratio_of(const Config& config,
                                                      const EngineOptions& options);
 
-/// Throws user_error where the CPU computes and the options ask for another placement than the
-/// host.
+/// The options with what the config says of NVMe: state lies there where its device is "nvme" and
+/// the options leave the placement open. Throws user_error where there is no folder for it.
+[[nodiscard]] EngineOptions with_nvme_of(const Config& config, EngineOptions options);
+
+/// Throws user_error where the CPU computes and the options ask for memory of an accelerator.
 void require_possible_placements(DeviceKind device, Placement placement,
                                  std::span<const StatePlacement> placements);
 
 /// The options as they are, or, with an optimizer that updates jointly (updates_jointly()), such
-/// that all state stays on the host. Throws user_error where they ask for another place.
+/// that no state leaves the host, but for NVMe. Throws user_error where they ask for another place.
 [[nodiscard]] EngineOptions on_host_if_joint(const Config& config, EngineOptions options);
 
 /// By --placement and --offload_ratio alone; empty: all on the host. `ratio` counts bytes: units
 /// leave the host from the first one on as long as at least that share stays; one that is too large
-/// for what is left is passed over.
+/// for what is left is passed over. To NVMe they leave from the last one on, whose gradients come
+/// first and whose weights are needed last.
 [[nodiscard]] std::vector<StatePlacement> forced_placements(const Model& model, Placement placement,
                                                             std::optional<double> ratio);
 

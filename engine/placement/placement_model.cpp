@@ -165,7 +165,7 @@ class Play {
     units_[unit].speculative = false;
     ++updates_;
     const StatePlacement placement = placements_[unit];
-    const ActivityKind kind = placement == StatePlacement::kHost     ? kHostUpdates
+    const ActivityKind kind = !updates_on_device(placement)          ? kHostUpdates
                               : placement == StatePlacement::kDevice ? kDeviceUpdates
                                                                      : kStreams;
     queues_[kind].push_back(unit);
@@ -214,7 +214,7 @@ class Play {
     }
     const PlacementUnit& sizes = p_.units[unit];
     Demand demand{};
-    if (placements_[unit] == StatePlacement::kHost) {
+    if (!updates_on_device(placements_[unit])) {
       demand[kToDevice] = sizes.weights / p_.speeds.to_device;
     } else if (!p_.is_alone) {
       demand[kToHost] = sizes.weights / p_.speeds.to_host;
@@ -233,7 +233,7 @@ class Play {
     const std::size_t unit = reductions_[next_reduction_].unit;
     const PlacementUnit& sizes = p_.units[unit];
     Demand demand{};
-    if (placements_[unit] == StatePlacement::kHost || !p_.is_alone) {
+    if (!updates_on_device(placements_[unit]) || !p_.is_alone) {
       demand[kToHost] = sizes.gradient / p_.speeds.to_host;
     } else {
       demand[kMemory] = (sizes.gradient + sizes.accumulator) / p_.speeds.device_memory;
@@ -415,7 +415,9 @@ double PlacementProblem::host_bytes_of(std::span<const StatePlacement> placement
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
     bytes += placements[unit] == StatePlacement::kHost       ? units[unit].on_host
              : placements[unit] == StatePlacement::kStreamed ? units[unit].optimizer
-                                                             : 0;
+             : placements[unit] == StatePlacement::kNvme
+                 ? units[unit].on_host - units[unit].optimizer
+                 : 0;
   }
   return bytes;
 }

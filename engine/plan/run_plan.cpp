@@ -12,6 +12,7 @@
 #include "engine/placement/gpu_bandwidths.hpp"
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
+#include "engine/plan/nvme_disk.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/trace.hpp"
@@ -76,6 +77,18 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
   return limit.bytes < 0 ? std::nullopt : std::optional(limit);
 }
 
+/// A folder that the caller gives is for what the host's memory does not hold.
+bool overflows_to_nvme(const EngineOptions& options) {
+  return options.placement == Placement::kAuto && options.device == DeviceKind::kCpu &&
+         options.nvme.overflow;
+}
+
+bool wants_nvme(const EngineOptions& options) {
+  return options.placement == Placement::kNvme ||
+         std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end() ||
+         overflows_to_nvme(options);
+}
+
 Facts facts_of(const Config& config, const EngineOptions& options, const RunLimits& limits,
                const PlanInput& input, bool places, Communicator& ranks) {
   std::string text;
@@ -83,8 +96,11 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     MemoryLimits memory = MemoryLimits::of_machine(input.ranks_per_host, input.accelerator);
     memory.host = limits.memory.host ? limits.memory.host : memory.host;
     memory.device = limits.memory.device ? limits.memory.device : memory.device;
+    if (wants_nvme(options) && !limits.elsewhere) {
+      memory.nvme = room_on_nvme(options.nvme);
+    }
     text = fmt::format("{}\n", limits.elsewhere ? 0 : machine::rss_bytes()) + text_of(memory.host) +
-           text_of(memory.device);
+           text_of(memory.device) + text_of(memory.nvme);
     if (places) {
       const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;
       const HostUpdateSpeeds host = host_update_speeds(input, threads);
@@ -98,6 +114,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
   words >> facts.process_bytes;
   facts.memory.host = limit_of(words);
   facts.memory.device = limit_of(words);
+  facts.memory.nvme = limit_of(words);
   std::string device;
   if (places) {
     words >> facts.host_updates.in_place >> facts.host_updates.speculative >> device;
@@ -107,7 +124,35 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
   return facts;
 }
 
-/// Rules 3 to 5 of the header, into `input`; in words.
+/// Rule 1, into `input`. `host`: what of the host's memory the run may have; absent: nothing for
+/// state.
+void place_on_nvme(const Model& model, std::optional<double> ratio,
+                   const std::optional<MemoryLimit>& host, PlanInput& input) {
+  std::vector<StatePlacement>& placements = input.shape.engine.placements;
+  placements = forced_placements(model, Placement::kNvme, ratio);
+  if (ratio || !host) {
+    return;
+  }
+  PlanInput bare = input;
+  bare.shape.shadows = {};
+  const MemoryPlan plan = plan_memory(model, bare);
+  std::int64_t room = (host->bytes - plan.host_total()) / plan.ranks_per_host;
+  for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
+    room -= static_cast<std::int64_t>(plan.units[unit].master + plan.units[unit].moments);
+    if (room < 0) {
+      break;
+    }
+    placements[unit] = StatePlacement::kHost;
+  }
+}
+
+std::string text_of_nvme(const Model& model, std::span<const StatePlacement> placements) {
+  const bool used = std::ranges::find(placements, StatePlacement::kNvme) != placements.end();
+  return placements_text(model, placements) +
+         (used ? "; no update of what is there begins ahead of the verdict" : "");
+}
+
+/// Rules 4 to 6 of the header, into `input`; in words.
 std::string place(const Model& model, const Config& config, const EngineOptions& options,
                   const Facts& facts, PlanInput& input) {
   const PlacementHardware hardware = PlacementHardware::of(facts.device, facts.host_updates);
@@ -137,7 +182,7 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
 RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
                  const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
   require_possible_placements(asked.device, asked.placement, asked.placements);
-  const EngineOptions options = on_host_if_joint(config, asked);
+  const EngineOptions options = on_host_if_joint(config, with_nvme_of(config, asked));
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0
                                           ? std::min(limits.ranks_per_host, config.world_size)
                                           : config.world_size;
@@ -147,7 +192,9 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   input.packed = batch.packed;
   input.accelerator = options.device == DeviceKind::kCuda;
   input.shape.engine.placements = options.placements;
-  const bool places = options.device != DeviceKind::kCpu && options.placements.empty();
+  const bool on_nvme = options.placements.empty() &&
+                       (options.placement == Placement::kNvme || overflows_to_nvme(options));
+  const bool places = options.device != DeviceKind::kCpu && options.placements.empty() && !on_nvme;
   const Facts facts = facts_of(config, options, limits, input, places, ranks);
   input.process_bytes = facts.process_bytes;
   if (facts.process_bytes > 0) {  // of this process, which may trace
@@ -157,12 +204,23 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
         static_cast<std::int64_t>(trace::bytes_at_most(static_cast<std::size_t>(threads)));
   }
 
+  if (on_nvme) {
+    const bool asked_for = options.placement == Placement::kNvme;
+    place_on_nvme(model, asked_for ? offload_ratio_of(config, options) : std::nullopt,
+                  asked_for ? limits.memory.host : facts.memory.host, input);
+  }
+
   RunPlan plan{.options = options, .limits = facts.memory, .of_first_rank = ranks.rank() == 0};
-  plan.placement = places ? place(model, config, options, facts, input)
+  plan.placement = places                ? place(model, config, options, facts, input)
+                   : wants_nvme(options) ? text_of_nvme(model, input.shape.engine.placements)
                    : options.device == DeviceKind::kCpu
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
   plan.report = check_fit(model, input, plan.limits);
+  if (const std::int64_t bytes = plan.memory().nvme_total();
+      bytes > 0 && plan.of_first_rank && !limits.elsewhere) {
+    plan.nvme = traffic_text(options.nvme, bytes, state_rate(options.nvme, options.io_backend));
+  }
   if (!limits.elsewhere) {
     require_limits(cores_of(config, options, input.ranks_per_host));
   }
@@ -176,8 +234,9 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
 
 EngineOptions place_as_asked(const Model& model, const Config& config, EngineOptions options) {
   require_possible_placements(options.device, options.placement, options.placements);
-  options = on_host_if_joint(config, std::move(options));
-  if (options.device != DeviceKind::kCpu && options.placements.empty()) {
+  options = on_host_if_joint(config, with_nvme_of(config, std::move(options)));
+  const bool leaves = options.device != DeviceKind::kCpu || options.placement == Placement::kNvme;
+  if (leaves && options.placements.empty()) {
     options.placements =
         forced_placements(model, options.placement, offload_ratio_of(config, options));
   }

@@ -3,13 +3,16 @@
 //
 // The one place of both decisions: Engine, the trainers and `tandem plan` call plan_run(). State is
 // placed by the first of these rules that says something:
-//   1. the CPU computes            all on the host
-//   2. EngineOptions::placements   as given, unit by unit
-//   3. a placement other than auto, or a ratio (of the options, else of the config)
+//   1. NVMe                        as far as a ratio says, else all but what a given limit of host
+//                                  memory holds, from the first unit on; also where a folder is
+//                                  given and the host's free memory does not hold all
+//   2. the CPU computes            all on the host
+//   3. EngineOptions::placements   as given, unit by unit
+//   4. a placement other than auto, or a ratio (of the options, else of the config)
 //                                  that share leaves the host, from the first unit on
-//   4. the config does not offload the optimizer, and the device has room for all state
+//   5. the config does not offload the optimizer, and the device has room for all state
 //                                  all on the device, as DeepSpeed does
-//   5. else                        the solver's: the shortest step of those that fit
+//   6. else                        the solver's: the shortest step of those that fit
 // Collective: every rank calls it, and what one machine measures (free memory, speeds) is rank 0's
 // on all of them, so that they decide alike. Any thread.
 #pragma once
@@ -47,6 +50,7 @@ struct RunPlan {
   FitReport report;
   MemoryLimits limits;
   std::string placement;  // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."
+  std::string nvme;       // what a step moves there, of the first rank; empty: nothing
   bool of_first_rank = true;
 
   [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }
@@ -60,7 +64,7 @@ struct RunPlan {
                                const LargestBatch& batch, const RunLimits& limits,
                                Communicator& ranks);
 
-/// Without a plan: rules 1 to 3 alone, and else all on the host. Throws as plan_run().
+/// Without a plan: rules 1 to 4 alone, and else all on the host. Throws as plan_run().
 [[nodiscard]] EngineOptions place_as_asked(const Model& model, const Config& config,
                                            EngineOptions options);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/metrics/comms_summary.hpp"
@@ -156,7 +157,22 @@ Task<> Rank::fill_memory(Rank* self) {
   const CorePlan& cores = self->options_.cores;
   co_await self->compute_.prepare(self->options_.bound(cores.compute), cores.compute_threads);
   co_await self->memory_.touch(&self->optimizer_pool_);
+  if (self->memory_.state_file() != nullptr) {
+    co_await open_nvme(self);
+  }
   co_await self->loader_.load();
+}
+
+Task<> Rank::open_nvme(Rank* self) {
+  const EngineOptions& options = self->layout_.shape.engine;
+  self->nvme_io_.emplace(self->loop_, FileIo::Options{.backend = options.io_backend,
+                                                      .ring_entries = options.nvme.queue_depth,
+                                                      .threads = options.nvme.threads,
+                                                      .name = "nvme"});
+  const auto now = self->loop_.now().time_since_epoch().count();
+  co_await self->memory_.open_state_file(
+      &*self->nvme_io_, fmt::format("{}/tandem-state-{}-{}-rank{}", options.nvme.path, ::getpid(),
+                                    now, self->layout_.sharding.rank));
 }
 
 void Rank::abort(std::string_view why) noexcept {
@@ -242,6 +258,9 @@ UpdateRunner* Rank::runner_of(StatePlacement placement) {
   if (placement == StatePlacement::kHost) {
     return nullptr;
   }
+  if (placement == StatePlacement::kNvme) {
+    return nvme_runner();
+  }
   const bool streams = placement == StatePlacement::kStreamed;
   std::unique_ptr<DeviceUpdates>& runner = streams ? streamed_updates_ : resident_updates_;
   if (runner != nullptr) {
@@ -260,6 +279,20 @@ UpdateRunner* Rank::runner_of(StatePlacement placement) {
                                 : nullptr,
       .stage_bytes = stage_bytes});
   return runner.get();
+}
+
+UpdateRunner* Rank::nvme_runner() {
+  if (nvme_updates_ == nullptr && memory_.state_file() != nullptr) {
+    const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
+    nvme_updates_ = std::make_unique<FileUpdates>(
+        FileUpdates::Options{.file = memory_.state_file(),
+                             .pool = &optimizer_pool_,
+                             .chunk_elements = chunk,
+                             .slice_chunks = FileUpdates::kElementsAlignment / chunk,
+                             .stages = memory_.nvme_stages(),
+                             .stage_bytes = layout_.sizes.nvme_stage_bytes});
+  }
+  return nvme_updates_.get();  // null: the optimizer keeps nothing
 }
 
 void Rank::start_actors() {
@@ -324,7 +357,8 @@ Busy Rank::busy() const {
           .optimizer_s = optimizer_pool_.busy_s() / optimizer_pool_.threads(),
           .copy_s = copy_pool_.busy_s() / copy_pool_.threads(),
           .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,
-          .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0};
+          .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0,
+          .disk_s = nvme_updates_ ? nvme_updates_->busy_s() : 0};
 }
 
 }  // namespace tandem

@@ -17,6 +17,7 @@
 #include "actors/gradient_bucket.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "actors/optimizer/device_updates.hpp"
+#include "actors/optimizer/file_updates.hpp"
 #include "actors/parameter_shard.hpp"
 #include "actors/slot_pool.hpp"
 #include "engine/config/config.hpp"
@@ -61,6 +62,7 @@ struct Busy {
   double copy_s = 0;
   double to_device_s = 0;
   double to_host_s = 0;
+  double disk_s = 0;  // of optimizer state on NVMe
 };
 
 class Rank {
@@ -122,6 +124,8 @@ class Rank {
   [[nodiscard]] CpuOptimizer::Unit optimizer_unit(std::size_t unit);
   /// The runner of updates with that placement; null: the pool's threads.
   [[nodiscard]] UpdateRunner* runner_of(StatePlacement placement);
+  [[nodiscard]] UpdateRunner* nvme_runner();
+  static Task<> open_nvme(Rank* self);
   void start_actors();
   static Task<> end_actors(Rank* self);
 
@@ -138,6 +142,7 @@ class Rank {
   std::unique_ptr<ExpertParallelGroup> expert_group_;
   Scope scope_;
   ComputeQueue compute_;
+  std::optional<FileIo> nvme_io_;  // where state lies on NVMe
   RankMemory memory_;
   WeightLoader loader_;
   bool stopped_ = false;
@@ -150,6 +155,7 @@ class Rank {
   std::vector<std::unique_ptr<GradientBucket>> buckets_;  // [unit]; null: frozen
   std::unique_ptr<DeviceUpdates> resident_updates_;       // null where no unit needs it
   std::unique_ptr<DeviceUpdates> streamed_updates_;       // likewise
+  std::unique_ptr<FileUpdates> nvme_updates_;             // likewise
   std::unique_ptr<CpuOptimizer> optimizer_;
   std::optional<Watchdog> watchdog_;  // from the end of loading on
 };

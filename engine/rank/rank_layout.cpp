@@ -36,7 +36,7 @@ std::int64_t RankLayout::parameter_count() const {
 
 bool RankLayout::updates_on_device() const {
   return std::ranges::any_of(
-      sizes.units, [](const UnitSizes& unit) { return unit.placement != StatePlacement::kHost; });
+      sizes.units, [](const UnitSizes& unit) { return tandem::updates_on_device(unit.placement); });
 }
 
 std::size_t RankLayout::slice_begin(std::size_t unit) const {

@@ -1,11 +1,13 @@
 #include "engine/rank/rank_memory.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/kernels/update/state_memory.hpp"
+#include "actors/optimizer/file_updates.hpp"
 
 namespace tandem {
 
@@ -13,6 +15,7 @@ RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
                        Accelerator* accelerator)
     : layout_(layout), backend_(backend), accelerator_(accelerator) {
   allocate_save_buffers();
+  allocate_nvme();
   units_.resize(layout.model.units.size());
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     allocate_unit(unit);
@@ -32,7 +35,7 @@ Task<> RankMemory::touch(CpuPool* pool) {
 ResidentBytes RankMemory::resident_bytes() const noexcept {
   ResidentBytes bytes = resident_bytes_;
   if (accelerator_ != nullptr) {
-    bytes.staging = accelerator_->staging_bytes();
+    bytes.staging += accelerator_->staging_bytes();
     bytes.device = accelerator_->used_bytes();
   }
   return bytes;
@@ -84,7 +87,7 @@ void RankMemory::allocate_weights(std::size_t unit) {
   const std::size_t size = bytes_of(layout_.shape.type);
   const std::size_t block_bytes = layout_.parameters[unit].block.padded_elements * size;
   const std::size_t shard_bytes = layout_.slice_elements(unit) * size;
-  const bool updated_there = layout_.placement_of(unit) != StatePlacement::kHost;  // on the device
+  const bool updated_there = updates_on_device(layout_.placement_of(unit));
   UnitMemory& memory = units_[unit];
   if (layout_.sharding.weights_replicated[unit]) {
     memory.block = accelerator_ != nullptr
@@ -118,15 +121,34 @@ void RankMemory::allocate_unit(std::size_t unit) {
     }
     return;
   }
-  place_state(buffers, shape.engine.state_layout, shape.update, shape.type,
-              layout_.slice_elements(unit), allocate_state(unit));
+  place_state(
+      buffers, shape.engine.state_layout, shape.update, shape.type, layout_.slice_elements(unit),
+      allocate_state(unit),
+      layout_.placement_of(unit) == StatePlacement::kNvme ? kFileStateAlignment : kStateAlignment);
   memory.accumulator = allocate_accumulator(unit);
+}
+
+void RankMemory::allocate_nvme() {
+  const RankSizes& sizes = layout_.sizes;
+  if (sizes.nvme_file_bytes > 0) {
+    state_file_ = std::make_unique<StateFile>(sizes.nvme_file_bytes);
+    nvme_stages_ = allocate(FileUpdates::kSlices * sizes.nvme_stage_bytes, resident_bytes_.staging);
+  }
+}
+
+Task<> RankMemory::open_state_file(FileIo* io, std::string path) {
+  co_await state_file_->open(io, std::move(path), layout_.shape.engine.nvme.block_bytes);
 }
 
 /// Memory of master and moments, on the side that the unit's placement says.
 std::byte* RankMemory::allocate_state(std::size_t unit) {
-  const std::size_t bytes = layout_.sizes.units[unit].state.total();
   const StatePlacement placement = layout_.placement_of(unit);
+  if (placement == StatePlacement::kNvme) {
+    std::byte* state = state_file_ == nullptr ? nullptr : state_file_->data() + in_state_file_;
+    in_state_file_ += layout_.sizes.units[unit].state.total(kFileStateAlignment);
+    return state;
+  }
+  const std::size_t bytes = layout_.sizes.units[unit].state.total();
   return placement == StatePlacement::kDevice
              ? allocate_on_device(bytes, purpose("optimizer state", unit))
              : allocate_streamed(bytes, resident_bytes_.optimizer, placement);
@@ -154,7 +176,7 @@ void RankMemory::allocate_shadow(std::size_t unit) {
                        : allocate_streamed(bytes, resident_bytes_.shadows, placement);
   };
   const bool state_there = placement == StatePlacement::kDevice;
-  const bool weight_there = placement != StatePlacement::kHost;
+  const bool weight_there = updates_on_device(placement);
   const DType type = layout_.shape.type;
   UpdateShadow& shadow = units_[unit].shadow;
   shadow.master = type == DType::kF32 ? take(elements * sizeof(float), weight_there)

@@ -7,6 +7,8 @@
 //   slice, state,  where the unit's placement says so; a streamed    otherwise
 //   gradient       unit has its state in host memory
 //
+// State on NVMe has addresses of a StateFile, and no memory.
+//
 // What peers read in place, and what a device copies from and to, the collectives' back end
 // allocates.
 // Invariant: nothing is allocated after the start of the run, and nothing moves.
@@ -14,12 +16,15 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/memory/arena.hpp"
+#include "actors/optimizer/state_file.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/rank/rank_layout.hpp"
@@ -50,6 +55,16 @@ class RankMemory {
   /// Touches its host memory from the pool's threads, which will work on it: so it lies near them,
   /// and no page is missing in the first steps.
   Task<> touch(CpuPool* pool);
+
+  /// Makes the file of state on NVMe, before anything is loaded; `io` outlives this.
+  Task<> open_state_file(FileIo* io, std::string path);
+  /// Null: no state lies on NVMe.
+  [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
+  /// FileUpdates::kSlices stages of RankSizes::nvme_stage_bytes.
+  [[nodiscard]] std::byte* nvme_stages() const noexcept { return nvme_stages_; }
+  [[nodiscard]] bool is_on_nvme(const void* array) const noexcept {
+    return state_file_ != nullptr && state_file_->holds(array);
+  }
 
   [[nodiscard]] const UnitMemory& unit(std::size_t unit) const { return units_[unit]; }
   /// Whether the unit can be updated ahead of the verdict.
@@ -90,6 +105,7 @@ class RankMemory {
   std::byte* allocate_state(std::size_t unit);
   std::byte* allocate_accumulator(std::size_t unit);
   void allocate_shadow(std::size_t unit);
+  void allocate_nvme();
   void allocate_directions();
   void allocate_slots();
   std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, std::string_view name,
@@ -107,6 +123,9 @@ class RankMemory {
   float* direction_block_ = nullptr;
   std::span<float> direction_scratch_;
   std::vector<HostBuffer> owned_;
+  std::unique_ptr<StateFile> state_file_;
+  std::size_t in_state_file_ = 0;  // bytes that have an owner
+  std::byte* nvme_stages_ = nullptr;
   ResidentBytes resident_bytes_;
 };
 

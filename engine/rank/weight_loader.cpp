@@ -32,7 +32,7 @@ Task<> WeightLoader::load() {
   Work work;
   std::vector<std::size_t> on_host;  // units whose weights are
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
-    if (!memory_.is_on_device(memory_.unit(unit).shard)) {
+    if (!is_made_elsewhere(unit)) {
       on_host.push_back(unit);
       add_unit(work, unit);
     }
@@ -47,8 +47,35 @@ Task<> WeightLoader::load() {
   };
   co_await pool_.for_chunks(on_host.size(), complete, {.name = "load: shadows"});
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
-    if (memory_.is_on_device(memory_.unit(unit).shard)) {
-      co_await load_on_device(unit);
+    if (is_made_elsewhere(unit)) {
+      co_await load_elsewhere(unit);
+    }
+  }
+}
+
+bool WeightLoader::is_made_elsewhere(std::size_t unit) const {
+  return memory_.is_on_device(memory_.unit(unit).shard) ||
+         memory_.is_on_nvme(memory_.unit(unit).buffers.master);
+}
+
+Task<> WeightLoader::fetch(const HostView* view) {
+  for (const HostView::Array& array : view->arrays) {
+    if (memory_.is_on_nvme(array.elsewhere)) {
+      co_await memory_.state_file()->read(
+          {{array.elsewhere, array.host.data(), array.host.size_bytes()}});
+    } else {
+      co_await copies_->to_host(array.host.span(), array.elsewhere);
+    }
+  }
+}
+
+Task<> WeightLoader::store(const HostView* view) {
+  for (const HostView::Array& array : view->arrays) {
+    if (memory_.is_on_nvme(array.elsewhere)) {
+      co_await memory_.state_file()->write(
+          {{array.elsewhere, array.host.data(), array.host.size_bytes()}});
+    } else {
+      co_await copies_->to_device(array.elsewhere, array.host.span());
     }
   }
 }
@@ -101,17 +128,15 @@ void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) 
   write_master(buffers, values.data(), piece.at, piece.at + values.size());
 }
 
-Task<> WeightLoader::load_on_device(std::size_t unit) {
+Task<> WeightLoader::load_elsewhere(std::size_t unit) {
   const UpdateBuffers& home = memory_.unit(unit).buffers;
   const HostView view = view_on_host(unit, home, /*whole=*/false);
   Work work;
   add_unit(work, unit);
   const auto buffers_of = [&view](std::size_t) -> const UpdateBuffers& { return view.buffers; };
   co_await load_into(&work, buffers_of);
-  for (const HostView::Array& array : view.arrays) {
-    co_await copies_->to_device(array.device, array.host.span());
-  }
-  // The rest of the state begins as zeros, which host memory has already.
+  co_await store(&view);
+  // The rest of the state begins as zeros, which host memory and files have already.
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   for (std::size_t k = 0; k < 2; ++k) {
     if (memory_.is_on_device(home.state[k]) && home.layout != StateLayout::kSplit) {
@@ -171,7 +196,7 @@ WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const Update
   HostView view{.buffers = buffers};
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   const auto stand_in = [&](void*& array, std::size_t bytes) {
-    if (memory_.is_on_device(array)) {
+    if (is_elsewhere(array)) {
       view.arrays.push_back({static_cast<std::byte*>(array), HostBuffer(bytes)});
       array = view.arrays.back().host.data();
     }
@@ -193,8 +218,8 @@ WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const Update
 Task<HostState> WeightLoader::state_of(std::size_t unit, UpdateBuffers now) {
   HostView view = view_on_host(unit, now, /*whole=*/true);
   HostState state{.buffers = view.buffers, .memory = {}};
+  co_await fetch(&view);
   for (HostView::Array& array : view.arrays) {
-    co_await copies_->to_host(array.host.span(), array.device);
     state.memory.push_back(std::move(array.host));
   }
   co_return state;
@@ -218,9 +243,7 @@ Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std
 Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSource* source,
                              bool moments) {
   const HostView view = view_on_host(unit, now.buffers, /*whole=*/true);
-  for (const HostView::Array& array : view.arrays) {  // what is not restored stays
-    co_await copies_->to_host(array.host.span(), array.device);
-  }
+  co_await fetch(&view);  // what is not restored stays
   const std::vector<float> master = co_await slice_from(source, unit, kMasterArray);
   write_master(view.buffers, master.data(), 0, master.size());
   const bool frozen = layout_.model.units[unit].frozen();
@@ -229,9 +252,7 @@ Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSourc
     const std::vector<float> values = co_await slice_from(source, unit, array);
     write_state(view.buffers, k, values.data(), 0, values.size());
   }
-  for (const HostView::Array& array : view.arrays) {
-    co_await copies_->to_device(array.device, array.host.span());
-  }
+  co_await store(&view);
   const std::vector<ShadowArray> shadow = shadow_arrays(unit, now.buffers, now.shadow);
   copy_on_host(memory_, shadow);
   co_await copy_on_device(shadow);
@@ -239,14 +260,11 @@ Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSourc
 
 Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuffers now) {
   const std::size_t elements = layout_.slice_elements(unit);
-  if (const float* master = now.whole_master();
-      master != nullptr && !memory_.is_on_device(master)) {
+  if (const float* master = now.whole_master(); master != nullptr && !is_elsewhere(master)) {
     co_return std::span(master, elements);
   }
   const HostView view = view_on_host(unit, now, /*whole=*/false);
-  for (const HostView::Array& array : view.arrays) {
-    co_await copies_->to_host(array.host.span(), array.device);
-  }
+  co_await fetch(&view);
   slice_.resize(elements);
   read_master(view.buffers, slice_.data(), 0, elements);
   co_return slice_;

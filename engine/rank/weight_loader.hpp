@@ -2,11 +2,10 @@
 // start or from a checkpoint, and back out for saving, on whatever side they lie.
 //
 // A rank loads its own slices, in pieces, on all threads of a pool. A unit whose weights lie on a
-// device is made in host memory and copied. Padding and moments begin as zeros, shadows as copies
-// of the arrays that they stand in for.
-// Invariant: the bits that are loaded depend on the model and the types alone, not on the number of
-// threads or ranks.
-// Thread rule: the loop's thread; one operation at a time.
+// device, or whose state lies on NVMe, is made in host memory and copied. Padding and moments begin
+// as zeros, shadows as copies of the arrays that they stand in for. Invariant: the bits that are
+// loaded depend on the model and the types alone, not on the number of threads or ranks. Thread
+// rule: the loop's thread; one operation at a time.
 #pragma once
 
 #include <cstddef>
@@ -65,11 +64,11 @@ class WeightLoader {
   /// A unit's master, its weight and what else the master is made of, as the host reaches them.
   struct HostView {
     struct Array {
-      std::byte* device;
+      std::byte* elsewhere;
       HostBuffer host;  // in its stead
     };
     UpdateBuffers buffers;
-    std::vector<Array> arrays;  // what lies on the device
+    std::vector<Array> arrays;  // what lies on the device, or on NVMe
   };
   struct ShadowArray {
     std::byte* to;
@@ -87,7 +86,14 @@ class WeightLoader {
   template <class BuffersOf>
   Task<> load_into(const Work* work, BuffersOf buffers_of);
   void load_piece(const Piece& piece, const UpdateBuffers& buffers) const;
-  Task<> load_on_device(std::size_t unit);
+  Task<> load_elsewhere(std::size_t unit);
+  [[nodiscard]] bool is_elsewhere(const void* array) const noexcept {
+    return memory_.is_on_device(array) || memory_.is_on_nvme(array);
+  }
+  /// Whether a unit's weights or state must be made in other memory.
+  [[nodiscard]] bool is_made_elsewhere(std::size_t unit) const;
+  Task<> fetch(const HostView* view);
+  Task<> store(const HostView* view);
   [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit, const UpdateBuffers& home,
                                                        const UpdateShadow& shadow) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;

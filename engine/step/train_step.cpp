@@ -253,12 +253,18 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   // gather's.
   TimePoint ready = start;
   TimePoint held_back = start;
+  bool on_nvme = false;  // the state of the last one that was ready
   for (const UnitUse& use : plan_.visits[v].uses) {
-    ready = std::max(ready, rank_.shards()[use.unit]->version_since());
+    if (const TimePoint since = rank_.shards()[use.unit]->version_since(); since > ready) {
+      ready = since;
+      on_nvme = rank_.layout().placement_of(use.unit) == StatePlacement::kNvme;
+    }
     held_back = std::max(held_back, rank_.optimizer().held_back_until(use.unit));
   }
   const TimePoint now = rank_.loop().now();
+  const double optimizer_s = exposure_.optimizer_s;
   charge_updates(start, std::min(ready, now), held_back);
+  exposure_.disk_s += on_nvme ? exposure_.optimizer_s - optimizer_s : 0;
   exposure_.gather_s += std::chrono::duration<double>(now - std::min(ready, now)).count();
   co_return slots;
 }

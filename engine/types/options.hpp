@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/kernels/state_layout.hpp"
+#include "engine/types/nvme_options.hpp"
 #include "engine/types/sim_spec.hpp"
 #include "engine/types/state_placement.hpp"
 #include "runtime/io/file_io.hpp"
@@ -93,6 +94,8 @@ struct EngineOptions {
   std::optional<double> offload_ratio;
   // [unit]; empty: decided by plan_run(), by the two above.
   std::vector<StatePlacement> placements;
+  // Where state on NVMe lies; an empty path: the config's. The rest is the config's alone.
+  NvmeOptions nvme;
   LossMean loss_mean = LossMean::kMicroBatches;
   bool activation_checkpointing = false;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
@@ -105,7 +108,7 @@ struct EngineOptions {
   // A task that waits longer for anything but a message is reported on stderr, once, with what it
   // waits for; 0: half of the collectives' deadline.
   double report_waits_s = 0;
-  FileIo::Backend io_backend = FileIo::Backend::kAuto;  // of checkpoints
+  FileIo::Backend io_backend = FileIo::Backend::kAuto;  // of checkpoints and of state on NVMe
   // Memory into which a save under way copies units whose update comes before their turn; 0: such
   // an update waits until its unit was written.
   std::size_t checkpoint_staging_bytes = 0;

@@ -5,6 +5,8 @@
 //   host       host             host                          the pool
 //   device     device           device                        the device
 //   streamed   host             device                        the device, state copied by slices
+//   nvme       a file           host                          the pool, state read and written by
+//                                                             slices
 //
 // fp32 weights are their own master, so of a streamed fp32 unit only the moments are copied there
 // and back. Several ranks reduce gradients on the host: these are then copied to the device slice
@@ -19,23 +21,30 @@
 
 namespace tandem {
 
-enum class StatePlacement : std::uint8_t { kHost, kDevice, kStreamed };
+enum class StatePlacement : std::uint8_t { kHost, kDevice, kStreamed, kNvme };
 
-/// What the user asks for. The last two leave the share EngineOptions::offload_ratio on the host.
+/// Whether updates with this placement touch the memory of an accelerator.
+[[nodiscard]] constexpr bool updates_on_device(StatePlacement placement) noexcept {
+  return placement == StatePlacement::kDevice || placement == StatePlacement::kStreamed;
+}
+
+/// What the user asks for. The last three leave the share EngineOptions::offload_ratio on the host.
 enum class Placement : std::uint8_t {
   kAuto,    // chosen by plan_run() (engine/plan/run_plan.hpp)
   kCpu,     // all on the host
   kGpu,     // on the device
   kStream,  // streamed through the device
+  kNvme,    // in a file
 };
 
 template <>
-inline constexpr auto kEnumNames<StatePlacement> =
-    std::array{EnumName{StatePlacement::kHost, "host"}, EnumName{StatePlacement::kDevice, "device"},
-               EnumName{StatePlacement::kStreamed, "streamed"}};
+inline constexpr auto kEnumNames<StatePlacement> = std::array{
+    EnumName{StatePlacement::kHost, "host"}, EnumName{StatePlacement::kDevice, "device"},
+    EnumName{StatePlacement::kStreamed, "streamed"}, EnumName{StatePlacement::kNvme, "nvme"}};
 template <>
 inline constexpr auto kEnumNames<Placement> =
     std::array{EnumName{Placement::kAuto, "auto"}, EnumName{Placement::kCpu, "cpu"},
-               EnumName{Placement::kGpu, "gpu"}, EnumName{Placement::kStream, "stream"}};
+               EnumName{Placement::kGpu, "gpu"}, EnumName{Placement::kStream, "stream"},
+               EnumName{Placement::kNvme, "nvme"}};
 
 }  // namespace tandem

@@ -45,11 +45,13 @@ struct Exposure {
   double reduce_s = 0;
   double data_s = 0;
   double checkpoint_s = 0;  // for a save that still read what an update was to change
+  double disk_s = 0;        // of optimizer_s, for units whose state lies on NVMe
   double compute_busy_s = 0;
   double optimizer_busy_s = 0;  // of the busiest reading: pool time over its threads
   double copy_busy_s = 0;
   double to_device_busy_s = 0;  // of the links between host and device
   double to_host_busy_s = 0;
+  double disk_busy_s = 0;  // of state on NVMe
 };
 
 /// How long the parts of a step took (s), divided as DeepSpeed's timers do. On a GPU forward and

@@ -36,7 +36,8 @@ void check_placement(const EngineFlags& f, DeviceKind device) {
                      ratio, 1 - ratio);
   }
   const bool leaves = placement == Placement::kGpu || placement == Placement::kStream || ratio < 1;
-  if (leaves && device == DeviceKind::kCpu) {
+  const bool to_nvme = placement == Placement::kNvme || !f.engine.nvme.path.empty();
+  if (leaves && !to_nvme && device == DeviceKind::kCpu) {
     throw user_error(
         "flags",
         "{} needs an accelerator, and --device {} has none here; leave it out, or use --device sim "
@@ -67,7 +68,13 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
                  "memory=16GB,latency=10us");
   add_enum(app, "--placement", o.placement,
            "Where optimizer state lies beside an accelerator: auto (per unit, so that the step "
-           "is shortest), cpu, gpu, or stream (in host memory, updated on the device)");
+           "is shortest), cpu, gpu, or stream (in host memory, updated on the device); nvme: in a "
+           "file, with any device");
+  app.add_option("--nvme_path", o.nvme.path,
+                 "Folder on a local disk for optimizer state; with --placement auto on the CPU, "
+                 "of what the host's memory does not hold");
+  app.add_flag("--nvme_any_disk", o.nvme.any_disk,
+               "Take --nvme_path even where it lies in memory (tmpfs) or on the network");
   app.add_option(
       "--offload_ratio", o.offload_ratio,
       "Share of the optimizer's bytes (0 to 1) that stays on the host; the rest goes "
@@ -92,9 +99,10 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
                  "Share of the steps (0 to 1) whose speculation is taken for lost, to measure what "
                  "that costs; no number changes")
       ->capture_default_str();
-  add_enum(app, "--io_backend", o.io_backend,
-           "How checkpoints are written and read: auto (io_uring where it can be had), uring or "
-           "threads");
+  add_enum(
+      app, "--io_backend", o.io_backend,
+      "How checkpoints, and optimizer state on NVMe, are written and read: auto (io_uring where "
+      "it can be had), uring or threads");
   app.add_option("--gather_slots", o.gather_slots, "Gathered units held at a time; 0: chosen")
       ->capture_default_str();
   app.add_option("--optimizer_threads", o.optimizer_threads, "Threads of the Adam pool; 0: chosen")
@@ -129,6 +137,7 @@ EngineOptions engine_options(const EngineFlags& flags, DeviceKind device) {
   EngineOptions options = flags.engine;
   options.device = device;
   options.sim = parse_sim_spec(flags.sim_spec);
+  options.nvme.overflow = !options.nvme.path.empty();
   return options;
 }
 

@@ -76,6 +76,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .exposed_reduce_s = result.exposure.reduce_s,
           .exposed_data_s = result.exposure.data_s,
           .exposed_checkpoint_s = result.exposure.checkpoint_s,
+          .exposed_disk_s = result.exposure.disk_s,
           .verdict = std::string(name_of(result.verdict.outcome)),
           .speculated = result.verdict.speculated,
           .peak_host_bytes = recent_peak_bytes(result),
@@ -204,7 +205,9 @@ void write_plan(const RunPlan& plan, const std::string& output_dir) {
              plan.report.json(plan.limits));
 }
 
-std::string placement_line(const RunPlan& plan) { return "placement " + plan.placement; }
+std::string placement_line(const RunPlan& plan) {
+  return "placement " + plan.placement + (plan.nvme.empty() ? "" : "\nnvme      " + plan.nvme);
+}
 
 std::string memory_line(const MemoryPlan& plan) {
   std::string text;

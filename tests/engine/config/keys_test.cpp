@@ -203,8 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"LegacyStage1", {{ZERO "legacy_stage1", "true"}}, "refused"},
         BadValue{"Device", {{ZERO "offload_optimizer.device", "\"disk\""}}, "none, cpu, nvme"},
         BadValue{
-            "OptimizerOnNvme", {{ZERO "offload_optimizer.device", "\"nvme\""}}, "refused: nothing"},
-        BadValue{"WeightsOnNvme", {{ZERO "offload_param.device", "\"nvme\""}}, "refused: nothing"},
+            "WeightsOnNvme", {{ZERO "offload_param.device", "\"nvme\""}}, "refused: no weights"},
         BadValue{"RatioAboveOne", {{ZERO "offload_optimizer.ratio", "1.1"}}, "at most 1"},
         BadValue{"RatioWithoutStage3",
                  {{ZERO "stage", "2"},

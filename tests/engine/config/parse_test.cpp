@@ -347,10 +347,9 @@ INSTANTIATE_TEST_SUITE_P(
             "UnknownDevice",
             with_batch("\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"gpu\"}}"),
             {"device is \"gpu\"", "none, cpu, nvme", "did you mean \"cpu\"?"}},
-        BadInput{
-            "Nvme",
-            with_batch("\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}"),
-            {"device \"nvme\" is refused", "nothing is kept on NVMe"}},
+        BadInput{"Nvme",
+                 with_batch("\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}"),
+                 {"device \"nvme\" is refused", "no weights are kept on NVMe"}},
         BadInput{"UnknownOptimizer",
                  with_batch("\"optimizer\": {\"type\": \"Adan\"}"),
                  {"unknown optimizer.type \"Adan\"", "did you mean \"Adam\"?"}},

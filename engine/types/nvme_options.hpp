@@ -1,0 +1,20 @@
+// engine/types/nvme_options.hpp — the file of the optimizer's state, and how it is read and
+// written.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace tandem {
+
+struct NvmeOptions {
+  std::string path;       // an existing folder; each rank makes its file there
+  bool overflow = false;  // Placement::kAuto: what the host's memory does not hold goes there
+  bool any_disk = false;  // also one that is memory, or on the network
+  // The config's aio block.
+  std::size_t block_bytes = std::size_t{1} << 20;  // of a call
+  unsigned queue_depth = 8;                        // calls under way
+  int threads = 1;                                 // that read and write, without io_uring
+};
+
+}  // namespace tandem

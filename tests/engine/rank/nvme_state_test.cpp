@@ -1,0 +1,217 @@
+// Optimizer state on NVMe: the run's bits are those of the run in memory, for each layout, stage
+// and number of ranks; checkpoints go from one to the other; a fault names the unit and harms no
+// checkpoint.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/plan/nvme_disk.hpp"
+#include "engine/plan/run_plan.hpp"
+#include "tests/support/io_support.hpp"
+#include "tests/support/toy/placements.hpp"
+#include "tests/support/toy/training.hpp"
+
+namespace tandem {
+namespace {
+
+using test::TempDir;
+using toy::Setting;
+using toy::TrainingRun;
+
+constexpr StatePlacement kNvme = StatePlacement::kNvme;
+const std::vector<StatePlacement> kAllOnNvme(5, kNvme);
+const std::vector<StatePlacement> kSomeOnNvme = {toy::kHost, kNvme, toy::kHost, kNvme, kNvme};
+
+InitializeArgs arguments(const Setting& setting, const TempDir& folder,
+                         std::shared_ptr<Communicator> ranks = nullptr) {
+  InitializeArgs args = toy::arguments(setting, std::move(ranks));
+  args.options.nvme.path = folder.path();
+  return args;
+}
+
+TrainingRun steps_of(Engine& engine, const Setting& setting, int first, int steps) {
+  TrainingRun run;
+  for (int step = first; step < first + steps; ++step) {
+    std::vector<Batch> batches;
+    for (int a = 0; a < setting.accumulation; ++a) {
+      batches.push_back(
+          toy::batch((step * setting.accumulation + a) * engine.world_size() + engine.rank()));
+    }
+    run.losses.push_back(engine.train_step(batches).loss);
+  }
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    run.weights.emplace_back(values.begin(), values.end());
+  });
+  return run;
+}
+
+TrainingRun trained(const Setting& setting, const TempDir& folder, int world) {
+  return on_ranks(world,
+                  [&](std::shared_ptr<Communicator> ranks) {
+                    Engine engine(arguments(setting, folder, std::move(ranks)));
+                    return steps_of(engine, setting, 0, 4);
+                  })
+      .front();
+}
+
+TEST(NvmeState, TrainsWithTheBitsOfMemory) {
+  const TempDir folder;
+  for (const auto& [layout, type] :
+       {std::pair{StateLayout::kFp32, "fp32"}, std::pair{StateLayout::kFp32, "bf16"},
+        std::pair{StateLayout::kSplit, "bf16"}, std::pair{StateLayout::kBf16, "bf16"},
+        std::pair{StateLayout::kInt8, "bf16"}, std::pair{StateLayout::kInt8, "fp32"}}) {
+    for (const auto& [world, stage] : {std::pair{1, 3}, std::pair{2, 1}, std::pair{2, 3}}) {
+      Setting setting{.stage = stage, .type = type, .state_layout = layout};
+      const TrainingRun in_memory = trained(setting, folder, world);
+      setting.placements = world == 1 ? kAllOnNvme : kSomeOnNvme;
+      EXPECT_EQ(trained(setting, folder, world), in_memory)
+          << name_of(layout) << " " << type << " stage " << stage << ", " << world << " ranks";
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(NvmeState, JointAndAcceleratedRunsToo) {
+  const TempDir folder;
+  for (const std::string& optimizer : {toy::kToyLamb, toy::kToyMuon}) {
+    Setting setting{.type = "bf16", .optimizer = optimizer};
+    const TrainingRun in_memory = trained(setting, folder, 2);
+    setting.placement = Placement::kNvme;
+    EXPECT_EQ(trained(setting, folder, 2), in_memory) << optimizer;
+  }
+  Setting setting{.type = "bf16"};
+  const TrainingRun in_memory = trained(setting, folder, 1);
+  setting.device = DeviceKind::kSim;
+  setting.placements = {toy::kDevice, kNvme, toy::kStreamed, kNvme, toy::kHost};
+  EXPECT_EQ(trained(setting, folder, 1), in_memory);
+}
+
+TEST(NvmeState, CheckpointsGoToMemoryAndBack) {
+  const TempDir folder;
+  const TempDir saves;
+  constexpr int kLeg = 2;
+  const Setting setting{.type = "bf16", .state_layout = StateLayout::kSplit};
+  const TrainingRun straight = [&] {
+    Engine engine(arguments(setting, folder));
+    return steps_of(engine, setting, 0, 3 * kLeg);
+  }();
+  for (int leg = 0; leg < 3; ++leg) {
+    Setting here = setting;
+    here.placements = leg % 2 == 0 ? kAllOnNvme : std::vector<StatePlacement>();
+    Engine engine(arguments(here, folder));
+    if (leg > 0) {
+      (void)engine.load_checkpoint(saves.path());
+    }
+    const TrainingRun run = steps_of(engine, here, leg * kLeg, kLeg);
+    for (int i = 0; i < kLeg; ++i) {
+      ASSERT_EQ(run.losses.at(i), straight.losses.at(leg * kLeg + i)) << "leg " << leg;
+    }
+    EXPECT_TRUE(engine.save_checkpoint(saves.path()).saved());
+    if (leg == 2) {
+      EXPECT_EQ(run.weights, straight.weights);
+    }
+  }
+}
+
+/// Cuts the file of this process's state: it has no name, but a descriptor.
+void cut_state_files() {
+  int cut = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code none;
+    const std::string target = std::filesystem::read_symlink(entry.path(), none).string();
+    if (target.find("/tandem-state-") != std::string::npos) {
+      cut += ::truncate(entry.path().c_str(), 0) == 0 ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(cut, 1);
+}
+
+TEST(NvmeState, AFaultNamesTheUnitAndHarmsNoCheckpoint) {
+  const TempDir folder;
+  const TempDir saves;
+  Setting setting{.type = "bf16", .placements = kAllOnNvme};
+  TrainingRun straight;
+  {
+    Engine engine(arguments(setting, folder));
+    (void)steps_of(engine, setting, 0, 2);
+    EXPECT_TRUE(engine.save_checkpoint(saves.path()).saved());
+    cut_state_files();
+    test::expect_error([&] { (void)steps_of(engine, setting, 2, 1); },
+                       {"[nvme] cannot read the optimizer state", "AdamW ", "ends at byte"},
+                       ExitCode::kFailure);
+  }
+  setting.placements = {};
+  Engine engine(arguments(setting, folder));
+  (void)engine.load_checkpoint(saves.path());
+  const TrainingRun resumed = steps_of(engine, setting, 2, 2);
+  Engine whole(arguments(setting, folder));
+  EXPECT_EQ(resumed.weights, steps_of(whole, setting, 0, 4).weights);
+}
+
+/// `host_bytes`: of a host elsewhere, whose figures do not depend on this process.
+RunPlan planned(const EngineOptions& options, const std::string& offload,
+                std::int64_t host_bytes = 0) {
+  const Config config = parse_config(
+      R"({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3,
+          "offload_optimizer": {)" +
+          offload + R"(}}})",
+      "test", 1);
+  RunLimits limits;
+  if (host_bytes > 0) {
+    limits.memory.host = MemoryLimit{host_bytes, "for this test"};
+    limits.elsewhere = true;
+  }
+  Alone alone;
+  return plan_run(toy::model(), config, options, {}, limits, alone);
+}
+
+TEST(NvmeState, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {
+  const TempDir folder;
+  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
+  options.nvme.any_disk = true;
+  const RunPlan in_memory = planned(options, R"("device": "cpu")");
+  const std::string nvme =
+      fmt::format(R"("device": "nvme", "nvme_path": "{}")", folder.path().string());
+  const RunPlan all = planned(options, nvme);
+  const std::int64_t moments = in_memory.memory().of(MemoryPurpose::kMoments, MemoryKind::kHost);
+  EXPECT_GT(moments, 0);
+  EXPECT_EQ(all.options.placements, kAllOnNvme);
+  EXPECT_EQ(all.memory().of(MemoryPurpose::kMoments, MemoryKind::kNvme), moments);
+  EXPECT_EQ(all.memory().of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
+  EXPECT_THAT(all.placement, ::testing::HasSubstr("ahead of the verdict"));
+  EXPECT_THAT(all.report.text(all.limits), ::testing::HasSubstr("nvme, all ranks"));
+  EXPECT_THAT(all.nvme, ::testing::HasSubstr("GB/s each way"));
+  // Room for the first two units' state, and a byte less than for the third's.
+  const RunPlan none = planned(options, nvme, 1);
+  EXPECT_TRUE(none.report.lacks.has_value());
+  const std::vector<UnitCost>& units = all.memory().units;
+  const std::int64_t room =
+      none.memory().host_total() +
+      static_cast<std::int64_t>(units[0].moments + units[1].moments + units[2].moments) - 1;
+  const RunPlan some = planned(options, nvme, room);
+  EXPECT_EQ(some.options.placements,
+            (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
+  EXPECT_FALSE(some.report.lacks.has_value());
+  const RunPlan kept = planned(options, nvme + R"(, "ratio": 1.0)");
+  EXPECT_THAT(kept.options.placements, ::testing::Each(toy::kHost));
+}
+
+TEST(NvmeState, WhatIsNoDiskIsRefused) {
+  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
+  test::expect_error([&] { (void)planned(options, R"("device": "nvme")"); }, {"--nvme_path"});
+  const TempDir folder;
+  options.nvme.path = folder / "none";
+  test::expect_error([&] { (void)planned(options, R"("device": "nvme")"); },
+                     {"no folder", options.nvme.path});
+  EXPECT_EQ(why_no_disk(0x01021994), "in memory (tmpfs)");
+  EXPECT_EQ(why_no_disk(0x6969), "on the network (NFS)");
+  EXPECT_EQ(why_no_disk(0xef53), "");  // ext4
+}
+
+}  // namespace
+}  // namespace tandem
