@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "engine/distributed/hello.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -22,20 +25,20 @@ std::optional<std::size_t> first_other(std::span<const RankPlace> places, What w
                                : std::optional(static_cast<std::size_t>(other - places.begin()));
 }
 
-struct Pair {
-  std::size_t first;
-  std::size_t second;
-};
+bool share_a_gpu(std::span<const RankPlace> places) {
+  std::set<std::pair<std::string_view, std::string_view>> taken;
+  return !std::ranges::all_of(
+      places, [&](const RankPlace& place) { return taken.insert({place.host, place.gpu}).second; });
+}
 
-std::optional<Pair> that_share_a_gpu(std::span<const RankPlace> places) {
-  std::map<std::pair<std::string_view, std::string_view>, std::size_t> owners;
-  for (std::size_t rank = 0; rank < places.size(); ++rank) {
-    const auto [owner, is_new] = owners.try_emplace({places[rank].host, places[rank].gpu}, rank);
-    if (!is_new) {
-      return Pair{owner->second, rank};
-    }
+std::size_t per_host_of(std::span<const RankPlace> places) {
+  std::vector<std::string> hosts;
+  for (const RankPlace& place : places) {
+    hosts.emplace_back(place.host);
   }
-  return std::nullopt;
+  std::vector<int> ranks(places.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return static_cast<std::size_t>(ranks_per_host(hosts, ranks));
 }
 
 }  // namespace
@@ -46,9 +49,40 @@ void require_one_host(std::span<const std::string> hosts) {
   if (other != hosts.end()) {
     throw user_error("ranks",
                      "rank 0 is on host {}, rank {} on host {} (or in another container); "
-                     "collectives need all ranks on one host",
+                     "NCCL is for the ranks of one host so far; use one host, or --device cpu",
                      name_of_host(hosts.front()), other - hosts.begin(), name_of_host(*other));
   }
+}
+
+int ranks_per_host(std::span<const std::string> hosts, std::span<const int> ranks) {
+  TANDEM_CHECK(!hosts.empty() && hosts.size() == ranks.size(), "each rank has a host");
+  std::set<std::string_view> seen;
+  std::string places;
+  std::size_t least = hosts.size();
+  std::size_t most = 0;
+  bool are_neighbours = true;
+  for (std::size_t begin = 0, end = 0; begin < hosts.size(); begin = end) {
+    while (end < hosts.size() && hosts[end] == hosts[begin]) {
+      ++end;
+    }
+    are_neighbours = seen.insert(hosts[begin]).second && are_neighbours;
+    least = std::min(least, end - begin);
+    most = std::max(most, end - begin);
+    const std::string numbers = end - begin == 1
+                                    ? fmt::format("rank {}", ranks[begin])
+                                    : fmt::format("ranks {} to {}", ranks[begin], ranks[end - 1]);
+    constexpr std::size_t kMostBytes = 300;
+    if (places.size() < kMostBytes) {
+      places += fmt::format("{}{} on host {}", begin == 0 ? "" : ", ", numbers,
+                            one_line(name_of_host(hosts[begin])));
+    }
+  }
+  if (least != most || !are_neighbours) {
+    throw user_error("ranks",
+                     "{}; every host needs as many ranks as the others, with neighbouring numbers",
+                     places);
+  }
+  return static_cast<int>(most);
 }
 
 BackendKind choose_backend(std::span<const RankPlace> places) {
@@ -61,30 +95,20 @@ BackendKind choose_backend(std::span<const RankPlace> places) {
                      "device cpu",
                      on_gpus ? 0 : *other, on_gpus ? *other : 0);
   }
-  const auto elsewhere = first_other(places, [](const RankPlace& place) { return place.host; });
   if (on_gpus) {
     if (places.size() == 1) {
       return BackendKind::kStaged;  // copy engines move it, and no kernel has to
     }
-    const std::optional<Pair> sharing = that_share_a_gpu(places);
-    if (!sharing) {
+    if (!share_a_gpu(places)) {
       return BackendKind::kNccl;
     }
-    if (elsewhere) {
-      throw user_error(
-          "ranks",
-          "ranks {} and {} share a GPU while rank {} is on another host, {}; give each "
-          "rank a GPU of its own",
-          sharing->first, sharing->second, *elsewhere, name_of_host(places[*elsewhere].host));
-    }
+    (void)per_host_of(places);
     return BackendKind::kStaged;
   }
-  std::vector<std::string> hosts;
-  for (const RankPlace& place : places) {
-    hosts.emplace_back(place.host);
+  if (places.size() == 1) {
+    return BackendKind::kSelf;
   }
-  require_one_host(hosts);
-  return places.size() == 1 ? BackendKind::kSelf : BackendKind::kShm;
+  return per_host_of(places) == places.size() ? BackendKind::kShm : BackendKind::kHosts;
 }
 
 }  // namespace tandem

@@ -19,21 +19,28 @@ struct RankPlace {
 };
 
 enum class BackendKind : unsigned char {
-  kSelf,  // one rank, on the CPU
-  kShm,   // ranks of one host, on the CPU
-  kNccl,  // several ranks, each with a GPU of its own
+  kSelf,   // one rank, on the CPU
+  kShm,    // ranks of one host, on the CPU
+  kHosts,  // ranks of several hosts, on the CPU: memory inside of each, a net between them
+  kNccl,   // several ranks, each with a GPU of its own
   // through host memory: one rank alone on a GPU, whose gathers and reductions are copies; and
-  // ranks of one host that share GPUs, which NCCL refuses
+  // ranks that share GPUs, which NCCL refuses
   kStaged,
 };
 template <>
 inline constexpr auto kEnumNames<BackendKind> =
     std::array{EnumName{BackendKind::kSelf, "self"}, EnumName{BackendKind::kShm, "shm"},
-               EnumName{BackendKind::kNccl, "nccl"}, EnumName{BackendKind::kStaged, "staged"}};
+               EnumName{BackendKind::kHosts, "hosts"}, EnumName{BackendKind::kNccl, "nccl"},
+               EnumName{BackendKind::kStaged, "staged"}};
 
 /// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end
 /// joins them all.
 [[nodiscard]] BackendKind choose_backend(std::span<const RankPlace> places);
+
+/// How many ranks of a group each host has: as many as the others, neighbours in the group's order.
+/// `hosts` by rank of the group, `ranks` their numbers among all. Throws a user error, which says
+/// where they are, when that is not so.
+[[nodiscard]] int ranks_per_host(std::span<const std::string> hosts, std::span<const int> ranks);
 
 /// Throws a user error where not all are one host. `hosts` by rank.
 void require_one_host(std::span<const std::string> hosts);

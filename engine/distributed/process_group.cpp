@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <sstream>
 
 #include <fmt/ranges.h>
@@ -12,11 +13,14 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
 #include "engine/distributed/hello.hpp"
+#include "engine/distributed/joined_hosts.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/system/machine.hpp"
+#include "runtime/ucx/ucx_net.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 #include "runtime/util/seconds_setting.hpp"
 
 namespace tandem {
@@ -83,6 +87,9 @@ void ProcessGroup::meet() {
   for (std::size_t other = 0; other < hellos.size(); ++other) {
     require_fit(me, own, other, hellos[other]);
     hosts_.emplace_back(host_of(hellos[other]));
+  }
+  if (std::ranges::count(hosts_, hosts_.front()) < world_size()) {
+    (void)ucx_support();  // it sets variables, which other threads may read later on
   }
   // What one run's ranks call each other by in shared memory is known to them alone, even where the
   // store's connections could be read.
@@ -174,7 +181,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, C
   if (choose_backend(places("")) == BackendKind::kSelf) {
     return std::make_unique<SelfBackend>(pool);
   }
-  return make_shm(loop, pool, everybody());
+  return make_for_host(loop, pool, all_ranks());
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loop, CpuPool& pool,
@@ -188,29 +195,94 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loo
   if (world_size() == 1) {
     return std::make_unique<StagedBackend>(gpu, std::make_unique<SelfBackend>(pool));
   }
-  return std::make_unique<StagedBackend>(gpu, make_shm(loop, pool, everybody()));
+  return std::make_unique<StagedBackend>(gpu, make_for_host(loop, pool, all_ranks()));
 }
 
-RankGroup ProcessGroup::everybody() const {
-  return {.name = "", .rank = rank(), .world_size = world_size()};
+ProcessGroup::Members ProcessGroup::all_ranks() const {
+  Members all{.name = "", .ranks = std::vector<int>(static_cast<std::size_t>(world_size()))};
+  std::iota(all.ranks.begin(), all.ranks.end(), 0);
+  return all;
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& loop, CpuPool& pool,
                                                                     const RankGroup& group) {
-  if (group.world_size == 1) {
-    return std::make_unique<SelfBackend>(pool);
+  Members members{.name = group.name,
+                  .ranks = std::vector<int>(static_cast<std::size_t>(group.world_size))};
+  if (store_ != nullptr) {
+    const std::string key = fmt::format("group/{}", questions_++);
+    const std::vector<std::string> places =
+        store_->all(key, fmt::format("{}/{}", group.name, group.rank));
+    store_->leave_together(key + "/read");
+    for (std::size_t rank = 0; rank < places.size(); ++rank) {
+      for (int place = 0; place < group.world_size; ++place) {
+        if (places[rank] == fmt::format("{}/{}", group.name, place)) {
+          members.ranks[static_cast<std::size_t>(place)] = static_cast<int>(rank);
+        }
+      }
+    }
   }
-  require_one_host(hosts_);
-  return make_shm(loop, pool, group);
+  return make_for_host(loop, pool, members);
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_shm(EventLoop& loop, CpuPool& pool,
-                                                          const RankGroup& group) const {
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, CpuPool& pool,
+                                                               const Members& members) {
+  const std::size_t count = members.ranks.size();
+  if (count == 1) {
+    return std::make_unique<SelfBackend>(pool);
+  }
+  std::vector<std::string> hosts;
+  for (const int member : members.ranks) {
+    hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
+  }
+  const int per_host = ranks_per_host(hosts, members.ranks);
+  const auto own =
+      static_cast<int>(std::ranges::find(members.ranks, rank()) - members.ranks.begin());
+  if (static_cast<std::size_t>(per_host) < count) {
+    return join_hosts(loop, pool, members, own, per_host);
+  }
   return ShmBackend::connect(loop, pool,
-                             {.rank = static_cast<std::uint32_t>(group.rank),
-                              .world = static_cast<std::uint32_t>(group.world_size),
-                              .job = group.name.empty() ? job_ : job_ + "-" + group.name,
+                             {.rank = static_cast<std::uint32_t>(own),
+                              .world = static_cast<std::uint32_t>(count),
+                              .job = members.name.empty() ? job_ : job_ + "-" + members.name,
                               .connect_timeout = timeout_});
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, CpuPool& pool,
+                                                            const Members& members, int rank,
+                                                            int per_host) {
+  const int host = rank / per_host;
+  const auto world = static_cast<std::uint32_t>(members.ranks.size());
+  const std::string job = fmt::format("{}-{}-host-{}", job_, members.name, host);
+  auto memory = ShmBackend::connect(loop, pool,
+                                    {.rank = static_cast<std::uint32_t>(rank % per_host),
+                                     .world = static_cast<std::uint32_t>(per_host),
+                                     .job = job,
+                                     .first_rank = static_cast<std::uint32_t>(host * per_host),
+                                     .all_ranks = world,
+                                     .connect_timeout = timeout_});
+  UcxNetOptions frames{
+      .rank = static_cast<std::uint32_t>(rank),
+      .world = world,
+      .run_key = static_cast<std::uint32_t>(
+          std::stoul(store_->derive_secret("ucx", job_ + members.name).substr(0, 8), nullptr, 16)),
+      .devices = net_devices(environment_)};
+  frames.connect_timeout = std::min<Duration>(frames.connect_timeout, timeout_);
+  const std::string key = fmt::format("ucx-{}", members.name);
+  auto net = connect_ucx_net(loop, frames, [&](const std::string& mine) {
+    store_->set(fmt::format("{}/{}", key, this->rank()), mine);
+    std::vector<std::string> addresses;
+    for (const int member : members.ranks) {
+      addresses.push_back(store_->get(fmt::format("{}/{}", key, member), member));
+    }
+    return addresses;
+  });
+  HostsBackend::Options options;
+  for (std::size_t first = 0; first < members.ranks.size();
+       first += static_cast<std::size_t>(per_host)) {
+    const auto member = static_cast<std::size_t>(members.ranks[first]);
+    options.host_names.push_back(one_line(name_of_host(hosts_[member])));
+  }
+  return std::make_unique<JoinedHosts>(std::move(memory), std::move(net), pool, std::move(options));
 }
 
 // NCCL itself would join several hosts; what ranks tell each other beside it goes through one

@@ -46,11 +46,13 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] int cores_shared_by() const noexcept override { return cores_shared_by_; }
   [[nodiscard]] int place_on_cores() const noexcept override { return place_on_cores_; }
 
-  /// The back end of this rank: `self` at world 1, else shared memory. Once. All ranks call it;
-  /// loop and pool outlive it. Throws a user error when the ranks are on several hosts.
+  /// The back end of this rank: `self` at world 1, else shared memory, and a net where the ranks
+  /// are on several hosts. Once. All ranks call it; loop and pool outlive it. Throws a user error
+  /// when the hosts have different numbers of ranks, Error(kPeer) when a rank is not reached.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
-  /// A group of one host's ranks: `self` or shared memory.
+  /// Of one host's ranks, or of as many on each of several. All ranks of the run call it, each for
+  /// its group.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_group_backend(
       EventLoop& loop, CpuPool& pool, const RankGroup& group) override;
   /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp).
@@ -73,10 +75,19 @@ class ProcessGroup final : public Communicator {
 
   void meet();
   void compare_cores();
-  [[nodiscard]] RankGroup everybody() const;
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
-  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_shm(EventLoop& loop, CpuPool& pool,
-                                                            const RankGroup& group) const;
+  /// Some of the ranks, in their order, by their numbers among all.
+  struct Members {
+    std::string name;  // empty: of all ranks
+    std::vector<int> ranks;
+  };
+  [[nodiscard]] Members all_ranks() const;
+  /// For operands in host memory.
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_for_host(EventLoop& loop, CpuPool& pool,
+                                                                 const Members& members);
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> join_hosts(EventLoop& loop, CpuPool& pool,
+                                                              const Members& members, int rank,
+                                                              int per_host);
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
 
@@ -87,7 +98,7 @@ class ProcessGroup final : public Communicator {
   int cores_shared_by_ = 1;
   int place_on_cores_ = 0;
   std::string job_;    // the text of a Secret, of all ranks
-  int questions_ = 0;  // require_same() and of_first_rank() so far
+  int questions_ = 0;  // require_same(), of_first_rank() and groups so far
   bool backend_made_ = false;
 };
 

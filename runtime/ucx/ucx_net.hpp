@@ -13,7 +13,7 @@
 // runs, not attackers. A host that loses power is noticed when UCX's keep-alive misses it (about 20
 // s). A rank that is stopped is not lost.
 // On a machine without UCX another source file says so behind this header.
-// Thread rule: of the loop's thread. While the net lives, the loop stays on one thread.
+// Thread rule: of the loop's thread, which may be another one at each run of the loop.
 // Cancel rule: as net.hpp has it.
 //
 //   Net net(connect_ucx_net(loop, {.rank = 1, .world = 2, .run_key = key},

@@ -59,7 +59,7 @@ ucp_context* make_context(const std::string& devices) {
 UcxWorker::UcxWorker(const std::string& devices) : context_(make_context(devices)) {
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  parameters.thread_mode = UCS_THREAD_MODE_SINGLE;
+  parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   expect_ok(ucx().worker_create(context_.get(), &parameters, &worker_), "no worker");
   const ucs_status_t status = ucx().worker_get_efd(worker_, &event_);
   if (status != UCS_OK) {

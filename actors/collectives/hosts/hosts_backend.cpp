@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/util/check.hpp"
 #include "runtime/when_all.hpp"
@@ -18,10 +19,10 @@ void move_bytes(std::byte* into, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 HostsBackend::HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options options)
-    : local_(local), net_(net), pool_(pool), options_(options) {
+    : local_(local), net_(net), pool_(pool), options_(std::move(options)) {
   TANDEM_CHECK(net.world() % local.world() == 0 && net.rank() % local.world() == local.rank(),
                "the ranks of a host are neighbours, and all hosts have as many");
-  TANDEM_CHECK(options.piece_bytes > 0 && options.piece_bytes % (kNormBlock * sizeof(float)) == 0,
+  TANDEM_CHECK(options_.piece_bytes > 0 && options_.piece_bytes % (kNormBlock * sizeof(float)) == 0,
                "a piece is whole norm blocks");
 }
 
@@ -31,6 +32,16 @@ void HostsBackend::fail(std::uint32_t failed_rank, std::string_view why) noexcep
     local_.fail(failed_rank, why);
     net_.abort(failed_rank);
   }
+}
+
+void HostsBackend::throw_with_host(const PeerLost& lost) const {
+  const std::size_t host = lost.rank() / local_world();
+  if (host >= options_.host_names.size()) {
+    throw lost;
+  }
+  throw PeerLost(
+      fmt::format("{}; rank {} is on host {}", lost.what(), lost.rank(), options_.host_names[host]),
+      lost.rank());
 }
 
 Task<> HostsBackend::send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes) {

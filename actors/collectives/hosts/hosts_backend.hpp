@@ -20,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +34,7 @@
 
 namespace tandem {
 
-class HostsBackend final : public CollectiveBackend {
+class HostsBackend : public CollectiveBackend {
  public:
   /// The order of a reduce-scatter's additions: kExact, rank by rank; kFast, the ranks of a host
   /// first and then the hosts, for less traffic between two hosts, with bits that depend on the
@@ -43,6 +44,7 @@ class HostsBackend final : public CollectiveBackend {
     std::uint32_t first_channel = 0;
     Order order = Order::kExact;
     std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormBlock fp32 numbers
+    std::vector<std::string> host_names{};           // by host, for failures; empty: not said
   };
   /// `net` has all ranks, `local` those of this host, and `pool` is for what takes long here; all
   /// of them outlive this.
@@ -98,6 +100,8 @@ class HostsBackend final : public CollectiveBackend {
   Task<> send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes);
   Task<> receive(std::uint32_t from, Channel channel, std::span<std::byte> into);
 
+  /// That failure, which says on which host its rank is.
+  [[noreturn]] void throw_with_host(const PeerLost& lost) const;
   template <class Op, std::size_t kStages>
   Task<> run(Op* op, std::array<Stage<Op>, kStages> stages);
   template <class Op>
@@ -176,7 +180,7 @@ Task<> HostsBackend::guarded(Stage<Op> stage, Op* op, std::size_t* ended) {
     if (lost.rank() == rank()) {
       stop.throw_if_stopped();
     }
-    throw;
+    throw_with_host(lost);
   } catch (const std::exception& error) {
     fail(rank(), error.what());
     throw;

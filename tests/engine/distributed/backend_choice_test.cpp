@@ -28,15 +28,22 @@ TEST(BackendChoice, FollowsFromGpusAndHosts) {
   EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g0"}}), "staged");
   EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g1"}, {"a", "g0"}}), "staged");
   EXPECT_EQ(chosen({{"a", "g0"}, {"b", "g1"}}), "nccl");
+  EXPECT_EQ(chosen({{"a", ""}, {"a", ""}, {"b", ""}, {"b", ""}}), "hosts");
+  EXPECT_EQ(chosen({{"a", ""}, {"b", ""}, {"c", ""}}), "hosts");
+  EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g0"}, {"b", "g0"}, {"b", "g0"}}), "staged");
   // A partition of a GPU can have its uuid on two machines' lists; on another host it is another
   // one.
   EXPECT_EQ(chosen({{"a", "g0"}, {"b", "g0"}}), "nccl");
 }
 
 TEST(BackendChoice, RefusesWhatNothingJoins) {
-  EXPECT_EQ(chosen({{"boot net one", ""}, {"boot net one", ""}, {"boot net two", ""}}),
-            "[ranks] rank 0 is on host one, rank 2 on host two (or in another container); "
-            "collectives need all ranks on one host");
+  EXPECT_EQ(
+      chosen({{"boot net one", ""}, {"boot net one", ""}, {"boot net two", ""}}),
+      "[ranks] ranks 0 to 1 on host one, rank 2 on host two; every host needs as many ranks as "
+      "the others, with neighbouring numbers");
+  EXPECT_EQ(chosen({{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}),
+            "[ranks] rank 0 on host a, rank 1 on host b, rank 2 on host a, rank 3 on host b; every "
+            "host needs as many ranks as the others, with neighbouring numbers");
   EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g1"}, {"a", ""}}),
             "[ranks] rank 0 computes on a GPU, rank 2 on the CPU; give every rank a GPU, or use "
             "device cpu");
@@ -45,8 +52,8 @@ TEST(BackendChoice, RefusesWhatNothingJoins) {
             "device cpu");
   EXPECT_EQ(
       chosen({{"a", "g0"}, {"a", "g1"}, {"a", "g1"}, {"x b", "g0"}}),
-      "[ranks] ranks 1 and 2 share a GPU while rank 3 is on another host, b; give each rank a "
-      "GPU of its own");
+      "[ranks] ranks 0 to 2 on host a, rank 3 on host b; every host needs as many ranks as the "
+      "others, with neighbouring numbers");
 }
 
 }  // namespace

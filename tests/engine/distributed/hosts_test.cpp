@@ -1,6 +1,8 @@
 // Ranks of several hosts that meet: processes with host names, and networks, of their own.
+#include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include <fcntl.h>
@@ -8,10 +10,14 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "actors/collectives/collective_backend.hpp"
 #include "engine/distributed/hello.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/types/version.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/ucx/ucx_net.hpp"
 #include "tests/support/child_process.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
 #include "tests/support/throws_error.hpp"
@@ -48,24 +54,31 @@ class OnHost {
   testing::ChildProcess process_;
 };
 
-/// Rank r of two, alone on its host.
+/// Rank r, on one of two hosts.
 Environment of_two_hosts(const Job& job, int rank) {
   Environment environment = job.of(rank);
-  environment.local_rank = 0;
-  environment.local_world = 1;
+  environment.local_world = job.world / 2;
+  environment.local_rank = rank % environment.local_world;
   environment.address_given = true;
   return environment;
 }
 
-/// What both ranks threw. Skipped where a process cannot have a host's name of its own.
+/// What each rank threw. Skipped where a process cannot have a host's name of its own.
 std::vector<std::string> on_two_hosts(const Job& job,
                                       const std::function<void(ProcessGroup&)>& body) {
   const auto join = [&](int rank) {
     return [&, rank] { body(*ProcessGroup::join(of_two_hosts(job, rank), job.timeout)); };
   };
-  OnHost a("host-a", join(0));
-  OnHost b("host-b", join(1));
-  return {a.error(), b.error()};
+  std::vector<std::unique_ptr<OnHost>> ranks;
+  for (int rank = 0; rank < job.world; ++rank) {
+    ranks.push_back(
+        std::make_unique<OnHost>(2 * rank < job.world ? "host-a" : "host-b", join(rank)));
+  }
+  std::vector<std::string> errors;
+  for (const auto& rank : ranks) {
+    errors.push_back(rank->error());
+  }
+  return errors;
 }
 
 TEST(MeetingOfHosts, ADifferenceIsNamedWithTheHosts) {
@@ -163,6 +176,114 @@ TEST(MeetingOfHosts, TheInterfaceThatIsNamedIsTheOne) {
   Environment trap = join(0, "lo");
   trap.master_address = "127.0.1.1";
   EXPECT_EQ(testing::run({trap, join(1, "")}, job.timeout), (std::vector<std::string>{"", ""}));
+}
+
+// ---- what they do together then, over UCX on the loopback ----
+/// Adds up numbers whose sum depends on the order, gathers, and compares with one host's.
+void expect_collectives_of_one_host(EventLoop& loop, CollectiveBackend& backend) {
+  constexpr std::size_t kShard = 2 * kNormBlock;
+  const std::uint32_t world = backend.world();
+  auto* block = reinterpret_cast<float*>(backend.allocate(world * kShard * sizeof(float)));
+  const auto value = [](std::uint32_t rank, std::size_t i) {
+    return std::ldexp(1.0F + static_cast<float>(i % 7) / 8, static_cast<int>(rank * 25 % 60));
+  };
+  for (std::size_t i = 0; i < world * kShard; ++i) {
+    block[i] = value(backend.rank(), i);
+  }
+  std::vector<float> sum(kShard), all(world * kShard);
+  loop.run(
+      [](CollectiveBackend* b, ReduceArguments reduce, GatherArguments gather) -> Task<> {
+        (void)co_await b->reduce_scatter_add(reduce);
+        co_await b->all_gather(gather);
+      },
+      &backend,
+      ReduceArguments{.block = reinterpret_cast<const std::byte*>(block),
+                      .accumulator = sum.data(),
+                      .shard_elements = kShard},
+      GatherArguments{reinterpret_cast<const std::byte*>(sum.data()),
+                      reinterpret_cast<std::byte*>(all.data()), kShard * sizeof(float)});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    float expected = value(0, i);
+    for (std::uint32_t rank = 1; rank < world; ++rank) {
+      expected += value(rank, i);
+    }
+    if (all[i] != expected) {
+      throw failure(ExitCode::kFailure, "test", "element {} is {}, not {}", i, all[i], expected);
+    }
+  }
+}
+
+/// A rank of a test: its loop and pool.
+struct Worker {
+  EventLoop loop;
+  CpuPool pool{loop, {.threads = 1}};
+};
+
+TEST(RanksOfHosts, ReduceAndGatherAsOnOneHost) {
+  if (!ucx_support().usable) {
+    GTEST_SKIP() << "no UCX: " << ucx_support().what;
+  }
+  for (const int world : {2, 4}) {
+    const Job job{.world = world, .secret = kSecret};
+    const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+      Worker worker;
+      const auto backend = group.make_backend(worker.loop, worker.pool);
+      expect_collectives_of_one_host(worker.loop, *backend);
+    });
+    if (errors[0] == "0 skip") {
+      GTEST_SKIP() << "a process cannot have a host's name of its own here";
+    }
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(world), "0 "));
+  }
+}
+
+// Ranks 0 and 2 on two hosts, 0 and 1 on one, and each alone: all groups at once.
+TEST(RanksOfHosts, GroupsAreOfOneHostOrOfSeveral) {
+  if (!ucx_support().usable) {
+    GTEST_SKIP() << "no UCX: " << ucx_support().what;
+  }
+  const Job job{.world = 4, .secret = kSecret};
+  const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+    Worker worker;
+    const int rank = group.rank();
+    const auto over_hosts = group.make_group_backend(
+        worker.loop, worker.pool,
+        {.name = fmt::format("over-{}", rank % 2), .rank = rank / 2, .world_size = 2});
+    const auto of_host = group.make_group_backend(
+        worker.loop, worker.pool,
+        {.name = fmt::format("host-{}", rank / 2), .rank = rank % 2, .world_size = 2});
+    expect_collectives_of_one_host(worker.loop, *over_hosts);
+    expect_collectives_of_one_host(worker.loop, *of_host);
+  });
+  if (errors[0] == "0 skip") {
+    GTEST_SKIP() << "a process cannot have a host's name of its own here";
+  }
+  EXPECT_EQ(errors, std::vector<std::string>(4, "0 "));
+}
+
+TEST(RanksOfHosts, AnEndedRankIsNamedWithItsHost) {
+  if (!ucx_support().usable) {
+    GTEST_SKIP() << "no UCX: " << ucx_support().what;
+  }
+  const Job job{.world = 4, .secret = kSecret};
+  const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+    Worker worker;
+    const auto backend = group.make_backend(worker.loop, worker.pool);
+    if (group.rank() == 3) {
+      ::_exit(77);
+    }
+    for (;;) {
+      expect_collectives_of_one_host(worker.loop, *backend);
+    }
+  });
+  if (errors[0] == "0 skip") {
+    GTEST_SKIP() << "a process cannot have a host's name of its own here";
+  }
+  EXPECT_EQ(errors[3], "77 ");
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], StartsWith("4 ["));
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("; rank 3 is on host host-b"));
+  }
 }
 
 }  // namespace
