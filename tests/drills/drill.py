@@ -116,6 +116,61 @@ class Run:
         return "\n".join(line for _, line in self.lines)
 
 
+class Hosts:
+    """Network namespaces as hosts, each with a name and an address of its own, on one bridge. As root; `problem` says
+    why there are none."""
+
+    def __init__(self, count):
+        mark = f"td{os.getpid() % 100000}"
+        self.bridge = f"{mark}s"
+        # fake_ssh works addresses out from the last letter.
+        self.spaces = [f"{mark}{chr(ord('a') + at)}" for at in range(count)]
+        self.problem = None
+        try:
+            self._ip("netns", "add", self.bridge)
+            self._ip("-n", self.bridge, "link", "add", "bridge", "type", "bridge")
+            self._ip("-n", self.bridge, "link", "set", "bridge", "up")
+            for at, space in enumerate(self.spaces):
+                self._ip("netns", "add", space)
+                self._ip("link", "add", "lan", "netns", space, "type", "veth", "peer", "name", space, "netns",
+                         self.bridge)
+                self._ip("-n", self.bridge, "link", "set", space, "master", "bridge", "up")
+                self._ip("-n", space, "addr", "add", self.address(at) + "/24", "dev", "lan")
+                self._ip("-n", space, "link", "set", "lan", "up")
+                self._ip("-n", space, "link", "set", "lo", "up")
+            self._run(self.command(0, ["true"]))
+        except (OSError, subprocess.CalledProcessError) as error:
+            output = getattr(error, "stdout", None) or str(error)
+            self.problem = output.strip().splitlines()[-1] if output.strip() else "`ip netns` or `unshare` failed"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for space in [*self.spaces, self.bridge]:
+            subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
+
+    @staticmethod
+    def _run(command):
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def _ip(self, *arguments):
+        self._run(["ip", *arguments])
+
+    @staticmethod
+    def address(host):
+        return f"10.213.7.{host + 1}"
+
+    @staticmethod
+    def name(host):
+        return f"host-{chr(ord('a') + host)}"
+
+    def command(self, host, command):
+        """One process there, no shell around it."""
+        return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"',
+                self.name(host), *map(str, command)]
+
+
 def demo_flags(output, steps, more=(), progress="off"):
     return ["--output_dir", output, "--steps", steps, "--batch_size", 2, "--progress", progress, "--no-tensorboard",
             "--no-samples", *more]

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Training over hosts: namespaces with a network, a name and an address each, beside one host with as many ranks.
+
+Every run over hosts must have the losses, the gradient norms and the saved weights of one host, to the last byte,
+whatever the stage, the overlap and the launcher whose variables started it.
+
+    tests/drills/hosts.py            2 and 4 hosts x 1 and 2 ranks, stages 0-3, overlap off and full, fp32 and bf16,
+                                     experts spread over the hosts; some ten minutes
+    tests/drills/hosts.py --quick    5 runs over hosts
+
+As root, with `ip` and `unshare`; where namespaces are not allowed it says so and ends with exit code 77. The last line
+of the output is the summary, one JSON object; exit code 1 where something differs.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from drill import ROOT, Hosts, default_bin, scratch
+
+STEPS = 3
+LIMIT_S = 180
+MODEL = "--hidden 32 --layers 2 --heads 2 --kv_heads 1 --head_dim 16 --intermediate 48"
+EXPERTS = ("--moe --num-experts 4 --mlp-type residual --noisy-gate-policy RSample --moe-param-group "
+           "--moe-aux-loss-coef 0.01").split()
+
+
+class Cell(NamedTuple):
+    hosts: int
+    per_host: int
+    stage: int
+    overlap: str
+    dtype: str
+    launcher: str = "torchrun"
+    experts: int = 0  # ranks that they are spread over
+    device: str = "cpu"
+
+    @property
+    def world(self):
+        return self.hosts * self.per_host
+
+    def text(self):
+        experts = f", experts over {self.experts} ranks" if self.experts else ""
+        return (f"{self.hosts} hosts x {self.per_host}, {self.device}, stage {self.stage}, overlap {self.overlap}, {self.dtype}{experts}, "
+                f"by {self.launcher}'s variables")
+
+
+QUICK = [Cell(2, 1, 0, "full", "fp32"), Cell(2, 1, 3, "off", "fp32", "Slurm"), Cell(2, 2, 3, "full", "bf16", "Open MPI"),
+         Cell(2, 2, 1, "off", "bf16", device="sim"), Cell(2, 2, 2, "full", "fp32", experts=4)]
+
+
+def all_cells():
+    launchers = itertools.cycle(("torchrun", "Slurm", "Open MPI"))
+    cells = [Cell(hosts, per_host, stage, overlap, dtype, next(launchers))
+             for hosts in (2, 4) for per_host in (1, 2) for dtype in ("fp32", "bf16") for stage in range(4)
+             for overlap in ("off", "full")]
+    cells += [Cell(2, 2, stage, "full", "bf16", device="sim") for stage in range(4)]
+    return cells + [Cell(hosts, per_host, stage, "full", "fp32", experts=experts)
+                    for hosts, per_host, experts in ((2, 1, 2), (2, 2, 2), (2, 2, 4), (4, 1, 2), (4, 1, 4))
+                    for stage in (0, 2)]
+
+
+def variables(cell, rank, port):
+    """Of rank `rank`, as its launcher has them."""
+    host, local = divmod(rank, cell.per_host)
+    address = Hosts.address(0) if cell.hosts > 1 else "127.0.0.1"
+    if cell.launcher == "torchrun":
+        return {"RANK": rank, "WORLD_SIZE": cell.world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": cell.per_host,
+                "MASTER_ADDR": address, "MASTER_PORT": port}
+    if cell.launcher == "Slurm":
+        nodes = ",".join(Hosts.address(at) for at in range(cell.hosts))
+        return {"SLURM_PROCID": rank, "SLURM_NTASKS": cell.world, "SLURM_LOCALID": local, "SLURM_NODEID": host,
+                "SLURM_TASKS_PER_NODE": f"{cell.per_host}(x{cell.hosts})", "SLURM_JOB_NODELIST": nodes,
+                "SLURM_JOB_ID": port, "SLURM_STEP_ID": 0}
+    return {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": cell.world, "OMPI_COMM_WORLD_LOCAL_RANK": local,
+            "OMPI_COMM_WORLD_LOCAL_SIZE": cell.per_host, "MASTER_ADDR": address, "MASTER_PORT": port}
+
+
+def flags(cell, output, model):
+    common = ["--steps", STEPS, "--stage", cell.stage, "--overlap", cell.overlap, "--dtype", cell.dtype,
+              "--no-tensorboard", "--output_dir", output, "--compute_threads", 1, "--optimizer_threads", 1]
+    if cell.experts:
+        return ["cifar10", *EXPERTS, "--ep-world-size", cell.experts, *common]
+    data = ROOT / "examples/demo/instructions.json"
+    return ["finetune_zero3", "--model_name", model, "--dataset_name", data, "--batch_size", 2, "--lr", 0.003, "--progress", "off",
+            "--no-samples", "--device", cell.device, *common]
+
+
+def train(programs, hosts, cell, output, model):
+    """What went wrong; empty: nothing."""
+    port = 20000 + int.from_bytes(os.urandom(2), "big") % 10000
+    secret = secrets.token_hex(32)
+    program, *arguments = flags(cell, output, model)
+    inherited = {name: value for name, value in os.environ.items()
+                 if not name.startswith(("SLURM_", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_"))}
+    processes = []
+    for rank in range(cell.world):
+        command = [programs / program, *arguments]
+        if cell.hosts > 1:
+            command = hosts.command(rank // cell.per_host, command)
+        own = {name: str(value) for name, value in variables(cell, rank, port).items()}
+        processes.append(subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                          stderr=subprocess.PIPE, text=True,
+                                          env={**inherited, **own, "TANDEM_RUN_SECRET": secret, "OMP_NUM_THREADS": "1"}))
+    end = time.monotonic() + LIMIT_S
+    faults = []
+    for rank, process in enumerate(processes):
+        try:
+            errors = process.communicate(timeout=max(1, end - time.monotonic()))[1]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            errors = process.communicate()[1] + "it was killed after its time"
+        if process.returncode != 0:
+            faults.append(f"rank {rank} ended with {process.returncode}: {errors.strip()[-400:]}")
+    return "; ".join(faults)
+
+
+def digits(output):
+    """Losses and norms as they are written, and the weights' hash."""
+    lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_float=str) for line in lines]
+    weights = sorted((Path(output) / "model").rglob("*.safetensors")) or [Path(output) / "model.safetensors"]
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in weights]
+    return [(row["loss"], row["grad_norm"]) for row in rows if "loss" in row], hashes
+
+
+def compare(programs, hosts, cells, folder):
+    model = folder / "model"
+    subprocess.run([programs / "make_model", "--config", ROOT / "examples/demo/config.json", "--tokenizer",
+                    ROOT / "examples/demo", "--seed", "1", "--output", model, *MODEL.split()], check=True,
+                   stdout=subprocess.DEVNULL)
+    references = {}
+    failed = []
+    for number, cell in enumerate(cells):
+        key = (cell.world, cell.dtype, cell.experts)
+        if key not in references:
+            alone = Cell(1, cell.world, 3 if not cell.experts else 2, "full", cell.dtype, experts=cell.experts)
+            output = folder / "-".join(map(str, ("one", *key)))
+            fault = train(programs, hosts, alone, output, model)
+            if fault:
+                sys.exit(f"one host with {cell.world} ranks: {fault}")
+            references[key] = digits(output)
+            assert len(set(references[key][0])) == STEPS, "it moves"
+        output = folder / str(number)
+        begun = time.monotonic()
+        fault = train(programs, hosts, cell, output, model)
+        if not fault and digits(output) != references[key]:
+            fault = f"it has {digits(output)}, one host {references[key]}"
+        print(f"{number + 1:3d}/{len(cells)} {cell.text()}: {fault or 'equal'}, {time.monotonic() - begun:.1f} s", flush=True)
+        if fault:
+            failed.append({"cell": cell.text(), "fault": fault})
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, default=default_bin(), help="the folder of the programs")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", help="cells whose text contains this, as 'stage 3'")
+    arguments = parser.parse_args()
+    cells = [cell for cell in (QUICK if arguments.quick else all_cells())
+             if not arguments.only or arguments.only in cell.text()]
+    begun = time.monotonic()
+    with Hosts(max(cell.hosts for cell in cells)) as hosts, scratch() as folder:
+        if hosts.problem:
+            print(f"skipped: no namespaces as hosts: {hosts.problem}")
+            return 77
+        failed = compare(arguments.bin, hosts, cells, Path(folder))
+    print(json.dumps({"drill": "hosts", "cells": len(cells), "equal": len(cells) - len(failed), "failed": failed,
+                      "seconds": round(time.monotonic() - begun, 1)}), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
