@@ -1,5 +1,7 @@
-// cmake/torch_test_pch.hpp — what the tests of engine/, models/ and examples/ include, parsed once: most of the time to compile
-// one of them was parsing these anew. A change to one of them compiles all of these tests anew, as most of them did already.
+// cmake/torch_test_pch.hpp — what the tests of engine/, models/ and examples/ include, parsed once.
+//
+// Most of the time to compile one of them was parsing these anew. A change to one of them compiles
+// all of these tests anew, as most of them did already.
 #pragma once
 
 #include "torch_pch.hpp"
