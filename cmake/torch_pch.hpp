@@ -1,15 +1,6 @@
 // cmake/torch_pch.hpp — precompiled header of every translation unit that uses LibTorch.
 #pragma once
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <optional>
-#include <span>
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include <asio/io_context.hpp>
-#include <fmt/format.h>
