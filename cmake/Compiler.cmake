@@ -16,11 +16,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-if(TANDEM_SANITIZE)  # checks take the time then, and -O1 compiles coroutines in two thirds of -O2's
-  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -DNDEBUG")
-else()
-  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
-endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter
   # Same bits whatever the compiler decides to fuse: an FMA stands where we wrote one.

@@ -51,8 +51,12 @@ function(tandem_tests name)
   endif()
   add_executable(test_${name} ${sources})
   target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gtest_main GTest::gmock)
-  # Half of the time to compile them; what they test is optimised.
-  target_compile_options(test_${name} PRIVATE -O0)
+  # Half of the time to compile them; what they test is optimised. Sanitizers' tests run long enough.
+  if(TANDEM_SANITIZE)
+    target_compile_options(test_${name} PRIVATE -O1)
+  else()
+    target_compile_options(test_${name} PRIVATE -O0)
+  endif()
   # A fifth of the time to compile them with UBSan, and ASan finds what these lead to.
   if(TANDEM_SANITIZE MATCHES undefined)
     target_compile_options(test_${name} PRIVATE -fno-sanitize=null,alignment,pointer-overflow,object-size,vptr)
