@@ -46,6 +46,7 @@ FileUpdates::Transfers FileUpdates::prepare(Stage& stage, const UpdateSlice& sli
     used += (transfers.back().bytes + StateFile::kAlignment - 1) / StateFile::kAlignment *
             StateFile::kAlignment;
     // Where element 0 would lie: the pass touches the slice's elements alone.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
     array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
   });
   TANDEM_CHECK_LE(used, options_.stage_bytes, "a stage has room for a slice of every unit");

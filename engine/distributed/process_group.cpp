@@ -231,6 +231,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
     return std::make_unique<SelfBackend>(pool);
   }
   std::vector<std::string> hosts;
+  hosts.reserve(count);
   for (const int member : members.ranks) {
     hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
   }
@@ -271,6 +272,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
   auto net = connect_ucx_net(loop, frames, [&](const std::string& mine) {
     store_->set(fmt::format("{}/{}", key, this->rank()), mine);
     std::vector<std::string> addresses;
+    addresses.reserve(members.ranks.size());
     for (const int member : members.ranks) {
       addresses.push_back(store_->get(fmt::format("{}/{}", key, member), member));
     }

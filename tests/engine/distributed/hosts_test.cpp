@@ -70,11 +70,13 @@ std::vector<std::string> on_two_hosts(const Job& job,
     return [&, rank] { body(*ProcessGroup::join(of_two_hosts(job, rank), job.timeout)); };
   };
   std::vector<std::unique_ptr<OnHost>> ranks;
+  ranks.reserve(static_cast<std::size_t>(job.world));
   for (int rank = 0; rank < job.world; ++rank) {
     ranks.push_back(
         std::make_unique<OnHost>(2 * rank < job.world ? "host-a" : "host-b", join(rank)));
   }
   std::vector<std::string> errors;
+  errors.reserve(ranks.size());
   for (const auto& rank : ranks) {
     errors.push_back(rank->error());
   }

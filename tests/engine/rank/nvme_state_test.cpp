@@ -38,6 +38,7 @@ TrainingRun steps_of(Engine& engine, const Setting& setting, int first, int step
   TrainingRun run;
   for (int step = first; step < first + steps; ++step) {
     std::vector<Batch> batches;
+    batches.reserve(static_cast<std::size_t>(setting.accumulation));
     for (int a = 0; a < setting.accumulation; ++a) {
       batches.push_back(
           toy::batch((step * setting.accumulation + a) * engine.world_size() + engine.rank()));
