@@ -1,19 +1,15 @@
 #include "actors/optimizer/device_updates.hpp"
 
-#include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "runtime/util/check.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 namespace {
 
 constexpr std::size_t kStageAlignment = 64;
-
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + kStageAlignment - 1) / kStageAlignment * kStageAlignment;
-}
 
 /// The slice's part of each range, counted from the slice's first element.
 void clip_ranges(const std::vector<UpdateRange>& ranges, const UpdateSlice& slice,
@@ -32,18 +28,7 @@ DeviceUpdates::DeviceUpdates(Options options)
       in_(options_.device->stream("h2d state")),
       kernels_(options_.device->stream("updates")),
       out_(options_.device->stream("d2h state")),
-      stages_(kSlices) {
-  for (std::size_t i = 0; i < kSlices && options_.stages != nullptr; ++i) {
-    stages_[i].memory = options_.stages + i * options_.stage_bytes;
-  }
-}
-
-DeviceUpdates::Stage& DeviceUpdates::take_stage() {
-  const auto free = std::ranges::find(stages_, false, &Stage::taken);
-  TANDEM_CHECK(free != stages_.end(), "there is a stage for each slice under way");
-  free->taken = true;
-  return *free;
-}
+      stages_(kSlices, options_.stages, options_.stage_bytes) {}
 
 std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
   UpdatedUnit& view = stage.view;
@@ -64,7 +49,7 @@ std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const
     if (!options_.is_on_device(home)) {
       TANDEM_CHECK(stage.memory != nullptr, "state on the host passes through a stage");
       at = stage.memory + used;
-      used += aligned(use.bytes_of(slice.end - slice.begin));
+      used += round_up(use.bytes_of(slice.end - slice.begin), kStageAlignment);
       stage.arrays.push_back({home, at, use});
     }
     array = reinterpret_cast<T*>(at);
@@ -98,11 +83,8 @@ void DeviceUpdates::copy(const Stage& stage, bool in) {
 
 Task<> DeviceUpdates::run(UpdateSlice slice) {
   TANDEM_CHECK(slice.direction == nullptr, "what is updated jointly stays on the host");
-  struct Lent {
-    Stage& stage;
-    ~Lent() { stage.taken = false; }
-  } lent{take_stage()};
-  Stage* stage = &lent.stage;
+  const StageRing<Stage>::Loan loan = stages_.take();
+  Stage* stage = &*loan;
   const std::size_t bytes = prepare(*stage, slice);
   const bool is_staged = !stage->arrays.empty();
   if (is_staged) {

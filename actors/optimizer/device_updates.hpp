@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "actors/gpu/update_kernels.hpp"
+#include "actors/optimizer/stage_ring.hpp"
 #include "actors/optimizer/update_runner.hpp"
 #include "runtime/device/device.hpp"
 
@@ -62,12 +63,10 @@ class DeviceUpdates final : public UpdateRunner {
   };
   struct Stage {
     std::byte* memory = nullptr;
-    bool taken = false;
     UpdatedUnit view;  // the slice's elements, each array where the kernel finds it
     std::vector<StagedArray> arrays;
   };
 
-  [[nodiscard]] Stage& take_stage();
   /// Makes the view, and says what the kernel touches, in bytes.
   [[nodiscard]] std::size_t prepare(Stage& stage, const UpdateSlice& slice) const;
   void copy(const Stage& stage, bool in);
@@ -76,7 +75,7 @@ class DeviceUpdates final : public UpdateRunner {
   DeviceStream in_;
   DeviceStream kernels_;
   DeviceStream out_;
-  std::vector<Stage> stages_;
+  StageRing<Stage> stages_;
   std::size_t bytes_in_ = 0;
   std::size_t bytes_out_ = 0;
 };

@@ -1,6 +1,5 @@
 #include "actors/optimizer/file_updates.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -9,25 +8,16 @@
 
 #include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
 FileUpdates::FileUpdates(Options options)
     : options_(options),
       pool_(options.pool, options.chunk_elements, options.slice_chunks),
-      stages_(kSlices) {
+      stages_(kSlices, options.stages, options.stage_bytes) {
   TANDEM_CHECK(options_.slice_chunks * options_.chunk_elements % kElementsAlignment == 0,
                "slices end at blocks of the file");
-  for (std::size_t i = 0; i < kSlices; ++i) {
-    stages_[i].memory = options_.stages + i * options_.stage_bytes;
-  }
-}
-
-FileUpdates::Stage& FileUpdates::take_stage() {
-  const auto free = std::ranges::find(stages_, false, &Stage::taken);
-  TANDEM_CHECK(free != stages_.end(), "there is a stage for each slice under way");
-  free->taken = true;
-  return *free;
 }
 
 FileUpdates::Transfers FileUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
@@ -43,8 +33,7 @@ FileUpdates::Transfers FileUpdates::prepare(Stage& stage, const UpdateSlice& sli
     auto* home = reinterpret_cast<std::byte*>(const_cast<Byte*>(array)) + begin;
     std::byte* at = stage.memory + used;
     transfers.push_back({home, at, use.bytes_of(slice.end) - begin});
-    used += (transfers.back().bytes + StateFile::kAlignment - 1) / StateFile::kAlignment *
-            StateFile::kAlignment;
+    used += round_up(transfers.back().bytes, StateFile::kAlignment);
     // Where element 0 would lie: the pass touches the slice's elements alone.
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
     array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
@@ -80,14 +69,11 @@ Task<> FileUpdates::transfer(const UpdateSlice* slice, Transfers transfers, bool
 
 Task<> FileUpdates::run(UpdateSlice slice) {
   TANDEM_CHECK(slice.pass == UpdatePass::kInPlace, "state in a file has no second copy");
-  struct Lent {
-    Stage& stage;
-    ~Lent() { stage.taken = false; }
-  } lent{take_stage()};
-  const Transfers transfers = prepare(lent.stage, slice);
+  const StageRing<Stage>::Loan loan = stages_.take();
+  const Transfers transfers = prepare(*loan, slice);
   co_await transfer(&slice, transfers, true);
   UpdateSlice there = slice;
-  there.unit = &lent.stage.view;
+  there.unit = &(*loan).view;
   co_await pool_.run(there);
   co_await transfer(&slice, transfers, false);
 }

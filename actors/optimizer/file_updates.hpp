@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "actors/kernels/state_layout.hpp"
+#include "actors/optimizer/stage_ring.hpp"
 #include "actors/optimizer/state_file.hpp"
 #include "actors/optimizer/update_runner.hpp"
 #include "runtime/clock.hpp"
@@ -53,18 +54,16 @@ class FileUpdates final : public UpdateRunner {
   using Transfers = std::vector<StateFile::Transfer>;
   struct Stage {
     std::byte* memory = nullptr;
-    bool taken = false;
     UpdatedUnit view;  // the unit, as the pass finds it
   };
 
-  [[nodiscard]] Stage& take_stage();
   /// Makes the view; what is to be read, and written back.
   [[nodiscard]] Transfers prepare(Stage& stage, const UpdateSlice& slice) const;
   Task<> transfer(const UpdateSlice* slice, Transfers transfers, bool in);
 
   Options options_;
   PoolUpdates pool_;
-  std::vector<Stage> stages_;
+  StageRing<Stage> stages_;
   int transfers_ = 0;  // under way
   TimePoint busy_since_;
   double busy_s_ = 0;

@@ -9,14 +9,13 @@
 #include <sys/mman.h>
 
 #include "runtime/util/check.hpp"
+#include "runtime/util/round_up.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
 namespace {
 
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + StateFile::kAlignment - 1) / StateFile::kAlignment * StateFile::kAlignment;
-}
+constexpr std::size_t aligned(std::size_t bytes) { return round_up(bytes, StateFile::kAlignment); }
 
 }  // namespace
 

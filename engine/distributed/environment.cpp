@@ -186,6 +186,7 @@ Environment parse_environment(const Variables& variables) {
     out.run_id = in.text("TORCHELASTIC_RUN_ID");
   }
   out.restart = in.number("TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
+  out.first_world = in.number("TANDEM_FIRST_WORLD_SIZE", 1, 1 << 20).value_or(0);
   out.agent_store = in.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   out.secret = in.text("TANDEM_RUN_SECRET");
   out.secret_file = in.text("TANDEM_RUN_SECRET_FILE");

@@ -31,6 +31,7 @@ struct Environment {
   int master_port = 29500;
   std::string run_id = "none";
   int restart = 0;           // how often an elastic launcher has started this run anew
+  int first_world = 0;       // how many ranks it had before hosts were lost; 0: not said
   bool agent_store = false;  // the launcher listens at master_port itself
   std::string secret;        // TANDEM_RUN_SECRET; empty: see run_secret.hpp
   std::string secret_file;   // TANDEM_RUN_SECRET_FILE

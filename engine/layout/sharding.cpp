@@ -2,6 +2,7 @@
 
 #include "engine/config/config.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
@@ -50,12 +51,6 @@ Sharding Sharding::of(const Model& model, const ZeroConfig& zero, std::uint32_t 
   }
   return sharding;
 }
-
-namespace {
-std::size_t round_up(std::size_t value, std::size_t step) {
-  return (value + step - 1) / step * step;
-}
-}  // namespace
 
 std::int64_t expert_stride(const UnitSpec& unit) {
   const auto run = static_cast<std::size_t>(unit.numel() / unit.experts);

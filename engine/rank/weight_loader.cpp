@@ -58,22 +58,14 @@ bool WeightLoader::is_made_elsewhere(std::size_t unit) const {
          memory_.is_on_nvme(memory_.unit(unit).buffers.master);
 }
 
-Task<> WeightLoader::fetch(const HostView* view) {
+Task<> WeightLoader::copy(const HostView* view, Way way) {
   for (const HostView::Array& array : view->arrays) {
     if (memory_.is_on_nvme(array.elsewhere)) {
-      co_await memory_.state_file()->read(
-          {{array.elsewhere, array.host.data(), array.host.size_bytes()}});
-    } else {
+      const StateFile::Transfer all{array.elsewhere, array.host.data(), array.host.size_bytes()};
+      StateFile& file = *memory_.state_file();
+      co_await (way == Way::kToHost ? file.read({all}) : file.write({all}));
+    } else if (way == Way::kToHost) {
       co_await copies_->to_host(array.host.span(), array.elsewhere);
-    }
-  }
-}
-
-Task<> WeightLoader::store(const HostView* view) {
-  for (const HostView::Array& array : view->arrays) {
-    if (memory_.is_on_nvme(array.elsewhere)) {
-      co_await memory_.state_file()->write(
-          {{array.elsewhere, array.host.data(), array.host.size_bytes()}});
     } else {
       co_await copies_->to_device(array.elsewhere, array.host.span());
     }
@@ -135,7 +127,7 @@ Task<> WeightLoader::load_elsewhere(std::size_t unit) {
   add_unit(work, unit);
   const auto buffers_of = [&view](std::size_t) -> const UpdateBuffers& { return view.buffers; };
   co_await load_into(&work, buffers_of);
-  co_await store(&view);
+  co_await copy(&view, Way::kBack);
   // The rest of the state begins as zeros, which host memory and files have already.
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   for (std::size_t k = 0; k < 2; ++k) {
@@ -218,7 +210,7 @@ WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const Update
 Task<HostState> WeightLoader::state_of(std::size_t unit, UpdateBuffers now) {
   HostView view = view_on_host(unit, now, /*whole=*/true);
   HostState state{.buffers = view.buffers, .memory = {}};
-  co_await fetch(&view);
+  co_await copy(&view, Way::kToHost);
   for (HostView::Array& array : view.arrays) {
     state.memory.push_back(std::move(array.host));
   }
@@ -243,7 +235,7 @@ Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std
 Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSource* source,
                              bool moments) {
   const HostView view = view_on_host(unit, now.buffers, /*whole=*/true);
-  co_await fetch(&view);  // what is not restored stays
+  co_await copy(&view, Way::kToHost);  // what is not restored stays
   const std::vector<float> master = co_await slice_from(source, unit, kMasterArray);
   write_master(view.buffers, master.data(), 0, master.size());
   const bool frozen = layout_.model.units[unit].frozen();
@@ -252,7 +244,7 @@ Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSourc
     const std::vector<float> values = co_await slice_from(source, unit, array);
     write_state(view.buffers, k, values.data(), 0, values.size());
   }
-  co_await store(&view);
+  co_await copy(&view, Way::kBack);
   const std::vector<ShadowArray> shadow = shadow_arrays(unit, now.buffers, now.shadow);
   copy_on_host(memory_, shadow);
   co_await copy_on_device(shadow);
@@ -264,7 +256,7 @@ Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuf
     co_return std::span(master, elements);
   }
   const HostView view = view_on_host(unit, now, /*whole=*/false);
-  co_await fetch(&view);
+  co_await copy(&view, Way::kToHost);
   slice_.resize(elements);
   read_master(view.buffers, slice_.data(), 0, elements);
   co_return slice_;

@@ -3,12 +3,14 @@
 //
 // A rank loads its own slices, in pieces, on all threads of a pool. A unit whose weights lie on a
 // device, or whose state lies on NVMe, is made in host memory and copied. Padding and moments begin
-// as zeros, shadows as copies of the arrays that they stand in for. Invariant: the bits that are
-// loaded depend on the model and the types alone, not on the number of threads or ranks. Thread
-// rule: the loop's thread; one operation at a time.
+// as zeros, shadows as copies of the arrays that they stand in for.
+// Invariant: the bits that are loaded depend on the model and the types alone, not on the number of
+// threads or ranks.
+// Thread rule: the loop's thread; one operation at a time.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -92,8 +94,9 @@ class WeightLoader {
   }
   /// Whether a unit's weights or state must be made in other memory.
   [[nodiscard]] bool is_made_elsewhere(std::size_t unit) const;
-  Task<> fetch(const HostView* view);
-  Task<> store(const HostView* view);
+  /// Between a view's stand-ins and where their arrays lie.
+  enum class Way : std::uint8_t { kToHost, kBack };
+  Task<> copy(const HostView* view, Way way);
   [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit, const UpdateBuffers& home,
                                                        const UpdateShadow& shadow) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include "actors/storage/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "engine/checkpoint/run_state.hpp"
+#include "engine/distributed/environment.hpp"
 #include "engine/metrics/cut_metrics.hpp"
 #include "engine/metrics/monitors.hpp"
 #include "models/foreign/foreign_state.hpp"
@@ -61,23 +61,6 @@ void take_signals() {
   action.sa_handler = [](int) { g_save_asked = 1; };
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR1, &action, nullptr);
-}
-
-/// Of a run that the launcher has begun anew with fewer ranks: how many it had. 0: none says so.
-std::int64_t first_world_size() {
-  const char* const given = std::getenv("TANDEM_FIRST_WORLD_SIZE");
-  if (given == nullptr) {
-    return 0;
-  }
-  const std::string_view text = given;
-  std::int64_t ranks = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-  constexpr std::int64_t kMost = 1 << 20;
-  if (error != std::errc() || end != text.data() + text.size() || ranks < 1 || ranks > kMost) {
-    throw user_error("environment", "TANDEM_FIRST_WORLD_SIZE is {}; it takes 1 to {}, or unset it",
-                     text, kMost);
-  }
-  return ranks;
 }
 
 std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
@@ -161,7 +144,8 @@ void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
     micro_batches = newest_state(folder).value_or(RunState{}).step_micro_batches;
   }
   if (micro_batches == 0) {
-    micro_batches = first_world_size() * flags.gradient_accumulation_steps.value_or(1);
+    micro_batches = parse_environment(process_variables()).first_world *
+                    flags.gradient_accumulation_steps.value_or(1);
     where = "of the run before its restart";
   }
   if (micro_batches == 0 || micro_batches == world_size) {

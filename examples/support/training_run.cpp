@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "actors/storage/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "engine/device/device_choice.hpp"
+#include "engine/distributed/environment.hpp"
 #include "engine/layout/update_config.hpp"
 #include "engine/memory/saved_parameters.hpp"
 #include "engine/metrics/line_file.hpp"
@@ -189,8 +189,7 @@ std::optional<FolderLock> take_output_dir(const std::string& output_dir, int ran
   // Of a run that was begun anew: a lost host's ranks may still save, for as long as their launcher
   // takes to find out that it is alone.
   constexpr std::chrono::seconds kMostAlone{90};
-  const char* const restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  const bool is_restart = restart != nullptr && std::string_view(restart) != "0";
+  const bool is_restart = parse_environment(process_variables()).restart > 0;
   FolderLock lock(output_dir, "output",
                   fmt::format("{}, process {}", program_invocation_short_name, ::getpid()),
                   is_restart ? kMostAlone : std::chrono::seconds(0));

@@ -15,16 +15,13 @@
 
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t to) noexcept {
-  return (value + to - 1) / to * to;
-}
 
 // The arenas of this process, so that ranks which are its threads use one mapping: half the page
 // tables, and tools that know memory by its address (ThreadSanitizer) see both ends of what they

@@ -9,6 +9,7 @@
 
 #include "actors/kernels/reduce.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
@@ -17,10 +18,6 @@ namespace {
 constexpr std::uint32_t kSignBit = 0x80000000;
 constexpr std::uint32_t kMagnitude = 0x7fffffff;
 constexpr std::uint32_t kInfinity = 0x7f800000;
-
-constexpr std::size_t aligned(std::size_t bytes, std::size_t alignment) {
-  return (bytes + alignment - 1) / alignment * alignment;
-}
 
 bool is_split(const UpdateBuffers& b) {
   return b.layout != StateLayout::kFp32 && b.weight != nullptr;
@@ -146,7 +143,7 @@ std::string_view why_unsupported(OptimizerKind kind, StateLayout layout, DType w
 std::size_t StateSizes::total(std::size_t alignment) const noexcept {
   std::size_t bytes = 0;
   for (const std::size_t array : {master, state[0], state[1], scale[0], scale[1]}) {
-    bytes += aligned(array, alignment);
+    bytes += round_up(array, alignment);
   }
   return bytes;
 }
@@ -180,7 +177,7 @@ void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig&
   const StateSizes sizes = state_sizes(layout, config, weight, elements);
   const auto next = [&memory, alignment](std::size_t bytes) {
     std::byte* array = bytes == 0 ? nullptr : memory;
-    memory += aligned(bytes, alignment);
+    memory += round_up(bytes, alignment);
     return array;
   };
   buffers.layout = layout;

@@ -1,0 +1,13 @@
+// runtime/util/round_up.hpp — the smallest multiple that has room. Pure.
+#pragma once
+
+#include <cstddef>
+
+namespace tandem {
+
+/// Of `step`, which is not 0, and not below `value`.
+[[nodiscard]] constexpr std::size_t round_up(std::size_t value, std::size_t step) noexcept {
+  return (value + step - 1) / step * step;
+}
+
+}  // namespace tandem
