@@ -114,9 +114,17 @@ TEST_F(Hosts, VariablesGoToEveryHost) {
                    "an argument\nof two lines \\ and 'quotes'"},
                   {"NCCL_TEST=x\ny"});
   EXPECT_EQ(run.wait(), 0) << run.output;
-  EXPECT_THAT(run.output, HasSubstr("[a:0] a 'b' \\ c|x\n[a:0] y||an argument\n[a:0] of two lines "
-                                    "\\ and 'quotes'\n"));
-  EXPECT_THAT(run.output, HasSubstr("[b:1] a 'b' \\ c|x\n[b:1] y|1,3|an argument\n"));
+  const auto of_rank = [&](std::string_view rank) {  // lines of other ranks may stand between them
+    std::string own;
+    for (const std::string& line : lines_of(run.output)) {
+      own += line.starts_with(rank) ? line + "\n" : "";
+    }
+    return own;
+  };
+  EXPECT_THAT(of_rank("[a:0]"),
+              HasSubstr("[a:0] a 'b' \\ c|x\n[a:0] y||an argument\n[a:0] of two lines "
+                        "\\ and 'quotes'\n"));
+  EXPECT_THAT(of_rank("[b:1]"), HasSubstr("[b:1] a 'b' \\ c|x\n[b:1] y|1,3|an argument\n"));
   EXPECT_THAT(run.output, HasSubstr("[b:2] "));
 }
 
