@@ -1,11 +1,11 @@
 // models/kernels/gemm.hpp — our own matmul on the CPU: C = start + A B.
 //
-// fp32 with vector FMAs (any SIMD target), bf16 with AMX tiles where the processor has them. Both
-// pack their operands, so any transposition costs the same, write straight into the place where the
-// result is wanted, and start from a residual or a bias instead of zero, which saves the pass that
-// would add it.
-// Invariant: every element of C is summed in an order fixed by K alone: the bits depend neither on
-// the number of threads nor on the other extents. Without elements along K the matmul is its start.
+// fp32 with vector FMAs (any SIMD target), bf16 with AMX tiles or AVX512-BF16's dot products where
+// the processor has them. All pack their operands, so any transposition costs the same, write
+// straight into the place where the result is wanted, and start from a residual or a bias instead
+// of zero, which saves the pass that would add it. Invariant: every element of C is summed in an
+// order fixed by K alone: the bits depend neither on the number of threads nor on the other
+// extents. Without elements along K the matmul is its start.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,8 @@ struct GemmProblem {
 /// fp32 arithmetic; operands of any type, in any mix. Threads of the team, or serial inside a task.
 void gemm_f32(const GemmProblem& problem);
 
-/// Whether gemm_bf16() can run here: AMX-BF16, and the kernel grants its use.
+/// Whether gemm_bf16() can run here: AMX-BF16, where the kernel grants its use, or AVX512-BF16.
 bool gemm_bf16_available();
-/// Whether the processor multiplies bf16 in vectors (AVX512-BF16), which oneDNN makes use of.
-bool has_bf16_vector_dot();
 /// A and B bf16, products summed in fp32, C fp32 or bf16.
 void gemm_bf16(const GemmProblem& problem);
 

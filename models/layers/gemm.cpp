@@ -106,17 +106,13 @@ Kind kind_of(const at::Tensor& a, const at::Tensor& b) {
   return b.stride(1) == 1 ? Kind::kNN : Kind::kNT;
 }
 
-/// By the processor's features alone, never by a measurement: two runs that chose differently would
-/// differ in their last digits. In fp32 our kernel keeps level with MKL and oneDNN and needs no
-/// extra pass for residuals; in bf16 it needs the matrix unit, and oneDNN (at::mm) has the next
-/// best instructions where there are some.
-Choice choice_of_processor() {
-  const GemmProvider bf16 =
-      !gemm_bf16_available() && has_bf16_vector_dot() ? GemmProvider::kAten : GemmProvider::kOwn;
-  Choice by_features{};
-  by_features.provider[0].fill(GemmProvider::kOwn);
-  by_features.provider[1].fill(bf16);
-  return by_features;
+/// Never by a measurement: two runs that chose differently would differ in their last digits. Our
+/// kernels keep level with MKL and oneDNN, or are ahead, and need no extra pass for residuals.
+Choice default_choice() {
+  Choice own{};
+  own.provider[0].fill(GemmProvider::kOwn);
+  own.provider[1].fill(GemmProvider::kOwn);
+  return own;
 }
 
 /// Its inner product of bf16 is made for AVX-512 and newer.
@@ -131,7 +127,7 @@ bool onednn_knows_bf16() {
 
 const Choice& choice() {
   if (!chosen) {
-    chosen = choice_of_processor();
+    chosen = default_choice();
   }
   return *chosen;
 }
@@ -161,10 +157,7 @@ DType dtype_of(const at::Tensor& tensor) {
 }
 
 std::int64_t packed_bytes(DType type, std::int64_t elements) {
-  if (type == DType::kBF16 && gemm_bf16_available()) {
-    return 2 * elements;
-  }
-  return type == DType::kBF16 && choice().provider[1][0] != GemmProvider::kOwn ? 0 : 4 * elements;
+  return (type == DType::kBF16 && gemm_bf16_available() ? 2 : 4) * elements;
 }
 
 void select_gemm(std::string_view name) {
@@ -177,7 +170,7 @@ void select_gemm(std::string_view name) {
     throw user_error("gemm", "unknown provider \"{}\"; one of auto, own, aten, onednn", name);
   }
   const auto provider = static_cast<GemmProvider>(found - kProviderNames.begin());
-  Choice fixed = choice_of_processor();
+  Choice fixed = default_choice();
   fixed.provider[0].fill(provider);
   if (provider != GemmProvider::kOneDnn || onednn_knows_bf16()) {
     fixed.provider[1].fill(provider);

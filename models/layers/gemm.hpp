@@ -1,7 +1,7 @@
-// models/layers/gemm.hpp — matmuls of tensors, by the library that suits this processor.
+// models/layers/gemm.hpp — matmuls of tensors: our own kernels, or a library's to compare with.
 //
-// Invariant: the choice follows from the processor's features alone, so that every run on one
-// machine has the same bits; select_gemm() overrides it (tests, benchmarks). Compute lane only.
+// Invariant: ours run unless select_gemm() says otherwise (tests, benchmarks), so that every run on
+// one machine has the same bits. Compute lane only.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class GemmProvider : std::uint8_t {
   kOneDnn,  // oneDNN in fp32 as well, through the dispatcher
 };
 
-/// "auto" (by the processor), "own", "aten" or "onednn" for everything from now on; otherwise
+/// "auto" (our own), "own", "aten" or "onednn" for everything from now on; otherwise
 /// user_error. Where oneDNN has no bf16 for the processor, "onednn" leaves bf16 to "auto".
 void select_gemm(std::string_view choice);
 /// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
