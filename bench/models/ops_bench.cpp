@@ -14,7 +14,7 @@
 #include "bench/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "models/causal_lm.hpp"
-#include "models/kernels/attention.hpp"
+#include "models/kernels/attention/attention.hpp"
 #include "models/kernels/experts.hpp"
 #include "models/kernels/parallel.hpp"
 #include "models/layers/experts.hpp"

@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include "models/kernels/gemm_bf16.hpp"
+#include "runtime/util/check.hpp"
 
 #if HWY_ARCH_X86_64
 
@@ -164,3 +165,14 @@ void gemm_bf16_vectors(const GemmProblem&) {}
 }  // namespace tandem
 
 #endif
+
+namespace tandem {
+
+bool gemm_bf16_available() { return has_bf16_tiles() || has_bf16_vectors(); }
+
+void gemm_bf16(const GemmProblem& problem) {
+  TANDEM_CHECK(gemm_bf16_available(), "the caller asks before it chooses this kernel");
+  (has_bf16_tiles() ? gemm_bf16_tiles : gemm_bf16_vectors)(problem);
+}
+
+}  // namespace tandem

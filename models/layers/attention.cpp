@@ -7,7 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include "models/kernels/attention.hpp"
+#include "models/kernels/attention/attention.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"

@@ -1,5 +1,5 @@
-// models/kernels/attention.hpp — causal self-attention from the joined q, k, v projection to the
-// context, in one pass.
+// models/kernels/attention/attention.hpp — causal self-attention from the joined q, k, v projection
+// to the context, in one pass.
 //
 // Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023),
 // rotary positions in the half-split form (Su et al., 2021) and an RMSNorm per head of q and k

@@ -1,5 +1,5 @@
-// models/kernels/attention.cpp — compiled once per SIMD target (foreach_target).
-#include "models/kernels/attention.hpp"
+// models/kernels/attention/attention.cpp — compiled once per SIMD target (foreach_target).
+#include "models/kernels/attention/attention.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,15 +10,15 @@
 #include "runtime/util/check.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "models/kernels/attention.cpp"
+#define HWY_TARGET_INCLUDE "models/kernels/attention/attention.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "actors/kernels/vector-inl.hpp"
 #include "models/kernels/lanes-inl.hpp"
 // Need lanes-inl.hpp.
+#include "models/kernels/attention/heads-inl.hpp"
 #include "models/kernels/dropout-inl.hpp"
-#include "models/kernels/heads-inl.hpp"
 
 #ifndef TANDEM_ATTENTION_SHARED
 #define TANDEM_ATTENTION_SHARED

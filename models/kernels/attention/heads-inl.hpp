@@ -1,5 +1,5 @@
-// models/kernels/heads-inl.hpp — RMSNorm and rotary positions of one head's row, there and back;
-// once per SIMD target.
+// models/kernels/attention/heads-inl.hpp — RMSNorm and rotary positions of one head's row, there
+// and back; once per SIMD target.
 //
 // Included after lanes-inl.hpp inside the foreach_target passes (hence no #pragma once).
 #if defined(TANDEM_MODELS_KERNELS_HEADS_INL) == defined(HWY_TARGET_TOGGLE)
