@@ -141,6 +141,12 @@ template <int kBits>
 HWY_INLINE U ShiftRight(U a) {
   return {a.value >> kBits};
 }
+template <int kBits>
+HWY_INLINE I ShiftRight(I a) {
+  return {a.value >> kBits};
+}
+/// All bits of a negative number, none of another.
+HWY_INLINE I BroadcastSignBit(I a) { return {a.value < 0 ? -1 : 0}; }
 HWY_INLINE I Or(I a, I b) { return {a.value | b.value}; }
 HWY_INLINE I Sub(I a, I b) { return {a.value - b.value}; }
 template <class T>

@@ -40,41 +40,47 @@ HWY_INLINE hn::Mask<U32> above(VU32 magnitude, std::uint32_t limit) {
 
 // --- split masters
 
-/// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `low` the
-/// remainder. Returns where that is a tie, 0x8000, behind a weight that was rounded down. (Vectors
-/// of some targets can't be members, so they are not returned as one.)
-HWY_INLINE hn::Mask<U32> split_master(VF32 master, VU32& sum, VU32& low) {
+/// A master's bits as they are split: those of a NaN are quiet and have no remainder.
+HWY_INLINE VU32 bits_to_split(VF32 master) {
   const U32 d;
   const auto bits = hn::BitCast(d, master);
   const auto quiet = hn::And(hn::Or(bits, hn::Set(d, 0x00400000)), hn::Set(d, 0xffff0000));
-  low = hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
-  const auto last = hn::And(hn::ShiftRight<16>(low), hn::Set(d, 1));
-  sum = hn::Add(low, hn::Add(last, hn::Set(d, 0x7fff)));
-  return hn::Eq(hn::And(low, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
 }
 
-/// The same where a tie gives a unit away instead of being remembered.
-HWY_INLINE void split_master_near(VF32 master, VU32& sum, VU32& low) {
+/// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `bits` the
+/// remainder. Returns where that is a tie, 0x8000, behind a weight that was rounded down. (Vectors
+/// of some targets can't be members, so they are not returned as one.)
+HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
   const U32 d;
-  const auto tie = split_master(master, sum, low);
-  low = hn::Sub(low, hn::IfThenElseZero(tie, hn::Set(d, 1)));
+  const auto tie = hn::Eq(hn::And(bits, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+  sum = hn::IfThenElse(tie, hn::Add(bits, hn::Set(d, 0x7fff)), hn::Add(bits, hn::Set(d, 0x8000)));
+  return tie;
 }
 
-/// The master behind a weight and its remainder; `rounded_down` is 0x10000 where a tie was, else 0.
-HWY_INLINE VF32 join_master(VU32 halves, VU32 rounded_down) {
+/// The same where a tie gives a unit away instead of being remembered; `bits` has the remainder.
+HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   const U32 d;
-  const auto rounded_up = hn::And(halves, hn::Set(d, 0x8000));
-  const auto up = hn::Add(rounded_up, rounded_up);
-  return hn::BitCast(F32(), hn::Add(hn::Sub(halves, up), rounded_down));
+  const auto tie = split_bits(bits, sum);
+  bits = hn::IfThenElse(tie, hn::Sub(bits, hn::Set(d, 1)), bits);
+}
+
+/// What join_master() adds: takes the remainder's sign back, 0x10000 more where a tie was.
+inline constexpr std::uint32_t kNoTie = 0xffff8000;
+
+/// The master behind a weight and its remainder, a number with a sign.
+HWY_INLINE VF32 join_master(VU32 halves, VU32 ties) {
+  const U32 d;
+  return hn::BitCast(F32(), hn::Add(hn::Xor(halves, hn::Set(d, 0x8000)), ties));
 }
 
 /// Ties of a split master on their way: out of the sign of the moment that has them, and back into
 /// it.
 HWY_INLINE VU32 take_ties(VF32& moment) {
   const U32 d;
-  const auto ties = hn::And(hn::ShiftRight<15>(hn::BitCast(d, moment)), hn::Set(d, 0x10000));
+  const auto ties = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(I32(), moment)));
   moment = hn::Abs(moment);
-  return ties;
+  return hn::Xor(hn::And(ties, hn::Set(d, 0xffff0000)), hn::Set(d, kNoTie));
 }
 
 HWY_INLINE VF32 put_tie(hn::Mask<U32> tie, VF32 moment) {
@@ -119,13 +125,16 @@ HWY_INLINE VU32 bits_of_array(VU32 rounding_bits) {
 
 // --- bf16 moments
 
+/// Bits of the greatest magnitude that is rounded: bf16's greatest number is the next one.
+inline constexpr std::uint32_t kGreatestRounded = 0x7f7effff;
+
 /// fp32 -> bf16 bits in the upper halves, up with the probability of what is cut off. From bf16's
 /// greatest number on nothing is rounded: no number becomes infinity, infinity and NaN (quiet, as
 /// arithmetic leaves it) stay what they are.
 HWY_INLINE VU32 round_to_bf16(VF32 value, VU32 random16) {
   const U32 d;
   const auto bits = hn::BitCast(d, value);
-  const auto keeps = above(hn::And(bits, hn::Set(d, kMagnitude)), 0x7f7effff);
+  const auto keeps = above(hn::And(bits, hn::Set(d, kMagnitude)), kGreatestRounded);
   return hn::Add(bits, hn::IfThenZeroElse(keeps, random16));
 }
 
@@ -160,44 +169,58 @@ struct Code {
     return static_cast<std::uint8_t>(exponent > 254 ? 254 : exponent);
   }
 
-  static HWY_INLINE VF32 load(const std::uint8_t* from, std::uint8_t scale) {
-    const U32 d;
-    const auto code = hn::PromoteTo(d, hn::LoadU(U8(), from));
-    const auto magnitude = kSigned ? hn::And(code, hn::Set(d, 0x7f)) : code;
-    auto bits = hn::ShiftLeft<20>(hn::Add(magnitude, hn::Set(d, base(scale))));
-    bits = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(d)), bits);
-    if constexpr (kSigned) {
-      bits = hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, hn::Set(d, 0x80))));
-    }
-    const auto poison = hn::Set(d, scale == 255 ? 0x7fc00000U : 0U);
-    return hn::BitCast(F32(), hn::Or(bits, poison));
+  /// Whether the code of every magnitude from `least` on, in a block with this exponent, is an
+  /// ordinary one: not below the code 1, nor above the greatest.
+  static HWY_INLINE bool is_ordinary(std::uint8_t scale, std::uint32_t least) {
+    return scale < 254 && least >= (base(scale) + 1) << 20;
   }
 
-  /// Up with the probability of what is cut off. Below the code 1: signed, 1 or 0 by the same rule;
-  /// else 1, unless it is 0.
-  static HWY_INLINE void store(VF32 value, VU32 random16, std::uint8_t scale, std::uint8_t* to) {
+  static HWY_INLINE VF32 load(const std::uint8_t* from, std::uint8_t scale) {
+    const U32 d;
+    const I32 di;
+    const bool lost = scale == 255;
+    const auto poison = hn::Set(d, lost ? 0x7fc00000U : 0U);
+    const auto code = hn::PromoteTo(d, hn::LoadU(U8(), from));
+    auto steps = hn::ShiftLeft<20>(code);
+    auto is_zero = hn::Eq(code, hn::Zero(d));
+    if constexpr (kSigned) {
+      const auto up = hn::BitCast(di, hn::ShiftLeft<24>(code));
+      steps = hn::And(hn::BitCast(d, hn::ShiftRight<4>(up)), hn::Set(d, 0x87ffffff));
+      is_zero = hn::Eq(hn::And(code, hn::Set(d, 0x7f)), hn::Zero(d));
+    }
+    // The sum stays below the sign, and a NaN's bits are those of the code.
+    const auto bits = hn::Or(steps, poison);
+    const auto first = hn::Set(d, lost ? 0U : base(scale) << 20);
+    return hn::BitCast(F32(), hn::IfThenElse(is_zero, bits, hn::Add(bits, first)));
+  }
+
+  /// The code: up with the probability of what is cut off. Below the code 1: signed, 1 or 0 by the
+  /// same rule; else 1, unless it is 0. kOrdinary: where is_ordinary() said so.
+  template <bool kOrdinary>
+  static HWY_INLINE VU32 of(VF32 value, VU32 random16, std::uint8_t scale) {
     const F32 df;
     const U32 d;
     const I32 di;
     const auto bits = hn::BitCast(d, value);
     const auto magnitude = hn::And(bits, hn::Set(d, kMagnitude));
     const auto steps = hn::ShiftRight<20>(hn::Add(magnitude, hn::ShiftLeft<4>(random16)));
-    auto code =
-        hn::Sub(hn::BitCast(di, steps), hn::Set(di, static_cast<std::int32_t>(base(scale))));
-    code = hn::Min(hn::Max(code, hn::Set(di, 1)), hn::Set(di, kGreatest));
-    const std::uint32_t least = (base(scale) + 1) << 20;
-    if constexpr (kSigned) {
-      const auto threshold =
-          hn::Mul(hn::ConvertTo(df, hn::BitCast(di, random16)), hn::BitCast(df, hn::Set(d, least)));
-      const auto scaled = hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 65536.0F));
-      const auto one =
-          hn::IfThenElseZero(hn::RebindMask(di, hn::Gt(scaled, threshold)), hn::Set(di, 1));
-      code = hn::IfThenElse(hn::RebindMask(di, above(magnitude, least - 1)), code, one);
-      code = hn::Or(code, hn::BitCast(di, hn::ShiftLeft<7>(hn::ShiftRight<31>(bits))));
-    } else {
-      code = hn::IfThenElseZero(hn::RebindMask(di, above(magnitude, 0)), code);
+    auto code = hn::Sub(steps, hn::Set(d, base(scale)));
+    if constexpr (!kOrdinary) {
+      const auto within = hn::Max(hn::BitCast(di, code), hn::Set(di, 1));
+      code = hn::BitCast(d, hn::Min(within, hn::Set(di, kGreatest)));
+      const std::uint32_t least = (base(scale) + 1) << 20;
+      if constexpr (kSigned) {
+        const auto threshold = hn::Mul(hn::ConvertTo(df, hn::BitCast(di, random16)),
+                                       hn::BitCast(df, hn::Set(d, least)));
+        const auto scaled = hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 65536.0F));
+        const auto one =
+            hn::IfThenElseZero(hn::RebindMask(d, hn::Gt(scaled, threshold)), hn::Set(d, 1));
+        code = hn::IfThenElse(above(magnitude, least - 1), code, one);
+      } else {
+        code = hn::IfThenElseZero(above(magnitude, 0), code);
+      }
     }
-    hn::StoreU(hn::DemoteTo(U8(), code), U8(), to);
+    return kSigned ? hn::Or(code, hn::And(hn::ShiftRight<24>(bits), hn::Set(d, 0x80))) : code;
   }
 };
 

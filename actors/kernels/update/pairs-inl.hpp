@@ -1,6 +1,6 @@
 // actors/kernels/update/pairs-inl.hpp — vectors of 16-bit numbers in memory as two vectors of
-// 32-bit ones. Compiled once per SIMD target.
-// Invariant: bits are moved, nothing is computed.
+// 32-bit ones, of bytes as four. Compiled once per SIMD target.
+// Invariant: bits are moved, no number changes.
 #if defined(TANDEM_ACTORS_KERNELS_PAIRS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PAIRS_INL
 #undef TANDEM_ACTORS_KERNELS_PAIRS_INL
@@ -41,10 +41,45 @@ HWY_INLINE void store_lower(VU32 a, VU32 b, std::uint16_t* to) {
   store_words<kStream>(hn::ConcatEven(d, hn::BitCast(d, b), hn::BitCast(d, a)), d, to);
 }
 
+/// bits_to_split() of two vectors. NaNs are rare, so they are looked for in both at once: the sum
+/// of infinities of both signs, which is one, too, only takes the longer way.
+HWY_INLINE void bits_to_split(VF32 a, VF32 b, VU32& bits_a, VU32& bits_b) {
+  const U32 d;
+  const F32 df;
+  if (HWY_LIKELY(hn::AllFalse(df, hn::IsNaN(hn::Add(a, b))))) {
+    bits_a = hn::BitCast(d, a);
+    bits_b = hn::BitCast(d, b);
+  } else {
+    bits_a = bits_to_split(a);
+    bits_b = bits_to_split(b);
+  }
+}
+
 HWY_INLINE void load_pair(const float* from, VF32& a, VF32& b) {
   const F32 d;
   a = hn::LoadU(d, from);
   b = hn::LoadU(d, from + hn::Lanes(d));
+}
+
+/// Numbers below 256 as bytes.
+HWY_INLINE void store_bytes(VU32 a, VU32 b, VU32 c, VU32 e, std::uint8_t* to) {
+#if HWY_TARGET == HWY_AVX3
+  // Each 128 bits are packed on their own: four lanes of a, of b, of c, of e.
+  alignas(64) static constexpr std::uint32_t kOrder[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                           2, 6, 10, 14, 3, 7, 11, 15};
+  const __m512i packed =
+      _mm512_packus_epi16(_mm512_packus_epi32(a.raw, b.raw), _mm512_packus_epi32(c.raw, e.raw));
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi32(_mm512_load_si512(kOrder), packed));
+#else
+  const std::size_t lanes = hn::Lanes(U32());
+  const auto store = [to](VU32 v, std::size_t at) HWY_ATTR {
+    hn::StoreU(hn::DemoteTo(U8(), hn::BitCast(I32(), v)), U8(), to + at);
+  };
+  store(a, 0);
+  store(b, lanes);
+  store(c, 2 * lanes);
+  store(e, 3 * lanes);
+#endif
 }
 
 #if HWY_TARGET == HWY_AVX3

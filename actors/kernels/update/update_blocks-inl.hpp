@@ -70,11 +70,12 @@ HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_
   if constexpr (P::kSplit) {
     auto halves_a = hn::Zero(d), halves_b = hn::Zero(d);
     load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
-    pa = rule(df, join_master(halves_a, hn::Zero(d)), ga, s0a, s1a);
-    pb = rule(df, join_master(halves_b, hn::Zero(d)), gb, s0b, s1b);
+    pa = rule(df, join_master(halves_a, hn::Set(d, kNoTie)), ga, s0a, s1a);
+    pb = rule(df, join_master(halves_b, hn::Set(d, kNoTie)), gb, s0b, s1b);
     auto sum_a = hn::Zero(d), sum_b = hn::Zero(d), low_a = hn::Zero(d), low_b = hn::Zero(d);
-    split_master_near(pa, sum_a, low_a);
-    split_master_near(pb, sum_b, low_b);
+    bits_to_split(pa, pb, low_a, low_b);
+    split_bits_near(low_a, sum_a);
+    split_bits_near(low_b, sum_b);
     store_upper<false>(sum_a, sum_b, &a.weight[i].bits);
     store_lower<false>(low_a, low_b, a.master + i);
   } else {
@@ -84,20 +85,55 @@ HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_
   }
 }
 
-HWY_INLINE VU32 greater_magnitude(VU32 greatest, VF32 value) {
+/// Bits of the greatest and the least magnitude that came by.
+HWY_INLINE void note_magnitude(VF32 value, VU32& greatest, VU32& least) {
   const U32 d;
-  return hn::Max(greatest, hn::And(hn::BitCast(d, value), hn::Set(d, kMagnitude)));
+  const auto magnitude = hn::And(hn::BitCast(d, value), hn::Set(d, kMagnitude));
+  greatest = hn::Max(greatest, magnitude);
+  least = hn::Min(least, magnitude);
+}
+
+/// The codes of a block's new moments, behind their exponents. kOrdinary: no code is at an end of
+/// its range, as nearly always; the same codes with half the work.
+template <bool kOrdinary, class Rule, class P>
+HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockArrays<P>& a,
+                            const std::uint8_t (&scales)[2], const RoundingBits rounding_bits) {
+  const F32 df;
+  const std::size_t lanes = hn::Lanes(df);
+  static_assert(kStateBlock % (4 * hn::MaxLanes(F32())) == 0);
+  for (std::size_t i = 0; i < kStateBlock; i += 4 * lanes) {
+    const auto r0 = rounding_bits.at(i), r1 = rounding_bits.at(i + lanes);
+    const auto r2 = rounding_bits.at(i + 2 * lanes), r3 = rounding_bits.at(i + 3 * lanes);
+    const auto store =
+        [&]<std::size_t kArray>(std::integral_constant<std::size_t, kArray>) HWY_ATTR {
+          using Codes = Code<(kArray == 0)>;
+          const float* from = moments[kArray] + i;
+          const std::uint8_t scale = scales[kArray];
+          const auto code = [from, scale, lanes](VU32 random, std::size_t k) HWY_ATTR {
+            return Codes::template of<kOrdinary>(hn::Load(F32(), from + k * lanes),
+                                                 bits_of_array<kArray>(random), scale);
+          };
+          store_bytes(code(r0, 0), code(r1, 1), code(r2, 2), code(r3, 3), a.state[kArray] + i);
+        };
+    store(std::integral_constant<std::size_t, 0>());
+    if constexpr (Rule::kStates > 1) {
+      store(std::integral_constant<std::size_t, 1>());
+    }
+  }
 }
 
 /// A whole block, whose elements the rounding key counts from 0.
 template <class Rule, class P>
-void update_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits rounding_bits) {
+void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
+                  const RoundingBits rounding_bits) {
+  const Rule rule = shared;  // copies nothing can alias: their values stay in registers
+  const BlockArrays<P> a = shared_arrays;
   const F32 df;
   const U32 d;
   const std::size_t lanes = hn::Lanes(df);
   HWY_ALIGN float moments[2][kStateBlock];
-  auto greatest0 = hn::Zero(d);
-  auto greatest1 = hn::Zero(d);
+  auto greatest0 = hn::Zero(d), greatest1 = hn::Zero(d);
+  auto least0 = hn::Set(d, kMagnitude), least1 = least0;
   const std::uint8_t scale0 = *a.scale_from[0];
   const std::uint8_t scale1 = Rule::kStates > 1 ? *a.scale_from[1] : std::uint8_t{0};
   for (std::size_t i = 0; i < kStateBlock; i += 2 * lanes) {
@@ -111,26 +147,27 @@ void update_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits 
     block_pair(rule, a, i, s0a, s0b, s1a, s1b);
     hn::Store(s0a, df, moments[0] + i);
     hn::Store(s0b, df, moments[0] + i + lanes);
-    greatest0 = greater_magnitude(greater_magnitude(greatest0, s0a), s0b);
+    note_magnitude(s0a, greatest0, least0);
+    note_magnitude(s0b, greatest0, least0);
     if constexpr (Rule::kStates > 1) {
       hn::Store(s1a, df, moments[1] + i);
       hn::Store(s1b, df, moments[1] + i + lanes);
-      greatest1 = greater_magnitude(greater_magnitude(greatest1, s1a), s1b);
+      note_magnitude(s1a, greatest1, least1);
+      note_magnitude(s1b, greatest1, least1);
     }
   }
-  const std::uint8_t new0 = Code<true>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest0)));
-  const std::uint8_t new1 = Code<false>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest1)));
-  *a.scale[0] = new0;
+  std::uint8_t scales[2] = {Code<true>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest0))), 0};
+  bool ordinary = Code<true>::is_ordinary(scales[0], hn::GetLane(hn::MinOfLanes(d, least0)));
   if constexpr (Rule::kStates > 1) {
-    *a.scale[1] = new1;
+    scales[1] = Code<false>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest1)));
+    ordinary &= Code<false>::is_ordinary(scales[1], hn::GetLane(hn::MinOfLanes(d, least1)));
+    *a.scale[1] = scales[1];
   }
-  for (std::size_t i = 0; i < kStateBlock; i += lanes) {
-    const auto random = rounding_bits.at(i);
-    Code<true>::store(hn::Load(df, moments[0] + i), bits_of_array<0>(random), new0, a.state[0] + i);
-    if constexpr (Rule::kStates > 1) {
-      Code<false>::store(hn::Load(df, moments[1] + i), bits_of_array<1>(random), new1,
-                         a.state[1] + i);
-    }
+  *a.scale[0] = scales[0];
+  if (HWY_LIKELY(ordinary)) {
+    store_codes<true, Rule>(moments, a, scales, rounding_bits);
+  } else {
+    store_codes<false, Rule>(moments, a, scales, rounding_bits);
   }
 }
 

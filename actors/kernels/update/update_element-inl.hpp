@@ -96,11 +96,11 @@ HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32
   hn::Mask<U32> tie{false};
   if constexpr (kSplit) {
     VU32 sum{0};
-    VU32 low{0};
+    VU32 low = bits_to_split(master);
     if (keeps_ties) {
-      tie = split_master(master, sum, low);
+      tie = split_bits(low, sum);
     } else {
-      split_master_near(master, sum, low);
+      split_bits_near(low, sum);
     }
     static_cast<std::uint16_t*>(b.weight)[i] = static_cast<std::uint16_t>(sum.value >> 16);
     static_cast<std::uint16_t*>(b.master)[i] = static_cast<std::uint16_t>(low.value);
@@ -130,7 +130,7 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass,
     s1 = load_moment<Moment>(b.from.state[1], i);
   }
   VF32& tied = Rule::kStates > 1 ? s1 : s0;
-  VU32 ties{0};
+  VU32 ties{kNoTie};
   if constexpr (kTies) {
     ties = take_ties(tied);
   }
@@ -181,7 +181,7 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Rounding
     const auto scale = hn::Set(d, rule.gradient_scale());
     if (there) {
       const auto g = hn::Mul(load_as(b.gradient_type, b.gradient, begin + at), scale);
-      const auto p = take_master<kSplit>(pass, begin + at, VU32{0});
+      const auto p = take_master<kSplit>(pass, begin + at, VU32{kNoTie});
       put_master<kSplit>(pass, begin + at, rule(d, p, g, s0, s1), false);
     } else {
       (void)rule(d, hn::Zero(d), hn::Mul(hn::Zero(d), scale), s0, s1);
@@ -209,11 +209,12 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Rounding
       break;
     }
     const auto random = rounding_bits.at(at);
-    Code<true>::store(moments[0][k], bits_of_array<0>(random), new0,
-                      static_cast<std::uint8_t*>(b.state[0]) + begin + at);
+    const auto put = [&](VU32 code, void* codes) {
+      static_cast<std::uint8_t*>(codes)[begin + at] = static_cast<std::uint8_t>(code.value);
+    };
+    put(Code<true>::of<false>(moments[0][k], bits_of_array<0>(random), new0), b.state[0]);
     if constexpr (kTwo) {
-      Code<false>::store(moments[1][k], bits_of_array<1>(random), new1,
-                         static_cast<std::uint8_t*>(b.state[1]) + begin + at);
+      put(Code<false>::of<false>(moments[1][k], bits_of_array<1>(random), new1), b.state[1]);
     }
   }
 }

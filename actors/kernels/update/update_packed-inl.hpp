@@ -60,8 +60,17 @@ HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 rounding_a, VU32 rounding_b, 
   const auto first = bits_of_array<kArray>(rounding_a);
   const auto second = bits_of_array<kArray>(rounding_b);
   if constexpr (kArray == 1) {  // of two moments the second is a mean of squares
-    store_upper<kStream>(round_to_bf16_above_zero(a, first), round_to_bf16_above_zero(b, second),
-                         &to->bits);
+    // Nearly always all of them lie where both rules of rounding only add.
+    const U32 d;
+    const auto bits_a = hn::BitCast(d, a), bits_b = hn::BitCast(d, b);
+    const auto apart = hn::Or(hn::Gt(hn::Max(bits_a, bits_b), hn::Set(d, kGreatestRounded)),
+                              hn::Lt(hn::Min(bits_a, bits_b), hn::Set(d, 0x10000)));
+    if (HWY_LIKELY(hn::AllFalse(d, apart))) {
+      store_upper<kStream>(hn::Add(bits_a, first), hn::Add(bits_b, second), &to->bits);
+    } else {
+      store_upper<kStream>(round_to_bf16_above_zero(a, first), round_to_bf16_above_zero(b, second),
+                           &to->bits);
+    }
   } else {
     store_upper<kStream>(round_to_bf16(a, first), round_to_bf16(b, second), &to->bits);
   }
@@ -83,7 +92,8 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
   auto& tied_b = Rule::kStates > 1 ? s1b : s0b;
   auto pa = hn::Zero(df), pb = hn::Zero(df);
   if constexpr (P::kSplit) {
-    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d), ties_a = hn::Zero(d), ties_b = hn::Zero(d);
+    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d), ties_a = hn::Set(d, kNoTie),
+         ties_b = ties_a;
     load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
     if constexpr (kTies) {
       ties_a = take_ties(tied_a);
@@ -101,12 +111,13 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
   pb = rule(df, pb, hn::Mul(gb, scale), s0b, s1b);
   if constexpr (P::kSplit) {
     auto sum_a = hn::Zero(d), sum_b = hn::Zero(d), low_a = hn::Zero(d), low_b = hn::Zero(d);
+    bits_to_split(pa, pb, low_a, low_b);
     if constexpr (kTies) {
-      tied_a = put_tie(split_master(pa, sum_a, low_a), tied_a);
-      tied_b = put_tie(split_master(pb, sum_b, low_b), tied_b);
+      tied_a = put_tie(split_bits(low_a, sum_a), tied_a);
+      tied_b = put_tie(split_bits(low_b, sum_b), tied_b);
     } else {
-      split_master_near(pa, sum_a, low_a);
-      split_master_near(pb, sum_b, low_b);
+      split_bits_near(low_a, sum_a);
+      split_bits_near(low_b, sum_b);
     }
     store_upper<false>(sum_a, sum_b, &a.weight[i].bits);  // in place, or one that is being restored
     store_lower<kStream>(low_a, low_b, a.master + i);
