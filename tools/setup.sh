@@ -81,9 +81,22 @@ install_packages() {
     as_root=(sudo)
   fi
   say "setup: installing Debian packages: $*"
-  quietly apt-update "${as_root[@]}" apt-get update -qq || return 1
+  # Lists and packages of two days may meet in between: then both are fetched again.
+  twice fetch_packages "$@"
+}
+
+fetch_packages() { # packages...; as_root is the caller's
+  quietly apt-update "${as_root[@]}" apt-get update -qq -o Acquire::Retries=3 || return 1
   quietly apt-install "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "$@"
+    apt-get install -y -qq -o Acquire::Retries=3 --no-install-recommends "$@"
+}
+
+# What asks a network fails at times for reasons that are gone a moment later.
+twice() { # command...
+  "$@" && return
+  say "setup: once more, in 15 s"
+  sleep 15
+  "$@"
 }
 
 make_venv() {
@@ -97,14 +110,14 @@ make_venv() {
   fi
 }
 
-pip_install() { quietly pip "$venv_python" -m pip install --disable-pip-version-check --no-input "$@"; }
+pip_install() { quietly pip "$venv_python" -m pip install --disable-pip-version-check --no-input --retries 10 "$@"; }
 
 install_requirements() { # requirements file
   local torch
   make_venv
   torch=$(missing_requirements "$1" | grep '^torch==' || true)
   say "setup: installing into .venv: $(missing_requirements "$1" | tr '\n' ' ')${torch:+(torch is a large download, once)}"
-  pip_install -r "$1"
+  twice pip_install -r "$1"
 }
 
 check_setup() { # run|prepare|test: reports, changes nothing
