@@ -22,9 +22,9 @@ namespace {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(What::kCount)> kNames = {
-    "nothing",    "meet",           "connect",    "load", "step",       "verdict",
-    "updates",    "checkpoint",     "save",       "end",  "all-gather", "broadcast",
-    "all-to-all", "reduce-scatter", "all-reduce", "norm", "exchange"};
+    "nothing",   "meet",       "connect",        "load",       "step",  "verdict",
+    "updates",   "checkpoint", "save",           "end",        "blame", "all-gather",
+    "broadcast", "all-to-all", "reduce-scatter", "all-reduce", "norm",  "exchange"};
 
 // ---- the fault point ----
 struct Fault {
@@ -141,6 +141,8 @@ std::string Entry::text() const {
   std::string text(name_of(what));
   if (is_collective(what) || what == What::kStep) {
     text += fmt::format(" {}", number);
+  } else if (what == What::kBlame) {
+    text += fmt::format(" of rank {}", number);
   }
   std::string more = unit != kNoUnit ? fmt::format("unit {}", unit) : "";
   if (bytes > 0) {
@@ -261,15 +263,23 @@ std::string describe(const std::vector<Entry>& entries, std::int64_t now_ns) {
 }
 
 std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns) {
-  if (entries.empty()) {
+  const auto newest = std::find_if(entries.rbegin(), entries.rend(),
+                                   [](const Entry& one) { return one.what != What::kBlame; });
+  if (newest == entries.rend()) {
     return "it had not begun anything";
   }
-  const Entry& last = entries.back();
+  const Entry& last = *newest;
   const char* edge = last.edge == Edge::kBegins ? "began"
                      : last.edge == Edge::kEnds ? "ended"
                                                 : "failed";
   return fmt::format("its last: {} {} {:.1f} s ago", last.text(), edge,
                      static_cast<double>(now_ns - last.time_ns) * 1e-9);
+}
+
+std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries) {
+  const auto last = std::find_if(entries.rbegin(), entries.rend(),
+                                 [](const Entry& one) { return one.what == What::kBlame; });
+  return last == entries.rend() ? std::nullopt : std::optional(last->number);
 }
 
 std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,

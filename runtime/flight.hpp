@@ -4,7 +4,7 @@
 // ring can be read after a SIGKILL and nothing is left when the launcher ends. Without a launcher
 // the ring is memory of the process, and SIGQUIT prints it (runtime/supervision/describe.hpp).
 // Always on: a clock read, two atomic operations and five stores, no lock, no allocation.
-// Format, version 1: Ring below, little endian, times of CLOCK_MONOTONIC. A slot whose sequence is
+// Format, version 2: Ring below, little endian, times of CLOCK_MONOTONIC. A slot whose sequence is
 // not its index plus 1 is being written (kBeingWritten is set), or its entry was left out because a
 // thread stood still in the same slot for a whole round: it does not count.
 // Fault point: TANDEM_FAULT=RANK:ACTION:OPERATION:COUNT makes that rank do something to itself when
@@ -37,6 +37,7 @@ enum class What : std::uint16_t {
   kCheckpoint,
   kSaveModel,
   kEnd,
+  kBlame,  // this rank ends because of the rank that is its number
   // Collectives; the number counts the operations of its sequence, alike on all ranks.
   kAllGather,
   kBroadcast,
@@ -73,6 +74,9 @@ struct Entry {
 /// Never throws, never waits (but for a fault that was asked for).
 void record(Entry entry) noexcept;
 
+/// This rank gives up because of `rank`, of all hosts' ranks. The last one counts.
+inline void blame(std::uint64_t rank) noexcept { record({.what = What::kBlame, .number = rank}); }
+
 /// Begins now and ends with its scope.
 class Span {
  public:
@@ -90,7 +94,7 @@ class Span {
 
 struct Ring {
   static constexpr std::uint64_t kMagic = 0x74686c66'6d646e74;  // "tndmflht"
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   static constexpr std::size_t kSlots = 4096;
   static constexpr std::uint64_t kBeingWritten = std::uint64_t{1} << 63;  // in a slot's sequence
   struct Slot {
@@ -126,6 +130,9 @@ struct Ring {
 
 /// "its last: reduce-scatter 811 (unit 8, 4.0 MiB) ended 41.2 s ago".
 [[nodiscard]] std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns);
+
+/// The rank that this one said it ends because of.
+[[nodiscard]] std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries);
 
 /// Who waits for whom.
 struct Explanation {

@@ -9,16 +9,17 @@
 // Failures: a peer that is gone fails every operation with it, now and later, with PeerLost, which
 // names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
 // operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
-// stays broken.
-// Thread rule: of the loop's thread. Buffers belong to the operation until its await returns.
-// Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
-// buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
-// it has.
+// stays broken. A peer that is silent is no failure here: beats are signs of life, with a few
+// numbers in them, by which those above tell a rank that waits from one that hangs. Thread rule: of
+// the loop's thread. Buffers belong to the operation until its await returns. Cancel rule: a
+// stopped receive ends at once and takes no frame, or, once a frame moves into its buffer, with
+// that frame; a stopped send ends at once if nothing of it has left, else when all of it has.
 //
 //   co_await net.send(peer, kGradients, bytes);
 //   std::size_t n = co_await net.recv(peer, kGradients, into);
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -71,6 +72,15 @@ struct NetOp {
   void throw_if_failed() const;
 };
 
+/// What was heard of a peer by its beats.
+struct NetHeart {
+  static constexpr std::size_t kPlaces = 4;
+  static constexpr std::uint32_t kWordsMax = 1U << 14;
+
+  std::uint64_t beats = 0;                     // that came; only grows
+  std::array<std::uint16_t, kPlaces> words{};  // the last one of each place
+};
+
 /// Carries operations out: sets `end` and posts op.resume to the loop, once. Internal.
 class NetBackend {
  public:
@@ -81,6 +91,8 @@ class NetBackend {
   /// False: too late, it has ended or will.
   virtual bool cancel(NetOp& op) noexcept = 0;
   virtual void abort(std::uint32_t failed_rank) = 0;
+  virtual void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) = 0;
+  [[nodiscard]] virtual NetHeart heart_of(std::uint32_t peer) const noexcept = 0;
   virtual void register_memory(std::span<std::byte> /*memory*/) {}
 };
 
@@ -102,6 +114,18 @@ class Net {
   /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
   /// here and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
+  /// A sign of life for `peer`, and a word (below NetHeart::kWordsMax) in one of the places of its
+  /// NetHeart of this rank. It takes no credit and ends nothing; beats to one peer keep their
+  /// order. To a peer that is lost it goes nowhere.
+  void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) {
+    TANDEM_CHECK(
+        peer < world() && peer != rank() && place < NetHeart::kPlaces && word < NetHeart::kWordsMax,
+        "a beat is one of few");
+    backend_->beat(peer, place, word);
+  }
+  [[nodiscard]] NetHeart heart_of(std::uint32_t peer) const noexcept {
+    return backend_->heart_of(peer);
+  }
   /// Frames will often lie in `memory` (an arena): what the transport does to memory before it
   /// moves frames is done now, once. The memory outlives this net.
   void register_memory(std::span<std::byte> memory) { backend_->register_memory(memory); }

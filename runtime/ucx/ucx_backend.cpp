@@ -112,6 +112,13 @@ void UcxBackend::say_farewell(UcxPeer& peer, Kind kind, std::uint32_t value) noe
   }
 }
 
+void UcxBackend::beat(std::uint32_t number, std::size_t place, std::uint16_t word) {
+  UcxPeer& peer = peers_[number];
+  if (peer.is_talking() && !peer.has_failed && !peer.was_told) {
+    say(peer, Kind::kBeat, UcxTag::beat_value(place, word));
+  }
+}
+
 // ---- what comes
 
 void UcxBackend::arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& info) noexcept {
@@ -132,6 +139,11 @@ void UcxBackend::arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& in
       break;
     case Kind::kCredit:
       arrive_credit(peer, tag.value);
+      break;
+    case Kind::kBeat:
+      ++peer.heart.beats;
+      peer.heart.words[tag.value / NetHeart::kWordsMax] =
+          static_cast<std::uint16_t>(tag.value % NetHeart::kWordsMax);
       break;
     case Kind::kHello:
       peer.window = tag.value;

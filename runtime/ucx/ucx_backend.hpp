@@ -38,6 +38,10 @@ class UcxBackend final : public NetBackend, private Poller {
   void submit(NetOp& op) override;
   bool cancel(NetOp& op) noexcept override;
   void abort(std::uint32_t failed_rank) override;
+  void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) override;
+  [[nodiscard]] NetHeart heart_of(std::uint32_t peer) const noexcept override {
+    return peers_[peer].heart;
+  }
   void register_memory(std::span<std::byte> memory) override { worker_.register_memory(memory); }
 
  private:

@@ -53,8 +53,8 @@ struct UcxNetOptions {
 /// Gives this rank's address to all and returns those of all ranks, in rank order; may block.
 using ExchangeAddresses = std::function<std::vector<std::string>(const std::string& mine)>;
 
-/// Blocks until every rank has heard every other one. Throws Error(kPeer) naming those that were
-/// not heard in time. UCX_TLS, UCX_NET_DEVICES and UCX_RNDV_THRESH in the environment are
+/// Blocks until every rank has heard every other one. Throws PeerLost naming those that were not
+/// heard in time. UCX_TLS, UCX_NET_DEVICES and UCX_RNDV_THRESH in the environment are
 /// respected.
 [[nodiscard]] std::unique_ptr<NetBackend> connect_ucx_net(EventLoop& loop,
                                                           const UcxNetOptions& options,

@@ -3,7 +3,10 @@
 // Everything but frames is said by the tag alone, in messages without bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "runtime/io/net.hpp"
 
 namespace tandem::detail {
 
@@ -14,6 +17,7 @@ struct UcxTag {
     kHello,   // value: the sender's window
     kBye,     // the last message
     kAbort,   // value: the failed rank; the last message
+    kBeat,    // value: place and word, as beat_value() packs them
   };
   static constexpr std::uint32_t kRanksMax = 1U << 12;
   static constexpr std::uint32_t kValuesMax = 1U << 16;
@@ -27,6 +31,11 @@ struct UcxTag {
     return std::uint64_t{key} << 32 | std::uint64_t{sender} << 20 |
            static_cast<std::uint64_t>(kind) << 16 | value;
   }
+  static constexpr std::uint32_t beat_value(std::size_t place, std::uint16_t word) noexcept {
+    return static_cast<std::uint32_t>(place) * NetHeart::kWordsMax + word;
+  }
+  static_assert(NetHeart::kPlaces * NetHeart::kWordsMax <= kValuesMax);
+
   static constexpr UcxTag unpack(std::uint64_t tag) noexcept {
     return {.key = static_cast<std::uint32_t>(tag >> 32),
             .sender = static_cast<std::uint32_t>(tag >> 20) % kRanksMax,

@@ -151,6 +151,17 @@ TEST(Flight, ARankThatStaysInAnOperationThatOthersGaveUpIsExplained) {
             "ranks 0, 1 did not end norm 9, begun 7.0 s ago");
 }
 
+TEST(Flight, TheLastBlameCounts) {
+  const Entry first = at(What::kBlame, 2, Edge::kBegins, 1 * kS);
+  const Entry last = at(What::kBlame, 3, Edge::kBegins, 2 * kS);
+  const Entry gather = at(What::kAllGather, 7, Edge::kFails, 1 * kS);
+  EXPECT_EQ(blamed_by({gather, first, last, gather}), 3U);
+  EXPECT_EQ(blamed_by({gather}), std::nullopt);
+  EXPECT_EQ(last.text(), "blame of rank 3");
+  // It is no operation of its own.
+  EXPECT_EQ(last_of({gather, last}, 3 * kS), "its last: all-gather 7 failed 2.0 s ago");
+}
+
 // Those who gave up have failed in it; that is where they waited.
 TEST(Flight, AWaitThatWasGivenUpCountsAndOtherGroupsDoNot) {
   Entry of_experts = at(What::kAllGather, 1, Edge::kBegins, 1 * kS);

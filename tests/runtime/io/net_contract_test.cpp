@@ -260,5 +260,29 @@ TEST_P(NetContract, AbortNamesTheFailedRankEverywhereAndForever) {
       });
 }
 
+Task<> beat_and_listen(Net* net, Nothing* /*shared*/) {
+  const std::uint32_t peer = 1 - net->rank();
+  constexpr std::uint32_t kBeats = kWindowsMax * NetHeart::kPlaces;
+  for (std::uint32_t i = 0; i < kBeats; ++i) {
+    net->beat(peer, i % NetHeart::kPlaces, static_cast<std::uint16_t>(100 * net->rank() + i));
+  }
+  net->beat(peer, 3, NetHeart::kWordsMax - 1);
+  while (net->heart_of(peer).beats < kBeats + 1) {
+    co_await sleep_for(1ms);
+  }
+  // The last word of each place is there, and no frame was in the way of it or is now.
+  const NetHeart heart = net->heart_of(peer);
+  for (std::uint32_t place = 0; place < 3; ++place) {
+    EXPECT_EQ(heart.words[place], 100 * peer + kBeats - NetHeart::kPlaces + place);
+  }
+  EXPECT_EQ(heart.words[3], NetHeart::kWordsMax - 1);
+  co_await exchange_frames(net, nullptr);
+  EXPECT_EQ(net->heart_of(peer).beats, kBeats + 1);
+  net->abort(0);
+  net->beat(peer, 0, 1);  // goes nowhere
+}
+
+TEST_P(NetContract, ABeatTakesNoCreditAndBringsItsWord) { on_ranks(2, &beat_and_listen); }
+
 }  // namespace
 }  // namespace tandem
