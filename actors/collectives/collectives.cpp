@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/io/net.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
@@ -156,6 +157,18 @@ Task<> Collectives::issue(Held<Request>* held, AnySequence* sequence) {
   }
 }
 
+/// Who is at fault, for readers of the flight recorder. Groups have numbers of their own.
+void Collectives::record_blame(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerLost& lost) {
+    if (options_.group == 0) {
+      flight::blame(lost.rank());
+    }
+  } catch (...) {  // it is no rank's fault
+  }
+}
+
 template <class AnySequence>
 Task<> Collectives::issue(Skipped*, AnySequence* sequence) {
   ++sequence->counters.skipped;
@@ -199,6 +212,9 @@ Task<GradientNorm> Collectives::carry_out(AllReduceNorm request) {
 }
 
 void Collectives::fail_all(std::exception_ptr error) {
+  if (failed_ == nullptr) {
+    record_blame(error);
+  }
   failed_ = error;
   const auto fail = [&error](auto& operation) {
     if constexpr (requires { operation.reply; }) {

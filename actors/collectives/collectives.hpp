@@ -215,6 +215,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   void trace_operation(const flight::Entry& entry, Name track, Name name,
                        std::int64_t began_ns) const;
   void fail_all(std::exception_ptr error);
+  void record_blame(const std::exception_ptr& error) const;
 
   Options options_;
   std::map<std::pair<flight::What, std::uint32_t>, Name> names_;

@@ -224,6 +224,18 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& l
   return make_for_host(loop, pool, members);
 }
 
+template <class Connect>
+auto ProcessGroup::blaming(const Members& members, std::size_t first, Connect connect) {
+  try {
+    return connect();
+  } catch (const PeerLost& lost) {
+    if (const std::size_t member = first + lost.rank(); member < members.ranks.size()) {
+      flight::blame(static_cast<std::uint64_t>(members.ranks[member]));
+    }
+    throw;
+  }
+}
+
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, CpuPool& pool,
                                                                const Members& members) {
   const std::size_t count = members.ranks.size();
@@ -241,11 +253,13 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
   if (static_cast<std::size_t>(per_host) < count) {
     return join_hosts(loop, pool, members, own, per_host);
   }
-  return ShmBackend::connect(loop, pool,
-                             {.rank = static_cast<std::uint32_t>(own),
-                              .world = static_cast<std::uint32_t>(count),
-                              .job = members.name.empty() ? job_ : job_ + "-" + members.name,
-                              .connect_timeout = timeout_});
+  return blaming(members, 0, [&] {
+    return ShmBackend::connect(loop, pool,
+                               {.rank = static_cast<std::uint32_t>(own),
+                                .world = static_cast<std::uint32_t>(count),
+                                .job = members.name.empty() ? job_ : job_ + "-" + members.name,
+                                .connect_timeout = timeout_});
+  });
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, CpuPool& pool,
@@ -254,13 +268,16 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
   const int host = rank / per_host;
   const auto world = static_cast<std::uint32_t>(members.ranks.size());
   const std::string job = fmt::format("{}-{}-host-{}", job_, members.name, host);
-  auto memory = ShmBackend::connect(loop, pool,
-                                    {.rank = static_cast<std::uint32_t>(rank % per_host),
-                                     .world = static_cast<std::uint32_t>(per_host),
-                                     .job = job,
-                                     .first_rank = static_cast<std::uint32_t>(host * per_host),
-                                     .all_ranks = world,
-                                     .connect_timeout = timeout_});
+  const auto first = static_cast<std::size_t>(host) * static_cast<std::size_t>(per_host);
+  auto memory = blaming(members, first, [&] {
+    return ShmBackend::connect(loop, pool,
+                               {.rank = static_cast<std::uint32_t>(rank % per_host),
+                                .world = static_cast<std::uint32_t>(per_host),
+                                .job = job,
+                                .first_rank = static_cast<std::uint32_t>(first),
+                                .all_ranks = world,
+                                .connect_timeout = timeout_});
+  });
   UcxNetOptions frames{
       .rank = static_cast<std::uint32_t>(rank),
       .world = world,
@@ -269,7 +286,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
       .devices = net_devices(environment_)};
   frames.connect_timeout = std::min<Duration>(frames.connect_timeout, timeout_);
   const std::string key = fmt::format("ucx-{}", members.name);
-  auto net = connect_ucx_net(loop, frames, [&](const std::string& mine) {
+  const auto exchange = [&](const std::string& mine) {
     store_->set(fmt::format("{}/{}", key, this->rank()), mine);
     std::vector<std::string> addresses;
     addresses.reserve(members.ranks.size());
@@ -277,12 +294,14 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
       addresses.push_back(store_->get(fmt::format("{}/{}", key, member), member));
     }
     return addresses;
-  });
-  HostsBackend::Options options;
+  };
+  auto net = blaming(members, 0, [&] { return connect_ucx_net(loop, frames, exchange); });
+  HostsBackend::Options options{.waits = {.timeout = ShmBackend::default_timeout(),
+                                          .heartbeat = ShmBackend::default_heartbeat()}};
   for (std::size_t first = 0; first < members.ranks.size();
        first += static_cast<std::size_t>(per_host)) {
     const auto member = static_cast<std::size_t>(members.ranks[first]);
-    options.host_names.push_back(one_line(name_of_host(hosts_[member])));
+    options.waits.host_names.push_back(one_line(name_of_host(hosts_[member])));
   }
   return std::make_unique<JoinedHosts>(std::move(memory), std::move(net), pool, std::move(options));
 }

@@ -82,6 +82,9 @@ class ProcessGroup final : public Communicator {
     std::vector<int> ranks;
   };
   [[nodiscard]] Members all_ranks() const;
+  /// connect(), whose PeerLost counts members from `first` on; the flight recorder learns of it.
+  template <class Connect>
+  [[nodiscard]] static auto blaming(const Members& members, std::size_t first, Connect connect);
   /// For operands in host memory.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_for_host(EventLoop& loop, CpuPool& pool,
                                                                  const Members& members);

@@ -13,6 +13,7 @@
 #include "engine/distributed/rendezvous_server.hpp"
 #include "runtime/awake_time.hpp"
 #include "runtime/clock.hpp"
+#include "runtime/flight.hpp"
 #include "runtime/system/network_interface.hpp"
 #include "runtime/util/error.hpp"
 
@@ -195,6 +196,7 @@ void RendezvousStore::say_waiting_for(int rank) const {
 }
 
 void RendezvousStore::throw_not_met(Attempt last) const {
+  flight::blame(0);
   if (last == Attempt::kOtherVersion) {
     throw failure(
         ExitCode::kPeer, "rendezvous",
@@ -294,6 +296,7 @@ RendezvousStore::Answered RendezvousStore::ask(Question question, std::string_vi
     is_through = receive_all(socket_.get(), answered.value.data(), answered.value.size());
   }
   if (!is_through) {
+    flight::blame(0);
     throw failure(ExitCode::kPeer, "rendezvous",
                   "rank 0, which hosts the rendezvous, is gone; see its output");
   }
@@ -329,13 +332,18 @@ std::string RendezvousStore::get(std::string_view key, int rank) {
   std::string value;
   Patience patience(timeout_);
   if (!wait(key, patience, value, rank)) {
-    throw failure(ExitCode::kPeer, "rendezvous", "rank {} did not come within {} s; see its output",
-                  rank, timeout_.count() / 1e3);
+    const int behind = rank_behind(rank);
+    flight::blame(static_cast<std::uint64_t>(behind));
+    throw failure(ExitCode::kPeer, "rendezvous",
+                  "rank {} did not come within {} s{}; see its output", rank,
+                  timeout_.count() / 1e3,
+                  behind == rank ? "" : fmt::format(", and rank {} is behind it", behind));
   }
   return value;
 }
 
 std::vector<std::string> RendezvousStore::all(std::string_view key, std::string_view mine) {
+  begin_step();
   set(fmt::format("{}/{}", key, environment_.rank), mine);
   Patience patience(timeout_);
   std::vector<std::string> values(static_cast<std::size_t>(environment_.world));
@@ -348,21 +356,47 @@ std::vector<std::string> RendezvousStore::all(std::string_view key, std::string_
   return values;
 }
 
+void RendezvousStore::begin_step() {
+  set(fmt::format("at/{}", environment_.rank), std::to_string(++steps_));
+}
+
+int RendezvousStore::rank_behind(int otherwise) {
+  int found = otherwise;
+  std::int64_t fewest = steps_;
+  for (int rank = 0; rank < environment_.world; ++rank) {
+    const std::int64_t steps =
+        std::strtoll(ask(Question::kGet, fmt::format("at/{}", rank)).value.c_str(), nullptr, 10);
+    if (steps < fewest) {
+      fewest = steps;
+      found = rank;
+    }
+  }
+  return found;
+}
+
 void RendezvousStore::throw_missing(std::string_view key, int ranks) {
   std::string came;
   int count = 0;
+  int missing = environment_.rank;
   for (int rank = 0; rank < ranks; ++rank) {
     if (ask(Question::kGet, fmt::format("{}/{}", key, rank)).is_there) {
       came += fmt::format("{}{}", count == 0 ? "" : ", ", rank);
       ++count;
+    } else if (missing == environment_.rank) {
+      missing = rank;
     }
   }
-  throw failure(ExitCode::kPeer, "rendezvous",
-                "{} of {} ranks came within {} s ({}); see the output of the others", count, ranks,
-                timeout_.count() / 1e3, came);
+  const int behind = rank_behind(missing);
+  flight::blame(static_cast<std::uint64_t>(behind));
+  throw failure(
+      ExitCode::kPeer, "rendezvous",
+      "{} of {} ranks came within {} s ({}); rank {} holds them up: see the output of the "
+      "others",
+      count, ranks, timeout_.count() / 1e3, came, behind);
 }
 
 void RendezvousStore::leave_together(std::string_view key) {
+  begin_step();
   const std::string through = fmt::format("{}/all", key);
   if (count(fmt::format("{}/left", key)) == environment_.world) {
     set(through, "1");

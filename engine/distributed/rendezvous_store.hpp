@@ -1,6 +1,9 @@
 // engine/distributed/rendezvous_store.hpp — the key-value store of a run's ranks, as each of them
 // sees it: with deadlines that say who is missing.
 //
+// All ranks go through all() and leave_together() in the same order, and say how far they are: so a
+// deadline names the rank that is behind, here and in the flight recorder, and not one that waits
+// for it.
 // Rank 0 hosts it (rendezvous_server.hpp), on the one address that is named; every rank, rank 0
 // too, comes to it over a connection on which both sides have proven that they know the run's
 // secret. Blocking; of one thread. Internal to ProcessGroup.
@@ -69,6 +72,9 @@ class RendezvousStore {
   /// False: it is not there in time.
   [[nodiscard]] bool wait(std::string_view key, Patience& patience, std::string& value,
                           std::optional<int> rank = std::nullopt);
+  void begin_step();
+  /// The first of the ranks that have begun the fewest steps; `otherwise` where all are as far.
+  [[nodiscard]] int rank_behind(int otherwise);
   [[noreturn]] void throw_missing(std::string_view key, int ranks);
 
   const Environment& environment_;
@@ -81,6 +87,7 @@ class RendezvousStore {
   MeetingNote note_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
   OwnedDescriptor socket_;
+  int steps_ = 0;        // all() and leave_together() that this rank has begun
   bool meeting_ = true;  // until close_to_strangers()
 };
 

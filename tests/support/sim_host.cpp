@@ -68,6 +68,26 @@ class SimHost::Member final : public HostLevel {
     }
   }
 
+  void say_awaited(std::uint32_t rank, Awaited awaited) noexcept override {
+    host_.awaited_[rank] = awaited;
+    spoke_at_ = host_.world_.now();
+  }
+  [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept override {
+    const auto said = host_.awaited_.find(rank);
+    Awaited all = said == host_.awaited_.end() ? Awaited() : said->second;
+    if (const std::uint32_t local = rank - host_.first_; local < world()) {
+      const Member& member = *host_.members_[local];
+      for (const Waits& waits : member.waits_) {
+        if (waits.for_count > 0) {
+          all.add(host_.first_ + member.first_absent(waits));
+        }
+      }
+      all.set_silent(&member != this &&
+                     host_.world_.now() - member.spoke_at_ > host_.options_.silent_after);
+    }
+    return all;
+  }
+
   void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
     if (!broken_) {
       break_here(failed_rank, std::string(why));
@@ -89,6 +109,30 @@ class SimHost::Member final : public HostLevel {
   }
 
  private:
+  struct Waits {
+    const SimHost::Sequence* sequence = nullptr;
+    std::uint64_t for_count = 0;  // 0: it does not
+    TimePoint since;
+  };
+  [[nodiscard]] static std::uint32_t first_absent(const Waits& waits) {
+    const auto& arrived = waits.sequence->arrived;
+    return static_cast<std::uint32_t>(
+        std::ranges::find_if(arrived, [&](std::uint64_t n) { return n < waits.for_count; }) -
+        arrived.begin());
+  }
+  // As ShmSync does; of another host its own ranks say it first.
+  void look_at_deadline(const Waits& waits) {
+    const Duration waited = host_.world_.now() - waits.since;
+    const std::uint32_t absent = host_.first_ + first_absent(waits);
+    if (broken_ || waited < host_.options_.timeout) {
+      return;
+    }
+    const EndOfWaits end = end_of_waits(host_.first_ + rank_, absent, host_.world_.ranks(),
+                                        [this](std::uint32_t rank) { return awaited(rank); });
+    if (end.rank - host_.first_ < world() || waited >= host_.options_.timeout + kDeadlineGrace) {
+      fail(end.rank, fmt::format("rank {} did not arrive in time", absent));
+    }
+  }
   static void copy(const std::byte* from, std::byte* into, std::size_t bytes) {
     if (bytes > 0) {
       std::memcpy(into, from, bytes);
@@ -118,12 +162,27 @@ class SimHost::Member final : public HostLevel {
                            [member = host_.members_[peer], index] { member->wake(index); });
       }
     }
+    Waits& waits = waits_[index];
+    waits = {&sequence, count, host_.world_.now()};
+    for (const Duration after : {Duration(0), kDeadlineGrace}) {
+      if (host_.options_.timeout == Duration(0)) {
+        break;
+      }
+      host_.world_.after(host_.options_.timeout + after, host_.first_ + rank_,
+                         [this, &waits, count] {
+                           if (waits.for_count == count) {
+                             look_at_deadline(waits);
+                           }
+                         });
+    }
     while (!all_here()) {
       if (broken_) {
+        waits.for_count = 0;
         throw PeerLost(*broken_);
       }
       co_await woken_[index];
     }
+    waits.for_count = 0;
     for (const Place& place : places) {
       if (place.header != places[rank_].header) {
         throw failure(ExitCode::kPeer, "collectives", "ranks of a host differ: {} and {}",
@@ -138,22 +197,25 @@ class SimHost::Member final : public HostLevel {
   CpuPool& pool_;
   std::vector<HostBuffer> allocated_;
   std::array<Event, 2> woken_;
+  std::array<Waits, 2> waits_;
+  TimePoint spoke_at_;
   std::optional<PeerLost> broken_;
 };
 
-SimHost::SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks, Duration detect_after)
+SimHost::SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks, Options options)
     : world_(world),
       first_(first),
       random_(world.random().fork("host").fork(first)),
+      options_(options),
       members_(ranks) {
   for (Sequence& sequence : sequences_) {
     sequence.arrived.resize(ranks);
     sequence.places.fill(std::vector<Place>(ranks));
   }
-  world_.on_death([this, detect_after](std::uint32_t dead) {
+  world_.on_death([this](std::uint32_t dead) {
     if (dead >= first_ && dead < first_ + members_.size()) {
       for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
-        world_.after(detect_after + Duration(random_.between(0, 1'000'000)), first_ + peer,
+        world_.after(options_.detect_after + Duration(random_.between(0, 1'000'000)), first_ + peer,
                      [member = members_[peer], dead] { member->break_here(dead, "it died"); });
       }
     }

@@ -3,13 +3,15 @@
 //
 // An operand is copied into the host when its rank arrives at the operation; when all ranks have,
 // each of them takes what it needs. When a rank dies, the others of its host notice after
-// detect_after. Lives as long as the world runs.
+// detect_after. A wait may have a deadline, and a rank that said nothing for silent_after is
+// silent. Lives as long as the world runs.
 //
 //   SimHost host(world, 4, 2);   std::unique_ptr<HostLevel> local = host.attach(5, pool);
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,9 +24,15 @@ namespace tandem {
 
 class SimHost {
  public:
+  struct Options {
+    Duration detect_after = std::chrono::milliseconds(50);
+    Duration timeout{0};  // of each wait; 0: none
+    Duration silent_after = std::chrono::seconds(15);
+  };
   /// Has the world's ranks [first, first + ranks).
-  SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks,
-          Duration detect_after = std::chrono::milliseconds(50));
+  SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks, Options options);
+  SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks)
+      : SimHost(world, first, ranks, Options()) {}
   SimHost(const SimHost&) = delete;
   SimHost& operator=(const SimHost&) = delete;
 
@@ -50,8 +58,10 @@ class SimHost {
   SimWorld& world_;
   std::uint32_t first_;
   Random random_;
+  Options options_;
   std::array<Sequence, 2> sequences_;
-  std::vector<Member*> members_;  // by rank of this host
+  std::map<std::uint32_t, Awaited> awaited_;  // by rank among all, as its ranks said
+  std::vector<Member*> members_;              // by rank of this host
 };
 
 }  // namespace tandem

@@ -19,7 +19,14 @@ void move_bytes(std::byte* into, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 HostsBackend::HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options options)
-    : local_(local), net_(net), pool_(pool), options_(std::move(options)) {
+    : local_(local),
+      net_(net),
+      pool_(pool),
+      options_(std::move(options)),
+      waits_(local, net, options_.waits, [this](std::uint32_t failed_rank, const std::string& why) {
+        overdue_ = is_broken_ ? "" : fmt::format("[collectives] {}", why);
+        fail(failed_rank, why);
+      }) {
   TANDEM_CHECK(net.world() % local.world() == 0 && net.rank() % local.world() == local.rank(),
                "the ranks of a host are neighbours, and all hosts have as many");
   TANDEM_CHECK(options_.piece_bytes > 0 && options_.piece_bytes % (kNormBlock * sizeof(float)) == 0,
@@ -36,23 +43,26 @@ void HostsBackend::fail(std::uint32_t failed_rank, std::string_view why) noexcep
 
 void HostsBackend::throw_with_host(const PeerLost& lost) const {
   const std::size_t host = lost.rank() / local_world();
-  if (host >= options_.host_names.size()) {
-    throw lost;
+  const std::vector<std::string>& names = options_.waits.host_names;
+  const std::string why = overdue_.empty() ? lost.what() : overdue_;
+  if (host >= names.size()) {
+    throw PeerLost(why, lost.rank());
   }
-  throw PeerLost(
-      fmt::format("{}; rank {} is on host {}", lost.what(), lost.rank(), options_.host_names[host]),
-      lost.rank());
+  throw PeerLost(fmt::format("{}; rank {} is on host {}", why, lost.rank(), names[host]),
+                 lost.rank());
 }
 
 Task<> HostsBackend::send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes) {
   const StopToken stop = co_await current_stop_token();
-  co_await net_.send(to * local_world() + local_rank(), options_.first_channel + channel, bytes,
-                     stop);
+  const std::uint32_t peer = to * local_world() + local_rank();
+  const NetWaits::Wait wait(waits_, peer, NetWaits::For::kTaking);
+  co_await net_.send(peer, options_.first_channel + channel, bytes, stop);
 }
 
 Task<> HostsBackend::receive(std::uint32_t from, Channel channel, std::span<std::byte> into) {
   const StopToken stop = co_await current_stop_token();
   const std::uint32_t peer = from * local_world() + local_rank();
+  const NetWaits::Wait wait(waits_, peer, NetWaits::For::kFrame);
   const std::size_t bytes = co_await net_.recv(peer, options_.first_channel + channel, into, stop);
   if (bytes != into.size()) {
     throw failure(ExitCode::kPeer, "collectives",

@@ -12,7 +12,8 @@
 //   exchange        log2(hosts) rounds, in each one frame to one host; then the host shares it
 // All are pipelines of stages: while one piece is on its way, the host works on another one.
 // Failure: PeerLost of either level is told on the other one, so that all ranks name the same
-// rank. A stop in the middle of an operation is a failure of this rank.
+// rank. A stop in the middle of an operation is a failure of this rank. Every wait for another host
+// has a deadline, which names the rank at fault (net_waits.hpp).
 // Channels of the net: first_channel and the next three; no other traffic may use them.
 // Thread rule: of the loop's thread.
 #pragma once
@@ -26,6 +27,7 @@
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/collectives/hosts/host_level.hpp"
+#include "actors/collectives/hosts/net_waits.hpp"
 #include "actors/collectives/hosts/progress.hpp"
 #include "actors/collectives/norm_limbs.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -44,7 +46,7 @@ class HostsBackend : public CollectiveBackend {
     std::uint32_t first_channel = 0;
     Order order = Order::kExact;
     std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormBlock fp32 numbers
-    std::vector<std::string> host_names{};           // by host, for failures; empty: not said
+    NetWaits::Options waits{};                       // for other hosts
   };
   /// `net` has all ranks, `local` those of this host, and `pool` is for what takes long here; all
   /// of them outlive this.
@@ -138,6 +140,8 @@ class HostsBackend : public CollectiveBackend {
   CpuPool& pool_;
   Options options_;
   bool is_broken_ = false;
+  std::string overdue_;  // why a wait for another host was given up here
+  NetWaits waits_;
   // Kept, so that nothing is allocated; of the operation under way in each sequence:
   std::vector<std::byte> collected_;  // frames of an all-to-all
   std::vector<float> sums_;           // kSlots pieces of a reduction, and one that comes

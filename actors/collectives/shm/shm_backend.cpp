@@ -62,6 +62,7 @@ std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, 
   auto* control = new (arena->allocate(sizeof(ShmControl))) ShmControl();
   std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,
                                               .world = options.world,
+                                              .first_rank = options.first_rank,
                                               .job = options.job,
                                               .timeout = options.connect_timeout},
                                              *arena);

@@ -70,6 +70,12 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
 
   Task<> gather(Sequence sequence, Gather what) override;
   Task<> reduce(Reduce what) override;
+  void say_awaited(std::uint32_t rank, Awaited awaited) noexcept override {
+    sync_.say_awaited(rank, awaited);
+  }
+  [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept override {
+    return sync_.awaited(rank);
+  }
   void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
     sync_.fail(failed_rank, std::string(why));
   }

@@ -17,6 +17,7 @@
 
 #include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
+#include "runtime/io/net.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -239,13 +240,17 @@ class ShmBootstrap {
 
   [[noreturn]] void throw_missing(std::optional<std::uint32_t> peer) const {
     std::string missing;
+    std::optional<std::uint32_t> first;
     for (std::uint32_t rank = 0; rank < options_.world; ++rank) {
       if (peer ? rank == *peer : rank > options_.rank && peers_[rank].memory == nullptr) {
-        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", options_.first_rank + rank);
+        first = first.value_or(rank);
       }
     }
-    throw failure(ExitCode::kPeer, "shm", "of {} ranks, {} did not come within {:.0f} s",
-                  options_.world, missing, std::chrono::duration<double>(options_.timeout).count());
+    throw PeerLost(fmt::format("[shm] of {} ranks of this host, {} did not come within {:.0f} s",
+                               options_.world, missing,
+                               std::chrono::duration<double>(options_.timeout).count()),
+                   first.value_or(options_.rank));
   }
 
   const ShmBootstrapOptions& options_;

@@ -27,6 +27,7 @@ struct ShmPeer {
 struct ShmBootstrapOptions {
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
+  std::uint32_t first_rank = 0;  // the name of rank 0
   std::string job;  // the text of a Secret, the same on all ranks and of this job alone
   std::chrono::steady_clock::duration timeout = std::chrono::seconds(300);
 };
@@ -34,8 +35,8 @@ struct ShmBootstrapOptions {
 /// The name under which `rank` of the job is called, without the zero before it.
 [[nodiscard]] std::string shm_name(const std::string& job, std::uint32_t rank);
 
-/// A peer for each rank (at `rank` itself: none). Throws Error(kPeer) naming the rank that did not
-/// come.
+/// A peer for each rank (at `rank` itself: none). Throws PeerLost naming the rank that did not
+/// come, Error(kPeer) for one that is not what it says.
 [[nodiscard]] std::vector<ShmPeer> bootstrap_shm(const ShmBootstrapOptions& options,
                                                  ShmArena& arena);
 

@@ -6,7 +6,8 @@
 //   arrived   operations this rank has begun: the header of the last is out
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
-// The heart is a counter that the rank's loop moves on every so often, whatever else it does.
+// The heart is a counter that the rank's loop moves on every so often, whatever else it does. With
+// it, the rank says whom it waits for, and what it heard of ranks of other hosts.
 // A header or exchanged payload of operation n stay until operation n + 2 begins: by then every
 // rank has begun n + 1, and so is done with n.
 #pragma once
@@ -68,12 +69,15 @@ enum class ShmState : std::uint32_t { kRuns, kLeft, kAborted };
 struct ShmControl {
   static constexpr std::size_t kCauseBytes = 1024;
   static constexpr std::size_t kChannels = 2;
+  static constexpr std::size_t kRanksMax = 4096;  // of all hosts
 
   alignas(64) std::atomic<std::uint64_t> asleep{
       // 0: awake; else the number of its sleep in the upper half, and for each channel the rank
       // awaited, plus 1
       0};
   alignas(64) std::atomic<std::uint64_t> heart{0};
+  // An Awaited, by rank among all: this rank's, and of those that it hears of by a net.
+  std::array<std::atomic<std::uint64_t>, kRanksMax> awaited{};
   alignas(64) std::atomic<ShmState> state{ShmState::kRuns};
   std::uint32_t failed_rank = 0;  // of kAborted, written before
   std::array<char, kCauseBytes> cause{};

@@ -71,6 +71,8 @@ ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peer
       awake_(std::min(options.heartbeat, options.timeout / 8) / 2, loop.now()),
       self_(std::make_shared<ShmSync*>(this)) {
   options_.heartbeat = std::min(options_.heartbeat, options_.timeout / 8);
+  const std::size_t ranks = std::max<std::size_t>(options_.all_ranks, peers.size());
+  TANDEM_CHECK_LE(ranks, ShmControl::kRanksMax, "more ranks than can be known");
   for (Channel& channel : channels_) {
     channel.of_peers.resize(peers.size());
   }
@@ -355,19 +357,52 @@ void ShmSync::beat() {
       peer.moved = now;  // it may have slept, too
     }
   }
-  look_for_stopped_peers();
-  look_at_deadlines();
+  say_own_waits(now);
+  look_at_hearts(now);
+  look_at_deadlines(now);
   if (!broken_) {
     arm_timer();
   }
+}
+
+// A wait that is younger than a heartbeat holds up no rank.
+void ShmSync::say_own_waits(TimePoint now) noexcept {
+  Awaited all = on_the_net_;
+  for (const Channel& channel : channels_) {
+    if (channel.waiting && !channel.done.is_set() && now - channel.since >= options_.heartbeat) {
+      all.add(name_of(channel.next_peer));
+    }
+  }
+  control_.awaited[name_of(rank())].store(all.packed(), std::memory_order_relaxed);
+}
+
+void ShmSync::say_awaited(std::uint32_t name, Awaited awaited) noexcept {
+  if (name == name_of(rank())) {
+    on_the_net_ = awaited;
+    say_own_waits(loop_.now());
+  } else if (name < ShmControl::kRanksMax) {
+    control_.awaited[name].store(awaited.packed(), std::memory_order_relaxed);
+  }
+}
+
+// Of a rank of another host the one with its local rank knows.
+Awaited ShmSync::awaited(std::uint32_t name) const noexcept {
+  if (name >= ShmControl::kRanksMax) {
+    return {};
+  }
+  const std::uint32_t local = is_here(name) ? name - options_.first_rank : name % world();
+  Awaited said(of(local).awaited[name].load(std::memory_order_relaxed));
+  if (is_here(name)) {
+    said.set_silent(peers_[local].is_silent);
+  }
+  return said;
 }
 
 // The first look may find a beat from before the stop, the second finds none, the third is certain:
 // with two looks to a heartbeat that is one and a half.
 // The heart of a rank that computes outside of its loop stands still as well: only the kernel knows
 // that a process is stopped.
-void ShmSync::look_for_stopped_peers() {
-  const TimePoint now = loop_.now();
+void ShmSync::look_at_hearts(TimePoint now) {
   for (std::uint32_t rank = 0; rank < world(); ++rank) {
     Peer& peer = peers_[rank];
     if (rank == options_.rank || peer.ended) {
@@ -382,8 +417,10 @@ void ShmSync::look_for_stopped_peers() {
       peer.heart = heart;
       peer.moved = now;
       peer.state = 0;
+      peer.is_silent = false;
       continue;
     }
+    peer.is_silent = now - peer.moved > Awaited::kSilentAfter * options_.heartbeat;
     const char before = std::exchange(peer.state, stopped_state(peer.process));
     const bool is_awaited = std::ranges::any_of(channels_, [&](const Channel& channel) {
       return channel.waiting && channel.next_peer == rank;
@@ -392,31 +429,52 @@ void ShmSync::look_for_stopped_peers() {
       fmt::print(
           stderr,
           "[collectives] rank {} is {}; rank {} waits for it until the deadline of {:.3g} s\n",
-          name_of(rank), condition_of(peer), name_of(options_.rank), seconds(options_.timeout));
+          name_of(rank), condition_of(peer, now), name_of(options_.rank),
+          seconds(options_.timeout));
     }
   }
 }
 
-std::string ShmSync::condition_of(const Peer& peer) const {
+std::string ShmSync::condition_of(const Peer& peer, TimePoint now) {
   return fmt::format("stopped (state {} of process {}) since {:.1f} s", peer.state, peer.process,
-                     seconds(loop_.now() - peer.moved));
+                     seconds(now - peer.moved));
 }
 
-void ShmSync::look_at_deadlines() {
+void ShmSync::look_at_deadlines(TimePoint now) {
   for (Channel& channel : channels_) {
-    if (!channel.waiting || channel.done.is_set() || has_reached(channel) ||
-        loop_.now() - channel.since < options_.timeout) {
-      continue;
+    if (channel.waiting && !channel.done.is_set() && !has_reached(channel) &&
+        now - channel.since >= options_.timeout) {
+      fail_overdue(channel, now);
     }
-    const Peer& peer = peers_[channel.next_peer];
-    const std::string condition =
-        peer.state != 0 ? fmt::format("; it is {}", condition_of(peer)) : "";
-    fail(name_of(channel.next_peer),
-         fmt::format("rank {} did not {} {} within {:.3g} s{}", name_of(channel.next_peer),
-                     channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
-                     describe(channel.header), seconds(options_.timeout), condition));
+  }
+}
+
+void ShmSync::fail_overdue(const Channel& channel, TimePoint now) {
+  const std::uint32_t awaited_peer = name_of(channel.next_peer);
+  const EndOfWaits end =
+      end_of_waits(name_of(rank()), awaited_peer, std::max(options_.all_ranks, world()),
+                   [this](std::uint32_t name) { return awaited(name); });
+  // A circle goes through other hosts: the rank that waits for one of them names it.
+  const bool others_know =
+      !is_here(end.rank) || (end.why == EndOfWaits::Why::kCircle && options_.all_ranks > world());
+  if (others_know && now - channel.since < options_.timeout + kDeadlineGrace) {
     return;
   }
+  std::string more;
+  if (end.rank != awaited_peer) {
+    more = fmt::format("; it waits for rank {} in the end", end.rank);
+  }
+  if (is_here(end.rank)) {
+    const Peer& peer = peers_[end.rank - options_.first_rank];
+    more += peer.state != 0 ? fmt::format("{} is {}", more.empty() ? "; it" : ", which",
+                                          condition_of(peer, now))
+                            : "";
+  } else if (end.why == EndOfWaits::Why::kIsSilent) {
+    more += ", of which nothing is heard";
+  }
+  fail(end.rank, fmt::format("rank {} did not {} {} within {:.3g} s{}", awaited_peer,
+                             channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",
+                             describe(channel.header), seconds(options_.timeout), more));
 }
 
 }  // namespace tandem

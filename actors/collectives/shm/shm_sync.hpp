@@ -9,9 +9,13 @@
 // breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
 // failed_rank and the cause, so that they name it and not this rank.
 // What a peer writes is looked at once, in a copy, and is not trusted to lie within its bounds.
-// Time: twice in each heartbeat a rank moves its heart on, says once which peer it waits for is
-// stopped (its heart stands still and the kernel calls its process stopped), and looks at its
-// deadlines. Time in which this rank was itself stopped, or its host slept, counts to none.
+// Time: twice in each heartbeat a rank moves its heart on, says whom it waits for, says once which
+// peer it waits for is stopped (its heart stands still and the kernel calls its process stopped),
+// and looks at its deadlines. Time in which this rank was itself stopped, or its host slept, counts
+// to none; each look has one time.
+// A deadline names the rank that the waits lead to: the awaited peer may wait for another one, and
+// that for one of another host (awaited.hpp). One of another host is named by its own host first,
+// which knows more of it, unless that takes longer than kDeadlineGrace.
 // Thread rule: of the loop's thread.
 // Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
@@ -26,6 +30,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <sys/types.h>
 
+#include "actors/collectives/awaited.hpp"
 #include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
 #include "runtime/awake_time.hpp"
@@ -110,6 +115,10 @@ class ShmSync final : private Poller {
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
+  /// As HostLevel's.
+  void say_awaited(std::uint32_t rank, Awaited awaited) noexcept;
+  [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept;
+
   /// Watches from now on for peers that die or abort, also while no wait is under way.
   void watch_sockets();
   /// The peer has left, or its process is gone.
@@ -125,6 +134,7 @@ class ShmSync final : private Poller {
     // What the looks saw:
     std::uint64_t heart = 0;
     TimePoint moved;           // when it had
+    bool is_silent = false;    // for kSilentAfter heartbeats
     char state = 0;            // of a process that is stopped, as the kernel writes it; else 0
     bool is_reported = false;  // and it is said
   };
@@ -158,9 +168,15 @@ class ShmSync final : private Poller {
   void detect_exits() noexcept;
   void beat();
   void arm_timer();
-  void look_for_stopped_peers();
-  void look_at_deadlines();
-  [[nodiscard]] std::string condition_of(const Peer& peer) const;
+  // All of one look:
+  void say_own_waits(TimePoint now) noexcept;
+  void look_at_hearts(TimePoint now);
+  void look_at_deadlines(TimePoint now);
+  void fail_overdue(const Channel& channel, TimePoint now);
+  [[nodiscard]] static std::string condition_of(const Peer& peer, TimePoint now);
+  [[nodiscard]] bool is_here(std::uint32_t name) const noexcept {
+    return name - options_.first_rank < world();
+  }
   void compare_headers(Channel& channel, std::size_t index);
   [[nodiscard]] PeerLost lost(const Channel& channel) const;
 
@@ -173,6 +189,7 @@ class ShmSync final : private Poller {
   std::uint64_t sleeps_ = 0;
   bool asleep_ = false;
   bool watching_ = false;
+  Awaited on_the_net_;  // by this rank
   Timer timer_{*this};
   AwakeTime awake_;
   std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still holds

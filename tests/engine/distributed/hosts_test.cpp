@@ -284,5 +284,46 @@ TEST_F(RanksOfHosts, AnEndedRankIsNamedWithItsHost) {
   }
 }
 
+TEST_F(RanksOfHosts, AHangingRankIsNamedWithItsHostAtTheDeadline) {
+  ::setenv("TANDEM_COLLECTIVE_TIMEOUT_S", "1", 1);
+  const Job job{.world = 4, .secret = kSecret};
+  const auto began = std::chrono::steady_clock::now();
+  const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+    Worker worker;
+    const auto backend = group.make_backend(worker.loop, worker.pool);
+    expect_collectives_of_one_host(worker.loop, *backend);
+    if (group.rank() == 3) {
+      std::this_thread::sleep_for(10s);
+      ::_exit(77);
+    }
+    expect_collectives_of_one_host(worker.loop, *backend);
+  });
+  ::unsetenv("TANDEM_COLLECTIVE_TIMEOUT_S");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
+  EXPECT_EQ(errors[3], "77 ");
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(errors[rank], StartsWith("4 ["));
+    EXPECT_THAT(errors[rank], HasSubstr("; rank 3 is on host host-b"));
+  }
+  EXPECT_THAT(errors[2], HasSubstr("rank 3 did not arrive at "));
+}
+
+// Rank 2 waits for rank 0, which waits for rank 1 before it goes on.
+TEST(MeetingOfHosts, TheRankThatIsBehindIsNamedAndNotOneThatWaitsForIt) {
+  const Job job{.world = 3, .timeout = 2s, .secret = kSecret};
+  const auto errors = testing::run(testing::all_of(job), job.timeout, [](ProcessGroup& group) {
+    group.require_same("config", "alike");
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(5s);
+      return;
+    }
+    group.require_same("data", "alike");
+  });
+  for (const std::size_t rank : {0UL, 2UL}) {
+    EXPECT_THAT(errors[rank], StartsWith("4 [rendezvous] 2 of 3 ranks came within 2 s (0, 2)"));
+    EXPECT_THAT(errors[rank], HasSubstr("rank 1 holds them up"));
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -320,6 +320,8 @@ class NoNet final : public NetBackend {
   void submit(NetOp& /*op*/) override { TANDEM_CHECK(false, "there is one host"); }
   bool cancel(NetOp& /*op*/) noexcept override { return false; }
   void abort(std::uint32_t /*failed_rank*/) override {}
+  void beat(std::uint32_t /*peer*/, std::size_t /*place*/, std::uint16_t /*word*/) override {}
+  [[nodiscard]] NetHeart heart_of(std::uint32_t /*peer*/) const noexcept override { return {}; }
 
  private:
   std::uint32_t rank_;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
 #include "tests/support/shm_world.hpp"
 #include "tests/support/throws_error.hpp"
 
@@ -50,6 +51,27 @@ TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {
                                 },
                                 {.timeout = 400ms});
   EXPECT_THAT(errors[0], HasSubstr("rank 1 did not arrive at reduce-scatter 5 within 0.4 s"));
+}
+
+// Of ranks 2 and 3 of four; rank 0 is on another host.
+TEST(ShmBackend, ARankThatWaitsForAnotherHostIsNotTheOneAtFault) {
+  const auto errors = run_ranks(2,
+                                [](ShmRank& rank) {
+                                  const Operands operands = operands_of(rank);
+                                  if (rank.backend->rank() == 0) {
+                                    run(rank, operands, 3, 1);
+                                    return;
+                                  }
+                                  Awaited on_the_net;
+                                  on_the_net.add(0);
+                                  rank.backend->say_awaited(3, on_the_net);
+                                  EXPECT_EQ(rank.backend->awaited(3).word(0), 1U);
+                                  rank.loop.run(+[]() -> Task<> { co_await sleep_for(3500ms); });
+                                },
+                                {.first_rank = 2, .all_ranks = 4, .timeout = 800ms});
+  EXPECT_THAT(errors[0], HasSubstr("rank 3 did not arrive at reduce-scatter 0 within 0.8 s; it "
+                                   "waits for rank 0 in the end"));
+  EXPECT_THAT(errors[0], HasSubstr("cannot end on rank 2"));
 }
 
 /// Operations without end, in a process; a byte once they go on.
@@ -187,8 +209,9 @@ TEST(ShmBackend, RanksWithDifferentSizesSayBoth) {
 TEST(ShmBackend, ARankThatNeverComesIsNamed) {
   const ShmBackend::Options options{
       .rank = 0, .world = 3, .job = random_job(), .connect_timeout = 50ms};
-  EXPECT_THAT([&] { ShmRank rank(options); },
-              ThrowsError(ExitCode::kPeer, HasSubstr("of 3 ranks, 1, 2 did not come within")));
+  EXPECT_THAT(
+      [&] { ShmRank rank(options); },
+      ThrowsError(ExitCode::kPeer, HasSubstr("of 3 ranks of this host, 1, 2 did not come within")));
 }
 
 TEST(ShmBackend, ADoubledRankIsRefused) {

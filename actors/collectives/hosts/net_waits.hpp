@@ -1,0 +1,108 @@
+// actors/collectives/hosts/net_waits.hpp — waits for frames of other hosts: their deadlines, and
+// which rank is at fault when one is over.
+//
+// Twice in each heartbeat a rank tells the ranks with its local rank on the other hosts that it
+// lives and whom it waits for, and its own host what it heard of those. So every rank knows of
+// every other one, and follows the waits from the one that is overdue to the rank at their end: one
+// that waits for no rank, or that gives no sign of life (awaited.hpp).
+// A wait is of one frame. The rank at fault is named by its own host first, which knows whether it
+// is stopped, unless that takes longer than kDeadlineGrace or nothing is heard of that host. A rank
+// that hears nothing from any of several hosts names itself.
+// Time: as ShmSync's; a look has one time, and time in which this rank was stopped counts to no
+// deadline.
+// Thread rule: of the loop's thread. It begins with its first wait.
+//
+//   const NetWaits::Wait wait(waits, peer, NetWaits::For::kFrame);
+//   co_await net.recv(peer, ...);
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "actors/collectives/awaited.hpp"
+#include "actors/collectives/hosts/host_level.hpp"
+#include "runtime/awake_time.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/io/net.hpp"
+
+namespace tandem {
+
+class NetWaits {
+ public:
+  struct Options {
+    Duration timeout = std::chrono::seconds(600);  // of each wait
+    Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
+    std::vector<std::string> host_names{};         // by host; empty: not said
+  };
+  using Fail = std::function<void(std::uint32_t failed_rank, const std::string& why)>;
+  enum class For : std::uint8_t { kFrame, kTaking };
+
+  /// `fail` is called once, when a wait is overdue, and ends it. Both levels outlive this.
+  NetWaits(HostLevel& local, Net& net, Options options, Fail fail);
+  ~NetWaits();
+  NetWaits(const NetWaits&) = delete;
+  NetWaits& operator=(const NetWaits&) = delete;
+
+  /// In the frame of the coroutine that waits for `peer`, of another host.
+  class Wait {
+   public:
+    Wait(NetWaits& waits, std::uint32_t peer, For what) : waits_(waits), peer_(peer), what_(what) {
+      waits_.begin(*this);
+    }
+    ~Wait() { std::erase(waits_.under_way_, this); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    friend class NetWaits;
+    NetWaits& waits_;
+    std::uint32_t peer_;
+    For what_;
+    TimePoint since_;
+  };
+
+ private:
+  struct Timer : TimerOp {
+    explicit Timer(NetWaits& owner) noexcept
+        : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).waits.look(); }), waits(owner) {}
+    NetWaits& waits;
+  };
+  struct Peer {  // with this local rank on another host
+    std::uint32_t rank;
+    std::uint64_t beats = 0;
+    TimePoint moved;  // when they had
+    Awaited last;     // said to the host
+  };
+
+  void begin(Wait& wait);
+  void look() noexcept;
+  // All of one look:
+  void put_off(Duration slept, TimePoint now) noexcept;
+  void listen(TimePoint now) noexcept;
+  void speak(TimePoint now);
+  void judge(TimePoint now);
+  [[nodiscard]] std::string describe(const Wait& wait, const EndOfWaits& end) const;
+  [[nodiscard]] std::string condition_of(const EndOfWaits& end) const;
+
+  [[nodiscard]] std::uint32_t host_of(std::uint32_t rank) const noexcept {
+    return rank / local_.world();
+  }
+  [[nodiscard]] std::string name_of_host(std::uint32_t host) const;
+  [[nodiscard]] bool is_silent_host(std::uint32_t host) const noexcept;
+  [[nodiscard]] bool is_cut_off() const noexcept;
+
+  HostLevel& local_;
+  Net& net_;
+  Options options_;
+  Fail fail_;
+  EventLoop* loop_ = nullptr;  // since the first wait
+  Timer timer_{*this};
+  AwakeTime awake_;
+  std::vector<Wait*> under_way_;  // the oldest first
+  std::vector<Peer> peers_;
+  Awaited said_;  // to them
+};
+
+}  // namespace tandem
