@@ -161,8 +161,32 @@ TEST_F(Hosts, ARankThatOnlyLostItsPeerIsNotBlamed) {
   EXPECT_EQ(stopped.wait(), 4);
   EXPECT_THAT(stopped.output, HasSubstr("[b] launch: rank 1 is stopped by signal"));
   EXPECT_THAT(lines_of(stopped.output).back(),
-              HasSubstr("rank 1 of 2 is stopped: host a: rank 0 of 2 exited with code 4"));
+              HasSubstr("rank 1 of 2 (host b) is stopped: host a: rank 0 of 2 exited with code 4"));
   EXPECT_EQ(stopped.left(), 0);
+}
+
+// Rank 3 hangs; the others wrote down whom they blame.
+TEST_F(Hosts, TheRankThatWitnessesBlameIsNamedWithItsHost) {
+  const std::string blame = TANDEM_BIN_DIR "/launch_alone blame ";
+  auto run =
+      on("a:2,b:2", fmt::format("if [ $RANK != 3 ]; then exec {}3; fi; exec sleep 1000", blame));
+  EXPECT_EQ(run.wait(), 4);
+  EXPECT_THAT(lines_of(run.output).back(),
+              HasSubstr("error: [launch] rank 3 of 4 (host b) held the others up: host "));
+  EXPECT_EQ(run.left(), 0);
+  // The more, and of as many the one that blames no other rank.
+  auto votes =
+      on("a:2,b:2",
+         fmt::format("case $RANK in 0) exec {0}1;; 3) exec sleep 1000;; esac; exec {0}3", blame));
+  EXPECT_EQ(votes.wait(), 4);
+  EXPECT_THAT(lines_of(votes.output).back(), HasSubstr("rank 3 of 4 (host b) held the others up"));
+  auto link = on("a:1,b:1", fmt::format("exec {}$((1 - RANK))", blame));
+  EXPECT_EQ(link.wait(), 4);
+  EXPECT_THAT(lines_of(link.output).back(),
+              HasSubstr("blame each other: see the link between their hosts: host "));
+  auto nonsense = on("a:1,b:1", fmt::format("exec {}77", blame));
+  EXPECT_EQ(nonsense.wait(), 4);
+  EXPECT_THAT(lines_of(nonsense.output).back(), HasSubstr("error: [launch] host "));
 }
 
 TEST_F(Hosts, ASignalGoesToEveryRankAndASecondOneEndsThemAtOnce) {

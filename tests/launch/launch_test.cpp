@@ -323,6 +323,15 @@ TEST(Launch, AStoppedRankIsSaidAtOnceAndNamedInsteadOfAWitness) {
               HasSubstr("error: [launch] rank 1 of 2 is stopped: rank 0 exited with code 4"));
 }
 
+TEST(Launch, TheRankThatAWitnessBlamesIsNamed) {
+  Launched run(
+      {.ranks = 3},
+      fmt::format("if [ $RANK = 1 ]; then exec sleep 1000; fi; exec {}/launch_alone blame 1",
+                  TANDEM_BIN_DIR));
+  EXPECT_EQ(run.wait(), 4);
+  EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 3 held the others up: rank "));
+}
+
 TEST(Launch, ARankWhoseOwnChildIsStoppedIsNamed) {
   Launched run({.ranks = 2},
                "if [ $RANK = 1 ]; then sh -c 'kill -STOP $$'; exit 4; fi; sleep 0.5; exit 4");

@@ -3,7 +3,7 @@
 // host's name says what happens:
 //   nowhere     there is no such host        hangs      no answer
 //   banner...   words before the command     absent     the program is not there
-//   ...apart-NS in the network namespace NS of `ip netns`
+//   ...apart-NS in the network namespace NS of `ip netns`, where the host's name is NS
 // When the file FAKE_SSH_CUT is there, the connection to a host "cut..." ends, and that to
 // "dumb..." passes nothing on any more. FAKE_SSH_LOG gets the command lines.
 #include <csignal>
@@ -42,6 +42,9 @@ void go_apart(const std::string& host) {
   if (space < 0 || ::setns(space, CLONE_NEWNET) != 0) {
     std::perror("fake_ssh: setns");
     ::_exit(255);
+  }
+  if (::unshare(CLONE_NEWUTS) == 0) {
+    (void)::sethostname(name.data(), name.size());
   }
   const char last = name.back();  // a..: 10.213.7.1..
   ::setenv("SSH_CONNECTION",

@@ -5,6 +5,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -87,6 +89,8 @@ class HostsLauncher {
   [[nodiscard]] bool any_runs() const { return std::ranges::any_of(hosts_, &Host::runs); }
   [[nodiscard]] LaunchEnd report() const;
   [[nodiscard]] std::string describe_failure() const;
+  [[nodiscard]] std::string who_held_up() const;
+  [[nodiscard]] std::string with_host(int rank) const;
 
   const HostsLaunchOptions& options_;
   ChildSignals signals_;
@@ -94,8 +98,9 @@ class HostsLauncher {
   std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<Host> hosts_;
   int world_ = 0;
-  std::string meeting_;    // "ADDRESS PORT"
-  std::set<int> stopped_;  // ranks
+  std::string meeting_;        // "ADDRESS PORT"
+  std::set<int> stopped_;      // ranks
+  std::map<int, int> blames_;  // by witness: whom it blames, -1: none
   std::optional<Failure> failure_;
   bool began_ = false;  // the ranks
   bool ending_ = false;
@@ -227,7 +232,12 @@ void HostsLauncher::take_news(std::size_t number, const std::string& line) {
     meeting_ = number == 0 ? rest : meeting_;
     go_when_all_are_ready();
   } else if (what == "failed") {
-    note_failure({.host = number, .rank = first, .code = std::atoi(text.c_str()), .text = ""});
+    const int code = std::atoi(text.c_str());
+    const int blamed = std::atoi(text.substr(std::min(text.find(' '), text.size())).c_str());
+    if (is_witness(code) && !ending_) {
+      blames_[first] = blamed;
+    }
+    note_failure({.host = number, .rank = first, .code = code, .text = ""});
   } else if (what == "stopped") {
     stopped_.insert(first);
   } else if (what == "runs" && !ending_) {  // later it runs in order to end
@@ -414,10 +424,53 @@ std::string HostsLauncher::describe_failure() const {
       host.failure.empty()
           ? fmt::format("rank {} of {} ended with {}", *failure_->rank, world_, failure_->code)
           : host.failure);
-  return failure_->by_a_peer() && !stopped_.empty()
-             ? fmt::format("rank {} of {} is stopped: {}", fmt::join(stopped_, " and rank "),
-                           world_, own)
-             : own;
+  const std::string others = failure_->by_a_peer() ? who_held_up() : "";
+  return others.empty() ? own : fmt::format("{}: {}", others, own);
+}
+
+/// "3 of 4 (host b)".
+std::string HostsLauncher::with_host(int rank) const {
+  const auto next =
+      std::ranges::find_if(hosts_, [rank](const Host& host) { return host.first_rank > rank; });
+  return fmt::format("{} of {} (host {})", rank, world_, std::prev(next)->name);
+}
+
+/// Whom the witnesses waited for; empty: they do not say.
+std::string HostsLauncher::who_held_up() const {
+  if (!stopped_.empty()) {
+    std::vector<std::string> ranks;
+    for (const int rank : stopped_) {
+      ranks.push_back(with_host(rank));
+    }
+    return fmt::format("rank {} is stopped", fmt::join(ranks, " and rank "));
+  }
+  std::map<int, int> votes;
+  for (const auto& [witness, blamed] : blames_) {
+    if (blamed >= 0 && blamed < world_) {
+      ++votes[blamed];
+    }
+  }
+  // A rank that blames another one has less of the fault.
+  std::vector<int> ranks;
+  for (const auto& [rank, count] : votes) {
+    ranks.push_back(rank);
+  }
+  std::ranges::stable_sort(ranks, std::greater(), [&](int rank) {
+    return std::pair(votes[rank], !blames_.contains(rank));
+  });
+  if (ranks.empty()) {
+    return "";
+  }
+  const auto blamed = [&](int rank) {
+    const auto found = blames_.find(rank);
+    return found == blames_.end() ? -1 : found->second;
+  };
+  const int first = ranks.front();
+  if (const int other = blamed(first); other != first && other >= 0 && blamed(other) == first) {
+    return fmt::format("rank {} and rank {} blame each other: see the link between their hosts",
+                       with_host(first), with_host(other));
+  }
+  return fmt::format("rank {} held the others up", with_host(first));
 }
 
 }  // namespace

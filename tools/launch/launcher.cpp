@@ -85,7 +85,7 @@ class Launcher {
   [[nodiscard]] int number_of(std::size_t local) const {
     return options_.places.first + static_cast<int>(local);
   }
-  [[nodiscard]] std::vector<int> numbers_at_fault() const;
+  [[nodiscard]] std::optional<int> blamed_by(std::size_t rank) const;
   template <class... Args>
   void tell(fmt::format_string<Args...> what, Args&&... args) const {
     if (options_.link != nullptr) {
@@ -99,8 +99,8 @@ class Launcher {
   HeldPort port_;  // for as long as ranks may meet there
   std::optional<Failure> failure_;
   bool looked_back_ = false;
-  std::vector<std::size_t> at_fault_;  // ranks that are stopped, or that the others wait for
-  std::string fault_;                  // in words
+  std::vector<int> at_fault_;  // ranks that are stopped, or that the others wait for
+  std::string fault_;          // in words
   std::uint64_t oom_kills_ = limits::oom_kills();
   int interrupted_ = 0;                      // by this signal
   bool alone_ = false;                       // of a node whose link is lost
@@ -276,8 +276,8 @@ void Launcher::note_stop(std::size_t rank, int status) {
     say("launch: rank {} is stopped by signal {} ({}); the others wait for it", number_of(rank),
         WSTOPSIG(status), ::strsignal(WSTOPSIG(status)));
   } else if ((WIFCONTINUED(status) || WIFEXITED(status)) && stopped) {
-    tell("runs {}", number_of(rank));
-    if (!kill_at_) {
+    if (!kill_at_) {  // later it runs in order to end
+      tell("runs {}", number_of(rank));
       say("launch: rank {} runs again after {:.1f} s", number_of(rank),
           std::chrono::duration<double>(now - *stopped).count());
     }
@@ -291,6 +291,7 @@ void Launcher::note_end(std::size_t rank, int status, const rusage& used) {
       kill_at_) {  // after that they end because they were asked to
     return;
   }
+  tell("failed {} {} {}", number_of(rank), code, blamed_by(rank).value_or(-1));
   if (!failure_ || (is_witness(code_of(failure_->status)) && !is_witness(code))) {
     std::string why;
     if (code == 128 + SIGKILL && limits::oom_kills() > oom_kills_) {
@@ -305,7 +306,6 @@ void Launcher::note_end(std::size_t rank, int status, const rusage& used) {
                 : "");
     }
     failure_ = Failure{rank, status, std::move(why)};
-    tell("failed {} {}", number_of(rank), code);
     // The rank at fault gets a moment to be seen, before the others are ended.
     end_at_ = std::min(end_at_.value_or(Clock::time_point::max()),
                        Clock::now() + (is_witness(code) ? kWitnessWaits : milliseconds(0)));
@@ -346,15 +346,21 @@ void Launcher::look_back() {
   const auto explanation = flight::explain(rings, now_ns);
   const auto& last = rings[failure_->rank];
   const bool by_a_peer = is_witness(code_of(failure_->status));
-  at_fault_ = stopped_ranks();
-  if (!at_fault_.empty()) {
-    fault_ = "is stopped";
-  } else if (by_a_peer && explanation) {
-    at_fault_ = explanation->absent;
-    fault_ = "held the others up";
+  const bool is_one_host = options_.places.hosts == 1;  // of several their launcher knows more
+  const std::optional<int> blamed = blamed_by(failure_->rank);
+  for (const std::size_t rank : stopped_ranks()) {
+    at_fault_.push_back(number_of(rank));
   }
-  if (by_a_peer && explanation && options_.places.first == 0) {
-    say("launch: {}", explanation->text);  // it numbers the ranks from 0
+  fault_ = at_fault_.empty() ? "held the others up" : "is stopped";
+  if (at_fault_.empty() && by_a_peer && is_one_host) {
+    if (blamed) {
+      at_fault_ = {*blamed};
+    } else if (explanation) {
+      at_fault_.assign(explanation->absent.begin(), explanation->absent.end());
+    }
+  }
+  if (by_a_peer && explanation && is_one_host) {
+    say("launch: {}", explanation->text);
   } else if ((WIFSIGNALED(failure_->status) || by_a_peer) && !last.empty()) {
     say("launch: of rank {}, {}", number_of(failure_->rank), flight::last_of(last, now_ns));
   }
@@ -394,12 +400,13 @@ void Launcher::signal_ranks(int number) {
 
 bool Launcher::any_runs() const { return std::ranges::any_of(ranks_, &Rank::runs); }
 
-std::vector<int> Launcher::numbers_at_fault() const {
-  std::vector<int> numbers;
-  for (const std::size_t rank : at_fault_) {
-    numbers.push_back(number_of(rank));
-  }
-  return numbers;
+/// What the rank wrote down before its end, of all ranks' numbers.
+std::optional<int> Launcher::blamed_by(std::size_t rank) const {
+  const flight::Ring* const ring = ranks_[rank].ring;
+  const auto blamed = ring != nullptr ? flight::blamed_by(ring->entries()) : std::nullopt;
+  return blamed && *blamed < static_cast<std::uint64_t>(options_.places.world)
+             ? std::optional(static_cast<int>(*blamed))
+             : std::nullopt;
 }
 
 LaunchEnd Launcher::report() {
@@ -412,15 +419,15 @@ LaunchEnd Launcher::report() {
   LaunchEnd end{.code = code_of(failure_->status), .failure = "", .interrupted = interrupted_ != 0};
   const bool others_at_fault = is_witness(end.code) && !at_fault_.empty();
   const int rank = number_of(failure_->rank);
-  const int shown = others_at_fault ? number_of(at_fault_.front()) : rank;
+  const int shown = others_at_fault ? at_fault_.front() : rank;
   const std::string log = options_.settings.log_dir.empty()
                               ? std::string("its output")
                               : fmt::format("{}/rank_{}.log", options_.settings.log_dir, shown);
   const std::string became = describe_end(failure_->status) + failure_->why;
   const int world = options_.places.world;
   end.failure = others_at_fault ? fmt::format("rank {} of {} {}: rank {} {}; see {}",
-                                              fmt::join(numbers_at_fault(), " and rank "), world,
-                                              fault_, rank, became, log)
+                                              fmt::join(at_fault_, " and rank "), world, fault_,
+                                              rank, became, log)
                                 : fmt::format("rank {} of {} {}; see {}", rank, world, became, log);
   return end;
 }

@@ -20,7 +20,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::string_view kFormat = "tandem launch 2";
+constexpr std::string_view kFormat = "tandem launch 3";
 
 volatile std::sig_atomic_t was_silent = 0;
 

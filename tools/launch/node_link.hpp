@@ -4,9 +4,9 @@
 // Down, on the node's standard input: a NodeOrder, later "go ADDRESS PORT", "signal N", and "alive"
 // every beat. Up, on its standard output, among the ranks' lines and told from them by kMark at
 // their begin, which no line of a rank has, since each has a prefix: "ready ADDRESS PORT", "failed
-// RANK CODE", "stopped RANK", "runs RANK", "ended CODE TEXT", and "refused CODE TEXT" of a node
-// that starts nothing. A node that reads the end of its input, or nothing for kSilence beats, is
-// alone: its ranks end. Of one thread; one NodeLink per process.
+// RANK CODE BLAMED" (a rank, -1: none), "stopped RANK", "runs RANK", "ended CODE TEXT", and
+// "refused CODE TEXT" of a node that starts nothing. A node that reads the end of its input, or
+// nothing for kSilence beats, is alone: its ranks end. Of one thread; one NodeLink per process.
 #pragma once
 
 #include <chrono>
