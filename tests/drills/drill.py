@@ -132,9 +132,7 @@ class Hosts:
             self._ip("-n", self.bridge, "link", "set", "bridge", "up")
             for at, space in enumerate(self.spaces):
                 self._ip("netns", "add", space)
-                self._ip("link", "add", "lan", "netns", space, "type", "veth", "peer", "name", space, "netns",
-                         self.bridge)
-                self._ip("-n", self.bridge, "link", "set", space, "master", "bridge", "up")
+                self._join(space)
                 self._ip("-n", space, "addr", "add", self.address(at) + "/24", "dev", "lan")
                 self._ip("-n", space, "link", "set", "lan", "up")
                 self._ip("-n", space, "link", "set", "lo", "up")
@@ -150,12 +148,24 @@ class Hosts:
         for space in [*self.spaces, self.bridge]:
             subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
 
+    def _join(self, space):
+        """Its device `lan`, on the bridge."""
+        self._ip("link", "add", "lan", "netns", space, "type", "veth", "peer", "name", space, "netns", self.bridge)
+        self._ip("-n", self.bridge, "link", "set", space, "master", "bridge", "up")
+
     @staticmethod
     def _run(command):
         subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def _ip(self, *arguments):
         self._run(["ip", *arguments])
+
+    def stall(self, host):
+        """Nothing comes from the host or goes there; it sees no difference."""
+        self._ip("-n", self.bridge, "link", "set", self.spaces[host], "nomaster")
+
+    def restore(self, host):
+        self._ip("-n", self.bridge, "link", "set", self.spaces[host], "master", "bridge")
 
     @staticmethod
     def address(host):

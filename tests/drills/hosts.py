@@ -8,6 +8,9 @@ whatever the stage, the overlap and the launcher whose variables started it.
                                      experts spread over the hosts; some ten minutes
     tests/drills/hosts.py --quick    5 runs over hosts
 
+Cells over a wire have one between the hosts that delays each frame by 2 to 3 ms, loses one in a hundred and passes 20 MB/s
+on to a host (wire.py).
+
 As root, with `ip` and `unshare`; where namespaces are not allowed it says so and ends with exit code 77. The last line
 of the output is the summary, one JSON object; exit code 1 where something differs.
 """
@@ -25,8 +28,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drill import ROOT, Hosts, default_bin, scratch
+from wire import Wire, WiredHosts
 
 STEPS = 3
+SLOW_WIRE = Wire(delay_s=(0.002, 0.003), loss=0.01, bytes_per_s=20e6)
 LIMIT_S = 180
 MODEL = "--hidden 32 --layers 2 --heads 2 --kv_heads 1 --head_dim 16 --intermediate 48"
 EXPERTS = ("--moe --num-experts 4 --mlp-type residual --noisy-gate-policy RSample --moe-param-group "
@@ -42,6 +47,7 @@ class Cell(NamedTuple):
     launcher: str = "torchrun"
     experts: int = 0  # ranks that they are spread over
     device: str = "cpu"
+    wire: bool = False  # SLOW_WIRE between the hosts
 
     @property
     def world(self):
@@ -49,8 +55,9 @@ class Cell(NamedTuple):
 
     def text(self):
         experts = f", experts over {self.experts} ranks" if self.experts else ""
-        return (f"{self.hosts} hosts x {self.per_host}, {self.device}, stage {self.stage}, overlap {self.overlap}, {self.dtype}{experts}, "
-                f"by {self.launcher}'s variables")
+        wire = " over a wire" if self.wire else ""
+        return (f"{self.hosts} hosts x {self.per_host}{wire}, {self.device}, stage {self.stage}, overlap {self.overlap}, "
+                f"{self.dtype}{experts}, by {self.launcher}'s variables")
 
 
 QUICK = [Cell(2, 1, 0, "full", "fp32"), Cell(2, 1, 3, "off", "fp32", "Slurm"), Cell(2, 2, 3, "full", "bf16", "Open MPI"),
@@ -63,6 +70,9 @@ def all_cells():
              for hosts in (2, 4) for per_host in (1, 2) for dtype in ("fp32", "bf16") for stage in range(4)
              for overlap in ("off", "full")]
     cells += [Cell(2, 2, stage, "full", "bf16", device="sim") for stage in range(4)]
+    cells += [Cell(hosts, per_host, stage, "full", dtype, wire=True)
+              for hosts, per_host, stage, dtype in ((2, 1, 3, "fp32"), (2, 2, 0, "bf16"), (4, 1, 2, "fp32"), (4, 2, 3, "bf16"))]
+    cells += [Cell(2, 2, 2, "full", "fp32", experts=4, wire=True)]
     return cells + [Cell(hosts, per_host, stage, "full", "fp32", experts=experts)
                     for hosts, per_host, experts in ((2, 1, 2), (2, 2, 2), (2, 2, 4), (4, 1, 2), (4, 1, 4))
                     for stage in (0, 2)]
@@ -169,11 +179,17 @@ def main():
     cells = [cell for cell in (QUICK if arguments.quick else all_cells())
              if not arguments.only or arguments.only in cell.text()]
     begun = time.monotonic()
-    with Hosts(max(cell.hosts for cell in cells)) as hosts, scratch() as folder:
-        if hosts.problem:
-            print(f"skipped: no namespaces as hosts: {hosts.problem}")
-            return 77
-        failed = compare(arguments.bin, hosts, cells, Path(folder))
+    failed = []
+    for is_wired in (False, True):
+        some = [cell for cell in cells if cell.wire == is_wired]
+        if not some:
+            continue
+        count = max(cell.hosts for cell in some)
+        with WiredHosts(count, SLOW_WIRE) if is_wired else Hosts(count) as hosts, scratch() as folder:
+            if hosts.problem:
+                print(f"skipped: no namespaces as hosts: {hosts.problem}")
+                return 77
+            failed += compare(arguments.bin, hosts, some, Path(folder))
     print(json.dumps({"drill": "hosts", "cells": len(cells), "equal": len(cells) - len(failed), "failed": failed,
                       "seconds": round(time.monotonic() - begun, 1)}), flush=True)
     return 1 if failed else 0
