@@ -38,9 +38,9 @@ START_S = 90.0
 PHASES = {
     "loading": "load:1",
     "evaluation": "all-gather:2",
-    "forward": "all-gather:40",
-    "backward": "all-gather:46",
-    "reduce": "reduce-scatter:12",
+    "forward": "all-gather:13",
+    "backward": "all-gather:17",
+    "reduce": "reduce-scatter:9",
     "step": "updates:2",
     "save": "save:1",
 }
@@ -152,7 +152,7 @@ def naming_faults(cell, host, text):
     of_host = rf"rank \d+ of {world} \(host {re.escape(host)}\)"
     wanted = {
         "kill": re.escape(f"host {host}: rank {cell.rank} of {world} was killed by signal 9"),
-        "terminate": re.escape(f"host {host}: rank {cell.rank} of {world} exited with code 143"),
+        "terminate": re.escape(f"host {host}: rank {cell.rank} of {world} ") + "(exited with code 143|was killed by signal 15)",
         "stop": f"{rank_there} is stopped",
         "hang": f"{rank_there} held the others up",
         # Of two hosts either one may be cut off.

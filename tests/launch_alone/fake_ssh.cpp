@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,6 +43,12 @@ void go_apart(const std::string& host) {
   if (space < 0 || ::setns(space, CLONE_NEWNET) != 0) {
     std::perror("fake_ssh: setns");
     ::_exit(255);
+  }
+  // Programs look for their interfaces in /sys, as `ip netns exec` knows.
+  if (::unshare(CLONE_NEWNS) == 0 &&
+      ::mount("none", "/", nullptr, MS_SLAVE | MS_REC, nullptr) == 0 &&
+      ::umount2("/sys", MNT_DETACH) == 0) {
+    (void)::mount(name.c_str(), "/sys", "sysfs", 0, nullptr);
   }
   if (::unshare(CLONE_NEWUTS) == 0) {
     (void)::sethostname(name.data(), name.size());

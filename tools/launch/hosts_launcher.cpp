@@ -90,7 +90,9 @@ class HostsLauncher {
   [[nodiscard]] LaunchEnd report() const;
   [[nodiscard]] std::string describe_failure() const;
   [[nodiscard]] std::string who_held_up() const;
+  [[nodiscard]] const Host& host_of(int rank) const;
   [[nodiscard]] std::string with_host(int rank) const;
+  [[nodiscard]] std::optional<int> blamed_across(const Host& from) const;
 
   const HostsLaunchOptions& options_;
   ChildSignals signals_;
@@ -100,7 +102,7 @@ class HostsLauncher {
   int world_ = 0;
   std::string meeting_;        // "ADDRESS PORT"
   std::set<int> stopped_;      // ranks
-  std::map<int, int> blames_;  // by witness: whom it blames, -1: none
+  std::map<int, int> blames_;  // by witness: whom it blames
   std::optional<Failure> failure_;
   bool began_ = false;  // the ranks
   bool ending_ = false;
@@ -234,7 +236,7 @@ void HostsLauncher::take_news(std::size_t number, const std::string& line) {
   } else if (what == "failed") {
     const int code = std::atoi(text.c_str());
     const int blamed = std::atoi(text.substr(std::min(text.find(' '), text.size())).c_str());
-    if (is_witness(code) && !ending_) {
+    if (is_witness(code) && !ending_ && blamed >= 0 && blamed < world_) {
       blames_[first] = blamed;
     }
     note_failure({.host = number, .rank = first, .code = code, .text = ""});
@@ -428,11 +430,25 @@ std::string HostsLauncher::describe_failure() const {
   return others.empty() ? own : fmt::format("{}: {}", others, own);
 }
 
-/// "3 of 4 (host b)".
-std::string HostsLauncher::with_host(int rank) const {
+const HostsLauncher::Host& HostsLauncher::host_of(int rank) const {
   const auto next =
       std::ranges::find_if(hosts_, [rank](const Host& host) { return host.first_rank > rank; });
-  return fmt::format("{} of {} (host {})", rank, world_, std::prev(next)->name);
+  return *std::prev(next);
+}
+
+/// "3 of 4 (host b)".
+std::string HostsLauncher::with_host(int rank) const {
+  return fmt::format("{} of {} (host {})", rank, world_, host_of(rank).name);
+}
+
+/// A rank of another host that witnesses of `from` blame.
+std::optional<int> HostsLauncher::blamed_across(const Host& from) const {
+  for (const auto& [witness, blamed] : blames_) {
+    if (&host_of(witness) == &from && &host_of(blamed) != &from) {
+      return blamed;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Whom the witnesses waited for; empty: they do not say.
@@ -445,30 +461,24 @@ std::string HostsLauncher::who_held_up() const {
     return fmt::format("rank {} is stopped", fmt::join(ranks, " and rank "));
   }
   std::map<int, int> votes;
+  std::vector<int> ranks;
   for (const auto& [witness, blamed] : blames_) {
-    if (blamed >= 0 && blamed < world_) {
-      ++votes[blamed];
+    if (++votes[blamed] == 1) {
+      ranks.push_back(blamed);
     }
   }
-  // A rank that blames another one has less of the fault.
-  std::vector<int> ranks;
-  for (const auto& [rank, count] : votes) {
-    ranks.push_back(rank);
-  }
-  std::ranges::stable_sort(ranks, std::greater(), [&](int rank) {
-    return std::pair(votes[rank], !blames_.contains(rank));
-  });
   if (ranks.empty()) {
     return "";
   }
-  const auto blamed = [&](int rank) {
-    const auto found = blames_.find(rank);
-    return found == blames_.end() ? -1 : found->second;
-  };
-  const int first = ranks.front();
-  if (const int other = blamed(first); other != first && other >= 0 && blamed(other) == first) {
-    return fmt::format("rank {} and rank {} blame each other: see the link between their hosts",
-                       with_host(first), with_host(other));
+  // A rank that blames another one has less of the fault.
+  const int first = *std::ranges::max_element(
+      ranks, {}, [&](int rank) { return std::pair(votes[rank], !blames_.contains(rank)); });
+  if (const std::optional<int> other = blamed_across(host_of(first))) {
+    const std::optional<int> back = blamed_across(host_of(*other));
+    if (back && &host_of(*back) == &host_of(first)) {
+      return fmt::format("rank {} and rank {} blame each other: see the link between their hosts",
+                         with_host(first), with_host(*other));
+    }
   }
   return fmt::format("rank {} held the others up", with_host(first));
 }
