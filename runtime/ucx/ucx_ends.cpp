@@ -47,9 +47,11 @@ UcxBackend::~UcxBackend() {
     TANDEM_CHECK(under_way_ == 0 && !peer.has_waiting(), "operations outlive their net");
     say_farewell(peer, Kind::kBye, 0);
   }
-  // What was sent arrives; what comes meanwhile is dropped.
-  wait_until([this] { return std::ranges::none_of(peers_, &UcxPeer::is_talking); },
-             options_.linger);
+  // What was sent arrives; what comes meanwhile is dropped. A rank at fault does not answer.
+  const auto is_awaited = [](const UcxPeer& peer) {
+    return peer.is_talking() && peer.failed_rank != peer.rank;
+  };
+  wait_until([&] { return std::ranges::none_of(peers_, is_awaited); }, options_.linger);
   close_all();
   wait_until([this] { return !worker_.is_closing(); }, options_.linger);
   loop_.disarm(linger_);

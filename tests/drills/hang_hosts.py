@@ -117,13 +117,14 @@ class Scene:
         self.programs, self.hosts, self.folder = programs, hosts, Path(folder)
         (self.folder / "ssh").symlink_to(programs / "fake_ssh")
 
-    def name(self, host, prefix=""):
-        return f"{prefix}apart-{self.hosts.spaces[host]}"
+    def name(self, cell, host):
+        """As fake_ssh knows them: the connection to a dead host ends."""
+        dies = cell.action == "dead host" and host == cell.host
+        return f"{'cut-' if dies else ''}apart-{self.hosts.spaces[host]}"
 
     def start(self, cell, output, settings):
         (self.folder / "cut").unlink(missing_ok=True)
-        prefix = "cut-" if cell.action == "dead host" else ""
-        where = ",".join(f"{self.name(host, prefix)}:{cell.per_host}" for host in range(cell.hosts))
+        where = ",".join(f"{self.name(cell, host)}:{cell.per_host}" for host in range(cell.hosts))
         return Run(self.programs, ["--hosts", where], flags(output), settings, grace_s=GRACE_S)
 
     def happen(self, run, cell):
@@ -137,9 +138,10 @@ class Scene:
             time.sleep(DEADLINE_S / 2)
             self.hosts.restore(cell.host)
         if cell.action == "dead host":
+            (self.folder / "cut").touch()
+            time.sleep(0.1)  # the connection goes first, and tells nothing of the ranks
             for rank in range(cell.host * cell.per_host, (cell.host + 1) * cell.per_host):
                 run.send(rank, signal.SIGKILL)
-            (self.folder / "cut").touch()
 
 
 def naming_faults(cell, host, text):
@@ -187,8 +189,7 @@ def play(scene, cell, wanted, timed):
     if timed and code != 0 and took_s > limit_s:
         faults.append(f"it ended after {took_s:.2f} s, the limit is {limit_s} s")
     if code != 0:
-        prefix = "cut-" if cell.action == "dead host" else ""
-        faults += naming_faults(cell, scene.name(cell.host, prefix), run.text())
+        faults += naming_faults(cell, scene.name(cell, cell.host), run.text())
     elif result_of(output) != wanted:
         faults.append("other losses or weights than an undisturbed run")
     end = time.monotonic() + 2
