@@ -132,7 +132,7 @@ void evaluate(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
 int cifar10(CifarFlags flags) {
   begin_trace(flags);
   end_on_signals();
-  const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
+  const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment(flags.reduction);
   keep_global_batch(flags, ranks->world_size());
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);

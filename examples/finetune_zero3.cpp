@@ -61,7 +61,7 @@ int finetune(FinetuneFlags flags) {
     apply_demo_defaults(flags);
   }
   end_on_signals();
-  const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment();
+  const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment(flags.reduction);
 
   // Model and data.
   const Pretrained pretrained =

@@ -85,6 +85,16 @@ int ranks_per_host(std::span<const std::string> hosts, std::span<const int> rank
   return static_cast<int>(most);
 }
 
+void require_order(ReductionOrder order, BackendKind kind, int world) {
+  if (order == ReductionOrder::kNccl && kind != BackendKind::kNccl && world > 1) {
+    throw user_error(
+        "ranks",
+        "--reduction nccl is for ranks with a GPU of their own each, and these {}; use "
+        "exact or fast",
+        kind == BackendKind::kStaged ? "share GPUs" : "compute on the CPU");
+  }
+}
+
 BackendKind choose_backend(std::span<const RankPlace> places) {
   TANDEM_CHECK(!places.empty(), "a run has a rank");
   const bool on_gpus = !places.front().gpu.empty();

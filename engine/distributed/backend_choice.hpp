@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/distributed/reduction.hpp"
 #include "runtime/util/enum_names.hpp"
 
 namespace tandem {
@@ -36,6 +37,9 @@ inline constexpr auto kEnumNames<BackendKind> =
 /// `places` by rank, at least one. Throws a user error, which names two ranks, where no back end
 /// joins them all.
 [[nodiscard]] BackendKind choose_backend(std::span<const RankPlace> places);
+
+/// Throws a user error where `world` ranks of that back end cannot add in that order.
+void require_order(ReductionOrder order, BackendKind kind, int world);
 
 /// How many ranks of a group each host has: as many as the others, neighbours in the group's order.
 /// `hosts` by rank of the group, `ranks` their numbers among all. Throws a user error, which says

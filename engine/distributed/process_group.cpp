@@ -45,18 +45,19 @@ class ProcessGroup::Store : public RendezvousStore {
   using RendezvousStore::RendezvousStore;
 };
 
-std::unique_ptr<ProcessGroup> ProcessGroup::from_environment() {
+std::unique_ptr<ProcessGroup> ProcessGroup::from_environment(ReductionOrder order) {
   const auto timeout = seconds_setting("TANDEM_RENDEZVOUS_TIMEOUT_S", std::chrono::seconds(300));
   // Said before the ranks meet where they cannot be.
   (void)ShmBackend::default_timeout();
   (void)ShmBackend::default_heartbeat();
   return join(parse_environment(process_variables()),
-              std::chrono::ceil<std::chrono::milliseconds>(timeout));
+              std::chrono::ceil<std::chrono::milliseconds>(timeout), order);
 }
 
 std::unique_ptr<ProcessGroup> ProcessGroup::join(const Environment& environment,
-                                                 std::chrono::milliseconds timeout) {
-  std::unique_ptr<ProcessGroup> group(new ProcessGroup(environment, timeout));
+                                                 std::chrono::milliseconds timeout,
+                                                 ReductionOrder order) {
+  std::unique_ptr<ProcessGroup> group(new ProcessGroup(environment, timeout, order));
   if (environment.world > 1) {
     const flight::Span meeting(flight::What::kMeet);
     group->meet();
@@ -64,8 +65,9 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const Environment& environment,
   return group;
 }
 
-ProcessGroup::ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout)
-    : environment_(environment), timeout_(timeout) {}
+ProcessGroup::ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout,
+                           ReductionOrder order)
+    : environment_(environment), timeout_(timeout), order_(order) {}
 
 ProcessGroup::~ProcessGroup() = default;
 
@@ -175,10 +177,17 @@ std::vector<RankPlace> ProcessGroup::places(std::string_view gpu) {
   return all;
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool) {
+BackendKind ProcessGroup::choose_kind(std::string_view gpu) {
   TANDEM_CHECK(!backend_made_, "a process group makes one back end");
   backend_made_ = true;
-  if (choose_backend(places("")) == BackendKind::kSelf) {
+  require_same("reduction order", name_of(order_));
+  const BackendKind kind = choose_backend(places(gpu));
+  require_order(order_, kind, world_size());
+  return kind;
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool) {
+  if (choose_kind("") == BackendKind::kSelf) {
     return std::make_unique<SelfBackend>(pool);
   }
   return make_for_host(loop, pool, all_ranks());
@@ -187,9 +196,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, C
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                                   CudaDevice& gpu,
                                                                   std::string_view uuid) {
-  TANDEM_CHECK(!backend_made_, "a process group makes one back end");
-  backend_made_ = true;
-  if (choose_backend(places(uuid)) == BackendKind::kNccl) {
+  if (choose_kind(uuid) == BackendKind::kNccl) {
     return make_nccl(loop, gpu);
   }
   if (world_size() == 1) {
@@ -296,7 +303,10 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
     return addresses;
   };
   auto net = blaming(members, 0, [&] { return connect_ucx_net(loop, frames, exchange); });
-  HostsBackend::Options options{.waits = {.timeout = ShmBackend::default_timeout(),
+  HostsBackend::Options options{.order = order_ == ReductionOrder::kFast
+                                             ? HostsBackend::Order::kFast
+                                             : HostsBackend::Order::kExact,
+                                .waits = {.timeout = ShmBackend::default_timeout(),
                                           .heartbeat = ShmBackend::default_heartbeat()}};
   for (std::size_t first = 0; first < members.ranks.size();
        first += static_cast<std::size_t>(per_host)) {
@@ -313,6 +323,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
   options.rank = static_cast<std::uint32_t>(rank());
   options.world = static_cast<std::uint32_t>(world_size());
   options.kernels = &SumKernels::load();
+  options.own_sums = order_ == ReductionOrder::kNccl;
   options.connect_timeout = timeout_;
   options.timeout = ShmBackend::default_timeout();
   if (world_size() > 1) {

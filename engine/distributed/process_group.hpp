@@ -20,6 +20,7 @@
 #include "engine/distributed/backend_choice.hpp"
 #include "engine/distributed/communicator.hpp"
 #include "engine/distributed/environment.hpp"
+#include "engine/distributed/reduction.hpp"
 
 namespace tandem {
 
@@ -29,10 +30,13 @@ class ProcessGroup final : public Communicator {
  public:
   /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S
   /// (300 s). Throws a user error for variables that cannot be, Error(kPeer) when a rank does not
-  /// come, is there twice, or differs in world size.
-  [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment();
-  [[nodiscard]] static std::unique_ptr<ProcessGroup> join(const Environment& environment,
-                                                          std::chrono::milliseconds timeout);
+  /// come, is there twice, or differs in world size. The ranks compare their `order` when they make
+  /// a back end, which throws a user error where that one cannot add so.
+  [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment(
+      ReductionOrder order = ReductionOrder::kExact);
+  [[nodiscard]] static std::unique_ptr<ProcessGroup> join(
+      const Environment& environment, std::chrono::milliseconds timeout,
+      ReductionOrder order = ReductionOrder::kExact);
   ~ProcessGroup() override;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -71,11 +75,14 @@ class ProcessGroup final : public Communicator {
 
  private:
   class Store;
-  ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout);
+  ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout,
+               ReductionOrder order);
 
   void meet();
   void compare_cores();
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
+  /// What the ranks' places make of them, which can add in their order.
+  [[nodiscard]] BackendKind choose_kind(std::string_view gpu);
   /// Some of the ranks, in their order, by their numbers among all.
   struct Members {
     std::string name;  // empty: of all ranks
@@ -96,6 +103,7 @@ class ProcessGroup final : public Communicator {
 
   Environment environment_;
   std::chrono::milliseconds timeout_;
+  ReductionOrder order_;
   std::unique_ptr<Store> store_;    // none at world 1
   std::vector<std::string> hosts_;  // by rank
   int cores_shared_by_ = 1;

@@ -92,6 +92,10 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   add_enum(app, "--optimizer_state", o.state_layout,
            "How master weights and moments lie in memory: fp32, split (the same bits in less), "
            "bf16 or int8 (moments rounded)");
+  add_enum(app, "--reduction", f.reduction,
+           "In which order the ranks' gradients are added: exact (rank by rank: the bits of one "
+           "rank), fast (a host's ranks first, for less traffic between hosts) or nccl (NCCL's own "
+           "sums, between GPUs)");
   add_enum(app, "--loss_mean", o.loss_mean,
            "What a step's loss is the mean of: micro_batches (of their means, as DeepSpeed's), or "
            "tokens (of all labels of the step)");
@@ -124,6 +128,12 @@ void check_engine_flags(const EngineFlags& f, DeviceKind device) {
   }
   if (!(o.forced_misses >= 0 && o.forced_misses <= 1)) {
     throw user_error("flags", "--forced_misses is {}; it must be between 0 and 1", o.forced_misses);
+  }
+  if (f.reduction == ReductionOrder::kNccl && device != DeviceKind::kCuda) {
+    throw user_error("flags",
+                     "--reduction nccl is for ranks on GPUs, and --device {} has none here; use "
+                     "exact or fast",
+                     f.device);
   }
   require_not_negative("--inflight_buckets", o.inflight_buckets);
   require_not_negative("--gather_slots", o.gather_slots);

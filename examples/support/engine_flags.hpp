@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "engine/distributed/reduction.hpp"
 #include "engine/types/options.hpp"
 
 namespace CLI {
@@ -15,7 +16,8 @@ namespace tandem {
 struct EngineFlags {
   std::string device = "auto";
   std::string sim_spec;
-  EngineOptions engine;  // but for the two above
+  ReductionOrder reduction = ReductionOrder::kExact;  // of ProcessGroup
+  EngineOptions engine;                               // but for those above
 };
 
 void add_engine_flags(CLI::App& app, EngineFlags& flags);

@@ -62,6 +62,8 @@ TEST_F(BadInput, UnknownFlagNamesTheNearest) {
 TEST_F(BadInput, FlagsThatMakeNoSense) {
   expect_refused(flags("--overlap most"), {"--overlap", "most", "offload"});
   expect_refused(flags("--overlap off --speculate on"), {"--speculate on", "--overlap full"});
+  expect_refused(flags("--reduction nccl --device cpu"), {"--reduction nccl", "exact or fast"});
+  expect_refused(flags("--reduction quick"), {"--reduction", "quick", "exact, fast or nccl"});
   expect_refused(flags("--speculate maybe"), {"--speculate", "maybe", "auto"});
   expect_refused(flags("--inflight_buckets -1"), {"--inflight_buckets", "-1"});
   expect_refused(flags("--forced_misses 1.5"), {"--forced_misses", "1.5", "between 0 and 1"});

@@ -25,7 +25,8 @@ enum class NcclResult : int {
   kRemoteError = 6,
   kInProgress = 7,
 };
-enum class NcclType : int { kBytes = 1, kF32 = 7 };
+enum class NcclType : int { kBytes = 1, kF16 = 6, kF32 = 7, kBF16 = 9 };
+enum class NcclOp : int { kSum = 0 };
 
 struct NcclUniqueId {
   char bytes[128];
@@ -72,6 +73,11 @@ struct NcclApi {
                            void* communicator, void* stream);
   NcclResult (*broadcast)(const void* from, void* into, std::size_t count, NcclType type, int root,
                           void* communicator, void* stream);
+  // `into` takes `count` elements; of a reduce-scatter, `from` has as many for each rank.
+  NcclResult (*reduce_scatter)(const void* from, void* into, std::size_t count, NcclType type,
+                               NcclOp op, void* communicator, void* stream);
+  NcclResult (*all_reduce)(const void* from, void* into, std::size_t count, NcclType type,
+                           NcclOp op, void* communicator, void* stream);
   NcclResult (*send)(const void* from, std::size_t count, NcclType type, int peer,
                      void* communicator, void* stream);
   NcclResult (*receive)(void* into, std::size_t count, NcclType type, int peer, void* communicator,

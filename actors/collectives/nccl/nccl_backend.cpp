@@ -29,6 +29,18 @@ ShmHeader header_for(ShmKind kind, std::uint64_t number, std::size_t bytes) {
   return {.kind = kind, .number = number, .bytes = bytes};
 }
 
+NcclType nccl_type(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return NcclType::kF32;
+    case DType::kBF16:
+      return NcclType::kBF16;
+    case DType::kF16:
+      return NcclType::kF16;
+  }
+  return NcclType::kBytes;
+}
+
 ShmHeader header_for(ShmKind kind, std::uint64_t number, const ReduceArguments& a) {
   ShmHeader made = header_for(kind, number, a.shard_elements * bytes_of(a.block_type));
   made.types =
@@ -244,7 +256,11 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
                       .elements = a.shard_elements * world(),
                       .accumulator = static_cast<float*>(a.accumulator),
                       .first_element = 0};
-  co_await add_slices(comm, &slices);
+  if (options_.own_sums && world() > 1) {
+    co_await add_own_sum(comm, &a, false);
+  } else {
+    co_await add_slices(comm, &slices);
+  }
   fetch_norms(*comm, a.want_norm, 1);
   co_await finish(comm);
   co_return a.want_norm ? norm_of(*comm, 1) : GradientNorm();
@@ -260,6 +276,12 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, comm->operations++, a));
   fences_.wait(comm->stream, a.block);
   clear_norm(*comm, a.want_norm);
+  if (options_.own_sums) {
+    co_await add_own_sum(comm, &a, true);
+    fetch_norms(*comm, a.want_norm, 1);
+    co_await finish(comm);
+    co_return a.want_norm ? norm_of(*comm, 1) : GradientNorm();
+  }
   auto* const accumulator = static_cast<float*>(a.accumulator);
   Slices slices{.arguments = &a,
                 .slice = chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock,
@@ -292,6 +314,22 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   fetch_norms(*comm, a.want_norm, world());
   co_await finish(comm);
   co_return a.want_norm ? norm_of(*comm, world()) : GradientNorm();
+}
+
+// NCCL's sum comes into the workspace; the accumulator takes it as it would one rank's values.
+Task<> NcclBackend::add_own_sum(CommStream* comm, const ReduceArguments* a, bool is_all) {
+  have_workspace(a->shard_elements * bytes_of(a->block_type));
+  co_await launch(comm, [a, is_all, this](const NcclApi& api, void* communicator, void* stream) {
+    const auto sum = is_all ? api.all_reduce : api.reduce_scatter;
+    return sum(a->block, workspace_.data(), a->shard_elements, nccl_type(a->block_type),
+               NcclOp::kSum, communicator, stream);
+  });
+  add(*comm, {.own = workspace_.data(),
+              .block_type = static_cast<int>(a->block_type),
+              .add = a->mode == AccumulateMode::kAdd,
+              .accumulator = static_cast<float*>(a->accumulator),
+              .elements = a->shard_elements,
+              .norm = a->want_norm ? norm_limbs(*comm) : nullptr});
 }
 
 // Piece by piece: the ranks' parts of a piece come into the workspace, and a kernel adds them,

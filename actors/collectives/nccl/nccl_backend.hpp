@@ -6,9 +6,10 @@
 // of both communicators happen in one order on all ranks: rank 0's (nccl_peers.hpp).
 // Reductions: each rank is sent the slices of its part and adds them in rank order, the bits of
 // `self` and `shm`; that takes world - 1 times a slice of memory, used piece by piece
-// (workspace_bytes).
-// Operands: device memory, or memory of allocate() (pinned, which the device reaches); those of
-// exchange() lie anywhere in host memory. Buffers are the back end's until the task ends.
+// (workspace_bytes). With own_sums NCCL adds them, in its order and in the block's type, and what
+// comes of it is added to the accumulator; that takes a slice of memory, of an all-reduce the
+// block. Operands: device memory, or memory of allocate() (pinned, which the device reaches); those
+// of exchange() lie anywhere in host memory. Buffers are the back end's until the task ends.
 // Failure: the first of an error of NCCL, a wait over its deadline, a peer that aborted or whose
 // process ended, ranks at different operations, breaks the back end permanently. Every operation
 // then ends with PeerLost (of the device: DeviceError) once the communicators are aborted, so that
@@ -49,6 +50,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::uint32_t world = 1;
     const NcclApi* api = nullptr;  // null at world 1 only
     const SumKernels* kernels = nullptr;
+    bool own_sums = false;             // NCCL's
     std::shared_ptr<NcclPeers> peers;  // null at world 1
     /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same
     /// order.
@@ -157,6 +159,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
 
   // ---- the parts of a reduction ----
   Task<> add_slices(CommStream* comm, const Slices* slices);
+  Task<> add_own_sum(CommStream* comm, const ReduceArguments* arguments, bool is_all);
   Task<> transfer_piece(CommStream* comm, const Slices* slices, std::size_t at, std::size_t count);
   void add_piece(CommStream& comm, const Slices& slices, std::size_t at, std::size_t count);
   void add(CommStream& comm, const RankOrderSum& sum);

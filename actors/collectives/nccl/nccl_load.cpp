@@ -30,7 +30,10 @@ static_assert(same_number(NcclResult::kSuccess, ncclSuccess) &&
               same_number(NcclResult::kInvalidUsage, ncclInvalidUsage) &&
               same_number(NcclResult::kRemoteError, ncclRemoteError) &&
               same_number(NcclResult::kInProgress, ncclInProgress));
-static_assert(same_number(NcclType::kBytes, ncclUint8) && same_number(NcclType::kF32, ncclFloat32));
+static_assert(same_number(NcclType::kBytes, ncclUint8) &&
+              same_number(NcclType::kF16, ncclFloat16) &&
+              same_number(NcclType::kF32, ncclFloat32) &&
+              same_number(NcclType::kBF16, ncclBfloat16) && same_number(NcclOp::kSum, ncclSum));
 
 #define TANDEM_SAME_PLACE(ours, theirs) \
   static_assert(offsetof(NcclConfig, ours) == offsetof(ncclConfig_t, theirs))
@@ -92,6 +95,8 @@ TANDEM_CALLED_ALIKE(group_start, ncclGroupStart);
 TANDEM_CALLED_ALIKE(group_end, ncclGroupEnd);
 TANDEM_CALLED_ALIKE(all_gather, ncclAllGather);
 TANDEM_CALLED_ALIKE(broadcast, ncclBroadcast);
+TANDEM_CALLED_ALIKE(reduce_scatter, ncclReduceScatter);
+TANDEM_CALLED_ALIKE(all_reduce, ncclAllReduce);
 TANDEM_CALLED_ALIKE(send, ncclSend);
 TANDEM_CALLED_ALIKE(receive, ncclRecv);
 #undef TANDEM_CALLED_ALIKE
@@ -175,6 +180,8 @@ Loaded open_library() {
   fill(api.group_end, "ncclGroupEnd");
   fill(api.all_gather, "ncclAllGather");
   fill(api.broadcast, "ncclBroadcast");
+  fill(api.reduce_scatter, "ncclReduceScatter");
+  fill(api.all_reduce, "ncclAllReduce");
   fill(api.send, "ncclSend");
   fill(api.receive, "ncclRecv");
   return loaded;

@@ -56,5 +56,26 @@ TEST(BackendChoice, RefusesWhatNothingJoins) {
       "others, with neighbouring numbers");
 }
 
+TEST(BackendChoice, NcclAddsBetweenGpusAlone) {
+  const auto refused = [](BackendKind kind, int world) -> std::string {
+    try {
+      require_order(ReductionOrder::kNccl, kind, world);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUserInput);
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refused(BackendKind::kNccl, 2), "");
+  EXPECT_EQ(refused(BackendKind::kStaged, 1), "") << "nothing is added";
+  EXPECT_EQ(refused(BackendKind::kStaged, 2),
+            "[ranks] --reduction nccl is for ranks with a GPU of their own each, and these share "
+            "GPUs; use exact or fast");
+  EXPECT_THAT(refused(BackendKind::kHosts, 2), ::testing::HasSubstr("these compute on the CPU"));
+  for (const ReductionOrder order : {ReductionOrder::kExact, ReductionOrder::kFast}) {
+    EXPECT_NO_THROW(require_order(order, BackendKind::kHosts, 2));
+  }
+}
+
 }  // namespace
 }  // namespace tandem

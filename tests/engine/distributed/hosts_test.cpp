@@ -1,5 +1,4 @@
 // Ranks of several hosts that meet: processes with host names, and networks, of their own.
-#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/ucx/ucx_net.hpp"
 #include "tests/support/child_process.hpp"
+#include "tests/support/reduction_reference.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
 #include "tests/support/throws_error.hpp"
 
@@ -66,10 +66,14 @@ Environment of_two_hosts(const Job& job, int rank) {
 }
 
 /// What each rank threw. Skipped where a process cannot have a host's name of its own.
-std::vector<std::string> on_two_hosts(const Job& job,
-                                      const std::function<void(ProcessGroup&)>& body) {
+std::vector<std::string> on_two_hosts(
+    const Job& job, const std::function<void(ProcessGroup&)>& body,
+    const std::function<ReductionOrder(int rank)>& order = [](int) {
+      return ReductionOrder::kExact;
+    }) {
   const auto join = [&](int rank) {
-    return [&, rank] { body(*ProcessGroup::join(of_two_hosts(job, rank), job.timeout)); };
+    return
+        [&, rank] { body(*ProcessGroup::join(of_two_hosts(job, rank), job.timeout, order(rank))); };
   };
   std::vector<std::unique_ptr<OnHost>> ranks;
   ranks.reserve(static_cast<std::size_t>(job.world));
@@ -183,13 +187,15 @@ TEST(MeetingOfHosts, TheInterfaceThatIsNamedIsTheOne) {
 }
 
 // ---- what they do together then, over UCX on the loopback ----
-/// Adds up numbers whose sum depends on the order, gathers, and compares with one host's.
-void expect_collectives_of_one_host(EventLoop& loop, CollectiveBackend& backend) {
+/// Adds up numbers whose sum depends on the order, gathers, and compares with the sum of as many
+/// ranks first as are added first: all of them on one host.
+void expect_collectives_of_hosts(EventLoop& loop, CollectiveBackend& backend,
+                                 std::uint32_t per_host) {
   constexpr std::size_t kShard = 2 * kNormBlock;
   const std::uint32_t world = backend.world();
   auto* block = reinterpret_cast<float*>(backend.allocate(world * kShard * sizeof(float)));
   const auto value = [](std::uint32_t rank, std::size_t i) {
-    return std::ldexp(1.0F + static_cast<float>(i % 7) / 8, static_cast<int>(rank * 25 % 60));
+    return testing::value_of(rank, 0, i);
   };
   for (std::size_t i = 0; i < world * kShard; ++i) {
     block[i] = value(backend.rank(), i);
@@ -207,14 +213,22 @@ void expect_collectives_of_one_host(EventLoop& loop, CollectiveBackend& backend)
       GatherArguments{reinterpret_cast<const std::byte*>(sum.data()),
                       reinterpret_cast<std::byte*>(all.data()), kShard * sizeof(float)});
   for (std::size_t i = 0; i < all.size(); ++i) {
-    float expected = value(0, i);
-    for (std::uint32_t rank = 1; rank < world; ++rank) {
-      expected += value(rank, i);
+    float expected = 0;
+    for (std::uint32_t first = 0; first < world; first += per_host) {
+      float of_host = value(first, i);
+      for (std::uint32_t rank = first + 1; rank < first + per_host; ++rank) {
+        of_host += value(rank, i);
+      }
+      expected = first == 0 ? of_host : expected + of_host;
     }
     if (all[i] != expected) {
       throw failure(ExitCode::kFailure, "test", "element {} is {}, not {}", i, all[i], expected);
     }
   }
+}
+
+void expect_collectives_of_one_host(EventLoop& loop, CollectiveBackend& backend) {
+  expect_collectives_of_hosts(loop, backend, backend.world());
 }
 
 /// A rank of a test: its loop and pool.
@@ -244,6 +258,42 @@ TEST_F(RanksOfHosts, ReduceAndGatherAsOnOneHost) {
       expect_collectives_of_one_host(worker.loop, *backend);
     });
     EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(world), "0 "));
+  }
+}
+
+TEST_F(RanksOfHosts, TheFastOrderAddsAHostsRanksFirst) {
+  const Job job{.world = 4, .secret = kSecret};
+  const auto errors = on_two_hosts(
+      job,
+      [](ProcessGroup& group) {
+        Worker worker;
+        const auto backend = group.make_backend(worker.loop, worker.pool);
+        expect_collectives_of_hosts(worker.loop, *backend, 2);
+        try {
+          expect_collectives_of_one_host(worker.loop, *backend);
+        } catch (const Error& other_bits) {
+          EXPECT_EQ(other_bits.code(), ExitCode::kFailure);
+          return;
+        }
+        throw failure(ExitCode::kFailure, "test", "another order has other bits");
+      },
+      [](int) { return ReductionOrder::kFast; });
+  EXPECT_EQ(errors, std::vector<std::string>(4, "0 "));
+}
+
+TEST_F(RanksOfHosts, AddInOneOrder) {
+  const Job job{.secret = kSecret};
+  const auto errors = on_two_hosts(
+      job,
+      [](ProcessGroup& group) {
+        Worker worker;
+        (void)group.make_backend(worker.loop, worker.pool);
+      },
+      [](int rank) { return rank == 0 ? ReductionOrder::kExact : ReductionOrder::kFast; });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error,
+              "4 [ranks] the reduction order differs: rank 0 (on host host-a) has exact, rank 1 "
+              "(on host host-b) has fast; start all ranks alike");
   }
 }
 

@@ -22,6 +22,7 @@
 #include <fmt/format.h>
 
 #include "actors/collectives/nccl/nccl_api.hpp"
+#include "actors/kernels/reduce.hpp"
 #include "runtime/util/check.hpp"
 #include "tests/support/fakes/fake_cuda.hpp"
 
@@ -77,7 +78,14 @@ class FakeNccl {
   }
 
  private:
-  enum class Kind : std::uint8_t { kAllGather, kBroadcast, kSend, kReceive };
+  enum class Kind : std::uint8_t {
+    kAllGather,
+    kBroadcast,
+    kReduceScatter,
+    kAllReduce,
+    kSend,
+    kReceive
+  };
   struct Call {
     Kind kind;
     const void* from;
@@ -127,7 +135,14 @@ class FakeNccl {
     thread_local Group made;
     return made;
   }
-  static std::size_t width(NcclType type) { return type == NcclType::kBytes ? 1 : 4; }
+  static std::size_t width(NcclType type) {
+    return type == NcclType::kBytes ? 1 : type == NcclType::kF32 ? 4 : 2;
+  }
+  static DType number_type(NcclType type) {
+    return type == NcclType::kF32   ? DType::kF32
+           : type == NcclType::kF16 ? DType::kF16
+                                    : DType::kBF16;
+  }
   NcclResult take(Call call, void* communicator, void* stream) {
     const Uncounted uncounted;
     auto* const at = static_cast<Communicator*>(communicator);
@@ -172,7 +187,8 @@ class FakeNccl {
       const std::lock_guard lock(mutex_);
       number = at.launches++;
       clique->meetings[number].by_rank[at.rank] = made;
-      static constexpr const char* kNames[] = {"all-gather", "broadcast", "transfer", "transfer"};
+      static constexpr const char* kNames[] = {"all-gather", "broadcast", "reduce-scatter",
+                                               "all-reduce", "transfer",  "transfer"};
       launches_[static_cast<std::size_t>(at.rank)].push_back(fmt::format(
           "{}: {} {}", at.name,
           made->calls.empty() ? "nothing"
@@ -273,6 +289,10 @@ class FakeNccl {
           }
         }
         break;
+      case Kind::kReduceScatter:
+      case Kind::kAllReduce:
+        add_up(meeting, rank, i, call);
+        break;
       case Kind::kAllGather:
         for (const auto& [to, launch] : meeting.by_rank) {
           give(static_cast<std::byte*>(launch->calls[i].into) +
@@ -281,6 +301,22 @@ class FakeNccl {
         }
         break;
     }
+  }
+
+  // From the last rank to the first, so that a test can tell the order from ours.
+  static void add_up(const Meeting& meeting, int rank, std::size_t i, const Call& call) {
+    const std::size_t at =
+        call.kind == Kind::kReduceScatter ? static_cast<std::size_t>(rank) * call.bytes() : 0;
+    std::vector<float> sum(call.count);
+    AccumulateMode mode = AccumulateMode::kOverwrite;
+    for (auto from = meeting.by_rank.rbegin(); from != meeting.by_rank.rend(); ++from) {
+      const void* part = static_cast<const std::byte*>(from->second->calls[i].from) + at;
+      check(part, call.bytes());
+      accumulate(sum.data(), part, number_type(call.type), 0, call.count, mode);
+      mode = AccumulateMode::kAdd;
+    }
+    check(call.into, call.bytes());
+    cast(sum.data(), DType::kF32, call.into, number_type(call.type), 0, call.count);
   }
 
   static void check(const void* at, std::size_t bytes) {
@@ -418,6 +454,18 @@ inline const NcclApi& FakeNccl::api() {
           [](const void* from, void* into, std::size_t count, NcclType type, int root,
              void* communicator, void* stream) {
             return current()->take({Kind::kBroadcast, from, into, count, type, root}, communicator,
+                                   stream);
+          },
+      .reduce_scatter =
+          [](const void* from, void* into, std::size_t count, NcclType type, NcclOp /*op*/,
+             void* communicator, void* stream) {
+            return current()->take({Kind::kReduceScatter, from, into, count, type}, communicator,
+                                   stream);
+          },
+      .all_reduce =
+          [](const void* from, void* into, std::size_t count, NcclType type, NcclOp /*op*/,
+             void* communicator, void* stream) {
+            return current()->take({Kind::kAllReduce, from, into, count, type}, communicator,
                                    stream);
           },
       .send =

@@ -146,6 +146,54 @@ TEST_P(NcclReductions, AllReduceToTheSameBitsEverywhere) {
   EXPECT_TRUE(w.nccl.mismatches().empty());
 }
 
+/// What comes of two rounds of NCCL's own sums, of fakes: from the last rank to the first, rounded
+/// to the type, and then added.
+std::vector<float> own_sums_of(std::uint32_t world, DType type, std::size_t n) {
+  std::vector<float> all(n), sum(n);
+  std::vector<std::byte> block(n * bytes_of(type));
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    for (std::uint32_t rank = world; rank-- > 0;) {
+      fill_block(block.data(), type, n, rank, round);
+      accumulate(sum.data(), block.data(), type, 0, n,
+                 rank + 1 == world ? AccumulateMode::kOverwrite : AccumulateMode::kAdd);
+    }
+    cast(sum.data(), DType::kF32, block.data(), type, 0, n);
+    accumulate(all.data(), block.data(), type, 0, n,
+               round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd);
+  }
+  return all;
+}
+
+TEST_P(NcclReductions, AreNcclsOwnSumsWhereTheyAreAskedFor) {
+  const Case c = GetParam();
+  NcclWorld w(c.world);
+  w.nccl.questions = c.questions;
+  w.connect([](NcclBackend::Options& options) { options.own_sums = true; });
+  for (const std::size_t shard : kShards) {
+    SCOPED_TRACE(shard);
+    const std::size_t all = shard * c.world;
+    const std::vector<float> expected = own_sums_of(c.world, c.type, all);
+    EXPECT_TRUE(c.world == 1 || expected != Expected(c.world, c.type, all, 2).sum);
+    const Reduced scattered = reduce(w, c.type, all, shard, false);
+    EXPECT_EQ(w.errors(), std::vector<std::string>(c.world));
+    const Reduced whole = reduce(w, c.type, all, all, true);
+    EXPECT_EQ(w.errors(), std::vector<std::string>(c.world));
+    GradientNorm norm;
+    GradientNorm expected_norm;
+    add_norm(expected.data(), DType::kF32, 0, all, expected_norm);
+    for (std::uint32_t r = 0; r < c.world; ++r) {
+      EXPECT_EQ(0, std::memcmp(scattered.sums[r].data(), expected.data() + r * shard, shard * 4));
+      EXPECT_EQ(0, std::memcmp(whole.sums[r].data(), expected.data(), all * 4));
+      EXPECT_EQ(scattered.sums[r].back(), poison());
+      EXPECT_EQ(whole.sums[r].back(), poison());
+      EXPECT_EQ(whole.norms[r].sum_of_squares, expected_norm.sum_of_squares);
+      norm.merge(scattered.norms[r]);
+    }
+    EXPECT_EQ(norm.sum_of_squares, expected_norm.sum_of_squares);
+  }
+  EXPECT_TRUE(w.nccl.mismatches().empty());
+}
+
 // At world 1 a 16-bit gradient may be kept as it is.
 TEST(NcclBackend, OneRankKeepsSixteenBits) {
   NcclWorld w(1);
