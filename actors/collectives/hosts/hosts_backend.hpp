@@ -6,7 +6,9 @@
 // spread evenly over its ranks; inside of the host they share what came.
 //   all-gather      a shard goes to each other host once; its ranks share it
 //   reductions      a sum goes from host to host, each of which adds its ranks' in their order: the
-//                   bits are those of one host with all the ranks. See hosts_reductions.cpp
+//                   bits are those of one host with all the ranks. See hosts_reductions.cpp; a
+//                   reduce-scatter of hosts with one rank each goes straight to the owners
+//                   (hosts_direct.cpp)
 //   all-to-all      pieces for one rank are collected on the host and go as one frame
 //   broadcast       from host to host, piece by piece
 //   exchange        log2(hosts) rounds, in each one frame to one host; then the host shares it
@@ -71,12 +73,16 @@ class HostsBackend : public CollectiveBackend {
  private:
   enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };
   static constexpr std::size_t kSlots = 4;  // pieces that wait or are worked on, at most
+  // What the loop moves or adds itself: some ten microseconds, where a hand-over to the pool and
+  // back takes twice that.
+  static constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 
   // Operations under way: what their stages share.
   struct Gathering;
   struct Spreading;
   struct Collecting;
   struct Reduction;
+  struct DirectReduction;
   // Of a reduction, in elements.
   struct Piece {
     std::size_t block = 0;     // where it begins in the block, for this host's first rank
@@ -132,6 +138,13 @@ class HostsBackend : public CollectiveBackend {
   Task<> send_host_sums(Reduction* op);
   Task<> add_hosts(Reduction* op);
   Task<GradientNorm> merge(GradientNorm norm);
+  Task<GradientNorm> reduce_directly(ReduceArguments arguments);
+  Task<> send_values(DirectReduction* op);
+  Task<> receive_values(DirectReduction* op);
+  Task<> add_values(DirectReduction* op);
+  void add_piece(DirectReduction& op, std::size_t piece, std::size_t begin);
+  [[nodiscard]] std::byte* place_of(const DirectReduction& op, std::size_t piece,
+                                    std::uint32_t from) noexcept;
   [[nodiscard]] std::span<std::byte> place_of(const Reduction& op, std::size_t piece) noexcept;
   [[nodiscard]] std::span<std::byte> slot_of(std::size_t piece) noexcept;
 
@@ -144,7 +157,8 @@ class HostsBackend : public CollectiveBackend {
   NetWaits waits_;
   // Kept, so that nothing is allocated; of the operation under way in each sequence:
   std::vector<std::byte> collected_;  // frames of an all-to-all
-  std::vector<float> sums_;           // kSlots pieces of a reduction, and one that comes
+  std::vector<float> sums_;           // kSlots pieces of a reduction, and one that comes; or
+                                      // the frames of a direct one
   std::vector<Piece> pieces_;
   std::vector<std::byte> rounds_;  // of an exchange: of this local rank
   std::vector<std::byte> shared_;  // and of all

@@ -5,7 +5,8 @@
 //   reduce-scatter  With kAdd a sum begins with the owner's accumulator, which goes to the first
 //                   host (kStart); from the last host it goes to its owner (kBack). A piece is of
 //                   the same shard of each rank; the pieces of all hosts take turns, so that what
-//                   goes to and from the owners is spread over them.
+//                   goes to and from the owners is spread over them. With one rank on each host
+//                   it is another way: hosts_direct.cpp.
 //   all-reduce      The ranks of a host share a piece out among them. Sums begin in the first
 //                   host's accumulator, lie in place everywhere, and go back from the last host to
 //                   the first, while later pieces are still on their way there.
@@ -43,8 +44,11 @@ Task<GradientNorm> HostsBackend::all_reduce_add(ReduceArguments a) { return redu
 
 Task<GradientNorm> HostsBackend::reduce(ReduceArguments a, bool is_all) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
+  if (!is_all && local_world() == 1 && hosts() > 1) {
+    co_return co_await reduce_directly(a);
+  }
   cut(a, is_all);
-  sums_.resize((kSlots + 1) * options_.piece_bytes / sizeof(float));
+  sums_.resize(std::max(sums_.size(), (kSlots + 1) * options_.piece_bytes / sizeof(float)));
   Reduction op{.a = a, .is_all = is_all};
   if (!is_all && options_.order == Order::kFast) {
     co_await run<Reduction, 3>(
