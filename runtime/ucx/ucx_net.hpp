@@ -4,12 +4,11 @@
 // One worker of UCX, of the loop's thread: looked at while the loop is awake, armed before it
 // sleeps, its descriptor in the reactor. A frame is a tagged message; the tag carries the run's
 // key, the sender and the channel, and a message with another key is thrown away. Small frames are
-// copied; from 8 KiB on UCX moves a frame from its sender's buffer into its receiver's, so its send
-// ends when it was received.
-// Credits: a channel takes `window_frames` frames ahead of the receiver.
-// Failures: an endpoint's error is the loss of its rank. A rank that leaves says so and is answered
-// first, so that what it sent arrives; receives that find nothing more then fail naming it.
-// Limits: 4,096 ranks, channels below 65,536. Nothing is encrypted, and the key keeps out other
+// copied; from 60 KiB on UCX moves a frame from its sender's buffer into its receiver's, so its
+// send ends when it was received. Credits: a channel takes `window_frames` frames ahead of the
+// receiver. Failures: an endpoint's error is the loss of its rank. A rank that leaves says so and
+// is answered first, so that what it sent arrives; receives that find nothing more then fail naming
+// it. Limits: 4,096 ranks, channels below 65,536. Nothing is encrypted, and the key keeps out other
 // runs, not attackers. A host that loses power is noticed when UCX's keep-alive misses it (about 20
 // s). A rank that is stopped is not lost.
 // On a machine without UCX another source file says so behind this header.

@@ -37,8 +37,9 @@ ucp_context* make_context(const std::string& devices) {
   // Shared memory's transports do not tell that a peer is gone.
   config.suggest("TLS", "^sm");
   // One fragment is copied, more are not: UCX ends a frame that is moved when its sender dies, and
-  // would wait for a missing fragment of one that is copied.
-  config.suggest("RNDV_THRESH", "8192");
+  // would wait for a missing fragment of one that is copied. A TCP segment (64 KiB, ucx_api.cpp)
+  // takes that much with its headers; what another transport cannot send as one fragment it moves.
+  config.suggest("RNDV_THRESH", "61440");
   if (!devices.empty()) {
     config.suggest("NET_DEVICES", devices);
   }
