@@ -40,6 +40,14 @@ class JoinedHosts final : private HostsLevels, public HostsBackend {
   }
 };
 
+/// The longest frame for these devices. TCP alone: what UCX copies, many of which are on their way
+/// at a time, where a longer one that it moves waits for its receiver first. Others: a whole piece.
+[[nodiscard]] inline std::size_t frame_bytes_for(const std::string& devices) {
+  constexpr std::size_t kCopied = std::size_t{56} << 10;
+  const bool is_tcp = !devices.empty() && devices.find(':') == std::string::npos;
+  return is_tcp ? kCopied : HostsBackend::Options().piece_bytes;
+}
+
 /// The devices by which the ranks' frames go, as UcxNetOptions has them: the network interface by
 /// which the ranks met, and the ports of InfiniBand and RoCE that are active. Empty: all, where the
 /// interface is not known.

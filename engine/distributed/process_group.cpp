@@ -306,6 +306,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
   HostsBackend::Options options{.order = order_ == ReductionOrder::kFast
                                              ? HostsBackend::Order::kFast
                                              : HostsBackend::Order::kExact,
+                                .frame_bytes = frame_bytes_for(frames.devices),
                                 .waits = {.timeout = ShmBackend::default_timeout(),
                                           .heartbeat = ShmBackend::default_heartbeat()}};
   for (std::size_t first = 0; first < members.ranks.size();

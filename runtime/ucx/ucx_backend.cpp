@@ -2,9 +2,18 @@
 
 #include <algorithm>
 
+#include <sched.h>
+
+#include "runtime/thread.hpp"
+
 namespace tandem::detail {
 namespace {
 constexpr int kTurns = 16;  // of UCX in one look: frames under way must not hold the loop
+// A frame that is due, or its next part, comes within some ten microseconds; to sleep and to be
+// woken would take as long again.
+constexpr Duration kSpinMost = std::chrono::microseconds(200);
+constexpr int kLooks = 8;  // between two looks at the clock and at what else the loop waits for
+constexpr std::uint32_t kSkipMost = 64;
 }  // namespace
 
 UcxBackend::UcxBackend(EventLoop& loop, const UcxNetOptions& options)
@@ -26,6 +35,7 @@ void UcxBackend::submit(NetOp& op) {
   UcxPeer& peer = peers_[op.request.peer];
   UcxChannel& channel = channel_of(peer, op);
   const bool sends = op.request.kind == NetOp::Kind::kSend;
+  ++waited_for_;
   // What a rank sent before it left can still be received.
   if (peer.failed_rank && (sends || channel.arrived.empty())) {
     op.failed_rank = *peer.failed_rank;
@@ -43,7 +53,9 @@ void UcxBackend::submit(NetOp& op) {
 bool UcxBackend::cancel(NetOp& op) noexcept {
   UcxChannel& channel = channel_of(peers_[op.request.peer], op);
   auto& queue = op.request.kind == NetOp::Kind::kSend ? channel.sends : channel.receives;
-  return std::erase(queue, &op) > 0;
+  const bool cancelled = std::erase(queue, &op) > 0;
+  waited_for_ -= cancelled ? 1 : 0;
+  return cancelled;
 }
 
 // ---- turns
@@ -60,8 +72,46 @@ bool UcxBackend::look() noexcept {
   return ended_ != before;
 }
 
+// While operations wait and a CPU is left for it: looks again for a bounded time after the last
+// part that came. True: there is something for the loop.
+bool UcxBackend::spin_for_frames() noexcept {
+  if (!may_spin_ || waited_for_ == 0 || thread::spare_cpus() < 0) {
+    return false;
+  }
+  if (skip_ > 0) {
+    --skip_;
+    return false;
+  }
+  const std::uint64_t before = ended_;
+  TimePoint now = Clock::real().now();
+  for (TimePoint until = now + kSpinMost; now < until && thread::spare_cpus() >= 0;) {
+    bool moved = false;
+    for (int looks = 0; looks < kLooks && ended_ == before; ++looks) {
+      moved |= worker_.progress();
+      look();
+    }
+    loop_.reactor().restart();
+    loop_.reactor().poll();
+    if (ended_ != before || loop_.has_ready_ops()) {
+      skip_after_miss_ = 1;
+      return true;
+    }
+    sched_yield();
+    now = Clock::real().now();
+    if (moved) {
+      until = now + kSpinMost;
+    }
+    if (loop_.next_deadline() <= now) {
+      return true;
+    }
+  }
+  skip_ = skip_after_miss_;
+  skip_after_miss_ = std::min(kSkipMost, skip_after_miss_ * 2);
+  return false;
+}
+
 bool UcxBackend::poll_before_sleep() noexcept {
-  if (look()) {
+  if (look() || spin_for_frames()) {
     return true;
   }
   wake_.arm();

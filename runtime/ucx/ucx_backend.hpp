@@ -54,6 +54,7 @@ class UcxBackend final : public NetBackend, private Poller {
   bool poll() noexcept override { return look(); }
   bool poll_before_sleep() noexcept override;
   bool look() noexcept;
+  [[nodiscard]] bool spin_for_frames() noexcept;
   void wait_until(const std::function<bool()>& done, Duration patience);
 
   using Kind = UcxTag::Kind;
@@ -94,6 +95,11 @@ class UcxBackend final : public NetBackend, private Poller {
   std::uint32_t under_way_ = 0;  // operations that UCX has
   bool unsettled_ = false;       // settle() has to look at the peers
   std::uint64_t ended_ = 0;      // operations, since the beginning
+  const bool may_spin_ = spin_setting() != Spin::kNever;
+  std::uint32_t waited_for_ = 0;  // operations that have not ended
+  // Spins that found nothing are followed by sleeps without one: 1, 2, 4 ... of them.
+  std::uint32_t skip_ = 0;
+  std::uint32_t skip_after_miss_ = 1;
 };
 
 }  // namespace tandem::detail

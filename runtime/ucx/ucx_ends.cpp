@@ -111,6 +111,7 @@ void UcxBackend::end_moved(NetOp& op, ucs_status_t status) noexcept {
 void UcxBackend::end(NetOp& op, NetOp::End how) noexcept {
   op.end = how;
   ++ended_;
+  --waited_for_;
   loop_.post(op.resume);
 }
 

@@ -5,10 +5,13 @@
 // sleeps, its descriptor in the reactor. A frame is a tagged message; the tag carries the run's
 // key, the sender and the channel, and a message with another key is thrown away. Small frames are
 // copied; from 60 KiB on UCX moves a frame from its sender's buffer into its receiver's, so its
-// send ends when it was received. Credits: a channel takes `window_frames` frames ahead of the
-// receiver. Failures: an endpoint's error is the loss of its rank. A rank that leaves says so and
-// is answered first, so that what it sent arrives; receives that find nothing more then fail naming
-// it. Limits: 4,096 ranks, channels below 65,536. Nothing is encrypted, and the key keeps out other
+// send ends when it was received.
+// Credits: a channel takes `window_frames` frames ahead of the receiver.
+// Failures: an endpoint's error is the loss of its rank. A rank that leaves says so and is answered
+// first, so that what it sent arrives; receives that find nothing more then fail naming it.
+// Waiting: while operations wait and a CPU is left for it, the loop spins for a bounded time before
+// it sleeps (TANDEM_SPIN=never: it does not).
+// Limits: 4,096 ranks, channels below 65,536. Nothing is encrypted, and the key keeps out other
 // runs, not attackers. A host that loses power is noticed when UCX's keep-alive misses it (about 20
 // s). A rank that is stopped is not lost.
 // On a machine without UCX another source file says so behind this header.
@@ -42,9 +45,9 @@ struct UcxSupport {
 struct UcxNetOptions {
   std::uint32_t rank = 0;
   std::uint32_t world = 1;
-  std::uint32_t run_key = 0;        // drawn at random for the run; the same on all ranks
-  std::uint32_t window_frames = 8;  // even; the same on all ranks
-  std::string devices;              // "eth0,mlx5_0:1": as UCX_NET_DEVICES; empty: all
+  std::uint32_t run_key = 0;         // drawn at random for the run; the same on all ranks
+  std::uint32_t window_frames = 32;  // even; the same on all ranks
+  std::string devices;               // "eth0,mlx5_0:1": as UCX_NET_DEVICES; empty: all
   Duration connect_timeout = std::chrono::seconds(30);
   Duration linger = std::chrono::seconds(2);  // at most, for farewells
 };

@@ -55,21 +55,30 @@ void HostsBackend::throw_with_host(const PeerLost& lost) const {
 Task<> HostsBackend::send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes) {
   const StopToken stop = co_await current_stop_token();
   const std::uint32_t peer = to * local_world() + local_rank();
-  const NetWaits::Wait wait(waits_, peer, NetWaits::For::kTaking);
-  co_await net_.send(peer, options_.first_channel + channel, bytes, stop);
+  do {
+    const auto frame = bytes.first(std::min(options_.frame_bytes, bytes.size()));
+    const NetWaits::Wait wait(waits_, peer, NetWaits::For::kTaking);
+    co_await net_.send(peer, options_.first_channel + channel, frame, stop);
+    bytes = bytes.subspan(frame.size());
+  } while (!bytes.empty());
 }
 
 Task<> HostsBackend::receive(std::uint32_t from, Channel channel, std::span<std::byte> into) {
   const StopToken stop = co_await current_stop_token();
   const std::uint32_t peer = from * local_world() + local_rank();
-  const NetWaits::Wait wait(waits_, peer, NetWaits::For::kFrame);
-  const std::size_t bytes = co_await net_.recv(peer, options_.first_channel + channel, into, stop);
-  if (bytes != into.size()) {
-    throw failure(ExitCode::kPeer, "collectives",
-                  "rank {} sent {} bytes where {} were expected: the ranks are not at the same "
-                  "operation",
-                  peer, bytes, into.size());
-  }
+  do {
+    const auto frame = into.first(std::min(options_.frame_bytes, into.size()));
+    const NetWaits::Wait wait(waits_, peer, NetWaits::For::kFrame);
+    const std::size_t bytes =
+        co_await net_.recv(peer, options_.first_channel + channel, frame, stop);
+    if (bytes != frame.size()) {
+      throw failure(ExitCode::kPeer, "collectives",
+                    "rank {} sent {} bytes where {} were expected: the ranks are not at the same "
+                    "operation",
+                    peer, bytes, frame.size());
+    }
+    into = into.subspan(bytes);
+  } while (!into.empty());
 }
 
 // ---- all-gather: piece by piece, and of each piece host by host, the next one first ----
@@ -114,6 +123,10 @@ Task<> HostsBackend::receive_shards(Gathering* op) {
 
 Task<> HostsBackend::share_shards(Gathering* op) {
   const std::size_t all = op->a.shard_bytes;
+  if (local_world() == 1) {
+    co_await keep_shard(op);
+    co_return;
+  }
   std::size_t needed = 0;
   for (std::size_t begin = 0; begin < all; begin += op->piece_bytes) {
     for (std::uint32_t step = 0; step < hosts(); ++step) {
@@ -127,6 +140,28 @@ Task<> HostsBackend::share_shards(Gathering* op) {
                               .bytes = std::min(op->piece_bytes, all - begin),
                               .stride = all,
                               .name = op->a.name});
+    }
+  }
+}
+
+// Of a rank alone on its host, where what comes is in its place: its own shard. On the loop a piece
+// is copied when as many have come, so that frames get their turns.
+Task<> HostsBackend::keep_shard(Gathering* op) {
+  const std::size_t all = op->a.shard_bytes;
+  std::size_t came = 0;
+  for (std::size_t begin = 0; begin < all; begin += op->piece_bytes, came += hosts() - 1) {
+    const std::size_t bytes = std::min(op->piece_bytes, all - begin);
+    const std::byte* from = op->a.shard + begin;
+    std::byte* into = op->a.block + rank() * all + begin;
+    if (into == from) {
+      co_return;
+    }
+    const auto copy = [from, into, bytes] { move_bytes(into, from, bytes); };
+    if (stays_on_loop(bytes)) {
+      co_await op->received.reach(came);
+      copy();
+    } else {
+      co_await pool_.run(copy, op->a.name);
     }
   }
 }

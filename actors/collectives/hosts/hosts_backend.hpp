@@ -35,6 +35,7 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/io/net.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/thread.hpp"
 
 namespace tandem {
 
@@ -48,6 +49,7 @@ class HostsBackend : public CollectiveBackend {
     std::uint32_t first_channel = 0;
     Order order = Order::kExact;
     std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormBlock fp32 numbers
+    std::size_t frame_bytes = piece_bytes;           // the longest that the net gets of a piece
     NetWaits::Options waits{};                       // for other hosts
   };
   /// `net` has all ranks, `local` those of this host, and `pool` is for what takes long here; all
@@ -73,7 +75,7 @@ class HostsBackend : public CollectiveBackend {
  private:
   enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };
   static constexpr std::size_t kSlots = 4;  // pieces that wait or are worked on, at most
-  // What the loop moves or adds itself: some ten microseconds, where a hand-over to the pool and
+  // What the loop moves or adds itself in some ten microseconds, where a hand-over to the pool and
   // back takes twice that.
   static constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 
@@ -104,7 +106,12 @@ class HostsBackend : public CollectiveBackend {
     return (host() + steps) % hosts();
   }
 
-  /// To and from the rank with this local rank on the host.
+  /// Whether the loop itself moves or adds so many bytes: a hand-over to the pool and back would
+  /// take longer, or the pool would only take the loop's CPU.
+  [[nodiscard]] static bool stays_on_loop(std::size_t bytes) noexcept {
+    return bytes <= kInlineBytes || thread::spare_cpus() <= 0;
+  }
+  /// To and from the rank with this local rank on the host, frame by frame.
   Task<> send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes);
   Task<> receive(std::uint32_t from, Channel channel, std::span<std::byte> into);
 
@@ -118,6 +125,7 @@ class HostsBackend : public CollectiveBackend {
   Task<> send_shards(Gathering* op);
   Task<> receive_shards(Gathering* op);
   Task<> share_shards(Gathering* op);
+  Task<> keep_shard(Gathering* op);
   Task<> receive_spread(Spreading* op);
   Task<> share_spread(Spreading* op);
   Task<> send_spread(Spreading* op);

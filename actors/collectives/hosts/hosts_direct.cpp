@@ -27,7 +27,8 @@ Task<GradientNorm> HostsBackend::reduce_directly(ReduceArguments a) {
   const std::size_t others = hosts() - 1;
   const std::size_t room = (kSlots + 1) * options_.piece_bytes / bytes_of(a.block_type);
   const std::size_t most =
-      std::min(options_.piece_bytes / bytes_of(a.block_type), room / (2 * others));
+      std::min({options_.piece_bytes / bytes_of(a.block_type),
+                options_.frame_bytes / bytes_of(a.block_type), room / (2 * others)});
   DirectReduction op{.a = a, .piece = std::max(most / kNormBlock, std::size_t{1}) * kNormBlock};
   op.depth = std::max(room / (others * op.piece), std::size_t{2});
   sums_.resize(std::max(sums_.size(), op.depth * others * op.piece * op.width() / sizeof(float)));
@@ -74,7 +75,7 @@ Task<> HostsBackend::add_values(DirectReduction* op) {
       co_await op->came.reach((i + 1) * (hosts() - 1));
     }
     const auto add = [this, op, i, begin] { add_piece(*op, i, begin); };
-    if (op->elements(begin) * op->width() * hosts() <= kInlineBytes) {
+    if (stays_on_loop(op->elements(begin) * op->width() * hosts())) {
       add();
     } else {
       co_await pool_.run(add, op->a.name);

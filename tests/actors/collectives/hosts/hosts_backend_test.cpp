@@ -138,7 +138,7 @@ Task<> check_both(CollectiveBackend* backend, const Sums* sums, DType type) {
       backend, sums, type);
 }
 
-/// Ranks of a simulated world, as many on each host.
+/// Ranks of a simulated world, as many on each host. With an odd seed a piece is two frames.
 struct Hosts {
   using Order = HostsBackend::Order;
   Hosts(std::uint64_t seed, std::uint32_t count, std::uint32_t per_host,
@@ -148,16 +148,21 @@ struct Hosts {
       if (rank % per_host == 0) {
         hosts.push_back(std::make_unique<SimHost>(world, rank, per_host));
       }
-      ranks.push_back(std::make_unique<Rank>(world, links, *hosts.back(), rank, order));
+      ranks.push_back(
+          std::make_unique<Rank>(world, links, *hosts.back(), rank, order, seed % 2 != 0));
     }
   }
   struct Rank {
-    Rank(SimWorld& world, SimNet& links, SimHost& host, std::uint32_t rank, Order order)
+    Rank(SimWorld& world, SimNet& links, SimHost& host, std::uint32_t rank, Order order,
+         bool in_frames)
         : workers(world, rank, {.threads = 2}),
           pool(world.loop(rank), {.threads = 2, .driver = &workers}),
           net(links.attach(rank)),
           local(host.attach(rank, pool)),
-          backend(*local, net, pool, {.order = order, .piece_bytes = kPieceBytes}),
+          backend(*local, net, pool,
+                  {.order = order,
+                   .piece_bytes = kPieceBytes,
+                   .frame_bytes = in_frames ? kPieceBytes - 800 : kPieceBytes}),
           scope(world.loop(rank), Name("rank")) {}
     SimPool workers;
     CpuPool pool;
