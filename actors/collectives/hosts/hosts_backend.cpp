@@ -227,7 +227,7 @@ struct HostsBackend::Collecting {
 
 Task<> HostsBackend::all_to_all(AllToAllArguments a) {
   Collecting op{.a = a, .frame_bytes = local_world() * a.bytes};
-  if (hosts() > 1) {
+  if (hosts() > 1 && local_world() > 1) {
     collected_.resize(kSlots * op.frame_bytes);
   }
   co_await run<Collecting, 3>(&op, {&HostsBackend::collect, &HostsBackend::send_collected,
@@ -239,6 +239,10 @@ Task<> HostsBackend::collect(Collecting* op) {
   for (std::uint32_t step = 1; step <= hosts(); ++step) {
     const std::size_t to = host_after(step) * op->frame_bytes;
     std::byte* into = op->a.into + to;
+    if (step < hosts() && local_world() == 1) {  // it goes from where it is
+      op->collected.advance();
+      continue;
+    }
     if (step < hosts()) {
       co_await op->sent.reach(step > kSlots ? step - kSlots : 0);
       into = collected_.data() + step % kSlots * op->frame_bytes;
@@ -251,8 +255,11 @@ Task<> HostsBackend::collect(Collecting* op) {
 Task<> HostsBackend::send_collected(Collecting* op) {
   for (std::uint32_t step = 1; step < hosts(); ++step) {
     co_await op->collected.reach(step);
-    co_await send(host_after(step), kMoves,
-                  {collected_.data() + step % kSlots * op->frame_bytes, op->frame_bytes});
+    const std::uint32_t to = host_after(step);
+    const std::byte* from = local_world() == 1
+                                ? op->a.from + to * op->frame_bytes
+                                : collected_.data() + step % kSlots * op->frame_bytes;
+    co_await send(to, kMoves, {from, op->frame_bytes});
     op->sent.advance();
   }
 }

@@ -6,9 +6,8 @@
 // spread evenly over its ranks; inside of the host they share what came.
 //   all-gather      a shard goes to each other host once; its ranks share it
 //   reductions      a sum goes from host to host, each of which adds its ranks' in their order: the
-//                   bits are those of one host with all the ranks. See hosts_reductions.cpp; a
-//                   reduce-scatter of hosts with one rank each goes straight to the owners
-//                   (hosts_direct.cpp)
+//                   bits are those of one host with all the ranks. See hosts_reductions.cpp;
+//                   hosts with one rank each send straight to the owners (hosts_direct.cpp)
 //   all-to-all      pieces for one rank are collected on the host and go as one frame
 //   broadcast       from host to host, piece by piece
 //   exchange        log2(hosts) rounds, in each one frame to one host; then the host shares it
@@ -146,10 +145,12 @@ class HostsBackend : public CollectiveBackend {
   Task<> send_host_sums(Reduction* op);
   Task<> add_hosts(Reduction* op);
   Task<GradientNorm> merge(GradientNorm norm);
-  Task<GradientNorm> reduce_directly(ReduceArguments arguments);
+  Task<GradientNorm> reduce_directly(ReduceArguments arguments, bool is_all);
   Task<> send_values(DirectReduction* op);
   Task<> receive_values(DirectReduction* op);
   Task<> add_values(DirectReduction* op);
+  Task<> send_own_sums(DirectReduction* op);
+  Task<> receive_other_sums(DirectReduction* op);
   void add_piece(DirectReduction& op, std::size_t piece, std::size_t begin);
   [[nodiscard]] std::byte* place_of(const DirectReduction& op, std::size_t piece,
                                     std::uint32_t from) noexcept;

@@ -1,7 +1,10 @@
-// A reduce-scatter of ranks that are alone on their hosts: each sends the values of every shard to
-// its owner at once, in their own type, and the owner adds them in rank order. The bits are those
-// of a sum that goes from host to host, after one message's way instead of one for each host; with
-// a rank on each host there is nothing to add first.
+// Reductions of ranks that are alone on their hosts: each sends the values of every slice to its
+// owner at once, in their own type, and the owner adds them in rank order. The bits are those of a
+// sum that goes from host to host, after one message's way instead of one for each host; with a
+// rank on each host there is nothing to add first.
+//   reduce-scatter  A slice is a shard.
+//   all-reduce      The ranks share the block out in whole norm blocks. What a slice is added to is
+//                   the same on all ranks; its sums go to all of them, piece by piece.
 #include <algorithm>
 
 #include "actors/collectives/hosts/hosts_backend.hpp"
@@ -11,29 +14,57 @@ namespace tandem {
 
 struct HostsBackend::DirectReduction {
   ReduceArguments a;
-  std::size_t piece;  // elements, whole norm blocks
-  std::size_t depth;  // pieces that have come and are not added yet, at most
+  bool is_all;
+  std::size_t slice;      // elements of an owner's, at its number times that in the block
+  std::size_t whole;      // elements of all slices
+  std::size_t piece = 0;  // elements, whole norm blocks
+  std::size_t depth = 0;  // pieces that have come and are not added yet, at most
   GradientNorm norm;
   Progress came;  // frames
   Progress added;
 
   [[nodiscard]] std::size_t width() const noexcept { return bytes_of(a.block_type); }
-  [[nodiscard]] std::size_t elements(std::size_t begin) const noexcept {
-    return std::min(piece, a.shard_elements - begin);
+  /// Elements of the owner's slice from `begin` on, at most a piece.
+  [[nodiscard]] std::size_t elements(std::uint32_t owner, std::size_t begin) const noexcept {
+    const std::size_t from = std::min(owner * slice + begin, whole);
+    const std::size_t end = std::min((owner + 1) * slice, whole);
+    return std::min(piece, end - std::min(from, end));
+  }
+  /// Where sums of the owner's slice lie.
+  [[nodiscard]] float* sum(std::uint32_t owner, std::size_t begin) const noexcept {
+    return static_cast<float*>(a.accumulator) + (is_all ? owner * slice : 0) + begin;
+  }
+  [[nodiscard]] std::span<std::byte> sums(std::uint32_t owner, std::size_t begin) const noexcept {
+    return std::as_writable_bytes(std::span(sum(owner, begin), elements(owner, begin)));
   }
 };
 
-Task<GradientNorm> HostsBackend::reduce_directly(ReduceArguments a) {
+Task<GradientNorm> HostsBackend::reduce_directly(ReduceArguments a, bool is_all) {
   const std::size_t others = hosts() - 1;
-  const std::size_t room = (kSlots + 1) * options_.piece_bytes / bytes_of(a.block_type);
+  const std::size_t width = bytes_of(a.block_type);
+  const std::size_t blocks = (a.shard_elements + kNormBlock - 1) / kNormBlock;
+  DirectReduction op{
+      .a = a,
+      .is_all = is_all,
+      .slice = is_all ? (blocks + hosts() - 1) / hosts() * kNormBlock : a.shard_elements,
+      .whole = is_all ? a.shard_elements : hosts() * a.shard_elements};
+  const std::size_t room = (kSlots + 1) * options_.piece_bytes / width;
   const std::size_t most =
-      std::min({options_.piece_bytes / bytes_of(a.block_type),
-                options_.frame_bytes / bytes_of(a.block_type), room / (2 * others)});
-  DirectReduction op{.a = a, .piece = std::max(most / kNormBlock, std::size_t{1}) * kNormBlock};
+      std::min({options_.piece_bytes / width, options_.frame_bytes / width, room / (2 * others)});
+  op.piece = std::max(most / kNormBlock, std::size_t{1}) * kNormBlock;
   op.depth = std::max(room / (others * op.piece), std::size_t{2});
-  sums_.resize(std::max(sums_.size(), op.depth * others * op.piece * op.width() / sizeof(float)));
-  co_await run<DirectReduction, 3>(
-      &op, {&HostsBackend::send_values, &HostsBackend::receive_values, &HostsBackend::add_values});
+  sums_.resize(std::max(sums_.size(), op.depth * others * op.piece * width / sizeof(float)));
+  co_await run<DirectReduction, 5>(
+      &op, {&HostsBackend::send_values, &HostsBackend::receive_values, &HostsBackend::add_values,
+            &HostsBackend::send_own_sums, &HostsBackend::receive_other_sums});
+  if (is_all && a.want_norm) {
+    norms_.resize(hosts());
+    const NormLimbs own = NormLimbs::of(op.norm);
+    co_await exchange({.mine = reinterpret_cast<const std::byte*>(&own),
+                       .all = reinterpret_cast<std::byte*>(norms_.data()),
+                       .bytes = sizeof(NormLimbs)});
+    co_return merge_norms(norms_);
+  }
   co_return op.norm;
 }
 
@@ -46,23 +77,26 @@ std::byte* HostsBackend::place_of(const DirectReduction& op, std::size_t i,
 }
 
 Task<> HostsBackend::send_values(DirectReduction* op) {
-  for (std::size_t begin = 0; begin < op->a.shard_elements; begin += op->piece) {
+  for (std::size_t begin = 0; begin < op->slice; begin += op->piece) {
     for (std::uint32_t step = 1; step < hosts(); ++step) {
       const std::uint32_t to = host_after(step);
-      co_await send(to, kForward,
-                    {op->a.block + (to * op->a.shard_elements + begin) * op->width(),
-                     op->elements(begin) * op->width()});
+      if (const std::size_t elements = op->elements(to, begin); elements > 0) {
+        co_await send(
+            to, kForward,
+            {op->a.block + (to * op->slice + begin) * op->width(), elements * op->width()});
+      }
     }
   }
 }
 
 Task<> HostsBackend::receive_values(DirectReduction* op) {
   std::size_t i = 0;
-  for (std::size_t begin = 0; begin < op->a.shard_elements; begin += op->piece, ++i) {
+  for (std::size_t begin = 0; op->elements(host(), begin) > 0; begin += op->piece, ++i) {
     co_await op->added.reach(i < op->depth ? 0 : i + 1 - op->depth);
     for (std::uint32_t step = 1; step < hosts(); ++step) {
       const std::uint32_t from = host_after(hosts() - step);
-      co_await receive(from, kForward, {place_of(*op, i, from), op->elements(begin) * op->width()});
+      co_await receive(from, kForward,
+                       {place_of(*op, i, from), op->elements(host(), begin) * op->width()});
       op->came.advance();
     }
   }
@@ -70,12 +104,12 @@ Task<> HostsBackend::receive_values(DirectReduction* op) {
 
 Task<> HostsBackend::add_values(DirectReduction* op) {
   std::size_t i = 0;
-  for (std::size_t begin = 0; begin < op->a.shard_elements; begin += op->piece, ++i) {
+  for (std::size_t begin = 0; op->elements(host(), begin) > 0; begin += op->piece, ++i) {
     if (!planted(Bug::kReduceInArrivalOrder)) {
       co_await op->came.reach((i + 1) * (hosts() - 1));
     }
     const auto add = [this, op, i, begin] { add_piece(*op, i, begin); };
-    if (stays_on_loop(op->elements(begin) * op->width() * hosts())) {
+    if (stays_on_loop(op->elements(host(), begin) * op->width() * hosts())) {
       add();
     } else {
       co_await pool_.run(add, op->a.name);
@@ -87,16 +121,16 @@ Task<> HostsBackend::add_values(DirectReduction* op) {
 // Tile by tile: a tile of the accumulator stays in the first cache while all ranks' are added.
 void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t begin) {
   constexpr std::size_t kTile = 8 * kNormBlock;
-  const std::size_t end = begin + op.elements(begin);
+  const std::size_t first = host() * op.slice;  // of this rank's, in the block
+  const std::size_t end = begin + op.elements(host(), begin);
   for (std::size_t at = begin; at < end; at += kTile) {
     const std::size_t count = std::min(kTile, end - at);
-    float* const sum = static_cast<float*>(op.a.accumulator) + at;
     AccumulateMode mode = op.a.mode;
     GradientNorm tile;
     for (std::uint32_t from = 0; from < hosts(); ++from) {
-      const std::byte* values = from == host()
-                                    ? op.a.block + (host() * op.a.shard_elements + at) * op.width()
-                                    : place_of(op, i, from) + (at - begin) * op.width();
+      const std::byte* values = from == host() ? op.a.block + (first + at) * op.width()
+                                               : place_of(op, i, from) + (at - begin) * op.width();
+      float* const sum = op.sum(host(), at);
       if (op.a.want_norm && from + 1 == hosts()) {
         accumulate_with_norm(sum, values, op.a.block_type, 0, count, mode, tile);
       } else {
@@ -105,9 +139,31 @@ void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t beg
       mode = AccumulateMode::kAdd;
     }
     if (tile.first_bad_element >= 0) {
-      tile.first_bad_element += static_cast<std::int64_t>(at);
+      tile.first_bad_element += static_cast<std::int64_t>((op.is_all ? first : 0) + at);
     }
     op.norm.merge(tile);
+  }
+}
+
+// ---- of an all-reduce: the sums, to all ----
+Task<> HostsBackend::send_own_sums(DirectReduction* op) {
+  std::size_t i = 0;
+  for (std::size_t begin = 0; op->is_all && op->elements(host(), begin) > 0; begin += op->piece) {
+    co_await op->added.reach(++i);
+    for (std::uint32_t step = 1; step < hosts(); ++step) {
+      co_await send(host_after(step), kBack, op->sums(host(), begin));
+    }
+  }
+}
+
+Task<> HostsBackend::receive_other_sums(DirectReduction* op) {
+  for (std::size_t begin = 0; op->is_all && begin < op->slice; begin += op->piece) {
+    for (std::uint32_t step = 1; step < hosts(); ++step) {
+      const std::uint32_t from = host_after(hosts() - step);
+      if (op->elements(from, begin) > 0) {
+        co_await receive(from, kBack, op->sums(from, begin));
+      }
+    }
   }
 }
 

@@ -5,11 +5,11 @@
 //   reduce-scatter  With kAdd a sum begins with the owner's accumulator, which goes to the first
 //                   host (kStart); from the last host it goes to its owner (kBack). A piece is of
 //                   the same shard of each rank; the pieces of all hosts take turns, so that what
-//                   goes to and from the owners is spread over them. With one rank on each host
-//                   it is another way: hosts_direct.cpp.
+//                   goes to and from the owners is spread over them.
 //   all-reduce      The ranks of a host share a piece out among them. Sums begin in the first
 //                   host's accumulator, lie in place everywhere, and go back from the last host to
 //                   the first, while later pieces are still on their way there.
+// With one rank on each host both go another way: hosts_direct.cpp.
 // With Order::kFast a reduce-scatter's pieces go from each host to their owners at once, which add
 // the hosts' in the order of hosts.
 #include <algorithm>
@@ -44,8 +44,8 @@ Task<GradientNorm> HostsBackend::all_reduce_add(ReduceArguments a) { return redu
 
 Task<GradientNorm> HostsBackend::reduce(ReduceArguments a, bool is_all) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
-  if (!is_all && local_world() == 1 && hosts() > 1) {
-    co_return co_await reduce_directly(a);
+  if (local_world() == 1 && hosts() > 1) {
+    co_return co_await reduce_directly(a, is_all);
   }
   cut(a, is_all);
   sums_.resize(std::max(sums_.size(), (kSlots + 1) * options_.piece_bytes / sizeof(float)));
