@@ -1,7 +1,8 @@
 // bench/net/net_bench.cpp — frames between two processes of this host over UCX's TCP, beside
-// ucx_perftest, UCX's own program, over the same transport.
+// ucx_perftest, UCX's own program, over the same transport; and a rank of collectives over hosts.
 //
 //   bench_net [Google Benchmark's flags]
+//   bench_net --rank R --device INTERFACE      of two, started by tools/bench/net.py
 //
 // `latency`: half of a round trip of 8 bytes. `bandwidth`: frames of one size, four on their way.
 // `x_perftest`: above 1 ours is better; of the least mean of our batches and the least median of
@@ -19,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/net/collectives_rank.hpp"
 #include "bench/program.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/scope.hpp"
@@ -218,4 +220,12 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem::bench
 
-int main(int argc, char** argv) { return tandem::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+  const char* rank = tandem::bench::take_flag(argc, argv, "--rank=");
+  const char* device = tandem::bench::take_flag(argc, argv, "--device=");
+  if (rank != nullptr && device != nullptr) {
+    return tandem::bench::run_collectives_rank(static_cast<std::uint32_t>(std::stoul(rank)),
+                                               device);
+  }
+  return tandem::bench::run(argc, argv);
+}

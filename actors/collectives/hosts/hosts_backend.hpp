@@ -105,7 +105,7 @@ class HostsBackend : public CollectiveBackend {
     return (host() + steps) % hosts();
   }
 
-  /// Whether the loop itself moves or adds so many bytes: a hand-over to the pool and back would
+  /// Whether the loop itself moves or adds that much: a hand-over to the pool and back would
   /// take longer, or the pool would only take the loop's CPU.
   [[nodiscard]] static bool stays_on_loop(std::size_t bytes) noexcept {
     return bytes <= kInlineBytes || thread::spare_cpus() <= 0;
