@@ -51,6 +51,7 @@ MAY_INCLUDE = {
     "engine/metrics": ["engine/config", "engine/types"],
     "engine/distributed": ["engine/types"],
     "engine/layout": ["engine/config", "engine/types"],
+    "engine/scaling": ["engine/distributed"],
     "engine/device": ["engine/distributed", "engine/types"],
     "engine/memory": ["engine/config", "engine/layout", "engine/types"],
     "engine/placement": ["engine/config", "engine/device", "engine/memory", "engine/metrics", "engine/types"],

@@ -11,7 +11,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/layout/sharding.hpp"
 #include "engine/plan/run_plan.hpp"
+#include "engine/scaling/host_links.hpp"
 #include "examples/support/finetune/config.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
@@ -35,6 +37,10 @@ struct PlanFlags : FinetuneFlags {
   std::int64_t ranks_per_host = 0;  // 0: all
   double gpu_memory_gb = 0;         // 0: what is free here
   bool json = false;
+  std::int64_t hosts = 0;      // 0: no forecast
+  double network = 0;          // GB/s of a host's link, in one direction
+  double network_latency = 0;  // us, of a message
+  double step_time = 0;        // s, of the same global batch on one host
 };
 
 void add_flags(CLI::App& app, PlanFlags& f) {
@@ -51,6 +57,17 @@ void add_flags(CLI::App& app, PlanFlags& f) {
                  "GiB of one rank's accelerator; default: what is free here");
   app.add_option("--host_memory_gb", f.host_memory_gb,
                  "GiB of one host, for all its ranks; default: what is free here");
+  app.add_option(
+         "--hosts", f.hosts,
+         "With --ranks_per_host ranks each (1): also what a step sends over their links and "
+         "how long it would take, on each number of hosts up to this one")
+      ->check(CLI::Range(1, 4096));
+  app.add_option(
+      "--network", f.network,
+      "With --hosts: GB/s of a host's link in one direction; `tandem bench net` measures");
+  app.add_option("--network_latency", f.network_latency, "With --hosts: of a message, in us");
+  app.add_option("--step_time", f.step_time,
+                 "With --hosts: seconds of a step with this global batch on one host");
   app.add_flag("--json", f.json, "Print JSON instead of the table");
   add_memory_flags(app, f);
   add_config_flags(app, f);
@@ -79,6 +96,76 @@ RunLimits limits_of(const PlanFlags& f, DeviceKind device) {
   set(f.gpu_memory_gb, "--gpu_memory_gb", limits.memory.device);
   set(f.host_memory_gb, "--host_memory_gb", limits.memory.host);
   return limits;
+}
+
+/// Ranks of all hosts.
+void settle_hosts(PlanFlags& f) {
+  if (f.hosts == 0) {
+    return;
+  }
+  if (f.network <= 0 || f.step_time <= 0 || f.network_latency < 0 || f.json) {
+    throw user_error(
+        "flags",
+        "--hosts {} is with --network {}, --step_time {}, --network_latency {}{}; give "
+        "--network above 0 (GB/s), --step_time above 0 (seconds of a step on one "
+        "host), and no --json",
+        f.hosts, f.network, f.step_time, f.network_latency, f.json ? ", --json" : "");
+  }
+  f.ranks_per_host = std::max<std::int64_t>(1, f.ranks_per_host);
+  const std::int64_t ranks = f.hosts * f.ranks_per_host;
+  if (f.world_size != 1 && f.world_size != ranks) {
+    throw user_error("flags",
+                     "--world_size is {}, and {} hosts with {} each have {} ranks; leave "
+                     "it out",
+                     f.world_size, f.hosts, f.ranks_per_host, ranks);
+  }
+  f.world_size = ranks;
+}
+
+HostsWork work_of_hosts(const Model& model, const Config& config, const PlanFlags& f) {
+  HostsWork work{
+      .ranks_per_host = f.ranks_per_host,
+      .stage = static_cast<int>(config.zero.stage),
+      .micro_batches = f.world_size * std::max<std::int64_t>(1, config.batch.accumulation_steps),
+      .width = config.precision() == Precision::kF32 ? 4 : 2,
+      .blocks = static_cast<std::int64_t>(model.units.size()),
+      .order = f.reduction};
+  const Sharding sharding =
+      Sharding::of(model, config.zero, static_cast<std::uint32_t>(f.world_size), 0);
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
+    const bool is_gathered = work.stage == 3 && !sharding.weights_replicated[u];
+    work.gathered += is_gathered ? unit.numel() : 0;
+    work.kept += is_gathered || unit.frozen() ? 0 : unit.numel();
+    work.reduced += unit.frozen() ? 0 : unit.numel();
+  }
+  return work;
+}
+
+void print_hosts(const HostsWork& work, const PlanFlags& f) {
+  const auto forecasts =
+      forecast_hosts(work, {.bytes_per_s = f.network * 1e9, .latency_s = f.network_latency * 1e-6},
+                     f.step_time, f.hosts);
+  fmt::print(
+      "\nhosts with {} rank{} each, links of {:.2f} GB/s, {} micro-batches in a step, {} sums\n"
+      "{:>5}  {:>14}  {:>14}  {:>12}  {:>22}  {:>12}\n",
+      work.ranks_per_host, work.ranks_per_host == 1 ? "" : "s", f.network, work.micro_batches,
+      name_of(work.order), "hosts", "gathers, MB", "reductions, MB", "network, ms", "step, ms",
+      "compute used");
+  for (const HostsForecast& one : forecasts) {
+    fmt::print("{:>5}  {:>14.1f}  {:>14.1f}  {:>12.1f}  {:>22}  {:>10.0f} %\n", one.hosts,
+               one.bytes.gathers / 1e6, one.bytes.reductions / 1e6, one.network_s * 1e3,
+               fmt::format("{:.1f} to {:.1f}", one.hidden_s * 1e3, one.exposed_s * 1e3),
+               one.efficiency() * 100);
+  }
+  const std::int64_t stops = hosts_that_no_longer_pay(forecasts);
+  fmt::print(
+      "a step takes what is longer, compute or its link, if the one hides the other, and at "
+      "most both; {}\n",
+      stops == 0 ? fmt::format("up to {} hosts pay", forecasts.back().hosts)
+                 : fmt::format("from {} hosts on more than half of their compute waits for the "
+                               "network, and more no longer pay",
+                               stops));
 }
 
 HfConfig described(const std::string& name) {
@@ -123,6 +210,7 @@ int run_plan(int argc, char** argv) {
   if (!parse_run_flags(app, flags, argc, argv)) {
     return 0;
   }
+  settle_hosts(flags);
   const DeviceKind device = device_of(flags);
   check_memory_flags(flags);
   check_engine_flags(flags, device);
@@ -149,6 +237,11 @@ int run_plan(int argc, char** argv) {
         flags.world_size == 1 ? "" : "s", std::max<std::int64_t>(1, config.batch.micro_batch_size),
         length, device == DeviceKind::kCpu ? "on the CPU" : "on an accelerator",
         name_of(flags.engine.state_layout), plan.placement, plan.report.text(plan.limits));
+  }
+  if (flags.hosts > 0) {
+    print_hosts(work_of_hosts(make_causal_lm(shape, flags.leaf_module, 0, trained_parts(flags)),
+                              config, flags),
+                flags);
   }
   if (plan.report.lacks && !flags.json) {
     fmt::print("{}", cause_of_activations(shape, plan, plan_of));
