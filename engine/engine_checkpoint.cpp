@@ -1,8 +1,6 @@
 // The part of Engine that saves and loads checkpoints: what a run's state is beside its tensors,
 // and how a run takes it on.
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/content_hash.hpp"
-#include "engine/checkpoint/checkpoint_source.hpp"
+#include "engine/checkpoint/checkpoint_load.hpp"
 #include "engine/engine_impl.hpp"
 #include "engine/types/version.hpp"
 #include "runtime/util/error.hpp"
@@ -36,33 +34,6 @@ std::string parameters_of(const Model& model) {
   return fmt::format("{} tensors {}", count, hasher.result().text());
 }
 
-Task<std::string> read_text(FileIo* io, std::string path) {
-  IoFile file = co_await io->open(path, OpenMode::kRead);
-  std::string text(co_await io->size(file), '\0');
-  co_await io->read(file, 0, std::as_writable_bytes(std::span(text)));
-  co_await io->close(std::move(file));
-  co_return text;
-}
-
-/// What `load_dir` and `tag` name: one checkpoint, or all whole ones of a folder, newest first.
-Task<std::vector<std::string>> folders_of(FileIo* io, std::string load_dir, std::string tag) {
-  const std::string folder = tag.empty() ? load_dir : load_dir + "/" + tag;
-  if (!std::filesystem::is_directory(folder)) {
-    throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",
-                     folder);
-  }
-  if (!tag.empty()) {
-    co_return std::vector<std::string>{folder};
-  }
-  NamedCheckpoints named = co_await named_checkpoints(io, folder);
-  if (named.whole.empty()) {
-    throw user_error(
-        "resume", "{} holds no whole checkpoint{}; give another folder", folder,
-        named.broken.empty() ? std::string() : fmt::format(" ({})", named.broken.front()));
-  }
-  co_return std::move(named.whole);
-}
-
 }  // namespace
 
 Checkpointer& Engine::Impl::checkpoints() {
@@ -72,7 +43,8 @@ Checkpointer& Engine::Impl::checkpoints() {
         rank, step.update_order(),
         [this](std::vector<std::byte> mine) { return of_all_ranks(std::move(mine)); },
         Checkpointer::Options{.io_backend = options.io_backend,
-                              .staging_bytes = options.checkpoint_staging_bytes});
+                              .staging_bytes = options.checkpoint_staging_bytes,
+                              .hosts = communicator->hosts()});
   }
   return *checkpointer;
 }
@@ -139,59 +111,31 @@ Task<std::optional<CheckpointOutcome>> Engine::Impl::finish_checkpoint() {
 
 // ---- loading
 
-/// Why the checkpoint is damaged, as one of the ranks found, which hash its files between them;
-/// empty: it is as it was written.
-Task<std::string> Engine::Impl::fault_of(std::string folder) {
-  FileIo* io = &checkpoints().files();
-  const auto rank_number = static_cast<std::uint32_t>(communicator->rank());
-  const auto world = static_cast<std::uint32_t>(communicator->world_size());
-  std::string fault;
-  try {
-    const std::vector<std::string> faults = co_await verify_files(
-        io, folder, co_await read_manifest(io, folder), rank_number, world, &rank.copy_pool());
-    fault = faults.empty() ? "" : faults.front();
-  } catch (const Error& error) {
-    fault = error.what();
-  }
-  constexpr std::size_t kMostText = 1024;  // of each rank
-  std::vector<std::byte> mine(kMostText);
-  std::memcpy(mine.data(), fault.data(), std::min(fault.size(), kMostText - 1));
-  const std::vector<std::byte> all = co_await of_all_ranks(std::move(mine));
-  for (std::size_t at = 0; at < all.size(); at += kMostText) {
-    if (const auto* text = reinterpret_cast<const char*>(all.data() + at); *text != '\0') {
-      co_return std::string(text);
-    }
-  }
-  co_return "";
-}
-
 Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::string tag,
                                                      LoadArgs args) {
   co_await checkpoints().finish();
-  FileIo* io = &checkpoints().files();
-  const std::vector<std::string> folders =
-      co_await folders_of(io, std::move(load_dir), std::move(tag));
+  CheckpointLoad load(checkpoints(), rank);
+  co_await load.look(tag.empty() ? load_dir : load_dir + "/" + tag, !tag.empty());
   std::vector<std::string> notes;
-  for (const std::string& folder : folders) {
-    const std::string fault = co_await fault_of(folder);
+  for (const Candidate& candidate : load.candidates()) {
+    std::string fault = co_await load.open(candidate);
     if (fault.empty()) {
-      LoadedCheckpoint loaded = co_await load_whole(folder, args);
+      LoadedCheckpoint loaded = co_await load_whole(&load, args);
       loaded.notes.insert(loaded.notes.begin(), notes.begin(), notes.end());
       co_return loaded;
     }
-    notes.push_back(fmt::format("{} is damaged: {}", folder, fault));
+    notes.push_back(std::move(fault));
   }
   throw user_error("resume", "{}; use another checkpoint", notes.front());
 }
 
-Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs args) {
-  FileIo* io = &checkpoints().files();
-  const Manifest manifest = co_await read_manifest(io, folder);
+Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs args) {
+  const std::string& folder = load->path();
   const RunState saved =
-      RunState::parse(co_await read_text(io, folder + "/" + kStateFile), folder + "/" + kStateFile);
+      RunState::parse(co_await load->text(kStateFile), folder + "/" + kStateFile);
   LoadedCheckpoint loaded{.path = folder,
                           .step = saved.global_steps,
-                          .client_state = co_await read_text(io, folder + "/" + kClientFile),
+                          .client_state = co_await load->text(kClientFile),
                           .notes = {}};
   if (args.module_only) {
     args.ignored = {"data", "seed", "batch", "optimizer"};
@@ -203,22 +147,26 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(std::string folder, LoadArgs arg
   for (std::uint32_t k = 1; !args.module_only && k <= state_arrays(optimizer); ++k) {
     arrays.emplace_back(array_name(optimizer, k));
   }
-  const bool moments = arrays.size() > 1 && has_array(manifest, arrays[1]);
+  const bool moments = arrays.size() > 1 && load->has(arrays[1]);
   if (!moments) {
     arrays.resize(1);
   }
-  const CheckpointSource files(folder, manifest, rank.layout(), arrays);
-  const StateSource source = files.source();
-  co_await restore_tensors(&source, moments);
+  load->take(std::move(arrays));
+  const StateSource source = load->source();
+  co_await restore_tensors(&source, moments, load);
   if (!args.module_only) {
     restore(saved);
   }
   co_return loaded;
 }
 
-Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments) {
+Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments,
+                                     CheckpointLoad* load) {
   co_await step.drain();
   for (std::size_t unit = 0; unit < rank.units().size(); ++unit) {
+    if (load != nullptr) {
+      co_await load->fetch(unit);
+    }
     co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), source, moments);
   }
   co_await step.weights_replaced();
@@ -226,7 +174,7 @@ Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments) {
 
 Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {
   co_await checkpoints().finish();
-  co_await restore_tensors(&state.source, state.moments);
+  co_await restore_tensors(&state.source, state.moments, nullptr);
   restore({.global_steps = state.global_steps,
            .applied_steps = state.optimizer_steps,
            .schedule_steps = state.schedule_steps,

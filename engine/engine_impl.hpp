@@ -25,6 +25,8 @@
 
 namespace tandem {
 
+class CheckpointLoad;
+
 /// Owned copies of a host batch as tensors. Compute lane.
 [[nodiscard]] Batch to_tensors(const HostBatch& host);
 
@@ -152,9 +154,9 @@ struct Engine::Impl {
 
   [[nodiscard]] TrainStep::Update update_of_step(double rate) const;
   [[nodiscard]] Checkpointer& checkpoints();
-  Task<std::string> fault_of(std::string folder);
-  Task<LoadedCheckpoint> load_whole(std::string folder, LoadArgs args);
-  Task<> restore_tensors(const StateSource* source, bool moments);
+  Task<LoadedCheckpoint> load_whole(CheckpointLoad* load, LoadArgs args);
+  /// `load`: brings each unit's elements first; null: they are there.
+  Task<> restore_tensors(const StateSource* source, bool moments, CheckpointLoad* load);
   void restore(const RunState& state);
   /// `result` with the counts and losses of all ranks in it.
   Task<StepResult> share_with_ranks(StepResult result);

@@ -133,7 +133,7 @@ int cifar10(CifarFlags flags) {
   begin_trace(flags);
   end_on_signals();
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment(flags.reduction);
-  keep_global_batch(flags, ranks->world_size());
+  keep_global_batch(flags, *ranks);
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);
   const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
@@ -148,9 +148,10 @@ int cifar10(CifarFlags flags) {
   }
   RunPlan plan = plan_run(model, config, engine_options(flags, choose_device(flags.device)),
                           {.records = train_images->size()}, run_limits(flags), *ranks);
-  plan_disk(plan, model, flags, config, sizeof(float), 0, *ranks);
+  const Disks disks = find_disks(*ranks, flags.output_dir);
+  plan_disk(plan, model, flags, config, sizeof(float), 0, *ranks, disks);
   plan.require_fit();
-  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
+  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank(), disks);
   Engine engine(
       {.model = std::move(model),
        .config = config,
@@ -162,7 +163,7 @@ int cifar10(CifarFlags flags) {
        .parameter_groups = std::vector<ParameterGroup>(flags.moe_param_group ? 2 : 1),
        .communicator = ranks});
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
-  const ResumedRun resumed = resume_run(flags, engine);
+  const ResumedRun resumed = resume_run(flags, engine, *ranks);
   require_traced_steps(flags, engine.global_steps(), total_steps);
   MetricsOptions reports = metrics_options(flags, engine, total_steps);
   reports.log_interval = 0;
@@ -177,6 +178,9 @@ int cifar10(CifarFlags flags) {
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
   metrics.note(placement_line(plan));
+  if (const std::string line = disks_line(disks); !line.empty()) {
+    metrics.note(line);
+  }
   for (const std::string& line : resumed.lines) {
     metrics.note(line);
   }

@@ -31,6 +31,7 @@
 #include "examples/support/run_trace.hpp"
 #include "examples/support/training_run.hpp"
 #include "models/causal_lm.hpp"
+#include "models/io/same_files.hpp"
 #include "models/pretrained.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
@@ -78,7 +79,7 @@ int finetune(FinetuneFlags flags) {
 
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
-  keep_global_batch(flags, ranks->world_size());
+  keep_global_batch(flags, *ranks);
   Config config =
       finetune_config(flags, device, ranks->world_size(),
                       {.hidden_size = pretrained.config().hidden_size, .records = records});
@@ -93,14 +94,16 @@ int finetune(FinetuneFlags flags) {
                {.records = records, .length = data.longest(), .packed = data.dataset->packed()},
                run_limits(flags), *ranks);
   const std::size_t models = flags.eval.keep_best ? 2 : 1;
+  const Disks disks = find_disks(*ranks, flags.output_dir);
   plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)),
             static_cast<std::int64_t>(models) * tokenizer_bytes(pretrained.tokenizer_folder()),
-            *ranks);
+            *ranks, disks);
   plan.require_fit();
-  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank());
+  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank(), disks);
   if (ranks->rank() == 0) {
     write_plan(plan, flags.output_dir);
   }
+  SameFiles weights(*ranks, "model's weights", pretrained.weight_files());
   Engine engine({.model = std::move(model),
                  .config = config,
                  .plan = plan,
@@ -109,9 +112,10 @@ int finetune(FinetuneFlags flags) {
                  .seed = flags.seed,
                  .learning_rate = learning_rate_of(flags, config, length.steps),
                  .communicator = ranks});
+  weights.require();
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
 
-  const ResumedRun resumed = resume_run(flags, engine);
+  const ResumedRun resumed = resume_run(flags, engine, *ranks);
   require_traced_steps(flags, engine.global_steps(), length.steps);
   MetricsOptions reports = metrics_options(flags, engine, length.steps);
   reports.log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval;
@@ -128,6 +132,9 @@ int finetune(FinetuneFlags flags) {
   }
   metrics.note(memory_line(plan.memory()));
   metrics.note(placement_line(plan));
+  if (const std::string line = disks_line(disks); !line.empty()) {
+    metrics.note(line);
+  }
   for (const std::string& line : resumed.lines) {
     metrics.note(line);
   }

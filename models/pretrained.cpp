@@ -137,6 +137,22 @@ Model Pretrained::model(std::string_view leaf_module) const {
   return model;
 }
 
+std::vector<fs::path> Pretrained::weight_files() const {
+  std::vector<fs::path> folders = {folder_};
+  if (adapters_ != nullptr) {
+    folders.push_back(adapters_->folder());
+  }
+  std::vector<fs::path> files;
+  for (const fs::path& folder : folders) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (entry.is_regular_file() && entry.path().extension() == ".safetensors") {
+        files.push_back(entry.path());
+      }
+    }
+  }
+  return files;
+}
+
 void Pretrained::check_saves_elsewhere(const fs::path& folder) const {
   const fs::path saved = fs::weakly_canonical(folder);
   std::vector<std::pair<fs::path, std::string_view>> sources = {{folder_, "model"}};

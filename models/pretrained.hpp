@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "actors/storage/safetensors.hpp"
 #include "engine/types/model.hpp"
@@ -53,6 +54,8 @@ class Pretrained {
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
   /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
+  /// The files that the weights lie in, those of adapters among them; none where they are drawn.
+  [[nodiscard]] std::vector<std::filesystem::path> weight_files() const;
   /// The adapters' settings; without adapters any() is false.
   [[nodiscard]] const LoraOptions& lora() const noexcept { return options_.parts.lora; }
 

@@ -60,7 +60,7 @@ MAY_INCLUDE = {
     "engine/rank": ["engine/config", "engine/device", "engine/distributed", "engine/layout", "engine/metrics",
                     "engine/types"],
     "engine/step": ["engine/layout", "engine/rank", "engine/types"],
-    "engine/checkpoint": ["engine/rank", "engine/step", "engine/types"],
+    "engine/checkpoint": ["engine/distributed", "engine/rank", "engine/step", "engine/types"],
     "engine": ["engine/checkpoint", "engine/config", "engine/data", "engine/device", "engine/distributed", "engine/layout", "engine/metrics",
                "engine/model", "engine/plan", "engine/rank", "engine/step", "engine/types"],
     "models/kernels": [],

@@ -39,6 +39,11 @@ CheckpointWriter::CheckpointWriter(Options options)
                "pieces end between blocks of state");
 }
 
+void CheckpointWriter::use_units(std::vector<Unit> units) {
+  TANDEM_CHECK(units.size() == options_.units.size(), "the same units");
+  options_.units = std::move(units);
+}
+
 Task<std::size_t> CheckpointWriter::handle(HoldForCheckpoint) {
   states_.assign(options_.units.size(), State::kHeld);
   holds_.assign(options_.units.size(), false);

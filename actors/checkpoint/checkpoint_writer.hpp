@@ -24,10 +24,10 @@
 #include <map>
 #include <vector>
 
+#include "actors/checkpoint/checkpoint_save.hpp"
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "actors/memory/arena.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
-#include "actors/storage/checkpoint_save.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event.hpp"
@@ -92,6 +92,9 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   };
 
   explicit CheckpointWriter(Options options);
+
+  /// What the next save writes: as many units as before. Between two saves; loop thread.
+  void use_units(std::vector<Unit> units);
 
   Task<std::size_t> handle(HoldForCheckpoint request);
   Task<WriteOutcome> handle(WriteCheckpoint request);

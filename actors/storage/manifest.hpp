@@ -19,6 +19,7 @@
 namespace tandem {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
+inline constexpr std::string_view kSlicesName = "slices.json";  // in its stead (slices.hpp)
 
 struct ManifestTensor {
   std::string name;

@@ -8,7 +8,10 @@
 // A tensor is whole and has the shape of the parameter, whatever the number of ranks, the stage,
 // the placement and the layout of the state: each rank writes the elements of its slices. So a
 // checkpoint is read on any number of ranks, by asking for other elements.
-// Invariant: the files are the same for all ranks, and every element is written by one of them.
+// Where hosts have disks of their own, the files on a disk have the same names, and in them the
+// runs of elements that the disk's ranks keep (actors/checkpoint/slices.hpp).
+// Invariant: the files are the same for all ranks of a disk, and every element that lies there is
+// written by one of them.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/checkpoint/checkpoint_save.hpp"
 #include "actors/checkpoint/checkpoint_writer.hpp"
-#include "actors/storage/checkpoint_save.hpp"
 #include "engine/rank/rank_layout.hpp"
 
 namespace tandem {
@@ -29,16 +32,27 @@ namespace tandem {
 
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 
+/// Elements [begin, end) of a parameter.
+struct ElementRun {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+/// What of a unit's parameter lies in that rank's slice of the unit; empty: nothing.
+[[nodiscard]] ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t unit,
+                                 std::size_t parameter);
+
 /// Names the files of one array: "master-00001-of-00002.safetensors", ...
 void name_array_files(std::span<PlannedFile> files, std::string_view array);
 
 struct CheckpointLayout {
   static constexpr std::uint64_t kMostFileBytes = std::uint64_t{5} << 30;  // one unit may be more
 
-  std::vector<PlannedFile> files;
+  std::vector<PlannedFile> files;  // on this rank's disk
+  std::vector<PlannedFile> whole;  // of the whole checkpoint: the same where all share it
   std::vector<CheckpointWriter::Unit> units;  // [unit] what this rank writes
 
-  static CheckpointLayout of(const RankLayout& layout);
+  /// `ranks`: those of this rank's disk, this one among them; none: all share one.
+  static CheckpointLayout of(const RankLayout& layout, std::span<const std::uint32_t> ranks = {});
   /// The text of kIndexFile, over the masters.
   [[nodiscard]] std::string index_json() const;
   /// The largest unit of this rank: what staging needs at least to be of use.

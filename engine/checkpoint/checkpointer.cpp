@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/trace.hpp"
@@ -19,12 +19,6 @@ namespace tandem {
 namespace {
 
 constexpr const char* kOfAnother = "another rank could not write its part";
-
-/// What rank 0 tells the others at the begin.
-struct Start {
-  bool made = false;
-  std::uint32_t nonce = 0;
-};
 
 template <class T>
 std::vector<std::byte> bytes_of(const T& value) {
@@ -60,6 +54,7 @@ Checkpointer::Checkpointer(Rank& rank, std::vector<std::uint32_t> update_order, 
     : rank_(rank),
       exchange_(std::move(exchange)),
       io_(rank.loop(), {.backend = options.io_backend, .name = "checkpoint io"}),
+      hosts_(std::move(options.hosts)),
       layout_(CheckpointLayout::of(rank.layout())),
       writer_(writer_options(rank, layout_, std::move(update_order), options.staging_bytes)) {
   rests_.set();
@@ -75,6 +70,46 @@ Task<> Checkpointer::end() {
 
 // ---- the phases
 
+Task<Disks> Checkpointer::disks_of(std::string folder) {
+  const Sharding& sharding = rank_.layout().sharding;
+  return find_disks([this](std::string mine) { return texts_of_all_ranks(std::move(mine)); },
+                    hosts_, sharding.rank, sharding.world, std::move(folder));
+}
+
+/// Where the request's folder lies, and what of a checkpoint.
+Task<> Checkpointer::look_at_disks() {
+  if (parent_ == request_.parent) {
+    co_return;
+  }
+  disks_ = co_await disks_of(request_.parent);
+  parent_ = request_.parent;
+  const std::uint32_t me = rank_.layout().sharding.rank;
+  of_own_disk_ = disks_.ranks_of(disks_.of_rank[me]);
+  layout_ = disks_.are_several() ? CheckpointLayout::of(rank_.layout(), of_own_disk_)
+                                 : CheckpointLayout::of(rank_.layout());
+  writer_.use_units(layout_.units);
+}
+
+void Checkpointer::make_save(Start start) {
+  const std::string folder = request_.parent + "/" + request_.name;
+  CheckpointPlan plan{
+      .step = request_.step,
+      .folder = folder,
+      .temporary = fmt::format("{}.tmp-{:08x}", folder, static_cast<std::uint32_t>(start.low)),
+      .files = layout_.files};
+  const std::uint32_t me = rank_.layout().sharding.rank;
+  if (disks_.are_several()) {
+    plan.slices = SlicesPlan{.save = ContentHash{start.high, start.low}.text(),
+                             .disk = disks_.of_rank[me],
+                             .hosts = disks_.hosts,
+                             .whole = layout_.whole};
+  }
+  const auto place = std::ranges::find(of_own_disk_, me) - of_own_disk_.begin();
+  save_ = std::make_unique<CheckpointSave>(&io_, std::move(plan), static_cast<std::uint32_t>(place),
+                                           static_cast<std::uint32_t>(of_own_disk_.size()),
+                                           &rank_.copy_pool());
+}
+
 Task<bool> Checkpointer::begin(Request request) {
   co_await finish();
   begun_ = rank_.loop().now();
@@ -83,35 +118,34 @@ Task<bool> Checkpointer::begin(Request request) {
   error_.clear();
   outcome_.reset();
   staged_bytes_ = 0;
-  const Sharding& sharding = rank_.layout().sharding;
-  Start start{.made = true, .nonce = std::random_device()()};
-  const auto make_save = [&] {
-    const std::string folder = request_.parent + "/" + request_.name;
-    save_ = std::make_unique<CheckpointSave>(
-        &io_,
-        CheckpointPlan{.step = request_.step,
-                       .folder = folder,
-                       .temporary = fmt::format("{}.tmp-{:08x}", folder, start.nonce),
-                       .files = layout_.files},
-        sharding.rank, sharding.world, &rank_.copy_pool());
-  };
-  if (sharding.rank == 0) {
-    make_save();
+  is_sealed_ = false;
+  co_await look_at_disks();
+  const std::uint32_t me = rank_.layout().sharding.rank;
+  std::random_device random;
+  const auto draw = [&] { return std::uint64_t{random()} << 32 | random(); };
+  const Start start =
+      value_at<Start>(co_await exchange_(bytes_of(Start{.high = draw(), .low = draw()})), 0);
+  bool made = true;
+  if (disks_.is_first_of_its_disk(me)) {
+    make_save(start);
     try {
       make_writable_folder(request_.parent, "checkpoint");
       co_await save_->create();
     } catch (...) {
-      start.made = false;
+      made = false;
       fail(std::current_exception());
     }
   }
-  start = value_at<Start>(co_await exchange_(bytes_of(start)), 0);
-  if (!start.made) {
-    co_await close(error_.empty() ? "rank 0 could not make its files" : error_);
+  const std::vector<std::byte> all_made = co_await exchange_(bytes_of(made));
+  const auto failed = std::ranges::find(all_made, std::byte{0});
+  if (failed != all_made.end()) {
+    co_await close(error_.empty()
+                       ? fmt::format("rank {} could not make its files", failed - all_made.begin())
+                       : error_);
     co_return false;
   }
-  if (sharding.rank != 0) {
-    make_save();
+  if (!save_) {
+    make_save(start);
   }
   try {
     co_await save_->open();
@@ -164,20 +198,46 @@ Task<> Checkpointer::hash(Checkpointer* self) {
   }
 }
 
-Task<> Checkpointer::commit(Checkpointer* self, std::vector<ManifestFile> all) {
-  try {
-    co_await self->save_->commit(std::move(all), self->request_.texts);
+Task<> Checkpointer::do_phase(Phase phase, std::vector<ManifestFile> all) {
+  if (phase == Phase::kSealing) {
+    co_await save_->seal(std::move(all), request_.texts);
+  } else if (phase == Phase::kNaming) {
+    co_await save_->take_name();
+  } else if (request_.keep > 0) {
     try {
-      if (self->request_.keep > 0) {
-        co_await remove_older(&self->io_, self->request_.parent, self->request_.keep);
-      }
+      co_await remove_older(&io_, request_.parent, request_.keep, request_.step);
     } catch (const std::exception& cause) {
-      self->warning_ = cause.what();
+      warning_ = cause.what();
     }
-    self->rest(Phase::kDone);
+  }
+}
+
+namespace {
+
+Checkpointer::Phase after(Checkpointer::Phase phase) {
+  return static_cast<Checkpointer::Phase>(static_cast<std::uint8_t>(phase) + 1);
+}
+
+}  // namespace
+
+Task<> Checkpointer::work(Checkpointer* self, Phase next, std::vector<ManifestFile> all) {
+  try {
+    co_await self->do_phase(next, std::move(all));
+    self->rest(after(next));
   } catch (...) {
     self->fail(std::current_exception());
     self->rest(Phase::kFailed);
+  }
+}
+
+void Checkpointer::go_on(Phase ended, std::vector<ManifestFile> all) {
+  const Phase next = after(ended);
+  if (disks_.is_first_of_its_disk(rank_.layout().sharding.rank)) {
+    rests_.reset();
+    phase_ = next;
+    rank_.scope().spawn("commit checkpoint", &Checkpointer::work, this, next, std::move(all));
+  } else {
+    rest(after(next));
   }
 }
 
@@ -193,14 +253,12 @@ Task<> Checkpointer::advance(std::span<const Phase> of_ranks) {
     phase_ = Phase::kHashing;
     rank_.scope().spawn("hash checkpoint", &Checkpointer::hash, this);
   } else if (all_are(Phase::kHashed)) {
-    std::vector<ManifestFile> all = co_await entries_of_all_ranks();
-    if (rank_.layout().sharding.rank == 0) {
-      rests_.reset();
-      phase_ = Phase::kCommitting;
-      rank_.scope().spawn("commit checkpoint", &Checkpointer::commit, this, std::move(all));
-    } else {
-      rest(Phase::kDone);
-    }
+    go_on(Phase::kHashed, co_await entries_of_own_disk());
+  } else if (all_are(Phase::kSealed)) {
+    is_sealed_ = true;
+    go_on(Phase::kSealed, {});
+  } else if (all_are(Phase::kNamed)) {
+    go_on(Phase::kNamed, {});
   } else if (all_are(Phase::kDone)) {
     co_await close("");
   }
@@ -216,9 +274,8 @@ Task<> Checkpointer::finish() {
   }
 }
 
-/// Ranks have a different number of files; each sends as much as the one with most.
-Task<std::vector<ManifestFile>> Checkpointer::entries_of_all_ranks() {
-  std::string mine = Manifest{.step = request_.step, .files = entries_}.json();
+/// Texts differ in length; each rank sends as much as the one with most.
+Task<std::vector<std::string>> Checkpointer::texts_of_all_ranks(std::string mine) {
   const auto sizes = co_await exchange_(bytes_of(static_cast<std::uint64_t>(mine.size())));
   const std::size_t world = rank_.layout().sharding.world;
   std::size_t most = 0;
@@ -227,14 +284,23 @@ Task<std::vector<ManifestFile>> Checkpointer::entries_of_all_ranks() {
   }
   mine.resize(most, ' ');
   const auto* begin = reinterpret_cast<const std::byte*>(mine.data());
-  const std::vector<std::byte> texts =
+  const std::vector<std::byte> all =
       co_await exchange_(std::vector<std::byte>(begin, begin + most));
-  std::vector<ManifestFile> all;
+  std::vector<std::string> texts;
   for (std::size_t r = 0; r < world; ++r) {
-    const std::string text(reinterpret_cast<const char*>(texts.data()) + r * most,
-                           value_at<std::uint64_t>(sizes, r));
+    texts.emplace_back(reinterpret_cast<const char*>(all.data()) + r * most,
+                       value_at<std::uint64_t>(sizes, r));
+  }
+  co_return texts;
+}
+
+Task<std::vector<ManifestFile>> Checkpointer::entries_of_own_disk() {
+  const std::vector<std::string> texts =
+      co_await texts_of_all_ranks(Manifest{.step = request_.step, .files = entries_}.json());
+  std::vector<ManifestFile> all;
+  for (const std::uint32_t r : of_own_disk_) {
     for (ManifestFile& file :
-         Manifest::parse(text, fmt::format("the entries of rank {}", r)).files) {
+         Manifest::parse(texts[r], fmt::format("the entries of rank {}", r)).files) {
       all.push_back(std::move(file));
     }
   }
@@ -244,14 +310,23 @@ Task<std::vector<ManifestFile>> Checkpointer::entries_of_all_ranks() {
 /// The save has ended, on all ranks.
 Task<> Checkpointer::close(std::string error) {
   const bool saved = error.empty();
+  if (!saved && !hosts_.empty()) {  // they have no disk, and no console, in common
+    const std::vector<std::string> all = co_await texts_of_all_ranks(error_);
+    const auto cause = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+    if (cause != all.end()) {
+      error = fmt::format("on host {}: {}", hosts_[static_cast<std::size_t>(cause - all.begin())],
+                          *cause);
+    }
+  }
   outcome_ = {.step = request_.step,
               .path = request_.parent + "/" + request_.name,
               .error = std::move(error),
               .warning = std::exchange(warning_, ""),
-              .bytes = save_ ? CheckpointPlan{.files = layout_.files}.total_bytes() : 0,
+              .bytes = save_ ? CheckpointPlan{.files = layout_.whole}.total_bytes() : 0,
               .seconds = std::chrono::duration<double>(rank_.loop().now() - begun_).count(),
               .staged_bytes = staged_bytes_};
-  if (!saved && save_ && rank_.layout().sharding.rank == 0) {
+  const bool stays = is_sealed_ && disks_.are_several();
+  if (!saved && save_ && !stays && disks_.is_first_of_its_disk(rank_.layout().sharding.rank)) {
     co_await save_->discard();
   }
   if (trace::enabled()) {

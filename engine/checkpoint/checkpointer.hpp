@@ -4,11 +4,17 @@
 // A save passes these phases on every rank; a rank begins the next one when all have ended theirs,
 // which they tell each other in the exchange that each step makes anyway (phase(), advance()), so a
 // save costs no collective of its own while training goes on:
-//   writing (pieces, fsync) -> written | hashing -> hashed | committing (rank 0) -> done
-// begin() is where they meet first: rank 0 has made the files, every rank has opened them and holds
-// its units. finish() goes through what is left, and waits.
-// A failure on any rank is a failed save: rank 0 removes what was written, the outcome says why,
-// and neither the run nor an older checkpoint has changed.
+//   writing (pieces, fsync) -> written | hashing -> hashed | sealing -> sealed | naming -> named |
+//   removing older ones -> done
+// begin() is where they meet first: the first rank of each disk has made the files, every rank has
+// opened them and holds its units. finish() goes through what is left, and waits. From hashed on
+// the first ranks of the disks work, the others are ready at once.
+// Where hosts have disks of their own (disks.hpp), each disk has its ranks' slices, and no disk's
+// folder takes its name before all are sealed, nor is an older one removed before all have their
+// names: so whenever a run ends, its disks have one step in common.
+// A failure on any rank is a failed save: what was written is removed, the outcome says why, and
+// neither the run nor an older checkpoint has changed. But what all disks have sealed stays, since
+// one of them may have its name already.
 // Thread rule: the loop's thread. All ranks make the same calls in the same order.
 #pragma once
 
@@ -20,9 +26,10 @@
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/checkpoint_save.hpp"
 #include "actors/checkpoint/checkpoint_writer.hpp"
-#include "actors/storage/checkpoint_save.hpp"
 #include "engine/checkpoint/checkpoint_layout.hpp"
+#include "engine/checkpoint/disks.hpp"
 #include "engine/rank/rank.hpp"
 #include "engine/types/checkpoint.hpp"
 #include "runtime/event.hpp"
@@ -38,6 +45,7 @@ class Checkpointer {
   struct Options {
     FileIo::Backend io_backend = FileIo::Backend::kAuto;
     std::size_t staging_bytes = 0;
+    std::vector<std::string> hosts;  // Communicator::hosts()
   };
 
   enum class Phase : std::uint8_t {
@@ -46,7 +54,11 @@ class Checkpointer {
     kWritten,
     kHashing,
     kHashed,
-    kCommitting,
+    kSealing,
+    kSealed,
+    kNaming,
+    kNamed,
+    kRemoving,
     kDone,
     kFailed,
   };
@@ -81,12 +93,30 @@ class Checkpointer {
 
   [[nodiscard]] FileIo& files() noexcept { return io_; }
   [[nodiscard]] const CheckpointLayout& layout() const noexcept { return layout_; }
+  /// As many bytes of every rank, or a text, in rank order.
+  Task<std::vector<std::byte>> bytes_of_all_ranks(std::vector<std::byte> mine) {
+    return exchange_(std::move(mine));
+  }
+  Task<std::vector<std::string>> texts_of_all_ranks(std::string mine);
+  /// Which ranks see the same disk there.
+  Task<Disks> disks_of(std::string folder);
 
  private:
+  /// What rank 0 tells the others at the begin: which save it is.
+  struct Start {
+    std::uint64_t high = 0;
+    std::uint64_t low = 0;
+  };
+
   static Task<> write(Checkpointer* self);
   static Task<> hash(Checkpointer* self);
-  static Task<> commit(Checkpointer* self, std::vector<ManifestFile> all);
-  Task<std::vector<ManifestFile>> entries_of_all_ranks();
+  /// What is done next by the first rank of each disk, when all ranks have come to `ended`.
+  void go_on(Phase ended, std::vector<ManifestFile> all);
+  static Task<> work(Checkpointer* self, Phase next, std::vector<ManifestFile> all);
+  Task<> do_phase(Phase phase, std::vector<ManifestFile> all);
+  Task<> look_at_disks();
+  void make_save(Start start);
+  Task<std::vector<ManifestFile>> entries_of_own_disk();
   Task<> close(std::string error);
   void rest(Phase phase);
   void fail(std::exception_ptr error);
@@ -94,8 +124,13 @@ class Checkpointer {
   Rank& rank_;
   Exchange exchange_;
   FileIo io_;
+  std::vector<std::string> hosts_;
   CheckpointLayout layout_;
   CheckpointWriter writer_;
+  std::string parent_;                      // that disks_ is of
+  Disks disks_;                             // of the folder of checkpoints
+  std::vector<std::uint32_t> of_own_disk_;  // ranks
+  bool is_sealed_ = false;                  // by all disks
   Request request_;
   std::unique_ptr<CheckpointSave> save_;
   Phase phase_ = Phase::kIdle;

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tandem {
 
@@ -36,9 +38,15 @@ class Communicator {
   /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the
   /// same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;
-  /// What rank 0 hands in, on every rank: for what ranks measure and must agree on. All ranks call
-  /// it, in the same order.
-  [[nodiscard]] virtual std::string of_first_rank(std::string value) { return value; }
+  /// What every rank hands in, in rank order: for what ranks measure and must agree on. All ranks
+  /// call it, in the same order.
+  [[nodiscard]] virtual std::vector<std::string> of_all_ranks(std::string value) = 0;
+  /// What rank 0 hands in, on every rank; likewise.
+  [[nodiscard]] std::string of_first_rank(std::string value) {
+    return std::move(of_all_ranks(std::move(value)).front());
+  }
+  /// The name of each rank's host, in rank order, where they are on several: else empty.
+  [[nodiscard]] virtual std::vector<std::string> hosts() const { return {}; }
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which
   /// outlive it. Called once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
@@ -59,6 +67,9 @@ class Alone final : public Communicator {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int world_size() const override { return 1; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
+  [[nodiscard]] std::vector<std::string> of_all_ranks(std::string value) override {
+    return {std::move(value)};
+  }
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override;
   std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
                                                         const RankGroup& group) override;

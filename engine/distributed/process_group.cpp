@@ -129,14 +129,24 @@ void ProcessGroup::require_same(std::string_view what, std::string_view value) {
   throw_first_difference(what, values);
 }
 
-std::string ProcessGroup::of_first_rank(std::string value) {
+std::vector<std::string> ProcessGroup::of_all_ranks(std::string value) {
   if (store_ == nullptr) {
-    return value;
+    return {std::move(value)};
   }
-  const std::string key = fmt::format("first/{}", questions_++);
+  const std::string key = fmt::format("all/{}", questions_++);
   std::vector<std::string> values = store_->all(key, value);
   store_->leave_together(key + "/read");
-  return std::move(values.front());
+  return values;
+}
+
+std::vector<std::string> ProcessGroup::hosts() const {
+  std::vector<std::string> names;
+  if (std::ranges::adjacent_find(hosts_, std::ranges::not_equal_to()) != hosts_.end()) {
+    for (const std::string& host : hosts_) {
+      names.push_back(one_line(name_of_host(host)));
+    }
+  }
+  return names;
 }
 
 // The same two ranks on every rank, so that all of them print the same line.
@@ -291,6 +301,9 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
       .run_key = static_cast<std::uint32_t>(
           std::stoul(store_->derive_secret("ucx", job_ + members.name).substr(0, 8), nullptr, 16)),
       .devices = net_devices(environment_)};
+  for (const int member : members.ranks) {
+    frames.hosts.push_back(one_line(name_of_host(hosts_[static_cast<std::size_t>(member)])));
+  }
   frames.connect_timeout = std::min<Duration>(frames.connect_timeout, timeout_);
   const std::string key = fmt::format("ucx-{}", members.name);
   const auto exchange = [&](const std::string& mine) {

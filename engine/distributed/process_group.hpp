@@ -71,7 +71,8 @@ class ProcessGroup final : public Communicator {
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All
   /// ranks call it, with the same `what`.
   void require_same(std::string_view what, std::string_view value) override;
-  [[nodiscard]] std::string of_first_rank(std::string value) override;
+  [[nodiscard]] std::vector<std::string> of_all_ranks(std::string value) override;
+  [[nodiscard]] std::vector<std::string> hosts() const override;
 
  private:
   class Store;
@@ -109,7 +110,7 @@ class ProcessGroup final : public Communicator {
   int cores_shared_by_ = 1;
   int place_on_cores_ = 0;
   std::string job_;    // the text of a Secret, of all ranks
-  int questions_ = 0;  // require_same(), of_first_rank() and groups so far
+  int questions_ = 0;  // require_same(), of_all_ranks() and groups so far
   bool backend_made_ = false;
 };
 

@@ -8,9 +8,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "engine/checkpoint/run_state.hpp"
+#include "engine/distributed/communicator.hpp"
 #include "engine/distributed/environment.hpp"
 #include "engine/metrics/cut_metrics.hpp"
 #include "engine/metrics/monitors.hpp"
@@ -65,17 +66,38 @@ void take_signals() {
 
 std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
 
-/// The state of the newest checkpoint that has a readable one: it is read before anything is
-/// verified, and loading steps over what is damaged, too.
-std::optional<RunState> newest_state(const std::string& folder) {
-  for (const std::string& path : named_checkpoints(folder).whole) {
+/// The micro-batches of a step, of the newest checkpoint here that has a readable state: it is read
+/// before anything is verified, and loading steps over what is damaged, too. 0: there is none.
+std::int64_t saved_micro_batches(const std::string& folder) {
+  const NamedCheckpoints named = named_checkpoints(folder);
+  std::vector<std::string> paths = named.whole;
+  for (const FoundSlices& slices : named.slices) {
+    paths.push_back(slices.path);
+  }
+  for (const std::string& path : paths) {
     const std::string file = path + "/" + kStateFile;
     try {
-      return RunState::parse(read_file(file, "resume", UINT64_MAX), file);
+      return RunState::parse(read_file(file, "resume", UINT64_MAX), file).step_micro_batches;
     } catch (const Error&) {  // load_checkpoint() says what is wrong with it
     }
   }
-  return std::nullopt;
+  return 0;
+}
+
+/// What --resume auto could go on from, on this host.
+bool has_checkpoints(const std::string& folder) {
+  const NamedCheckpoints named = named_checkpoints(folder);
+  return !named.whole.empty() ||
+         std::ranges::any_of(named.slices, [](const auto& slices) { return slices.is_named(); });
+}
+
+/// The largest of all ranks' numbers.
+std::int64_t largest(Communicator& ranks, std::int64_t mine) {
+  std::int64_t most = mine;
+  for (const std::string& text : ranks.of_all_ranks(std::to_string(mine))) {
+    most = std::max<std::int64_t>(most, std::stoll(text));
+  }
+  return most;
 }
 
 }  // namespace
@@ -116,38 +138,34 @@ double parse_duration_s(const std::string& flag, const std::string& text) {
   return total_s;
 }
 
-std::string resume_folder(const RunFlags& flags) {
-  if (flags.resume.empty()) {
-    return "";
-  }
-  if (flags.resume == kAuto) {
-    const std::string folder = checkpoints_of(flags.output_dir);
-    return named_checkpoints(folder).whole.empty() ? "" : folder;
-  }
-  if (!fs::is_directory(flags.resume)) {
+std::string resume_folder(const RunFlags& flags, Communicator& ranks) {
+  const bool is_auto = flags.resume == kAuto;
+  const std::string folder = is_auto ? checkpoints_of(flags.output_dir) : flags.resume;
+  const bool here =
+      !folder.empty() && (is_auto ? has_checkpoints(folder) : fs::is_directory(folder));
+  const bool anywhere = largest(ranks, here ? 1 : 0) > 0;
+  if (!anywhere && !is_auto && !folder.empty()) {
     throw user_error("flags",
                      "--resume is {}, and there is no such folder; give a checkpoint, a "
                      "run's folder, or auto",
                      flags.resume);
   }
-  return flags.resume;
+  return anywhere ? folder : "";
 }
 
-void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
+void keep_global_batch(RunFlags& flags, Communicator& ranks) {
+  const std::string folder = resume_folder(flags, ranks);
+  std::int64_t micro_batches = largest(ranks, folder.empty() ? 0 : saved_micro_batches(folder));
   if (!flags.deepspeed_config.empty()) {
     return;
   }
-  const std::string folder = resume_folder(flags);
-  std::int64_t micro_batches = 0;
   std::string where = "in " + folder;
-  if (!folder.empty() && !flags.gradient_accumulation_steps) {
-    micro_batches = newest_state(folder).value_or(RunState{}).step_micro_batches;
-  }
-  if (micro_batches == 0) {
+  if (micro_batches == 0 || flags.gradient_accumulation_steps) {
     micro_batches = parse_environment(process_variables()).first_world *
                     flags.gradient_accumulation_steps.value_or(1);
     where = "of the run before its restart";
   }
+  const std::int64_t world_size = ranks.world_size();
   if (micro_batches == 0 || micro_batches == world_size) {
     return;
   }
@@ -160,8 +178,8 @@ void keep_global_batch(RunFlags& flags, std::int64_t world_size) {
   flags.gradient_accumulation_steps = micro_batches / world_size;
 }
 
-ResumedRun resume_run(const RunFlags& flags, Engine& engine) {
-  const std::string folder = resume_folder(flags);
+ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks) {
+  const std::string folder = resume_folder(flags, ranks);
   ResumedRun resumed;
   std::vector<std::string>& lines = resumed.lines;
   if (folder.empty()) {

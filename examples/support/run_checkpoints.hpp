@@ -38,21 +38,23 @@ double parse_duration_s(const std::string& flag, const std::string& text);
 /// What stands between the commas.
 std::vector<std::string> split(const std::string& list);
 
-/// The folder that --resume names: of one checkpoint, or of several. Empty: there is none to be
-/// resumed, by --resume auto or without --resume. Throws user_error.
-std::string resume_folder(const RunFlags& flags);
+/// The folder that --resume names: of one checkpoint, or of several, on whichever host. Empty:
+/// there is none to be resumed, by --resume auto or without --resume. Throws user_error. A
+/// collective.
+std::string resume_folder(const RunFlags& flags, Communicator& ranks);
 
 /// Before the config is made: where --resume goes on with another number of ranks and the user did
-/// not say --gradient_accumulation_steps, it becomes what keeps the step's micro-batches.
-void keep_global_batch(RunFlags& flags, std::int64_t world_size);
+/// not say --gradient_accumulation_steps, it becomes what keeps the step's micro-batches. A
+/// collective.
+void keep_global_batch(RunFlags& flags, Communicator& ranks);
 
 /// What a run goes on from.
 struct ResumedRun {
   std::vector<std::string> lines;  // to print
   std::string client_state = "{}";
 };
-/// Loads what --resume names, and cuts the metrics of the output folder behind it.
-ResumedRun resume_run(const RunFlags& flags, Engine& engine);
+/// Loads what --resume names, and cuts the metrics of the output folder behind it. A collective.
+ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks);
 
 /// From now on a signal that ends the process says so in a line; until RunCheckpoints takes them.
 void end_on_signals();

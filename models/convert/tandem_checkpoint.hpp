@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/storage/checkpoint_save.hpp"
+#include "actors/checkpoint/checkpoint_save.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
 
 namespace tandem {

@@ -17,10 +17,12 @@ void find(void* library, const char* name, Call& call, std::string& problem) {
 
 UcxApi load() {
   UcxApi api;
+  // Connecting blocks in it otherwise, for minutes where a firewall drops packets.
   constexpr const char* kSettings[][2] = {{"UCX_HANDLE_ERRORS", "none"},
                                           {"UCX_DEBUG_SIGNO", "0"},
                                           {"UCX_MEM_EVENTS", "n"},
-                                          {"UCX_TCP_TX_SEG_SIZE", "64K"}};
+                                          {"UCX_TCP_TX_SEG_SIZE", "64K"},
+                                          {"UCX_TCP_CONN_NB", "y"}};
   for (const auto& [name, value] : kSettings) {
     ::setenv(name, value, 0);
   }

@@ -20,10 +20,12 @@ void UcxBackend::connect(const std::vector<std::string>& addresses) {
   }
   const auto is_missing = [](const UcxPeer& peer) { return peer.is_talking() && !peer.window; };
   wait_until([&] { return std::ranges::none_of(peers_, is_missing); }, options_.connect_timeout);
-  std::vector<std::uint32_t> missing;
+  std::vector<std::string> missing;
   for (const UcxPeer& peer : peers_) {
     if (peer.rank != rank() && !peer.window) {
-      missing.push_back(peer.rank);
+      missing.push_back(options_.hosts.empty()
+                            ? std::to_string(peer.rank)
+                            : fmt::format("{} (on host {})", peer.rank, options_.hosts[peer.rank]));
     } else if (peer.rank != rank() && *peer.window != options_.window_frames) {
       throw failure(ExitCode::kPeer, "net", "rank {} has a window of {} frames, rank {} one of {}",
                     peer.rank, *peer.window, rank(), options_.window_frames);

@@ -48,6 +48,7 @@ struct UcxNetOptions {
   std::uint32_t run_key = 0;         // drawn at random for the run; the same on all ranks
   std::uint32_t window_frames = 32;  // even; the same on all ranks
   std::string devices;               // "eth0,mlx5_0:1": as UCX_NET_DEVICES; empty: all
+  std::vector<std::string> hosts;    // [rank] its host, for messages; none: not known
   Duration connect_timeout = std::chrono::seconds(30);
   Duration linger = std::chrono::seconds(2);  // at most, for farewells
 };

@@ -175,10 +175,14 @@ class Hosts:
     def name(host):
         return f"host-{chr(ord('a') + host)}"
 
-    def command(self, host, command):
-        """One process there, no shell around it."""
-        return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"',
-                self.name(host), *map(str, command)]
+    def command(self, host, command, disk=None, place=None):
+        """One process there, no shell around it. `disk`: a folder that it sees at `place`, in its stead."""
+        if disk is None:
+            return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "sh", "-c",
+                    'hostname "$0" && exec "$@"', self.name(host), *map(str, command)]
+        return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "--mount", "sh", "-c",
+                'hostname "$0" && mount --bind "$1" "$2" && shift 2 && exec "$@"', self.name(host), disk, place,
+                *map(str, command)]
 
 
 def demo_flags(output, steps, more=(), progress="off"):

@@ -94,8 +94,8 @@ def variables(cell, rank, port):
             "OMPI_COMM_WORLD_LOCAL_SIZE": cell.per_host, "MASTER_ADDR": address, "MASTER_PORT": port}
 
 
-def flags(cell, output, model):
-    common = ["--steps", STEPS, "--stage", cell.stage, "--overlap", cell.overlap, "--dtype", cell.dtype,
+def flags(cell, output, model, steps=STEPS):
+    common = ["--steps", steps, "--stage", cell.stage, "--overlap", cell.overlap, "--dtype", cell.dtype,
               "--no-tensorboard", "--output_dir", output, "--compute_threads", 1, "--optimizer_threads", 1]
     if cell.experts:
         return ["cifar10", *EXPERTS, "--ep-world-size", cell.experts, *common]
@@ -104,33 +104,41 @@ def flags(cell, output, model):
             "--no-samples", "--device", cell.device, *common]
 
 
-def train(programs, hosts, cell, output, model):
-    """What went wrong; empty: nothing."""
-    port = 20000 + int.from_bytes(os.urandom(2), "big") % 10000
+def start(cell, command, on_host, port=None, more=None):
+    """The processes of the ranks; `on_host(host, command)` is what runs there, `more` are variables beside its launcher's."""
+    port = port or 20000 + int.from_bytes(os.urandom(2), "big") % 10000
     secret = secrets.token_hex(32)
-    program, *arguments = flags(cell, output, model)
     inherited = {name: value for name, value in os.environ.items()
                  if not name.startswith(("SLURM_", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_"))}
     processes = []
     for rank in range(cell.world):
-        command = [programs / program, *arguments]
-        if cell.hosts > 1:
-            command = hosts.command(rank // cell.per_host, command)
         own = {name: str(value) for name, value in variables(cell, rank, port).items()}
-        processes.append(subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                          stderr=subprocess.PIPE, text=True,
-                                          env={**inherited, **own, "TANDEM_RUN_SECRET": secret, "OMP_NUM_THREADS": "1"}))
-    end = time.monotonic() + LIMIT_S
-    faults = []
-    for rank, process in enumerate(processes):
+        where = command if cell.hosts == 1 else on_host(rank // cell.per_host, command)
+        processes.append(subprocess.Popen(
+            list(map(str, where)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**inherited, **own, "TANDEM_RUN_SECRET": secret, "OMP_NUM_THREADS": "1", **(more or {})}))
+    return processes
+
+
+def finish(processes, limit_s=LIMIT_S):
+    """Exit codes and what was said on stderr, by rank; one that does not end is killed, and says so."""
+    end = time.monotonic() + limit_s
+    said = []
+    for process in processes:
         try:
-            errors = process.communicate(timeout=max(1, end - time.monotonic()))[1]
+            said.append(process.communicate(timeout=max(1, end - time.monotonic()))[1])
         except subprocess.TimeoutExpired:
             process.kill()
-            errors = process.communicate()[1] + "it was killed after its time"
-        if process.returncode != 0:
-            faults.append(f"rank {rank} ended with {process.returncode}: {errors.strip()[-400:]}")
-    return "; ".join(faults)
+            said.append(process.communicate()[1] + "it was killed after its time")
+    return [process.returncode for process in processes], said
+
+
+def train(programs, hosts, cell, output, model):
+    """What went wrong; empty: nothing."""
+    program, *arguments = flags(cell, output, model)
+    codes, said = finish(start(cell, [programs / program, *arguments], hosts.command))
+    return "; ".join(f"rank {rank} ended with {code}: {said[rank].strip()[-400:]}"
+                     for rank, code in enumerate(codes) if code != 0)
 
 
 def digits(output):

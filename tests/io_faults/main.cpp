@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "runtime/event_loop.hpp"
 
 namespace tandem {

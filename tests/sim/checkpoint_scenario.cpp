@@ -177,7 +177,7 @@ struct Scene {
       if (life.save(next_step)) {
         committed = next_step;
         static_cast<void>(life.each(1, [](Life* one, std::uint32_t rank) -> Task<> {
-          co_await remove_older(one->io(rank), kParent, 2);
+          co_await remove_older(one->io(rank), kParent, 2, INT64_MAX);
         }));
       }
       next_step += 10;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "tests/sim/training_rank.hpp"
 
 namespace tandem::sim_test {
@@ -173,7 +173,7 @@ Task<> RankCheckpoints::finish() {
       if (ok) {
         co_await save_->commit(std::move(meeting_.entries), {});
         meeting_.committed_step = saved_step_;
-        co_await remove_older(&owner_.io, kParent, 2);
+        co_await remove_older(&owner_.io, kParent, 2, INT64_MAX);
       }
     } catch (const Error&) {
       ok = false;

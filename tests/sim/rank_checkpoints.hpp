@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "actors/checkpoint/checkpoint_save.hpp"
 #include "actors/checkpoint/checkpoint_writer.hpp"
-#include "actors/storage/checkpoint_save.hpp"
 #include "runtime/event.hpp"
 #include "runtime/scope.hpp"
 

@@ -36,12 +36,12 @@ Task<> save_until_killed(FileIo* io, std::string folder) {
   std::printf("0\n");  // it runs
   std::fflush(stdout);
   const std::vector<FoundCheckpoint> found = co_await find_checkpoints(io, folder, nullptr);
-  co_await remove_older(io, folder, kKeep);
+  co_await remove_older(io, folder, kKeep, INT64_MAX);
   for (std::int64_t step = found.empty() ? 1 : found[0].step + 1;; ++step) {
     co_await save_checkpoint(io, small_plan(folder, step, kScale), kWriters, 20'000);
     std::printf("%lld\n", static_cast<long long>(step));
     std::fflush(stdout);
-    co_await remove_older(io, folder, kKeep);
+    co_await remove_older(io, folder, kKeep, INT64_MAX);
   }
 }
 

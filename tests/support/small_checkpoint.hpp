@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "actors/storage/checkpoint_folder.hpp"
-#include "actors/storage/checkpoint_save.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_save.hpp"
 #include "runtime/util/random.hpp"
 
 namespace tandem {

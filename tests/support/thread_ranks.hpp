@@ -26,32 +26,44 @@
 
 namespace tandem {
 
-/// What rank 0 has told the others, in order.
-struct FirstRanksWords {
+/// What the ranks have told each other, in order.
+struct RanksWords {
   std::mutex mutex;
   std::condition_variable said;
-  std::vector<std::string> all;
+  std::vector<std::vector<std::string>> all;  // [question][rank]
+  std::vector<int> missing;                   // [question] that have not said theirs
 };
 
 class ThreadRank final : public Communicator {
  public:
-  ThreadRank(int rank, int world_size, std::string job, std::shared_ptr<FirstRanksWords> words)
-      : rank_(rank), world_size_(world_size), job_(std::move(job)), words_(std::move(words)) {}
+  /// `hosts`: invented ones, by rank.
+  ThreadRank(int rank, int world_size, std::string job, std::shared_ptr<RanksWords> words,
+             std::vector<std::string> hosts)
+      : rank_(rank),
+        world_size_(world_size),
+        job_(std::move(job)),
+        words_(std::move(words)),
+        hosts_(std::move(hosts)) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int world_size() const override { return world_size_; }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
-  [[nodiscard]] std::string of_first_rank(std::string value) override {
+  [[nodiscard]] std::vector<std::string> of_all_ranks(std::string value) override {
     std::unique_lock lock(words_->mutex);
-    if (rank_ == 0) {
-      words_->all.push_back(std::move(value));
-      words_->said.notify_all();
+    const std::size_t question = asked_++;
+    if (words_->all.size() == question) {
+      words_->all.emplace_back(static_cast<std::size_t>(world_size_));
+      words_->missing.push_back(world_size_);
     }
+    words_->all[question][static_cast<std::size_t>(rank_)] = std::move(value);
+    --words_->missing[question];
+    words_->said.notify_all();
     const bool came = words_->said.wait_for(lock, std::chrono::seconds(60),
-                                            [this] { return words_->all.size() > heard_; });
-    TANDEM_CHECK(came, "rank 0 makes the same calls");
-    return words_->all[heard_++];
+                                            [&] { return words_->missing[question] == 0; });
+    TANDEM_CHECK(came, "all ranks make the same calls");
+    return words_->all[question];
   }
+  [[nodiscard]] std::vector<std::string> hosts() const override { return hosts_; }
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
     return connect(loop, pool, {.name = job_, .rank = rank_, .world_size = world_size_});
   }
@@ -79,20 +91,21 @@ class ThreadRank final : public Communicator {
   int rank_;
   int world_size_;
   std::string job_;
-  std::shared_ptr<FirstRanksWords> words_;
-  std::size_t heard_ = 0;
+  std::shared_ptr<RanksWords> words_;
+  std::vector<std::string> hosts_;
+  std::size_t asked_ = 0;
 };
 
 /// Runs body(communicator) for every rank at once, each on a thread of its own; their results by
 /// rank. Once all have ended, the failure of the lowest rank that failed is thrown on: of one that
-/// did not fail because a peer had, if there is one.
+/// did not fail because a peer had, if there is one. `hosts`: invented ones, by rank.
 template <class Body>
-auto on_ranks(int world_size, Body body) {
+auto on_ranks(int world_size, Body body, const std::vector<std::string>& hosts = {}) {
   using Result = decltype(body(std::shared_ptr<Communicator>()));
   static std::atomic<int> runs{0};
   const std::string job = fmt::format("threads-{}-{}", ::getpid(), runs++);
   const auto world = static_cast<std::size_t>(world_size);
-  const auto words = std::make_shared<FirstRanksWords>();
+  const auto words = std::make_shared<RanksWords>();
   std::vector<Result> results(world);
   std::vector<std::exception_ptr> witnesses(world);
   std::vector<std::exception_ptr> causes(world);
@@ -101,7 +114,7 @@ auto on_ranks(int world_size, Body body) {
     threads.emplace_back([&, rank] {
       const auto at = static_cast<std::size_t>(rank);
       try {
-        results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job, words));
+        results[at] = body(std::make_shared<ThreadRank>(rank, world_size, job, words, hosts));
       } catch (const Error& error) {
         (error.code() == ExitCode::kPeer ? witnesses : causes)[at] = std::current_exception();
       } catch (...) {

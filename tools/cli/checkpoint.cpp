@@ -1,5 +1,6 @@
 // `tandem checkpoint show DIR`: what a checkpoint holds and how it was saved. `tandem checkpoint
-// verify DIR`: whether every byte of it is the one that was saved.
+// verify DIR`: whether every byte of it is the one that was saved. Of slices: whose are not here.
+// `tandem checkpoint gather SRC... --output DIR`: one checkpoint of several hosts' slices.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +13,8 @@
 #include <fmt/format.h>
 
 #include "actors/storage/file.hpp"
-#include "actors/storage/manifest.hpp"
+#include "engine/checkpoint/checkpoint_search.hpp"
+#include "engine/checkpoint/gather_slices.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/memory/memory_plan.hpp"
 #include "examples/support/program.hpp"
@@ -36,12 +38,20 @@ struct Array {
 };
 
 struct Shown {
-  std::string path;
-  Manifest manifest;
+  HeldCheckpoint held;
   RunState state;
   std::string saved;                    // UTC
-  std::map<std::string, Array> arrays;  // master, exp_avg, ...
+  std::map<std::string, Array> arrays;  // here: master, exp_avg, ...
+  std::int64_t parameters = 0;          // of the whole checkpoint
 };
+
+/// "disk 1 of 2, of host b; the slices of host a are missing here"
+std::string slices_text(const HeldCheckpoint& held) {
+  const std::string missing = missing_in({held});
+  return fmt::format("disk {} of {}, of host {}; {}", held.disk + 1, held.hosts.size(),
+                     held.hosts[held.disk],
+                     missing.empty() ? "every element is here" : missing + " here");
+}
 
 /// Empty: not known.
 std::string seed_text(const RunState& state) {
@@ -49,11 +59,11 @@ std::string seed_text(const RunState& state) {
 }
 
 /// Files are called master-00001-of-00002.safetensors.
-std::map<std::string, Array> arrays_of(const Manifest& manifest) {
+std::map<std::string, Array> arrays_of(const std::vector<ManifestFile>& files) {
   std::map<std::string, Array> arrays;
-  for (const ManifestFile& file : manifest.files) {
+  for (const ManifestFile& file : files) {
     for (const ManifestTensor& tensor : file.tensors) {
-      Array& array = arrays[file.name.substr(0, file.name.find('-'))];
+      Array& array = arrays[std::string(array_of_file(file.name))];
       ++array.tensors;
       array.elements += static_cast<std::int64_t>(tensor.size_bytes / bytes_of(tensor.type));
       array.bytes += tensor.size_bytes;
@@ -62,18 +72,21 @@ std::map<std::string, Array> arrays_of(const Manifest& manifest) {
   return arrays;
 }
 
-Shown read_checkpoint(const std::string& folder) {
-  const std::string manifest = fs::path(folder) / kManifestName;
+Shown read_checkpoint(const std::string& folder, bool in_slices) {
+  const std::string last = HeldCheckpoint{.folder = folder, .in_slices = in_slices}.text_file();
   const std::string state = fs::path(folder) / kStateFile;
-  Shown shown{.path = folder,
-              .manifest = Manifest::parse(read_file(manifest, "checkpoint", kMostText), manifest),
-              .state = RunState::parse(read_file(state, "checkpoint", kMostText), state),
-              .saved = {},
-              .arrays = {}};
-  const auto written = std::chrono::file_clock::to_sys(fs::last_write_time(manifest));
+  Shown shown{
+      .held = HeldCheckpoint::parse(folder, in_slices, read_file(last, "checkpoint", kMostText)),
+      .state = RunState::parse(read_file(state, "checkpoint", kMostText), state)};
+  const auto written = std::chrono::file_clock::to_sys(fs::last_write_time(last));
   shown.saved =
       fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(written));
-  shown.arrays = arrays_of(shown.manifest);
+  shown.arrays = arrays_of(shown.held.files);
+  for (const PlannedFile& file : shown.held.whole) {
+    for (const TensorPlan& tensor : file.tensors) {
+      shown.parameters += array_of_file(file.name) == "master" ? tensor.numel() : 0;
+    }
+  }
   return shown;
 }
 
@@ -81,7 +94,7 @@ void print_json(const Shown& shown) {
   const RunState& state = shown.state;
   JsonWriter json(2);
   json.begin_object()
-      .field("path", shown.path)
+      .field("path", shown.held.folder)
       .field("step", state.global_steps)
       .field("saved", shown.saved)
       .field("version", state.version)
@@ -104,7 +117,7 @@ void print_json(const Shown& shown) {
   } else {
     json.value(nullptr);
   }
-  json.field("parameters", shown.arrays.at("master").elements);
+  json.field("parameters", shown.parameters);
   json.key("arrays").begin_array();
   for (const auto& [name, array] : shown.arrays) {
     json.begin_object()
@@ -114,8 +127,14 @@ void print_json(const Shown& shown) {
         .field("bytes", array.bytes)
         .end_object();
   }
-  json.end_array().key("files").begin_array();
-  for (const ManifestFile& file : shown.manifest.files) {
+  json.end_array();
+  if (shown.held.in_slices) {
+    json.key("slices").begin_object();
+    json.field("disk", shown.held.disk).field("hosts", shown.held.hosts);
+    json.field("missing", missing_in({shown.held})).end_object();
+  }
+  json.key("files").begin_array();
+  for (const ManifestFile& file : shown.held.files) {
     json.begin_object()
         .field("name", file.name)
         .field("bytes", file.size_bytes)
@@ -131,7 +150,10 @@ void print_text(const Shown& shown) {
     fmt::print("{:<11} {}\n", name, text);
   };
   const auto or_unknown = [](const std::string& text) { return text.empty() ? "not known" : text; };
-  line("checkpoint", shown.path);
+  line("checkpoint", shown.held.folder);
+  if (shown.held.in_slices) {
+    line("slices", slices_text(shown.held));
+  }
   line("step", fmt::format("{}, of them applied {}, skipped {}", state.global_steps,
                            state.applied_steps, state.skipped_steps));
   line("saved", fmt::format("{} by tandem {}", shown.saved, state.version));
@@ -143,12 +165,12 @@ void print_text(const Shown& shown) {
        fmt::format("next micro-batch {}, epoch {}, seed {}, fingerprint {}", state.micro_batches,
                    state.epoch, or_unknown(seed_text(state)), or_unknown(state.data)));
   line("loss scale", state.scaler ? fmt::format("{}", state.scaler->scale) : "none");
-  line("parameters", fmt::format("{}", shown.arrays.at("master").elements));
+  line("parameters", fmt::format("{}", shown.parameters));
   for (const auto& [name, array] : shown.arrays) {
     line("array", fmt::format("{}: {} tensors, {}", name, array.tensors,
                               size_text(static_cast<std::int64_t>(array.bytes))));
   }
-  for (const ManifestFile& file : shown.manifest.files) {
+  for (const ManifestFile& file : shown.held.files) {
     line("file",
          fmt::format("{}: {}", file.name, size_text(static_cast<std::int64_t>(file.size_bytes))));
   }
@@ -156,13 +178,16 @@ void print_text(const Shown& shown) {
 
 int show(const std::string& folder, bool json) {
   const NamedCheckpoints named = checkpoints_in(folder);
-  if (named.whole.empty()) {
+  if (named.whole.empty() && named.slices.empty()) {
     throw user_error("checkpoint", "{} holds no whole checkpoint ({}); use another folder", folder,
                      named.broken.front());
   }
-  const Shown shown = read_checkpoint(named.whole.front());
-  if (!shown.arrays.contains("master")) {
-    throw user_error("checkpoint", "{} holds no master weights; use another one", shown.path);
+  const Shown shown = named.whole.empty()
+                          ? read_checkpoint(named.slices.front().path, /*in_slices=*/true)
+                          : read_checkpoint(named.whole.front(), /*in_slices=*/false);
+  if (shown.parameters == 0) {
+    throw user_error("checkpoint", "{} holds no master weights; use another one",
+                     shown.held.folder);
   }
   json ? print_json(shown) : print_text(shown);
   return 0;
@@ -171,19 +196,39 @@ int show(const std::string& folder, bool json) {
 int verify(const std::string& folder) {
   const NamedCheckpoints named = checkpoints_in(folder);
   std::vector<std::string> faults = named.broken;
-  for (const std::string& path : named.whole) {
+  const auto verify_one = [&](const std::string& path, bool in_slices) {
     const Verified verified = verify_checkpoint(path);
     faults.insert(faults.end(), verified.faults.begin(), verified.faults.end());
     if (verified.faults.empty()) {
-      fmt::print("{}{} files, {} tensors, {:.3g} GB: whole\n", path == folder ? "" : path + ": ",
-                 verified.files, verified.tensors, static_cast<double>(verified.bytes) / 1e9);
+      fmt::print(
+          "{}{} files, {} tensors, {:.3g} GB: {}\n", path == folder ? "" : path + ": ",
+          verified.files, verified.tensors, static_cast<double>(verified.bytes) / 1e9,
+          in_slices ? "as saved; " + slices_text(read_checkpoint(path, in_slices).held) : "whole");
     }
+  };
+  for (const std::string& path : named.whole) {
+    verify_one(path, /*in_slices=*/false);
+  }
+  for (const FoundSlices& slices : named.slices) {
+    verify_one(slices.path, /*in_slices=*/true);
   }
   std::fflush(stdout);
   for (const std::string& fault : faults) {
     fmt::print(stderr, "error: [checkpoint] {}\n", one_line(fault));
   }
   return static_cast<int>(faults.empty() ? ExitCode::kDone : ExitCode::kUserInput);
+}
+
+int gather(const std::vector<std::string>& sources, const std::string& output) {
+  for (const std::string& source : sources) {
+    (void)checkpoints_in(source);
+  }
+  const Gathered gathered = gather_slices(sources, new_folder(output, "checkpoint").string());
+  for (const std::string& note : gathered.notes) {
+    fmt::print(stderr, "{}\n", one_line(note));
+  }
+  fmt::print("{}: step {}, of {} folders\n", output, gathered.step, gathered.folders);
+  return 0;
 }
 
 }  // namespace
@@ -201,8 +246,19 @@ int run_checkpoint(int argc, char** argv) {
       ->required();
   verifies->add_option("DIR", folder, "A checkpoint; of a run or a folder of them, every one")
       ->required();
+  std::vector<std::string> sources;
+  std::string output;
+  CLI::App* gathers = app.add_subcommand(
+      "gather", "One checkpoint of the slices that hosts with disks of their own have saved");
+  gathers->add_option("SRC", sources, "Folders of slices, copied from the hosts, or of runs")
+      ->required();
+  gathers->add_option("--output", output, "The checkpoint; a new folder, or an empty one")
+      ->required();
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
+  }
+  if (gathers->parsed()) {
+    return gather(sources, output);
   }
   return shows->parsed() ? show(folder, json) : verify(folder);
 }

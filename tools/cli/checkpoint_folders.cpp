@@ -23,25 +23,28 @@ struct Share {
   FileIo* io;
   CpuPool* pool;
   const std::string* folder;
-  const Manifest* manifest;
+  const std::vector<ManifestFile>* files;
   std::uint32_t part;
   std::uint32_t parts;
 };
 
 Task<std::vector<std::string>> verify_share(Share share) {
-  co_return co_await verify_files(share.io, *share.folder, *share.manifest, share.part, share.parts,
-                                  share.pool);
+  co_return co_await verify_entries(share.io, *share.folder, *share.files, share.part, share.parts,
+                                    share.pool);
 }
 
 Task<Verified> verify_on(FileIo* io, CpuPool* pool, std::string folder) {
-  const Manifest manifest = co_await read_manifest(io, folder);
+  std::error_code ignored;
+  const std::vector<ManifestFile> files = fs::exists(fs::path(folder) / kSlicesName, ignored)
+                                              ? (co_await read_slices(io, folder)).files
+                                              : (co_await read_manifest(io, folder)).files;
   const auto parts = static_cast<std::uint32_t>(pool->threads());
   std::vector<Share> shares;
   for (std::uint32_t part = 0; part < parts; ++part) {
-    shares.push_back({io, pool, &folder, &manifest, part, parts});
+    shares.push_back({io, pool, &folder, &files, part, parts});
   }
-  Verified verified{.files = manifest.files.size()};
-  for (const ManifestFile& file : manifest.files) {
+  Verified verified{.files = files.size()};
+  for (const ManifestFile& file : files) {
     verified.tensors += file.tensors.size();
     verified.bytes += file.size_bytes;
   }
@@ -61,7 +64,7 @@ NamedCheckpoints checkpoints_in(const std::string& folder) {
                      folder);
   }
   NamedCheckpoints named = named_checkpoints(folder);
-  if (named.whole.empty() && named.broken.empty()) {
+  if (named.whole.empty() && named.slices.empty() && named.broken.empty()) {
     throw user_error("checkpoint",
                      "{} has no {}, and holds no checkpoints either; give a checkpoint, a folder "
                      "of them, or a run's",

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 
 namespace tandem {
 
@@ -23,7 +23,7 @@ struct Verified {
   std::vector<std::string> faults;  // one line each; none: it is as it was saved
 };
 
-/// Hashes every byte of a checkpoint, with all CPUs of the machine.
+/// Hashes every byte of a checkpoint, or of a folder of slices, with all CPUs of the machine.
 Verified verify_checkpoint(const std::string& folder);
 
 /// Absolute and without a slash at its end, where a result may appear. Throws user_error unless it

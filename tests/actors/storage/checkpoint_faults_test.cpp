@@ -62,7 +62,7 @@ TEST_F(CheckpointFaults, AnErrorAtAnyCallIsSaidAndLeavesTheOlderOneAlone) {
         EXPECT_TRUE(broken.empty()) << "call " << k << ": " << broken[0];
         EXPECT_EQ(whole.back().step, 10) << "call " << k;
         EXPECT_TRUE(loop.run(faults_of, &files, whole.front().path).empty()) << "call " << k;
-        loop.run(remove_older, &files, parent, 9);  // what a discard could not remove
+        loop.run(remove_older, &files, parent, 9, INT64_MAX);  // what a discard could not remove
         std::filesystem::remove_all(parent + "/step-00000020");
         EXPECT_EQ(content_of(parent), older) << "call " << k;
       }

@@ -1,4 +1,4 @@
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -112,12 +112,12 @@ TEST_F(CheckpointFolder, KeepsTheNewestAndRemovesWhatWasKilled) {
     std::filesystem::create_directory(parent + folder);
     std::ofstream(parent + folder + "/file") << "x";
   }
-  loop.run(remove_older, &files, parent, 2);
+  loop.run(remove_older, &files, parent, 2, INT64_MAX);
   EXPECT_EQ(names(), (Names{"mine.tmp-1", "step-00000020", "step-00000030", "step-00000040"}));
-  loop.run(remove_older, &files, parent, 0);
+  loop.run(remove_older, &files, parent, 0, INT64_MAX);
   EXPECT_EQ(names(), (Names{"mine.tmp-1", "step-00000030", "step-00000040"}))
       << "one whole one stays";
-  loop.run(remove_older, &files, parent, 5);
+  loop.run(remove_older, &files, parent, 5, INT64_MAX);
   EXPECT_EQ(names().size(), 3U);
 }
 
@@ -134,7 +134,7 @@ TEST_F(CheckpointFolder, AnInterruptedRemovalLeavesWholeOnesOrNothing) {
     FileIo io(loop, std::move(faulty));
     bool failed = false;
     try {
-      loop.run(remove_older, &io, parent, 1);
+      loop.run(remove_older, &io, parent, 1, INT64_MAX);
     } catch (const FileError&) {
       failed = true;
     }
@@ -142,7 +142,7 @@ TEST_F(CheckpointFolder, AnInterruptedRemovalLeavesWholeOnesOrNothing) {
     ASSERT_GE(whole.size(), 1U);
     EXPECT_EQ(whole[0].step, 30);
     EXPECT_TRUE(broken.empty()) << k << ": " << broken[0];
-    loop.run(remove_older, &files, parent, 1);
+    loop.run(remove_older, &files, parent, 1, INT64_MAX);
     EXPECT_EQ(names(), Names{"step-00000030"});
     if (!failed && faults.calls() < k) {
       EXPECT_GT(k, 40U);

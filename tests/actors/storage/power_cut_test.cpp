@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sim/sim_files.hpp"
 #include "runtime/util/build.hpp"
@@ -233,7 +233,7 @@ void rehearse(std::uint64_t seed, std::int64_t scale,
   run_on(world, scope);
   EXPECT_TRUE(save.committed);
   moment(disk, true);
-  scope.spawn("removal", &remove_older, &io, std::string("run"), 2);
+  scope.spawn("removal", &remove_older, &io, std::string("run"), 2, INT64_MAX);
   run_on(world, scope);
 }
 

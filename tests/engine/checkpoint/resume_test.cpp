@@ -13,7 +13,7 @@
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/toy/placements.hpp"
-#include "tests/support/toy/training.hpp"
+#include "tests/support/toy/resumed.hpp"
 
 namespace tandem::toy {
 namespace {
@@ -29,51 +29,6 @@ void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 /// gtest's names of cases.
 std::string name_of_case(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
-
-std::vector<Batch> batches_of(const Engine& engine, const Setting& setting, std::int64_t step) {
-  std::vector<Batch> batches;
-  for (int a = 0; a < setting.accumulation; ++a) {
-    batches.push_back(toy::batch(
-        static_cast<int>((step * setting.accumulation + a) * engine.world_size() + engine.rank())));
-  }
-  return batches;
-}
-
-void take_weights(Engine& engine, TrainingRun& run) {
-  run.weights.clear();
-  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
-    run.weights.emplace_back(values.begin(), values.end());
-  });
-}
-
-/// Steps up to `last`; `after_step` may save.
-template <class AfterStep>
-TrainingRun go_on(Engine& engine, const Setting& setting, std::int64_t last, AfterStep after_step) {
-  TrainingRun run;
-  while (engine.global_steps() < last) {
-    const StepResult result = engine.train_step(batches_of(engine, setting, engine.global_steps()));
-    run.losses.push_back(result.loss);
-    const double norm = result.verdict.norm.value;
-    run.norms.push_back(std::isnan(norm) ? -1 : norm);  // NaN is not equal to itself
-    run.scales.push_back(result.loss_scale);
-    after_step(result);
-  }
-  take_weights(engine, run);
-  return run;
-}
-
-TrainingRun go_on(Engine& engine, const Setting& setting, std::int64_t last) {
-  return go_on(engine, setting, last, [](const StepResult&) {});
-}
-
-/// What `whole` has from step `from` on.
-TrainingRun rest_of(const TrainingRun& whole, std::int64_t from) {
-  TrainingRun rest = whole;
-  for (std::vector<double>* list : {&rest.losses, &rest.norms, &rest.scales}) {
-    list->erase(list->begin(), list->begin() + from);
-  }
-  return rest;
-}
 
 class Resume : public ::testing::TestWithParam<Case> {};
 

@@ -32,6 +32,9 @@ class NcclThreadRank final : public Communicator {
   [[nodiscard]] int rank() const override { return thread_->rank(); }
   [[nodiscard]] int world_size() const override { return thread_->world_size(); }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
+  [[nodiscard]] std::vector<std::string> of_all_ranks(std::string value) override {
+    return thread_->of_all_ranks(std::move(value));
+  }
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
     return thread_->make_backend(loop, pool);
   }

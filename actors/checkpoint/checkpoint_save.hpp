@@ -1,29 +1,34 @@
-// actors/storage/checkpoint_save.hpp — one checkpoint being saved: the part of one rank in it.
+// actors/checkpoint/checkpoint_save.hpp — one checkpoint being saved: the part of one rank in it.
 //
 // A save lies in a temporary folder until everything is on the medium; the rename to its final name
 // is what makes it a checkpoint. Order, with the ranks meeting between the steps:
-//   rank 0 create() | every rank open(), write()..., sync() | every rank hash() | rank 0 commit()
+//   rank 0 create() | every rank open(), write()..., sync() | every rank hash() |
+//   rank 0 seal() | rank 0 take_name()
+// Where hosts have disks of their own, this is one disk's part of it, and its ranks are those of
+// that disk; when all disks are sealed, all take the name, and a sealed folder counts
+// (checkpoint_folder.hpp), so that all have it or none.
 // After any failure, on any rank, the save cannot be committed any more: discard() it. A failed
 // fsync is not tried again: the kernel has dropped the pages.
 // Invariant: whenever the process or the power ends, the final name either does not exist or holds
-// everything; once commit() has returned it exists after a power cut, too. Nothing that lay in the
-// parent folder changes before commit().
-// Large files are written past the page cache where the file system can: a save would else take
-// the memory and the time of the cores that train for copies that are never read.
-// Thread rule: of the loop's thread. FileIo and CpuPool outlive it; the bytes of a write() live
-// until it returns.
+// everything; once take_name() has returned it exists after a power cut, too. Nothing that lay in
+// the parent folder changes before it. Large files are written past the page cache where the file
+// system can: a save would else take the memory and the time of the cores that train for copies
+// that are never read. Thread rule: of the loop's thread. FileIo and CpuPool outlive it; the bytes
+// of a write() live until it returns.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "actors/checkpoint/planned_file.hpp"
+#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
-#include "actors/storage/safetensors_header.hpp"
 #include "actors/storage/uncached_file.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event.hpp"
@@ -32,20 +37,7 @@
 
 namespace tandem {
 
-/// A safetensors file that will be written.
-struct PlannedFile {
-  std::string name;
-  std::vector<TensorPlan> tensors;
-
-  /// Length field and JSON header. Large files begin their data at a whole block, so that most
-  /// tensors of a checkpoint can be written from where they lie.
-  [[nodiscard]] std::string header() const;
-  /// Both make the header to know its size.
-  [[nodiscard]] std::uint64_t header_bytes() const;
-  [[nodiscard]] std::uint64_t size_bytes() const;
-};
-
-/// A small file, written by commit().
+/// A small file, written by seal().
 struct PlannedText {
   std::string name;
   std::string text;
@@ -57,6 +49,7 @@ struct CheckpointPlan {
   std::string folder;     // final: parent/step-00000020; the parent exists
   std::string temporary;  // parent/step-00000020.tmp-<nonce>
   std::vector<PlannedFile> files;
+  std::optional<SlicesPlan> slices;  // of several disks' checkpoint: what of it lies on this one
 
   [[nodiscard]] std::uint64_t total_bytes() const;
 };
@@ -83,7 +76,12 @@ class CheckpointSave {
   /// After every rank's sync(): the entries of the files i with i % world == rank. Reads back what
   /// was not hashed on the way.
   Task<std::vector<ManifestFile>> hash();
-  /// Rank 0, with the entries of every rank, in any order. Replaces a folder of the final name.
+  /// Rank 0, with the entries of every rank, in any order: everything is durable, under the
+  /// temporary name.
+  Task<> seal(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
+  /// Rank 0, after seal(). Replaces a folder of the final name.
+  Task<> take_name();
+  /// Both.
   Task<> commit(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
   /// Removes the temporary folder as far as that is possible; throws nothing. The files are closed.
   Task<> discard();
@@ -112,8 +110,12 @@ class CheckpointSave {
   Task<> create_file(Part* part);
   Task<> hash_pieces(Part* part, std::uint64_t begin, std::span<const std::byte> bytes);
   Task<> write_text(std::string path, std::string text);
-  Task<> take_final_name();
-  [[nodiscard]] Manifest manifest_of(std::vector<ManifestFile> files) const;
+  [[nodiscard]] std::vector<ManifestFile> in_order_of_plan(std::vector<ManifestFile> files) const;
+  /// Of manifest.json or slices.json, which a run can load.
+  [[nodiscard]] std::string text_of(std::vector<ManifestFile> files) const;
+  [[nodiscard]] std::string_view last_file() const noexcept {
+    return plan_.slices ? kSlicesName : kManifestName;
+  }
 
   FileIo* io_;
   CheckpointPlan plan_;
@@ -123,5 +125,8 @@ class CheckpointSave {
   std::vector<std::unique_ptr<Part>> parts_;
   bool failed_ = false;
 };
+
+/// The folder takes its final name, durably; one that has that name goes.
+Task<> give_name(FileIo* io, std::string temporary, std::string folder);
 
 }  // namespace tandem

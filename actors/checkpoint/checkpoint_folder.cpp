@@ -1,4 +1,4 @@
-#include "actors/storage/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_folder.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -30,6 +30,11 @@ bool is_left_over(std::string_view name) {
   return end != std::string_view::npos && step_of_checkpoint(name.substr(0, end)).has_value();
 }
 
+/// The step of a checkpoint's name, or of one that was killed; -1: it is neither.
+std::int64_t step_in_name(const std::string& name) {
+  return step_of_checkpoint(name.substr(0, name.find(kTemporary))).value_or(-1);
+}
+
 Task<std::uint64_t> size_of(FileIo* io, std::string path) {
   IoFile file = co_await io->open(std::move(path), OpenMode::kRead);
   const std::uint64_t size = co_await io->size(file);
@@ -37,14 +42,8 @@ Task<std::uint64_t> size_of(FileIo* io, std::string path) {
   co_return size;
 }
 
-/// Throws if it is not whole.
-Task<> check_whole(FileIo* io, std::string folder, std::int64_t step) {
-  const Manifest manifest = co_await read_manifest(io, folder);
-  if (manifest.step != step) {
-    throw user_error("checkpoint", "its manifest is of step {}; give the folder its own name back",
-                     manifest.step);
-  }
-  for (const ManifestFile& file : manifest.files) {
+Task<> check_sizes(FileIo* io, std::string folder, const std::vector<ManifestFile>* files) {
+  for (const ManifestFile& file : *files) {
     const std::uint64_t size = co_await size_of(io, join(folder, file.name));
     if (size != file.size_bytes) {
       throw user_error("checkpoint", "{} has {} bytes, its manifest says {}; use an older one",
@@ -53,14 +52,60 @@ Task<> check_whole(FileIo* io, std::string folder, std::int64_t step) {
   }
 }
 
-/// Why it is not whole; empty: it is.
-Task<std::string> fault_of(FileIo* io, std::string folder, std::int64_t step) {
-  try {
-    co_await check_whole(io, folder, step);
-  } catch (const Error& error) {
-    co_return error.what();
+/// `name` as it should be; of a checkpoint that was copied under another one, no other is asked.
+void check_step(std::int64_t step, std::int64_t of_name) {
+  if (step != of_name) {
+    throw user_error("checkpoint", "its manifest is of step {}; give the folder its own name back",
+                     step);
   }
-  co_return "";
+}
+
+bool has_slices(const std::string& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(join(folder, kSlicesName), ignored);
+}
+
+/// Adds the folder to those of slices or of whole ones; throws if it is neither.
+Task<> look_at(FileIo* io, std::string folder, std::int64_t step, NamedCheckpoints* into) {
+  if (has_slices(folder)) {
+    const Slices slices = co_await read_slices(io, folder);
+    check_step(slices.step, step);
+    co_await check_sizes(io, folder, &slices.files);
+    into->slices.push_back(
+        {.step = step, .path = folder, .name = checkpoint_name(step), .save = slices.plan.save});
+  } else {
+    const Manifest manifest = co_await read_manifest(io, folder);
+    check_step(manifest.step, step);
+    co_await check_sizes(io, folder, &manifest.files);
+    into->whole.push_back(std::move(folder));
+  }
+}
+
+/// What is in a folder of checkpoints, newest first.
+Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
+  NamedCheckpoints found;
+  std::vector<std::string> names = co_await io->list_folder(parent);
+  std::ranges::sort(names, std::ranges::greater(), [](const std::string& name) {
+    return std::pair<std::int64_t, std::string_view>(step_in_name(name), name);
+  });
+  for (const std::string& name : names) {
+    const std::int64_t step = step_in_name(name);
+    const std::string path = join(parent, name);
+    if (step < 0 || (is_left_over(name) && !has_slices(path))) {
+      continue;
+    }
+    std::string fault;
+    try {
+      co_await look_at(io, path, step, &found);
+    } catch (const Error& error) {
+      fault = error.what();
+    }
+    if (!fault.empty() && !is_left_over(name)) {
+      found.broken.push_back(fmt::format("{}: {}", path, fault));
+    }
+  }
+  std::ranges::reverse(found.broken);
+  co_return found;
 }
 
 void compare(const std::string& path, const ManifestFile& expected, const ManifestFile& found,
@@ -120,39 +165,36 @@ std::optional<std::int64_t> step_of_checkpoint(std::string_view name) {
 
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
                                                     std::vector<std::string>* broken) {
-  std::vector<FoundCheckpoint> found;
-  for (const std::string& name : co_await io->list_folder(parent)) {
-    const auto step = step_of_checkpoint(name);
-    if (!step) {
-      continue;
-    }
-    const std::string path = join(parent, name);
-    const std::string fault = co_await fault_of(io, path, *step);
-    if (fault.empty()) {
-      found.push_back({.step = *step, .path = path});
-    } else if (broken != nullptr) {
-      broken->push_back(fmt::format("{}: {}", path, fault));
-    }
+  NamedCheckpoints found = co_await look_into(io, parent);
+  if (broken != nullptr) {
+    broken->insert(broken->end(), found.broken.begin(), found.broken.end());
   }
-  std::ranges::sort(found, std::ranges::greater(), &FoundCheckpoint::step);
-  co_return found;
+  std::vector<FoundCheckpoint> whole;
+  for (std::string& path : found.whole) {
+    const std::int64_t step = step_in_name(fs::path(path).filename());
+    whole.push_back({.step = step, .path = std::move(path)});
+  }
+  co_return whole;
 }
 
 Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
   std::error_code ignored;
   if (fs::is_regular_file(join(folder, kManifestName), ignored)) {
-    co_return NamedCheckpoints{.whole = {std::move(folder)}, .broken = {}};
+    co_return NamedCheckpoints{.whole = {std::move(folder)}};
+  }
+  if (has_slices(folder)) {
+    Slices slices = co_await read_slices(io, folder);
+    std::string name = fs::path(folder).lexically_normal().filename();
+    co_return NamedCheckpoints{.slices = {{.step = slices.step,
+                                           .path = std::move(folder),
+                                           .name = std::move(name),
+                                           .save = std::move(slices.plan.save)}}};
   }
   if (std::string of_run = join(folder, "checkpoints"); fs::is_directory(of_run, ignored)) {
     folder = std::move(of_run);
   }
-  NamedCheckpoints named;
-  if (fs::is_directory(folder, ignored)) {
-    for (FoundCheckpoint& found : co_await find_checkpoints(io, folder, &named.broken)) {
-      named.whole.push_back(std::move(found.path));
-    }
-  }
-  co_return named;
+  co_return fs::is_directory(folder, ignored) ? co_await look_into(io, std::move(folder))
+                                              : NamedCheckpoints();
 }
 
 NamedCheckpoints named_checkpoints(const std::string& folder) {
@@ -162,8 +204,7 @@ NamedCheckpoints named_checkpoints(const std::string& folder) {
                   &io, folder);
 }
 
-Task<Manifest> read_manifest(FileIo* io, std::string folder) {
-  const std::string path = join(folder, kManifestName);
+Task<std::string> read_text(FileIo* io, std::string path) {
   IoFile file = co_await io->open(path, OpenMode::kRead);
   const std::uint64_t size = co_await io->size(file);
   if (size > kMostManifestBytes) {
@@ -173,39 +214,63 @@ Task<Manifest> read_manifest(FileIo* io, std::string folder) {
   std::string text(size, '\0');
   text.resize(co_await io->read(file, 0, std::as_writable_bytes(std::span(text))));
   co_await io->close(std::move(file));
-  co_return Manifest::parse(text, path);
+  co_return text;
+}
+
+Task<Manifest> read_manifest(FileIo* io, std::string folder) {
+  const std::string path = join(folder, kManifestName);
+  co_return Manifest::parse(co_await read_text(io, path), path);
+}
+
+Task<Slices> read_slices(FileIo* io, std::string folder) {
+  const std::string path = join(folder, kSlicesName);
+  co_return Slices::parse(co_await read_text(io, path), path);
 }
 
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool) {
+  return verify_entries(io, std::move(folder), std::move(manifest.files), part, parts, pool);
+}
+
+Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
+                                              std::vector<ManifestFile> files, std::uint32_t part,
+                                              std::uint32_t parts, CpuPool* pool) {
   TANDEM_CHECK(part < parts, "a part of the parts");
   std::vector<std::string> faults;
-  for (std::size_t i = part; i < manifest.files.size(); i += parts) {
-    const ManifestFile& file = manifest.files[i];
-    co_await verify_file(io, join(folder, file.name), &file, &faults, pool);
+  for (std::size_t i = part; i < files.size(); i += parts) {
+    co_await verify_file(io, join(folder, files[i].name), &files[i], &faults, pool);
   }
   co_return faults;
 }
 
-Task<> remove_older(FileIo* io, std::string parent, int keep) {
+Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest) {
   for (const std::string& name : co_await io->list_folder(parent)) {
     if (is_left_over(name)) {
       co_await remove_folder_of_files(io, join(parent, name));
     }
   }
-  std::vector<FoundCheckpoint> old = co_await find_checkpoints(io, parent, nullptr);
+  NamedCheckpoints found = co_await look_into(io, parent);
+  std::vector<std::string> old = std::move(found.whole);
+  for (FoundSlices& slices : found.slices) {
+    old.push_back(std::move(slices.path));
+  }
+  // In the order of the run: what is of a later step is older than all of it.
+  std::ranges::sort(old, std::ranges::greater(), [newest](const std::string& path) {
+    const std::int64_t step = step_in_name(fs::path(path).filename());
+    return std::pair(step <= newest, step);
+  });
   old.erase(old.begin(),
             old.begin() + std::min<std::ptrdiff_t>(std::max(keep, 1), std::ssize(old)));
-  for (FoundCheckpoint& checkpoint : old) {
-    const std::string away = fmt::format("{}{}old", checkpoint.path, kTemporary);
-    co_await io->rename(std::exchange(checkpoint.path, away), away);
+  for (std::string& path : old) {
+    const std::string away = fmt::format("{}{}old", path, kTemporary);
+    co_await io->rename(std::exchange(path, away), away);
   }
   if (!old.empty() && !planted(Bug::kRemovalNotSynced)) {
     co_await io->fsync_folder(parent);
   }
-  for (const FoundCheckpoint& checkpoint : old) {
-    co_await remove_folder_of_files(io, checkpoint.path);
+  for (const std::string& path : old) {
+    co_await remove_folder_of_files(io, path);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "actors/storage/checkpoint_save.hpp"
+#include "actors/checkpoint/checkpoint_save.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -56,20 +56,6 @@ Task<> remove_folder_quietly(FileIo* io, std::string folder) {
 
 }  // namespace
 
-std::string PlannedFile::header() const {
-  std::uint64_t data_bytes = 0;
-  for (const TensorPlan& tensor : tensors) {
-    data_bytes += tensor.size_bytes();
-  }
-  return data_bytes < UncachedFile::kWorthBytes
-             ? safetensors_header(tensors)
-             : safetensors_header(tensors, FileIo::kDirectAlignment);
-}
-
-std::uint64_t PlannedFile::header_bytes() const { return header().size(); }
-
-std::uint64_t PlannedFile::size_bytes() const { return entry_of(*this, header_bytes()).size_bytes; }
-
 std::uint64_t CheckpointPlan::total_bytes() const {
   std::uint64_t bytes = 0;
   for (const PlannedFile& file : files) {
@@ -121,8 +107,7 @@ Task<> CheckpointSave::create() {
   for (const auto& part : parts_) {
     entries.push_back(part->entry);
   }
-  const Manifest planned = manifest_of(std::move(entries));
-  static_cast<void>(Manifest::parse(planned.json(), plan_.folder));  // else no run could load it
+  static_cast<void>(text_of(std::move(entries)));
   const std::uint64_t needed = plan_.total_bytes();
   const std::uint64_t free = co_await io_->free_bytes(folder_of(plan_.temporary));
   if (free < needed) {
@@ -221,16 +206,30 @@ Task<std::vector<ManifestFile>> CheckpointSave::hash() {
 }
 
 /// In the plan's order, not that in which ranks hashed them.
-Manifest CheckpointSave::manifest_of(std::vector<ManifestFile> files) const {
+std::vector<ManifestFile> CheckpointSave::in_order_of_plan(std::vector<ManifestFile> files) const {
   TANDEM_CHECK(files.size() == parts_.size(), "an entry for each file of the plan");
-  Manifest manifest{.step = plan_.step, .files = {}};
+  std::vector<ManifestFile> ordered;
   for (const auto& part : parts_) {
     const auto found = std::ranges::find(files, part->entry.name, &ManifestFile::name);
     TANDEM_CHECK(found != files.end() && found->size_bytes == part->entry.size_bytes,
                  "an entry for each file of the plan");
-    manifest.files.push_back(std::move(*found));
+    ordered.push_back(std::move(*found));
   }
-  return manifest;
+  return ordered;
+}
+
+// Read back: else no run could load it.
+std::string CheckpointSave::text_of(std::vector<ManifestFile> files) const {
+  const std::string path = path_of(last_file());
+  if (plan_.slices) {
+    std::string text =
+        Slices{.step = plan_.step, .plan = *plan_.slices, .files = std::move(files)}.json();
+    static_cast<void>(Slices::parse(text, path));
+    return text;
+  }
+  std::string text = Manifest{.step = plan_.step, .files = std::move(files)}.json();
+  static_cast<void>(Manifest::parse(text, path));
+  return text;
 }
 
 Task<> CheckpointSave::write_text(std::string path, std::string text) {
@@ -240,33 +239,45 @@ Task<> CheckpointSave::write_text(std::string path, std::string text) {
   co_await io_->close(std::move(file));
 }
 
-Task<> CheckpointSave::commit(std::vector<ManifestFile> all, std::vector<PlannedText> texts) {
-  TANDEM_CHECK(rank_ == 0, "rank 0 commits");
+Task<> CheckpointSave::seal(std::vector<ManifestFile> all, std::vector<PlannedText> texts) {
+  TANDEM_CHECK(rank_ == 0, "rank 0 seals");
   Step step(*this);
-  Manifest manifest = manifest_of(std::move(all));
+  std::vector<ManifestFile> files = in_order_of_plan(std::move(all));
   for (const PlannedText& text : texts) {
     FileHasher hasher(
         {.name = text.name, .size_bytes = text.text.size(), .hash = {}, .tensors = {}});
     hasher.add(bytes_of_text(text.text));
-    manifest.files.push_back(hasher.result());
+    files.push_back(hasher.result());
   }
-  const std::string json = manifest.json();
-  static_cast<void>(Manifest::parse(json, path_of(kManifestName)));  // else no run could load it
+  std::string last = text_of(std::move(files));
   for (PlannedText& text : texts) {
     co_await write_text(path_of(text.name), std::move(text.text));
   }
-  co_await write_text(path_of(kManifestName), json);
+  co_await write_text(path_of(last_file()), std::move(last));
   if (!planted(Bug::kNameBeforeEntries)) {
     co_await io_->fsync_folder(plan_.temporary);
   }
-  co_await take_final_name();
+  if (plan_.slices) {  // it counts from now on, under this name
+    co_await io_->fsync_folder(folder_of(plan_.folder));
+  }
   step.done();
 }
 
-Task<> CheckpointSave::take_final_name() {
+Task<> CheckpointSave::take_name() {
+  Step step(*this);
+  co_await give_name(io_, plan_.temporary, plan_.folder);
+  step.done();
+}
+
+Task<> CheckpointSave::commit(std::vector<ManifestFile> all, std::vector<PlannedText> texts) {
+  co_await seal(std::move(all), std::move(texts));
+  co_await take_name();
+}
+
+Task<> give_name(FileIo* io, std::string temporary, std::string folder) {
   bool taken = false;
   try {
-    co_await io_->rename(plan_.temporary, plan_.folder);
+    co_await io->rename(temporary, folder);
   } catch (const FileError& error) {
     taken = error.error_number() == ENOTEMPTY || error.error_number() == EEXIST;
     if (!taken) {
@@ -274,13 +285,13 @@ Task<> CheckpointSave::take_final_name() {
     }
   }
   if (taken) {
-    co_await io_->exchange(plan_.temporary, plan_.folder);
+    co_await io->exchange(temporary, folder);
   }
   if (!planted(Bug::kCommitNotSynced)) {
-    co_await io_->fsync_folder(folder_of(plan_.folder));
+    co_await io->fsync_folder(folder_of(folder));
   }
   if (taken) {
-    co_await remove_folder_quietly(io_, plan_.temporary);
+    co_await remove_folder_quietly(io, temporary);
   }
 }
 

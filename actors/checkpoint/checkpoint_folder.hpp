@@ -1,9 +1,12 @@
-// actors/storage/checkpoint_folder.hpp — the checkpoints in a folder: which are whole, whether
+// actors/checkpoint/checkpoint_folder.hpp — the checkpoints in a folder: which are whole, whether
 // their bytes are still those that were written, and which may go.
 //
 // A checkpoint is whole when its folder has its final name, its manifest parses, and every file of
 // the manifest is there in its size: CheckpointSave gives the name last. There is no file that says
 // which one is the latest.
+// A folder of slices is one disk's part of a checkpoint, likewise with slices.json. Under a
+// temporary name it counts where it is whole, since it is sealed on all disks before it takes its
+// name on any.
 // Thread rule: of the loop's thread; FileIo and CpuPool outlive the task.
 #pragma once
 
@@ -13,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/io/file_io.hpp"
@@ -30,6 +34,16 @@ struct FoundCheckpoint {
   std::string path;
 };
 
+/// A folder of slices.
+struct FoundSlices {
+  std::int64_t step = 0;
+  std::string path;
+  std::string name;  // of the checkpoint: that of the folder once it has its name
+  std::string save;
+
+  [[nodiscard]] bool is_named() const { return path.ends_with("/" + name); }
+};
+
 /// The whole ones, newest first. Those that have a checkpoint's name and are not whole come into
 /// `broken` (may be null), one line each: "path: why". FileError if `parent` cannot be listed.
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
@@ -37,6 +51,7 @@ Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string pare
 
 struct NamedCheckpoints {
   std::vector<std::string> whole;   // folders, newest first
+  std::vector<FoundSlices> slices;  // newest first; those without their names, too
   std::vector<std::string> broken;  // "path: why", of those that are not whole
 };
 
@@ -48,6 +63,9 @@ NamedCheckpoints named_checkpoints(const std::string& folder);
 
 /// Error (user input) if it does not parse; FileError if it cannot be read.
 Task<Manifest> read_manifest(FileIo* io, std::string folder);
+Task<Slices> read_slices(FileIo* io, std::string folder);
+/// Of a small file: FileError if it cannot be read, Error if it is larger than a manifest can be.
+Task<std::string> read_text(FileIo* io, std::string path);
 
 /// Hashes the files i with i % parts == part. One line for each fault, with the file and, where
 /// only some of its tensors differ, each of those ("its header": the bytes before them). Nothing:
@@ -55,11 +73,16 @@ Task<Manifest> read_manifest(FileIo* io, std::string folder);
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool = nullptr);
+/// The same of the files of a manifest, or of slices.
+Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
+                                              std::vector<ManifestFile> files, std::uint32_t part,
+                                              std::uint32_t parts, CpuPool* pool = nullptr);
 
-/// Keeps the `keep` newest whole ones (at least one) and removes the whole ones that are older and
-/// what is left of saves and removals that were killed: no save may be under way in `parent`.
-/// A folder loses its name, for certain, before its first file goes. FileError at the first
-/// failure.
-Task<> remove_older(FileIo* io, std::string parent, int keep);
+/// Keeps `keep` whole ones, or folders of slices (at least one), and removes the others, and what
+/// is left of saves and removals that were killed: no save may be under way in `parent`. `newest`
+/// is the step that was saved last: it stays, then those of earlier steps, newest first. Later
+/// ones are of a run that was left, and go first. A folder loses its name, for certain, before
+/// its first file goes. FileError at the first failure.
+Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest);
 
 }  // namespace tandem

@@ -1,0 +1,54 @@
+// actors/checkpoint/slices.hpp — slices.json: what of a checkpoint lies on one of several disks.
+//
+// Where hosts have disks of their own, a save puts a folder on each: the slices that this disk's
+// ranks keep, in files of the same names, and slices.json in the stead of a manifest. A tensor in
+// such a file is a run of elements of one of the checkpoint's tensors, and is called by it:
+// "layer.weight[0:512]". Its folder is a part of a checkpoint, and no checkpoint by itself unless
+// it holds every element.
+// Invariant: what parse() accepts has been written by json(), bit for bit, and every tensor in the
+// files is a run of a tensor of the whole checkpoint's file of that name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/checkpoint/planned_file.hpp"
+#include "actors/storage/manifest.hpp"
+
+namespace tandem {
+
+/// Elements [begin, end) of a tensor, row-major.
+struct TensorRun {
+  std::string tensor;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  /// "layer.weight[0:512]"
+  [[nodiscard]] std::string name() const;
+  /// Of exactly such a name.
+  [[nodiscard]] static std::optional<TensorRun> parse(std::string_view name);
+};
+
+/// One disk's part in a save, alike on its ranks.
+struct SlicesPlan {
+  std::string save;                // 32 hex digits: the same on all disks of a save, on no others
+  std::uint32_t disk = 0;          // which one this is
+  std::vector<std::string> hosts;  // [disk] the name of a host that has it
+  std::vector<PlannedFile> whole;  // the files of the whole checkpoint, the same on all disks
+};
+
+struct Slices {
+  std::int64_t step = 0;
+  SlicesPlan plan;
+  std::vector<ManifestFile> files;  // in this folder
+
+  [[nodiscard]] std::string json() const;
+  /// Error (user input, one line with `path` and the fault) for anything that json() would not
+  /// write.
+  static Slices parse(const std::string& text, const std::string& path);
+};
+
+}  // namespace tandem

@@ -1,0 +1,61 @@
+// engine/checkpoint/checkpoint_search.hpp — which checkpoints there are on the ranks' disks, and
+// what of each lies where.
+//
+// Invariant: all ranks come to the same result, in the same order.
+// Thread rule: the loop's thread; all ranks make the same calls in the same order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/disks.hpp"
+#include "engine/checkpoint/held_checkpoint.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+/// One checkpoint, as far as names say.
+struct Candidate {
+  std::int64_t step = 0;
+  bool in_slices = false;
+  std::string id;                  // of slices: the save's; else the manifest's hash
+  std::string name;                // of its folder, once it has its name
+  std::vector<std::string> paths;  // [disk] empty: it is not there
+
+  /// The first path, for messages, by its final name.
+  [[nodiscard]] std::string path() const;
+};
+
+struct FoundCandidates {
+  std::vector<Candidate> candidates;  // the newest first
+  std::vector<std::string> broken;    // lines, of this rank's disk
+};
+
+/// A meeting of all ranks: what each of them says.
+struct RanksAtDisks {
+  const Disks* disks;
+  std::uint32_t rank;
+  TextExchange exchange;
+
+  [[nodiscard]] std::uint32_t own_disk() const { return disks->of_rank[rank]; }
+  /// By disk, what its first rank says; no exchange where all share one.
+  [[nodiscard]] Task<std::vector<std::string>> of_first_ranks(std::string mine) const;
+  /// The first text that is not empty, of whatever rank, with the rank's host.
+  [[nodiscard]] Task<std::string> first_word(std::string mine) const;
+};
+
+/// What a user means by `folder`; `is_one`: that itself, whatever lies in it.
+Task<FoundCandidates> find_candidates(const RanksAtDisks* ranks, FileIo* io, std::string folder,
+                                      bool is_one);
+
+/// What of the candidate lies on each disk. The text of a fault, of a manifest that cannot be read,
+/// comes into `fault`.
+Task<std::vector<HeldCheckpoint>> held_by_disks(const RanksAtDisks* ranks, FileIo* io,
+                                                Candidate candidate, std::string* fault);
+
+/// What is missing in all of `held` together: "the slices of host b are missing"; empty: nothing.
+[[nodiscard]] std::string missing_in(const std::vector<HeldCheckpoint>& held);
+
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// engine/checkpoint/disks.hpp — which ranks see the same disk: found by looking, before a
+// checkpoint is saved or loaded.
+//
+// Hosts may share a file system, and device and inode numbers do not say it. So the first rank of
+// each host puts an empty file of a random name into the folder, and every rank looks for all of
+// them. Where the folder is not there yet, or cannot be written to, the nearest of its parents
+// that is there stands for it; a host that can write nowhere has a disk of its own, unless it sees
+// another one's file.
+// Invariant: all ranks come to the same result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class Communicator;
+
+struct Disks {
+  std::vector<std::uint32_t> of_rank;  // [rank] the number of its disk
+  std::vector<std::string> hosts;      // [disk] a host that has it, by its first rank
+
+  /// One, of all ranks.
+  static Disks shared(std::size_t world);
+
+  [[nodiscard]] std::uint32_t count() const noexcept {
+    return static_cast<std::uint32_t>(hosts.size());
+  }
+  [[nodiscard]] bool are_several() const noexcept { return hosts.size() > 1; }
+  [[nodiscard]] std::vector<std::uint32_t> ranks_of(std::uint32_t disk) const;
+  [[nodiscard]] std::uint32_t first_rank_of(std::uint32_t disk) const;
+  [[nodiscard]] bool is_first_of_its_disk(std::uint32_t rank) const {
+    return first_rank_of(of_rank[rank]) == rank;
+  }
+
+  bool operator==(const Disks&) const = default;
+};
+
+/// A text of every rank, in rank order.
+using TextExchange = std::function<Task<std::vector<std::string>>(std::string mine)>;
+
+/// On all ranks. `hosts`: Communicator::hosts(). A few exchanges where those are several, else
+/// none.
+Task<Disks> find_disks(TextExchange exchange, std::vector<std::string> hosts, std::size_t rank,
+                       std::size_t world, std::string folder);
+/// The same before training starts; blocks.
+Disks find_disks(Communicator& ranks, const std::string& folder);
+
+}  // namespace tandem

@@ -1,0 +1,191 @@
+#include "engine/checkpoint/gather_slices.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "actors/checkpoint/checkpoint_folder.hpp"
+#include "actors/checkpoint/checkpoint_save.hpp"
+#include "actors/storage/file.hpp"
+#include "actors/storage/folder.hpp"
+#include "engine/checkpoint/checkpoint_search.hpp"
+#include "engine/checkpoint/checkpoint_source.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/event_loop.hpp"
+#include "runtime/system/machine.hpp"
+#include "runtime/util/error.hpp"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
+
+/// The parts of one save.
+struct Save {
+  std::int64_t step = 0;
+  std::string id;
+  std::vector<HeldCheckpoint> parts;
+};
+
+/// Newest first.
+std::vector<Save> saves_in(const std::vector<std::string>& sources) {
+  std::vector<Save> saves;
+  for (const std::string& source : sources) {
+    for (const FoundSlices& found : named_checkpoints(source).slices) {
+      auto save = std::ranges::find(saves, found.save, &Save::id);
+      if (save == saves.end()) {
+        save = saves.insert(save, {.step = found.step, .id = found.save, .parts = {}});
+      }
+      const std::string file = found.path + "/" + std::string(kSlicesName);
+      save->parts.push_back(HeldCheckpoint::parse(found.path, /*in_slices=*/true,
+                                                  read_file(file, "checkpoint", kMostText)));
+    }
+  }
+  std::ranges::sort(saves, std::ranges::greater(), &Save::step);
+  return saves;
+}
+
+/// The newest that is whole.
+Save whole_save(const std::vector<std::string>& sources, std::vector<std::string>& notes) {
+  std::vector<Save> saves = saves_in(sources);
+  for (Save& save : saves) {
+    const std::string missing = missing_in(save.parts);
+    if (missing.empty()) {
+      return std::move(save);
+    }
+    notes.push_back(fmt::format("of step {} {}", save.step, missing));
+  }
+  throw user_error("checkpoint", "{}; name the folders of all hosts",
+                   notes.empty() ? "there are no slices in these folders" : notes.front());
+}
+
+/// Reads elements of the whole tensors from the parts.
+class Parts {
+ public:
+  explicit Parts(const Save& save) {
+    std::vector<std::string> arrays;
+    for (const PlannedFile& file : save.parts.front().whole) {
+      const std::string array(array_of_file(file.name));
+      if (std::ranges::find(arrays_, array) == arrays_.end()) {
+        arrays_.push_back(array);
+      }
+    }
+    for (const HeldCheckpoint& part : save.parts) {
+      runs_.emplace_back(part);
+      files_.push_back(std::make_unique<CheckpointSource>(part, arrays_));
+    }
+  }
+
+  void read(std::string_view array, const std::string& tensor, ElementRun run, float* out) const {
+    const auto number =
+        static_cast<std::uint32_t>(std::ranges::find(arrays_, array) - arrays_.begin());
+    std::vector<ElementRun> left = {run};
+    for (std::size_t part = 0; part < files_.size(); ++part) {
+      std::vector<ElementRun> still;
+      for (const ElementRun& one : left) {
+        for (const ElementRun& there : runs_[part].of(array, tensor)) {
+          const std::int64_t begin = std::max(one.begin, there.begin);
+          const std::int64_t end = std::min(one.end, there.end);
+          if (begin < end) {
+            files_[part]->read(number, tensor, begin, end, out + (begin - run.begin));
+          }
+        }
+        const auto more = runs_[part].missing(array, tensor, one);
+        still.insert(still.end(), more.begin(), more.end());
+      }
+      left = std::move(still);
+    }
+  }
+
+ private:
+  std::vector<std::string> arrays_;
+  std::vector<HeldRuns> runs_;
+  std::vector<std::unique_ptr<CheckpointSource>> files_;
+};
+
+/// The files beside the tensors.
+std::vector<PlannedText> texts_of(const HeldCheckpoint& part) {
+  std::vector<PlannedText> texts;
+  for (const ManifestFile& file : part.files) {
+    if (array_of_file(file.name).empty()) {
+      texts.push_back({.name = file.name,
+                       .text = read_file(part.folder + "/" + file.name, "checkpoint", kMostText)});
+    }
+  }
+  return texts;
+}
+
+Task<> write_tensors(CheckpointSave* save, const CheckpointPlan* plan, const Parts* parts) {
+  std::vector<float> values;
+  for (std::size_t file = 0; file < plan->files.size(); ++file) {
+    std::uint64_t offset = 0;
+    for (const TensorPlan& tensor : plan->files[file].tensors) {
+      for (std::int64_t begin = 0; begin < tensor.numel(); begin += kPieceElements) {
+        const std::int64_t end = std::min(begin + kPieceElements, tensor.numel());
+        values.resize(static_cast<std::size_t>(end - begin));
+        parts->read(array_of_file(plan->files[file].name), tensor.name,
+                    {.begin = begin, .end = end}, values.data());
+        co_await save->write(file, offset, std::as_bytes(std::span(values)));
+        offset += values.size() * sizeof(float);
+      }
+    }
+  }
+}
+
+Task<> gather(FileIo* io, CpuPool* pool, const Save* from, std::string folder) {
+  for (const HeldCheckpoint& part : from->parts) {
+    const std::vector<std::string> faults =
+        co_await verify_entries(io, part.folder, part.files, 0, 1, pool);
+    if (!faults.empty()) {
+      throw user_error("checkpoint", "{}; copy it again, or gather an older one", faults.front());
+    }
+  }
+  const Parts parts(*from);
+  remove_abandoned(folder);
+  const CheckpointPlan plan{.step = from->step,
+                            .folder = folder,
+                            .temporary = fmt::format("{}.tmp-{}", folder, from->id.substr(0, 8)),
+                            .files = from->parts.front().whole};
+  CheckpointSave save(io, plan, 0, 1, pool);
+  std::exception_ptr failure;
+  FileHandle held;  // its folder is that of a living process
+  try {
+    co_await save.create();
+    held = hold_folder(plan.temporary);
+    co_await save.open();
+    co_await write_tensors(&save, &plan, &parts);
+    co_await save.sync();
+    co_await save.commit(co_await save.hash(), texts_of(from->parts.front()));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure) {
+    co_await save.discard();
+    std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace
+
+Gathered gather_slices(const std::vector<std::string>& sources, const std::string& folder) {
+  Gathered gathered;
+  const Save save = whole_save(sources, gathered.notes);
+  make_writable_folder(fs::absolute(folder).parent_path(), "checkpoint");
+  EventLoop loop({.name = "gather", .stall_limit = {}});
+  FileIo io(loop);
+  CpuPool pool(loop, {.threads = machine::usable_cpus(), .name = "hash"});
+  loop.run(&gather, &io, &pool, &save, folder);
+  gathered.step = save.step;
+  gathered.folders = save.parts.size();
+  return gathered;
+}
+
+}  // namespace tandem

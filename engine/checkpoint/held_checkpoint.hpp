@@ -1,0 +1,58 @@
+// engine/checkpoint/held_checkpoint.hpp — what of a checkpoint lies on a disk: all of it, or runs
+// of elements of its tensors.
+//
+// Pure, but for what the disk itself is asked; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/checkpoint/slices.hpp"
+#include "actors/storage/manifest.hpp"
+#include "engine/checkpoint/checkpoint_layout.hpp"
+
+namespace tandem {
+
+struct HeldCheckpoint {
+  std::string folder;  // empty: nothing of it lies there
+  bool in_slices = false;
+  std::vector<ManifestFile> files;  // there
+  std::vector<PlannedFile> whole;   // of the whole checkpoint, those of tensors
+  std::vector<std::string> hosts;   // of slices: [disk] by which they were saved
+  std::uint32_t disk = 0;           // which of these it was
+
+  /// Of the text of its manifest.json, or slices.json. Throws what their parsers throw.
+  static HeldCheckpoint parse(const std::string& folder, bool in_slices, const std::string& text);
+
+  [[nodiscard]] std::string text_file() const {
+    return folder + "/" + std::string(in_slices ? kSlicesName : kManifestName);
+  }
+};
+
+/// The array that a file's name begins with: "master" of master-00001-of-00002.safetensors; empty:
+/// it is no such file.
+[[nodiscard]] std::string_view array_of_file(std::string_view name);
+
+/// Which elements lie there, by array and tensor; ascending, neighbours apart.
+class HeldRuns {
+ public:
+  HeldRuns() = default;
+  explicit HeldRuns(const HeldCheckpoint& held);
+
+  [[nodiscard]] const std::vector<ElementRun>& of(std::string_view array,
+                                                  const std::string& tensor) const;
+  /// What of `run` does not lie there.
+  [[nodiscard]] std::vector<ElementRun> missing(std::string_view array, const std::string& tensor,
+                                                ElementRun run) const;
+
+ private:
+  std::unordered_map<std::string, std::vector<ElementRun>> runs_;  // by "array/tensor"
+};
+
+/// What of `run` no one of `held`, which ascend, covers.
+[[nodiscard]] std::vector<ElementRun> left_of(ElementRun run, const std::vector<ElementRun>& held);
+
+}  // namespace tandem
