@@ -220,15 +220,14 @@ std::vector<ManifestFile> CheckpointSave::in_order_of_plan(std::vector<ManifestF
 
 // Read back: else no run could load it.
 std::string CheckpointSave::text_of(std::vector<ManifestFile> files) const {
-  const std::string path = path_of(last_file());
   if (plan_.slices) {
     std::string text =
         Slices{.step = plan_.step, .plan = *plan_.slices, .files = std::move(files)}.json();
-    static_cast<void>(Slices::parse(text, path));
+    static_cast<void>(Slices::parse(text, plan_.folder));
     return text;
   }
   std::string text = Manifest{.step = plan_.step, .files = std::move(files)}.json();
-  static_cast<void>(Manifest::parse(text, path));
+  static_cast<void>(Manifest::parse(text, plan_.folder));
   return text;
 }
 
