@@ -21,8 +21,12 @@ void UcxBackend::connect(const std::vector<std::string>& addresses) {
   const auto is_missing = [](const UcxPeer& peer) { return peer.is_talking() && !peer.window; };
   wait_until([&] { return std::ranges::none_of(peers_, is_missing); }, options_.connect_timeout);
   std::vector<std::string> missing;
+  std::uint32_t first_missing = 0;
   for (const UcxPeer& peer : peers_) {
     if (peer.rank != rank() && !peer.window) {
+      if (missing.empty()) {
+        first_missing = peer.rank;
+      }
       missing.push_back(options_.hosts.empty()
                             ? std::to_string(peer.rank)
                             : fmt::format("{} (on host {})", peer.rank, options_.hosts[peer.rank]));
@@ -38,7 +42,7 @@ void UcxBackend::connect(const std::vector<std::string>& addresses) {
             "output, the firewall, UCX_NET_DEVICES and UCX_TLS",
             rank(), fmt::join(missing, ", "),
             std::chrono::duration<double>(options_.connect_timeout).count()),
-        missing.front());
+        first_missing);
   }
   loop_.add_poller(*this);
 }
