@@ -12,6 +12,9 @@ constexpr int kTurns = 16;  // of UCX in one look: frames under way must not hol
 // A frame that is due, or its next part, comes within some ten microseconds; to sleep and to be
 // woken would take as long again.
 constexpr Duration kSpinMost = std::chrono::microseconds(200);
+// A thread of this process that was woken on this CPU gets it after that; sooner, another process
+// would take it for a whole slice each time.
+constexpr Duration kYieldEvery = std::chrono::microseconds(50);
 constexpr int kLooks = 8;  // between two looks at the clock and at what else the loop waits for
 constexpr std::uint32_t kSkipMost = 64;
 }  // namespace
@@ -84,6 +87,7 @@ bool UcxBackend::spin_for_frames() noexcept {
   }
   const std::uint64_t before = ended_;
   TimePoint now = Clock::real().now();
+  TimePoint yields_at = now + kYieldEvery;
   for (TimePoint until = now + kSpinMost; now < until && thread::spare_cpus() >= 0;) {
     bool moved = false;
     for (int looks = 0; looks < kLooks && ended_ == before; ++looks) {
@@ -96,8 +100,12 @@ bool UcxBackend::spin_for_frames() noexcept {
       skip_after_miss_ = 1;
       return true;
     }
-    sched_yield();
     now = Clock::real().now();
+    if (now >= yields_at) {
+      sched_yield();
+      now = Clock::real().now();
+      yields_at = now + kYieldEvery;
+    }
     if (moved) {
       until = now + kSpinMost;
     }

@@ -161,9 +161,11 @@ def start_peers(names, hosts, folder):
 
 
 def times_for(library, operation, size):
-    """So many that a batch takes about BATCH_S."""
-    library.run(operation, size, 2)
-    return max(2, min(2000, int(BATCH_S / library.run(operation, size, 3))))
+    """How many make a batch of about BATCH_S, once all is warm."""
+    times = 2
+    while (once := library.run(operation, size, times)) * times < BATCH_S / 4 and times < 2000:
+        times *= 4
+    return max(2, min(2000, int(BATCH_S / once)))
 
 
 def spread(values):
