@@ -31,7 +31,7 @@ DEADLINE_S = 2.0
 ENDS_AFTER_S = 5.0  # the deadline, at most
 RENDEZVOUS_S = 15.0  # where a rank does not come; a busy machine takes its time to start otherwise
 HEARTBEAT_S = 0.25
-GRACE_S = 1.0
+GRACE_S = 0.5  # for ranks that hang, between SIGTERM and SIGKILL
 STEPS = 4
 START_S = 90.0
 

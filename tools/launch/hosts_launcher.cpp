@@ -462,6 +462,7 @@ std::string HostsLauncher::who_held_up() const {
   }
   std::map<int, int> votes;
   std::vector<int> ranks;
+  ranks.reserve(blames_.size());
   for (const auto& [witness, blamed] : blames_) {
     if (++votes[blamed] == 1) {
       ranks.push_back(blamed);
