@@ -37,6 +37,12 @@ ImportedCheckpoint open_source(const std::string& source, const std::string& to)
     return open_foreign_checkpoint(source);
   }
   const NamedCheckpoints named = checkpoints_in(source);
+  if (named.whole.empty() && !named.slices.empty()) {
+    throw user_error(kWhere,
+                     "{} holds one host's slices of a checkpoint; make one of all hosts' first "
+                     "(./tandem checkpoint gather)",
+                     source);
+  }
   if (named.whole.empty()) {
     throw user_error(kWhere, "{} holds no whole checkpoint ({}); give another one", source,
                      named.broken.front());
