@@ -29,9 +29,10 @@ from drill import ROOT, Hosts, default_bin, processes, scratch
 from hosts import MODEL, Cell, digits, finish, flags, start
 
 CELL = Cell(2, 1, 3, "full", "fp32")
-MEET_S = 5
+MEET_S = 5  # at most, where ranks cannot meet
 LIMIT_S = 60
 GARBAGE = 10003
+SOON = {"TANDEM_RENDEZVOUS_TIMEOUT_S": str(MEET_S)}
 QUICK = ("listeners", "strangers", "a name that is not known", "a port that is taken", "packets dropped after the meeting",
          "another version", "other weights")
 
@@ -107,7 +108,7 @@ class Meeting:
         self.programs, self.hosts, self.folder = programs, hosts, folder
         self.model = self.make_model("model", 1)
         self.port = 21000 + int.from_bytes(os.urandom(2), "big") % 9000
-        self.variables = {"TANDEM_RENDEZVOUS_TIMEOUT_S": str(MEET_S), "TANDEM_DRILL_MARK": os.urandom(8).hex()}
+        self.variables = {"TANDEM_RENDEZVOUS_TIMEOUT_S": str(LIMIT_S), "TANDEM_DRILL_MARK": os.urandom(8).hex()}
         codes, said = finish(start(Cell(1, 2, 3, "full", "fp32"), self.command("one host"), None))
         assert codes == [0, 0], said
         self.wanted = digits(folder / "one host")
@@ -135,7 +136,7 @@ class Meeting:
             return [f"exit codes {codes}: {said}"]
         return [] if digits(self.folder / output) == self.wanted else [f"it has {digits(self.folder / output)}"]
 
-    def fails(self, ranks, codes, pattern, limit_s=MEET_S + 10):
+    def fails(self, ranks, codes, pattern, limit_s=MEET_S + 15):
         """Faults of a start that ends with these exit codes, and a line of each rank with the pattern of its own."""
         begun = time.monotonic()
         got, said = finish(ranks, LIMIT_S)
@@ -207,8 +208,7 @@ class Meeting:
         address, space = self.hosts.address(0), self.hosts.spaces[1]
         command = self.command("run")
         late = ["sh", "-c", f'[ "$RANK" = 0 ] || while [ ! -e "{self.folder}/pestered" ]; do sleep 0.05; done; exec "$@"', "rank"]
-        ranks = start(CELL, [*late, *command], self.hosts.command, self.port,
-                      {**self.variables, "TANDEM_RENDEZVOUS_TIMEOUT_S": str(LIMIT_S)})
+        ranks = start(CELL, [*late, *command], self.hosts.command, self.port, self.variables)
         while ranks[0].poll() is None and not listeners(self.hosts.spaces[0]):
             time.sleep(0.02)
         made = pester(space, address, self.port, GARBAGE)
@@ -243,7 +243,7 @@ class Meeting:
         others.write_text(f"127.0.0.1 localhost\n{self.hosts.address(0)} host-a\n")
         return self.fails(
             self.start(lambda host, command: self.hosts.command(host, command, others if host else names, "/etc/hosts"),
-                       more={"MASTER_ADDR": "host-a"}),
+                       more={"MASTER_ADDR": "host-a", **SOON}),
             [2, 4], ("MASTER_ADDR host-a is 127.0.1.1", "rank 0"))
 
     def a_port_that_is_taken(self):
@@ -253,19 +253,19 @@ class Meeting:
                                                         "time.sleep(60)"]))
         while taker.poll() is None and not listeners(self.hosts.spaces[0]):
             time.sleep(0.02)
-        faults = self.fails(self.start(self.hosts.command), [2, 4], f"port.*{self.port}")
+        faults = self.fails(self.start(self.hosts.command, more=SOON), [2, 4], f"port.*{self.port}")
         taker.kill()
         taker.wait()
         return faults
 
     def packets_dropped_before_the_meeting(self):
         with self.dropping(0):
-            return self.fails(self.start(self.hosts.command), [4, 4], ("1 of 2 ranks came", f"rank 0.*{self.hosts.address(0)}"))
+            return self.fails(self.start(self.hosts.command, more=SOON), [4, 4], ("1 of 2 ranks came", f"rank 0.*{self.hosts.address(0)}"))
 
     def packets_dropped_after_the_meeting(self):
         with self.dropping(0, self.port), self.dropping(1, self.port):
-            return self.fails(self.start(self.hosts.command), [4, 4],
-                              ("does not hear rank 1 .on host host-b. over UCX", "does not hear rank 0 .on host host-a. over UCX"), 2 * MEET_S + 10)
+            return self.fails(self.start(self.hosts.command, more=SOON), [4, 4],
+                              ("does not hear rank 1 .on host host-b. over UCX", "does not hear rank 0 .on host host-a. over UCX"), 2 * MEET_S + 15)
 
     def another_version(self):
         program = self.folder / "other" / "finetune_zero3"
