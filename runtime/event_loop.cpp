@@ -284,10 +284,11 @@ std::int64_t EventLoop::timer_due_ns() const noexcept {
 
 // True: something else than `until_ns` has ended the sleep.
 bool EventLoop::sleep_in_reactor(std::int64_t until_ns) {
-  alarm_.set(std::min(until_ns, timer_due_ns()));
   if (!pollers_.empty() && pollers_.poll_before_sleep()) {
     return true;
   }
+  // Pollers may run the reactor, whose alarm then is used up, and arm timers.
+  alarm_.set(std::min(until_ns, timer_due_ns()));
   if (sleep_until_woken(inbox_, queue_, reactor_)) {
     wakes_.owe();
   }

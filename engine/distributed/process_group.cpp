@@ -316,10 +316,19 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
     return addresses;
   };
   auto net = blaming(members, 0, [&] { return connect_ucx_net(loop, frames, exchange); });
+  // Both ends of a channel cut pieces alike, whatever devices each has.
+  std::size_t frame_bytes = HostsBackend::Options().piece_bytes;
+  const std::string frame_key = fmt::format("frames-{}", members.name);
+  store_->set(fmt::format("{}/{}", frame_key, this->rank()),
+              std::to_string(frame_bytes_for(frames.devices)));
+  for (const int member : members.ranks) {
+    const std::string theirs = store_->get(fmt::format("{}/{}", frame_key, member), member);
+    frame_bytes = std::min<std::size_t>(frame_bytes, std::stoul(theirs));
+  }
   HostsBackend::Options options{.order = order_ == ReductionOrder::kFast
                                              ? HostsBackend::Order::kFast
                                              : HostsBackend::Order::kExact,
-                                .frame_bytes = frame_bytes_for(frames.devices),
+                                .frame_bytes = frame_bytes,
                                 .waits = {.timeout = ShmBackend::default_timeout(),
                                           .heartbeat = ShmBackend::default_heartbeat()}};
   for (std::size_t first = 0; first < members.ranks.size();

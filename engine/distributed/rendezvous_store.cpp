@@ -387,12 +387,14 @@ void RendezvousStore::throw_missing(std::string_view key, int ranks) {
     }
   }
   const int behind = rank_behind(missing);
-  flight::blame(static_cast<std::uint64_t>(behind));
-  throw failure(
-      ExitCode::kPeer, "rendezvous",
-      "{} of {} ranks came within {} s ({}); rank {} holds them up: see the output of the "
-      "others",
-      count, ranks, timeout_.count() / 1e3, came, behind);
+  std::string at_fault;  // none, where the last one came meanwhile
+  if (behind != environment_.rank) {
+    flight::blame(static_cast<std::uint64_t>(behind));
+    at_fault = fmt::format("; rank {} holds them up", behind);
+  }
+  throw failure(ExitCode::kPeer, "rendezvous",
+                "{} of {} ranks came within {} s ({}){}: see the output of the others", count,
+                ranks, timeout_.count() / 1e3, came, at_fault);
 }
 
 void RendezvousStore::leave_together(std::string_view key) {

@@ -25,6 +25,9 @@ struct GemmGrid {
 
   static GemmGrid of(std::int64_t row_tiles, std::int64_t column_tiles,
                      std::int64_t rows_per_task) {
+    if (row_tiles == 0 || column_tiles == 0) {
+      return {row_tiles, column_tiles, 0, 1};
+    }
     const std::int64_t team = parallel_team_size();
     GemmGrid grid{row_tiles, column_tiles, ceil_div(row_tiles, rows_per_task), 1};
     if (team > 1) {

@@ -10,10 +10,11 @@
 // names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
 // operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
 // stays broken. A peer that is silent is no failure here: beats are signs of life, with a few
-// numbers in them, by which those above tell a rank that waits from one that hangs. Thread rule: of
-// the loop's thread. Buffers belong to the operation until its await returns. Cancel rule: a
-// stopped receive ends at once and takes no frame, or, once a frame moves into its buffer, with
-// that frame; a stopped send ends at once if nothing of it has left, else when all of it has.
+// numbers in them, by which those above tell a rank that waits from one that hangs.
+// Thread rule: of the loop's thread. Buffers belong to the operation until its await returns.
+// Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
+// buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
+// it has.
 //
 //   co_await net.send(peer, kGradients, bytes);
 //   std::size_t n = co_await net.recv(peer, kGradients, into);

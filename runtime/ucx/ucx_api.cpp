@@ -17,12 +17,12 @@ void find(void* library, const char* name, Call& call, std::string& problem) {
 
 UcxApi load() {
   UcxApi api;
-  // Connecting blocks in it otherwise, for minutes where a firewall drops packets.
-  constexpr const char* kSettings[][2] = {{"UCX_HANDLE_ERRORS", "none"},
-                                          {"UCX_DEBUG_SIGNO", "0"},
-                                          {"UCX_MEM_EVENTS", "n"},
-                                          {"UCX_TCP_TX_SEG_SIZE", "64K"},
-                                          {"UCX_TCP_CONN_NB", "y"}};
+  constexpr const char* kSettings[][2] = {
+      {"UCX_HANDLE_ERRORS", "none"},  {"UCX_DEBUG_SIGNO", "0"}, {"UCX_MEM_EVENTS", "n"},
+      {"UCX_TCP_TX_SEG_SIZE", "64K"},  // frames below 60 KiB are one segment
+      {"UCX_TCP_RX_SEG_SIZE", "64K"}, {"UCX_TCP_CONN_NB", "y"},  // else it blocks for minutes where
+                                                                 // a firewall drops packets
+  };
   for (const auto& [name, value] : kSettings) {
     ::setenv(name, value, 0);
   }

@@ -177,7 +177,8 @@ TEST_F(Hosts, TheRankThatWitnessesBlameIsNamedWithItsHost) {
   // The more, and of as many the one that blames no other rank.
   auto votes =
       on("a:2,b:2",
-         fmt::format("case $RANK in 0) exec {0}1;; 3) exec sleep 1000;; esac; exec {0}3", blame));
+         fmt::format("case $RANK in 0) sleep 0.2; exec {0}1;; 3) exec sleep 1000;; esac; exec {0}3",
+                     blame));
   EXPECT_EQ(votes.wait(), 4);
   EXPECT_THAT(lines_of(votes.output).back(), HasSubstr("rank 3 of 4 (host b) held the others up"));
   auto link = on("a:1,b:1", fmt::format("exec {}$((1 - RANK))", blame));

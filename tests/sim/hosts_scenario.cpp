@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/collectives/hosts/hosts_backend.hpp"
+#include "actors/collectives/norm_limbs.hpp"
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "runtime/sleep.hpp"
@@ -55,6 +56,9 @@ struct HostsPlan {
   [[nodiscard]] std::size_t elements(const Operation& op) const noexcept {  // of a block
     return op.what == What::kReduceScatter ? op.size * ranks() : op.size;
   }
+  [[nodiscard]] static bool wants_norm(const Operation& op) noexcept {
+    return op.size % kNormBlock == 0;
+  }
   /// What all hosts together send to others.
   [[nodiscard]] std::uint64_t bytes_between_hosts() const;
 };
@@ -69,6 +73,10 @@ std::uint64_t HostsPlan::bytes_between_hosts() const {
   for (const Operation& op : reductions) {
     if (op.what == What::kExchange) {
       once += ranks() * op.size;
+    } else if (per_host == 1) {  // straight to the owners, and an all-reduce's sums back to all
+      const bool is_all = op.what == What::kAllReduce;
+      once += elements(op) * (bytes_of(op.type) + (is_all ? sizeof(float) : 0));
+      once += is_all && wants_norm(op) ? ranks() * sizeof(NormLimbs) : 0;
     } else if (op.what == What::kReduceScatter) {
       const std::size_t owners = op.mode == AccumulateMode::kAdd ? 2 : 1;
       once += (ranks() + owners * per_host) * op.size * sizeof(float);
@@ -249,7 +257,7 @@ class HostsRank {
                       .accumulator = sum.data(),
                       .shard_elements = op->size,
                       .mode = op->mode,
-                      .want_norm = op->size % kNormBlock == 0};
+                      .want_norm = HostsPlan::wants_norm(*op)};
     const GradientNorm norm =
         co_await (is_all ? backend_.all_reduce_add(a) : backend_.reduce_scatter_add(a));
     for (std::size_t i = 0; i < sum.size(); ++i) {

@@ -24,13 +24,16 @@ HostsBackend::HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options op
       pool_(pool),
       options_(std::move(options)),
       waits_(local, net, options_.waits, [this](std::uint32_t failed_rank, const std::string& why) {
-        overdue_ = is_broken_ ? "" : fmt::format("[collectives] {}", why);
-        fail(failed_rank, why);
+        if (!is_broken_) {
+          overdue_ = fmt::format("[collectives] {}", why);
+          fail(failed_rank, why);
+        }
       }) {
   TANDEM_CHECK(net.world() % local.world() == 0 && net.rank() % local.world() == local.rank(),
                "the ranks of a host are neighbours, and all hosts have as many");
   TANDEM_CHECK(options_.piece_bytes > 0 && options_.piece_bytes % (kNormBlock * sizeof(float)) == 0,
                "a piece is whole norm blocks");
+  TANDEM_CHECK(options_.frame_bytes > 0, "a frame has bytes");
 }
 
 void HostsBackend::fail(std::uint32_t failed_rank, std::string_view why) noexcept {

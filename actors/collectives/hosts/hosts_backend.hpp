@@ -48,7 +48,7 @@ class HostsBackend : public CollectiveBackend {
     std::uint32_t first_channel = 0;
     Order order = Order::kExact;
     std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormBlock fp32 numbers
-    std::size_t frame_bytes = piece_bytes;           // the longest that the net gets of a piece
+    std::size_t frame_bytes = piece_bytes;           // the longest frame; the same on all ranks
     NetWaits::Options waits{};                       // for other hosts
   };
   /// `net` has all ranks, `local` those of this host, and `pool` is for what takes long here; all

@@ -39,7 +39,8 @@ class NetWaits {
   using Fail = std::function<void(std::uint32_t failed_rank, const std::string& why)>;
   enum class For : std::uint8_t { kFrame, kTaking };
 
-  /// `fail` is called once, when a wait is overdue, and ends it. Both levels outlive this.
+  /// `fail` is called at each look at which a wait is overdue, and ends it. Both levels outlive
+  /// this.
   NetWaits(HostLevel& local, Net& net, Options options, Fail fail);
   ~NetWaits();
   NetWaits(const NetWaits&) = delete;

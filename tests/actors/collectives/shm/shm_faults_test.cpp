@@ -1,8 +1,10 @@
 // What only ranks over shared memory have to say when one of them is at fault, beside
 // tests/actors/collectives/rank_faults_test.cpp; and nothing is left behind.
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <latch>
+#include <memory>
 #include <sstream>
 
 #include <dirent.h>
@@ -55,21 +57,30 @@ TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {
 
 // Of ranks 2 and 3 of four; rank 0 is on another host.
 TEST(ShmBackend, ARankThatWaitsForAnotherHostIsNotTheOneAtFault) {
-  const auto errors = run_ranks(2,
-                                [](ShmRank& rank) {
-                                  const Operands operands = operands_of(rank);
-                                  if (rank.backend->rank() == 0) {
-                                    run(rank, operands, 3, 1);
-                                    return;
-                                  }
-                                  Awaited on_the_net;
-                                  on_the_net.add(0);
-                                  rank.backend->say_awaited(3, on_the_net);
-                                  EXPECT_EQ(rank.backend->awaited(3).word(0), 1U);
-                                  rank.loop.run(+[]() -> Task<> { co_await sleep_for(3500ms); });
-                                },
-                                {.first_rank = 2, .all_ranks = 4, .timeout = 800ms});
-  EXPECT_THAT(errors[0], HasSubstr("rank 3 did not arrive at reduce-scatter 0 within 0.8 s; it "
+  std::atomic<bool> has_ended = false;
+  const auto errors =
+      run_ranks(2,
+                [&has_ended](ShmRank& rank) {
+                  const Operands operands = operands_of(rank);
+                  if (rank.backend->rank() == 0) {
+                    const std::shared_ptr<void> end(nullptr, [&](void*) { has_ended = true; });
+                    run(rank, operands, 3, 1);
+                    return;
+                  }
+                  Awaited on_the_net;
+                  on_the_net.add(0);
+                  rank.backend->say_awaited(3, on_the_net);
+                  EXPECT_EQ(rank.backend->awaited(3).word(0), 1U);
+                  rank.loop.run(
+                      +[](std::atomic<bool>* ended) -> Task<> {
+                        while (!*ended) {
+                          co_await sleep_for(20ms);
+                        }
+                      },
+                      &has_ended);
+                },
+                {.first_rank = 2, .all_ranks = 4, .timeout = 2s});
+  EXPECT_THAT(errors[0], HasSubstr("rank 3 did not arrive at reduce-scatter 0 within 2 s; it "
                                    "waits for rank 0 in the end"));
   EXPECT_THAT(errors[0], HasSubstr("cannot end on rank 2"));
 }
