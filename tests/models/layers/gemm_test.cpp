@@ -132,6 +132,18 @@ TEST(OwnMatmuls, HaveTheSameBitsOnAnyNumberOfThreads) {
   select_gemm("auto");
 }
 
+TEST(OwnMatmuls, WithoutRowsOrColumnsAreNothing) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const auto options = at::TensorOptions().dtype(type);
+    const at::Tensor some = at::full({5, 0}, 1, options), none = at::full({0, 5}, 1, options);
+    matmul(some, at::ones({5, 7}, options), at::ones({7, 0}, options));
+    matmul(none, at::ones({0, 7}, options), at::ones({7, 5}, options));
+  }
+  at::set_num_threads(threads);
+}
+
 TEST(OwnMatmuls, SumBf16InFp32) {
   // 4096 ones added to a large number in bf16 would be lost one by one.
   const at::Tensor a = at::ones({2, 4096}, at::TensorOptions().dtype(at::kBFloat16));
