@@ -278,6 +278,12 @@ Task<> beat_and_listen(Net* net, Nothing* /*shared*/) {
   EXPECT_EQ(heart.words[3], NetHeart::kWordsMax - 1);
   co_await exchange_frames(net, nullptr);
   EXPECT_EQ(net->heart_of(peer).beats, kBeats + 1);
+  constexpr std::uint32_t kDone = 9;
+  if (net->rank() == 1) {
+    co_await net->send(0, kDone, {});
+    co_return;
+  }
+  EXPECT_EQ(co_await net->recv(1, kDone, {}), 0U);
   net->abort(0);
   net->beat(peer, 0, 1);  // goes nowhere
 }
