@@ -104,11 +104,11 @@ TEST(ExpectedWait, SleepsWhereNothingCanBeForetold) {
 
 TEST(ExpectedWait, SpendsNoMoreThanItsShare) {
   // Waits that a spin may last for, too different for a timed sleep: it would meet all of them, and
-  // take the core.
+  // take the core. Not more of them: a spin yields its CPU, which on a busy machine takes a while.
   Waiter waiter;
   Random random(4);
-  waiter.met(100'000, [&](int) { return random.between(20 * kUs, 140 * kUs); });
-  EXPECT_GT(waiter.expected.cost_ns(), 9 * ExpectedWait::kBurstNs) << "what it may, it spends";
+  waiter.met(20'000, [&](int) { return random.between(20 * kUs, 140 * kUs); });
+  EXPECT_GT(waiter.expected.cost_ns(), 2 * ExpectedWait::kBurstNs) << "what it may, it spends";
 }  // the bound is looked at after each (Waiter::wait)
 
 TEST(ExpectedWait, SpinsOnceIntoARest) {
