@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "actors/storage/folder.hpp"
 #include "actors/storage/hash_file.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kRemoved = ".tmp-old";
 constexpr std::uint64_t kMostManifestBytes = std::uint64_t{1} << 30;
 
 std::string join(const std::string& folder, std::string_view name) {
@@ -71,8 +73,12 @@ Task<> look_at(FileIo* io, std::string folder, std::int64_t step, NamedCheckpoin
     const Slices slices = co_await read_slices(io, folder);
     check_step(slices.step, step);
     co_await check_sizes(io, folder, &slices.files);
-    into->slices.push_back(
-        {.step = step, .path = folder, .name = checkpoint_name(step), .save = slices.plan.save});
+    into->slices.push_back({.step = step,
+                            .path = folder,
+                            .name = checkpoint_name(step),
+                            .save = slices.plan.save,
+                            .disk = slices.plan.disk,
+                            .disks = slices.plan.hosts.size()});
   } else {
     const Manifest manifest = co_await read_manifest(io, folder);
     check_step(manifest.step, step);
@@ -91,7 +97,7 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
   for (const std::string& name : names) {
     const std::int64_t step = step_in_name(name);
     const std::string path = join(parent, name);
-    if (step < 0 || (is_left_over(name) && !has_slices(path))) {
+    if (step < 0 || name.ends_with(kRemoved) || (is_left_over(name) && !has_slices(path))) {
       continue;
     }
     std::string fault;
@@ -105,6 +111,10 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
     }
   }
   std::ranges::reverse(found.broken);
+  // Of two saves of a step, the one begun later: names do not say which that is.
+  std::ranges::stable_sort(found.slices, std::ranges::greater(), [](const FoundSlices& one) {
+    return std::pair<std::int64_t, std::string_view>(one.step, one.save);
+  });
   co_return found;
 }
 
@@ -188,7 +198,9 @@ Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
     co_return NamedCheckpoints{.slices = {{.step = slices.step,
                                            .path = std::move(folder),
                                            .name = std::move(name),
-                                           .save = std::move(slices.plan.save)}}};
+                                           .save = std::move(slices.plan.save),
+                                           .disk = slices.plan.disk,
+                                           .disks = slices.plan.hosts.size()}}};
   }
   if (std::string of_run = join(folder, "checkpoints"); fs::is_directory(of_run, ignored)) {
     folder = std::move(of_run);
@@ -202,6 +214,19 @@ NamedCheckpoints named_checkpoints(const std::string& folder) {
   FileIo io(loop);
   return loop.run([](FileIo* files, std::string name) { return named_checkpoints(files, name); },
                   &io, folder);
+}
+
+std::vector<FoundFolder> newest_first(const NamedCheckpoints& named) {
+  std::vector<FoundFolder> folders;
+  for (const std::string& path : named.whole) {
+    const std::string name = fs::path(path).lexically_normal().filename();
+    folders.push_back({.step = step_in_name(name), .path = path});
+  }
+  for (const FoundSlices& slices : named.slices) {
+    folders.push_back({.step = slices.step, .path = slices.path, .in_slices = true});
+  }
+  std::ranges::stable_sort(folders, std::ranges::greater(), &FoundFolder::step);
+  return folders;
 }
 
 Task<std::string> read_text(FileIo* io, std::string path) {
@@ -246,8 +271,11 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
 
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest) {
   for (const std::string& name : co_await io->list_folder(parent)) {
+    std::error_code ignored;
     if (is_left_over(name)) {
       co_await remove_folder_of_files(io, join(parent, name));
+    } else if (is_abandoned_file(name) && fs::is_regular_file(join(parent, name), ignored)) {
+      co_await io->remove(join(parent, name));
     }
   }
   NamedCheckpoints found = co_await look_into(io, parent);
@@ -263,7 +291,7 @@ Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newes
   old.erase(old.begin(),
             old.begin() + std::min<std::ptrdiff_t>(std::max(keep, 1), std::ssize(old)));
   for (std::string& path : old) {
-    const std::string away = fmt::format("{}{}old", path, kTemporary);
+    const std::string away = fmt::format("{}{}", path, kRemoved);
     co_await io->rename(std::exchange(path, away), away);
   }
   if (!old.empty() && !planted(Bug::kRemovalNotSynced)) {

@@ -6,7 +6,7 @@
 // which one is the latest.
 // A folder of slices is one disk's part of a checkpoint, likewise with slices.json. Under a
 // temporary name it counts where it is whole, since it is sealed on all disks before it takes its
-// name on any.
+// name on any; under the name that a removal gives it, it never counts.
 // Thread rule: of the loop's thread; FileIo and CpuPool outlive the task.
 #pragma once
 
@@ -40,6 +40,8 @@ struct FoundSlices {
   std::string path;
   std::string name;  // of the checkpoint: that of the folder once it has its name
   std::string save;
+  std::uint32_t disk = 0;  // whose slices these are
+  std::size_t disks = 0;   // of the save
 
   [[nodiscard]] bool is_named() const { return path.ends_with("/" + name); }
 };
@@ -51,7 +53,7 @@ Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string pare
 
 struct NamedCheckpoints {
   std::vector<std::string> whole;   // folders, newest first
-  std::vector<FoundSlices> slices;  // newest first; those without their names, too
+  std::vector<FoundSlices> slices;  // newest first, by step and save; also those without names
   std::vector<std::string> broken;  // "path: why", of those that are not whole
 };
 
@@ -60,6 +62,15 @@ struct NamedCheckpoints {
 Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder);
 /// The same where no loop runs; blocks.
 NamedCheckpoints named_checkpoints(const std::string& folder);
+
+struct FoundFolder {
+  std::int64_t step = 0;  // -1: a whole one under a name of its own
+  std::string path;
+  bool in_slices = false;
+};
+
+/// The whole ones and the slices in one order; of a step the whole one first.
+std::vector<FoundFolder> newest_first(const NamedCheckpoints& named);
 
 /// Error (user input) if it does not parse; FileError if it cannot be read.
 Task<Manifest> read_manifest(FileIo* io, std::string folder);
@@ -79,10 +90,10 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
                                               std::uint32_t parts, CpuPool* pool = nullptr);
 
 /// Keeps `keep` whole ones, or folders of slices (at least one), and removes the others, and what
-/// is left of saves and removals that were killed: no save may be under way in `parent`. `newest`
-/// is the step that was saved last: it stays, then those of earlier steps, newest first. Later
-/// ones are of a run that was left, and go first. A folder loses its name, for certain, before
-/// its first file goes. FileError at the first failure.
+/// is left of saves, removals and single files that were killed: no save may be under way in
+/// `parent`. `newest` is the step that was saved last: it stays, then those of earlier steps,
+/// newest first. Later ones are of a run that was left, and go first. A folder loses its name, for
+/// certain, before its first file goes. FileError at the first failure.
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest);
 
 }  // namespace tandem

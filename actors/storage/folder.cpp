@@ -123,14 +123,17 @@ void remove_abandoned(const fs::path& path) {
   }
 }
 
+bool is_abandoned_file(std::string_view name) {
+  const std::size_t at = name.rfind(kTemporary);
+  return name.starts_with('.') && at != std::string_view::npos && at > 1 &&
+         is_nonce(name.substr(at + kTemporary.size()));
+}
+
 void remove_abandoned_files(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const std::size_t at = name.rfind(kTemporary);
     std::error_code ignored;
-    if (name.starts_with('.') && at != std::string::npos && at > 1 &&
-        is_nonce(std::string_view(name).substr(at + kTemporary.size())) &&
+    if (is_abandoned_file(entry.path().filename().string()) &&
         fs::is_regular_file(entry.symlink_status(ignored))) {
       fs::remove(entry.path(), ignored);
     }

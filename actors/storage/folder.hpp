@@ -53,6 +53,8 @@ void remove_abandoned(const std::filesystem::path& path);
 /// Keeps remove_abandoned() of other processes from `folder` while the handle lives. Closed where
 /// the file system has no locks.
 [[nodiscard]] FileHandle hold_folder(const std::filesystem::path& folder);
+/// Whether a file of that name is one that a killed AtomicFile leaves: ".NAME.tmp-" and a nonce.
+[[nodiscard]] bool is_abandoned_file(std::string_view name);
 /// Removes what killed AtomicFiles left in `folder`. Only for the one process that writes there.
 void remove_abandoned_files(const std::filesystem::path& folder);
 

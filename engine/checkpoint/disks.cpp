@@ -35,7 +35,8 @@ class Mark {
   /// Its name; empty where nothing can be written.
   std::string put_into(const fs::path& folder) {
     std::random_device random;
-    std::string name = fmt::format(".tandem-{:08x}{:08x}.tmp", random(), random());
+    // As a file that is_abandoned_file(): a killed rank leaves it.
+    std::string name = fmt::format(".tandem.tmp-{:08x}{:08x}", random(), random());
     const std::string path = folder / name;
     const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0) {

@@ -19,6 +19,30 @@ class CheckpointFolder : public CheckpointTest {
         [](FileIo* io, std::string f) -> Task<Names> { co_return co_await io->list_folder(f); },
         &files, parent);
   }
+  /// A disk's slices, one run of a tensor that two disks share, of the save with that id.
+  void save_slices(std::int64_t step, char id) {
+    const std::string folder = parent + "/" + checkpoint_name(step);
+    const std::string file = "master-00001-of-00001.safetensors";
+    CheckpointPlan plan{.step = step,
+                        .folder = folder,
+                        .temporary = folder + ".tmp-1",
+                        .files = {{file, {{"embed.weight[0:35]", TensorType::kF32, {35}}}}},
+                        .slices = SlicesPlan{}};
+    plan.slices->save = std::string(32, id);
+    plan.slices->hosts = {"a", "b"};
+    plan.slices->whole = {{file, {{"embed.weight", TensorType::kF32, {14, 5}}}}};
+    loop.run(save_checkpoint, &files, plan, 1U, std::size_t{100});
+  }
+  /// "STEP ID", newest first.
+  [[nodiscard]] Names found_slices() const {
+    Names found;
+    for (const FoundSlices& slices : named_checkpoints(parent).slices) {
+      found.push_back(fmt::format("{} {}", slices.step, slices.save.front()));
+      EXPECT_EQ(slices.disk, 0U);
+      EXPECT_EQ(slices.disks, 2U);
+    }
+    return found;
+  }
 };
 
 TEST(CheckpointName, IsReadBackOnlyAsItIsWritten) {
@@ -112,6 +136,7 @@ TEST_F(CheckpointFolder, KeepsTheNewestAndRemovesWhatWasKilled) {
     std::filesystem::create_directory(parent + folder);
     std::ofstream(parent + folder + "/file") << "x";
   }
+  std::ofstream(parent + "/.tandem.tmp-0123456789abcdef");  // a killed rank's, by which it is found
   loop.run(remove_older, &files, parent, 2, INT64_MAX);
   EXPECT_EQ(names(), (Names{"mine.tmp-1", "step-00000020", "step-00000030", "step-00000040"}));
   loop.run(remove_older, &files, parent, 0, INT64_MAX);
@@ -119,6 +144,30 @@ TEST_F(CheckpointFolder, KeepsTheNewestAndRemovesWhatWasKilled) {
       << "one whole one stays";
   loop.run(remove_older, &files, parent, 5, INT64_MAX);
   EXPECT_EQ(names().size(), 3U);
+}
+
+// Once some of its disks have removed it, a checkpoint is whole on none.
+TEST_F(CheckpointFolder, SlicesCountUnderATemporaryNameButNotUnderARemovalsOne) {
+  for (const std::int64_t step : {10, 20, 30}) {
+    save_slices(step, 'a');
+  }
+  EXPECT_EQ(found_slices(), (Names{"30 a", "20 a", "10 a"}));
+  std::filesystem::rename(parent + "/step-00000010", parent + "/step-00000010.tmp-old");
+  std::filesystem::rename(parent + "/step-00000030", parent + "/step-00000030.tmp-0123abcd");
+  EXPECT_EQ(found_slices(), (Names{"30 a", "20 a"}));
+  loop.run(remove_older, &files, parent, 5, INT64_MAX);
+  EXPECT_EQ(names(), Names{"step-00000020"});
+}
+
+TEST_F(CheckpointFolder, OfTwoSavesOfAStepTheLaterOneIsTheNewer) {
+  save_slices(20, 'a');
+  std::filesystem::rename(parent + "/step-00000020", parent + "/step-00000020.tmp-ffffffff");
+  save_slices(20, 'b');
+  EXPECT_EQ(found_slices(), (Names{"20 b", "20 a"}));
+  std::filesystem::rename(parent + "/step-00000020.tmp-ffffffff", parent + "/aside");
+  std::filesystem::rename(parent + "/step-00000020", parent + "/step-00000020.tmp-00000000");
+  std::filesystem::rename(parent + "/aside", parent + "/step-00000020");
+  EXPECT_EQ(found_slices(), (Names{"20 b", "20 a"})) << "whichever has the name";
 }
 
 TEST_F(CheckpointFolder, AnInterruptedRemovalLeavesWholeOnesOrNothing) {
