@@ -76,6 +76,24 @@ std::string rank_on_host(std::size_t rank, std::span<const std::string> hosts) {
                }));
 }
 
+std::vector<std::string> distinct_names(std::span<const std::string> hosts) {
+  std::vector<std::string> names;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto first = std::ranges::find(hosts, hosts[rank]) - hosts.begin();
+    if (static_cast<std::size_t>(first) < rank) {
+      names.push_back(names[static_cast<std::size_t>(first)]);
+      continue;
+    }
+    const std::string name = one_line(name_of_host(hosts[rank]));
+    std::string distinct = name;
+    for (int number = 2; std::ranges::find(names, distinct) != names.end(); ++number) {
+      distinct = fmt::format("{}#{}", name, number);
+    }
+    names.push_back(std::move(distinct));
+  }
+  return names;
+}
+
 std::string_view name_of_host(std::string_view host) noexcept {
   return host.substr(host.find_last_of(' ') + 1);
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem {
 
@@ -22,6 +23,9 @@ void require_fit(std::size_t rank, std::string_view mine, std::size_t other,
 [[nodiscard]] std::string_view host_of(std::string_view hello);
 /// "rank 3", or "rank 3 (on host b)" where `hosts`, by rank, are several.
 [[nodiscard]] std::string rank_on_host(std::size_t rank, std::span<const std::string> hosts);
+
+/// [rank] its host's name; hosts of one name are told apart: "b", "b#2", in the order of ranks.
+[[nodiscard]] std::vector<std::string> distinct_names(std::span<const std::string> hosts);
 
 /// The name that people call a host by.
 [[nodiscard]] std::string_view name_of_host(std::string_view host) noexcept;

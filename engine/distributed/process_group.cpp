@@ -20,7 +20,6 @@
 #include "runtime/ucx/ucx_net.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/one_line.hpp"
 #include "runtime/util/seconds_setting.hpp"
 
 namespace tandem {
@@ -140,13 +139,9 @@ std::vector<std::string> ProcessGroup::of_all_ranks(std::string value) {
 }
 
 std::vector<std::string> ProcessGroup::hosts() const {
-  std::vector<std::string> names;
-  if (std::ranges::adjacent_find(hosts_, std::ranges::not_equal_to()) != hosts_.end()) {
-    for (const std::string& host : hosts_) {
-      names.push_back(one_line(name_of_host(host)));
-    }
-  }
-  return names;
+  const bool several =
+      std::ranges::adjacent_find(hosts_, std::ranges::not_equal_to()) != hosts_.end();
+  return several ? distinct_names(hosts_) : std::vector<std::string>();
 }
 
 // The same two ranks on every rank, so that all of them print the same line.
@@ -301,8 +296,9 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
       .run_key = static_cast<std::uint32_t>(
           std::stoul(store_->derive_secret("ucx", job_ + members.name).substr(0, 8), nullptr, 16)),
       .devices = net_devices(environment_)};
+  const std::vector<std::string> names = distinct_names(hosts_);
   for (const int member : members.ranks) {
-    frames.hosts.push_back(one_line(name_of_host(hosts_[static_cast<std::size_t>(member)])));
+    frames.hosts.push_back(names[static_cast<std::size_t>(member)]);
   }
   frames.connect_timeout = std::min<Duration>(frames.connect_timeout, timeout_);
   const std::string key = fmt::format("ucx-{}", members.name);
@@ -334,7 +330,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
   for (std::size_t first = 0; first < members.ranks.size();
        first += static_cast<std::size_t>(per_host)) {
     const auto member = static_cast<std::size_t>(members.ranks[first]);
-    options.waits.host_names.push_back(one_line(name_of_host(hosts_[member])));
+    options.waits.host_names.push_back(names[member]);
   }
   return std::make_unique<JoinedHosts>(std::move(memory), std::move(net), pool, std::move(options));
 }

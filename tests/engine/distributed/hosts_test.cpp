@@ -124,6 +124,16 @@ TEST(MeetingOfHosts, VersionsAreComparedFirst) {
   EXPECT_THAT(error_of(here, ""), HasSubstr("the world size differs"));
 }
 
+TEST(MeetingOfHosts, HostsOfOneNameAreToldApart) {
+  const std::vector<std::string> hosts = {"boot net node",  "boot net node", "boot net2 node",
+                                          "boot3 net a",    "boot net node", "boot4 net node",
+                                          "boot net2 node", "boot5 net x\ny"};
+  EXPECT_EQ(distinct_names(hosts), (std::vector<std::string>{"node", "node", "node#2", "a", "node",
+                                                             "node#3", "node#2", "x\\ny"}));
+  const std::vector<std::string> taken = {"1 n a", "2 n a#2", "3 n a"};
+  EXPECT_EQ(distinct_names(taken), (std::vector<std::string>{"a", "a#2", "a#3"}));
+}
+
 // A build whose frames are others cannot say more than that.
 TEST(MeetingOfHosts, AnotherHandshakeIsSaidToBeAnotherVersion) {
   const Job job{.timeout = 700ms, .secret = kSecret};
