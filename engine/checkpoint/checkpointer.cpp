@@ -1,6 +1,7 @@
 #include "engine/checkpoint/checkpointer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <random>
@@ -110,6 +111,13 @@ void Checkpointer::make_save(Start start) {
                                            &rank_.copy_pool());
 }
 
+Checkpointer::Start Checkpointer::new_start() {
+  std::random_device random;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {.high = static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count()),
+          .low = std::uint64_t{random()} << 32 | random()};
+}
+
 Task<bool> Checkpointer::begin(Request request) {
   co_await finish();
   begun_ = rank_.loop().now();
@@ -121,28 +129,29 @@ Task<bool> Checkpointer::begin(Request request) {
   is_sealed_ = false;
   co_await look_at_disks();
   const std::uint32_t me = rank_.layout().sharding.rank;
-  std::random_device random;
-  const auto draw = [&] { return std::uint64_t{random()} << 32 | random(); };
-  const Start start =
-      value_at<Start>(co_await exchange_(bytes_of(Start{.high = draw(), .low = draw()})), 0);
-  bool made = true;
+  Start start = new_start();
+  if (disks_
+          .are_several()) {  // else the only one that needs it before the files are made is rank 0
+    start = value_at<Start>(co_await exchange_(bytes_of(start)), 0);
+  }
   if (disks_.is_first_of_its_disk(me)) {
     make_save(start);
     try {
       make_writable_folder(request_.parent, "checkpoint");
       co_await save_->create();
     } catch (...) {
-      made = false;
+      start.made = 0;
       fail(std::current_exception());
     }
   }
-  const std::vector<std::byte> all_made = co_await exchange_(bytes_of(made));
-  const auto failed = std::ranges::find(all_made, std::byte{0});
-  if (failed != all_made.end()) {
-    co_await close(error_.empty()
-                       ? fmt::format("rank {} could not make its files", failed - all_made.begin())
-                       : error_);
-    co_return false;
+  const std::vector<std::byte> all = co_await exchange_(bytes_of(start));
+  start = value_at<Start>(all, 0);
+  for (std::uint32_t rank = 0; rank < rank_.layout().sharding.world; ++rank) {
+    if (value_at<Start>(all, rank).made == 0) {
+      co_await close(error_.empty() ? fmt::format("rank {} could not make its files", rank)
+                                    : error_);
+      co_return false;
+    }
   }
   if (!save_) {
     make_save(start);
@@ -203,7 +212,13 @@ Task<> Checkpointer::do_phase(Phase phase, std::vector<ManifestFile> all) {
     co_await save_->seal(std::move(all), request_.texts);
   } else if (phase == Phase::kNaming) {
     co_await save_->take_name();
-  } else if (request_.keep > 0) {
+  } else {
+    co_await remove_older_ones();
+  }
+}
+
+Task<> Checkpointer::remove_older_ones() {
+  if (request_.keep > 0) {
     try {
       co_await remove_older(&io_, request_.parent, request_.keep, request_.step);
     } catch (const std::exception& cause) {
@@ -222,8 +237,14 @@ Checkpointer::Phase after(Checkpointer::Phase phase) {
 
 Task<> Checkpointer::work(Checkpointer* self, Phase next, std::vector<ManifestFile> all) {
   try {
-    co_await self->do_phase(next, std::move(all));
-    self->rest(after(next));
+    if (self->disks_.are_several()) {
+      co_await self->do_phase(next, std::move(all));
+      self->rest(after(next));
+    } else {
+      co_await self->save_->commit(std::move(all), self->request_.texts);
+      co_await self->remove_older_ones();
+      self->rest(Phase::kDone);
+    }
   } catch (...) {
     self->fail(std::current_exception());
     self->rest(Phase::kFailed);
@@ -237,7 +258,7 @@ void Checkpointer::go_on(Phase ended, std::vector<ManifestFile> all) {
     phase_ = next;
     rank_.scope().spawn("commit checkpoint", &Checkpointer::work, this, next, std::move(all));
   } else {
-    rest(after(next));
+    rest(disks_.are_several() ? after(next) : Phase::kDone);
   }
 }
 

@@ -6,6 +6,7 @@
 // save costs no collective of its own while training goes on:
 //   writing (pieces, fsync) -> written | hashing -> hashed | sealing -> sealed | naming -> named |
 //   removing older ones -> done
+// On one disk what follows hashed is one phase: no disk waits for another one.
 // begin() is where they meet first: the first rank of each disk has made the files, every rank has
 // opened them and holds its units. finish() goes through what is left, and waits. From hashed on
 // the first ranks of the disks work, the others are ready at once.
@@ -104,8 +105,9 @@ class Checkpointer {
  private:
   /// What rank 0 tells the others at the begin: which save it is.
   struct Start {
-    std::uint64_t high = 0;
-    std::uint64_t low = 0;
+    std::uint64_t made = 1;  // the files are there, as far as this rank makes them
+    std::uint64_t high = 0;  // grows with time: of two saves of a step the later one counts
+    std::uint64_t low = 0;   // random
   };
 
   static Task<> write(Checkpointer* self);
@@ -114,7 +116,9 @@ class Checkpointer {
   void go_on(Phase ended, std::vector<ManifestFile> all);
   static Task<> work(Checkpointer* self, Phase next, std::vector<ManifestFile> all);
   Task<> do_phase(Phase phase, std::vector<ManifestFile> all);
+  Task<> remove_older_ones();
   Task<> look_at_disks();
+  static Start new_start();
   void make_save(Start start);
   Task<std::vector<ManifestFile>> entries_of_own_disk();
   Task<> close(std::string error);

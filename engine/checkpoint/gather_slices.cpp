@@ -49,7 +49,9 @@ std::vector<Save> saves_in(const std::vector<std::string>& sources) {
                                                   read_file(file, "checkpoint", kMostText)));
     }
   }
-  std::ranges::sort(saves, std::ranges::greater(), &Save::step);
+  std::ranges::sort(saves, std::ranges::greater(), [](const Save& save) {
+    return std::pair<std::int64_t, std::string_view>(save.step, save.id);
+  });
   return saves;
 }
 

@@ -197,6 +197,33 @@ TEST(Slices, ASaveThatWasCutOffIsWholeOnAllHostsOrNone) {
   EXPECT_EQ(run, rest_of(straight, 3));
 }
 
+// Where the step was saved already, its folders are exchanged, each disk's at a moment of its own.
+TEST(Slices, OfTwoSavesOfAStepTheLaterOneIsLoaded) {
+  const TempDir folder;
+  const Cluster cluster{.folder = folder.path()};
+  cluster.run({}, [](Engine& engine, const Setting& setting, const std::string& disk) {
+    (void)go_on(engine, setting, 2);
+    for (const char* which : {"first", "second"}) {
+      CheckpointArgs args{.folder = disk};
+      args.client_state = fmt::format("\"{}\"", which);
+      EXPECT_TRUE(engine.begin_checkpoint(std::move(args)));
+      EXPECT_EQ(engine.finish_checkpoint()->error, "");
+      fs::rename(disk + "/step-00000002", disk + "/" + which);
+    }
+    return 0;
+  });
+  for (int host = 0; host < 2; ++host) {  // exchanged on the first host alone
+    fs::rename(cluster.disk(host) / (host == 0 ? "second" : "first"),
+               cluster.disk(host) / "step-00000002");
+    fs::rename(cluster.disk(host) / (host == 0 ? "first" : "second"),
+               cluster.disk(host) / "step-00000002.tmp-0123abcd");
+  }
+  const auto load = [](Engine& engine, const Setting&, const std::string& disk) {
+    return engine.load_checkpoint(disk).client_state;
+  };
+  EXPECT_EQ(cluster.run({}, load), "\"second\"");
+}
+
 TEST(Slices, GatheredTheyAreACheckpointLikeAnyOther) {
   const TempDir folder;
   const Cluster cluster{.per_host = 2, .folder = folder.path()};
