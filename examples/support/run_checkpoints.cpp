@@ -4,6 +4,9 @@
 #include <charconv>
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -69,26 +72,14 @@ std::string checkpoints_of(const std::string& output_dir) { return output_dir + 
 /// The micro-batches of a step, of the newest checkpoint here that has a readable state: it is read
 /// before anything is verified, and loading steps over what is damaged, too. 0: there is none.
 std::int64_t saved_micro_batches(const std::string& folder) {
-  const NamedCheckpoints named = named_checkpoints(folder);
-  std::vector<std::string> paths = named.whole;
-  for (const FoundSlices& slices : named.slices) {
-    paths.push_back(slices.path);
-  }
-  for (const std::string& path : paths) {
-    const std::string file = path + "/" + kStateFile;
+  for (const FoundFolder& found : newest_first(named_checkpoints(folder))) {
+    const std::string file = found.path + "/" + kStateFile;
     try {
       return RunState::parse(read_file(file, "resume", UINT64_MAX), file).step_micro_batches;
     } catch (const Error&) {  // load_checkpoint() says what is wrong with it
     }
   }
   return 0;
-}
-
-/// What --resume auto could go on from, on this host.
-bool has_checkpoints(const std::string& folder) {
-  const NamedCheckpoints named = named_checkpoints(folder);
-  return !named.whole.empty() ||
-         std::ranges::any_of(named.slices, [](const auto& slices) { return slices.is_named(); });
 }
 
 /// The largest of all ranks' numbers.
@@ -98,6 +89,37 @@ std::int64_t largest(Communicator& ranks, std::int64_t mine) {
     most = std::max<std::int64_t>(most, std::stoll(text));
   }
   return most;
+}
+
+/// Whether there is what --resume auto could go on from, on any host: a checkpoint that has its
+/// name, or a save that all of its disks have sealed. One that fewer have sealed was none yet.
+bool has_checkpoints(const std::string& folder, Communicator& ranks) {
+  constexpr std::string_view kNamed = "named";
+  const NamedCheckpoints named = named_checkpoints(folder);
+  const bool here =
+      !named.whole.empty() ||
+      std::ranges::any_of(named.slices, [](const auto& slices) { return slices.is_named(); });
+  std::string mine(here ? kNamed : "");
+  for (const FoundSlices& slices : named.slices) {
+    mine += here ? "" : fmt::format("{} {} {} ", slices.save, slices.disk, slices.disks);
+  }
+  std::map<std::string, std::set<std::size_t>> sealed;  // [save] disks
+  for (const std::string& text : ranks.of_all_ranks(std::move(mine))) {
+    if (text == kNamed) {
+      return true;
+    }
+    std::istringstream words(text);
+    std::string save;
+    std::size_t disk = 0;
+    std::size_t disks = 0;
+    while (words >> save >> disk >> disks) {
+      sealed[save].insert(disk);
+      if (sealed[save].size() == disks) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -141,9 +163,9 @@ double parse_duration_s(const std::string& flag, const std::string& text) {
 std::string resume_folder(const RunFlags& flags, Communicator& ranks) {
   const bool is_auto = flags.resume == kAuto;
   const std::string folder = is_auto ? checkpoints_of(flags.output_dir) : flags.resume;
-  const bool here =
-      !folder.empty() && (is_auto ? has_checkpoints(folder) : fs::is_directory(folder));
-  const bool anywhere = largest(ranks, here ? 1 : 0) > 0;
+  const bool anywhere =
+      is_auto ? has_checkpoints(folder, ranks)
+              : largest(ranks, !folder.empty() && fs::is_directory(folder) ? 1 : 0) > 0;
   if (!anywhere && !is_auto && !folder.empty()) {
     throw user_error("flags",
                      "--resume is {}, and there is no such folder; give a checkpoint, a "
@@ -151,6 +173,20 @@ std::string resume_folder(const RunFlags& flags, Communicator& ranks) {
                      flags.resume);
   }
   return anywhere ? folder : "";
+}
+
+bool is_foreign_everywhere(const std::string& folder, Communicator& ranks) {
+  const std::vector<std::string> said =
+      ranks.of_all_ranks(is_foreign_checkpoint(folder) ? "yes" : "no");
+  const auto other =
+      std::ranges::find_if(said, [&](const std::string& answer) { return answer != said.front(); });
+  if (other != said.end()) {
+    throw user_error("resume",
+                     "{} holds a checkpoint of DeepSpeed or torch for {} of {} ranks only; copy it "
+                     "to every host",
+                     folder, std::ranges::count(said, "yes"), said.size());
+  }
+  return said.front() == "yes";
 }
 
 void keep_global_batch(RunFlags& flags, Communicator& ranks) {
@@ -195,7 +231,7 @@ ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks
   LoadArgs args;
   args.ignored = split(flags.resume_ignore);
   const LoadedCheckpoint loaded =
-      is_foreign_checkpoint(folder)
+      is_foreign_everywhere(folder, ranks)
           ? engine.load_foreign(foreign_state(open_foreign_checkpoint(folder), engine.model()))
           : engine.load_checkpoint(folder, "", args);
   if (engine.rank() == 0 && !flags.output_dir.empty()) {

@@ -43,6 +43,10 @@ std::vector<std::string> split(const std::string& list);
 /// collective.
 std::string resume_folder(const RunFlags& flags, Communicator& ranks);
 
+/// Whether it is a checkpoint of DeepSpeed or torch, for all ranks. Throws user_error where it is
+/// one on some hosts only. A collective.
+bool is_foreign_everywhere(const std::string& folder, Communicator& ranks);
+
 /// Before the config is made: where --resume goes on with another number of ranks and the user did
 /// not say --gradient_accumulation_steps, it becomes what keeps the step's micro-batches. A
 /// collective.

@@ -2,18 +2,89 @@
 // went on has the digits of the one that never stopped.
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <random>
 #include <thread>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 
+#include "actors/checkpoint/slices.hpp"
+#include "examples/support/run_checkpoints.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/io_support.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
 
+namespace fs = std::filesystem;
+
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+// ---- which folder --resume names, on hosts with disks of their own
+
+/// Slices of that disk, of two, in `folder` under a temporary name.
+void seal(const fs::path& folder, std::uint32_t disk, char id = 'a') {
+  const fs::path slices = folder / "checkpoints/step-00000002.tmp-0123abcd";
+  fs::create_directories(slices);
+  const PlannedFile whole{"master-00001-of-00001.safetensors",
+                          {{"embed.weight", TensorType::kF32, {7, 5}}}};
+  std::ofstream(slices / "slices.json") << Slices{
+      .step = 2,
+      .plan = {.save = std::string(32, id),
+               .disk = disk,
+               .hosts = {"a", "b"},
+               .whole = {whole}}}.json();
+}
+
+/// Whether --resume auto finds anything, where each rank has a folder of its own.
+bool finds_a_checkpoint(const std::vector<fs::path>& folders) {
+  const std::vector<int> found = on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
+    RunFlags flags;
+    flags.output_dir = folders[static_cast<std::size_t>(ranks->rank())];
+    flags.resume = "auto";
+    return resume_folder(flags, *ranks).empty() ? 0 : 1;
+  });
+  EXPECT_EQ(found[0], found[1]);
+  return found[0] == 1;
+}
+
+TEST(ResumeFolder, HasASaveThatAllItsDisksHaveSealed) {
+  const test::TempDir folder;
+  const std::vector<fs::path> disks = {folder.path() / "a", folder.path() / "b"};
+  EXPECT_FALSE(finds_a_checkpoint(disks));
+  seal(disks[1], 1);
+  EXPECT_FALSE(finds_a_checkpoint(disks)) << "one disk of two";
+  seal(disks[0], 0, 'b');
+  EXPECT_FALSE(finds_a_checkpoint(disks)) << "two saves, none of which is whole";
+  seal(disks[0], 0);
+  EXPECT_TRUE(finds_a_checkpoint(disks));
+  fs::remove_all(disks[0]);
+  const fs::path slices = disks[1] / "checkpoints/step-00000002";
+  fs::rename(slices.string() + ".tmp-0123abcd", slices);
+  EXPECT_TRUE(finds_a_checkpoint(disks)) << "one that has its name is missed, and named";
+}
+
+TEST(ResumeFolder, AForeignCheckpointHasToBeOnEveryHost) {
+  const test::TempDir folder;
+  fs::create_directories(folder.path() / "a");
+  std::ofstream(folder.path() / "a/latest") << "global_step2";
+  const auto ask = [&](bool one_host) {
+    return on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
+      const bool has_it = !one_host || ranks->rank() == 1;
+      return is_foreign_everywhere(folder.path() / (has_it ? "a" : "b"), *ranks) ? 1 : 0;
+    });
+  };
+  EXPECT_EQ(ask(false), (std::vector<int>{1, 1}));
+  EXPECT_THAT(error_text([&] { (void)ask(true); }, ExitCode::kUserInput),
+              HasSubstr("/b holds a checkpoint of DeepSpeed or torch for 1 of 2 ranks only; copy"));
+}
 
 class TrainerResume : public TrainerTest {
  protected:
