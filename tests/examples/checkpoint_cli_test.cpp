@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
 #include "actors/storage/safetensors.hpp"
 #include "tests/examples/trainer_fixture.hpp"
@@ -109,6 +110,31 @@ TEST_F(CheckpointCli, ShowsWhatWasSaved) {
   }
   expect_one_line(tandem(fmt::format("checkpoint show '{}'", path("nowhere"))), {"nowhere"});
   expect_one_line(tandem(fmt::format("checkpoint show '{}'", kDemo)), {"manifest.json"});
+}
+
+// One host's part of a later step: it is not passed over in silence.
+TEST_F(CheckpointCli, SlicesThatAreNewerThanTheWholeOnes) {
+  const fs::path folder = saved();
+  const fs::path slices = path("run/checkpoints/step-00000003");
+  fs::create_directory(slices);
+  const std::string state = content_of(folder / "state.json");
+  std::ofstream(slices / "state.json") << state;
+  const PlannedFile whole{"master-00001-of-00001.safetensors",
+                          {{"embed.weight", TensorType::kF32, {7, 5}}}};
+  std::ofstream(slices / "slices.json") << Slices{
+      .step = 3,
+      .plan = {.save = std::string(32, 'a'), .hosts = {"a", "b"}, .whole = {whole}},
+      .files = {{.name = "state.json",
+                 .size_bytes = state.size(),
+                 .hash = {},
+                 .tensors = {}}}}.json();
+  expect_one_line(convert(path("run"), "hf", "--to hf"),
+                  {slices.string(), "checkpoint gather", folder.string()});
+  EXPECT_FALSE(fs::exists(path("hf")));
+  EXPECT_EQ(convert(folder, "hf", "--to hf").code, 0);
+  const Finished shown = tandem(fmt::format("checkpoint show '{}'", path("run")));
+  EXPECT_THAT(shown.out, HasSubstr(slices.string())) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("disk 1 of 2"));
 }
 
 TEST_F(CheckpointCli, VerifyFindsAFlippedBitInEveryFile) {

@@ -178,13 +178,12 @@ void print_text(const Shown& shown) {
 
 int show(const std::string& folder, bool json) {
   const NamedCheckpoints named = checkpoints_in(folder);
-  if (named.whole.empty() && named.slices.empty()) {
+  const std::vector<FoundFolder> found = newest_first(named);
+  if (found.empty()) {
     throw user_error("checkpoint", "{} holds no whole checkpoint ({}); use another folder", folder,
                      named.broken.front());
   }
-  const Shown shown = named.whole.empty()
-                          ? read_checkpoint(named.slices.front().path, /*in_slices=*/true)
-                          : read_checkpoint(named.whole.front(), /*in_slices=*/false);
+  const Shown shown = read_checkpoint(found.front().path, found.front().in_slices);
   if (shown.parameters == 0) {
     throw user_error("checkpoint", "{} holds no master weights; use another one",
                      shown.held.folder);

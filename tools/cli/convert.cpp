@@ -37,11 +37,13 @@ ImportedCheckpoint open_source(const std::string& source, const std::string& to)
     return open_foreign_checkpoint(source);
   }
   const NamedCheckpoints named = checkpoints_in(source);
-  if (named.whole.empty() && !named.slices.empty()) {
+  const std::vector<FoundFolder> found = newest_first(named);
+  if (!found.empty() && found.front().in_slices) {
     throw user_error(kWhere,
                      "{} holds one host's slices of a checkpoint; make one of all hosts' first "
-                     "(./tandem checkpoint gather)",
-                     source);
+                     "(./tandem checkpoint gather){}",
+                     found.front().path,
+                     named.whole.empty() ? "" : ", or name the older one, " + named.whole.front());
   }
   if (named.whole.empty()) {
     throw user_error(kWhere, "{} holds no whole checkpoint ({}); give another one", source,
