@@ -4,7 +4,8 @@
 In each cell a run over hosts is killed on all of them at a random moment, and goes on from the slices that lie on their
 disks; then a host loses its newest slices, and an older step is taken; then the slices are gathered into one checkpoint,
 and a run of one host goes on from it. Losses, gradient norms and saved weights must be those of a run that nothing
-disturbs, to the last byte. A host whose slices are all gone, and one whose disk has no room, are named.
+disturbs, to the last byte, and a run that could go on must not have begun anew. A host whose slices are all gone, and
+one whose disk has no room, are named.
 
     tests/drills/disks.py            2 and 4 hosts x 1 and 2 ranks, stages 0-3, fp32 and bf16, 12 cells; some four minutes
     tests/drills/disks.py --quick    2 cells
@@ -59,6 +60,12 @@ class Disks:
     def slices(self, host):
         return sorted(self.folders[host].glob("run/checkpoints/step-????????"))
 
+    def sealed(self, hosts):
+        """The saves that the disks of that many hosts have sealed, all of them."""
+        saves = [{json.loads(file.read_text())["save"] for file in disk.glob("run/checkpoints/step-*/slices.json")
+                  if not file.parent.name.endswith(".tmp-old")} for disk in self.folders[:hosts]]
+        return set.intersection(*saves)
+
     def __enter__(self):
         return self
 
@@ -72,6 +79,7 @@ class Drill:
         self.programs, self.hosts, self.disks, self.folder = programs, hosts, disks, folder
         self.model = folder / "model"
         self.references = {}
+        self.went_on = 0
         subprocess.run([programs / "make_model", "--config", ROOT / "examples/demo/config.json", "--tokenizer",
                         ROOT / "examples/demo", "--seed", "1", "--output", self.model, *MODEL.split()], check=True,
                        stdout=subprocess.DEVNULL)
@@ -99,6 +107,16 @@ class Drill:
     def saving(self, more=()):
         return ["--save_every", SAVE_EVERY, "--resume", "auto", *more]
 
+    def goes_on(self, cell):
+        """Trains to the end with --resume auto. A run that begins anew moves the metrics before it to earlier-N/."""
+        run = self.disks.folders[0] / "run"
+        could, begun = bool(self.disks.sealed(cell.hosts)), len(list(run.glob("earlier-*")))
+        self.train(cell, self.disks.place / "run", self.saving())
+        went_on = len(list(run.glob("earlier-*"))) == begun
+        self.went_on += went_on
+        if could and not went_on:
+            yield "it began anew, and all disks have a save"
+
     def killed(self, cell, chance):
         """Trains until a random moment, and kills all ranks."""
         step, delay = chance.randrange(SAVE_EVERY + 1, STEPS - 1), chance.uniform(0, 0.05)
@@ -118,7 +136,7 @@ class Drill:
         run = self.disks.folders[0] / "run"
         self.disks.clear()
         step = self.killed(cell, chance)
-        self.train(cell, self.disks.place / "run", self.saving())
+        yield from self.goes_on(cell)
         if digits(run) != wanted:
             yield f"killed after step {step}, it went on to {digits(run)}, not {wanted}"
         if self.disks.slices(0)[-1].name != f"step-{STEPS:08}" or len(self.disks.slices(cell.hosts - 1)) != 2:
@@ -130,7 +148,7 @@ class Drill:
             subprocess.run([self.programs / "tandem", "checkpoint", *command], check=True, stdout=subprocess.DEVNULL)
         # The last host loses its newest slices: those before are taken, and its ranks' share is sent to them.
         shutil.rmtree(self.disks.slices(cell.hosts - 1)[-1])
-        self.train(cell, self.disks.place / "run", self.saving())
+        yield from self.goes_on(cell)
         if digits(run) != wanted:
             yield f"without the last host's newest slices it came to {digits(run)}, not {wanted}"
         alone = gathered.with_name(gathered.name + "-alone")
@@ -193,8 +211,8 @@ def main():
             print(f"{number + 1:3d}/{len(cells)} {cell.text()}: {'; '.join(faults) or 'equal'}, "
                   f"{time.monotonic() - cell_begun:.1f} s", flush=True)
             failed += [{"cell": cell.text(), "fault": fault} for fault in faults[:1]]
-    print(json.dumps({"drill": "disks", "cells": len(cells), "equal": len(cells) - len(failed), "failed": failed,
-                      "seconds": round(time.monotonic() - begun, 1)}), flush=True)
+    print(json.dumps({"drill": "disks", "cells": len(cells), "equal": len(cells) - len(failed), "went_on": drill.went_on,
+                      "failed": failed, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
     return 1 if failed else 0
 
 
