@@ -35,15 +35,41 @@ std::string hash_text(std::string_view text) {
   return hasher.result().text();
 }
 
+/// The folders of slices that `folder` was, and was not yet named on this disk.
+Task<std::vector<FoundSlices>> sealed_for(FileIo* io, std::string folder) {
+  const fs::path path = fs::path(folder).lexically_normal();
+  const std::string name = path.filename();
+  std::vector<FoundSlices> sealed;
+  for (const std::string& other : co_await io->list_folder(path.parent_path())) {
+    const std::string at = path.parent_path() / other;
+    std::error_code ignored;
+    if (other.starts_with(name + ".tmp-") && !other.ends_with(".tmp-old") &&
+        fs::is_regular_file(at + "/" + std::string(kSlicesName), ignored)) {
+      for (FoundSlices& slices : (co_await named_checkpoints(io, at)).slices) {
+        slices.name = name;
+        sealed.push_back(std::move(slices));
+      }
+    }
+  }
+  co_return sealed;
+}
+
 /// What this disk has, newest first.
 Task<std::vector<Entry>> own_entries(FileIo* io, std::string folder, bool is_one, bool hashes,
                                      std::vector<std::string>* broken) {
   NamedCheckpoints named;
   std::error_code ignored;
   if (is_one && !fs::is_regular_file(folder + "/" + std::string(kSlicesName), ignored)) {
-    named.whole = {folder};
+    if (!hashes || fs::is_directory(folder, ignored)) {
+      named.whole = {folder};
+    }
   } else {
     named = co_await named_checkpoints(io, folder);
+  }
+  if (is_one && hashes) {
+    for (FoundSlices& slices : co_await sealed_for(io, folder)) {
+      named.slices.push_back(std::move(slices));
+    }
   }
   std::vector<Entry> entries;
   for (std::string& path : named.whole) {
@@ -144,7 +170,9 @@ Task<FoundCandidates> find_candidates(const RanksAtDisks* ranks, FileIo* io, std
   std::error_code ignored;
   if (!several) {
     own = co_await own_entries(io, folder, is_one, several, &found.broken);
-  } else if (ranks->disks->is_first_of_its_disk(ranks->rank) && fs::is_directory(folder, ignored)) {
+  } else if (ranks->disks->is_first_of_its_disk(ranks->rank) &&
+             fs::is_directory(is_one ? fs::path(folder).parent_path() : fs::path(folder),
+                              ignored)) {
     try {
       own = co_await own_entries(io, folder, is_one, several, &found.broken);
     } catch (const Error& error) {  // the others wait for this rank's word

@@ -224,6 +224,22 @@ TEST(Slices, OfTwoSavesOfAStepTheLaterOneIsLoaded) {
   EXPECT_EQ(cluster.run({}, load), "\"second\"");
 }
 
+TEST(Slices, ATagThatNotAllDisksHaveNamedIsLoaded) {
+  const TempDir folder;
+  const Cluster cluster{.folder = folder.path()};
+  cluster.run({}, [](Engine& engine, const Setting& setting, const std::string& disk) {
+    (void)go_on(engine, setting, 2);
+    EXPECT_EQ(engine.save_checkpoint(disk, "best").error, "");
+    return 0;
+  });
+  fs::rename(cluster.disk(1) / "best", cluster.disk(1) / "best.tmp-0123abcd");
+  cluster.run({}, [](Engine& engine, const Setting&, const std::string& disk) {
+    EXPECT_EQ(engine.load_checkpoint(disk, "best").step, 2);
+    return 0;
+  });
+  EXPECT_TRUE(fs::exists(cluster.disk(1) / "best/slices.json"));
+}
+
 TEST(Slices, GatheredTheyAreACheckpointLikeAnyOther) {
   const TempDir folder;
   const Cluster cluster{.per_host = 2, .folder = folder.path()};
