@@ -370,17 +370,17 @@ TEST_F(RanksOfHosts, AHangingRankIsNamedWithItsHostAtTheDeadline) {
 
 // Rank 2 waits for rank 0, which waits for rank 1 before it goes on.
 TEST(MeetingOfHosts, TheRankThatIsBehindIsNamedAndNotOneThatWaitsForIt) {
-  const Job job{.world = 3, .timeout = 2s, .secret = kSecret};
+  const Job job{.world = 3, .timeout = 3s, .secret = kSecret};
   const auto errors = testing::run(testing::all_of(job), job.timeout, [](ProcessGroup& group) {
     group.require_same("config", "alike");
     if (group.rank() == 1) {
-      std::this_thread::sleep_for(5s);
+      std::this_thread::sleep_for(7s);
       return;
     }
     group.require_same("data", "alike");
   });
   for (const std::size_t rank : {0UL, 2UL}) {
-    EXPECT_THAT(errors[rank], StartsWith("4 [rendezvous] 2 of 3 ranks came within 2 s (0, 2)"));
+    EXPECT_THAT(errors[rank], StartsWith("4 [rendezvous] 2 of 3 ranks came within 3 s (0, 2)"));
     EXPECT_THAT(errors[rank], HasSubstr("rank 1 holds them up"));
   }
 }
