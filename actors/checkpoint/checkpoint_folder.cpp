@@ -212,8 +212,9 @@ Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
 NamedCheckpoints named_checkpoints(const std::string& folder) {
   EventLoop loop({.name = "checkpoints"});
   FileIo io(loop);
-  return loop.run([](FileIo* files, std::string name) { return named_checkpoints(files, name); },
-                  &io, folder);
+  return loop.run(
+      [](FileIo* files, std::string name) { return named_checkpoints(files, std::move(name)); },
+      &io, folder);
 }
 
 std::vector<FoundFolder> newest_first(const NamedCheckpoints& named) {

@@ -144,6 +144,7 @@ Task<std::vector<std::string>> RanksAtDisks::of_first_ranks(std::string mine) co
   std::vector<std::string> all =
       co_await exchange(disks->is_first_of_its_disk(rank) ? std::move(mine) : std::string());
   std::vector<std::string> by_disk;
+  by_disk.reserve(disks->count());
   for (std::uint32_t disk = 0; disk < disks->count(); ++disk) {
     by_disk.push_back(std::move(all[disks->first_rank_of(disk)]));
   }

@@ -308,6 +308,7 @@ Task<std::vector<std::string>> Checkpointer::texts_of_all_ranks(std::string mine
   const std::vector<std::byte> all =
       co_await exchange_(std::vector<std::byte>(begin, begin + most));
   std::vector<std::string> texts;
+  texts.reserve(world);
   for (std::size_t r = 0; r < world; ++r) {
     texts.emplace_back(reinterpret_cast<const char*>(all.data()) + r * most,
                        value_at<std::uint64_t>(sizes, r));

@@ -39,6 +39,7 @@ struct Cluster {
   [[nodiscard]] std::string disk_of(int rank) const { return disk(rank / per_host).string(); }
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> names;
+    names.reserve(static_cast<std::size_t>(world()));
     for (int rank = 0; rank < world(); ++rank) {
       names.push_back(fmt::format("host-{}", rank / per_host));
     }
@@ -344,7 +345,7 @@ TEST(Slices, HostsThatSeeOneFolderHaveOneDisk) {
 }
 
 TEST(Slices, RunsAreCutOutOfEachOther) {
-  const auto left = [](ElementRun run, std::vector<ElementRun> held) {
+  const auto left = [](ElementRun run, const std::vector<ElementRun>& held) {
     std::string text;
     for (const ElementRun& one : left_of(run, held)) {
       text += fmt::format("{}-{} ", one.begin, one.end);

@@ -54,6 +54,7 @@ struct Rank {
         scope(world.loop(number), Name("rank")) {}
   static std::vector<std::string> names(const Shape& shape) {
     std::vector<std::string> all;
+    all.reserve(shape.hosts);
     for (std::uint32_t host = 0; host < shape.hosts; ++host) {
       all.push_back(fmt::format("host-{}", host));
     }
