@@ -76,7 +76,7 @@ def step():
 
 
 def adam():
-    section = Section("2026-11-22_overlap_epyc_2cpu.md", "Adam beside PyTorch")
+    section = Section("2026-11-25_kernels_epyc_2cpu.md", "Adam beside PyTorch")
     groups, exact = [], {}
     for row in section.rows():
         group = []
