@@ -123,42 +123,37 @@ HWY_INLINE __m512 widen(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-/// A block of C from its sums, [rows][sums_ld], and what C starts from.
-HWY_INLINE void finish_bf16(const float* sums, std::int64_t sums_ld, const GemmTarget& c,
-                            std::int64_t i0, std::int64_t j0, std::int64_t rows,
-                            std::int64_t columns) {
-  for (std::int64_t i = 0; i < rows; ++i) {
-    Bf16* to = static_cast<Bf16*>(c.data) + (i0 + i) * c.ld + j0;
-    const std::int64_t initial_ld = c.start == GemmStart::kBias ? 0 : c.initial_ld;
-    const Bf16* from = static_cast<const Bf16*>(c.initial) + (i0 + i) * initial_ld + j0;
-    for (std::int64_t j = 0; j < columns; j += kTile) {
-      const __mmask16 mask =
-          columns - j >= kTile ? 0xffffU : static_cast<__mmask16>((1U << (columns - j)) - 1);
-      __m512 value = _mm512_load_ps(sums + i * sums_ld + j);
-      if (c.start != GemmStart::kZero) {
-        value = _mm512_add_ps(value, widen(_mm256_maskz_loadu_epi16(mask, from + j)));
-      }
-      const __m256bh narrow = _mm512_cvtneps_pbh(value);
-      _mm256_mask_storeu_epi16(to + j, mask, reinterpret_cast<const __m256i&>(narrow));
-    }
-  }
+HWY_INLINE __m512 load_masked(__mmask16 mask, const float* from) {
+  return _mm512_maskz_loadu_ps(mask, from);
+}
+HWY_INLINE __m512 load_masked(__mmask16 mask, const Bf16* from) {
+  return widen(_mm256_maskz_loadu_epi16(mask, from));
+}
+HWY_INLINE void store_masked(__mmask16 mask, __m512 value, float* to) {
+  _mm512_mask_storeu_ps(to, mask, value);
+}
+HWY_INLINE void store_masked(__mmask16 mask, __m512 value, Bf16* to) {
+  const __m256bh narrow = _mm512_cvtneps_pbh(value);
+  _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<const __m256i&>(narrow));
 }
 
-HWY_INLINE void finish_f32(const float* sums, std::int64_t sums_ld, const GemmTarget& c,
-                           std::int64_t i0, std::int64_t j0, std::int64_t rows,
-                           std::int64_t columns) {
+/// A block of C, of type T, from its sums, [rows][sums_ld], and what C starts from.
+template <class T>
+HWY_INLINE void finish_typed(const float* sums, std::int64_t sums_ld, const GemmTarget& c,
+                             std::int64_t i0, std::int64_t j0, std::int64_t rows,
+                             std::int64_t columns) {
   for (std::int64_t i = 0; i < rows; ++i) {
-    float* to = static_cast<float*>(c.data) + (i0 + i) * c.ld + j0;
+    T* to = static_cast<T*>(c.data) + (i0 + i) * c.ld + j0;
     const std::int64_t initial_ld = c.start == GemmStart::kBias ? 0 : c.initial_ld;
-    const float* from = static_cast<const float*>(c.initial) + (i0 + i) * initial_ld + j0;
+    const T* from = static_cast<const T*>(c.initial) + (i0 + i) * initial_ld + j0;
     for (std::int64_t j = 0; j < columns; j += kTile) {
       const __mmask16 mask =
           columns - j >= kTile ? 0xffffU : static_cast<__mmask16>((1U << (columns - j)) - 1);
       __m512 value = _mm512_load_ps(sums + i * sums_ld + j);
       if (c.start != GemmStart::kZero) {
-        value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, from + j));
+        value = _mm512_add_ps(value, load_masked(mask, from + j));
       }
-      _mm512_mask_storeu_ps(to + j, mask, value);
+      store_masked(mask, value, to + j);
     }
   }
 }
@@ -167,8 +162,10 @@ HWY_INLINE void finish_f32(const float* sums, std::int64_t sums_ld, const GemmTa
 HWY_INLINE void finish_block(const float* sums, std::int64_t sums_ld, const GemmProblem& p,
                              std::int64_t i0, std::int64_t j0, std::int64_t rows,
                              std::int64_t columns) {
-  (p.c.type == DType::kBF16 ? finish_bf16 : finish_f32)(
-      sums, sums_ld, p.c, i0, j0, std::min(rows, p.m - i0), std::min(columns, p.n - j0));
+  (p.c.type == DType::kBF16 ? finish_typed<Bf16>
+                            : finish_typed<float>)(sums, sums_ld, p.c, i0, j0,
+                                                   std::min(rows, p.m - i0),
+                                                   std::min(columns, p.n - j0));
 }
 
 /// A's rows and B's columns, as packing sees them.
