@@ -45,7 +45,8 @@ class Communicator {
   [[nodiscard]] std::string of_first_rank(std::string value) {
     return std::move(of_all_ranks(std::move(value)).front());
   }
-  /// The name of each rank's host, in rank order, where they are on several: else empty.
+  /// The name of each rank's host, in rank order, where they are on several: else empty. Hosts of
+  /// one name have numbers behind it.
   [[nodiscard]] virtual std::vector<std::string> hosts() const { return {}; }
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which
   /// outlive it. Called once.
