@@ -177,7 +177,7 @@ int cifar10(CifarFlags flags) {
   metrics.note("data     " + data.description);
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
-  metrics.note(placement_line(plan));
+  metrics.note(plan.placement_text());
   if (const std::string line = disks_line(disks); !line.empty()) {
     metrics.note(line);
   }

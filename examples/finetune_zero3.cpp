@@ -131,7 +131,7 @@ int finetune(FinetuneFlags flags) {
     metrics.note(line);
   }
   metrics.note(memory_line(plan.memory()));
-  metrics.note(placement_line(plan));
+  metrics.note(plan.placement_text());
   if (const std::string line = disks_line(disks); !line.empty()) {
     metrics.note(line);
   }

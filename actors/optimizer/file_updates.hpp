@@ -7,10 +7,10 @@
 // unit counts as updated when its last slice has been written.
 // The pass itself is the pool's: it sees the unit's arrays where they are, but for those of the
 // file, whose addresses are moved so that the slice's elements lie in the stage.
-// Invariant: what no range covers is read and written back as it was. A slice's arrays begin at
-// blocks of the file, so slices never share one.
-// Failure: an Error that names the unit ends the slice; nothing more can be updated then.
-// Thread rule: of the loop's thread.
+// Weights and gradients that lie in the file pass through it as state does; a gradient is only
+// read. Invariant: what no range covers is read and written back as it was. A slice's arrays begin
+// at blocks of the file, so slices never share one. Failure: an Error that names the unit ends the
+// slice; nothing more can be updated then. Thread rule: of the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,8 @@
 
 #include "actors/kernels/state_layout.hpp"
 #include "actors/optimizer/stage_ring.hpp"
-#include "actors/optimizer/state_file.hpp"
 #include "actors/optimizer/update_runner.hpp"
-#include "runtime/clock.hpp"
+#include "actors/storage/state_file.hpp"
 
 namespace tandem {
 
@@ -47,9 +46,6 @@ class FileUpdates final : public UpdateRunner {
   [[nodiscard]] std::size_t slices_under_way() const noexcept override { return kSlices; }
   Task<> run(UpdateSlice slice) override;
 
-  /// Seconds in which at least one slice was being read or written.
-  [[nodiscard]] double busy_s() const noexcept { return busy_s_; }
-
  private:
   using Transfers = std::vector<StateFile::Transfer>;
   struct Stage {
@@ -57,16 +53,18 @@ class FileUpdates final : public UpdateRunner {
     UpdatedUnit view;  // the unit, as the pass finds it
   };
 
-  /// Makes the view; what is to be read, and written back.
-  [[nodiscard]] Transfers prepare(Stage& stage, const UpdateSlice& slice) const;
-  Task<> transfer(const UpdateSlice* slice, Transfers transfers, bool in);
+  /// What a slice moves.
+  struct Moves {
+    Transfers in;
+    Transfers out;
+  };
+
+  /// Makes the view.
+  [[nodiscard]] Moves prepare(Stage& stage, const UpdateSlice& slice) const;
 
   Options options_;
   PoolUpdates pool_;
   StageRing<Stage> stages_;
-  int transfers_ = 0;  // under way
-  TimePoint busy_since_;
-  double busy_s_ = 0;
 };
 
 }  // namespace tandem

@@ -94,6 +94,7 @@ struct OffloadOptimizerConfig {
 struct OffloadParamConfig {
   std::string device = "none";  // none | cpu | nvme
   std::string nvme_path;
+  std::int64_t max_in_cpu = 1'000'000'000;  // elements of a rank; with nvme
   bool pin_memory = true;
 };
 

@@ -24,7 +24,6 @@ inline constexpr std::string_view kPinning =
 inline constexpr std::string_view kOneDivision =
     "gradients are summed over ranks in fp32 and divided once, in the update";
 inline constexpr std::string_view kOwnCheckpoints = "checkpoints have a format of their own";
-inline constexpr std::string_view kNoNvme = "no weights are kept on NVMe";
 
 template <class T>
 KeyRow key(std::string_view path, T* field) {

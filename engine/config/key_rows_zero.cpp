@@ -48,15 +48,14 @@ void append_offload(Rows& rows, ZeroConfig& z) {
                        .unused("reads and writes of NVMe always run beside updates"));
   }
   p = "zero_optimization.offload_param.";
-  rows.push_back(key(p + "device", &z.offload_param.device)
-                     .one_of({"none", "cpu", "nvme"})
-                     .unused("shards always lie in host memory; gathered units, in the slots, lie "
-                             "where compute runs"));
-  rows.push_back(key(p + "nvme_path", &z.offload_param.nvme_path).unused(kNoNvme));
+  constexpr std::string_view kSlots =
+      "weights on NVMe are read into the gather slots, as far ahead as there are slots";
+  rows.push_back(key(p + "device", &z.offload_param.device).one_of({"none", "cpu", "nvme"}));
+  rows.push_back(key(p + "nvme_path", &z.offload_param.nvme_path));
   rows.push_back(key(p + "pin_memory", &z.offload_param.pin_memory).unused(kPinning));
-  rows.push_back(raw(p + "buffer_count", Kind::kInt, "5").unused(kNoNvme));
-  rows.push_back(raw(p + "buffer_size", Kind::kInt, "100000000").unused(kNoNvme));
-  rows.push_back(raw(p + "max_in_cpu", Kind::kInt, "1000000000").unused(kNoNvme));
+  rows.push_back(raw(p + "buffer_count", Kind::kInt, "5").unused(kSlots));
+  rows.push_back(raw(p + "buffer_size", Kind::kInt, "100000000").unused(kSlots));
+  rows.push_back(key(p + "max_in_cpu", &z.offload_param.max_in_cpu).at_least(0));
 }
 
 }  // namespace

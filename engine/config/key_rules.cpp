@@ -93,11 +93,32 @@ void check_ranks(const Config& c, std::span<const KeyRow> rows) {
 
 void check_offload(const Config& c) {
   const OffloadOptimizerConfig& offload = c.zero.offload_optimizer;
-  if (c.zero.offload_param.device == "nvme") {
+  const OffloadParamConfig& weights = c.zero.offload_param;
+  if (weights.device == "nvme" && c.zero.stage != 3) {
     throw user_error("config",
-                     "{}: zero_optimization.offload_param.device \"nvme\" is refused: {}; write "
-                     "\"cpu\"",
-                     c.origin, key_rows::kNoNvme);
+                     "{}: zero_optimization.offload_param.device is \"nvme\" at stage {}, where "
+                     "weights stay whole in memory; write stage 3, or \"cpu\"",
+                     c.origin, c.zero.stage);
+  }
+  if (weights.device == "nvme" && offload.device != "nvme") {
+    throw user_error("config",
+                     "{}: zero_optimization.offload_param.device is \"nvme\" and "
+                     "offload_optimizer.device \"{}\", and what lies on NVMe is updated there; "
+                     "write \"nvme\" for both",
+                     c.origin, offload.device);
+  }
+  if (weights.device == "nvme" && updates_jointly(c.optimizer.kind)) {
+    throw user_error("config",
+                     "{}: zero_optimization.offload_param.device is \"nvme\", and {} needs whole "
+                     "gradients in memory; write \"cpu\"",
+                     c.origin, c.optimizer.type);
+  }
+  if (weights.device == "nvme" && !weights.nvme_path.empty() && !offload.nvme_path.empty() &&
+      weights.nvme_path != offload.nvme_path) {
+    throw user_error("config",
+                     "{}: zero_optimization.offload_param.nvme_path is \"{}\" and "
+                     "offload_optimizer.nvme_path \"{}\", and a rank has one file; write the same",
+                     c.origin, weights.nvme_path, offload.nvme_path);
   }
   if (offload.device == "cpu" && offload.ratio < 1 && c.zero.stage != 3) {
     throw user_error(
@@ -194,6 +215,15 @@ void mark_zero(const Config& c, Marks& marks) {
     for (const char* path : {"zero_optimization.offload_optimizer.nvme_path", "aio.block_size",
                              "aio.queue_depth", "aio.intra_op_parallelism"}) {
       marks.unused(path, "of NVMe, which offload_optimizer.device is not");
+    }
+  }
+  const std::string weights = "zero_optimization.offload_param.";
+  if (c.zero.offload_param.device != "nvme") {
+    marks.unused(weights + "device",
+                 "shards lie in host memory unless it is nvme; gathered units, in the slots, lie "
+                 "where compute runs");
+    for (const char* name : {"nvme_path", "max_in_cpu"}) {
+      marks.unused(weights + name, "of NVMe, which offload_param.device is not");
     }
   }
   if (!offload.super_offload) {

@@ -10,6 +10,7 @@
 #include "engine/layout/update_config.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
@@ -19,12 +20,13 @@ constexpr std::size_t kGradientSlots = 2;  // one being filled, one being reduce
 
 UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
                    const RankShape& shape, DType accumulator_type, StatePlacement placement,
-                   bool alone) {
+                   bool weights_on_nvme, bool alone) {
   const std::size_t elements = layout.shard_elements;
   const std::size_t floats = elements * sizeof(float);
   const std::size_t element = bytes_of(shape.type);
   UnitSizes sizes{.weights = (whole ? layout.padded_elements : elements) * element,
-                  .shard = elements * element};
+                  .shard = elements * element,
+                  .weights_on_nvme = weights_on_nvme};
   if (unit.frozen()) {
     sizes.state.master = shape.type == DType::kF32 ? 0 : floats;
     return sizes;
@@ -170,14 +172,58 @@ std::size_t RankSizes::device_bytes() const {
   return bytes;
 }
 
+std::vector<bool> RankSizes::weights_on_nvme(const Model& model, const RankShape& shape,
+                                             const Sharding& sharding) {
+  std::vector<bool> on_nvme(model.units.size());
+  std::int64_t room = shape.engine.nvme.weights_in_memory.value_or(INT64_MAX);
+  for (std::size_t unit = 0; unit < on_nvme.size(); ++unit) {
+    room -= static_cast<std::int64_t>(sharding.layout_of(model.units[unit]).shard_elements);
+    on_nvme[unit] = room < 0 && !sharding.weights_replicated[unit];
+    room = std::max<std::int64_t>(room, -1);  // what is behind lies there, too
+    if (on_nvme[unit] && model.units[unit].ep_size > 1) {
+      throw user_error("engine",
+                       "weights are to lie on NVMe, and the experts of unit \"{}\" are spread over "
+                       "{} ranks; use an expert-parallel size of 1, or offload_param \"cpu\"",
+                       model.units[unit].name, model.units[unit].ep_size);
+    }
+  }
+  return on_nvme;
+}
+
 void RankSizes::count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape) {
-  const std::size_t bytes = unit.state.total(kFileStateAlignment);
   const std::size_t slice = std::min(elements, FileUpdates::kElementsAlignment);
   const StateSizes of_slice =
       state_sizes(shape.engine.state_layout, shape.update, shape.type, slice);
+  std::size_t bytes = unit.state.total(kFileStateAlignment);
+  std::size_t stage = of_slice.total(kFileStateAlignment);
+  if (unit.weights_on_nvme) {
+    const auto in_blocks = [](std::size_t size) { return round_up(size, kFileStateAlignment); };
+    bytes += in_blocks(unit.shard) + in_blocks(unit.accumulator);
+    stage +=
+        in_blocks(slice * bytes_of(shape.type)) + in_blocks(slice * bytes_of(accumulator_type));
+  }
   nvme_file_bytes += bytes;
   nvme_copy_bytes = std::max(nvme_copy_bytes, bytes);
-  nvme_stage_bytes = std::max(nvme_stage_bytes, of_slice.total(kFileStateAlignment));
+  nvme_stage_bytes = std::max(nvme_stage_bytes, stage);
+}
+
+void RankSizes::count_nvme_passage(bool straight, bool is_kept) {
+  std::size_t shard = 0;
+  std::size_t accumulator = 0;
+  for (const UnitSizes& unit : units) {
+    shard = std::max(shard, unit.weights_on_nvme ? unit.shard : 0);
+    accumulator = std::max(accumulator, unit.weights_on_nvme ? unit.accumulator : 0);
+  }
+  if (shard == 0) {
+    return;
+  }
+  nvme_shard_bytes = straight ? 0 : round_up(shard, kFileStateAlignment);
+  nvme_accumulator_bytes = straight && is_kept ? 0 : round_up(accumulator, kFileStateAlignment);
+  for (auto* pools : {&weight_pools, &gradient_pools}) {
+    for (PoolSizes& pool : *pools) {
+      pool.slot_bytes = round_up(pool.slot_bytes, kFileStateAlignment);
+    }
+  }
 }
 
 RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Sharding& sharding,
@@ -189,15 +235,18 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
   sizes.accumulator_type = is_kept ? shape.type : DType::kF32;
   sizes.accumulators_shared = !sharding.state_sharded;
   sizes.weights_replicated = sharding.weights_replicated;
+  const std::vector<bool> on_nvme = weights_on_nvme(model, shape, sharding);
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const UnitLayout layout = sharding.layout_of(model.units[unit]);
-    const StatePlacement placement = unit < shape.engine.placements.size()
+    const StatePlacement placement = on_nvme[unit] ? StatePlacement::kNvme
+                                     : unit < shape.engine.placements.size()
                                          ? shape.engine.placements[unit]
                                          : StatePlacement::kHost;
     sizes.units.push_back(sizes_of(model.units[unit], layout, sharding.weights_replicated[unit],
-                                   shape, sizes.accumulator_type, placement, sharding.world == 1));
+                                   shape, sizes.accumulator_type, placement, on_nvme[unit],
+                                   sharding.world == 1));
     const UnitSizes& made = sizes.units.back();
-    if (made.placement == StatePlacement::kNvme) {
+    if (made.placement == StatePlacement::kNvme || made.weights_on_nvme) {
       sizes.count_on_nvme(made, layout.shard_elements, shape);
     } else if (made.placement != StatePlacement::kHost) {
       std::size_t& stage = made.placement == StatePlacement::kStreamed ? sizes.stream_stage_bytes
@@ -216,6 +265,8 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
       gradients,
       std::min(gradients.shared_units(), std::max(kGradientSlots, gradients.min_shared_slots + 1)),
       shape.type);
+  const bool on_cpu = shape.engine.device == DeviceKind::kCpu;
+  sizes.count_nvme_passage(on_cpu && sharding.world == 1, is_kept);
   for (const auto* pools : {&sizes.weight_pools, &sizes.gradient_pools}) {
     for (const PoolSizes& pool : *pools) {
       sizes.device_base_bytes += pool.bytes();

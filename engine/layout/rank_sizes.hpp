@@ -60,6 +60,7 @@ struct UnitSizes {
   std::size_t shadow = 0;       // what an update ahead of the verdict needs; 0: frozen
   StatePlacement placement = StatePlacement::kHost;  // what is frozen stays there
   bool gradient_on_device = false;                   // the accumulator lies there
+  bool weights_on_nvme = false;      // weights, accumulator and state lie in the file
   std::size_t shadow_on_device = 0;  // of `shadow`, what lies beside arrays of the device
 
   [[nodiscard]] std::size_t moments() const noexcept {
@@ -99,11 +100,15 @@ struct RankSizes {
   std::size_t stream_stage_bytes = 0;
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
-  // Of state on NVMe: the file, the host memory of a slice under way, and of the largest unit's
-  // state, which is copied there to be loaded and saved.
+  // Of what lies on NVMe: the file, the host memory of a slice under way, and of the largest unit,
+  // which is copied there to be loaded and saved.
   std::size_t nvme_file_bytes = 0;
   std::size_t nvme_stage_bytes = 0;
   std::size_t nvme_copy_bytes = 0;
+  // Host memory through which a shard on NVMe is gathered, and a gradient reduced; 0: straight
+  // from and to the slots.
+  std::size_t nvme_shard_bytes = 0;
+  std::size_t nvme_accumulator_bytes = 0;
 
   /// What a unit holds in an accelerator's memory because of its placement, beside slots, whole
   /// blocks and shadows.
@@ -116,7 +121,13 @@ struct RankSizes {
                       const SlotClasses& classes);
 
  private:
+  /// Which units' weights lie on NVMe.
+  static std::vector<bool> weights_on_nvme(const Model& model, const RankShape& shape,
+                                           const Sharding& sharding);
   void count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape);
+  /// What gathers and reductions need of units whose weights lie on NVMe. `straight`: one rank's,
+  /// in host memory.
+  void count_nvme_passage(bool straight, bool is_kept);
 };
 
 }  // namespace tandem

@@ -86,7 +86,8 @@ class Planner {
   /// Of what the pool updates, only weights and gradients travel.
   [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
     const bool streams = sizes_.units[unit].placement == StatePlacement::kStreamed;
-    if (sizes_.units[unit].placement == StatePlacement::kNvme) {
+    if (sizes_.units[unit].placement == StatePlacement::kNvme ||
+        sizes_.units[unit].weights_on_nvme) {
       return MemoryKind::kNvme;
     }
     return on_device(unit) ? MemoryKind::kDevice : streams ? copied() : MemoryKind::kHost;
@@ -99,6 +100,10 @@ class Planner {
   /// optimizer's, wherever that works.
   void add_weights(std::size_t unit) {
     const UnitSizes& sizes = sizes_.units[unit];
+    if (sizes.weights_on_nvme) {
+      add(MemoryPurpose::kWeights, MemoryKind::kNvme, sizes.shard);
+      return;
+    }
     if (!in_.accelerator) {
       add(MemoryPurpose::kWeights, peers_read(), sizes.weights);
       return;
@@ -119,7 +124,8 @@ class Planner {
     const UnitCost cost{.shard = sizes.shard,
                         .accumulator = sizes.accumulator,
                         .master = sizes.state.master,
-                        .moments = sizes.moments()};
+                        .moments = sizes.moments(),
+                        .weights_on_nvme = sizes.weights_on_nvme};
     plan_.parameters = sum_capped(plan_.parameters, model_.units[unit].numel());
     add_weights(unit);
     add(MemoryPurpose::kMaster, state_of(unit), cost.master);
@@ -127,11 +133,34 @@ class Planner {
     const bool shared = sizes_.accumulators_shared && !in_.accelerator;
     const bool gradient_there = in_.accelerator && sizes.gradient_on_device;
     add(MemoryPurpose::kGradients,
-        shared           ? peers_read()
-        : gradient_there ? MemoryKind::kDevice
-                         : copied(),
+        sizes.weights_on_nvme ? MemoryKind::kNvme
+        : shared              ? peers_read()
+        : gradient_there      ? MemoryKind::kDevice
+                              : copied(),
         cost.accumulator);
+    add_traffic(sizes, cost);
     plan_.units.push_back(cost);
+  }
+
+  /// Of a step: an update reads and writes what lies on NVMe. Weights there are gathered for
+  /// forward and backward of each micro-step, and a gradient is written by each reduction, which
+  /// reads it where it adds.
+  void add_traffic(const UnitSizes& sizes, const UnitCost& cost) {
+    const auto add_to = [](std::int64_t& sum, std::int64_t times, std::size_t bytes) {
+      sum = sum_capped(sum, product_capped(times, static_cast<std::int64_t>(bytes)));
+    };
+    const bool updates = cost.accumulator > 0;
+    if (updates && sizes.placement == StatePlacement::kNvme) {
+      add_to(plan_.nvme_read_bytes, 1, cost.master + cost.moments);
+      add_to(plan_.nvme_written_bytes, 1, cost.master + cost.moments);
+    }
+    if (sizes.weights_on_nvme) {
+      const std::int64_t micro_steps = in_.shape.micro_steps;
+      add_to(plan_.nvme_read_bytes, 2 * micro_steps + (updates ? 1 : 0), cost.shard);
+      add_to(plan_.nvme_written_bytes, updates ? 1 : 0, cost.shard);
+      add_to(plan_.nvme_read_bytes, micro_steps, cost.accumulator);
+      add_to(plan_.nvme_written_bytes, micro_steps, cost.accumulator);
+    }
   }
 
   void add_shadows() {
@@ -282,6 +311,8 @@ void Planner::add_staging() {
   }
   add(MemoryPurpose::kStaging, MemoryKind::kHost,
       FileUpdates::kSlices * sizes_.nvme_stage_bytes + sizes_.nvme_copy_bytes);
+  add(MemoryPurpose::kStaging, in_.accelerator ? MemoryKind::kPinned : peers_read(),
+      sizes_.nvme_shard_bytes + sizes_.nvme_accumulator_bytes);
   std::size_t state = 0;  // in fp32, as checkpoints have it
   for (const UnitSpec& unit : model_.units) {
     state += sharding_.layout_of(unit).shard_elements * sizeof(float) *

@@ -73,6 +73,7 @@ struct UnitCost {
   std::size_t accumulator = 0;
   std::size_t master = 0;   // beside the weights
   std::size_t moments = 0;  // all arrays
+  bool weights_on_nvme = false;
 };
 
 struct MemoryPlan {
@@ -84,6 +85,9 @@ struct MemoryPlan {
   /// What a simulated accelerator's memory will hold, which the host has and which is counted
   /// there.
   std::int64_t simulated_bytes = 0;
+  // Of a rank and a step, as far as it passes through the file.
+  std::int64_t nvme_read_bytes = 0;
+  std::int64_t nvme_written_bytes = 0;
   std::int64_t ranks_per_host = 1;
 
   [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {

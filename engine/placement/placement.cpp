@@ -26,8 +26,13 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
       offload.device == "nvme") {
     options.placement = Placement::kNvme;
   }
+  const OffloadParamConfig& weights = config.zero.offload_param;
   if (options.nvme.path.empty()) {
-    options.nvme.path = offload.nvme_path;
+    options.nvme.path = offload.nvme_path.empty() ? weights.nvme_path : offload.nvme_path;
+  }
+  if (weights.device == "nvme" && !options.nvme.weights_in_memory &&
+      (options.placement == Placement::kNvme || !options.placements.empty())) {
+    options.nvme.weights_in_memory = weights.max_in_cpu;
   }
   options.nvme.block_bytes = static_cast<std::size_t>(config.aio.block_size);
   options.nvme.queue_depth = static_cast<unsigned>(config.aio.queue_depth);

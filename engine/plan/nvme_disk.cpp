@@ -16,6 +16,7 @@
 #include "actors/memory/arena.hpp"
 #include "actors/optimizer/file_updates.hpp"
 #include "engine/placement/bandwidths.hpp"
+#include "engine/types/capped.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
@@ -84,13 +85,19 @@ double state_rate(const NvmeOptions& options, FileIo::Backend backend) {
       [&] { return measure_state_rate(options, backend, kMeasuredBytes); });
 }
 
-std::string traffic_text(const NvmeOptions& options, std::int64_t bytes, double rate) {
+std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
+                         std::optional<double> rate) {
   constexpr double kDay = 24 * 3600;
-  return fmt::format(
-      "{} of state in {}, read and written back by each step: {:.2f} s of the disk at {:.2f} GB/s "
-      "each way (measured), and at most {:.1f} TB written a day",
-      size_text(bytes), options.path, static_cast<double>(bytes) / rate, rate / 1e9,
-      rate * kDay / 1e12);
+  const std::int64_t read = product_capped(plan.ranks_per_host, plan.nvme_read_bytes);
+  const std::int64_t written = product_capped(plan.ranks_per_host, plan.nvme_written_bytes);
+  // The rate is that of as many bytes each way at the same time.
+  const auto seconds = [&] { return static_cast<double>(sum_capped(read, written)) / 2 / *rate; };
+  return fmt::format("{} in {}; a step reads {} and writes {}{}", size_text(plan.nvme_total()),
+                     options.path, size_text(read), size_text(written),
+                     rate ? fmt::format(": {:.2f} s of the disk at {:.2f} GB/s each way "
+                                        "(measured), and at most {:.1f} TB written a day",
+                                        seconds(), *rate / 1e9, *rate * kDay / 1e12)
+                          : "");
 }
 
 std::string why_no_disk(long file_system) {

@@ -1,12 +1,15 @@
-// engine/plan/nvme_disk.hpp — the disk that is to hold optimizer state, before anything is written.
+// engine/plan/nvme_disk.hpp — the disk that is to hold optimizer state and weights, before anything
+// is written.
 //
 // Any thread.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "engine/memory/memory_check.hpp"
+#include "engine/memory/memory_plan.hpp"
 #include "engine/types/nvme_options.hpp"
 #include "runtime/io/file_io.hpp"
 
@@ -28,8 +31,9 @@ namespace tandem {
 /// measure_state_rate() through the user's file of speeds.
 [[nodiscard]] double state_rate(const NvmeOptions& options, FileIo::Backend backend);
 
-/// What a step moves, how long the disk takes for it, and what that writes in a day. `bytes`: of
-/// all ranks of a host.
-[[nodiscard]] std::string traffic_text(const NvmeOptions& options, std::int64_t bytes, double rate);
+/// What a step moves; with `rate` (state_rate()) also how long the disk takes for it, and what that
+/// writes in a day.
+[[nodiscard]] std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
+                                       std::optional<double> rate);
 
 }  // namespace tandem

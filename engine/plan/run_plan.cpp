@@ -130,19 +130,20 @@ void place_on_nvme(const Model& model, std::optional<double> ratio,
                    const std::optional<MemoryLimit>& host, PlanInput& input) {
   std::vector<StatePlacement>& placements = input.shape.engine.placements;
   placements = forced_placements(model, Placement::kNvme, ratio);
-  if (ratio || !host) {
-    return;
-  }
   PlanInput bare = input;
   bare.shape.shadows = {};
   const MemoryPlan plan = plan_memory(model, bare);
-  std::int64_t room = (host->bytes - plan.host_total()) / plan.ranks_per_host;
+  const bool fills = host && !ratio;
+  std::int64_t room = fills ? (host->bytes - plan.host_total()) / plan.ranks_per_host : -1;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
-    room -= static_cast<std::int64_t>(plan.units[unit].master + plan.units[unit].moments);
-    if (room < 0) {
-      break;
+    const UnitCost& cost = plan.units[unit];
+    room -= static_cast<std::int64_t>(cost.master + cost.moments);
+    if (cost.weights_on_nvme && !model.units[unit].frozen()) {
+      placements[unit] = StatePlacement::kNvme;  // whatever the ratio says
+      room = -1;
+    } else if (room >= 0) {
+      placements[unit] = StatePlacement::kHost;
     }
-    placements[unit] = StatePlacement::kHost;
   }
 }
 
@@ -217,9 +218,16 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
   plan.report = check_fit(model, input, plan.limits);
-  if (const std::int64_t bytes = plan.memory().nvme_total();
-      bytes > 0 && plan.of_first_rank && !limits.elsewhere) {
-    plan.nvme = traffic_text(options.nvme, bytes, state_rate(options.nvme, options.io_backend));
+  if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);
+      weights > 0) {
+    plan.placement +=
+        fmt::format("; {} of a rank's weights lie there, and their gradients", size_text(weights));
+  }
+  if (plan.memory().nvme_total() > 0 && plan.of_first_rank) {
+    plan.nvme = traffic_text(options.nvme, plan.memory(),
+                             limits.elsewhere
+                                 ? std::nullopt
+                                 : std::optional(state_rate(options.nvme, options.io_backend)));
   }
   if (!limits.elsewhere) {
     require_limits(cores_of(config, options, input.ranks_per_host));

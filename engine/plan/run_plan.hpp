@@ -50,10 +50,14 @@ struct RunPlan {
   FitReport report;
   MemoryLimits limits;
   std::string placement;  // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."
-  std::string nvme;       // what a step moves there, of the first rank; empty: nothing
+  std::string nvme;       // traffic_text(), of the first rank; empty: nothing lies there
   bool of_first_rank = true;
 
   [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }
+  /// "placement all on the host ...", and where something lies on NVMe a line "nvme ...".
+  [[nodiscard]] std::string placement_text() const {
+    return "placement " + placement + (nvme.empty() ? "" : "\nnvme      " + nvme);
+  }
   /// Throws DoesNotFit, unless the run fits; with the table on the first rank alone.
   void require_fit() const { tandem::require_fit(report, limits, of_first_rank); }
 };

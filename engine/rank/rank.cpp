@@ -206,7 +206,7 @@ void Rank::make_actors() {
   gradient_pools_ = make_pools("gradient slots", layout_.sizes.gradient_pools,
                                [this](std::size_t pool) { return memory_.gradient_slots(pool); });
   collectives_ = std::make_unique<Collectives>(Collectives::Options{
-      .backend = backend_.get(), .log = comms_log(), .units = unit_names(model_)});
+      .backend = with_nvme(), .log = comms_log(), .units = unit_names(model_)});
   std::vector<CpuOptimizer::Unit> optimized;
   for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
     make_unit_actors(unit);
@@ -214,6 +214,31 @@ void Rank::make_actors() {
   }
   optimizer_ = std::make_unique<CpuOptimizer>(
       CpuOptimizer::Options{.pool = &optimizer_pool_, .units = std::move(optimized)});
+}
+
+CollectiveBackend* Rank::with_nvme() {
+  const auto on_nvme = [](const UnitSizes& unit) { return unit.weights_on_nvme; };
+  if (std::ranges::none_of(layout_.sizes.units, on_nvme)) {
+    return backend_.get();
+  }
+  nvme_backend_ = std::make_unique<StateFileBackend>(StateFileBackend::Options{
+      .inner = backend_.get(),
+      .file = memory_.state_file(),
+      .shard_stage = memory_.nvme_shard_stage(),
+      .accumulator_stage = memory_.nvme_accumulator_stage(),
+      .name_of = [this](const void* array) { return name_on_nvme(array); }});
+  return nvme_backend_.get();
+}
+
+std::string Rank::name_on_nvme(const void* array) const {
+  for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
+    if (const UnitMemory& memory = memory_.unit(unit);
+        array == memory.shard || array == memory.accumulator) {
+      return fmt::format("{} of \"{}\"", array == memory.shard ? "weights" : "gradient",
+                         model_.units[unit].name);
+    }
+  }
+  return "file of weights";
 }
 
 void Rank::make_unit_actors(std::size_t unit) {
@@ -358,7 +383,7 @@ Busy Rank::busy() const {
           .copy_s = copy_pool_.busy_s() / copy_pool_.threads(),
           .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,
           .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0,
-          .disk_s = nvme_updates_ ? nvme_updates_->busy_s() : 0};
+          .disk_s = memory_.state_file() != nullptr ? memory_.state_file()->busy_s() : 0};
 }
 
 }  // namespace tandem

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/collectives/collectives.hpp"
+#include "actors/collectives/state_file_backend.hpp"
 #include "actors/gradient_bucket.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "actors/optimizer/device_updates.hpp"
@@ -62,7 +63,7 @@ struct Busy {
   double copy_s = 0;
   double to_device_s = 0;
   double to_host_s = 0;
-  double disk_s = 0;  // of optimizer state on NVMe
+  double disk_s = 0;  // of NVMe
 };
 
 class Rank {
@@ -125,6 +126,10 @@ class Rank {
   /// The runner of updates with that placement; null: the pool's threads.
   [[nodiscard]] UpdateRunner* runner_of(StatePlacement placement);
   [[nodiscard]] UpdateRunner* nvme_runner();
+  /// The back end, with shards and accumulators on NVMe where there are such.
+  [[nodiscard]] CollectiveBackend* with_nvme();
+  /// "weights of "block 3"", by the address of an array on NVMe.
+  [[nodiscard]] std::string name_on_nvme(const void* array) const;
   static Task<> open_nvme(Rank* self);
   void start_actors();
   static Task<> end_actors(Rank* self);
@@ -142,13 +147,14 @@ class Rank {
   std::unique_ptr<ExpertParallelGroup> expert_group_;
   Scope scope_;
   ComputeQueue compute_;
-  std::optional<FileIo> nvme_io_;  // where state lies on NVMe
+  std::optional<FileIo> nvme_io_;  // where anything lies on NVMe
   RankMemory memory_;
   WeightLoader loader_;
   bool stopped_ = false;
 
-  SlotPoolList weight_pools_;    // [pool]; null where no unit uses it
-  SlotPoolList gradient_pools_;  // [gradient pool]; null likewise
+  std::unique_ptr<StateFileBackend> nvme_backend_;  // null: no weights lie on NVMe
+  SlotPoolList weight_pools_;                       // [pool]; null where no unit uses it
+  SlotPoolList gradient_pools_;                     // [gradient pool]; null likewise
   std::unique_ptr<Collectives> collectives_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<ParameterShard>> shards_;   // [unit]

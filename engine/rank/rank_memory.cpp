@@ -8,6 +8,7 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 #include "actors/optimizer/file_updates.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
@@ -89,6 +90,10 @@ void RankMemory::allocate_weights(std::size_t unit) {
   const std::size_t shard_bytes = layout_.slice_elements(unit) * size;
   const bool updated_there = updates_on_device(layout_.placement_of(unit));
   UnitMemory& memory = units_[unit];
+  if (layout_.sizes.units[unit].weights_on_nvme) {
+    memory.shard = allocate_in_file(shard_bytes);
+    return;
+  }
   if (layout_.sharding.weights_replicated[unit]) {
     memory.block = accelerator_ != nullptr
                        ? allocate_on_device(block_bytes, purpose("whole weights", unit))
@@ -117,7 +122,9 @@ void RankMemory::allocate_unit(std::size_t unit) {
   }
   if (layout_.model.units[unit].frozen()) {
     if (const std::size_t bytes = layout_.sizes.units[unit].state.master; bytes > 0) {
-      buffers.master = allocate(bytes, resident_bytes_.optimizer);
+      buffers.master = layout_.sizes.units[unit].weights_on_nvme
+                           ? allocate_in_file(bytes)
+                           : allocate(bytes, resident_bytes_.optimizer);
     }
     return;
   }
@@ -134,6 +141,22 @@ void RankMemory::allocate_nvme() {
     state_file_ = std::make_unique<StateFile>(sizes.nvme_file_bytes);
     nvme_stages_ = allocate(FileUpdates::kSlices * sizes.nvme_stage_bytes, resident_bytes_.staging);
   }
+  if (sizes.nvme_shard_bytes > 0) {
+    nvme_shard_stage_ = allocate_shared(sizes.nvme_shard_bytes, resident_bytes_.staging);
+  }
+  if (sizes.nvme_accumulator_bytes > 0) {
+    nvme_accumulator_stage_ =
+        allocate_shared(sizes.nvme_accumulator_bytes, resident_bytes_.staging);
+  }
+}
+
+std::byte* RankMemory::allocate_in_file(std::size_t bytes) {
+  if (state_file_ == nullptr) {
+    return nullptr;  // of nothing
+  }
+  std::byte* there = state_file_->data() + in_state_file_;
+  in_state_file_ += round_up(bytes, kFileStateAlignment);
+  return there;
 }
 
 Task<> RankMemory::open_state_file(FileIo* io, std::string path) {
@@ -144,9 +167,7 @@ Task<> RankMemory::open_state_file(FileIo* io, std::string path) {
 std::byte* RankMemory::allocate_state(std::size_t unit) {
   const StatePlacement placement = layout_.placement_of(unit);
   if (placement == StatePlacement::kNvme) {
-    std::byte* state = state_file_ == nullptr ? nullptr : state_file_->data() + in_state_file_;
-    in_state_file_ += layout_.sizes.units[unit].state.total(kFileStateAlignment);
-    return state;
+    return allocate_in_file(layout_.sizes.units[unit].state.total(kFileStateAlignment));
   }
   const std::size_t bytes = layout_.sizes.units[unit].state.total();
   return placement == StatePlacement::kDevice
@@ -156,6 +177,9 @@ std::byte* RankMemory::allocate_state(std::size_t unit) {
 
 std::byte* RankMemory::allocate_accumulator(std::size_t unit) {
   const std::size_t bytes = layout_.sizes.units[unit].accumulator;
+  if (layout_.sizes.units[unit].weights_on_nvme) {
+    return allocate_in_file(bytes);
+  }
   if (layout_.sizes.units[unit].gradient_on_device) {
     return allocate_on_device(bytes, purpose("gradient", unit));
   }

@@ -7,7 +7,7 @@
 //   slice, state,  where the unit's placement says so; a streamed    otherwise
 //   gradient       unit has its state in host memory
 //
-// State on NVMe has addresses of a StateFile, and no memory.
+// What lies on NVMe has addresses of a StateFile, and no memory.
 //
 // What peers read in place, and what a device copies from and to, the collectives' back end
 // allocates.
@@ -24,7 +24,7 @@
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/memory/arena.hpp"
-#include "actors/optimizer/state_file.hpp"
+#include "actors/storage/state_file.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/rank/rank_layout.hpp"
@@ -58,10 +58,15 @@ class RankMemory {
 
   /// Makes the file of state on NVMe, before anything is loaded; `io` outlives this.
   Task<> open_state_file(FileIo* io, std::string path);
-  /// Null: no state lies on NVMe.
+  /// Null: nothing lies on NVMe.
   [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
   /// FileUpdates::kSlices stages of RankSizes::nvme_stage_bytes.
   [[nodiscard]] std::byte* nvme_stages() const noexcept { return nvme_stages_; }
+  /// What gathers and reductions of weights on NVMe pass through, as RankSizes says; null: nothing.
+  [[nodiscard]] std::byte* nvme_shard_stage() const noexcept { return nvme_shard_stage_; }
+  [[nodiscard]] std::byte* nvme_accumulator_stage() const noexcept {
+    return nvme_accumulator_stage_;
+  }
   [[nodiscard]] bool is_on_nvme(const void* array) const noexcept {
     return state_file_ != nullptr && state_file_->holds(array);
   }
@@ -104,6 +109,8 @@ class RankMemory {
   void allocate_unit(std::size_t unit);
   std::byte* allocate_state(std::size_t unit);
   std::byte* allocate_accumulator(std::size_t unit);
+  /// Addresses of the file, from a block of it on.
+  std::byte* allocate_in_file(std::size_t bytes);
   void allocate_shadow(std::size_t unit);
   void allocate_nvme();
   void allocate_directions();
@@ -126,6 +133,8 @@ class RankMemory {
   std::unique_ptr<StateFile> state_file_;
   std::size_t in_state_file_ = 0;  // bytes that have an owner
   std::byte* nvme_stages_ = nullptr;
+  std::byte* nvme_shard_stage_ = nullptr;
+  std::byte* nvme_accumulator_stage_ = nullptr;
   ResidentBytes resident_bytes_;
 };
 

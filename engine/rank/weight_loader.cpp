@@ -54,7 +54,7 @@ Task<> WeightLoader::load() {
 }
 
 bool WeightLoader::is_made_elsewhere(std::size_t unit) const {
-  return memory_.is_on_device(memory_.unit(unit).shard) ||
+  return is_elsewhere(memory_.unit(unit).shard) ||
          memory_.is_on_nvme(memory_.unit(unit).buffers.master);
 }
 
@@ -270,11 +270,12 @@ Task<std::span<const float>> WeightLoader::gradient_of(std::size_t unit) {
   }
   const DType type = layout_.sizes.accumulator_type;
   const std::byte* gradient = memory_.unit(unit).accumulator;
-  HostBuffer fetched;
-  if (memory_.is_on_device(gradient)) {
-    fetched = HostBuffer(layout_.sizes.units[unit].accumulator);
-    co_await copies_->to_host(fetched.span(), gradient);
-    gradient = fetched.data();
+  HostView view;
+  if (is_elsewhere(gradient)) {
+    view.arrays.push_back(
+        {const_cast<std::byte*>(gradient), HostBuffer(layout_.sizes.units[unit].accumulator)});
+    co_await copy(&view, Way::kToHost);
+    gradient = view.arrays.front().host.data();
   } else if (type == DType::kF32) {
     co_return std::span(reinterpret_cast<const float*>(gradient), elements);
   }

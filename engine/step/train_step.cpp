@@ -253,19 +253,23 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   // gather's.
   TimePoint ready = start;
   TimePoint held_back = start;
-  bool on_nvme = false;  // the state of the last one that was ready
+  bool on_nvme = false;          // the state of the last one that was ready
+  bool gathers_of_nvme = false;  // weights of any
   for (const UnitUse& use : plan_.visits[v].uses) {
     if (const TimePoint since = rank_.shards()[use.unit]->version_since(); since > ready) {
       ready = since;
       on_nvme = rank_.layout().placement_of(use.unit) == StatePlacement::kNvme;
     }
     held_back = std::max(held_back, rank_.optimizer().held_back_until(use.unit));
+    gathers_of_nvme = gathers_of_nvme || rank_.layout().sizes.units[use.unit].weights_on_nvme;
   }
   const TimePoint now = rank_.loop().now();
   const double optimizer_s = exposure_.optimizer_s;
   charge_updates(start, std::min(ready, now), held_back);
   exposure_.disk_s += on_nvme ? exposure_.optimizer_s - optimizer_s : 0;
-  exposure_.gather_s += std::chrono::duration<double>(now - std::min(ready, now)).count();
+  const double gather_s = std::chrono::duration<double>(now - std::min(ready, now)).count();
+  exposure_.gather_s += gather_s;
+  exposure_.disk_s += gathers_of_nvme ? gather_s : 0;
   co_return slots;
 }
 

@@ -252,10 +252,6 @@ void write_plan(const RunPlan& plan, const std::string& output_dir) {
              plan.report.json(plan.limits));
 }
 
-std::string placement_line(const RunPlan& plan) {
-  return "placement " + plan.placement + (plan.nvme.empty() ? "" : "\nnvme      " + plan.nvme);
-}
-
 std::string memory_line(const MemoryPlan& plan) {
   std::string text;
   for (const MemoryKind kind :

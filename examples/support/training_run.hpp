@@ -62,9 +62,8 @@ void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const C
 
 /// output_dir/memory_plan.json.
 void write_plan(const RunPlan& plan, const std::string& output_dir);
-/// "memory   planned for a rank: 812.0 MiB host, ...", and "placement all on the host ...".
+/// "memory   planned for a rank: 812.0 MiB host, ...".
 std::string memory_line(const MemoryPlan& plan);
-std::string placement_line(const RunPlan& plan);
 
 /// Fills in what the metrics writer cannot know. `model_tflops`: the model's work over the measured
 /// time, recomputation left out.

@@ -231,12 +231,12 @@ int run_plan(int argc, char** argv) {
   } else {
     fmt::print(
         "{} ({}): {:.2f} billion parameters, {}, ZeRO stage {}, {} rank{}, {} x {} tokens per "
-        "micro-batch, {}, optimizer state {}\nplacement {}\n\n{}",
+        "micro-batch, {}, optimizer state {}\n{}\n\n{}",
         flags.model_name, shape.model_type, static_cast<double>(plan.memory().parameters) / 1e9,
         name_of(config.precision()), config.zero.stage, flags.world_size,
         flags.world_size == 1 ? "" : "s", std::max<std::int64_t>(1, config.batch.micro_batch_size),
         length, device == DeviceKind::kCpu ? "on the CPU" : "on an accelerator",
-        name_of(flags.engine.state_layout), plan.placement, plan.report.text(plan.limits));
+        name_of(flags.engine.state_layout), plan.placement_text(), plan.report.text(plan.limits));
   }
   if (flags.hosts > 0) {
     print_hosts(work_of_hosts(make_causal_lm(shape, flags.leaf_module, 0, trained_parts(flags)),

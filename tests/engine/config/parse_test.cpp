@@ -349,7 +349,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"device is \"gpu\"", "none, cpu, nvme", "did you mean \"cpu\"?"}},
         BadInput{"Nvme",
                  with_batch("\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}"),
-                 {"device \"nvme\" is refused", "no weights are kept on NVMe"}},
+                 {"offload_param.device is \"nvme\" at stage 0", "write stage 3"}},
         BadInput{"UnknownOptimizer",
                  with_batch("\"optimizer\": {\"type\": \"Adan\"}"),
                  {"unknown optimizer.type \"Adan\"", "did you mean \"Adam\"?"}},

@@ -1,6 +1,6 @@
-// Optimizer state on NVMe: the run's bits are those of the run in memory, for each layout, stage
-// and number of ranks; checkpoints go from one to the other; a fault names the unit and harms no
-// checkpoint.
+// Optimizer state and weights on NVMe: the run's bits are those of the run in memory, for each
+// layout, stage and number of ranks; checkpoints go from one to the other; a fault names the unit
+// and harms no checkpoint.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -77,6 +77,98 @@ TEST(NvmeState, TrainsWithTheBitsOfMemory) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+/// Elements that a rank has of the first two units.
+std::int64_t first_two(int world) {
+  std::size_t elements = 0;
+  for (std::size_t unit = 0; unit < 2; ++unit) {
+    elements += UnitLayout::make(static_cast<std::size_t>(toy::model().units[unit].numel()),
+                                 static_cast<std::uint32_t>(world))
+                    .shard_elements;
+  }
+  return static_cast<std::int64_t>(elements);
+}
+
+Setting with_weights_there(Setting setting, std::int64_t kept) {
+  setting.placement = Placement::kNvme;
+  setting.weights_in_memory = kept;
+  return setting;
+}
+
+TEST(NvmeState, WeightsAndGradientsThereHaveTheBitsOfMemory) {
+  const TempDir folder;
+  for (const auto& [layout, type] :
+       {std::pair{StateLayout::kFp32, "fp32"}, std::pair{StateLayout::kFp32, "bf16"},
+        std::pair{StateLayout::kSplit, "bf16"}, std::pair{StateLayout::kInt8, "bf16"},
+        std::pair{StateLayout::kFp32, "fp16"}}) {
+    for (const int world : {1, 2}) {
+      for (const int accumulation : {1, 3}) {
+        const Setting setting{.accumulation = accumulation, .type = type, .state_layout = layout};
+        const TrainingRun in_memory = trained(setting, folder, world);
+        for (const std::int64_t kept : {std::int64_t{0}, first_two(world)}) {
+          EXPECT_EQ(trained(with_weights_there(setting, kept), folder, world), in_memory)
+              << name_of(layout) << " " << type << ", " << world << " ranks, " << accumulation
+              << " micro-steps, " << kept << " elements in memory";
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(NvmeState, MemoryHoldsWhatThePlanLeavesThere) {
+  const TempDir folder;
+  for (const int world : {1, 2}) {
+    for (const int accumulation : {1, 2}) {
+      const Setting setting = with_weights_there(
+          {.gather_slots = 2, .accumulation = accumulation, .type = "bf16"}, first_two(world));
+      const InitializeArgs args = arguments(setting, folder);
+      const MemoryPlan plan = plan_memory(
+          toy::model(), PlanInput::of(toy::config_of(setting, world), args.options, world));
+      const ResidentBytes held =
+          on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
+            return Engine(arguments(setting, folder, std::move(ranks))).resident_bytes();
+          }).front();
+      const auto in_memory = [&](MemoryPurpose purpose) {
+        return static_cast<std::size_t>(plan.of(purpose, MemoryKind::kHost) +
+                                        plan.of(purpose, MemoryKind::kShared));
+      };
+      EXPECT_EQ(held.weights,
+                in_memory(MemoryPurpose::kWeights) + in_memory(MemoryPurpose::kGatherSlots));
+      EXPECT_EQ(held.gradients,
+                in_memory(MemoryPurpose::kGradients) + in_memory(MemoryPurpose::kGradientSlots));
+      EXPECT_GT(plan.of(MemoryPurpose::kWeights, MemoryKind::kNvme), 0);
+      EXPECT_GT(in_memory(MemoryPurpose::kWeights), 0U);
+      EXPECT_GE(in_memory(MemoryPurpose::kStaging), held.staging);
+    }
+  }
+}
+
+TEST(NvmeState, WeightsThereAreGatheredToAnAccelerator) {
+  const TempDir folder;
+  for (const int world : {1, 2}) {
+    Setting setting{.accumulation = 2, .type = "bf16"};
+    const TrainingRun in_memory = trained(setting, folder, world);
+    setting.device = DeviceKind::kSim;
+    EXPECT_EQ(trained(with_weights_there(setting, 0), folder, world), in_memory) << world;
+  }
+}
+
+TEST(NvmeState, FrozenWeightsLieThereToo) {
+  const TempDir folder;
+  const auto frozen_run = [&](const Setting& setting) {
+    InitializeArgs args = arguments(setting, folder);
+    for (ParameterSpec& parameter : args.model.units[2].parameters) {
+      parameter.frozen = true;
+    }
+    Engine engine(std::move(args));
+    return steps_of(engine, setting, 0, 4);
+  };
+  for (const char* type : {"fp32", "bf16"}) {
+    const Setting setting{.gather_slots = 2, .type = type};
+    EXPECT_EQ(frozen_run(with_weights_there(setting, 0)), frozen_run(setting)) << type;
+  }
+}
+
 TEST(NvmeState, JointAndAcceleratedRunsToo) {
   const TempDir folder;
   for (const std::string& optimizer : {toy::kToyLamb, toy::kToyMuon}) {
@@ -103,7 +195,8 @@ TEST(NvmeState, CheckpointsGoToMemoryAndBack) {
   }();
   for (int leg = 0; leg < 3; ++leg) {
     Setting here = setting;
-    here.placements = leg % 2 == 0 ? kAllOnNvme : std::vector<StatePlacement>();
+    here.placements = leg == 0 ? kAllOnNvme : std::vector<StatePlacement>();
+    here = leg == 2 ? with_weights_there(here, 0) : here;
     Engine engine(arguments(here, folder));
     if (leg > 0) {
       (void)engine.load_checkpoint(saves.path());
@@ -154,6 +247,16 @@ TEST(NvmeState, AFaultNamesTheUnitAndHarmsNoCheckpoint) {
   EXPECT_EQ(resumed.weights, steps_of(whole, setting, 0, 4).weights);
 }
 
+TEST(NvmeState, AFaultOfWeightsNamesTheirUnit) {
+  const TempDir folder;
+  const Setting setting = with_weights_there({.gather_slots = 2, .type = "bf16"}, 0);
+  Engine engine(arguments(setting, folder));
+  (void)steps_of(engine, setting, 0, 2);
+  cut_state_files();
+  test::expect_error([&] { (void)steps_of(engine, setting, 2, 1); },
+                     {"[nvme] cannot read the weights of \"", "ends at byte"}, ExitCode::kFailure);
+}
+
 /// `host_bytes`: of a host elsewhere, whose figures do not depend on this process.
 RunPlan planned(const EngineOptions& options, const std::string& offload,
                 std::int64_t host_bytes = 0) {
@@ -200,6 +303,32 @@ TEST(NvmeState, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {
   EXPECT_FALSE(some.report.lacks.has_value());
   const RunPlan kept = planned(options, nvme + R"(, "ratio": 1.0)");
   EXPECT_THAT(kept.options.placements, ::testing::Each(toy::kHost));
+}
+
+TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
+  const TempDir folder;
+  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
+  options.nvme.any_disk = true;
+  const std::string there =
+      fmt::format(R"("device": "nvme", "nvme_path": "{}"}}, "offload_param": {{"device": "nvme",
+                      "max_in_cpu": {})",
+                  folder.path().string(), first_two(1));
+  const RunPlan plan = planned(options, there);
+  const RunPlan kept = planned(
+      options, fmt::format(R"("device": "nvme", "nvme_path": "{}")", folder.path().string()));
+  const auto weights = [](const RunPlan& of, MemoryKind kind) {
+    return of.memory().of(MemoryPurpose::kWeights, kind);
+  };
+  EXPECT_EQ(weights(kept, MemoryKind::kNvme), 0);
+  EXPECT_GT(weights(plan, MemoryKind::kNvme), 0);
+  EXPECT_EQ(weights(plan, MemoryKind::kNvme) + weights(plan, MemoryKind::kHost),
+            weights(kept, MemoryKind::kHost));
+  EXPECT_LT(plan.memory().host_total(), kept.memory().host_total());
+  EXPECT_THAT(plan.placement, ::testing::HasSubstr("of a rank's weights lie there"));
+  // State of the first units goes back to memory where there is room; of the others never.
+  const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);
+  EXPECT_EQ(roomy.options.placements,
+            (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
 }
 
 TEST(NvmeState, WhatIsNoDiskIsRefused) {

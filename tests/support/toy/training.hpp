@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -63,6 +64,7 @@ struct Setting {
   OpenGpu open_gpu;
   Placement placement = Placement::kAuto;
   std::vector<StatePlacement> placements = {};
+  std::optional<std::int64_t> weights_in_memory = {};  // NvmeOptions
   // Links so fast that a test does not wait for them.
   SimSpec sim = {.to_device_bytes_per_s = 1e12, .to_host_bytes_per_s = 1e12, .latency_s = 0};
   std::string optimizer = R"({"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.1}})";
@@ -99,6 +101,7 @@ inline InitializeArgs arguments(const Setting& setting,
   args.options.sim = setting.sim;
   args.options.placement = setting.placement;
   args.options.placements = setting.placements;
+  args.options.nvme.weights_in_memory = setting.weights_in_memory;
   args.options.overlap = setting.overlap;
   args.options.speculate = setting.speculate;
   args.options.forced_misses = setting.forced_misses;

@@ -1,13 +1,16 @@
-#include "actors/optimizer/state_file.hpp"
+#include "actors/storage/state_file.hpp"
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/round_up.hpp"
 #include "runtime/when_all.hpp"
@@ -90,11 +93,35 @@ std::vector<StateFile::Piece> StateFile::pieces_of(const std::vector<Transfer>& 
 }
 
 Task<> StateFile::read(std::vector<Transfer> transfers) {
-  co_await when_all(pieces_of(transfers), &StateFile::read_piece);
+  return transfer(std::move(transfers), &StateFile::read_piece);
 }
 
 Task<> StateFile::write(std::vector<Transfer> transfers) {
-  co_await when_all(pieces_of(transfers), &StateFile::write_piece);
+  return transfer(std::move(transfers), &StateFile::write_piece);
+}
+
+Task<> StateFile::transfer(std::vector<Transfer> transfers, MovePiece move_piece) {
+  if (transfers_++ == 0) {
+    busy_since_ = EventLoop::current().now();
+  }
+  std::exception_ptr error;
+  try {
+    co_await when_all(pieces_of(transfers), move_piece);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (--transfers_ == 0) {
+    busy_s_ += std::chrono::duration<double>(EventLoop::current().now() - busy_since_).count();
+  }
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+}
+
+Error nvme_failure(std::string_view done, std::string_view what, const FileError& error) {
+  return failure(ExitCode::kFailure, "nvme",
+                 "cannot {} the {}: {}; resume from the last checkpoint, on another disk", done,
+                 what, error.what());
 }
 
 Task<> StateFile::read_piece(Piece piece) {
@@ -103,8 +130,8 @@ Task<> StateFile::read_piece(Piece piece) {
   const auto offset = static_cast<std::uint64_t>(move.in_file - self.data_);
   const std::size_t got = co_await self.io_->read(self.file_, offset, {move.memory, move.bytes});
   if (got < move.bytes) {
-    throw FileError(fmt::format("[file] {} ends at byte {}, and {} bytes of optimizer state were "
-                                "written there: another program has cut it",
+    throw FileError(fmt::format("[file] {} ends at byte {}, and the run's file has {} bytes: "
+                                "another program has cut it",
                                 self.file_.path(), offset + got, self.bytes_),
                     EIO);
   }

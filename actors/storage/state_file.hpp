@@ -1,4 +1,5 @@
-// actors/optimizer/state_file.hpp — optimizer state in a file, under addresses of its own.
+// actors/storage/state_file.hpp — optimizer state, weights and gradients in a file, under addresses
+// of their own.
 //
 // Arrays that lie in the file have addresses in a range that is reserved and never backed: an
 // address says where in the file its bytes are, and code that places, compares and hands on arrays
@@ -19,10 +20,13 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "runtime/clock.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -60,6 +64,8 @@ class StateFile {
   Task<> read(std::vector<Transfer> transfers);
   Task<> write(std::vector<Transfer> transfers);
 
+  /// Seconds in which at least one transfer was under way.
+  [[nodiscard]] double busy_s() const noexcept { return busy_s_; }
   [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
 
@@ -70,6 +76,8 @@ class StateFile {
     Transfer transfer;
   };
   [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Transfer>& transfers);
+  using MovePiece = Task<> (*)(Piece piece);
+  Task<> transfer(std::vector<Transfer> transfers, MovePiece move_piece);
   static Task<> read_piece(Piece piece);
   static Task<> write_piece(Piece piece);
 
@@ -80,6 +88,13 @@ class StateFile {
   IoFile file_;
   std::uint64_t bytes_read_ = 0;
   std::uint64_t bytes_written_ = 0;
+  int transfers_ = 0;  // under way
+  TimePoint busy_since_;
+  double busy_s_ = 0;
 };
+
+/// What a run says that cannot read or write `what` there, and ends.
+[[nodiscard]] Error nvme_failure(std::string_view done, std::string_view what,
+                                 const FileError& error);
 
 }  // namespace tandem

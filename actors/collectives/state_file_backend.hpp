@@ -1,0 +1,75 @@
+// actors/collectives/state_file_backend.hpp — collectives on shards and accumulators that lie in a
+// state file, over a back end that knows memory alone.
+//
+// A gather begins with a read of this rank's shard, a reduction ends with a write of its
+// accumulator, and begins with a read of it where something is added. Gathers are asked for in the
+// plan's order and as far ahead as there are slots, so reads run ahead of compute likewise.
+//   one rank, whole blocks in host memory: the shard is read straight into the block, and a
+//     gradient to which nothing is added is written straight from its slot
+//   else: through a stage of a shard's size, one for each sequence, in memory of the inner back end
+// The bits are those of memory: the inner back end computes them.
+//
+// An operation without an operand in the file is the inner back end's, untouched.
+// Buffers: of operands in the file, until the task ends; of blocks that are read and written
+// straight, the slot has room for whole blocks of the file.
+// Failure: an Error that names the unit, and the peers are aborted; an error of the inner back end
+// passes through.
+// Thread rule: of the loop's thread.
+// Cancel rule: as the inner back end; what is read or written under way runs to its end.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "actors/collectives/collective_backend.hpp"
+#include "actors/storage/state_file.hpp"
+
+namespace tandem {
+
+class StateFileBackend final : public CollectiveBackend {
+ public:
+  struct Options {
+    CollectiveBackend* inner = nullptr;  // outlives this one
+    StateFile* file = nullptr;           // open before the first operation; outlives this one
+    // Of `inner`, as StateFile::Transfer wants it: room for the largest shard, and for the largest
+    // accumulator. Null: blocks are read and written straight.
+    std::byte* shard_stage = nullptr;
+    std::byte* accumulator_stage = nullptr;
+    /// What lies at an address of the file: "weights of "block 3"".
+    std::function<std::string(const void* array)> name_of;
+  };
+
+  explicit StateFileBackend(Options options);
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return inner_.world(); }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_.rank(); }
+  std::byte* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
+
+  Task<> all_gather(GatherArguments arguments) override;
+  Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
+  Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
+  Task<> exchange(ExchangeArguments arguments) override;
+  Task<> broadcast(BroadcastArguments arguments) override;
+  Task<> all_to_all(AllToAllArguments arguments) override;
+
+  void begin_behind(const std::byte* block, const DeviceEvent& event) override {
+    inner_.begin_behind(block, event);
+  }
+  void abort(std::string_view why) noexcept override { inner_.abort(why); }
+
+ private:
+  using Reduce = Task<GradientNorm> (CollectiveBackend::*)(ReduceArguments);
+
+  Task<GradientNorm> reduce(ReduceArguments arguments, Reduce operation);
+  Task<> read(StateFile::Transfer transfer);
+  Task<> write(StateFile::Transfer transfer);
+  [[nodiscard]] Error failed(std::string_view done, const void* array, const FileError& error);
+
+  Options options_;
+  CollectiveBackend& inner_;
+  StateFile& file_;
+};
+
+}  // namespace tandem
