@@ -1,7 +1,6 @@
 #include "engine/checkpoint/gather_slices.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
-#include "actors/checkpoint/checkpoint_save.hpp"
+#include "actors/checkpoint/save_whole.hpp"
 #include "actors/storage/file.hpp"
 #include "actors/storage/folder.hpp"
 #include "engine/checkpoint/checkpoint_search.hpp"
@@ -26,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
-constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 /// The parts of one save.
 struct Save {
@@ -125,23 +123,6 @@ std::vector<PlannedText> texts_of(const HeldCheckpoint& part) {
   return texts;
 }
 
-Task<> write_tensors(CheckpointSave* save, const CheckpointPlan* plan, const Parts* parts) {
-  std::vector<float> values;
-  for (std::size_t file = 0; file < plan->files.size(); ++file) {
-    std::uint64_t offset = 0;
-    for (const TensorPlan& tensor : plan->files[file].tensors) {
-      for (std::int64_t begin = 0; begin < tensor.numel(); begin += kPieceElements) {
-        const std::int64_t end = std::min(begin + kPieceElements, tensor.numel());
-        values.resize(static_cast<std::size_t>(end - begin));
-        parts->read(array_of_file(plan->files[file].name), tensor.name,
-                    {.begin = begin, .end = end}, values.data());
-        co_await save->write(file, offset, std::as_bytes(std::span(values)));
-        offset += values.size() * sizeof(float);
-      }
-    }
-  }
-}
-
 Task<> gather(FileIo* io, CpuPool* pool, const Save* from, std::string folder) {
   for (const HeldCheckpoint& part : from->parts) {
     const std::vector<std::string> faults =
@@ -151,28 +132,16 @@ Task<> gather(FileIo* io, CpuPool* pool, const Save* from, std::string folder) {
     }
   }
   const Parts parts(*from);
-  remove_abandoned(folder);
   const CheckpointPlan plan{.step = from->step,
                             .folder = folder,
                             .temporary = fmt::format("{}.tmp-{}", folder, from->id.substr(0, 8)),
                             .files = from->parts.front().whole};
-  CheckpointSave save(io, plan, 0, 1, pool);
-  std::exception_ptr failure;
-  FileHandle held;  // its folder is that of a living process
-  try {
-    co_await save.create();
-    held = hold_folder(plan.temporary);
-    co_await save.open();
-    co_await write_tensors(&save, &plan, &parts);
-    co_await save.sync();
-    co_await save.commit(co_await save.hash(), texts_of(from->parts.front()));
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  if (failure) {
-    co_await save.discard();
-    std::rethrow_exception(failure);
-  }
+  const auto fill = [&](std::size_t file, std::size_t tensor, std::int64_t begin, std::int64_t end,
+                        float* out) {
+    const PlannedFile& of = plan.files[file];
+    parts.read(array_of_file(of.name), of.tensors[tensor].name, {.begin = begin, .end = end}, out);
+  };
+  co_await save_whole(io, pool, &plan, fill, texts_of(from->parts.front()));
 }
 
 }  // namespace

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <random>
 #include <utility>
 
-#include "actors/storage/file.hpp"
-#include "actors/storage/folder.hpp"
+#include "actors/checkpoint/save_whole.hpp"
 #include "engine/checkpoint/checkpoint_layout.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/types/version.hpp"
@@ -19,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kPieceElements = 1 << 20;
-
 /// Of Adam, whose moments an imported checkpoint has.
 std::string_view adams_array(std::uint32_t array) { return array_name(UpdateConfig{}, array); }
 
@@ -30,13 +26,8 @@ const ImportedTensor::ReadF32& reader_of(const ImportedTensor& tensor, std::uint
 
 /// The files of a checkpoint, and what fills them.
 struct Writing {
-  struct Source {
-    std::int64_t numel = 0;
-    const ImportedTensor::ReadF32* read = nullptr;
-  };
-
   CheckpointPlan plan;
-  std::vector<std::vector<Source>> sources;  // [file][tensor]
+  std::vector<std::vector<const ImportedTensor::ReadF32*>> sources;  // [file][tensor]
   std::vector<PlannedText> texts;
 };
 
@@ -55,7 +46,7 @@ void add_array(const std::vector<const ImportedTensor*>& tensors, std::uint32_t 
     }
     in_file += plan.size_bytes();
     files.back().tensors.push_back(plan);
-    writing.sources.back().push_back({tensor->numel(), &reader_of(*tensor, array)});
+    writing.sources.back().push_back(&reader_of(*tensor, array));
   }
   name_array_files(std::span(files).subspan(first), adams_array(array));
 }
@@ -106,43 +97,6 @@ RunState state_of(const ImportedCheckpoint& checkpoint, bool moments) {
           .config = checkpoint.ds_config_json};
 }
 
-Task<> write_files(CheckpointSave* save, const Writing* writing) {
-  std::vector<float> values;
-  for (std::size_t file = 0; file < writing->sources.size(); ++file) {
-    std::uint64_t offset = 0;
-    for (const Writing::Source& source : writing->sources[file]) {
-      for (std::int64_t begin = 0; begin < source.numel; begin += kPieceElements) {
-        const std::int64_t end = std::min(begin + kPieceElements, source.numel);
-        values.resize(static_cast<std::size_t>(end - begin));
-        (*source.read)(begin, end, values.data());
-        co_await save->write(file, offset, std::as_bytes(std::span(values)));
-        offset += values.size() * sizeof(float);
-      }
-    }
-  }
-}
-
-Task<> write_checkpoint(FileIo* io, CpuPool* pool, const Writing* writing) {
-  CheckpointSave save(io, writing->plan, 0, 1, pool);
-  std::exception_ptr failure;
-  remove_abandoned(writing->plan.folder);
-  FileHandle held;  // its folder is that of a living process
-  try {
-    co_await save.create();
-    held = hold_folder(writing->plan.temporary);
-    co_await save.open();
-    co_await write_files(&save, writing);
-    co_await save.sync();
-    co_await save.commit(co_await save.hash(), writing->texts);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  if (failure) {
-    co_await save.discard();
-    std::rethrow_exception(failure);
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint, const fs::path& folder,
@@ -169,7 +123,9 @@ std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint, cons
   EventLoop loop({.name = "convert", .stall_limit = {}});
   FileIo io(loop);
   CpuPool pool(loop, {.threads = 1, .name = "hash"});
-  loop.run(&write_checkpoint, &io, &pool, &std::as_const(writing));
+  const auto fill = [&](std::size_t file, std::size_t tensor, std::int64_t begin, std::int64_t end,
+                        float* out) { (*writing.sources[file][tensor])(begin, end, out); };
+  loop.run(&save_whole, &io, &pool, &std::as_const(writing.plan), FillTensor(fill), writing.texts);
   return notes;
 }
 
