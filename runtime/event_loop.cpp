@@ -8,6 +8,7 @@
 #include "runtime/detail/loop_link.hpp"
 #include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/detail/wake_tap.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/cpu_relax.hpp"
@@ -29,6 +30,7 @@ namespace detail {
 constinit thread_local EventLoop* t_loop = nullptr;
 constinit thread_local RunningNames t_running{};
 constinit thread_local std::int64_t t_loop_time_ns = 0;
+constinit thread_local WakeTap* t_wake_tap = nullptr;
 
 bool LoopLink::post(Op& op) noexcept {
   const std::lock_guard lock(mutex_);
@@ -298,6 +300,9 @@ bool EventLoop::sleep_in_reactor(std::int64_t until_ns) {
 // stop() is Asio's cheapest interruption (one epoll_ctl, no allocation); the loop restarts the
 // context before each use.
 void EventLoop::wake() noexcept {
+  if (detail::t_wake_tap != nullptr) [[unlikely]] {
+    detail::t_wake_tap->woken(*this);
+  }
   reactor_.stop();
   wakes_.paid();
 }

@@ -19,27 +19,32 @@ SimWorld::SimWorld(Options options) : options_(options), random_(options.seed) {
   for (std::uint32_t i = 0; i < options.ranks; ++i) {
     ranks_.push_back(std::make_unique<Rank>(i, clock_));
     ranks_.back()->operation_time = Duration(speeds.between(300, 1500));
+    rank_of_[&ranks_.back()->loop] = ranks_.back().get();
   }
 }
 
 SimWorld::~SimWorld() = default;
 
 SimWorld::End SimWorld::run(const std::function<bool()>& done) {
+  const detail::TappedWakes tapped(*this);
+  for (const auto& rank : ranks_) {
+    touch(*rank);  // who knows what was done to it since
+  }
   while (!done()) {
     if (operations_ >= options_.max_operations || elapsed() > options_.limit) {
       return End::kTimeUp;
     }
-    for (const auto& rank : ranks_) {
-      go_on_waiting(*rank);
-    }
+    look_at_ranks();
     call_due_events();
-    if (Rank* rank = pick_ready_rank()) {
-      step(*rank);
+    look_at_ranks();
+    if (!ready_.empty()) {
+      step(take_ready_rank());
       continue;
     }
-    const TimePoint next =
-        agenda_.empty() ? next_rank_ : std::min(next_rank_, agenda_.front().time);
+    const TimePoint event = agenda_.empty() ? TimePoint::max() : agenda_.front().time;
+    const TimePoint next = std::min(next_look(), event);
     if (next == TimePoint::max()) {
+      require_none_missed();
       return End::kStuck;
     }
     clock_.advance(std::max(next - now(), Duration(0)));
@@ -47,12 +52,89 @@ SimWorld::End SimWorld::run(const std::function<bool()>& done) {
   return End::kDone;
 }
 
+void SimWorld::woken(EventLoop& loop) noexcept {
+  if (const auto found = rank_of_.find(&loop); found != rank_of_.end()) {
+    touch(*found->second);
+  }
+}
+
+void SimWorld::touch(Rank& rank) noexcept {
+  if (!std::exchange(rank.is_touched, true)) {
+    touched_.push_back(&rank);
+  }
+}
+
+/// At those that may have something to do now.
+void SimWorld::look_at_ranks() {
+  std::erase_if(spinning_, [](const Rank* rank) { return !rank->spins(); });
+  for (Rank* rank : spinning_) {
+    if (rank->loop.has_ready_ops()) {
+      touch(*rank);
+    }
+  }
+  while (next_look() <= now()) {
+    touch(*looks_.front().rank);
+    looks_.front().rank->next_look = TimePoint::max();
+  }
+  for (std::size_t i = 0; i < touched_.size(); ++i) {
+    look_at(*touched_[i]);
+  }
+  touched_.clear();
+}
+
+/// When the next rank has something to do or goes on waiting in another way, if it is not woken.
+TimePoint SimWorld::next_look() {
+  while (!looks_.empty() && looks_.front().time != looks_.front().rank->next_look) {
+    std::pop_heap(looks_.begin(), looks_.end());
+    looks_.pop_back();
+  }
+  return looks_.empty() ? TimePoint::max() : looks_.front().time;
+}
+
+void SimWorld::look_at(Rank& rank) {
+  rank.is_touched = false;
+  const bool may_run = rank.alive && rank.busy_until <= now();
+  const bool is_ready =
+      may_run && (rank.loop.has_ready_ops() || rank.loop.next_deadline() <= now());
+  if (is_ready != std::exchange(rank.is_ready, is_ready)) {
+    if (is_ready) {
+      ready_.push_back(&rank);
+    } else {
+      std::erase(ready_, &rank);
+    }
+  }
+  TimePoint next = TimePoint::max();
+  if (may_run && !is_ready) {
+    const bool spun = rank.spins();
+    go_on_waiting(rank);
+    if (rank.spins() && !spun) {
+      spinning_.push_back(&rank);
+    }
+    next = rank.loop.next_deadline();
+    for (const std::int64_t until_ns : {rank.plan.sleep_until_ns, rank.plan.spin_until_ns}) {
+      if (until_ns != 0) {
+        next = std::min(next, TimePoint(Duration(until_ns)));
+      }
+    }
+  } else if (rank.alive && !is_ready) {
+    next = rank.busy_until;
+  }
+  if (next != std::exchange(rank.next_look, next) && next != TimePoint::max()) {
+    looks_.push_back({next, &rank});
+    std::push_heap(looks_.begin(), looks_.end());
+  }
+}
+
+void SimWorld::require_none_missed() const {
+  for (const auto& rank : ranks_) {
+    TANDEM_CHECK(!rank->alive || !rank->loop.has_ready_ops(),
+                 "an event posts to its own rank's loop, or as another thread may");
+  }
+}
+
 // Up to now, which may be later than each step of its plan.
 void SimWorld::go_on_waiting(Rank& rank) {
   const std::int64_t now_ns = now().time_since_epoch().count();
-  if (!rank.alive || rank.busy_until > now() || rank.loop.has_ready_ops()) {
-    return;
-  }
   if (!std::exchange(rank.waits, true)) {
     rank.plan =
         rank.expected.begin(now_ns, true, rank.loop.next_deadline().time_since_epoch().count());
@@ -89,29 +171,21 @@ void SimWorld::call_due_events() {
     std::pop_heap(agenda_.begin(), agenda_.end());
     Event event = std::move(agenda_.back());
     agenda_.pop_back();
-    if (ranks_[event.rank]->alive) {
+    if (Rank& rank = *ranks_[event.rank]; rank.alive) {
       event.call();
+      touch(rank);
     } else {
       of_dead_.push_back(std::move(event));
     }
   }
 }
 
-SimWorld::Rank* SimWorld::pick_ready_rank() {
-  ready_.clear();
-  next_rank_ = TimePoint::max();
-  for (const auto& rank : ranks_) {
-    if (!rank->alive) {
-      continue;
-    }
-    const TimePoint wanted = rank->loop.has_ready_ops() ? now() : rank->loop.next_deadline();
-    const TimePoint next = std::max(wanted, rank->busy_until);
-    if (next <= now()) {
-      ready_.push_back(rank.get());
-    }
-    next_rank_ = std::min(next_rank_, next);
-  }
-  return ready_.empty() ? nullptr : ready_[random_.below(ready_.size())];
+SimWorld::Rank& SimWorld::take_ready_rank() {
+  const std::size_t place = random_.below(ready_.size());
+  Rank& rank = *std::exchange(ready_[place], ready_.back());
+  ready_.pop_back();
+  rank.is_ready = false;
+  return rank;
 }
 
 void SimWorld::step(Rank& rank) {
@@ -120,6 +194,7 @@ void SimWorld::step(Rank& rank) {
   operations_ += count;
   rank.busy_until = now() + rank.operation_time * static_cast<std::int64_t>(count);
   note("runs", rank.index, count);
+  touch(rank);
 }
 
 void SimWorld::after(Duration delay, std::uint32_t rank, std::function<void()> event) {
@@ -135,11 +210,13 @@ void SimWorld::slow_down(std::uint32_t rank, double factor) noexcept {
 
 void SimWorld::pause(std::uint32_t rank, Duration duration) noexcept {
   ranks_[rank]->busy_until = std::max(ranks_[rank]->busy_until, now() + duration);
+  touch(*ranks_[rank]);
   note("pauses", rank, static_cast<std::uint64_t>(duration.count()));
 }
 
 void SimWorld::kill(std::uint32_t rank) {
   if (std::exchange(ranks_[rank]->alive, false)) {
+    touch(*ranks_[rank]);
     note("dies", rank);
     for (const auto& listener : death_listeners_) {
       listener(rank);
@@ -155,6 +232,7 @@ void SimWorld::bury(std::uint32_t rank) {
   if (std::exchange(ranks_[rank]->alive, true)) {
     return;
   }
+  touch(*ranks_[rank]);
   note("is buried", rank);
   std::vector<Event> late = std::exchange(of_dead_, {});
   for (Event& event : late) {

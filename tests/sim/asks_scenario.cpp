@@ -114,10 +114,12 @@ std::uint64_t rehearse_asks(std::uint64_t seed) {
   std::vector<std::unique_ptr<Scope>> scopes;
   std::vector<std::unique_ptr<Server>> servers;
   std::vector<Server::AddressType> addresses;
+  std::vector<std::uint32_t> ranks_of_servers;
   const std::uint64_t server_count = 1 + run.random.below(2);
   for (std::uint32_t i = 0; i < server_count; ++i) {
-    scopes.push_back(std::make_unique<Scope>(
-        run.world.loop(static_cast<std::uint32_t>(run.random.below(ranks))), Name("servers")));
+    ranks_of_servers.push_back(static_cast<std::uint32_t>(run.random.below(ranks)));
+    scopes.push_back(
+        std::make_unique<Scope>(run.world.loop(ranks_of_servers.back()), Name("servers")));
     servers.push_back(std::make_unique<Server>(run.random.fork(100 + i)));
     addresses.push_back(servers.back()->address());
     servers.back()->start(*scopes.back());
@@ -138,14 +140,15 @@ std::uint64_t rehearse_asks(std::uint64_t seed) {
     run.watched.push_back(scope.get());
   }
   // A server does not answer what it keeps: its end ends the asks that have no deadline.
-  run.world.after(milliseconds(run.random.between(1, 10)), 0, [&] {
-    for (const auto& asker : askers) {
-      asker->closing = true;
-    }
-    for (const auto& server : servers) {
-      server->close();
-    }
-  });
+  const Duration closes_after = milliseconds(run.random.between(1, 10));
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    run.world.after(closes_after, ranks_of_servers[i], [&, i] {
+      for (const auto& asker : askers) {
+        asker->closing = true;
+      }
+      servers[i]->close();
+    });
+  }
   run.until("every ask and server ends", [&] {
     for (const auto& scope : scopes) {
       if (scope->running() > 0) {

@@ -316,6 +316,7 @@ class Rehearsal {
         run_.world.bury(rank->rank);
       }
     }
+    ended_ = 0;
     run_.until("the dead are buried", [this] { return all_ended(); });
     return run_.world.log().hash();
   }
@@ -370,10 +371,15 @@ class Rehearsal {
     }
   }
 
-  [[nodiscard]] bool all_ended() const {
-    return std::ranges::all_of(ranks_, [this](const auto& rank) {
-      return !run_.world.alive(rank->rank) || rank->scope.running() == 0;
-    });
+  // Asked after each step, so of one rank at a time: one that has ended or died stays so.
+  [[nodiscard]] bool all_ended() {
+    const auto has_ended = [this](const HostsRank& rank) {
+      return !run_.world.alive(rank.rank) || rank.scope.running() == 0;
+    };
+    while (ended_ < ranks_.size() && has_ended(*ranks_[ended_])) {
+      ++ended_;
+    }
+    return ended_ == ranks_.size();
   }
 
   void check_end() {
@@ -426,6 +432,7 @@ class Rehearsal {
   TimePoint struck_at_ = TimePoint::max();
   std::vector<std::unique_ptr<SimHost>> hosts_;
   std::vector<std::unique_ptr<HostsRank>> ranks_;
+  std::size_t ended_ = 0;  // of the first ranks
 };
 
 }  // namespace

@@ -124,9 +124,11 @@ std::uint64_t rehearse_messages(std::uint64_t seed) {
   std::vector<std::unique_ptr<Scope>> scopes;
   std::vector<std::unique_ptr<Receiver>> receivers;
   std::vector<ReceiverAddress> addresses;
+  std::vector<std::uint32_t> ranks_of_receivers;
   const std::uint64_t receiver_count = 1 + run.random.below(3);
   for (std::uint32_t i = 0; i < receiver_count; ++i) {
-    EventLoop& loop = run.world.loop(static_cast<std::uint32_t>(run.random.below(ranks)));
+    ranks_of_receivers.push_back(static_cast<std::uint32_t>(run.random.below(ranks)));
+    EventLoop& loop = run.world.loop(ranks_of_receivers.back());
     scopes.push_back(std::make_unique<Scope>(loop, Name("receivers")));
     run.watched.push_back(scopes.back().get());
     receivers.push_back(std::make_unique<Receiver>(
@@ -149,7 +151,8 @@ std::uint64_t rehearse_messages(std::uint64_t seed) {
   }
   // One of the receivers is closed early, or stopped.
   const std::uint64_t early = run.random.below(receiver_count);
-  run.world.after(microseconds(run.random.between(10, 3000)), 0, [&, early] {
+  const Duration early_at = microseconds(run.random.between(10, 3000));
+  run.world.after(early_at, ranks_of_receivers[early], [&, early] {
     if (run.random.chance(0.5)) {
       receivers[early]->close();
     } else {
