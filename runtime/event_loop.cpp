@@ -245,9 +245,9 @@ std::string EventLoop::last_stall() const {
 }
 
 // Where a short wait is likely, first without a look at the clock: an answer from another core is
-// there sooner than that.
+// there sooner than that. Pollers have to be asked for theirs.
 void EventLoop::wait_for_work() {
-  if (expected_.is_short() && thread::spare_cpus() >= 0) {
+  if (pollers_.empty() && expected_.is_short() && thread::spare_cpus() >= 0) {
     for (int i = 0; i < kBlindSpins; ++i) {
       if (!inbox_.seems_empty()) {
         return;

@@ -51,6 +51,8 @@ UcxApi load() {
   find(library, "ucp_tag_send_nbx", api.tag_send_nbx, problem);
   find(library, "ucp_tag_probe_nb", api.tag_probe_nb, problem);
   find(library, "ucp_tag_msg_recv_nbx", api.tag_msg_recv_nbx, problem);
+  find(library, "ucp_tag_recv_nbx", api.tag_recv_nbx, problem);
+  find(library, "ucp_request_cancel", api.request_cancel, problem);
   find(library, "ucp_request_free", api.request_free, problem);
   find(library, "ucp_mem_map", api.mem_map, problem);
   find(library, "ucp_mem_unmap", api.mem_unmap, problem);

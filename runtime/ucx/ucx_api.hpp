@@ -34,6 +34,8 @@ struct UcxApi {
   decltype(&::ucp_tag_send_nbx) tag_send_nbx = nullptr;
   decltype(&::ucp_tag_probe_nb) tag_probe_nb = nullptr;
   decltype(&::ucp_tag_msg_recv_nbx) tag_msg_recv_nbx = nullptr;
+  decltype(&::ucp_tag_recv_nbx) tag_recv_nbx = nullptr;
+  decltype(&::ucp_request_cancel) request_cancel = nullptr;
   decltype(&::ucp_request_free) request_free = nullptr;
   decltype(&::ucp_mem_map) mem_map = nullptr;
   decltype(&::ucp_mem_unmap) mem_unmap = nullptr;

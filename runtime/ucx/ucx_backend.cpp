@@ -46,26 +46,36 @@ void UcxBackend::submit(NetOp& op) {
   } else if (sends) {
     channel.sends.push_back(&op);
     start_sends(peer, channel);
+  } else if (!channel.arrived.empty()) {
+    take_arrived(peer, channel, op);
   } else {
-    channel.receives.push_back(&op);
-    hand_over(peer, op.request.channel);
+    post_receive(peer, channel, op);
   }
   settle();
 }
 
 bool UcxBackend::cancel(NetOp& op) noexcept {
   UcxChannel& channel = channel_of(peers_[op.request.peer], op);
-  auto& queue = op.request.kind == NetOp::Kind::kSend ? channel.sends : channel.receives;
-  const bool cancelled = std::erase(queue, &op) > 0;
+  bool cancelled = std::erase(channel.sends, &op) > 0;
+  const auto is_op = [&](const UcxPosted& posted) { return posted.op == &op; };
+  if (const auto place = std::ranges::find_if(channel.posted, is_op);
+      place != channel.posted.end()) {
+    cancelled = withdraw(*place);
+    if (cancelled) {
+      channel.posted.erase(place);
+    }
+  }
   waited_for_ -= cancelled ? 1 : 0;
   return cancelled;
 }
 
 // ---- turns
 
+// Ends once an operation has: who awaits it may post the receive of what comes next.
 bool UcxBackend::look() noexcept {
   const std::uint64_t before = ended_;
-  for (int turns = 0; turns < kTurns && worker_.progress(); ++turns) {
+  for (int turns = 0; turns < kTurns && ended_ == before && worker_.progress(); ++turns) {
+    ++moves_;
   }
   ucp_tag_recv_info_t info{};
   while (ucp_tag_message_h message = worker_.next_message(info)) {
@@ -85,18 +95,19 @@ bool UcxBackend::spin_for_frames() noexcept {
     --skip_;
     return false;
   }
-  const std::uint64_t before = ended_;
   TimePoint now = Clock::real().now();
   TimePoint yields_at = now + kYieldEvery;
   for (TimePoint until = now + kSpinMost; now < until && thread::spare_cpus() >= 0;) {
-    bool moved = false;
-    for (int looks = 0; looks < kLooks && ended_ == before; ++looks) {
-      moved |= worker_.progress();
-      look();
+    const std::uint64_t moves = moves_;
+    for (int looks = 0; looks < kLooks; ++looks) {
+      if (look()) {
+        skip_after_miss_ = 1;
+        return true;
+      }
     }
     loop_.reactor().restart();
     loop_.reactor().poll();
-    if (ended_ != before || loop_.has_ready_ops()) {
+    if (loop_.has_ready_ops()) {
       skip_after_miss_ = 1;
       return true;
     }
@@ -106,7 +117,7 @@ bool UcxBackend::spin_for_frames() noexcept {
       now = Clock::real().now();
       yields_at = now + kYieldEvery;
     }
-    if (moved) {
+    if (moves_ != moves) {
       until = now + kSpinMost;
     }
     if (loop_.next_deadline() <= now) {
@@ -193,7 +204,6 @@ void UcxBackend::arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& in
     case Kind::kFrame:
       peer.channel(tag.value, options_.window_frames)
           .arrived.push_back({.handle = message, .bytes = info.length});
-      hand_over(peer, tag.value);
       break;
     case Kind::kCredit:
       arrive_credit(peer, tag.value);
@@ -225,35 +235,79 @@ void UcxBackend::arrive_credit(UcxPeer& peer, std::uint32_t number) noexcept {
   start_sends(peer, channel);
 }
 
-void UcxBackend::hand_over(UcxPeer& peer, std::uint32_t number) noexcept {
-  UcxChannel& channel = peer.channel(number, options_.window_frames);
-  while (!channel.receives.empty() && !channel.arrived.empty()) {
-    NetOp& op = *channel.receives.front();
-    channel.receives.pop_front();
-    const UcxMessage message = channel.arrived.front();
-    channel.arrived.pop_front();
-    receive_frame(op, message);
-    if (++channel.taken == options_.window_frames / 2 && !peer.was_told) {
-      channel.taken = 0;
-      say(peer, Kind::kCredit, number);
-    }
-  }
-}
-
-void UcxBackend::receive_frame(NetOp& op, const UcxMessage& message) noexcept {
+void UcxBackend::take_arrived(UcxPeer& peer, UcxChannel& channel, NetOp& op) noexcept {
+  const UcxMessage message = channel.arrived.front();
+  channel.arrived.pop_front();
   op.moved = message.bytes;
   if (message.bytes > op.request.bytes) {
     worker_.drop(message.handle);
     end(op, NetOp::End::kTooLong);
+  } else {
+    hold(worker_.receive(
+             message.handle, {op.request.into, message.bytes},
+             [](void* request, ucs_status_t status, const ucp_tag_recv_info_t* /*info*/,
+                void* user) { on_moved(*static_cast<UcxBackend*>(user), request, status); },
+             this),
+         op);
+  }
+  count_taken(peer, op.request.channel);
+}
+
+void UcxBackend::post_receive(UcxPeer& peer, UcxChannel& channel, NetOp& op) noexcept {
+  const UcxTag tag{.key = options_.run_key,
+                   .sender = peer.rank,
+                   .kind = Kind::kFrame,
+                   .value = op.request.channel};
+  ucp_tag_recv_info_t info{};
+  const ucs_status_ptr_t request = worker_.receive_next(
+      tag.packed(), {op.request.into, op.request.bytes}, info, &UcxBackend::on_received, this);
+  if (UCS_PTR_IS_PTR(request)) {
+    hold(request, op);
+    channel.posted.push_back({.op = &op, .request = request});
+  } else {
+    end_received(op, UCS_PTR_STATUS(request), info.length);
+  }
+}
+
+void UcxBackend::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                             void* net) noexcept {
+  auto& self = *static_cast<UcxBackend*>(net);
+  NetOp& op = **static_cast<NetOp**>(request);
+  ucx().request_free(request);
+  --self.under_way_;
+  if (!self.withdrawing_) {
+    self.end_received(op, status, info->length);
+  }
+}
+
+void UcxBackend::end_received(NetOp& op, ucs_status_t status, std::size_t bytes) noexcept {
+  UcxPeer& peer = peers_[op.request.peer];
+  std::erase_if(channel_of(peer, op).posted,
+                [&](const UcxPosted& posted) { return posted.op == &op; });
+  if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) {
+    end_moved(op, status);
     return;
   }
-  hold(worker_.receive(
-           message.handle, {op.request.into, message.bytes},
-           [](void* request, ucs_status_t status, const ucp_tag_recv_info_t* /*info*/, void* user) {
-             on_moved(*static_cast<UcxBackend*>(user), request, status);
-           },
-           this),
-       op);
+  op.moved = bytes;
+  end(op, status == UCS_OK ? NetOp::End::kDone : NetOp::End::kTooLong);
+  count_taken(peer, op.request.channel);
+}
+
+void UcxBackend::count_taken(UcxPeer& peer, std::uint32_t number) noexcept {
+  UcxChannel& channel = peer.channel(number, options_.window_frames);
+  if (++channel.taken == options_.window_frames / 2 && !peer.was_told) {
+    channel.taken = 0;
+    say(peer, Kind::kCredit, number);
+  }
+}
+
+// False: a frame moves into its buffer already, and UCX will call back.
+bool UcxBackend::withdraw(const UcxPosted& posted) noexcept {
+  const std::uint32_t before = under_way_;
+  withdrawing_ = true;
+  worker_.cancel(posted.request);
+  withdrawing_ = false;
+  return under_way_ < before;
 }
 
 }  // namespace tandem::detail

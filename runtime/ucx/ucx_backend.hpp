@@ -2,7 +2,8 @@
 // peers.
 //
 // Invariant: an operation waits in its channel's queue or is under way in UCX, whose callback ends
-// it. A peer is closed once both sides have said bye or abort, or UCX says that it is gone.
+// it; a receive that waits for its frame is both, and can be withdrawn. A peer is closed once both
+// sides have said bye or abort, or UCX says that it is gone.
 // Thread rule: of the loop's thread.
 #pragma once
 
@@ -69,11 +70,16 @@ class UcxBackend final : public NetBackend, private Poller {
 
   void arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& info) noexcept;
   void arrive_credit(UcxPeer& peer, std::uint32_t number) noexcept;
-  void hand_over(UcxPeer& peer, std::uint32_t number) noexcept;
-  void receive_frame(NetOp& op, const UcxMessage& message) noexcept;
+  void take_arrived(UcxPeer& peer, UcxChannel& channel, NetOp& op) noexcept;
+  void post_receive(UcxPeer& peer, UcxChannel& channel, NetOp& op) noexcept;
+  void end_received(NetOp& op, ucs_status_t status, std::size_t bytes) noexcept;
+  void count_taken(UcxPeer& peer, std::uint32_t number) noexcept;
+  [[nodiscard]] bool withdraw(const UcxPosted& posted) noexcept;
 
   static void on_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
   static void on_moved(UcxBackend& net, void* request, ucs_status_t status) noexcept;
+  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                          void* net) noexcept;
   void hold(ucs_status_ptr_t request, NetOp& op) noexcept;
   void end_moved(NetOp& op, ucs_status_t status) noexcept;
   void end(NetOp& op, NetOp::End how) noexcept;
@@ -93,8 +99,10 @@ class UcxBackend final : public NetBackend, private Poller {
   Linger linger_{*this};
   std::vector<UcxPeer> peers_;   // by rank; this rank's own has no endpoint
   std::uint32_t under_way_ = 0;  // operations that UCX has
+  bool withdrawing_ = false;     // the callback that comes now is of a withdrawn receive
   bool unsettled_ = false;       // settle() has to look at the peers
   std::uint64_t ended_ = 0;      // operations, since the beginning
+  std::uint64_t moves_ = 0;      // turns of UCX that found something to do
   const bool may_spin_ = spin_setting() != Spin::kNever;
   std::uint32_t waited_for_ = 0;  // operations that have not ended
   // Spins that found nothing are followed by sleeps without one: 1, 2, 4 ... of them.

@@ -85,7 +85,8 @@ void UcxBackend::on_error(void* peer, ucp_ep_h /*endpoint*/, ucs_status_t /*stat
   static_cast<UcxPeer*>(peer)->net->unsettled_ = true;
 }
 
-// UCX calls back from progress(), never out of the call that began it.
+// UCX calls back from progress(), never out of the call that began it; of a receive that is
+// withdrawn, out of that.
 void UcxBackend::on_moved(UcxBackend& net, void* request, ucs_status_t status) noexcept {
   NetOp& op = **static_cast<NetOp**>(request);
   ucx().request_free(request);
@@ -152,10 +153,16 @@ void UcxBackend::fail_waiting(UcxPeer& peer, std::uint32_t failed_rank) noexcept
   }
   peer.failed_rank = failed_rank;
   for (auto& [number, channel] : peer.channels) {
-    for (auto* queue : {&channel.sends, &channel.receives}) {
-      for (NetOp* op : std::exchange(*queue, {})) {
-        op->failed_rank = failed_rank;
-        end(*op, NetOp::End::kPeerLost);
+    const auto fail = [&](NetOp& op) {
+      op.failed_rank = failed_rank;
+      end(op, NetOp::End::kPeerLost);
+    };
+    for (NetOp* op : std::exchange(channel.sends, {})) {
+      fail(*op);
+    }
+    for (const UcxPosted& posted : std::exchange(channel.posted, {})) {
+      if (withdraw(posted)) {
+        fail(*posted.op);
       }
     }
   }

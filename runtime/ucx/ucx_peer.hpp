@@ -1,8 +1,8 @@
 // runtime/ucx/ucx_peer.hpp — what a rank's UCX net knows of one peer: its endpoint, its channels,
 // how far the good-byes are.
 //
-// Invariant: a peer with a failed_rank has no operation queued; operations that UCX has end when it
-// calls back, at the latest once the endpoint is closed.
+// Invariant: a peer with a failed_rank has no operation queued or posted; others that UCX has end
+// when it calls back, at the latest once the endpoint is closed.
 // Thread rule: of the loop's thread.
 #pragma once
 
@@ -23,13 +23,21 @@ struct UcxMessage {
   std::size_t bytes;
 };
 
+struct UcxPosted {
+  NetOp* op;
+  void* request;
+};
+
+// Frames go from UCX into the buffers of receives that wait for them; those that come before their
+// receives are kept.
+// Invariant: where frames are kept no receive is posted.
 struct UcxChannel {
   explicit UcxChannel(std::uint32_t window) noexcept : credits(window) {}
 
   std::deque<NetOp*> sends;  // those without a credit
   std::uint32_t credits;
   std::deque<UcxMessage> arrived;  // frames without a receive
-  std::deque<NetOp*> receives;     // those without a frame
+  std::deque<UcxPosted> posted;    // receives without a frame, in UCX
   std::uint32_t taken = 0;         // frames since the last credit for the peer
 };
 
@@ -54,7 +62,7 @@ struct UcxPeer {
   [[nodiscard]] bool is_talking() const noexcept { return endpoint != nullptr && !said_farewell; }
   [[nodiscard]] bool has_waiting() const noexcept {
     return std::ranges::any_of(channels, [](const auto& one) {
-      return !one.second.sends.empty() || !one.second.receives.empty();
+      return !one.second.sends.empty() || !one.second.posted.empty();
     });
   }
 };

@@ -143,6 +143,17 @@ ucs_status_ptr_t UcxWorker::receive(ucp_tag_message_h message, std::span<std::by
   return ucx().tag_msg_recv_nbx(worker_, into.data(), into.size(), message, &parameters);
 }
 
+ucs_status_ptr_t UcxWorker::receive_next(ucp_tag_t tag, std::span<std::byte> into,
+                                         ucp_tag_recv_info_t& info,
+                                         ucp_tag_recv_nbx_callback_t on_received,
+                                         void* user) noexcept {
+  ucp_request_param_t parameters = parameters_for(into, user);
+  parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
+  parameters.recv_info.tag_info = &info;
+  parameters.cb.recv = on_received;
+  return ucx().tag_recv_nbx(worker_, into.data(), into.size(), tag, ~ucp_tag_t{0}, &parameters);
+}
+
 void UcxWorker::drop(ucp_tag_message_h message) noexcept {
   static_cast<void>(receive(
       message, {},

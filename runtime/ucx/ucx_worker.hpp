@@ -55,6 +55,15 @@ class UcxWorker {
   [[nodiscard]] ucs_status_ptr_t receive(ucp_tag_message_h message, std::span<std::byte> into,
                                          ucp_tag_recv_nbx_callback_t on_received,
                                          void* user) noexcept;
+  /// The same of the next message with this tag that next_message() has not given out, straight
+  /// into its place when it comes. Where it is here already and no callback comes, `info` is of it.
+  [[nodiscard]] ucs_status_ptr_t receive_next(ucp_tag_t tag, std::span<std::byte> into,
+                                              ucp_tag_recv_info_t& info,
+                                              ucp_tag_recv_nbx_callback_t on_received,
+                                              void* user) noexcept;
+  /// Of a receive_next(): its callback comes out of this call, with UCS_ERR_CANCELED, unless a
+  /// message moves already.
+  void cancel(void* request) noexcept { ucx().request_cancel(worker_, request); }
   void drop(ucp_tag_message_h message) noexcept;
 
   /// Until the worker's end, which the memory outlives. Throws an Error.

@@ -54,10 +54,16 @@ Task<GradientNorm> HostsBackend::reduce_directly(ReduceArguments a, bool is_all)
   op.piece = std::max(most / kNormBlock, std::size_t{1}) * kNormBlock;
   op.depth = std::max(room / (others * op.piece), std::size_t{2});
   sums_.resize(std::max(sums_.size(), op.depth * others * op.piece * width / sizeof(float)));
+  if (!is_all) {
+    co_await run<DirectReduction, 3>(
+        &op,
+        {&HostsBackend::send_values, &HostsBackend::receive_values, &HostsBackend::add_values});
+    co_return op.norm;
+  }
   co_await run<DirectReduction, 5>(
       &op, {&HostsBackend::send_values, &HostsBackend::receive_values, &HostsBackend::add_values,
             &HostsBackend::send_own_sums, &HostsBackend::receive_other_sums});
-  if (is_all && a.want_norm) {
+  if (a.want_norm) {
     norms_.resize(hosts());
     const NormLimbs own = NormLimbs::of(op.norm);
     co_await exchange({.mine = reinterpret_cast<const std::byte*>(&own),
@@ -148,7 +154,7 @@ void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t beg
 // ---- of an all-reduce: the sums, to all ----
 Task<> HostsBackend::send_own_sums(DirectReduction* op) {
   std::size_t i = 0;
-  for (std::size_t begin = 0; op->is_all && op->elements(host(), begin) > 0; begin += op->piece) {
+  for (std::size_t begin = 0; op->elements(host(), begin) > 0; begin += op->piece) {
     co_await op->added.reach(++i);
     for (std::uint32_t step = 1; step < hosts(); ++step) {
       co_await send(host_after(step), kBack, op->sums(host(), begin));
@@ -157,7 +163,7 @@ Task<> HostsBackend::send_own_sums(DirectReduction* op) {
 }
 
 Task<> HostsBackend::receive_other_sums(DirectReduction* op) {
-  for (std::size_t begin = 0; op->is_all && begin < op->slice; begin += op->piece) {
+  for (std::size_t begin = 0; begin < op->slice; begin += op->piece) {
     for (std::uint32_t step = 1; step < hosts(); ++step) {
       const std::uint32_t from = host_after(hosts() - step);
       if (op->elements(from, begin) > 0) {
