@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,23 +34,25 @@ void check_max_length(const Tokenizer& tokenizer, std::int64_t max_length) {
 }
 
 /// How many ids at the front of a record are the question's.
-std::size_t question_length(const AlpacaRecord& record, const Tokenizer& tokenizer,
+std::size_t question_length(std::string_view question_text, const Tokenizer& tokenizer,
                             std::span<const std::int32_t> whole) {
   std::vector<std::int32_t> question(tokenizer.prefix().begin(), tokenizer.prefix().end());
-  const auto text = tokenizer.encode(alpaca_question(record));
+  const auto text = tokenizer.encode(question_text);
   question.insert(question.end(), text.begin(), text.end());
   return static_cast<std::size_t>(std::ranges::mismatch(question, whole).in1 - question.begin());
 }
 
 TokenRecord tokenise(const AlpacaRecord& record, const Tokenizer& tokenizer,
                      const AlpacaTokenOptions& options) {
-  TokenRecord made = {.ids = tokenizer.encode(alpaca_text(record), true)};
+  const std::string question = alpaca_question(record);
+  TokenRecord made = {.ids = tokenizer.encode(question + record.output, true)};
   if (options.end_token && (made.ids.empty() || made.ids.back() != *options.end_token)) {
     made.ids.push_back(*options.end_token);
   }
   made.learnt.assign(made.ids.size(), 1);
   if (options.loss_on != LossOn::kAll) {
-    std::fill_n(made.learnt.begin(), question_length(record, tokenizer, made.ids), std::uint8_t{0});
+    std::fill_n(made.learnt.begin(), question_length(question, tokenizer, made.ids),
+                std::uint8_t{0});
   }
   const auto most = static_cast<std::size_t>(options.max_length);
   made.is_cut = made.ids.size() > most;

@@ -104,6 +104,9 @@ void AddedTokenMatcher::finish() {
     open.push_back(i);
     begins_[static_cast<unsigned char>(tokens_[i].content.front())] = true;
   }
+  if (std::ranges::count(begins_, true) == 1) {
+    only_begin_ = tokens_.front().content.front();
+  }
 }
 
 const AddedToken* AddedTokenMatcher::match_at(std::string_view text,
@@ -135,6 +138,12 @@ const AddedToken* AddedTokenMatcher::match_at(std::string_view text,
 void AddedTokenMatcher::split(std::string_view text, std::vector<Part>& parts) const {
   std::size_t done = 0;
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
+    if (only_begin_) {
+      at = text.find(*only_begin_, at);
+      if (at == std::string_view::npos) {
+        break;
+      }
+    }
     const AddedToken* token = match_at(text, at);
     if (token == nullptr) {
       ++at;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,7 @@ class AddedTokenMatcher {
   // [token] The longest other token that it begins with; none: itself.
   std::vector<std::uint32_t> shorter_;
   std::array<bool, 256> begins_{};  // [byte] a token begins with it
+  std::optional<char> only_begin_;  // what all of them begin with
 };
 
 }  // namespace tandem

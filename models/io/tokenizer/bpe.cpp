@@ -1,6 +1,7 @@
 #include "models/io/tokenizer/bpe.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 namespace tandem {
@@ -56,22 +57,40 @@ void BpeMerger::merge(const MergeTable& table, std::vector<std::int32_t>& symbol
 }
 
 void BpeMerger::merge_short(const MergeTable& table, std::vector<std::int32_t>& symbols) {
-  while (symbols.size() > 1) {
+  // What joins symbol i with the next one; a merge changes two of them.
+  std::array<const MergeTable::Entry*, kShortWord> joins{};
+  std::size_t count = symbols.size();
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    joins[i] = table.find(symbols[i], symbols[i + 1]);
+  }
+  while (count > 1) {
     const MergeTable::Entry* best = nullptr;
     std::size_t at = 0;
-    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
-      const MergeTable::Entry* entry = table.find(symbols[i], symbols[i + 1]);
-      if (entry != nullptr && (best == nullptr || entry->rank < best->rank)) {
-        best = entry;
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      if (joins[i] != nullptr && (best == nullptr || joins[i]->rank < best->rank)) {
+        best = joins[i];
         at = i;
       }
     }
     if (best == nullptr) {
-      return;
+      break;
     }
     symbols[at] = best->joined;
-    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    --count;
+    for (std::size_t i = at + 1; i < count; ++i) {
+      symbols[i] = symbols[i + 1];
+      if (i + 1 < count) {
+        joins[i] = joins[i + 1];
+      }
+    }
+    if (at > 0) {
+      joins[at - 1] = table.find(symbols[at - 1], symbols[at]);
+    }
+    if (at + 1 < count) {
+      joins[at] = table.find(symbols[at], symbols[at + 1]);
+    }
   }
+  symbols.resize(count);
 }
 
 void BpeMerger::push(const MergeTable& table, std::int32_t left) {

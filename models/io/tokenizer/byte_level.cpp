@@ -1,7 +1,5 @@
 #include "models/io/tokenizer/byte_level.hpp"
 
-#include <unordered_map>
-
 #include <simdjson.h>
 
 namespace tandem {
@@ -12,12 +10,15 @@ bool stands_for_itself(int byte) {
          (byte >= 0xAE && byte <= 0xFF);
 }
 
-const std::unordered_map<char32_t, std::uint8_t>& bytes_by_code_point() {
+/// [character] The byte that it stands for; -1: none.
+constexpr std::size_t kAlphabetEnd = 0x144;  // behind its last character
+
+const std::array<std::int16_t, kAlphabetEnd>& bytes_by_code_point() {
   static const auto kTable = [] {
-    std::unordered_map<char32_t, std::uint8_t> table;
-    for (int byte = 0; byte < 256; ++byte) {
-      table.emplace(byte_level_alphabet()[static_cast<std::size_t>(byte)],
-                    static_cast<std::uint8_t>(byte));
+    std::array<std::int16_t, kAlphabetEnd> table{};
+    table.fill(-1);
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      table[byte_level_alphabet()[byte]] = static_cast<std::int16_t>(byte);
     }
     return table;
   }();
@@ -81,11 +82,11 @@ std::optional<std::string> bytes_of_byte_level(std::string_view spelled) {
   std::string bytes;
   bytes.reserve(spelled.size());
   for (std::size_t at = 0; at < spelled.size();) {
-    const auto found = table.find(next_code_point(spelled, at));
-    if (found == table.end()) {
+    const char32_t c = next_code_point(spelled, at);
+    if (c >= table.size() || table[c] < 0) {
       return std::nullopt;
     }
-    bytes.push_back(static_cast<char>(found->second));
+    bytes.push_back(static_cast<char>(table[c]));
   }
   return bytes;
 }

@@ -80,7 +80,9 @@ struct SplitPattern::Code {
 };
 
 SplitPattern::SplitPattern(std::string pattern, std::string_view file)
-    : text_(std::move(pattern)), code_(std::make_unique<Code>()) {
+    : text_(std::move(pattern)),
+      words_(WordPattern::parse(text_)),
+      code_(std::make_unique<Code>()) {
   if (text_.size() > kMostPatternBytes) {
     throw user_error(kWhere, "{}: a pattern has {} bytes, the limit is {}; correct the file", file,
                      text_.size(), kMostPatternBytes);
@@ -151,6 +153,13 @@ void Matcher::start_text(std::size_t bytes) {
 
 bool Matcher::find(const SplitPattern& pattern, std::string_view text, std::size_t from,
                    std::size_t& begin, std::size_t& end) {
+  if (pattern.words_ && from < text.size()) {
+    end = pattern.words_->match(text, from);
+    if (end > from) {
+      begin = from;
+      return true;
+    }
+  }
   const auto refuse = [&](std::string_view reason) {
     return user_error(kWhere,
                       "the pattern {} fails on a text of {} bytes: {}; shorten the text or correct "

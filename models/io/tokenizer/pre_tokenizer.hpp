@@ -3,14 +3,17 @@
 //
 // PCRE2 with JIT stands in for Oniguruma, which the files were written for. The one difference that
 // matters, \s (PCRE2's includes U+180E), is removed by spelling \s as \p{White_Space} before
-// compiling.
+// compiling. Patterns of published files are matched by WordPattern where the text is ASCII.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "models/io/tokenizer/word_pattern.hpp"
 
 namespace tandem {
 
@@ -30,6 +33,7 @@ class SplitPattern {
   friend class Matcher;
   struct Code;
   std::string text_;
+  std::optional<WordPattern> words_;  // the same, where it is one
   std::unique_ptr<Code> code_;
 };
 

@@ -13,9 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kWhere = "tokenizer";
-// Bounds of one thread's cache of words. Long words rarely repeat.
-constexpr std::size_t kMostCachedBytes = 64;
-constexpr std::size_t kMostCachedWords = 65'536;
+constexpr std::size_t kBytesOfToken = 4;  // about as many as in a text
 constexpr std::uint64_t kMostTokenizerBytes = 1u << 30;
 constexpr std::array<std::string_view, 8> kTokenizerFiles = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
@@ -76,10 +74,8 @@ void Tokenizer::Impl::bytes_of_word(std::string_view word,
 
 void Tokenizer::Impl::encode_word(std::string_view word, Scratch& scratch,
                                   std::vector<std::int32_t>& ids) const {
-  const auto cached =
-      word.size() <= kMostCachedBytes ? scratch.word_cache.find(word) : scratch.word_cache.end();
-  if (cached != scratch.word_cache.end()) {
-    ids.insert(ids.end(), cached->second.begin(), cached->second.end());
+  if (const auto known = scratch.words.find(word); !known.empty()) {
+    ids.insert(ids.end(), known.begin(), known.end());
     return;
   }
   const auto whole = ignore_merges ? id_of_bytes.find(word) : id_of_bytes.end();
@@ -89,11 +85,23 @@ void Tokenizer::Impl::encode_word(std::string_view word, Scratch& scratch,
     merge_word(word, scratch);
   }
   ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
-  if (word.size() <= kMostCachedBytes) {
-    if (scratch.word_cache.size() >= kMostCachedWords) {
-      scratch.word_cache.clear();
+  scratch.words.put(word, scratch.symbols);
+}
+
+void Tokenizer::Impl::encode_piece(std::string_view piece, Scratch& scratch,
+                                   std::vector<std::int32_t>& ids) const {
+  if (!cuts_at_marks) {
+    return encode_word(piece, scratch, ids);
+  }
+  for (std::size_t begin = 0; begin < piece.size();) {
+    // Behind the marks that the word begins with, up to the next one.
+    std::size_t at = begin;
+    while (piece.substr(at).starts_with(kSpaceMark)) {
+      at += kSpaceMark.size();
     }
-    scratch.word_cache.emplace(std::string(word), scratch.symbols);
+    const std::size_t end = std::min(piece.find(kSpaceMark, at), piece.size());
+    encode_word(piece.substr(begin, end - begin), scratch, ids);
+    begin = end;
   }
 }
 
@@ -118,7 +126,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool first, Scratch& sc
     }
   }
   for (const std::string_view piece : scratch.pieces) {
-    encode_word(piece, scratch, ids);
+    encode_piece(piece, scratch, ids);
   }
 }
 
@@ -130,8 +138,9 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   scratch->matcher.start_text(text.size());
   NormalRoom room(text.size());
   std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / kBytesOfToken + impl_->prefix.size() + impl_->suffix.size() + 1);
   if (add_special_tokens) {
-    ids = impl_->prefix;
+    ids.assign(impl_->prefix.begin(), impl_->prefix.end());
   }
   scratch->parts.clear();
   impl_->raw_tokens.split(text, scratch->parts);

@@ -19,8 +19,11 @@
 #include "models/io/tokenizer/bpe.hpp"
 #include "models/io/tokenizer/pre_tokenizer.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
+#include "models/io/tokenizer/word_cache.hpp"
 
 namespace tandem {
+
+inline constexpr std::string_view kSpaceMark = "\u2581";  // a space, as sentencepiece writes it
 
 enum class UnicodeForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 /// `text` in the form, by utf8proc. `text` must be valid UTF-8. Takes time with the text's length.
@@ -88,6 +91,9 @@ struct Tokenizer::Impl {
   std::array<std::int32_t, 256> byte_ids{};  // -1: no such token
   bool strips_first_space = false;           // of a decoded text
   MergeTable merges;
+  // Whether every merge joins what lies between two marks, each the beginning of what follows: then
+  // a text may be cut before them, and its words are met again.
+  bool cuts_at_marks = false;
   bool ignore_merges = false;
   StringMap<std::int32_t> id_of_bytes;  // only with ignore_merges
   std::optional<std::int32_t> unknown_id;
@@ -116,7 +122,7 @@ struct Tokenizer::Impl {
     std::vector<std::string_view> spare_pieces;
     std::deque<std::string> strings;  // pieces that had to be made
     std::vector<std::int32_t> symbols;
-    StringMap<std::vector<std::int32_t>> word_cache;
+    WordCache words;
   };
   std::mutex scratch_mutex;
   std::vector<std::unique_ptr<Scratch>> free_scratch;
@@ -129,6 +135,7 @@ struct Tokenizer::Impl {
   /// `first`: the piece begins the text that was given.
   void encode_text(std::string_view text, bool first, Scratch& scratch,
                    std::vector<std::int32_t>& ids) const;
+  void encode_piece(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const;
   void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const;
   void merge_word(std::string_view word, Scratch& scratch) const;
   void bytes_of_word(std::string_view word, std::vector<std::int32_t>& symbols) const;

@@ -12,7 +12,6 @@ namespace tandem {
 namespace {
 
 constexpr std::size_t kMostSteps = 64;
-constexpr std::string_view kMark = "\u2581";  // a space, as sentencepiece writes it
 
 std::string_view type_of(const JsonValue& part) { return part.at("type").string(); }
 
@@ -56,13 +55,13 @@ std::string TokenizerLoader::bytes_of_characters(std::string_view spelled, bool&
   }
   std::string out;
   while (true) {
-    const std::size_t at = spelled.find(kMark);
+    const std::size_t at = spelled.find(kSpaceMark);
     out.append(spelled.substr(0, at));
     if (at == std::string_view::npos) {
       return out;
     }
     out.push_back(' ');
-    spelled.remove_prefix(at + kMark.size());
+    spelled.remove_prefix(at + kSpaceMark.size());
   }
 }
 
@@ -149,7 +148,7 @@ void TokenizerLoader::read_decoder(const JsonValue& root) {
       throw steps[i].at("type").wrong(json_quote(kOrder[i]));
     }
   }
-  if (literal(steps[0].at("pattern")) != kMark || steps[0].at("content").string() != " ") {
+  if (literal(steps[0].at("pattern")) != kSpaceMark || steps[0].at("content").string() != " ") {
     throw steps[0].error("only the mark U+2581 is replaced by a space");
   }
   if (steps.size() == 4) {
