@@ -84,6 +84,8 @@ OpenedRecords tokenise(const std::filesystem::path& file, const std::filesystem:
   opened.masks = cached.masks;
   if (!cached.file.empty()) {
     opened.how += fmt::format(", tokens kept in {}", cached.file.string());
+  } else if (!cached.lost.empty()) {
+    opened.how += fmt::format(", tokens not kept: {}", cached.lost);
   }
   return opened;
 }

@@ -1,8 +1,8 @@
 // models/data/token_cache.hpp — tokens of large data, kept as a token file between runs: one
 // process of a host makes it while the others wait, and every later start maps it.
 //
-// Invariant: a cached file's name is a hash of everything that its content follows from. Where the
-// cache cannot be used a run goes on without it.
+// Invariant: a cached file's name is a hash of everything that its content follows from, and it is
+// used where its own hash is right. Where the cache cannot be used a run goes on without it.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,14 @@ struct CachedTokens {
   std::shared_ptr<const TokenRecords> tokens;
   MaskSummary masks;
   std::filesystem::path file;  // empty: the cache could not be used
+  std::string lost;            // why, in a line
 };
 
 /// $TANDEM_CACHE/tokens, by default ~/.cache/tandem/tokens.
 std::filesystem::path token_cache_folder();
 
-/// The tokens of `data` under `options`, which together with the file (its path, size and time) and
-/// the tokenizer in `folder` say what they are: from the cache, or by make(), whose errors go up.
+/// The tokens of `data` under `options`, which together with the contents of the file and of the
+/// tokenizer in `folder` say what they are: from the cache, or by make(), whose errors go up.
 CachedTokens cached_tokens(const std::filesystem::path& data, const std::filesystem::path& folder,
                            const Tokenizer& tokenizer,
                            const std::map<std::string, std::string>& options,

@@ -1,20 +1,13 @@
 #include "models/io/same_files.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <cstring>
 #include <map>
 #include <sstream>
-#include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "actors/storage/content_hash.hpp"
-#include "runtime/system/owned_descriptor.hpp"
+#include "actors/storage/file_hash.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 
@@ -24,30 +17,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-
-std::string hash_of(const fs::path& path) {
-  const OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  ContentHasher hasher;
-  std::vector<std::byte> piece(kPieceBytes);
-  for (;;) {
-    const ::ssize_t got = file.get() < 0 ? -1 : ::read(file.get(), piece.data(), piece.size());
-    if (got == 0) {
-      return hasher.result().text();
-    }
-    if (got < 0 && errno != EINTR) {
-      throw user_error("model", "cannot read {}: {}", path.string(),
-                       std::generic_category().message(errno));
-    }
-    hasher.add(std::span(piece).first(got > 0 ? static_cast<std::size_t>(got) : 0));
-  }
-}
-
 /// "HASH NAME" for each file.
 std::string hashes_of(const std::vector<fs::path>& files) {
   std::string lines;
   for (const fs::path& file : files) {
-    lines += fmt::format("{} {}\n", hash_of(file), one_line(file.filename().string()));
+    lines +=
+        fmt::format("{} {}\n", content_hash_of(file, "model"), one_line(file.filename().string()));
   }
   return lines;
 }

@@ -2,6 +2,7 @@
 // follow from makes them anew, and without a cache a run goes on with the same tokens.
 #include "models/data/token_cache.hpp"
 
+#include <chrono>
 #include <cstdlib>
 #include <vector>
 
@@ -86,6 +87,7 @@ TEST_F(TokenCache, TheNextStartMapsWhatTheFirstMade) {
   ::setenv("TANDEM_CACHE", (dir_ / "data.jsonl").c_str(), 1);
   const OpenedRecords without = open();
   EXPECT_FALSE(is_mapped(without));
+  EXPECT_NE(without.how.find("tokens not kept: [dataset]"), std::string::npos) << without.how;
   expect_same(first, without);
 }
 
@@ -103,6 +105,18 @@ TEST_F(TokenCache, WhatTheTokensFollowFromMakesThemAnew) {
   put_data(5 << 10);
   EXPECT_EQ(open({.max_length = 1060}).tokens->size(), 5 << 10);
   EXPECT_EQ(files(), 7u);
+  // Another content of the same size and time; and the same content under another time.
+  const fs::path data = dir_ / "data.jsonl";
+  const fs::file_time_type time = fs::last_write_time(data);
+  std::string text = test::get(data);
+  text[text.find("say 0")] = 'b';
+  test::put(data, text);
+  fs::last_write_time(data, time);
+  (void)open({.max_length = 1060});
+  EXPECT_EQ(files(), 8u);
+  fs::last_write_time(data, time - std::chrono::hours(1));
+  EXPECT_TRUE(open({.max_length = 1060}).instructions.empty());
+  EXPECT_EQ(files(), 8u);
 }
 
 TEST_F(TokenCache, ADamagedFileIsMadeAnewAndSmallDataIsNotKept) {
@@ -114,7 +128,13 @@ TEST_F(TokenCache, ADamagedFileIsMadeAnewAndSmallDataIsNotKept) {
     return bytes;
   }();
   expect_same(open(), open());
-  EXPECT_EQ(test::get(fs::directory_iterator(token_cache_folder())->path()), whole);
+  const auto file = fs::directory_iterator(token_cache_folder())->path();
+  EXPECT_EQ(test::get(file), whole);
+  std::string flipped = whole;
+  flipped[flipped.size() / 2] ^= 1;  // an id that is another one of the vocabulary
+  test::put(file, flipped);
+  expect_same(open(), open());
+  EXPECT_EQ(test::get(file), whole);
   put_data(16);
   EXPECT_FALSE(is_mapped(open()));
   EXPECT_EQ(files(), 1u);
