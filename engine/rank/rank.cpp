@@ -89,7 +89,7 @@ std::optional<CommsLog> comms_log_of(const CommsLoggerConfig& config) {
   return config.enabled ? std::optional<CommsLog>(comms_log_options(config)) : std::nullopt;
 }
 
-/// Loading reads the page cache, which keeps more threads busy than those that copy.
+/// Page faults and the page cache keep more threads busy than those that update or copy.
 CpuPool& larger_of(CpuPool& optimizer, CpuPool& copies) {
   return optimizer.threads() > copies.threads() ? optimizer : copies;
 }
@@ -156,7 +156,7 @@ Task<> Rank::fill_memory(Rank* self) {
   const flight::Span loading(flight::What::kLoad);
   const CorePlan& cores = self->options_.cores;
   co_await self->compute_.prepare(self->options_.bound(cores.compute), cores.compute_threads);
-  co_await self->memory_.touch(&self->optimizer_pool_);
+  co_await self->memory_.touch(&larger_of(self->optimizer_pool_, self->copy_pool_));
   if (self->memory_.state_file() != nullptr) {
     co_await open_nvme(self);
   }

@@ -12,6 +12,12 @@
 
 namespace tandem {
 
+namespace {
+
+constexpr std::size_t kTouchedBytes = std::size_t{64} << 20;  // by one thread at a time
+
+}  // namespace
+
 RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
                        Accelerator* accelerator)
     : layout_(layout), backend_(backend), accelerator_(accelerator) {
@@ -29,8 +35,21 @@ RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
 }
 
 Task<> RankMemory::touch(CpuPool* pool) {
-  const auto touch_buffer = [this](std::size_t i) { owned_[i].touch(); };
-  co_await pool->for_chunks(owned_.size(), touch_buffer, {.name = "touch memory"});
+  struct Range {
+    const HostBuffer* buffer;
+    std::size_t begin;
+    std::size_t end;
+  };
+  std::vector<Range> ranges;  // one unit's buffer may be half of all memory
+  for (const HostBuffer& buffer : owned_) {
+    for (std::size_t begin = 0; begin < buffer.size_bytes(); begin += kTouchedBytes) {
+      ranges.push_back({&buffer, begin, std::min(begin + kTouchedBytes, buffer.size_bytes())});
+    }
+  }
+  const auto touch_range = [&ranges](std::size_t i) {
+    ranges[i].buffer->touch(ranges[i].begin, ranges[i].end);
+  };
+  co_await pool->for_chunks(ranges.size(), touch_range, {.name = "touch memory"});
 }
 
 ResidentBytes RankMemory::resident_bytes() const noexcept {
