@@ -216,7 +216,7 @@ int cifar10(CifarFlags flags) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);
+  tandem::reexec_with_tuned_env();
   return tandem::guarded_main([&] {
     auto flags = tandem::parse_cifar_flags(argc, argv);
     return flags ? tandem::cifar10(std::move(*flags)) : 0;

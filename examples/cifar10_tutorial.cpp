@@ -172,7 +172,7 @@ int tutorial(const TutorialFlags& flags) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);
+  tandem::reexec_with_tuned_env();
   return tandem::guarded_main([&] {
     const auto flags = tandem::parse(argc, argv);
     return flags ? tandem::tutorial(*flags) : 0;

@@ -23,6 +23,7 @@
 #include "examples/support/finetune/demo.hpp"
 #include "examples/support/finetune/evaluation.hpp"
 #include "examples/support/finetune/flags.hpp"
+#include "examples/support/finetune/start_clock.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
@@ -56,6 +57,8 @@ TensorType saved_type(const FinetuneFlags& flags, const Config& config) {
 }
 
 int finetune(FinetuneFlags flags) {
+  StartClock start;
+  start.mark("program");
   begin_trace(flags);
   const bool demo = flags.model_name.empty();
   if (demo) {
@@ -74,8 +77,10 @@ int finetune(FinetuneFlags flags) {
   const std::string model_folder =
       flags.output_dir + (pretrained.lora().any() ? "/adapter" : "/model");
   pretrained.check_saves_elsewhere(model_folder);
+  start.mark("model");
   const FinetuneData data = open_data(flags, pretrained.tokenizer_folder(), pretrained.tokenizer());
   const std::int64_t records = data.dataset->size();
+  start.mark("data");
 
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
@@ -103,6 +108,7 @@ int finetune(FinetuneFlags flags) {
   if (ranks->rank() == 0) {
     write_plan(plan, flags.output_dir);
   }
+  start.mark("plan");
   SameFiles weights(*ranks, "model's weights", pretrained.weight_files());
   Engine engine({.model = std::move(model),
                  .config = config,
@@ -113,6 +119,7 @@ int finetune(FinetuneFlags flags) {
                  .learning_rate = learning_rate_of(flags, config, length.steps),
                  .communicator = ranks});
   weights.require();
+  start.mark("weights");
   const DumpOnSignal dump_on_signal(engine.loop(), SIGQUIT, waits_file(flags, engine.rank()));
 
   const ResumedRun resumed = resume_run(flags, engine, *ranks);
@@ -154,6 +161,8 @@ int finetune(FinetuneFlags flags) {
   RunCheckpoints checkpoints(flags, engine, metrics,
                              {{"config.json", hf_config_json(pretrained.config(), "float32")}},
                              [&] { return evaluation.state(); });
+  start.mark("rest");
+  metrics.note(start.text());
   evaluation.at_start();
   bool go_on = true;
   while (engine.global_steps() < length.steps && go_on) {
@@ -204,7 +213,7 @@ int finetune(FinetuneFlags flags) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);
+  tandem::reexec_with_tuned_env();
   return tandem::guarded_main([&] {
     const auto flags = tandem::parse_finetune_flags(argc, argv);
     return flags ? tandem::finetune(*flags) : 0;

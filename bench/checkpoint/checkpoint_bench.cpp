@@ -207,7 +207,7 @@ void run(benchmark::State& state, const Shape& shape) {
 
 int main(int argc, char** argv) {
   using namespace tandem::bench;
-  tandem::reexec_with_tuned_env(argv);
+  tandem::reexec_with_tuned_env();
   const char* asked = take_flag(argc, argv, "--folder=");
   const std::filesystem::path parent =
       asked != nullptr ? std::filesystem::path(asked) : std::filesystem::temp_directory_path();

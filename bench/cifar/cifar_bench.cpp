@@ -203,7 +203,7 @@ void register_all() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);
+  tandem::reexec_with_tuned_env();
   tandem::bench::register_all();
   return tandem::bench::run_benchmarks(argc, argv);
 }

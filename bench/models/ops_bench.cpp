@@ -224,7 +224,7 @@ void register_all() {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::reexec_with_tuned_env(argv);
+  tandem::reexec_with_tuned_env();
   tandem::register_all();
   return tandem::bench::run_benchmarks(argc, argv);
 }

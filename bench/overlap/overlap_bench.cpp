@@ -311,7 +311,7 @@ void register_all(Bench* bench) {
 
 int main(int argc, char** argv) {
   using namespace tandem;
-  reexec_with_tuned_env(argv);
+  reexec_with_tuned_env();
   return guarded_main([&] {
     bench::Bench bench;
     const char* device = bench::take_flag(argc, argv, "--device=");

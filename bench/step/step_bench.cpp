@@ -177,7 +177,7 @@ void register_gpu(const std::string& name, const HfConfig& shape) {
 
 int main(int argc, char** argv) {
   using namespace tandem;
-  reexec_with_tuned_env(argv);
+  reexec_with_tuned_env();
   return guarded_main([&] {
     const char* config = bench::take_flag(argc, argv, "--config=");
     const char* device = bench::take_flag(argc, argv, "--device=");
