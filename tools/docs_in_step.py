@@ -73,6 +73,7 @@ def variables_without_words():
 def suites_without_words():
     listed = {line.split()[0] for line in (ROOT / SUITES).read_text(encoding="utf-8").splitlines()}
     built = set(re.findall(r"tandem_bench\((\w+) ", (ROOT / "bench/CMakeLists.txt").read_text(encoding="utf-8")))
+    built |= set(re.findall(r"suite == (\w+)", (ROOT / "tandem").read_text(encoding="utf-8")))  # tools of tools/bench/
     return [f"{SUITES}: {name} is {'not built' if name in listed else 'not there'}" for name in sorted(listed ^ built)]
 
 
