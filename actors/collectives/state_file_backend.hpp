@@ -24,7 +24,7 @@
 #include <string_view>
 
 #include "actors/collectives/collective_backend.hpp"
-#include "actors/storage/state_file.hpp"
+#include "actors/memory/state_file.hpp"
 
 namespace tandem {
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "actors/kernels/state_layout.hpp"
+#include "actors/memory/state_file.hpp"
 #include "actors/optimizer/stage_ring.hpp"
 #include "actors/optimizer/update_runner.hpp"
-#include "actors/storage/state_file.hpp"
 
 namespace tandem {
 

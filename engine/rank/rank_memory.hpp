@@ -24,7 +24,7 @@
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/memory/arena.hpp"
-#include "actors/storage/state_file.hpp"
+#include "actors/memory/state_file.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/rank/rank_layout.hpp"

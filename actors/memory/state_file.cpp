@@ -1,4 +1,4 @@
-#include "actors/storage/state_file.hpp"
+#include "actors/memory/state_file.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-// actors/storage/state_file.hpp — optimizer state, weights and gradients in a file, under addresses
+// actors/memory/state_file.hpp — optimizer state, weights and gradients in a file, under addresses
 // of their own.
 //
 // Arrays that lie in the file have addresses in a range that is reserved and never backed: an
