@@ -43,17 +43,6 @@ std::size_t per_host_of(std::span<const RankPlace> places) {
 
 }  // namespace
 
-void require_one_host(std::span<const std::string> hosts) {
-  const auto other =
-      std::ranges::find_if(hosts, [&](const std::string& host) { return host != hosts.front(); });
-  if (other != hosts.end()) {
-    throw user_error("ranks",
-                     "rank 0 is on host {}, rank {} on host {} (or in another container); "
-                     "NCCL is for the ranks of one host so far; use one host, or --device cpu",
-                     name_of_host(hosts.front()), other - hosts.begin(), name_of_host(*other));
-  }
-}
-
 int ranks_per_host(std::span<const std::string> hosts, std::span<const int> ranks) {
   TANDEM_CHECK(!hosts.empty() && hosts.size() == ranks.size(), "each rank has a host");
   std::set<std::string_view> seen;
@@ -109,11 +98,8 @@ BackendKind choose_backend(std::span<const RankPlace> places) {
     if (places.size() == 1) {
       return BackendKind::kStaged;  // copy engines move it, and no kernel has to
     }
-    if (!share_a_gpu(places)) {
-      return BackendKind::kNccl;
-    }
     (void)per_host_of(places);
-    return BackendKind::kStaged;
+    return share_a_gpu(places) ? BackendKind::kStaged : BackendKind::kNccl;
   }
   if (places.size() == 1) {
     return BackendKind::kSelf;

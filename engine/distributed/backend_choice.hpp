@@ -23,7 +23,7 @@ enum class BackendKind : unsigned char {
   kSelf,   // one rank, on the CPU
   kShm,    // ranks of one host, on the CPU
   kHosts,  // ranks of several hosts, on the CPU: memory inside of each, a net between them
-  kNccl,   // several ranks, each with a GPU of its own
+  kNccl,   // several ranks, each with a GPU of its own, on any number of hosts
   // through host memory: one rank alone on a GPU, whose gathers and reductions are copies; and
   // ranks that share GPUs, which NCCL refuses
   kStaged,
@@ -45,8 +45,5 @@ void require_order(ReductionOrder order, BackendKind kind, int world);
 /// `hosts` by rank of the group, `ranks` their numbers among all. Throws a user error, which says
 /// where they are, when that is not so.
 [[nodiscard]] int ranks_per_host(std::span<const std::string> hosts, std::span<const int> ranks);
-
-/// Throws a user error where not all are one host. `hosts` by rank.
-void require_one_host(std::span<const std::string> hosts);
 
 }  // namespace tandem

@@ -45,10 +45,13 @@ std::string interface_towards(const std::string& host) {
 
 }  // namespace
 
+std::string meeting_interface(const Environment& environment) {
+  return environment.interface.empty() ? interface_towards(environment.master_address)
+                                       : environment.interface;
+}
+
 std::string net_devices(const Environment& environment) {
-  const std::string interface = environment.interface.empty()
-                                    ? interface_towards(environment.master_address)
-                                    : environment.interface;
+  const std::string interface = meeting_interface(environment);
   return interface.empty() ? "" : interface + active_ports();
 }
 

@@ -48,6 +48,9 @@ class JoinedHosts final : private HostsLevels, public HostsBackend {
   return is_tcp ? kCopied : HostsBackend::Options().piece_bytes;
 }
 
+/// The network interface by which the ranks met; empty: not known.
+[[nodiscard]] std::string meeting_interface(const Environment& environment);
+
 /// The devices by which the ranks' frames go, as UcxNetOptions has them: the network interface by
 /// which the ranks met, and the ports of InfiniBand and RoCE that are active. Empty: all, where the
 /// interface is not known.

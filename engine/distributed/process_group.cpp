@@ -1,12 +1,14 @@
 #include "engine/distributed/process_group.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <numeric>
 #include <sstream>
 
 #include <fmt/ranges.h>
 
+#include "actors/collectives/nccl/joined_nccl_peers.hpp"
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "actors/collectives/nccl/shm_nccl_peers.hpp"
 #include "actors/collectives/secret.hpp"
@@ -91,6 +93,10 @@ void ProcessGroup::meet() {
   }
   if (std::ranges::count(hosts_, hosts_.front()) < world_size()) {
     (void)ucx_support();  // it sets variables, which other threads may read later on
+  }
+  // So does this, by which NCCL's own meeting listens where this one did, and nowhere else.
+  if (const std::string interface = meeting_interface(environment_); !interface.empty()) {
+    (void)::setenv("NCCL_SOCKET_IFNAME", fmt::format("={}", interface).c_str(), 0);
   }
   // What one run's ranks call each other by in shared memory is known to them alone, even where the
   // store's connections could be read.
@@ -254,12 +260,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
   if (count == 1) {
     return std::make_unique<SelfBackend>(pool);
   }
-  std::vector<std::string> hosts;
-  hosts.reserve(count);
-  for (const int member : members.ranks) {
-    hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
-  }
-  const int per_host = ranks_per_host(hosts, members.ranks);
+  const int per_host = ranks_per_host(hosts_of(members), members.ranks);
   const auto own =
       static_cast<int>(std::ranges::find(members.ranks, rank()) - members.ranks.begin());
   if (static_cast<std::size_t>(per_host) < count) {
@@ -274,25 +275,20 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
   });
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, CpuPool& pool,
-                                                            const Members& members, int rank,
-                                                            int per_host) {
-  const int host = rank / per_host;
-  const auto world = static_cast<std::uint32_t>(members.ranks.size());
-  const std::string job = fmt::format("{}-{}-host-{}", job_, members.name, host);
-  const auto first = static_cast<std::size_t>(host) * static_cast<std::size_t>(per_host);
-  auto memory = blaming(members, first, [&] {
-    return ShmBackend::connect(loop, pool,
-                               {.rank = static_cast<std::uint32_t>(rank % per_host),
-                                .world = static_cast<std::uint32_t>(per_host),
-                                .job = job,
-                                .first_rank = static_cast<std::uint32_t>(first),
-                                .all_ranks = world,
-                                .connect_timeout = timeout_});
-  });
+std::vector<std::string> ProcessGroup::hosts_of(const Members& members) const {
+  std::vector<std::string> hosts;
+  hosts.reserve(members.ranks.size());
+  for (const int member : members.ranks) {
+    hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
+  }
+  return hosts;
+}
+
+std::unique_ptr<NetBackend> ProcessGroup::connect_net(EventLoop& loop, const Members& members,
+                                                      int rank) {
   UcxNetOptions frames{
       .rank = static_cast<std::uint32_t>(rank),
-      .world = world,
+      .world = static_cast<std::uint32_t>(members.ranks.size()),
       .run_key = static_cast<std::uint32_t>(
           std::stoul(store_->derive_secret("ucx", job_ + members.name).substr(0, 8), nullptr, 16)),
       .devices = net_devices(environment_)};
@@ -311,12 +307,32 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
     }
     return addresses;
   };
-  auto net = blaming(members, 0, [&] { return connect_ucx_net(loop, frames, exchange); });
+  return blaming(members, 0, [&] { return connect_ucx_net(loop, frames, exchange); });
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, CpuPool& pool,
+                                                            const Members& members, int rank,
+                                                            int per_host) {
+  const int host = rank / per_host;
+  const auto world = static_cast<std::uint32_t>(members.ranks.size());
+  const std::string job = fmt::format("{}-{}-host-{}", job_, members.name, host);
+  const auto first = static_cast<std::size_t>(host) * static_cast<std::size_t>(per_host);
+  auto memory = blaming(members, first, [&] {
+    return ShmBackend::connect(loop, pool,
+                               {.rank = static_cast<std::uint32_t>(rank % per_host),
+                                .world = static_cast<std::uint32_t>(per_host),
+                                .job = job,
+                                .first_rank = static_cast<std::uint32_t>(first),
+                                .all_ranks = world,
+                                .connect_timeout = timeout_});
+  });
+  auto net = connect_net(loop, members, rank);
+  const std::vector<std::string> names = distinct_names(hosts_);
   // Both ends of a channel cut pieces alike, whatever devices each has.
   std::size_t frame_bytes = HostsBackend::Options().piece_bytes;
   const std::string frame_key = fmt::format("frames-{}", members.name);
   store_->set(fmt::format("{}/{}", frame_key, this->rank()),
-              std::to_string(frame_bytes_for(frames.devices)));
+              std::to_string(frame_bytes_for(net_devices(environment_))));
   for (const int member : members.ranks) {
     const std::string theirs = store_->get(fmt::format("{}/{}", frame_key, member), member);
     frame_bytes = std::min<std::size_t>(frame_bytes, std::stoul(theirs));
@@ -335,8 +351,6 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
   return std::make_unique<JoinedHosts>(std::move(memory), std::move(net), pool, std::move(options));
 }
 
-// NCCL itself would join several hosts; what ranks tell each other beside it goes through one
-// host's memory.
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, CudaDevice& device) {
   NcclBackend::Options options;
   options.rank = static_cast<std::uint32_t>(rank());
@@ -346,12 +360,9 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
   options.connect_timeout = timeout_;
   options.timeout = ShmBackend::default_timeout();
   if (world_size() > 1) {
-    require_one_host(hosts_);
     options.api = &NcclApi::load();
-    options.peers = ShmNcclPeers::connect(loop, {.rank = options.rank,
-                                                 .world = options.world,
-                                                 .job = job_ + "-nccl",
-                                                 .connect_timeout = timeout_});
+    options.hosts = hosts();
+    options.peers = make_nccl_peers(loop);
     options.from_rank_0 = [this](std::string_view key, const std::string& value) {
       if (rank() == 0) {
         store_->set(key, value);
@@ -359,7 +370,35 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
       return store_->get(key, 0);
     };
   }
+  const std::shared_ptr<NcclPeers> peers = options.peers;  // they end when the loop does not run
   return loop.run(&NcclBackend::connect, &loop, &device, std::move(options));
+}
+
+// Through the host's memory, and a net where there are several hosts.
+std::shared_ptr<NcclPeers> ProcessGroup::make_nccl_peers(EventLoop& loop) {
+  const Members members{.name = "nccl", .ranks = all_ranks().ranks};
+  const int per_host = ranks_per_host(hosts_of(members), members.ranks);
+  const int first = rank() / per_host * per_host;
+  auto memory = blaming(members, static_cast<std::size_t>(first), [&] {
+    return ShmNcclPeers::connect(loop, {.rank = static_cast<std::uint32_t>(rank() - first),
+                                        .world = static_cast<std::uint32_t>(per_host),
+                                        .job = fmt::format("{}-nccl-host-{}", job_, first),
+                                        .first_rank = static_cast<std::uint32_t>(first),
+                                        .all_ranks = static_cast<std::uint32_t>(world_size()),
+                                        .connect_timeout = timeout_,
+                                        .heartbeat = ShmBackend::default_heartbeat()});
+  });
+  if (per_host == world_size()) {
+    return memory;
+  }
+  JoinedNcclPeers::Options options{.waits = {.timeout = ShmBackend::default_timeout(),
+                                             .heartbeat = ShmBackend::default_heartbeat()}};
+  const std::vector<std::string> names = distinct_names(hosts_);
+  for (std::size_t of = 0; of < names.size(); of += static_cast<std::size_t>(per_host)) {
+    options.waits.host_names.push_back(names[of]);
+  }
+  return JoinedNcclPeers::make(loop, std::move(memory), connect_net(loop, members, rank()),
+                               std::move(options));
 }
 
 }  // namespace tandem

@@ -21,10 +21,12 @@
 #include "engine/distributed/communicator.hpp"
 #include "engine/distributed/environment.hpp"
 #include "engine/distributed/reduction.hpp"
+#include "runtime/io/net.hpp"
 
 namespace tandem {
 
 class CudaDevice;
+class NcclPeers;
 
 class ProcessGroup final : public Communicator {
  public:
@@ -100,6 +102,11 @@ class ProcessGroup final : public Communicator {
                                                               const Members& members, int rank,
                                                               int per_host);
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
+  [[nodiscard]] std::shared_ptr<NcclPeers> make_nccl_peers(EventLoop& loop);
+  /// Between the members, of which this is `rank`.
+  [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
+                                                        int rank);
+  [[nodiscard]] std::vector<std::string> hosts_of(const Members& members) const;
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
 
   Environment environment_;

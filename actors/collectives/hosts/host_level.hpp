@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <string_view>
 
-#include "actors/collectives/awaited.hpp"
 #include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/hosts/host_waits.hpp"
 
 namespace tandem {
 
-class HostLevel {
+class HostLevel : public HostWaits {
  public:
   enum class Sequence : std::uint8_t { kGathers, kReductions };
 
@@ -40,23 +40,12 @@ class HostLevel {
     Name name = "reduction";
   };
 
-  virtual ~HostLevel() = default;
-  [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
-  [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
-
   /// As CollectiveBackend's.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual Task<> gather(Sequence sequence, Gather what) = 0;
   virtual Task<> reduce(Reduce what) = 0;
   virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
-
-  /// What is known of whom `rank` waits for, as all ranks count: of this rank itself its waits for
-  /// other hosts (those for ranks of this host are added), or of one of another host with this
-  /// local rank what it says. All ranks of this host learn of it.
-  virtual void say_awaited(std::uint32_t rank, Awaited awaited) noexcept = 0;
-  /// Of any rank; none, where nothing is known.
-  [[nodiscard]] virtual Awaited awaited(std::uint32_t rank) const noexcept = 0;
 
   /// This rank gives up because of `failed_rank`, of any host: every operation of the host's ranks
   /// fails at once and names that one. The first cause counts.

@@ -12,7 +12,7 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 }  // namespace
 
-NetWaits::NetWaits(HostLevel& local, Net& net, Options options, Fail fail)
+NetWaits::NetWaits(HostWaits& local, Net& net, Options options, Fail fail)
     : local_(local),
       net_(net),
       options_(std::move(options)),
@@ -33,13 +33,17 @@ NetWaits::~NetWaits() {
   }
 }
 
-void NetWaits::begin(Wait& wait) {
+void NetWaits::start(EventLoop& loop) {
   if (loop_ == nullptr) {
-    loop_ = &EventLoop::current();
+    loop_ = &loop;
     (void)awake_.look(loop_->now());
     put_off({}, loop_->now());
     look();
   }
+}
+
+void NetWaits::begin(Wait& wait) {
+  start(EventLoop::current());
   wait.since_ = loop_->now();
   under_way_.push_back(&wait);
 }
@@ -82,7 +86,7 @@ void NetWaits::listen(TimePoint now) noexcept {
 
 // The first place says that this rank lives, the others go where they changed.
 void NetWaits::speak(TimePoint now) {
-  Awaited on_the_net;
+  Awaited on_the_net = options_.other_waits ? options_.other_waits(options_.heartbeat) : Awaited();
   for (const Wait* const wait : under_way_) {
     if (now - wait->since_ >= options_.heartbeat) {
       on_the_net.add(wait->peer_);
@@ -106,20 +110,36 @@ void NetWaits::judge(TimePoint now) {
   }
   const Wait& wait = *under_way_.front();
   if (is_cut_off()) {
-    fail_(net_.rank(),
-          fmt::format("rank {}{} hears nothing from any other host within {:.3g} s: "
-                      "its host's link stalls, or is cut",
-                      net_.rank(), name_of_host(host_of(net_.rank())), seconds(options_.timeout)));
+    fail_(net_.rank(), cut_off());
     return;
   }
-  const EndOfWaits end = end_of_waits(net_.rank(), wait.peer_, net_.world(),
-                                      [this](std::uint32_t rank) { return local_.awaited(rank); });
+  const EndOfWaits end = end_of(wait.peer_);
   const bool others_know = end.why != EndOfWaits::Why::kCircle && local_.world() > 1 &&
                            !is_silent_host(host_of(end.rank));
   if (others_know && now - wait.since_ < options_.timeout + kDeadlineGrace) {
     return;
   }
   fail_(end.rank, describe(wait, end));
+}
+
+EndOfWaits NetWaits::end_of(std::uint32_t awaited) const {
+  return end_of_waits(net_.rank(), awaited, net_.world(),
+                      [this](std::uint32_t rank) { return local_.awaited(rank); });
+}
+
+NetWaits::Failed NetWaits::failed_behind(std::uint32_t awaited) const {
+  if (is_cut_off()) {
+    return {net_.rank(), cut_off()};
+  }
+  const EndOfWaits end = end_of(awaited);
+  return {end.rank, condition_of(end)};
+}
+
+std::string NetWaits::cut_off() const {
+  return fmt::format(
+      "rank {}{} hears nothing from any other host within {:.3g} s: its host's link stalls, or is "
+      "cut",
+      net_.rank(), name_of_host(host_of(net_.rank())), seconds(options_.timeout));
 }
 
 std::string NetWaits::describe(const Wait& wait, const EndOfWaits& end) const {

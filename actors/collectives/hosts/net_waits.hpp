@@ -10,7 +10,9 @@
 // that hears nothing from any of several hosts names itself.
 // Time: as ShmSync's; a look has one time, and time in which this rank was stopped counts to no
 // deadline.
-// Thread rule: of the loop's thread. It begins with its first wait.
+// Waits of other kinds may be said in the same words, and are judged where they are
+// (failed_behind()). Thread rule: of the loop's thread. It begins with its first wait, or with
+// start().
 //
 //   const NetWaits::Wait wait(waits, peer, NetWaits::For::kFrame);
 //   co_await net.recv(peer, ...);
@@ -22,7 +24,7 @@
 #include <vector>
 
 #include "actors/collectives/awaited.hpp"
-#include "actors/collectives/hosts/host_level.hpp"
+#include "actors/collectives/hosts/host_waits.hpp"
 #include "runtime/awake_time.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/net.hpp"
@@ -35,16 +37,29 @@ class NetWaits {
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
     std::vector<std::string> host_names{};         // by host; empty: not said
+    /// For whom this rank waits elsewhere than in a Wait, for at least that long; asked at each
+    /// look.
+    std::function<Awaited(Duration at_least)> other_waits{};
   };
   using Fail = std::function<void(std::uint32_t failed_rank, const std::string& why)>;
   enum class For : std::uint8_t { kFrame, kTaking };
 
   /// `fail` is called at each look at which a wait is overdue, and ends it. Both levels outlive
   /// this.
-  NetWaits(HostLevel& local, Net& net, Options options, Fail fail);
+  NetWaits(HostWaits& local, Net& net, Options options, Fail fail);
   ~NetWaits();
   NetWaits(const NetWaits&) = delete;
   NetWaits& operator=(const NetWaits&) = delete;
+
+  /// Listens and speaks from now on. While the loop does not run, of its owner.
+  void start(EventLoop& loop);
+
+  /// The rank at fault when this one waits too long for `awaited`.
+  struct Failed {
+    std::uint32_t rank;
+    std::string what;  // is known of it
+  };
+  [[nodiscard]] Failed failed_behind(std::uint32_t awaited) const;
 
   /// In the frame of the coroutine that waits for `peer`, of another host.
   class Wait {
@@ -84,6 +99,7 @@ class NetWaits {
   void listen(TimePoint now) noexcept;
   void speak(TimePoint now);
   void judge(TimePoint now);
+  [[nodiscard]] EndOfWaits end_of(std::uint32_t awaited) const;
   [[nodiscard]] std::string describe(const Wait& wait, const EndOfWaits& end) const;
   [[nodiscard]] std::string condition_of(const EndOfWaits& end) const;
 
@@ -93,12 +109,13 @@ class NetWaits {
   [[nodiscard]] std::string name_of_host(std::uint32_t host) const;
   [[nodiscard]] bool is_silent_host(std::uint32_t host) const noexcept;
   [[nodiscard]] bool is_cut_off() const noexcept;
+  [[nodiscard]] std::string cut_off() const;
 
-  HostLevel& local_;
+  HostWaits& local_;
   Net& net_;
   Options options_;
   Fail fail_;
-  EventLoop* loop_ = nullptr;  // since the first wait
+  EventLoop* loop_ = nullptr;  // since it began
   Timer timer_{*this};
   AwakeTime awake_;
   std::vector<Wait*> under_way_;  // the oldest first

@@ -102,6 +102,9 @@ NcclBackend::NcclBackend(EventLoop& loop, CudaDevice& device, Options options)
     comm.payload = allocate(bytes);
     comm.device_payload = device.allocate(bytes);
   }
+  if (options_.peers != nullptr) {
+    options_.peers->ask_for_waits([this](Duration at_least) { return awaited(at_least); });
+  }
 }
 
 std::byte* NcclBackend::allocate(std::size_t bytes) {
@@ -119,6 +122,9 @@ std::byte* NcclBackend::allocate(std::size_t bytes) {
 NcclBackend::~NcclBackend() {
   TANDEM_CHECK(!comms_[kGathers].busy && !comms_[kReductions].busy,
                "a collective outlives its back end");
+  if (options_.peers != nullptr) {
+    options_.peers->ask_for_waits(nullptr);
+  }
 }
 
 Task<> NcclBackend::initialise(std::size_t index, const char* name) {

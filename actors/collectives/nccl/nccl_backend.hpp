@@ -27,6 +27,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "actors/collectives/block_fences.hpp"
 #include "actors/collectives/collective_backend.hpp"
@@ -52,6 +53,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     const SumKernels* kernels = nullptr;
     bool own_sums = false;             // NCCL's
     std::shared_ptr<NcclPeers> peers;  // null at world 1
+    std::vector<std::string> hosts;    // [rank] its host, for messages; none: not said
     /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same
     /// order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;
@@ -95,6 +97,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     explicit CommStream(DeviceStream of) : stream(of) {}
     DeviceStream stream;
     ShmHeader operation;  // under way
+    TimePoint since;
     std::uint64_t operations = 0;
     bool busy = false;
     Wait wait = Wait::kNothing;
@@ -153,8 +156,10 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   void notice_failures() noexcept;
   void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] NcclLoss loss_by(const NcclWatchdog::Failure& failure) const;
+  /// For whom the operation waits, if for anyone but NCCL.
+  [[nodiscard]] std::optional<std::uint32_t> awaited_by(const CommStream& comm) const noexcept;
+  [[nodiscard]] Awaited awaited(Duration at_least) const noexcept;
   Task<> throw_if_broken(CommStream* comm);
-  [[noreturn]] void throw_lost(const CommStream& comm) const;
   [[nodiscard]] std::string describe_comm(const CommStream& comm) const;
 
   // ---- the parts of a reduction ----

@@ -18,6 +18,7 @@ NcclBackend::Busy::Busy(NcclBackend& backend, std::size_t comm, ShmHeader operat
   TANDEM_CHECK(!at.busy, "one operation of a sequence is under way at a time");
   at.busy = true;
   at.operation = operation;
+  at.since = backend.loop_.now();
   const Duration limit = operation.kind == ShmKind::kNone ? backend.options_.connect_timeout
                                                           : backend.options_.timeout;
   backend.watchdog_.operation_begins(comm, backend.loop_.now() + limit);
@@ -197,18 +198,53 @@ NcclLoss NcclBackend::loss_by(const NcclWatchdog::Failure& failure) const {
   const double limit =
       std::chrono::duration<double>(connecting ? options_.connect_timeout : options_.timeout)
           .count();
-  std::optional<std::uint32_t> missing;
-  if (!connecting && options_.peers != nullptr) {
-    missing = options_.peers->behind(next_turn_ + (launching_ ? 1 : 0));
-    if (!missing && comm.wait == Wait::kTurn && rank() != 0) {
-      missing = 0;  // it has not decided that this is its turn
+  const std::optional<std::uint32_t> missing = awaited_by(comm);
+  if (missing) {
+    const NcclLoss end = options_.peers->failed_behind(*missing);
+    return {end.failed_rank, fmt::format("rank {} did not arrive at {} within {:.3g} s{}", *missing,
+                                         describe_comm(comm), limit, end.cause)};
+  }
+  if (comm.wait == Wait::kTurn && !launching_) {
+    return {rank(), fmt::format("rank {} is at {} for {:.3g} s, where it is another operation's "
+                                "turn, for which it has not asked",
+                                rank(), describe_comm(comm), limit)};
+  }
+  return {kUnknownRank,
+          fmt::format("{} did not end within {:.3g} s{}", describe_comm(comm), limit,
+                      connecting ? ""
+                                 : ", and all ranks have begun it: a GPU or NCCL's links "
+                                   "stand still")};
+}
+
+std::optional<std::uint32_t> NcclBackend::awaited_by(const CommStream& comm) const noexcept {
+  if (options_.peers == nullptr || comm.operation.kind == ShmKind::kNone) {
+    return std::nullopt;
+  }
+  NcclPeers& peers = *options_.peers;
+  if (comm.wait == Wait::kTurn && !launching_) {
+    if (rank() != 0) {
+      // It has not said whose turn it is. If it is the other sequence's, this rank has not asked
+      // for that yet.
+      return peers.decided(next_turn_) ? std::nullopt : std::optional(peers.decider());
+    }
+    return next_turn_ < NcclPeers::kMostAhead
+               ? std::nullopt
+               : peers.behind(next_turn_ - NcclPeers::kMostAhead + 1);
+  }
+  return peers.waits_for(next_turn_ + (launching_ ? 1 : 0));
+}
+
+// A wait that is younger holds up no rank.
+Awaited NcclBackend::awaited(Duration at_least) const noexcept {
+  Awaited all;
+  for (const CommStream& comm : comms_) {
+    if (comm.busy && loop_.now() - comm.since >= at_least) {
+      if (const std::optional<std::uint32_t> rank = awaited_by(comm)) {
+        all.add(*rank);
+      }
     }
   }
-  if (missing) {
-    return {*missing, fmt::format("rank {} did not arrive at {} within {:.3g} s", *missing,
-                                  describe_comm(comm), limit)};
-  }
-  return {kUnknownRank, fmt::format("{} did not end within {:.3g} s", describe_comm(comm), limit)};
+  return all;
 }
 
 void NcclBackend::fail(std::uint32_t failed_rank, const std::string& cause) noexcept {
@@ -256,8 +292,13 @@ Task<> NcclBackend::throw_if_broken(CommStream* comm) {
   if (device_failed_ != nullptr) {
     std::rethrow_exception(device_failed_);
   }
-  throw PeerLost(fmt::format("[collectives] {}; {} cannot end on rank {}", broken_->cause,
-                             describe_comm(*comm), rank()),
+  std::string where;
+  if (broken_->failed_rank < options_.hosts.size()) {
+    where = fmt::format("; rank {} is on host {}", broken_->failed_rank,
+                        options_.hosts[broken_->failed_rank]);
+  }
+  throw PeerLost(fmt::format("[collectives] {}; {} cannot end on rank {}{}", broken_->cause,
+                             describe_comm(*comm), rank(), where),
                  broken_->failed_rank);
 }
 

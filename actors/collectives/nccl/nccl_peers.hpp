@@ -10,10 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
+#include "actors/collectives/awaited.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
+#include "runtime/clock.hpp"
 
 namespace tandem {
 
@@ -42,13 +45,29 @@ class NcclPeers {
   [[nodiscard]] virtual std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept = 0;
   /// This rank has begun all turns before `turn`.
   virtual void has_begun(std::uint64_t turn) noexcept = 0;
-  /// A rank that has not begun all turns before `turn`.
+  /// A rank that has not begun all turns before `turn`, as far as is known here.
   [[nodiscard]] virtual std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept = 0;
 
   /// Tells all. The first cause counts.
   virtual void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept = 0;
   /// A rank aborted, or a rank's process is gone.
   [[nodiscard]] virtual std::optional<NcclLoss> loss() noexcept = 0;
+
+  // ---- who holds the others up; inside one host the rank that is behind is the one ----
+  /// Through whom this rank hears of rank 0's decisions.
+  [[nodiscard]] virtual std::uint32_t decider() const noexcept { return 0; }
+  /// A rank for which those wait that have begun all turns before `turn`.
+  [[nodiscard]] virtual std::optional<std::uint32_t> waits_for(std::uint64_t turn) noexcept {
+    return behind(turn);
+  }
+  /// For whom this rank has waited at least that long.
+  using Waits = std::function<Awaited(Duration at_least)>;
+  /// Asked from now on, on the loop; null: not any more.
+  virtual void ask_for_waits(Waits /*waits*/) {}
+  /// Who holds this rank up, which waits for `awaited`, and what is known of that one.
+  [[nodiscard]] virtual NcclLoss failed_behind(std::uint32_t awaited) const {
+    return {awaited, ""};
+  }
 };
 
 }  // namespace tandem

@@ -20,6 +20,8 @@ struct ShmNcclPeers::Page {
   alignas(64) std::atomic<std::uint64_t> decided{
       0};  // turns; the launch of turn t lies at t % kMostAhead
   std::array<NcclLaunch, kMostAhead> launches;
+  // Turns begun by ranks of other hosts with this local rank, by number among all.
+  std::array<std::atomic<std::uint64_t>, ShmControl::kRanksMax> heard{};
 };
 
 namespace {
@@ -37,6 +39,7 @@ std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Optio
   auto* const page = new (memory) Page();
   std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,
                                               .world = options.world,
+                                              .first_rank = options.first_rank,
                                               .job = options.job,
                                               .timeout = options.connect_timeout},
                                              *arena);
@@ -55,7 +58,11 @@ std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Optio
 ShmNcclPeers::ShmNcclPeers(EventLoop& loop, std::unique_ptr<ShmArena> arena, ShmControl& control,
                            Page& page, std::vector<ShmPeer> peers, const Options& options)
     : arena_(std::move(arena)),
-      sync_(loop, control, std::move(peers), {.rank = options.rank}),
+      sync_(loop, control, std::move(peers),
+            {.rank = options.rank,
+             .first_rank = options.first_rank,
+             .all_ranks = options.all_ranks,
+             .heartbeat = options.heartbeat}),
       own_(page) {
   sync_.watch_sockets();
 }
@@ -70,24 +77,26 @@ void ShmNcclPeers::decide(std::uint64_t turn, const NcclLaunch& launch) noexcept
 }
 
 std::optional<NcclLaunch> ShmNcclPeers::decided(std::uint64_t turn) noexcept {
-  const Page& of_rank_0 = page_of(0);
-  if (of_rank_0.decided.load(std::memory_order_acquire) <= turn) {
+  const Page& of_first = page_of(0);
+  if (of_first.decided.load(std::memory_order_acquire) <= turn) {
     return std::nullopt;
   }
-  return of_rank_0.launches[turn % kMostAhead];
+  return of_first.launches[turn % kMostAhead];
 }
 
 void ShmNcclPeers::has_begun(std::uint64_t turn) noexcept {
   own_.begun.store(turn, std::memory_order_release);
 }
 
-std::optional<std::uint32_t> ShmNcclPeers::behind(std::uint64_t turn) noexcept {
-  for (std::uint32_t rank = 0; rank < sync_.world(); ++rank) {
-    if (page_of(rank).begun.load(std::memory_order_acquire) < turn) {
-      return rank;
-    }
-  }
-  return std::nullopt;
+std::uint64_t ShmNcclPeers::begun(std::uint32_t rank) const noexcept {
+  const std::uint32_t local = rank - sync_.name_of(0);
+  return local < sync_.world()
+             ? page_of(local).begun.load(std::memory_order_acquire)
+             : page_of(rank % sync_.world()).heard[rank].load(std::memory_order_relaxed);
+}
+
+void ShmNcclPeers::has_heard(std::uint32_t rank, std::uint64_t begun) noexcept {
+  own_.heard[rank].store(begun, std::memory_order_relaxed);
 }
 
 void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept {
@@ -103,7 +112,7 @@ std::optional<NcclLoss> ShmNcclPeers::loss() noexcept {
   for (std::uint32_t rank = 0; rank < sync_.world(); ++rank) {
     if (rank != sync_.rank() && sync_.has_ended(rank) &&
         page_of(rank).begun.load(std::memory_order_acquire) < begun) {
-      return NcclLoss{rank, fmt::format("rank {} has left", rank)};
+      return NcclLoss{sync_.name_of(rank), fmt::format("rank {} has left", sync_.name_of(rank))};
     }
   }
   return std::nullopt;

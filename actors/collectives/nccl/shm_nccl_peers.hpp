@@ -1,8 +1,9 @@
 // actors/collectives/nccl/shm_nccl_peers.hpp — what ranks of one host tell each other beside NCCL,
 // through shared memory.
 //
-// Each rank has a page that all of them map: how many turns it has begun, and on rank 0's the last
-// decisions, in a ring. Failures go by a ShmSync: a rank writes down which rank failed before its
+// Each rank has a page that all of them map: how many turns it has begun, and on the first rank's
+// the last decisions, in a ring. Where there are several hosts, also what the rank has heard of
+// ranks on others. Failures go by a ShmSync: a rank writes down which rank failed before its
 // socket ends, and a socket that ends without a good-bye is a process that died; so both are known
 // at once, long before NCCL notices.
 // Thread rule: of the loop's thread, but connect() blocks and comes before the loop runs.
@@ -12,19 +13,22 @@
 #include <string>
 #include <vector>
 
-#include "actors/collectives/nccl/nccl_peers.hpp"
+#include "actors/collectives/nccl/host_nccl_peers.hpp"
 #include "actors/collectives/shm/shm_arena.hpp"
 #include "actors/collectives/shm/shm_sync.hpp"
 
 namespace tandem {
 
-class ShmNcclPeers final : public NcclPeers {
+class ShmNcclPeers final : public HostNcclPeers {
  public:
   struct Options {
-    std::uint32_t rank = 0;
-    std::uint32_t world = 1;
-    std::string job;  // as in ShmBootstrapOptions
+    std::uint32_t rank = 0;        // of this host
+    std::uint32_t world = 1;       // and how many it has
+    std::string job;               // as in ShmBootstrapOptions
+    std::uint32_t first_rank = 0;  // the number of rank 0 among all
+    std::uint32_t all_ranks = 0;   // 0: there is one host
     Duration connect_timeout = std::chrono::seconds(300);
+    Duration heartbeat = std::chrono::seconds(5);
   };
   /// Blocks until all ranks of the job are connected. The loop outlives it. Throws Error(kPeer)
   /// naming the rank that did not come.
@@ -34,9 +38,21 @@ class ShmNcclPeers final : public NcclPeers {
   void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept override;
   [[nodiscard]] std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept override;
   void has_begun(std::uint64_t turn) noexcept override;
-  [[nodiscard]] std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept override;
   void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept override;
   [[nodiscard]] std::optional<NcclLoss> loss() noexcept override;
+
+  [[nodiscard]] std::uint64_t begun(std::uint32_t rank) const noexcept override;
+  void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept override;
+  [[nodiscard]] std::uint32_t first_rank() const noexcept override { return sync_.name_of(0); }
+
+  [[nodiscard]] std::uint32_t world() const noexcept override { return sync_.world(); }
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return sync_.rank(); }
+  void say_awaited(std::uint32_t rank, Awaited awaited) noexcept override {
+    sync_.say_awaited(rank, awaited);
+  }
+  [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept override {
+    return sync_.awaited(rank);
+  }
 
  private:
   struct Page;

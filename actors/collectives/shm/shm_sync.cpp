@@ -303,7 +303,8 @@ void ShmSync::look_at_peers() noexcept {
     const ShmControl& control = of(peer);
     if (peer != rank() && control.state.load() == ShmState::kAborted) {
       const std::uint32_t failed_rank = control.failed_rank;
-      const bool is_name = failed_rank < std::max(options_.all_ranks, world());
+      const bool is_name = failed_rank < std::max(options_.all_ranks, world()) ||
+                           failed_rank == UINT32_MAX;  // it does not know which one
       fail(is_name ? failed_rank : name_of(peer), cause_of(control));
     }
   }

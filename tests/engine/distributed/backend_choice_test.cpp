@@ -56,6 +56,14 @@ TEST(BackendChoice, RefusesWhatNothingJoins) {
       "others, with neighbouring numbers");
 }
 
+TEST(BackendChoice, NcclJoinsHostsWithAsManyGpusEach) {
+  EXPECT_EQ(chosen({{"a", "g0"}, {"a", "g1"}, {"b", "g0"}, {"b", "g1"}}), "nccl");
+  EXPECT_EQ(
+      chosen({{"a", "g0"}, {"a", "g1"}, {"b", "g0"}}),
+      "[ranks] ranks 0 to 1 on host a, rank 2 on host b; every host needs as many ranks as the "
+      "others, with neighbouring numbers");
+}
+
 TEST(BackendChoice, NcclAddsBetweenGpusAlone) {
   const auto refused = [](BackendKind kind, int world) -> std::string {
     try {

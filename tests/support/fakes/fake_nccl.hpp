@@ -3,7 +3,8 @@
 //
 // The n-th launch of a communicator (a group, or a call outside of one) is an operation of its
 // stream: it starts when the n-th launches of all ranks have, moves the bytes then, and never
-// starts when they do not fit together. A non-blocking communicator may answer "in progress": what
+// starts when they do not fit together. Ranks may be on several hosts, whose links cost time or
+// pass nothing. A non-blocking communicator may answer "in progress": what
 // was launched then comes into the stream only after some questions, so an event recorded before is
 // an event too early. The
 // table's functions have no argument for a fake, so one lives at a time. Any thread.
@@ -40,13 +41,19 @@ class FakeNccl {
 
   static const NcclApi& api();
 
+  static constexpr std::size_t kRanksMax = 64;
+
   // ---- what a test sets and sees; set before ranks run ----
   int questions = 0;  // until a launch, or the making of a communicator, is no longer in progress
   Duration cost = std::chrono::microseconds(20);  // of an operation once all ranks are there
-  std::vector<bool> stands_still = std::vector<bool>(8);         // ranks whose launches never start
-  std::vector<bool> never_connects = std::vector<bool>(8);       // they stay in progress for ever
-  std::vector<NcclResult> refuses = std::vector<NcclResult>(8);  // what a rank's next launch says
-  bool abort_hangs = false;                                      // until let_abort_go()
+  std::size_t per_host = kRanksMax;               // ranks, which are neighbours
+  Duration host_cost{0};                          // more, of an operation between hosts
+  std::vector<bool> cut_off = flags();            // hosts from which NCCL reaches no other one
+  std::vector<bool> stands_still = flags();       // ranks whose launches never start
+  std::vector<bool> never_connects = flags();     // they stay in progress for ever
+  std::vector<NcclResult> refuses =
+      std::vector<NcclResult>(kRanksMax);  // what a rank's next launch says
+  bool abort_hangs = false;                // until let_abort_go()
 
   /// From now on the rank's communicators say so when they are asked.
   void fail(std::uint32_t rank, NcclResult result) {
@@ -127,6 +134,13 @@ class FakeNccl {
     std::vector<Call> calls;
   };
 
+  static std::vector<bool> flags() { return std::vector<bool>(kRanksMax); }
+  [[nodiscard]] std::size_t host_of(int rank) const {
+    return static_cast<std::size_t>(rank) / per_host;
+  }
+  /// Of ranks 0 to world - 1.
+  [[nodiscard]] bool has_hosts(const Clique& clique) const { return host_of(clique.world - 1) > 0; }
+
   static FakeNccl*& current() {
     static FakeNccl* fake = nullptr;
     return fake;
@@ -198,7 +212,7 @@ class FakeNccl {
     FakeCuda::of_test().launch(at.stream,
                                {.ready = [this, &at, clique, number,
                                           made] { return is_ready(at, *clique, number, *made); },
-                                .cost = cost,
+                                .cost = has_hosts(*clique) ? cost + host_cost : cost,
                                 .run = [this, &at, clique, number] { move(at, *clique, number); }});
   }
 
@@ -216,7 +230,7 @@ class FakeNccl {
       return false;
     }
     for (const auto& [rank, other] : meeting.by_rank) {
-      if (!other->started) {
+      if (!other->started || (cut_off[host_of(rank)] && has_hosts(clique))) {
         return false;
       }
     }
@@ -385,8 +399,8 @@ class FakeNccl {
   std::condition_variable abort_goes_;
   std::map<std::string, std::shared_ptr<Clique>> cliques_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::array<NcclResult, 8> failing_{};
-  std::array<std::vector<std::string>, 8> launches_;
+  std::array<NcclResult, kRanksMax> failing_{};
+  std::array<std::vector<std::string>, kRanksMax> launches_;
   std::vector<std::string> mismatches_;
   int aborted_ = 0;
   int live_ = 0;

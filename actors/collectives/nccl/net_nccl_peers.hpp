@@ -1,0 +1,111 @@
+// actors/collectives/nccl/net_nccl_peers.hpp — what ranks of several hosts tell each other beside
+// NCCL: frames of a Net, where ranks of one host write into its memory.
+//
+// A rank talks to the ranks with its local rank on other hosts and writes what it hears into its
+// host's memory.
+//   decisions   from rank 0 to the first rank of each other host, which hands them on
+//   turns begun to all; at once to the first host each kSayEvery turns, because rank 0 must not run
+//               away from the others, and else when say_begun() asks for it
+//   failures    the failed rank and the cause, to all; then the net is given up, by which every
+//               rank of every host learns of the failed rank
+//   the end     a rank that leaves says how far it came. A peer that is gone without that is lost,
+//               one that has left is missed by those that have begun a turn which it has not
+// What a peer sends is looked at in a copy, and not trusted to lie within its bounds.
+// Thread rule: of the loop's thread, or of the owner's while the loop does not run.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/collectives/nccl/host_nccl_peers.hpp"
+#include "runtime/event.hpp"
+#include "runtime/io/net.hpp"
+#include "runtime/scope.hpp"
+
+namespace tandem {
+
+class NetNcclPeers {
+ public:
+  static constexpr std::uint64_t kSayEvery = NcclPeers::kMostAhead / 4;
+
+  /// `net` has all ranks. No other traffic uses the channel. All outlive this.
+  NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::uint32_t channel);
+  NetNcclPeers(const NetNcclPeers&) = delete;
+  NetNcclPeers& operator=(const NetNcclPeers&) = delete;
+
+  /// Rank 0 has decided.
+  void tell_decisions() noexcept;
+  void has_begun(std::uint64_t turn) noexcept;
+  /// How far this rank is, to all who do not know.
+  void say_begun() noexcept;
+  /// To all of all hosts; the first cause counts.
+  void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept;
+  [[nodiscard]] std::optional<NcclLoss> loss() const noexcept;
+
+  /// Before the end: says what is left to say, for a bounded time. Nothing is heard afterwards.
+  Task<> leave();
+
+ private:
+  enum class Kind : std::uint32_t { kDecisions, kBegun, kFailure, kLeaves };
+  // As they go over the net: without padding.
+  struct Turn {
+    std::uint32_t comm, kind, root, types;
+    std::uint64_t number, phase, bytes;
+  };
+  struct Frame {
+    static constexpr std::size_t kTurns = 12;
+    static constexpr std::size_t kBytes = kTurns * sizeof(Turn);
+
+    Kind kind;
+    std::uint32_t count;   // decisions: turns; a failure: bytes of the cause; else 0
+    std::uint64_t number;  // decisions: of the first turn; a failure: the rank; else turns begun
+    std::array<std::byte, kBytes> content;
+
+    static constexpr std::size_t kHead = 16;
+    [[nodiscard]] std::size_t bytes() const noexcept {
+      return kHead + (kind == Kind::kDecisions ? count * sizeof(Turn) : count);
+    }
+  };
+  struct Peer {
+    std::uint32_t rank;
+    std::uint64_t decided = 0;  // turns told
+    std::uint64_t begun = 0;    // told
+    bool hears_begun = false;   // what is not told is due
+    bool hears_no_more = false;
+    bool has_left = false;
+    Event news;
+    StopSource stop;
+    Frame out;
+    Frame in;
+  };
+
+  static Task<> speak(NetNcclPeers* self, Peer* peer);
+  static Task<> listen(NetNcclPeers* self, Peer* peer);
+  static Task<> give_up(NetNcclPeers* self);
+  Task<> all_told(Duration at_most);
+  [[nodiscard]] bool write_next(Peer& peer) noexcept;
+  void write_decisions(Peer& peer) noexcept;
+  /// True: there may be more.
+  [[nodiscard]] bool take(Peer& peer, std::size_t bytes);
+  [[nodiscard]] bool take_decisions(const Frame& frame);
+  void lose(const Peer& peer, const PeerLost& lost);
+
+  EventLoop& loop_;
+  HostNcclPeers& host_;
+  Net& net_;
+  std::uint32_t channel_;
+  std::uint64_t begun_ = 0;
+  std::uint64_t handed_on_ = 0;  // decisions
+  std::optional<NcclLoss> failure_;
+  bool leaving_ = false;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::size_t speaking_ = 0;
+  Scope scope_;
+};
+
+}  // namespace tandem
