@@ -1,11 +1,11 @@
 # What these run is one thread's work: ThreadSanitizer, under which they take minutes, has nothing to find in them.
-set(TANDEM_ONE_THREAD_TESTS PowerCut.* *UpdateFrom.EveryTargetType* UpdateKernels.AWarp*)
+set(TANDEM_ONE_THREAD_TESTS PowerCut.* NcclHosts.* *UpdateFrom.EveryTargetType* UpdateKernels.AWarp*)
 
 # Tests that take seconds each: patterns of GoogleTest, by the times of a release run on two cores (2026-11-22, other work
 # beside it: everything from 3 s on). `./tandem test --quick` leaves them out; they are four fifths of the time.
 set(TANDEM_LONG_TESTS
   # whole programs, on several ranks, or beside Python's peers
-  Each/PlantedBugs.* ManyHosts.* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
+  Each/PlantedBugs.* ManyHosts.* NcclHosts.Whichever* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
   Lora.* AddTokens.* PackedRun.* LostReports.* Traces.*
   Families/References.* Families/ExpertTraining.* Models/Parity.* ParityLimits.* Ranks.* Memory.* Scripts.*
   Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls

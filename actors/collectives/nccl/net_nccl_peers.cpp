@@ -15,6 +15,8 @@ namespace {
 
 // A peer that takes nothing any more does not hold up those that are left.
 constexpr Duration kNotice = std::chrono::milliseconds(200);
+// What gives the net up drops frames that came and were not received yet.
+constexpr Duration kUntilReceived = std::chrono::milliseconds(30);
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr Duration kLookEvery = std::chrono::microseconds(200);
 
@@ -111,6 +113,7 @@ Task<> NetNcclPeers::all_told(Duration at_most) {
 // The notice first, which has the cause, then what reaches every rank of every host.
 Task<> NetNcclPeers::give_up(NetNcclPeers* self) {
   co_await self->all_told(kNotice);
+  co_await sleep_for(kUntilReceived);
   self->net_.abort(self->failure_->failed_rank);
 }
 
@@ -270,7 +273,8 @@ void NetNcclPeers::lose(const Peer& peer, const PeerLost& lost) {
   }
   if (lost.rank() == peer.rank) {
     announce_failure(
-        peer.rank, fmt::format("rank {} is gone: its process or its host's link ended", peer.rank));
+        peer.rank,
+        fmt::format("rank {} is gone or gave up: its connection ended; see its output", peer.rank));
   } else if (lost.rank() < net_.world()) {
     announce_failure(lost.rank(), fmt::format("rank {} failed; see its output", lost.rank()));
   } else {

@@ -125,8 +125,7 @@ TEST_F(JoinedNcclPeersTest, CarryTheBackEnd) {
 TEST_F(JoinedNcclPeersTest, TellTheBackEndsWhoGaveUp) {
   for (const std::uint32_t per_host : {1U, 2U}) {
     for (const Trained& rank : train_on_hosts(per_host, true)) {
-      EXPECT_THAT(rank.error, ::testing::AnyOf(HasSubstr("rank 2 aborted: no more; "),
-                                               HasSubstr("rank 2 failed; see its output")));
+      EXPECT_THAT(rank.error, HasSubstr("rank 2 aborted: no more; "));
     }
   }
 }
