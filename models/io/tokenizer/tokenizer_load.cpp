@@ -189,6 +189,7 @@ void TokenizerLoader::read_merges(const JsonValue& merges) {
   impl_->cuts_at_marks =
       !impl_->byte_level && !impl_->ignore_merges && impl_->id_of.contains(kSpaceMark);
   std::string joined;
+  std::int32_t joined_id = -1;
   std::uint32_t rank = 0;
   for (const simdjson::dom::element element : list) {
     const auto bad = [&](std::string_view complaint) {
@@ -206,7 +207,13 @@ void TokenizerLoader::read_merges(const JsonValue& merges) {
     joined.assign(left).append(right);
     impl_->cuts_at_marks = impl_->cuts_at_marks && !has_mark_inside(joined);
     const std::int32_t left_id = id(left);
-    if (!impl_->merges.add(left_id, id(right), rank, id(joined))) {
+    const std::int32_t right_id = id(right);
+    // Most vocabularies list what merges make in the merges' order.
+    const auto next = static_cast<std::size_t>(joined_id) + 1;
+    const bool is_next = next < impl_->tokens.size() && impl_->tokens[next].known &&
+                         impl_->tokens[next].spelled == joined;
+    joined_id = is_next ? static_cast<std::int32_t>(next) : id(joined);
+    if (!impl_->merges.add(left_id, right_id, rank, joined_id)) {
       throw bad("the same two tokens are merged twice");
     }
     ++rank;
