@@ -68,7 +68,7 @@ MAY_INCLUDE = {
     "models/kernels/attention": ["models/kernels"],
     "models/layers": ["models/kernels", "models/kernels/attention"],
     "models/layers/aten": ["models/kernels", "models/layers"],
-    "models/transformer": ["models/kernels", "models/layers", "models/layers/aten"],
+    "models/transformer": ["models/kernels", "models/kernels/attention", "models/layers", "models/layers/aten"],
     "models/io": ["models/kernels", "models/layers"],
     "models/io/tokenizer": ["models/io"],
     "models/foreign": ["models/io"],

@@ -55,15 +55,18 @@ void matmuls(benchmark::State& state, const Shape& shape, const std::string& kin
   select_gemm("auto");
 }
 
-void attention(benchmark::State& state, bool backward, bool bf16, double dropout) {
-  const at::Tensor qkv = at::randn({2048, 1024}).to(options(bf16));
-  const at::Tensor context = at::empty({2048, 512}, options(bf16));
-  const at::Tensor dcontext = at::randn({2048, 512}).to(options(bf16));
+/// FLOPS counts what lies below the diagonal: two matmuls, in backward five.
+void attention(benchmark::State& state, bool backward, bool bf16, double dropout, std::int64_t rows,
+               std::int64_t length) {
+  const std::int64_t tokens = rows * length;
+  const at::Tensor qkv = at::randn({tokens, 1024}).to(options(bf16));
+  const at::Tensor context = at::empty({tokens, 512}, options(bf16));
+  const at::Tensor dcontext = at::randn({tokens, 512}).to(options(bf16));
   const at::Tensor dqkv = at::empty_like(qkv);
-  const at::Tensor log_sums = at::empty({2048 * 8});
+  const at::Tensor log_sums = at::empty({tokens * 8});
   AttentionProblem p{.type = dtype_of(qkv),
-                     .batch = 8,
-                     .length = 256,
+                     .batch = rows,
+                     .length = length,
                      .heads = 8,
                      .kv_heads = 4,
                      .head_dim = 64,
@@ -79,6 +82,9 @@ void attention(benchmark::State& state, bool backward, bool bf16, double dropout
       attention_forward(p, context.data_ptr(), log_sums.data_ptr<float>());
     }
   }
+  const double flops = static_cast<double>(tokens * length) * 512 * (backward ? 5 : 2);
+  state.counters["FLOPS"] =
+      benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 /// 2048 tokens, two of eight experts each: the matmuls into the experts, as one group or expert
@@ -200,8 +206,13 @@ void register_all() {
     add("forward_backward/" + type, [=](auto& s) { forward_backward(s, bf16); });
     for (const double dropout : {0.0, 0.1}) {
       const std::string name = "attention/" + type + (dropout > 0 ? "/dropout" : "");
-      add(name + "/forward", [=](auto& s) { attention(s, false, bf16, dropout); });
-      add(name + "/backward", [=](auto& s) { attention(s, true, bf16, dropout); });
+      add(name + "/forward", [=](auto& s) { attention(s, false, bf16, dropout, 8, 256); });
+      add(name + "/backward", [=](auto& s) { attention(s, true, bf16, dropout, 8, 256); });
+    }
+    for (const std::int64_t length : {1024, 4096, 8192}) {
+      const std::string name = "attention/" + type + "/long/" + std::to_string(length);
+      add(name + "/forward", [=](auto& s) { attention(s, false, bf16, 0, 1, length); });
+      add(name + "/backward", [=](auto& s) { attention(s, true, bf16, 0, 1, length); });
     }
     for (const bool one : {true, false}) {
       add("experts/" + type + "/matmuls/" + (one ? "grouped" : "one_by_one"),

@@ -4,9 +4,11 @@
 // loss_1 .. loss_3 are the first three losses: equal for every overlap setting to the last bit.
 // ranks/...: two ranks as threads, with what each holds in memory (MiB). --device=cuda: steps on a
 // GPU, cuda/..., alone. --config=FILE: of the model that a config.json describes (random weights),
-// step/... or cuda/... alone.
+// step/... or cuda/... alone; --rows=N --length=N: in this shape. peak_MiB: the most that the
+// process had resident so far.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +27,7 @@
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "models/causal_lm.hpp"
+#include "runtime/system/machine.hpp"
 #include "tests/support/thread_ranks.hpp"
 
 namespace tandem::bench {
@@ -70,6 +73,7 @@ void run_steps(benchmark::State& state, const Case& c) {
   const auto steps = static_cast<double>(state.iterations());
   state.counters["tokens_per_s"] = benchmark::Counter(
       static_cast<double>(c.rows * c.length) * steps, benchmark::Counter::kIsRate);
+  state.counters["peak_MiB"] = static_cast<double>(machine::peak_rss_bytes()) / 1048576.0;
   state.counters["overlap_efficiency"] = efficiency / steps;
   state.counters["optimizer_ms"] = 1e3 * optimizer_s / steps;
   state.counters["exposed_optimizer_ms"] = 1e3 * exposed_optimizer_s / steps;
@@ -148,8 +152,9 @@ void register_ranks() {
 
 /// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of
 /// the step, which is where overlap has something to hide.
-void register_steps(const std::string& name, const HfConfig& shape) {
-  for (const auto& [rows, length] : {std::pair{8, 256}, std::pair{1, 64}}) {
+void register_steps(const std::string& name, const HfConfig& shape,
+                    std::span<const std::pair<int, int>> sizes) {
+  for (const auto& [rows, length] : sizes) {
     for (const char* dtype : {"fp32", "bf16"}) {
       const std::string prefix = fmt::format("step/{}/{}x{}/{}/", name, rows, length, dtype);
       for (const Overlap overlap : kOverlaps) {
@@ -181,13 +186,20 @@ int main(int argc, char** argv) {
   return guarded_main([&] {
     const char* config = bench::take_flag(argc, argv, "--config=");
     const char* device = bench::take_flag(argc, argv, "--device=");
+    const char* rows = bench::take_flag(argc, argv, "--rows=");
+    const char* length = bench::take_flag(argc, argv, "--length=");
     const HfConfig shape = config != nullptr ? read_hf_config(config) : bench::qwen3_20m();
     const std::string name = config != nullptr ? shape.model_type : "qwen3_20m";
     require_one_of("--device", device != nullptr ? device : "cpu", {"cpu", "cuda"});
     if (device != nullptr && choose_device(device) == DeviceKind::kCuda) {
       bench::register_gpu(name, shape);
     } else {
-      bench::register_steps(name, shape);
+      std::vector<std::pair<int, int>> sizes = {{8, 256}, {1, 64}};
+      if (rows != nullptr || length != nullptr) {
+        sizes = {
+            {rows != nullptr ? std::atoi(rows) : 1, length != nullptr ? std::atoi(length) : 256}};
+      }
+      bench::register_steps(name, shape, sizes);
       if (config == nullptr) {
         bench::register_ranks();
       }

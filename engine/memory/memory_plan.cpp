@@ -10,6 +10,7 @@
 #include "engine/layout/sharding.hpp"
 #include "engine/memory/saved_parameters.hpp"
 #include "engine/types/capped.hpp"
+#include "engine/types/recomputation.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
 
@@ -209,6 +210,7 @@ class ActivationWalk {
   ActivationWalk(const Model& model, const BatchShape& shape, bool checkpointing)
       : checkpointing_(checkpointing) {
     for (const SegmentSpec& segment : model.segments) {
+      const RecomputationGuard again(checkpointing && segments_.size() + 1 < model.segments.size());
       segments_.push_back(segment.activations ? segment.activations(shape) : ActivationBytes());
       const ActivationBytes& at = segments_.back();
       scratch = std::max(scratch, at.scratch);

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "engine/types/recomputation.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -137,6 +138,7 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
   at::Tensor output = std::move(activations.outputs[s]);
   if (activation_checkpointing_ && !last) {
     const at::AutoGradMode mode(true);
+    const RecomputationGuard again(true);
     output = run(s, batch, input, HeadOutput::kLoss);
   }
   const at::Tensor gradient =

@@ -49,6 +49,13 @@ DropMask LayerDropout::mask(DropPlace place, std::int64_t micro_batch) const {
   return drop_mask(rate, seed, micro_batch, layer, place);
 }
 
+DropMask from_row(DropMask mask, std::int64_t row) {
+  // As the kernels step from row to row (kRoundingStep), in the upper half of the key.
+  constexpr std::uint32_t kStep = 0x9e3779b1;
+  mask.key += std::uint64_t{static_cast<std::uint32_t>(row) * kStep} << 32;
+  return mask;
+}
+
 at::Tensor dropped(const at::Tensor& y, const at::Tensor& residual, const DropMask& mask) {
   if (mask.empty()) {
     return residual.defined() ? residual + y : y;

@@ -23,6 +23,9 @@ struct LayerDropout {
   [[nodiscard]] DropMask mask(DropPlace place, std::int64_t micro_batch) const;
 };
 
+/// The mask of the rows from `row` on.
+[[nodiscard]] DropMask from_row(DropMask mask, std::int64_t row);
+
 /// (residual +) y without what is dropped; rows of y are the mask's. The result takes y's memory: y
 /// is the output of an operation that does not need it again. `residual` may be undefined, `mask`
 /// may be empty.

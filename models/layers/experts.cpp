@@ -5,7 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "engine/types/recomputation.hpp"
 #include "models/layers/fused_op.hpp"
+#include "models/layers/token_tiles.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -105,7 +107,6 @@ struct Mixture {
   Norm norm;
   LinearWeights router;
   ExpertLinear up, down;
-  ExpertShape shape;
 };
 
 Mixture mixture_of(Norm norm, LinearWeights router, std::span<Weight* const> experts,
@@ -113,7 +114,7 @@ Mixture mixture_of(Norm norm, LinearWeights router, std::span<Weight* const> exp
   if (shape.layout == ExpertLayout::kStacked) {
     TANDEM_CHECK(experts.size() == kStackedParts, "all experts' parameters are four");
     return {std::move(norm), std::move(router), ExpertLinear(experts[0], experts[1]),
-            ExpertLinear(experts[2], experts[3]), shape};
+            ExpertLinear(experts[2], experts[3])};
   }
   TANDEM_CHECK(experts.size() == kApartParts * static_cast<std::size_t>(shape.count),
                "three parameters for each expert");
@@ -124,98 +125,144 @@ Mixture mixture_of(Norm norm, LinearWeights router, std::span<Weight* const> exp
     down.emplace_back(experts.subspan(i + 2, 1));
   }
   return {std::move(norm), std::move(router), ExpertLinear(std::move(up)),
-          ExpertLinear(std::move(down)), shape};
+          ExpertLinear(std::move(down))};
 }
 
 class ExpertMixture final : public FusedOp {
  public:
-  explicit ExpertMixture(Mixture parts) : m_(std::move(parts)) {}
+  ExpertMixture(Norm norm, LinearWeights router, std::span<Weight* const> experts,
+                const ExpertShape& shape)
+      : shape_(shape),
+        experts_(experts.begin(), experts.end()),
+        m_(mixture_of(std::move(norm), std::move(router), experts, shape)) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& x = inputs[0];
-    const at::Tensor h = m_.norm.forward(x);
-    at::Tensor logits = m_.router.forward(h);
-    routes_ = route_tokens(m_.shape.rule(), dtype_of(x), x.size(0), logits.const_data_ptr());
-    at::Tensor up = rows(2 * m_.shape.width, x);
-    m_.up.forward(routes_, rows_of(h), up);
-    const at::Tensor a = rows(m_.shape.width, x);
-    activation_forward(m_.shape.activation, dtype_of(x), routes_.rows(), m_.shape.width,
-                       up.const_data_ptr(), a.data_ptr());
+    at::Tensor out = at::empty_like(x);
     if (keep) {
       x_ = x.detach();
-      up_ = std::move(up);
-      logits_ = std::move(logits);
-    } else {
-      up.reset();
     }
-    const at::Tensor y = rows(x.size(1), x);
-    m_.down.forward(routes_, a, y);
-    at::Tensor out = at::empty_like(x);
-    tokens_of_rows(routes_, dtype_of(x), x.size(1), y.const_data_ptr(), true, x.const_data_ptr(),
-                   out.data_ptr());
+    if (keep && is_recomputation()) {  // the segment's result is not read
+      return {out};
+    }
+    for_token_tiles(x.size(0), [&](std::int64_t begin, std::int64_t count) {
+      Tile tile = forward_tile(x.narrow(0, begin, count), out.narrow(0, begin, count));
+      if (keep) {
+        tiles_.push_back(std::move(tile));
+      }
+    });
     return {out};
   }
 
   Tensors backward(const Tensors& gradients) override {
     const at::Tensor dout = gradients[0].contiguous();
-    const at::Tensor h = m_.norm.forward(x_);
-    std::vector<float> slopes = backward_experts(h, dout);
-    // The experts' gradients of h, and the router's, meet in one buffer; then the norm turns it
-    // into that of x.
-    at::Tensor dh = at::empty_like(x_);
-    {
-      const at::Tensor drows = rows(x_.size(1), x_);
-      m_.up.backward_input(routes_, up_, drows);
-      up_.reset();
-      tokens_of_rows(routes_, dtype_of(x_), x_.size(1), drows.const_data_ptr(), false, nullptr,
-                     dh.data_ptr());
-    }
-    const at::Tensor dlogits = at::empty_like(logits_);
-    route_backward(routes_, dtype_of(x_), logits_.const_data_ptr(), slopes.data(),
-                   dlogits.data_ptr());
-    m_.router.backward_weight(dlogits, h);
-    m_.router.add_backward_input(dlogits, dh);
-    m_.norm.backward(x_, dh, dout, dh);
-    return {dh};
+    at::Tensor dx = at::empty_like(x_);
+    TiledGradients gradients_of(x_.size(0));
+    const Mixture to = mixture_of(gradients_of.of(m_.norm), gradients_of.of(m_.router),
+                                  gradients_of.of(experts_), shape_);
+    std::size_t next = 0;
+    for_token_tiles(x_.size(0), [&](std::int64_t begin, std::int64_t count) {
+      const at::Tensor x = x_.narrow(0, begin, count);
+      const at::Tensor h = m_.norm.forward(x);
+      Tile tile = next < tiles_.size() ? std::exchange(tiles_[next++], {}) : inputs_of(h);
+      backward_tile(to, tile, x, h, dout.narrow(0, begin, count), dx.narrow(0, begin, count));
+    });
+    gradients_of.write();
+    return {dx};
   }
 
  private:
-  /// Gradients of the experts' weights; up_ becomes its gradient. Returns the routes' weights'
-  /// gradients, row by row.
-  std::vector<float> backward_experts(const at::Tensor& h, const at::Tensor& dout) {
-    const DType type = dtype_of(x_);
-    const std::vector<float> weights = routes_.row_weights();
-    std::vector<float> slopes(weights.size());
-    const at::Tensor dy = rows_of(dout);  // of weight * y
-    const at::Tensor a = rows(m_.shape.width, x_);
-    m_.down.backward_input(routes_, dy, a);
-    weighted_activation_backward(m_.shape.activation, type, routes_.rows(), m_.shape.width,
-                                 up_.data_ptr(), a.data_ptr(), weights.data(), slopes.data());
-    if (!m_.down.bias().empty()) {
-      add_expert_dots(routes_, type, dy.size(1), dy.const_data_ptr(),
-                      m_.down.bias().value().const_data_ptr(), slopes.data());
+  /// What the backward needs of a tile's tokens.
+  struct Tile {
+    Routes routes;
+    at::Tensor up, logits;  // rows before the activation; the router's logits
+  };
+
+  [[nodiscard]] Tile inputs_of(const at::Tensor& h) const {
+    Tile tile;
+    tile.logits = m_.router.forward(h);
+    tile.routes = route_tokens(shape_.rule(), dtype_of(h), h.size(0), tile.logits.const_data_ptr());
+    tile.up = rows(tile.routes, 2 * shape_.width, h);
+    m_.up.forward(tile.routes, rows_of(tile.routes, h), tile.up);
+    return tile;
+  }
+
+  [[nodiscard]] Tile forward_tile(const at::Tensor& x, const at::Tensor& out) const {
+    Tile tile = inputs_of(m_.norm.forward(x));
+    const Routes& routes = tile.routes;
+    const at::Tensor a = rows(routes, shape_.width, x);
+    activation_forward(shape_.activation, dtype_of(x), routes.rows(), shape_.width,
+                       tile.up.const_data_ptr(), a.data_ptr());
+    const at::Tensor y = rows(routes, x.size(1), x);
+    m_.down.forward(routes, a, y);
+    tokens_of_rows(routes, dtype_of(x), x.size(1), y.const_data_ptr(), true, x.const_data_ptr(),
+                   out.data_ptr());
+    return tile;
+  }
+
+  void backward_tile(const Mixture& to, Tile& tile, const at::Tensor& x, const at::Tensor& h,
+                     const at::Tensor& dout, const at::Tensor& dh) const {
+    const DType type = dtype_of(x);
+    std::vector<float> slopes = backward_experts(to, tile, h, dout);
+    // The experts' gradients of h, and the router's, meet in one buffer; then the norm turns it
+    // into that of x.
+    {
+      const at::Tensor drows = rows(tile.routes, x.size(1), x);
+      to.up.backward_input(tile.routes, tile.up, drows);
+      tile.up.reset();
+      tokens_of_rows(tile.routes, type, x.size(1), drows.const_data_ptr(), false, nullptr,
+                     dh.data_ptr());
     }
-    m_.down.backward_weight(routes_, a, dy);  // a is weight * a by now
-    m_.down.backward_bias(routes_, dy, weights.data());
-    rows_of_tokens(routes_, type, h.size(1), h.const_data_ptr(), dy.data_ptr());
-    m_.up.backward_weight(routes_, dy, up_);
-    m_.up.backward_bias(routes_, up_, nullptr);
+    const at::Tensor dlogits = at::empty_like(tile.logits);
+    route_backward(tile.routes, type, tile.logits.const_data_ptr(), slopes.data(),
+                   dlogits.data_ptr());
+    to.router.backward_weight(dlogits, h);
+    to.router.add_backward_input(dlogits, dh);
+    to.norm.backward(x, dh, dout, dh);
+  }
+
+  /// Gradients of the experts' weights; tile.up becomes its gradient. Returns the routes' weights'
+  /// gradients, row by row.
+  [[nodiscard]] std::vector<float> backward_experts(const Mixture& to, Tile& tile,
+                                                    const at::Tensor& h,
+                                                    const at::Tensor& dout) const {
+    const DType type = dtype_of(h);
+    const Routes& routes = tile.routes;
+    const std::vector<float> weights = routes.row_weights();
+    std::vector<float> slopes(weights.size());
+    const at::Tensor dy = rows_of(routes, dout);  // of weight * y
+    const at::Tensor a = rows(routes, shape_.width, h);
+    to.down.backward_input(routes, dy, a);
+    weighted_activation_backward(shape_.activation, type, routes.rows(), shape_.width,
+                                 tile.up.data_ptr(), a.data_ptr(), weights.data(), slopes.data());
+    if (!to.down.bias().empty()) {
+      add_expert_dots(routes, type, dy.size(1), dy.const_data_ptr(),
+                      to.down.bias().value().const_data_ptr(), slopes.data());
+    }
+    to.down.backward_weight(routes, a, dy);  // a is weight * a by now
+    to.down.backward_bias(routes, dy, weights.data());
+    rows_of_tokens(routes, type, h.size(1), h.const_data_ptr(), dy.data_ptr());
+    to.up.backward_weight(routes, dy, tile.up);
+    to.up.backward_bias(routes, tile.up, nullptr);
     return slopes;
   }
 
-  [[nodiscard]] at::Tensor rows(std::int64_t width, const at::Tensor& like) const {
-    return at::empty({routes_.rows(), width}, like.options());
+  [[nodiscard]] static at::Tensor rows(const Routes& routes, std::int64_t width,
+                                       const at::Tensor& like) {
+    return at::empty({routes.rows(), width}, like.options());
   }
-  [[nodiscard]] at::Tensor rows_of(const at::Tensor& tokens) const {
-    at::Tensor out = rows(tokens.size(1), tokens);
-    rows_of_tokens(routes_, dtype_of(tokens), tokens.size(1), tokens.const_data_ptr(),
+  [[nodiscard]] static at::Tensor rows_of(const Routes& routes, const at::Tensor& tokens) {
+    at::Tensor out = rows(routes, tokens.size(1), tokens);
+    rows_of_tokens(routes, dtype_of(tokens), tokens.size(1), tokens.const_data_ptr(),
                    out.data_ptr());
     return out;
   }
 
+  ExpertShape shape_;
+  std::vector<Weight*> experts_;
   Mixture m_;
-  Routes routes_;
-  at::Tensor x_, up_, logits_;
+  std::vector<Tile> tiles_;  // none: all is computed again
+  at::Tensor x_;
 };
 
 }  // namespace
@@ -241,9 +288,9 @@ std::vector<ParameterSpec> ExpertShape::parameters(std::span<const std::string> 
 
 at::Tensor expert_mixture(const at::Tensor& x, Norm norm, LinearWeights router,
                           std::span<Weight* const> experts, const ExpertShape& shape) {
-  return run_fused(c10::make_intrusive<ExpertMixture>(
-                       mixture_of(std::move(norm), std::move(router), experts, shape)),
-                   {x})
+  return run_fused(
+             c10::make_intrusive<ExpertMixture>(std::move(norm), std::move(router), experts, shape),
+             {x})
       .front();
 }
 

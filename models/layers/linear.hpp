@@ -1,20 +1,43 @@
-// models/layers/linear.hpp — the way out of each half of a block: residual + Linear(x), or +
-// Linear(activation(x)).
+// models/layers/linear.hpp — the linear layers of a block's halves, with the norms and activations
+// beside them.
+//
+// They take tokens tile by tile (token_tiles.hpp): what a norm or an activation gives, and in
+// backward their gradients, stand in memory for one tile.
 #pragma once
+
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
 #include "models/kernels/activation.hpp"
+#include "models/layers/norm.hpp"
 #include "models/layers/weights.hpp"
 
 namespace tandem {
 
-/// [rows, in], [rows, out] -> residual + Linear(x). `residual` may be undefined.
+/// The way into attention: x: [rows, in] -> {Linear(Norm(x)) [rows, out], x again}. The residual
+/// path goes on from the returned x: its gradient then meets that of the norm inside this layer's
+/// backward, which saves the pass that would add them. Kept for the backward: x alone.
+std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, Norm norm, LinearWeights linear);
+
+/// The way out of it: [rows, in], [rows, out] -> residual + Linear(x). `residual` may be undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& residual, LinearWeights weights);
 
-/// The same of a(x), x: [rows, in * inputs_per_output(a)]. Keeps x only, and its backward
-/// overwrites x with its gradient: no other operation may need x afterwards.
-at::Tensor activated_linear(Activation activation, const at::Tensor& x, const at::Tensor& residual,
-                            LinearWeights weights);
+struct MlpWeights {
+  Norm norm;
+  LinearWeights up;
+  Activation activation = Activation::kSwiGlu;
+  LinearWeights down;
+};
+
+/// What is done with what an MLP gives.
+enum class MlpSum : std::uint8_t {
+  kAdded,  // x + Down(a(Up(Norm(x)))) is the segment's result: a recomputation leaves it unmade
+  kGiven,  // without x; what follows needs its values in a recomputation, too
+};
+
+/// x: [rows, width] -> {what `sum` says, x again}; with kAdded there is no second one. Kept for the
+/// backward: x and what Up gives; in a recomputation x alone, and the backward computes Up again.
+std::pair<at::Tensor, at::Tensor> mlp(const at::Tensor& x, MlpWeights weights, MlpSum sum);
 
 }  // namespace tandem

@@ -50,10 +50,15 @@ NormRows Norm::rows(const at::Tensor& x, const at::Tensor& index) const {
 
 at::Tensor Norm::forward(const at::Tensor& x, const at::Tensor& index,
                          const at::Tensor& residual) const {
-  const NormRows n = rows(x, index);
-  at::Tensor y = at::empty({n.rows, n.width}, x.options());
-  norm_forward(n, y.data_ptr(), residual.defined() ? residual.const_data_ptr() : nullptr);
+  at::Tensor y = at::empty({index.defined() ? index.numel() : x.size(0), x.size(1)}, x.options());
+  forward_into(x, y, index, residual);
   return y;
+}
+
+void Norm::forward_into(const at::Tensor& x, const at::Tensor& y, const at::Tensor& index,
+                        const at::Tensor& residual) const {
+  norm_forward(rows(x, index), y.data_ptr(),
+               residual.defined() ? residual.const_data_ptr() : nullptr);
 }
 
 void Norm::backward(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual,

@@ -20,6 +20,9 @@ struct Norm {
   /// `residual` [rows, width] if given.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& index = {},
                                    const at::Tensor& residual = {}) const;
+  /// The same into `y`.
+  void forward_into(const at::Tensor& x, const at::Tensor& y, const at::Tensor& index = {},
+                    const at::Tensor& residual = {}) const;
   /// dx (rows of `index`) = norm'(dy) + residual, and the gradients of weight and bias. dx may be
   /// dy, x, or x-shaped memory of its own; with an index the other rows of dx are left alone.
   void backward(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual,

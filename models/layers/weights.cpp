@@ -163,8 +163,14 @@ std::int64_t LinearWeights::out_features() const {
 }
 
 at::Tensor LinearWeights::forward(const at::Tensor& x, const at::Tensor& residual) const {
+  at::Tensor y = at::empty({x.size(0), out_features()}, x.options());
+  forward_into(x, y, residual);
+  return y;
+}
+
+void LinearWeights::forward_into(const at::Tensor& x, const at::Tensor& y,
+                                 const at::Tensor& residual) const {
   const at::Tensor w = input_major ? weight.value() : weight.value().t();
-  at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
   if (residual.defined()) {
     matmul(y, x, w, MatmulStart::kFrom, residual);
     if (!bias.empty()) {
@@ -178,7 +184,6 @@ at::Tensor LinearWeights::forward(const at::Tensor& x, const at::Tensor& residua
   if (!adapters.empty()) {
     adapters.add_forward(x, y);
   }
-  return y;
 }
 
 void LinearWeights::backward_input(const at::Tensor& dy, const at::Tensor& dx) const {

@@ -95,6 +95,9 @@ struct LinearWeights {
   [[nodiscard]] std::int64_t out_features() const;
   /// [rows, in] -> [rows, out]; starts from `residual` [rows, out] if given.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}) const;
+  /// The same into `y`.
+  void forward_into(const at::Tensor& x, const at::Tensor& y,
+                    const at::Tensor& residual = {}) const;
   /// dx into `dx` [rows, in].
   void backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
   /// `dx` plus dx, in its place.

@@ -14,6 +14,7 @@
 #include "models/kernels/gemm.hpp"
 #include "models/layers/fused_op.hpp"
 #include "models/layers/gemm.hpp"
+#include "models/layers/token_tiles.hpp"
 #include "models/transformer/aten_memory.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -108,7 +109,13 @@ class LossHead final : public FusedOp {
       }
     }
     const std::int64_t width = x_.size(-1);
-    norm_.backward(x_.view({-1, width}), h_, {}, dx.view({-1, width}), index_);
+    TiledGradients gradients_of(index_.numel());
+    const Norm norm = gradients_of.of(norm_);
+    for_token_tiles(index_.numel(), [&](std::int64_t begin, std::int64_t count) {
+      norm.backward(x_.view({-1, width}), h_.narrow(0, begin, count), {}, dx.view({-1, width}),
+                    index_.narrow(0, begin, count));
+    });
+    gradients_of.write();
     return {dx};
   }
 

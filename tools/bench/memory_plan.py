@@ -6,7 +6,7 @@ row says, and leaves its figures in summary.json: host memory (private, with the
 between ranks, shared memory. "engine" is the part of the host's memory that came after the program had started and read its
 data, so that the libraries' constant share does not flatter the comparison.
 
-  python3 tools/bench/memory_plan.py [--build build/release] [--only SUBSTRING] [--steps 3]
+  python3 tools/bench/memory_plan.py [--build build/release] [--only SUBSTRING] [--steps 3] [--long]
 """
 
 import argparse
@@ -24,6 +24,8 @@ MIB = 1 << 20
 SHAPES = {
     "small": dict(vocab=4096, hidden=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate=1408),
     "middle": dict(vocab=8192, hidden=768, layers=10, heads=12, kv_heads=4, head_dim=64, intermediate=2048),
+    "long": dict(vocab=4096, hidden=128, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=512),
+    "windows": dict(vocab=4096, hidden=128, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=512),
     "wide": dict(vocab=32768, hidden=768, layers=3, heads=12, kv_heads=12, head_dim=64, intermediate=3072),
 }
 
@@ -48,18 +50,28 @@ RUNS = [
 ]
 
 
+# One row that gets longer, with --long; beyond what attention takes in reasonable time, of a model whose keys have a window.
+WINDOW = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 512}
+LONG_RUNS = [(model, 1, 3, dtype, "offload", 1, length, 1, True)
+             for model, lengths in (("long", (8192, 32768)), ("windows", (8192, 32768, 131072))) for dtype in ("fp32", "bf16")
+             for length in lengths]
+
+
 def make_models(build, folder, needed):
     for name in needed:
         flags = [f"--{key}={value}" for key, value in SHAPES[name].items()]
-        subprocess.run([build / "bin/make_model", "--config", DEMO / "config.json", "--tokenizer", DEMO, "--output",
-                        folder / name, "--positions=1024", *flags], check=True, stdout=subprocess.DEVNULL)
+        config = json.loads((DEMO / "config.json").read_text()) | (WINDOW if name == "windows" else {})
+        (folder / "config.json").write_text(json.dumps(config))
+        subprocess.run([build / "bin/make_model", "--config", folder / "config.json", "--tokenizer", DEMO, "--output",
+                        folder / name, f"--positions={1 << 17 if name in ('long', 'windows') else 1024}", *flags],
+                       check=True, stdout=subprocess.DEVNULL)
 
 
-def write_data(folder, words_of_record=800):
+def write_data(folder, words_of_record=800, count=64):
     """Records much longer than any --max_length, of the demo's own words."""
     words = " ".join(record["output"] for record in json.loads((DEMO / "instructions.json").read_text())).split()
     draw = random.Random(1)
-    records = [{"instruction": " ".join(draw.choices(words, k=words_of_record)), "input": "", "output": "yes"} for _ in range(64)]
+    records = [{"instruction": " ".join(draw.choices(words, k=words_of_record)), "input": "", "output": "yes"} for _ in range(count)]
     (folder / "data.json").write_text(json.dumps(records))
 
 
@@ -87,8 +99,9 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--only", default="", help="rows whose text contains this")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--long", action="store_true", help="a row that gets longer, instead")
     options = parser.parse_args()
-    rows = [row for row in RUNS if options.only in " ".join(map(str, row))]
+    rows = [row for row in (LONG_RUNS if options.long else RUNS) if options.only in " ".join(map(str, row))]
     print("| model | ranks | stage | dtype | overlap | batch | accumulation | checkpointing | host predicted | measured | "
           "error | engine's part | error | shared predicted | measured | error |")
     print("|---" * 16 + "|")
@@ -96,7 +109,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_models(options.build, folder, sorted({row[0] for row in rows}))
-        write_data(folder)
+        write_data(folder, *((max(row[6] for row in rows), 2) if options.long else ()))
         for row in rows:
             memory, process = run(options.build, folder, row, options.steps)
             host, shared = memory["host"], memory.get("shared")

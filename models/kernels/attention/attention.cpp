@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <vector>
 
 #include "models/kernels/gemm.hpp"
 #include "models/kernels/parallel.hpp"
@@ -18,6 +20,7 @@
 #include "models/kernels/lanes-inl.hpp"
 // Need lanes-inl.hpp.
 #include "models/kernels/attention/heads-inl.hpp"
+#include "models/kernels/attention/rows-inl.hpp"
 #include "models/kernels/dropout-inl.hpp"
 
 #ifndef TANDEM_ATTENTION_SHARED
@@ -25,8 +28,12 @@
 namespace tandem {
 namespace {
 constexpr std::int64_t kQueryRows = 64;  // of a block at most; part of the result
+// Keys whose scores stand at once, near in the cache; part of the result. No power of two, since
+// rows of scores that far apart would push each other out.
+constexpr std::int64_t kTileKeys = 736;
+constexpr std::int64_t kQueriesPerTask = 512;  // of a forward
 thread_local Scratch keys_scratch, queries_scratch, scores_scratch, weights_scratch, rows_scratch,
-    dscores_scratch, dcontext_scratch, dkeys_scratch, sums_scratch;
+    dscores_scratch, dcontext_scratch, dkeys_scratch, sums_scratch, states_scratch;
 }  // namespace
 }  // namespace tandem
 #endif
@@ -56,17 +63,45 @@ Document document_at(const AttentionProblem& p, std::int64_t i) {
   return {row, p.documents[at + 1] - row, row / p.length, row % p.length};
 }
 
-/// One key/value head of one document, with the group of query heads that read it.
+/// The queries [begin, end) of one key/value head of one document.
+struct HeadQueries {
+  std::int64_t document, kv_head, begin, end;
+};
+
+/// All of them, in pieces of `most` queries at most; those that take longest come first, so that no
+/// thread is left with one at the end.
+std::vector<HeadQueries> tasks_of(const AttentionProblem& p, std::int64_t most) {
+  std::vector<HeadQueries> tasks;
+  for (std::int64_t i = 0; i < documents_of(p); ++i) {
+    const std::int64_t length = document_at(p, i).length;
+    for (std::int64_t begin = p.begin; begin < length; begin += std::min(most, length - begin)) {
+      for (std::int64_t head = 0; head < p.kv_heads; ++head) {
+        tasks.push_back({i, head, begin, begin + std::min(most, length - begin)});
+      }
+    }
+  }
+  const auto work = [&](const HeadQueries& task) {
+    const std::int64_t keys =
+        p.window > 0 ? std::min(p.window, task.end) : (task.begin + task.end) / 2;
+    return (task.end - task.begin) * keys;
+  };
+  std::ranges::stable_sort(tasks, std::greater<>(), work);
+  return tasks;
+}
+
+/// The group of query heads that read one key/value head, some queries of it.
 template <class T>
 class HeadTask {
  public:
-  HeadTask(const AttentionProblem& p, std::int64_t task)
+  HeadTask(const AttentionProblem& p, const HeadQueries& task)
       : p_(p),
         group_(p.heads / p.kv_heads),
-        kv_head_(task % p.kv_heads),
-        document_(document_at(p, task / p.kv_heads)),
-        length_(document_.length),
-        most_keys_(p.window > 0 ? std::min(length_, p.window + kQueryRows - 1) : length_),
+        kv_head_(task.kv_head),
+        document_(document_at(p, task.document)),
+        begin_(task.begin),
+        length_(task.end),
+        most_keys_(
+            std::min({kTileKeys, length_, p.window > 0 ? p.window + kQueryRows - 1 : length_})),
         qkv_(static_cast<const T*>(p.qkv) + document_.row * p.width()) {
     if (p.memory == nullptr) {
       k_ = qkv_ + k_column();
@@ -86,33 +121,49 @@ class HeadTask {
     } else {
       weights_ = scores_;
     }
-    for (std::int64_t t = first_key(p.begin); t < length_; ++t) {
+    for (std::int64_t t = first_key(begin_); t < length_; ++t) {
       transform(p.k_norm).forward(k_row(t), t, keys_ + t * p.head_dim);
     }
   }
 
+  /// Tile by tile, with the weights of the tiles so far counted from their largest score (as in
+  /// FlashAttention). Where one tile is all, weights are normalised before they meet the values.
   void forward(T* context, float* log_sums) {
     float* rows = rows_scratch.get<float>(size(group_ * kQueryRows * p_.head_dim));
-    for (std::int64_t begin = p_.begin; begin < length_; begin += kQueryRows) {
+    for (std::int64_t begin = begin_; begin < length_; begin += kQueryRows) {
       const Block block = make_block(begin);
-      score(block);
-      for (std::int64_t g = 0; g < group_; ++g) {
-        for (std::int64_t i = 0; i < block.rows; ++i) {
-          const std::int64_t r = g * block.rows + i;
-          const Seen seen = seen_by(block, begin + i);
-          const float log_sum = with_drops(block, seen, g, begin + i, [&](auto drop) HWY_ATTR {
-            return softmax_row(r, seen, block.keys, sink_of(g), drop);
+      const bool whole = block.keys <= kTileKeys;
+      auto* states = states_scratch.get<RowState>(size(block.all));
+      std::fill_n(states, block.all, RowState());
+      for_tiles(block, [&](const Tile& tile) HWY_ATTR {
+        const bool first = tile.first == block.first;
+        score(block, tile);
+        for (std::int64_t r = 0; r < block.all; ++r) {
+          const std::int64_t g = r / block.rows;
+          const std::int64_t t = begin + r % block.rows;
+          const Seen seen = seen_by(tile, t);
+          const float before = with_drops(tile, seen, g, t, [&](auto drop) HWY_ATTR {
+            return whole ? score_rows().softmax(r, seen, tile.keys, sink_of(g), states[r], drop)
+                         : score_rows().weigh(r, seen, tile.keys, sink_of(g), states[r], drop);
           });
-          if (log_sums != nullptr) {
-            log_sums[log_sum_at(g, begin + i)] = log_sum;
+          if (!first) {
+            scale_row(rows + r * p_.head_dim, before);
           }
         }
-      }
-      const GemmOperand values{v_row(block.first), kv_stride_, 1, kType};
-      matmul(block.all, p_.head_dim, block.keys, {weights_, block.keys, 1, kType}, values,
-             {rows, p_.head_dim});
+        const GemmOperand values{v_row(tile.first), kv_stride_, 1, kType};
+        matmul(block.all, p_.head_dim, tile.keys, {weights_, tile.keys, 1, kType}, values,
+               sum_from(rows, first));
+      });
       for (std::int64_t r = 0; r < block.all; ++r) {
-        T* to = context + context_at(r / block.rows, begin + r % block.rows);
+        const std::int64_t g = r / block.rows;
+        const std::int64_t t = begin + r % block.rows;
+        if (!whole) {
+          scale_row(rows + r * p_.head_dim, 1.0F / states[r].sum);
+        }
+        if (log_sums != nullptr) {
+          log_sums[log_sum_at(g, t)] = states[r].largest * p_.scale + std::log(states[r].sum);
+        }
+        T* to = context + context_at(g, t);
         for_lanes(p_.head_dim, [&](auto d, auto c) HWY_ATTR {
           store_f32(d, hn::LoadU(d, rows + r * p_.head_dim + c), to + c);
         });
@@ -133,40 +184,45 @@ class HeadTask {
     T* drows = dqkv + document_.row * p_.width();
     for (std::int64_t begin = 0; begin < length_; begin += kQueryRows) {
       const Block block = make_block(begin);
-      score(block);
+      auto* towards = states_scratch.get<float>(size(block.all));
       for (std::int64_t r = 0; r < block.all; ++r) {
-        const T* from = dcontext + context_at(r / block.rows, begin + r % block.rows);
-        std::copy_n(from, dim, dout + r * dim);
+        const std::int64_t at = context_at(r / block.rows, begin + r % block.rows);
+        std::copy_n(dcontext + at, dim, dout + r * dim);
+        towards[r] = delta(dout + r * dim, context + at);
       }
-      const GemmOperand values_across{v_row(block.first), 1, kv_stride_, kType};
-      matmul(block.all, block.keys, dim, {dout, dim, 1, kType}, values_across,
-             {dscores, block.keys});
-      for (std::int64_t r = 0; r < block.all; ++r) {
-        const std::int64_t g = r / block.rows;
-        const std::int64_t t = begin + r % block.rows;
-        const float log_sum = log_sums[log_sum_at(g, t)];
-        const float towards = delta(dout + r * dim, context + context_at(g, t));
-        const Seen seen = seen_by(block, t);
-        with_drops(block, seen, g, t, [&](auto drop) HWY_ATTR {
-          backward_row(r, seen, block.keys, log_sum, towards, dscores, drop);
-        });
-        if (p_.sinks != nullptr) {
-          sums[2 * dim + g] -= std::exp(sink_of(g) - log_sum) * towards;
+      if (p_.sinks != nullptr) {
+        for (std::int64_t r = 0; r < block.all; ++r) {
+          const std::int64_t g = r / block.rows;
+          const float log_sum = log_sums[log_sum_at(g, begin + r % block.rows)];
+          sums[2 * dim + g] -= std::exp(sink_of(g) - log_sum) * towards[r];
         }
       }
-      // `weights_` holds P as it was dropped, and dS now lies where the type allows: fp32 in
-      // dscores, bf16 over the scores' memory.
-      const T* ds = narrow_dscores(dscores);
-      const GemmOperand ds_t{ds, 1, block.keys, kType};
-      const GemmOperand p_t{weights_, 1, block.keys, kType};
-      matmul(block.keys, dim, block.all, p_t, {dout, dim, 1, kType},
-             {dvalues + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
-              dvalues + block.first * dim, dim});
-      matmul(block.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
-             {dkeys + block.first * dim, dim, DType::kF32, GemmStart::kResidual,
-              dkeys + block.first * dim, dim});
-      matmul(block.all, dim, block.keys, {ds, block.keys, 1, kType},
-             {keys_ + block.first * dim, dim, 1, kType}, {dq, dim});
+      for_tiles(block, [&](const Tile& tile) HWY_ATTR {
+        score(block, tile);
+        const GemmOperand values_across{v_row(tile.first), 1, kv_stride_, kType};
+        matmul(block.all, tile.keys, dim, {dout, dim, 1, kType}, values_across,
+               {dscores, tile.keys});
+        for (std::int64_t r = 0; r < block.all; ++r) {
+          const std::int64_t g = r / block.rows;
+          const std::int64_t t = begin + r % block.rows;
+          const float log_sum = log_sums[log_sum_at(g, t)];
+          const Seen seen = seen_by(tile, t);
+          with_drops(tile, seen, g, t, [&](auto drop) HWY_ATTR {
+            score_rows().backward(r, seen, tile.keys, log_sum, towards[r], dscores, drop);
+          });
+        }
+        // `weights_` holds P as it was dropped, and dS now lies where the type allows: fp32 in
+        // dscores, bf16 over the scores' memory.
+        const T* ds = score_rows().dscores_of(dscores);
+        const GemmOperand ds_t{ds, 1, tile.keys, kType};
+        const GemmOperand p_t{weights_, 1, tile.keys, kType};
+        matmul(tile.keys, dim, block.all, p_t, {dout, dim, 1, kType},
+               sum_from(dvalues + tile.first * dim, false));
+        matmul(tile.keys, dim, block.all, ds_t, {queries_, dim, 1, kType},
+               sum_from(dkeys + tile.first * dim, false));
+        matmul(block.all, dim, tile.keys, {ds, tile.keys, 1, kType},
+               {keys_ + tile.first * dim, dim, 1, kType}, sum_from(dq, tile.first == block.first));
+      });
       for (std::int64_t r = 0; r < block.all; ++r) {
         const std::int64_t head = kv_head_ * group_ + r / block.rows;
         const std::int64_t t = begin + r % block.rows;
@@ -192,9 +248,9 @@ class HeadTask {
     std::int64_t first;  // [first, first + keys) are seen by some row
     std::int64_t keys;
   };
-  /// Of a row, in its block's keys.
-  struct Seen {
-    std::int64_t begin, end;
+  /// Some of a block's keys: [first, first + keys).
+  struct Tile {
+    std::int64_t first, keys;
   };
 
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -210,17 +266,29 @@ class HeadTask {
   [[nodiscard]] std::int64_t first_key(std::int64_t t) const {
     return p_.window > 0 ? std::max<std::int64_t>(0, t - p_.window + 1) : 0;
   }
-  [[nodiscard]] Seen seen_by(const Block& block, std::int64_t t) const {
-    return {first_key(t) - block.first, t + 1 - block.first};
+  [[nodiscard]] Seen seen_by(const Tile& tile, std::int64_t t) const {
+    return {std::clamp<std::int64_t>(first_key(t) - tile.first, 0, tile.keys),
+            std::clamp<std::int64_t>(t + 1 - tile.first, 0, tile.keys)};
+  }
+  template <class Call>
+  static void for_tiles(const Block& block, Call call) {
+    for (std::int64_t key = 0; key < block.keys; key += kTileKeys) {
+      call(Tile{block.first + key, std::min(kTileKeys, block.keys - key)});
+    }
+  }
+  /// A matmul's result [*, head_dim], in fp32: alone, or added to what is there.
+  [[nodiscard]] GemmTarget sum_from(float* to, bool first) const {
+    return {to, p_.head_dim, DType::kF32, first ? GemmStart::kZero : GemmStart::kResidual,
+            to, p_.head_dim};
   }
   /// call(what a row's elements go through, those that query `t` sees).
   template <class Call>
-  HWY_INLINE auto with_drops(const Block& block, Seen seen, std::int64_t g, std::int64_t t,
+  HWY_INLINE auto with_drops(const Tile& tile, Seen seen, std::int64_t g, std::int64_t t,
                              Call call) const {
     if (p_.drop.empty()) {
       return call(KeepRow());
     }
-    return call(DropRow(p_.drop, log_sum_at(g, t), document_.offset + block.first + seen.begin));
+    return call(DropRow(p_.drop, log_sum_at(g, t), document_.offset + tile.first + seen.begin));
   }
   [[nodiscard]] float sink_of(std::int64_t g) const {
     return p_.sinks == nullptr ? 0.0F
@@ -265,44 +333,19 @@ class HeadTask {
     return {rows, group_ * rows, first, begin + rows - first};
   }
 
-  void score(const Block& block) {
-    matmul(block.all, block.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
-           {keys_ + block.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, block.keys});
+  void score(const Block& block, const Tile& tile) {
+    matmul(block.all, tile.keys, p_.head_dim, {queries_, p_.head_dim, 1, kType},
+           {keys_ + tile.first * p_.head_dim, 1, p_.head_dim, kType}, {scores_, tile.keys});
   }
 
-  /// weights_ = softmax of the scores that row r sees, dropped, zero elsewhere; returns the log of
-  /// the denominator, with the sink.
-  template <class Drop>
-  HWY_INLINE float softmax_row(std::int64_t r, Seen seen, std::int64_t keys, float sink,
-                               Drop drop) {
-    float* scores = scores_ + r * keys + seen.begin;
-    T* weights = weights_ + r * keys + seen.begin;
-    const std::int64_t count = seen.end - seen.begin;
-    float largest = max_lanes(scores, count);
-    if (p_.sinks != nullptr) {
-      largest = std::max(largest, sink / p_.scale);
-    }
-    float sum = sum_lanes(count, [&](auto d, auto j) HWY_ATTR {
-      const auto x = hn::Sub(hn::LoadU(d, scores + j), hn::Set(d, largest));
-      const auto e = hn::Exp(d, hn::Mul(x, hn::Set(d, p_.scale)));
-      hn::StoreU(e, d, scores + j);
-      return e;
-    });
-    if (p_.sinks != nullptr) {
-      sum += std::exp(sink - largest * p_.scale);
-    }
-    const float inverse = 1.0F / sum;
-    for_lanes(count, [&](auto d, auto j) HWY_ATTR {
-      const auto weight = hn::Mul(hn::LoadU(d, scores + j), hn::Set(d, inverse));
-      store_f32(d, drop(d, j, weight), weights + j);
-    });
-    clear_unseen(weights_ + r * keys, seen, keys);
-    return largest * p_.scale + std::log(sum);
+  [[nodiscard]] ScoreRows<T> score_rows() const {
+    return {scores_, weights_, p_.scale, p_.sinks != nullptr};
   }
 
-  static void clear_unseen(T* row, Seen seen, std::int64_t keys) {
-    std::fill(row, row + seen.begin, T(0));
-    std::fill(row + seen.end, row + keys, T(0));
+  HWY_INLINE void scale_row(float* row, float factor) const {
+    for_lanes(p_.head_dim, [&](auto d, auto c) HWY_ATTR {
+      hn::StoreU(hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
+    });
   }
 
   [[nodiscard]] HWY_INLINE float delta(const T* dout, const T* out) const {
@@ -311,52 +354,12 @@ class HeadTask {
     });
   }
 
-  /// P = exp(scale s - log_sum), dropped, into weights_, dS = scale P (dP - delta) over the
-  /// gradient of the dropped P. The sum over P dP, `delta`, is the same before and behind the
-  /// dropping.
-  template <class Drop>
-  HWY_INLINE void backward_row(std::int64_t r, Seen seen, std::int64_t keys, float log_sum,
-                               float delta, float* dscores, Drop drop) {
-    const float* scores = scores_ + r * keys + seen.begin;
-    T* weights = weights_ + r * keys + seen.begin;
-    const float* ds = dscores + r * keys + seen.begin;
-    T* ds_row = dscores_row(dscores + r * keys, r, keys);
-    T* ds_out = ds_row + seen.begin;
-    for_lanes(seen.end - seen.begin, [&](auto d, auto j) HWY_ATTR {
-      const auto s = hn::LoadU(d, scores + j);
-      const auto scale = hn::Set(d, p_.scale);
-      const auto weight = hn::Exp(d, hn::MulSub(s, scale, hn::Set(d, log_sum)));
-      const auto dp = hn::Sub(drop(d, j, hn::LoadU(d, ds + j)), hn::Set(d, delta));
-      const auto value = hn::Mul(hn::Mul(weight, scale), dp);
-      store_f32(d, drop(d, j, weight), weights + j);
-      store_f32(d, value, ds_out + j);
-    });
-    clear_unseen(weights_ + r * keys, seen, keys);
-    clear_unseen(ds_row, seen, keys);
-  }
-
-  /// Row r of dS: over dP in fp32; in bf16 packed into the memory of the scores, whose rows up to r
-  /// are used up.
-  HWY_INLINE T* dscores_row(float* ds, std::int64_t r, std::int64_t keys) {
-    if constexpr (sizeof(T) == 2) {
-      return reinterpret_cast<T*>(scores_) + r * keys;
-    } else {
-      return ds;
-    }
-  }
-  HWY_INLINE const T* narrow_dscores(const float* dscores) const {
-    if constexpr (sizeof(T) == 2) {
-      return reinterpret_cast<const T*>(scores_);
-    } else {
-      return dscores;
-    }
-  }
-
   const AttentionProblem& p_;
   std::int64_t group_, kv_head_;
   Document document_;
-  std::int64_t length_;
-  std::int64_t most_keys_;  // of a block
+  std::int64_t begin_;      // the first query
+  std::int64_t length_;     // queries and keys end here
+  std::int64_t most_keys_;  // of a tile
   const T* qkv_;
   const T* k_;  // the head's first key and value
   const T* v_;
@@ -371,12 +374,15 @@ template <class T>
 void backward_typed(const AttentionProblem& p, const T* context, const float* log_sums,
                     const T* dcontext, const AttentionGradients& gradients) {
   const std::int64_t tasks = documents_of(p) * p.kv_heads;
+  const std::vector<HeadQueries> order = tasks_of(p, p.length);
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t each = 2 * p.head_dim + group;
   float* sums = sums_scratch.get<float>(static_cast<std::size_t>(tasks * each));
-  parallel_tasks(tasks, [&](std::int64_t task) HWY_ATTR {
-    HeadTask<T>(p, task).backward(context, log_sums, dcontext, static_cast<T*>(gradients.dqkv),
-                                  sums + task * each);
+  parallel_tasks(tasks, [&](std::int64_t i) HWY_ATTR {
+    const HeadQueries& queries = order[static_cast<std::size_t>(i)];
+    const std::int64_t task = queries.document * p.kv_heads + queries.kv_head;
+    HeadTask<T>(p, queries)
+        .backward(context, log_sums, dcontext, static_cast<T*>(gradients.dqkv), sums + task * each);
   });
   // Task by task, so that the bits don't depend on threads.
   const auto add_up = [&](float* to, std::int64_t count, std::int64_t from, bool by_head) {
@@ -402,8 +408,9 @@ void backward_typed(const AttentionProblem& p, const T* context, const float* lo
 
 template <class T>
 void forward_typed(const AttentionProblem& p, T* context, float* log_sums) {
-  parallel_tasks(documents_of(p) * p.kv_heads, [&](std::int64_t task) HWY_ATTR {
-    HeadTask<T>(p, task).forward(context, log_sums);
+  const std::vector<HeadQueries> tasks = tasks_of(p, kQueriesPerTask);
+  parallel_tasks(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t task) HWY_ATTR {
+    HeadTask<T>(p, tasks[static_cast<std::size_t>(task)]).forward(context, log_sums);
   });
 }
 
@@ -432,6 +439,8 @@ HWY_AFTER_NAMESPACE();
 namespace tandem {
 HWY_EXPORT(AttentionForward);
 HWY_EXPORT(AttentionBackward);
+
+std::int64_t attention_tile_keys() noexcept { return kTileKeys; }
 
 void attention_forward(const AttentionProblem& problem, void* context, float* log_sums) {
   HWY_DYNAMIC_DISPATCH(AttentionForward)(problem, context, log_sums);

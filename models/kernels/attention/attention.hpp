@@ -65,6 +65,9 @@ struct AttentionProblem {
 /// softmax denominator (may be null).
 void attention_forward(const AttentionProblem& problem, void* context, float* log_sums);
 
+/// Keys whose scores a task has at once, for the memory plan.
+[[nodiscard]] std::int64_t attention_tile_keys() noexcept;
+
 /// Of a problem that begins at 0. dqkv: as qkv.
 struct AttentionGradients {
   void* dqkv = nullptr;

@@ -11,7 +11,6 @@
 #include "models/layers/attention.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/linear.hpp"
-#include "models/layers/norm_linear.hpp"
 #include "models/transformer/loss_head.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/models/layers/attention_reference.hpp"
@@ -102,11 +101,28 @@ TEST_P(Layers, LinearWithResidualAndBias) {
   expect_gradients(p, type());
 }
 
-TEST_P(Layers, ActivatedLinear) {
-  for (const Activation kind : {Activation::kSwiGlu, Activation::kGeluTanh, Activation::kGeGluTanh,
-                                Activation::kClampedSwiGlu}) {
+at::Tensor activated(Activation kind, const at::Tensor& x) {
+  const std::int64_t width = x.size(1) / inputs_per_output(kind);
+  if (kind == Activation::kSwiGlu) {
+    return at::silu(x.narrow(1, 0, width)) * x.narrow(1, width, width);
+  }
+  if (kind == Activation::kGeGluTanh) {
+    return at::gelu(x.narrow(1, 0, width), "tanh") * x.narrow(1, width, width);
+  }
+  if (kind == Activation::kClampedSwiGlu) {
+    const at::Tensor pairs = x.view({x.size(0), width, 2});
+    const at::Tensor gate = pairs.select(2, 0).clamp_max(7);
+    return (pairs.select(2, 1).clamp(-7, 7) + 1) * gate * at::sigmoid(1.702 * gate);
+  }
+  return at::gelu(x, "tanh");
+}
+
+constexpr Activation kActivations[] = {Activation::kSwiGlu, Activation::kGeluTanh,
+                                       Activation::kGeGluTanh, Activation::kClampedSwiGlu};
+
+TEST_P(Layers, Activations) {
+  for (const Activation kind : kActivations) {
     const std::int64_t width = 35;
-    Parameters p({random({12, width}, 1)}, type());
     // Large values too: the exponential must neither overflow nor lose its sign.
     Input x(random({21, width * inputs_per_output(kind)}, 2, 4.0), type());
     const double large = type() == at::kHalf ? 40.0 : 200.0;  // its square still fits into fp16
@@ -114,28 +130,47 @@ TEST_P(Layers, ActivatedLinear) {
     x.value.detach()[1].fill_(large);
     x.value.detach()[2].fill_(7.0);  // where gpt-oss's are cut
     x.reference.detach().copy_(x.value.detach());
-    Input residual(random({21, 12}, 3), type());
-    at::Tensor a;
-    if (kind == Activation::kSwiGlu) {
-      a = at::silu(x.reference.narrow(1, 0, width)) * x.reference.narrow(1, width, width);
-    } else if (kind == Activation::kGeGluTanh) {
-      a = at::gelu(x.reference.narrow(1, 0, width), "tanh") * x.reference.narrow(1, width, width);
-    } else if (kind == Activation::kClampedSwiGlu) {
-      const at::Tensor pairs = x.reference.view({21, width, 2});
-      const at::Tensor gate = pairs.select(2, 0).clamp_max(7);
-      a = (pairs.select(2, 1).clamp(-7, 7) + 1) * gate * at::sigmoid(1.702 * gate);
-    } else {
-      a = at::gelu(x.reference, "tanh");
+    const at::Tensor reference = activated(kind, x.reference);
+    const at::Tensor a = at::empty({21, width}, x.value.options().requires_grad(false));
+    activation_forward(kind, dtype_of(a), 21, width, x.value.const_data_ptr(), a.data_ptr());
+    expect_near(a, reference, "a");
+    const at::Tensor da = random({21, width}, 3).to(type());
+    torch::autograd::backward({reference}, {da.to(at::kDouble)});
+    activation_backward(kind, dtype_of(a), 21, width, x.value.data_ptr(), da.data_ptr());
+    expect_near(x.value, x.reference.grad(), "dx");
+    EXPECT_TRUE(at::equal(da, a));
+  }
+}
+
+TEST_P(Layers, Mlp) {
+  for (const Activation kind : kActivations) {
+    for (const MlpSum sum : {MlpSum::kAdded, MlpSum::kGiven}) {
+      const std::int64_t width = 35;
+      const std::int64_t up = width * inputs_per_output(kind);
+      Parameters p({random({12}, 1) + 1, random({up, 12}, 2, 0.3), random({up}, 3),
+                    random({12, width}, 4, 0.3), random({12}, 5)},
+                   type());
+      Input x(random({21, 12}, 6), type());
+      const auto [y, same] = mlp(x.value,
+                                 {{NormKind::kRms, 1e-6, join(p, 0), {}},
+                                  {join(p, 1), join(p, 2), false},
+                                  kind,
+                                  {join(p, 3), join(p, 4), false}},
+                                 sum);
+      const at::Tensor wide =
+          at::matmul(rms(x.reference, p.reference(0), 1e-6), p.reference(1).t()) + p.reference(2);
+      const at::Tensor reference =
+          x.reference + at::matmul(activated(kind, wide), p.reference(3).t()) + p.reference(4);
+      EXPECT_EQ(same.defined(), sum == MlpSum::kGiven);
+      const at::Tensor got = same.defined() ? same + y : y;
+      const double limit = type() == at::kFloat ? 5e-6 : 4e-2;
+      EXPECT_LE(relative_error(got, reference), limit);
+      backward_both(got, reference, 7);
+      EXPECT_LE(relative_error(x.value.grad(), x.reference.grad()), limit);
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        EXPECT_LE(relative_error(p[i].grad, p.reference(i).grad()), limit) << "parameter " << i;
+      }
     }
-    // The layer overwrites its input in the backward, so it gets a copy within the graph.
-    const at::Tensor y =
-        activated_linear(kind, x.value.clone(), residual.value, {join(p, 0), {}, false});
-    const at::Tensor expected = at::matmul(a, p.reference(0).t()) + residual.reference;
-    expect_near(y, expected, "y");
-    backward_both(y, expected, 4);
-    expect_near(x.value.grad(), x.reference.grad(), "dx");
-    expect_near(residual.value.grad(), residual.reference.grad(), "dresidual");
-    expect_gradients(p, type());
   }
 }
 
@@ -182,7 +217,10 @@ const AttentionCase kAttentionCases[] = {{2, 1, 2, 1, 8, true, true},
                                          {1, 9, 2, 1, 8, false, true, 9},
                                          {2, 40, 4, 2, 16, false, true, 1, true},
                                          {2, 130, 6, 3, 16, false, true, 33, true},
-                                         {1, 66, 4, 1, 8, true, true, 0, true}};
+                                         {1, 66, 4, 1, 8, true, true, 0, true},
+                                         // of several tiles of keys
+                                         {1, 2111, 2, 1, 8, true, true},
+                                         {1, 2300, 2, 1, 8, false, true, 1100, true}};
 
 TEST_P(Layers, Attention) {
   for (const AttentionCase& c : kAttentionCases) {
