@@ -105,23 +105,6 @@ def overlap():
                                        [row["t_Adam / t_GPU"] for row in rows], series, section.source(section.record), mark=1.0)
 
 
-def long_rows():
-    tables = {dtype: Section("2026-11-25_long_rows_epyc_2cpu.md", f"A step as rows get longer, {dtype}") for dtype in ("fp32", "bf16")}
-    groups, ratios = [], {}
-    for dtype, section in tables.items():
-        for row in section.rows():
-            length = row["rows x length"].split(" x ")[1]
-            ratios[dtype, length] = row["ratio"].replace(" .. ", " to ")
-            groups.append((f"{dtype}, {length}", [("Tandem", first(row["tokens/s"]), None, None),
-                                                  ("with checkpointing", first(row["checkpointing tokens/s"]), None, None),
-                                                  ("PyTorch", first(row["PyTorch tokens/s"]), None, None)]))
-    last = row["rows x length"].split(" x ")[1]
-    memory = first(row["PyTorch peak MiB"]) / first(row["checkpointing peak MiB"])
-    text = (f"**Long rows**: with {last} tokens in a row {ratios['fp32', last]} times the tokens/s of PyTorch and Transformers in fp32, "
-            f"{ratios['bf16', last]} times in bf16; with activation checkpointing in 1/{memory:.1f} of PyTorch's memory there.")
-    return section, text, charts.bars("A step of a 20 M Qwen3 as rows get longer", "tokens/s", groups, section.source(section.record))
-
-
 def runtime():
     section = Section("2026-11-21_runtime_and_io_epyc_2cpu.md", "`./tandem bench runtime")
     groups, ours = [], {}
@@ -171,7 +154,7 @@ def collectives():
                                        blocks, series, section.source(section.record), is_log=True, mark=1.0)
 
 
-CLAIMS = {"step": step, "long_rows": long_rows, "adam": adam, "overlap": overlap, "runtime": runtime, "cifar": cifar, "collectives": collectives}
+CLAIMS = {"step": step, "adam": adam, "overlap": overlap, "runtime": runtime, "cifar": cifar, "collectives": collectives}
 
 
 def wrapped(text):

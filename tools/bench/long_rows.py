@@ -115,6 +115,8 @@ def report(args, config, found):
             losses = {side: values[0]["loss"] for side, values in cells.items()}
             if dtype == "fp32" and abs(losses["tandem"] - losses["torch"]) > 1e-4 or losses["tandem"] != losses["checkpointing"]:
                 sys.exit(f"error: [long_rows] {dtype}, length {length}: the first losses differ: {losses}")
+        if len(args.lengths) < 2:
+            continue
         by_flops = slope(args.lengths, [flops_of(config, length) for length in args.lengths])
         slopes = ", ".join(f"{side} {slope(args.lengths, values):.2f}" for side, values in seconds.items())
         print(f"\nSeconds a token over the length, slope: {slopes}; FLOPs a token {by_flops:.2f}.", flush=True)
