@@ -262,7 +262,7 @@ RunPlan planned(const EngineOptions& options, const std::string& offload,
                 std::int64_t host_bytes = 0) {
   const Config config = parse_config(
       R"({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3,
-          "offload_optimizer": {)" +
+          "stage3_param_persistence_threshold": 0, "offload_optimizer": {)" +
           offload + R"(}}})",
       "test", 1);
   RunLimits limits;
