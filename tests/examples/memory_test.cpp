@@ -12,13 +12,9 @@ class Memory : public TrainerTest {
  protected:
   /// A model of 27 million parameters with the demo's tokenizer, and records of `words` words.
   void make_model_and_data(int words) {
-    make_model_and_data(
+    (void)random_model(
         "--hidden 512 --layers 8 --heads 8 --kv_heads 4 --head_dim 64 --intermediate 1408 --vocab "
-        "4096 --positions 512",
-        words);
-  }
-  void make_model_and_data(const char* shape, int words) {
-    (void)random_model(shape);
+        "4096 --positions 512");
     std::string text = "The harvo";
     for (int i = 0; i < words; ++i) {
       text += " is purple";
@@ -63,27 +59,26 @@ TEST_F(Memory, IsPredictedWithinATenth) {
   }
 }
 
-TEST_F(Memory, OfALongRowHoldsNothingAsWideAsAnMlp) {
-  constexpr std::int64_t kLength = 8192;
-  constexpr std::int64_t kWide = kLength * 2 * 4096 * 4;  // what its first matrix gives
-  make_model_and_data(
+TEST_F(Memory, OfALongRowIsPlannedLinearlyAndHoldsNothingAsWideAsAnMlp) {
+  (void)random_model(
       "--hidden 256 --layers 2 --heads 4 --kv_heads 2 --head_dim 64 --intermediate 4096 --vocab "
-      "4096 --positions 8192",
-      kLength);
-  const Finished done = train(flags(
-      "run", fmt::format("--batch_size 1 --max_length {} --dtype fp32 --activation_checkpointing",
-                         kLength)));
-  ASSERT_EQ(done.code, 0) << done.err;
-  // Apart from what the process has had before.
-  simdjson::dom::parser parser;
-  const auto process =
-      std::int64_t(parser.load(path("run/memory_plan.json"))["rank"]["host"]["process"]);
-  const simdjson::dom::element host = parser.load(path("run/summary.json"))["memory"]["host"];
-  const std::int64_t predicted = std::int64_t(host["predicted_bytes"]) - process;
-  const std::int64_t actual = std::int64_t(host["actual_bytes"]) - process;
-  EXPECT_NEAR(static_cast<double>(predicted) / static_cast<double>(actual), 1, 0.1);
-  const std::int64_t state = 16 * std::int64_t{8'400'000};  // weights, gradients, moments
-  EXPECT_LT(actual - state, kWide);
+      "4096 --positions 262144");
+  const auto activations = [&](std::int64_t length, const char* more) {
+    const Finished done = shell(
+        fmt::format("'{}/tandem' plan --model_name '{}' --device cpu --dtype fp32 --batch_size 1 "
+                    "--max_length {} --host_memory_gb 64 --json {}",
+                    TANDEM_BIN_DIR, path("model"), length, more));
+    EXPECT_EQ(done.code, 0) << done.err;
+    simdjson::dom::parser parser;
+    return std::int64_t(parser.parse(done.out)["rank"]["host"]["activations"]);
+  };
+  const char* again = "--activation_checkpointing";
+  constexpr std::int64_t kWide = 2 * 4096 * 4;  // bytes of a token behind the MLP's first matrix
+  EXPECT_LT(activations(131072, again), 131072 * kWide);
+  EXPECT_GT(activations(131072, ""), 2 * 131072 * kWide);  // of each layer
+  // Once a row's share is more than a tile's, it is linear.
+  const std::int64_t more = activations(131072, again) - activations(65536, again);
+  EXPECT_EQ(activations(262144, again) - activations(131072, again), 2 * more);
 }
 
 TEST_F(Memory, OfTwoRanksIsPredictedApartFromWhatTheyShare) {
