@@ -362,7 +362,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
   if (world_size() > 1) {
     options.api = &NcclApi::load();
     options.hosts = hosts();
-    options.peers = make_nccl_peers(loop);
+    options.peers = connect_nccl_peers(loop);
     options.from_rank_0 = [this](std::string_view key, const std::string& value) {
       if (rank() == 0) {
         store_->set(key, value);
@@ -375,7 +375,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
 }
 
 // Through the host's memory, and a net where there are several hosts.
-std::shared_ptr<NcclPeers> ProcessGroup::make_nccl_peers(EventLoop& loop) {
+std::shared_ptr<NcclPeers> ProcessGroup::connect_nccl_peers(EventLoop& loop) {
   const Members members{.name = "nccl", .ranks = all_ranks().ranks};
   const int per_host = ranks_per_host(hosts_of(members), members.ranks);
   const int first = rank() / per_host * per_host;

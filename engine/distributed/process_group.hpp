@@ -70,6 +70,10 @@ class ProcessGroup final : public Communicator {
                                                                     CudaDevice& gpu,
                                                                     std::string_view uuid) override;
 
+  /// By what ranks with a GPU each agree beside NCCL; make_gpu_backend() connects them itself.
+  /// Their last owner lets go while the loop does not run.
+  [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop);
+
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All
   /// ranks call it, with the same `what`.
   void require_same(std::string_view what, std::string_view value) override;
@@ -102,7 +106,6 @@ class ProcessGroup final : public Communicator {
                                                               const Members& members, int rank,
                                                               int per_host);
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
-  [[nodiscard]] std::shared_ptr<NcclPeers> make_nccl_peers(EventLoop& loop);
   /// Between the members, of which this is `rank`.
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);

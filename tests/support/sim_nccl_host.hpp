@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "actors/collectives/nccl/host_nccl_peers.hpp"
 #include "runtime/sim/sim_world.hpp"
 #include "runtime/util/check.hpp"

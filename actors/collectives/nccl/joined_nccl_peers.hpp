@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "actors/collectives/hosts/net_waits.hpp"
 #include "actors/collectives/nccl/host_nccl_peers.hpp"

@@ -80,8 +80,8 @@ class NetNcclPeers {
     bool has_left = false;
     Event news;
     StopSource stop;
-    Frame out;
-    Frame in;
+    Frame out{};
+    Frame in{};
   };
 
   static Task<> speak(NetNcclPeers* self, Peer* peer);
