@@ -8,7 +8,8 @@ whereupon the run is killed. The parts are those of the run's line `start`: the 
 configuration and tokenizer, the data, the plan, memory and weights; then the first step. Each model twice: tokens are made
 (the cache of tokens is empty), tokens are kept from the run before. Without --model: 20 and 300 million parameters, random
 weights in fp32, written first; the larger one with --tokenizer's folder (which may hold tokenizer.json.xz), left out without
-it. Without --dataset: the demo's records. The files lie in the page cache. --against: another build in turns, such as
+it. Without --dataset: the demo's records. The files lie in the page cache; --cold
+takes the weights out of it before each run. --against: another build in turns, such as
 that of an earlier commit, whose whole times are printed beside. Medians; --record puts what is printed at the end of
 a page.
 """
@@ -56,6 +57,13 @@ def make_models(build, folder, tokenizer):
     return made
 
 
+def take_out_of_page_cache(model):
+    for path in model.glob("*.safetensors"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def run(build, model, dataset, cache, folder):
     """{part: seconds, "first step": .., "whole": ..}"""
     with tempfile.TemporaryDirectory(dir=folder) as output:
@@ -86,6 +94,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     lines = []
@@ -112,6 +121,8 @@ def main():
                 for side, build in enumerate(builds):
                     with tempfile.TemporaryDirectory(dir=folder) as cache:
                         for runs in found.values():
+                            if args.cold:
+                                take_out_of_page_cache(model)
                             runs[side].append(run(build, model, dataset, cache, folder))
             for what, sides in found.items():
                 row = [f"{statistics.median(one.get(column, float('nan')) for one in sides[0]):.2f}" for column in columns]

@@ -84,7 +84,7 @@ def record(path, title, command, lines):
     cpu = next(line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
     with path.open("a", encoding="utf-8") as page:
         head = "" if page.tell() else f"# {title}\n\n{datetime.date.today()}, {cpu}, {os.cpu_count()} CPUs.\n"
-        page.write(f"{head}\n```\n{' '.join([command, *sys.argv[1:]])}\n```\n\n{chr(10).join(lines).strip()}\n")
+        page.write(f"{head}\n```\n{' '.join([command, *sys.argv[1:]]).replace(f'{ROOT}/', '')}\n```\n\n{chr(10).join(lines).strip()}\n")
 
 
 def main():
