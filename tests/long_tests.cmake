@@ -5,11 +5,7 @@ set(TANDEM_ONE_THREAD_TESTS PowerCut.* NcclHosts.* *UpdateFrom.EveryTargetType* 
 # beside it: everything from 3 s on). `./tandem test --quick` leaves them out; they are four fifths of the time.
 set(TANDEM_LONG_TESTS
   # whole programs, on several ranks, or beside Python's peers
-<<<<<<< HEAD
-  Each/PlantedBugs.* ManyHosts.* NcclHosts.Whichever* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
-=======
-  Each/PlantedBugs.* Range/ManyHosts.* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
->>>>>>> 63c36a2 (Run all 200 seeds of 512 ranks in a test run)
+  Each/PlantedBugs.* Range/ManyHosts.* NcclHosts.Whichever* Matrix/JointUpdates.* Matrix/StagesOnRanks.* HostileTokenizer.* Rendezvous.ASilentConnection*
   Lora.* AddTokens.* PackedRun.* LostReports.* Traces.*
   Families/References.* Families/ExpertTraining.* Models/Parity.* ParityLimits.* Ranks.* Memory.* Scripts.*
   Finetune.SchedulesThreadsAndCheckpointingDoNotChangeOneDigit Finetune.LeavesEveryArtefactAndTheLossFalls
