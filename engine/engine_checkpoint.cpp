@@ -50,9 +50,9 @@ Checkpointer& Engine::Impl::checkpoints() {
 }
 
 RunState Engine::Impl::run_state() const {
-  const std::int64_t world = communicator->world_size();
-  const std::int64_t taken = batches_taken * world;
-  const std::int64_t per_epoch = loader ? loader->batches_per_epoch() * world : 0;
+  const std::int64_t groups = groups_of_ranks();
+  const std::int64_t taken = batches_taken * groups;
+  const std::int64_t per_epoch = loader ? loader->batches_per_epoch() * groups : 0;
   const RankShape& shape = rank.layout().shape;
   return {.global_steps = global_steps,
           .applied_steps = applied_steps,
@@ -61,7 +61,7 @@ RunState Engine::Impl::run_state() const {
           .skipped_in_a_row = skipped_in_a_row,
           .scaler = scaler ? std::optional(scaler->state()) : std::nullopt,
           .lost_verdicts = step.speculation().history(),
-          .micro_batches = micro_batches * world,
+          .micro_batches = micro_batches * groups,
           .batches_taken = taken,
           .epoch = per_epoch > 0 ? taken / per_epoch : 0,
           .epoch_micro_batches = per_epoch,
@@ -70,9 +70,9 @@ RunState Engine::Impl::run_state() const {
           .data = data_fingerprint,
           .seed = shuffle_seed,
           .micro_batch_size = config.batch.micro_batch_size,
-          .step_micro_batches = static_cast<std::int64_t>(accumulation) * world,
+          .step_micro_batches = static_cast<std::int64_t>(accumulation) * groups,
           .loss_mean = std::string(name_of(shape.engine.loss_mean)),
-          .world_size = static_cast<int>(world),
+          .world_size = communicator->world_size(),
           .zero_stage = static_cast<int>(config.zero.stage),
           .precision = std::string(name_of(config.precision())),
           .state_layout = std::string(name_of(shape.engine.state_layout)),
@@ -188,15 +188,15 @@ Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {
 }
 
 void Engine::Impl::restore(const RunState& state) {
-  const std::int64_t world = communicator->world_size();
+  const std::int64_t groups = groups_of_ranks();
   global_steps = state.global_steps;
   applied_steps = state.applied_steps;
   schedule_offset = state.schedule_steps - state.applied_steps;
   skipped_steps = state.skipped_steps;
   skipped_in_a_row = state.skipped_in_a_row;
   if (state.step_micro_batches > 0) {
-    micro_batches = state.micro_batches / world;
-    batches_taken = state.batches_taken / world;
+    micro_batches = state.micro_batches / groups;
+    batches_taken = state.batches_taken / groups;
   } else {  // not known: data go on where as many steps of this run end
     micro_batches = state.global_steps * static_cast<std::int64_t>(accumulation);
     batches_taken = micro_batches;

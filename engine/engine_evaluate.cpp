@@ -1,6 +1,7 @@
 // engine/engine_evaluate.cpp — the loss over a whole data set.
 //
-// Micro-batch i is made of the records [i * size, (i + 1) * size) and runs on rank i % world. Its
+// Micro-batch i is made of the records [i * size, (i + 1) * size) and runs on rank i % world, or on
+// the ranks of group i % groups where ranks share rows. Its
 // loss is a function of these records and the weights; the losses are added up in the order of i on
 // every rank. So the sums have the same bits on any number of ranks.
 #include <algorithm>
@@ -38,10 +39,10 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
   const Stopwatch watch;
   const std::int64_t all = (dataset->size() + args.micro_batch - 1) / args.micro_batch;
   const std::int64_t batches = args.batches == 0 ? all : std::min(all, args.batches);
-  const std::int64_t world = communicator->world_size();
+  const std::int64_t groups = groups_of_ranks();
   std::vector<BatchSums> mine;
-  for (std::int64_t round = 0; round * world < batches; ++round) {
-    const std::int64_t number = round * world + communicator->rank();
+  for (std::int64_t round = 0; round * groups < batches; ++round) {
+    const std::int64_t number = round * groups + group_of_rank();
     // The model's gathers need every rank: one past the end runs the last micro-batch along.
     const std::int64_t run = std::min(number, batches - 1);
     BatchSums sums;
@@ -57,14 +58,14 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
     if (sums.labels > 0) {
       sums.loss = static_cast<double>(*loss.data_ptr<float>()) * static_cast<double>(sums.labels);
     }
-    mine.push_back(number < batches ? sums : BatchSums());
+    mine.push_back(number < batches && counts_for_group() ? sums : BatchSums());
   }
   const auto bytes = std::as_bytes(std::span(mine));
   const std::vector<std::byte> of_all =
       co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));
   EvalSums total;
   for (std::size_t round = 0; round < mine.size(); ++round) {
-    for (std::size_t r = 0; r < static_cast<std::size_t>(world); ++r) {
+    for (std::size_t r = 0; r < static_cast<std::size_t>(communicator->world_size()); ++r) {
       BatchSums sums;
       std::memcpy(&sums, of_all.data() + (r * mine.size() + round) * sizeof(sums), sizeof(sums));
       total.loss += sums.loss;

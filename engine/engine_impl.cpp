@@ -221,8 +221,8 @@ void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int
   data_fingerprint = dataset->fingerprint();
   communicator->require_same("data", data_fingerprint);
   loader.emplace(std::move(dataset),
-                 LoaderOptions{.sampler = {.world_size = communicator->world_size(),
-                                           .rank = communicator->rank(),
+                 LoaderOptions{.sampler = {.world_size = static_cast<int>(groups_of_ranks()),
+                                           .rank = static_cast<int>(group_of_rank()),
                                            .seed = seed},
                                .micro_batch = config.batch.micro_batch_size,
                                .accumulation = static_cast<std::int64_t>(accumulation),
@@ -265,8 +265,7 @@ double Engine::Impl::loss_gradient() const {
   if (means_tokens()) {
     return scale * loss_shares_.back();
   }
-  return scale /
-         (static_cast<double>(accumulation) * static_cast<double>(communicator->world_size()));
+  return scale / (static_cast<double>(accumulation) * static_cast<double>(groups_of_ranks()));
 }
 
 void Engine::Impl::begin_step() {
@@ -298,10 +297,14 @@ Task<std::optional<Batch>> Engine::Impl::next_batch() {
 Task<> Engine::Impl::forward(Batch batch) {
   const std::int64_t rows = batch.inputs.size(0);
   const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
-  share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
-  share_.sequences += rows;
+  if (counts_for_group()) {
+    share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
+    share_.sequences += rows;
+  }
   share_.longest = std::max(share_.longest, length);
-  extents_.push_back({.rows = rows, .length = length});
+  extents_.push_back({.rows = rows,
+                      .length = length,
+                      .share = 1.0 / static_cast<double>(config.sequence_parallel_size)});
   if (means_tokens()) {
     if (!batch.loss_share) {
       throw user_error("engine",
@@ -310,7 +313,7 @@ Task<> Engine::Impl::forward(Batch batch) {
     }
     loss_shares_.push_back(*batch.loss_share);
   }
-  batch.number = micro_batches++ * communicator->world_size() + communicator->rank();
+  batch.number = micro_batches++ * groups_of_ranks() + group_of_rank();
   const Stopwatch watch;
   co_await step.forward(std::move(batch));
   last_micro_step_ = {.forward_s = watch.elapsed_s()};

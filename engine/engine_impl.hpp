@@ -50,6 +50,14 @@ struct Engine::Impl {
   /// Factor of the last micro-batch's loss in the gradients. Without a share the objective is the
   /// mean over micro-batches and ranks.
   [[nodiscard]] double loss_gradient() const;
+  /// Groups of ranks that have micro-batches of their own, and this rank's among them; the ranks of
+  /// a group share each row.
+  [[nodiscard]] std::int64_t groups_of_ranks() const { return config.data_ranks(); }
+  [[nodiscard]] std::int64_t group_of_rank() const {
+    return communicator->rank() / config.sequence_parallel_size;
+  }
+  /// Whether this rank speaks for its group in what is counted once.
+  [[nodiscard]] bool counts_for_group() const { return rank.row_sharing().place == 0; }
   [[nodiscard]] bool means_tokens() const {
     return rank.layout().shape.engine.loss_mean == LossMean::kTokens;
   }

@@ -35,11 +35,15 @@ Task<> Engine::Impl::set_loss_shares(std::vector<Batch>* batches) {
   const auto bytes = std::as_bytes(std::span(counts));
   const std::vector<std::byte> of_all =
       co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  const std::size_t of_group =
+      static_cast<std::size_t>(config.sequence_parallel_size) * bytes.size();
   std::int64_t all = 0;
-  for (std::size_t at = 0; at < of_all.size(); at += sizeof(std::int64_t)) {
-    std::int64_t one = 0;
-    std::memcpy(&one, of_all.data() + at, sizeof(one));
-    all += one;
+  for (std::size_t group = 0; group < of_all.size(); group += of_group) {
+    for (std::size_t at = group; at < group + bytes.size(); at += sizeof(std::int64_t)) {
+      std::int64_t one = 0;
+      std::memcpy(&one, of_all.data() + at, sizeof(one));
+      all += one;
+    }
   }
   for (std::size_t i = 0; i < batches->size(); ++i) {
     if (Batch& batch = (*batches)[i]; !batch.loss_share) {
@@ -72,7 +76,8 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
 
 /// The loss is the mean over all ranks and micro-batches, or over all their labels. Rank r's
 /// micro-step a is the step's micro-batch a * world + r, and they are added in that order, so its
-/// bits do not depend on how many ranks share them.
+/// bits do not depend on how many ranks share them. Ranks that share rows all have the loss of
+/// these, and it counts once.
 Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
   struct LossPart {
     double share = 0;
@@ -80,6 +85,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
     float zero = 0;
   };
   const auto world = static_cast<std::size_t>(communicator->world_size());
+  const auto sharers = static_cast<std::size_t>(config.sequence_parallel_size);
   share_.stop = stop_asked;
   share_.save = std::exchange(save_asked, false);
   share_.checkpoint = checkpointer ? checkpointer->phase() : Checkpointer::Phase::kIdle;
@@ -104,7 +110,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
     result.sequence_length = std::max(result.sequence_length, share.longest);
   }
   for (std::size_t a = 0; a < losses_.size(); ++a) {
-    for (std::size_t r = 0; r < world; ++r) {
+    for (std::size_t r = 0; r < world; r += sharers) {
       LossPart part;
       std::memcpy(&part, all.data() + r * bytes + sizeof(Share) + a * sizeof(LossPart),
                   sizeof(LossPart));
@@ -112,7 +118,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
     }
   }
   if (!means_tokens()) {
-    result.loss /= static_cast<double>(losses_.size() * world);
+    result.loss /= static_cast<double>(losses_.size() * (world / sharers));
   }
   co_return result;
 }

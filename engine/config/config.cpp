@@ -350,10 +350,17 @@ class Parser {
   }
 
   void resolve() {
+    if (config_.world_size % config_.sequence_parallel_size != 0) {
+      throw user_error("config",
+                       "{}: sequence_parallel_size is {}, and {} rank{} cannot be cut into groups "
+                       "of that size; use a divisor of the world size",
+                       origin_, config_.sequence_parallel_size, config_.world_size,
+                       config_.world_size == 1 ? "" : "s");
+    }
     take_old_clipping();
     apply_elasticity(config_, rows_);
     solve_batch(config_.batch, {.origin = origin_,
-                                .world_size = options_.world_size,
+                                .world_size = config_.data_ranks(),
                                 .required = options_.batch_required});
     config_.zero.overlap_comm = config_.zero.overlap_comm.value_or(config_.zero.stage == 3);
     if (config_.optimizer.kind == OptimizerKind::kMuon && !config_.optimizer.adam_lr &&

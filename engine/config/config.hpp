@@ -28,8 +28,8 @@ inline constexpr auto kEnumNames<Precision> =
     std::array{EnumName{Precision::kF32, "fp32"}, EnumName{Precision::kBF16, "bf16"},
                EnumName{Precision::kF16, "fp16"}};
 
-/// train_batch_size = micro_batch_size x accumulation_steps x world size. The first two are 0 when
-/// the file has neither and ParseOptions::batch_required is false.
+/// train_batch_size = micro_batch_size x accumulation_steps x data-parallel ranks. The first two
+/// are 0 when the file has neither and ParseOptions::batch_required is false.
 struct BatchConfig {
   std::int64_t train_batch_size = 0;
   std::int64_t micro_batch_size = 0;
@@ -139,6 +139,7 @@ struct KeyReport {
 struct Config {
   std::string origin;  // the file's name, for messages
   std::int64_t world_size = 1;
+  std::int64_t sequence_parallel_size = 1;  // ranks that share each row; divides world_size
 
   BatchConfig batch;
   OptimizerConfig optimizer;
@@ -161,6 +162,10 @@ struct Config {
   std::vector<KeyReport> keys;  // every key given, in the table's order
 
   [[nodiscard]] Precision precision() const noexcept;
+  /// Ranks that have rows of their own, or groups of ranks that share them.
+  [[nodiscard]] std::int64_t data_ranks() const noexcept {
+    return world_size / sequence_parallel_size;
+  }
 };
 
 /// A flag that stands for a key: `{"zero_optimization.stage", "2", "--stage"}`. When the file says

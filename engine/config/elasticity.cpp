@@ -254,13 +254,14 @@ void apply_elasticity(Config& config, std::span<const KeyRow> rows) {
     }
     return;
   }
-  const ElasticBatch made = solve_elastic(rule_of(config, block), config.world_size, config.origin);
+  const ElasticBatch made =
+      solve_elastic(rule_of(config, block), config.data_ranks(), config.origin);
   const bool ignored = block.get<bool>("ignore_non_elastic_batch_info");
   BatchConfig& batch = config.batch;
   set(batch.train_batch_size, "train_batch_size", made.batch, ignored, config);
   set(batch.micro_batch_size, "train_micro_batch_size_per_gpu", made.micro_batch, ignored, config);
   set(batch.accumulation_steps, "gradient_accumulation_steps",
-      made.batch / made.micro_batch / config.world_size, ignored, config);
+      made.batch / made.micro_batch / config.data_ranks(), ignored, config);
 }
 
 }  // namespace tandem

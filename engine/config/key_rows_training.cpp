@@ -201,7 +201,7 @@ Rows top_rows(Config& c) {
                               "half", "float"})
                      .unused("gradients travel in the compute type and are summed in fp32"));
   rows.push_back(raw("seq_parallel_communication_data_type", Kind::kString, "\"fp32\"")
-                     .unused("no sequence parallelism"));
+                     .unused("ranks of a sequence group exchange activations in the compute type"));
   rows.push_back(
       raw("sparse_gradients", Kind::kBool, "false").refused("gradients of embeddings are dense"));
   rows.push_back(
@@ -226,10 +226,9 @@ Rows top_rows(Config& c) {
   rows.push_back(raw("graph_harvesting", Kind::kBool, "false").unused("no CUDA graphs"));
   rows.push_back(
       raw("vocabulary_size", Kind::kInt, "null").unused("the model's config.json says it"));
-  rows.push_back(raw("sequence_parallel_size", Kind::kInt, "1")
-                     .refused("no sequence parallelism: all ranks are data-parallel"));
-  rows.push_back(
-      raw("data_parallel_size", Kind::kInt, "null").unused("all ranks are data-parallel"));
+  rows.push_back(key("sequence_parallel_size", &c.sequence_parallel_size).range(1, kCountMax));
+  rows.push_back(raw("data_parallel_size", Kind::kInt, "null")
+                     .unused("ranks, or groups that share rows, are data-parallel"));
   return rows;
 }
 

@@ -83,11 +83,11 @@ void check_ranks(const Config& c, std::span<const KeyRow> rows) {
                      c.origin, zero.allgather_bucket_size);
   }
   const std::string ranks = value_of(rows, "data_parallel_size");
-  if (ranks != "null" && ranks != std::to_string(c.world_size)) {
+  if (ranks != "null" && ranks != std::to_string(c.data_ranks())) {
     throw user_error("config",
-                     "{}: data_parallel_size is {} and the world size {}, and all ranks are "
-                     "data-parallel; remove it",
-                     c.origin, ranks, c.world_size);
+                     "{}: data_parallel_size is {}, and the world size {} with "
+                     "sequence_parallel_size {} makes it {}; remove it",
+                     c.origin, ranks, c.world_size, c.sequence_parallel_size, c.data_ranks());
   }
 }
 

@@ -282,7 +282,8 @@ void Planner::add_activations() {
                              .type = in_.shape.type,
                              .threads = std::max(1, in_.shape.engine.compute_threads),
                              .accelerator = in_.accelerator,
-                             .packed = in_.packed},
+                             .packed = in_.packed,
+                             .sharers = in_.sharers},
                             in_.shape.engine.activation_checkpointing);
   const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
   add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
@@ -311,6 +312,9 @@ void Planner::add_staging() {
       add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
     }
   }
+  if (in_.sharers > 1) {  // of exchanges between ranks that share rows
+    add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
+  }
   add(MemoryPurpose::kStaging, MemoryKind::kHost,
       FileUpdates::kSlices * sizes_.nvme_stage_bytes + sizes_.nvme_copy_bytes);
   add(MemoryPurpose::kStaging, in_.accelerator ? MemoryKind::kPinned : peers_read(),
@@ -338,6 +342,7 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
   PlanInput input{.shape = RankShape::of(config, options),
                   .zero = config.zero,
                   .rows = std::max<std::int64_t>(1, config.batch.micro_batch_size),
+                  .sharers = config.sequence_parallel_size,
                   .world_size = config.world_size,
                   .ranks_per_host = ranks_per_host};
   if (options.compute_threads == 0) {

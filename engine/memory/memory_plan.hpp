@@ -55,6 +55,7 @@ struct PlanInput {
   std::int64_t rows = 1;        // of a micro-batch
   std::int64_t length = 1;      // tokens of its longest row
   bool packed = false;          // rows hold several documents
+  std::int64_t sharers = 1;     // ranks that share each row
   bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;

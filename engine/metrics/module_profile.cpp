@@ -34,7 +34,7 @@ std::size_t common_length(const std::vector<Path>& paths) {
 double forward_of(const SegmentShape& shape, std::span<const BatchExtents> batches) {
   double flops = 0;
   for (const BatchExtents& batch : batches) {
-    flops += forward_flops(shape, batch.rows, batch.length);
+    flops += batch.share * forward_flops(shape, batch.rows, batch.length);
   }
   return flops;
 }
@@ -150,7 +150,7 @@ ModuleProfile profile_modules(const Model& model, std::span<const BatchExtents> 
     const bool again = recomputes && s + 1 < model.segments.size();
     for (const BatchExtents& batch : batches) {
       segment.backward_flops +=
-          backward_flops(segment_shape(model, s), batch.rows, batch.length, again);
+          batch.share * backward_flops(segment_shape(model, s), batch.rows, batch.length, again);
     }
     whole.forward_flops += segment.forward_flops;
     whole.backward_flops += segment.backward_flops;

@@ -13,6 +13,7 @@
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
 #include "engine/plan/nvme_disk.hpp"
+#include "engine/types/row_sharing.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/trace.hpp"
@@ -183,6 +184,7 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
 RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
                  const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
   require_possible_placements(asked.device, asked.placement, asked.placements);
+  require_row_sharing(model, config.sequence_parallel_size);
   const EngineOptions options = on_host_if_joint(config, with_nvme_of(config, asked));
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0
                                           ? std::min(limits.ranks_per_host, config.world_size)

@@ -177,9 +177,12 @@ SegmentTime ComputeQueue::time_of(std::size_t segment, Phase phase, const Batch&
   const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
   // The last segment's graph is kept: nothing of it is computed twice.
   const bool recomputes = recomputes_ && segment + 1 < model_.segments.size();
-  const double flops = is_backward ? backward_flops(shape, rows, length, recomputes)
-                                   : forward_flops(shape, rows, length);
-  return {accelerator_->seconds_of(flops), inputs_there, device_time_};
+  const double of_rows = is_backward ? backward_flops(shape, rows, length, recomputes)
+                                     : forward_flops(shape, rows, length);
+  const double share = batch.part.count > 0
+                           ? static_cast<double>(batch.part.count) / static_cast<double>(length)
+                           : 1.0;
+  return {accelerator_->seconds_of(of_rows * share), inputs_there, device_time_};
 }
 
 double ComputeQueue::busy_s() const noexcept {

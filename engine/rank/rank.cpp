@@ -85,6 +85,19 @@ std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator,
                                                unit_names(model), stage, logs);
 }
 
+/// Ranks of a group are next to each other.
+std::unique_ptr<LaneExchange> connect_sharers(Communicator& communicator, const Model& model,
+                                              const RowSharing& sharing, CommsLog* log) {
+  require_row_sharing(model, sharing.ranks);
+  if (sharing.ranks == 1) {
+    return nullptr;
+  }
+  const RankGroup group{.name = fmt::format("rows-{}", communicator.rank() / sharing.ranks),
+                        .rank = static_cast<int>(sharing.place),
+                        .world_size = static_cast<int>(sharing.ranks)};
+  return std::make_unique<LaneExchange>(communicator, group, log, 3);
+}
+
 std::optional<CommsLog> comms_log_of(const CommsLoggerConfig& config) {
   return config.enabled ? std::optional<CommsLog>(comms_log_options(config)) : std::nullopt;
 }
@@ -108,7 +121,8 @@ RankOptions RankOptions::from(const Config& config, const EngineOptions& options
   return {.shape = RankShape::of(config, options),
           .zero = config.zero,
           .comms_logger = config.comms_logger,
-          .cores = std::move(cores)};
+          .cores = std::move(cores),
+          .sequence_parallel_size = config.sequence_parallel_size};
 }
 
 Rank::Rank(Model model, RankOptions options, Communicator& communicator)
@@ -131,6 +145,9 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       backend_(connect(communicator, loop_, copy_pool_, accelerator_.get(), layout_)),
       expert_group_(connect_experts(communicator, loop_, copy_pool_, accelerator_.get(), model_,
                                     {comms_log(), lane_comms_log()})),
+      row_sharing_{.ranks = options_.sequence_parallel_size,
+                   .place = communicator.rank() % options_.sequence_parallel_size},
+      row_group_(connect_sharers(communicator, model_, row_sharing_, lane_comms_log())),
       scope_(loop_, "actors"),
       compute_(scope_, model_, accelerator_.get(), options_.shape.engine.activation_checkpointing),
       memory_(layout_, *backend_, accelerator_.get()),
@@ -179,6 +196,9 @@ void Rank::abort(std::string_view why) noexcept {
   backend_->abort(why);
   if (expert_group_) {
     expert_group_->abort(why);
+  }
+  if (row_group_) {
+    row_group_->abort(why);
   }
 }
 

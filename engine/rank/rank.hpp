@@ -25,15 +25,17 @@
 #include "engine/device/accelerator.hpp"
 #include "engine/device/core_plan.hpp"
 #include "engine/distributed/communicator.hpp"
-#include "engine/distributed/expert_parallel_group.hpp"
 #include "engine/layout/rank_sizes.hpp"
 #include "engine/rank/compute_queue.hpp"
+#include "engine/rank/expert_parallel_group.hpp"
+#include "engine/rank/lane_exchange.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "engine/rank/rank_memory.hpp"
 #include "engine/rank/unit.hpp"
 #include "engine/rank/weight_loader.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
+#include "engine/types/row_sharing.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
@@ -46,6 +48,7 @@ struct RankOptions {
   ZeroConfig zero;
   CommsLoggerConfig comms_logger = {};
   CorePlan cores;
+  std::int64_t sequence_parallel_size = 1;
 
   /// Fills in what the engine's options leave to the config.
   static RankOptions from(const Config& config, const EngineOptions& options, CorePlan cores);
@@ -100,8 +103,12 @@ class Rank {
   [[nodiscard]] GradientBucket* bucket(std::size_t unit) noexcept { return buckets_[unit].get(); }
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
-  /// For segments; null where no experts are spread over ranks.
-  [[nodiscard]] RankExchange* exchange() noexcept { return expert_group_.get(); }
+  /// For segments; null where neither experts nor rows are spread over ranks.
+  [[nodiscard]] RankExchange* exchange() noexcept {
+    return row_group_ ? row_group_.get() : expert_group_ ? &expert_group_->exchange() : nullptr;
+  }
+  /// This rank's place in the group that shares its rows.
+  [[nodiscard]] const RowSharing& row_sharing() const noexcept { return row_sharing_; }
 
   [[nodiscard]] CpuPool& copy_pool() noexcept { return copy_pool_; }
   [[nodiscard]] CpuPool& optimizer_pool() noexcept { return optimizer_pool_; }
@@ -145,6 +152,8 @@ class Rank {
   std::optional<CommsLog> lane_comms_log_;
   std::unique_ptr<CollectiveBackend> backend_;
   std::unique_ptr<ExpertParallelGroup> expert_group_;
+  RowSharing row_sharing_;
+  std::unique_ptr<LaneExchange> row_group_;  // null: rows are not shared
   Scope scope_;
   ComputeQueue compute_;
   std::optional<FileIo> nvme_io_;  // where anything lies on NVMe

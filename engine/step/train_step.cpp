@@ -70,6 +70,7 @@ Task<> TrainStep::forward(Batch batch) {
     co_await losses();  // the buffer of losses is full
   }
   micro_ = std::make_shared<MicroStep>();
+  batch = co_await part_of(std::move(batch));
   micro_->batch = co_await compute_.upload(std::move(batch));
   micro_->activations = runner_.start(looks_);
   const std::size_t segments = layout_.model.segments.size();
@@ -91,6 +92,15 @@ Task<> TrainStep::forward(Batch batch) {
     gatherer_.release(visit_);
   }
   ++forwards_;
+}
+
+/// Where ranks share rows, of each the tokens of this one.
+Task<Batch> TrainStep::part_of(Batch batch) {
+  if (rank_.row_sharing().ranks == 1) {
+    co_return batch;
+  }
+  auto cut = [&] { return with_part(batch, rank_.row_sharing()); };
+  co_return co_await compute_.lane().run(cut, "cut rows");
 }
 
 Task<std::vector<float>> TrainStep::losses() {
@@ -222,6 +232,9 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
     at::Tensor activation;
   };
   const auto state = std::make_shared<State>();
+  if (head_output == HeadOutput::kLoss) {
+    batch = co_await part_of(std::move(batch));
+  }
   state->batch = co_await compute_.upload(std::move(batch));
   const std::size_t segments = layout_.model.segments.size();
   for (std::size_t s = 0; s < segments; ++s) {

@@ -98,6 +98,7 @@ class TrainStep {
   [[nodiscard]] const VisitTimes& visit_times() const noexcept { return *visit_times_; }
 
  private:
+  Task<Batch> part_of(Batch batch);
   Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
   static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
                                      std::uint64_t order);

@@ -31,6 +31,14 @@ struct TextMemory {
   std::vector<at::Tensor> segments;
 };
 
+/// Of each row of a micro-batch the tokens that this rank computes, where ranks share rows: all
+/// ranks of a sequence group have equally many, the first ones the group's first rank.
+struct RowPart {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;   // 0: rows are not shared
+  std::int64_t length = 0;  // tokens of a row, before it was made a multiple
+};
+
 /// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels
 /// int64 [B, T] with -100 where nothing is to be learnt (not shifted: position t's label is token
 /// t; the loss head shifts).
@@ -48,6 +56,10 @@ struct Batch {
   // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
   // it does not depend on how many ranks share the work; -1: not in training.
   std::int64_t number = -1;
+  // Set by the engine where ranks share rows (sequence_parallel_size): inputs, labels and positions
+  // are the whole rows on each of them, a multiple of the ranks long, and activations [B,
+  // part.count, ...] are those of this part.
+  RowPart part = {};
   /// Only for logits: inputs continue the rows that are in it, and those of the last position are
   /// the answer.
   std::shared_ptr<TextMemory> memory = nullptr;
@@ -102,7 +114,8 @@ struct Weight {
   bool wants_grad = true;  // false: frozen; write nothing, `grad` may have no memory
 };
 
-/// How segments reach the other ranks of their exchange group (UnitSpec::ep_size). Compute lane.
+/// How segments reach the other ranks of their exchange group (UnitSpec::ep_size), or of those that
+/// share their rows (Batch::part), in that order. Compute lane.
 class RankExchange {
  public:
   virtual ~RankExchange() = default;
@@ -121,9 +134,10 @@ struct SegmentContext {
   const Batch& batch;
   std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
   HeadOutput head_output = HeadOutput::kLoss;
-  RankExchange* exchange = nullptr;  // null: the model has no unit that is spread over ranks
-  std::int64_t begin = 0;            // positions before the batch's, of Batch::memory
-  at::Tensor* memory = nullptr;      // the segment's part of it; null: there is none
+  // null: neither a unit nor rows are spread over ranks
+  RankExchange* exchange = nullptr;
+  std::int64_t begin = 0;        // positions before the batch's, of Batch::memory
+  at::Tensor* memory = nullptr;  // the segment's part of it; null: there is none
 };
 
 class Segment {
@@ -131,8 +145,9 @@ class Segment {
   virtual ~Segment() = default;
   /// Forward of the segment under the caller's grad mode. The first segment gets an undefined
   /// `input` and reads context.batch.inputs; the last one returns the mean loss over the labels
-  /// that are not -100 (scalar, fp32), or with HeadOutput::kLogits the logits fp32 [B, T, V], [B,
-  /// 1, V] with a memory. Must not keep references to weights or context past its backward.
+  /// that are not -100 (scalar, fp32; of whole rows also where ranks share them), or with
+  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. Must not keep
+  /// references to weights or context past its backward.
   virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
 };
 
@@ -166,8 +181,12 @@ struct BatchShape {
   int threads = 1;           // of the compute lane
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
   bool packed = false;       // rows hold several documents (Batch::positions)
+  std::int64_t sharers = 1;  // ranks that share each row (Batch::part)
 
-  [[nodiscard]] std::int64_t tokens() const noexcept { return rows * length; }
+  /// Of one rank.
+  [[nodiscard]] std::int64_t tokens() const noexcept {
+    return rows * ((length + sharers - 1) / sharers);
+  }
 };
 
 /// Bytes of activations of one segment, for the memory plan.
@@ -211,10 +230,18 @@ struct SegmentSpec {
 using ParameterSource = std::function<void(const ParameterSpec& parameter, std::int64_t begin,
                                            std::int64_t end, float* out)>;
 
+/// Heads of attention: ranks that share rows attend with some of them each.
+struct HeadCounts {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+};
+
 struct Model {
   std::vector<UnitSpec> units;
   std::vector<SegmentSpec> segments;
   ParameterSource source;
+  /// Of a model whose segments can compute a part of each row (Batch::part).
+  std::optional<HeadCounts> heads = std::nullopt;
 };
 
 }  // namespace tandem

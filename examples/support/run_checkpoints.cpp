@@ -197,21 +197,24 @@ void keep_global_batch(RunFlags& flags, Communicator& ranks) {
   }
   std::string where = "in " + folder;
   if (micro_batches == 0 || flags.gradient_accumulation_steps) {
-    micro_batches = parse_environment(process_variables()).first_world *
+    micro_batches = parse_environment(process_variables()).first_world /
+                    std::max<std::int64_t>(1, flags.sequence_parallel.value_or(1)) *
                     flags.gradient_accumulation_steps.value_or(1);
     where = "of the run before its restart";
   }
-  const std::int64_t world_size = ranks.world_size();
-  if (micro_batches == 0 || micro_batches == world_size) {
+  const std::int64_t sharers = std::max<std::int64_t>(1, flags.sequence_parallel.value_or(1));
+  const std::int64_t groups = std::max<std::int64_t>(1, ranks.world_size() / sharers);
+  if (micro_batches == 0 || micro_batches == groups) {
     return;
   }
-  if (micro_batches % world_size != 0) {
+  if (micro_batches % groups != 0) {
     throw user_error("resume",
-                     "a step {} has {} micro-batches, which {} ranks cannot share; use "
-                     "a number of ranks that divides it",
-                     where, micro_batches, world_size);
+                     "a step {} has {} micro-batches, which {} {} cannot share; use "
+                     "a number that divides it",
+                     where, micro_batches, groups,
+                     sharers == 1 ? "ranks" : "groups of ranks that share rows");
   }
-  flags.gradient_accumulation_steps = micro_batches / world_size;
+  flags.gradient_accumulation_steps = micro_batches / groups;
 }
 
 ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks) {

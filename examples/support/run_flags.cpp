@@ -188,6 +188,10 @@ std::vector<KeyOverride> config_overrides(const RunFlags& flags) {
     add("gradient_accumulation_steps", fmt::format("{}", *flags.gradient_accumulation_steps),
         "--gradient_accumulation_steps");
   }
+  if (flags.sequence_parallel) {
+    add("sequence_parallel_size", fmt::format("{}", *flags.sequence_parallel),
+        "--sequence_parallel");
+  }
   if (flags.use_wandb) {
     add("wandb.enabled", "true", "--use_wandb");
   }

@@ -38,6 +38,7 @@ struct RunFlags : EngineFlags {
   std::optional<std::int64_t> stage;
   std::optional<double> gradient_clipping;
   std::optional<std::int64_t> gradient_accumulation_steps;
+  std::optional<std::int64_t> sequence_parallel;
 
   double host_memory_gb = 0;  // 0: what is free
 

@@ -28,7 +28,7 @@ class DropRow {
         scale_(mask.scale) {
     const hn::RebindToUnsigned<OneLane> d;
     const std::uint32_t place = static_cast<std::uint32_t>(mask.key >> 32) +
-                                static_cast<std::uint32_t>(row) * kRoundingStep;
+                                static_cast<std::uint32_t>(mask.rows.of(row)) * kRoundingStep;
     row_ = hn::GetLane(mixed_bits(d, hn::Set(d, place)));
   }
 

@@ -36,11 +36,30 @@ enum class DropPlace : std::uint8_t {
   kDownAdapters,
 };
 
+/// Which rows of a whole matrix the rows at hand are. These are runs of `run` rows, and groups of
+/// `count` runs; there runs begin `stride` rows apart, and groups `step` runs.
+struct DropRows {
+  std::int64_t run = 0;  // 0: it is the whole one
+  std::int64_t count = 1;
+  std::int64_t step = 1;
+  std::int64_t stride = 0;
+  std::int64_t first = 0;  // the first of the rows at hand
+
+  [[nodiscard]] std::int64_t of(std::int64_t row) const noexcept {
+    if (run == 0) {
+      return row;
+    }
+    const std::int64_t which = row / run;
+    return first + (which / count * step + which % count) * stride + row % run;
+  }
+};
+
 /// What is dropped of one matrix.
 struct DropMask {
   std::uint64_t key = 0;
   std::uint32_t dropped = 0;  // below it are the upper 31 bits of what is dropped; 0: nothing is
   float scale = 1.0F;         // of what stays: 1 / (1 - rate)
+  DropRows rows = {};
 
   [[nodiscard]] bool empty() const noexcept { return dropped == 0; }
 };

@@ -44,11 +44,13 @@ class CausalAttention final : public FusedOp {
   Tensors backward(const Tensors& gradients) override {
     const at::Tensor dcontext = gradients[0].contiguous();
     at::Tensor dqkv = at::empty_like(qkv_);
-    std::vector<float> sums(static_cast<std::size_t>(2 * shape_.head_dim + shape_.heads));
+    const std::int64_t sinks = weights_.sinks.empty() ? 0 : weights_.sinks.value().numel();
+    std::vector<float> sums(static_cast<std::size_t>(2 * shape_.head_dim + sinks));
+    float* const dsinks = sums.data() + 2 * shape_.head_dim;
     const AttentionGradients to{.dqkv = dqkv.data_ptr(),
                                 .dq_norm = sums.data(),
                                 .dk_norm = sums.data() + shape_.head_dim,
-                                .dsinks = sums.data() + 2 * shape_.head_dim};
+                                .dsinks = dsinks + shape_.first_head};
     attention_backward(problem(qkv_), context_.const_data_ptr(),
                        static_cast<const float*>(log_sums_.const_data_ptr()),
                        dcontext.const_data_ptr(), to);
@@ -57,7 +59,7 @@ class CausalAttention final : public FusedOp {
       weights_.k_norm.write_gradient(to.dk_norm);
     }
     if (!weights_.sinks.empty()) {
-      weights_.sinks.write_gradient(to.dsinks);
+      weights_.sinks.write_gradient(dsinks);
     }
     return {dqkv};
   }
@@ -83,7 +85,7 @@ class CausalAttention final : public FusedOp {
       p.k_norm = weights_.k_norm.value().const_data_ptr();
     }
     if (!weights_.sinks.empty()) {
-      p.sinks = weights_.sinks.value().const_data_ptr();
+      p.sinks = weights_.sinks.value().narrow(0, shape_.first_head, shape_.heads).const_data_ptr();
     }
     if (earlier_.memory != nullptr) {
       p.memory = earlier_.memory->const_data_ptr();

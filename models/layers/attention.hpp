@@ -28,6 +28,7 @@ struct AttentionShape {
   bool norms = false;       // the layer has norms of q and k
   NormKind norm = NormKind::kRms;  // which they are, one of the RMS norms
   double scale = 0;                // of the scores; 0: 1 / sqrt(head_dim)
+  std::int64_t first_head = 0;     // the sinks are of more heads, these from here on
 
   [[nodiscard]] float score_scale() const {
     return scale > 0 ? static_cast<float>(scale) : 1.0F / std::sqrt(static_cast<float>(head_dim));

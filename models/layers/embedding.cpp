@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 
 #include "models/kernels/embedding.hpp"
-#include "models/layers/attention.hpp"
 #include "models/layers/fused_op.hpp"
 #include "models/layers/weights.hpp"
 #include "runtime/util/check.hpp"
@@ -78,6 +78,20 @@ class Embedding final : public FusedOp {
   at::Tensor places_;
 };
 
+/// Positions that are looked up, from 0 on. Throws user_error for one below 0.
+std::int64_t longest_of(const at::Tensor& places, std::int64_t length) {
+  if (!places.defined()) {
+    return length;
+  }
+  const auto [least, most] = at::aminmax(places);
+  if (least.item<std::int64_t>() < 0) {
+    throw user_error("model",
+                     "a token has position {}; positions count the tokens of each document from 0",
+                     least.item<std::int64_t>());
+  }
+  return most.item<std::int64_t>() + 1;
+}
+
 void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
   const auto* ids = static_cast<const std::int64_t*>(tokens.const_data_ptr());
   for (std::int64_t i = 0; i < tokens.numel(); ++i) {
@@ -99,12 +113,14 @@ at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
                "token ids are int64 [B, T]");
   const at::Tensor ids = tokens.contiguous();
   check_tokens(ids, table.value.size(0));
-  const std::int64_t longest = longest_document(document_begins(places), begin + ids.size(1));
-  if (positions != nullptr && longest > positions->value.size(0)) {
-    throw user_error("model",
-                     "a sequence of {} tokens, the model has {} positions; lower "
-                     "--max_length",
-                     longest, positions->value.size(0));
+  if (positions != nullptr) {
+    const std::int64_t longest = longest_of(places, begin + ids.size(1));
+    if (longest > positions->value.size(0)) {
+      throw user_error("model",
+                       "a sequence of {} tokens, the model has {} positions; lower "
+                       "--max_length",
+                       longest, positions->value.size(0));
+    }
   }
   return run_fused(c10::make_intrusive<Embedding>(
                        ids, table, positions, padding.value_or(-1), begin, scale,

@@ -123,10 +123,19 @@ ActivationBytes expert_memory(const BlockShape& shape, const BatchShape& batch) 
 
 }  // namespace
 
-ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch) {
+ActivationBytes block_memory(const BlockShape& of_model, const BatchShape& batch) {
+  BlockShape shape = of_model;
+  std::int64_t exchanged = 0;  // elements of a token, before attention's exchange and behind it
+  if (batch.sharers > 1) {
+    AttentionShape& a = shape.attention;
+    exchanged = (2 * a.heads + 2 * a.kv_heads) * a.head_dim;
+    a.kv_heads = std::max(a.kv_heads, batch.sharers);  // copies of few
+  }
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
-  const TokenBytes attention = attention_memory(shape, batch);
+  TokenBytes attention = attention_memory(shape, batch);
+  attention.kept += exchanged * size;
+  attention.backward += exchanged * size;
   ActivationBytes mlp;
   if (shape.experts.count > 0) {
     mlp = expert_memory(shape, batch);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include <ATen/ops/arange.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
@@ -14,7 +15,9 @@
 #include "models/layers/dropout.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/gemm.hpp"
+#include "models/layers/sequence/shared_rows.hpp"
 #include "models/transformer/adapters.hpp"
+#include "models/transformer/block_memory.hpp"
 #include "models/transformer/loss_head.hpp"
 
 namespace tandem {
@@ -27,20 +30,32 @@ class EmbeddingSegment final : public Segment {
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
-    const DropMask mask = dropout_.mask(DropPlace::kEmbedding, context.batch.number);
+    const SharedRows shared(context);
+    const DropMask mask =
+        shared.of_tokens(dropout_.mask(DropPlace::kEmbedding, context.batch.number));
+    const at::Tensor tokens = shared.part_of(context.batch.inputs);
+    const at::Tensor places = shared.part_of(places_of(context, shared));
     Weight& table = *context.weights[0];
     const float scale = rounded(scale_, dtype_of(table.value));
     if (aten::takes(context.weights)) {
-      return aten::dropped(aten::embedding(context.batch.inputs, table, positions, padding_,
-                                           context.begin, scale, context.batch.positions),
-                           mask);
+      return aten::dropped(
+          aten::embedding(tokens, table, positions, padding_, context.begin, scale, places), mask);
     }
-    return dropped(embedding(context.batch.inputs, table, positions, padding_, context.begin, scale,
-                             context.batch.positions),
-                   {}, mask);
+    if (places.defined()) {
+      (void)document_begins(context.batch.positions);  // they count up
+    }
+    return dropped(embedding(tokens, table, positions, padding_, context.begin, scale, places), {},
+                   mask);
   }
 
  private:
+  /// Positions of whole rows, where they are not those that count from `begin`.
+  static at::Tensor places_of(const SegmentContext& context, const SharedRows& shared) {
+    const at::Tensor& inputs = context.batch.inputs;
+    return context.batch.positions.defined() || !shared.any()
+               ? context.batch.positions
+               : at::arange(inputs.size(1), inputs.options()).expand(inputs.sizes());
+  }
   static float rounded(double scale, DType type) {
     const auto value = static_cast<float>(scale);
     switch (type) {
@@ -82,7 +97,7 @@ class HeadSegment final : public Segment {
       const at::Tensor h = aten::norm(norm_, eps_, input, weights[0]->value, bias);
       return context.head_output == HeadOutput::kLogits
                  ? aten::logits(h, *weights.back())
-                 : aten::loss(h, context.batch.labels, *weights.back());
+                 : aten::loss(h, context.batch.labels, *weights.back(), SharedRows(context));
     }
     Norm norm{norm_, eps_, JoinedWeights(weights.first(1)), {}};
     if (norm_ == NormKind::kLayer) {
@@ -92,7 +107,8 @@ class HeadSegment final : public Segment {
     const at::Tensor x = input.contiguous();
     return context.head_output == HeadOutput::kLogits
                ? logits_head(x, norm, output)
-               : loss_head(x, context.batch.labels, std::move(norm), std::move(output));
+               : loss_head(x, context.batch.labels, std::move(norm), std::move(output),
+                           SharedRows(context));
   }
 
   NormKind norm_;
@@ -206,6 +222,7 @@ Model make_decoder(const DecoderSpec& spec) {
        [hidden, vocabulary = spec.vocabulary, learns](const BatchShape& batch) {
          return loss_head_activations(hidden, vocabulary, batch, learns);
        }});
+  model.heads = {.heads = spec.block.attention.heads, .kv_heads = spec.block.attention.kv_heads};
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) {
       parameter.frozen =

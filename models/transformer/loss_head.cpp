@@ -1,6 +1,7 @@
 #include "models/transformer/loss_head.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "actors/kernels/exact_sum.hpp"
 #include "models/kernels/cross_entropy.hpp"
 #include "models/kernels/embedding.hpp"
 #include "models/kernels/gemm.hpp"
@@ -31,12 +33,17 @@ constexpr std::int64_t kChunkRowsMax = 1024;
 struct LabelledRows {
   std::vector<std::int64_t> rows, labels;
 
-  LabelledRows(const at::Tensor& labels_BT, std::int64_t vocabulary) {
+  /// `all`: of whole rows, where this rank has a part of each.
+  std::int64_t all = 0;
+
+  LabelledRows(const at::Tensor& labels_BT, std::int64_t vocabulary, const SharedRows& shared) {
     const at::Tensor contiguous = labels_BT.contiguous();
     const auto* label = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
     const std::int64_t length = contiguous.size(1);
+    const RowPart part = shared.part(length);
     for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
-      if (i % length == 0 || label[i] == kIgnored) {
+      const std::int64_t token = i % length - 1;  // that is asked for it
+      if (token < 0 || label[i] == kIgnored) {
         continue;
       }
       if (label[i] < 0 || label[i] >= vocabulary) {
@@ -45,8 +52,11 @@ struct LabelledRows {
                          "or {}",
                          label[i], vocabulary, kIgnored);
       }
-      rows.push_back(i - 1);
-      labels.push_back(label[i]);
+      ++all;
+      if (token >= part.begin && token < part.begin + part.count) {
+        rows.push_back(i / length * part.count + token - part.begin);
+        labels.push_back(label[i]);
+      }
     }
   }
 
@@ -60,13 +70,17 @@ std::int64_t chunk_rows(std::int64_t vocabulary) {
 
 class LossHead final : public FusedOp {
  public:
-  LossHead(at::Tensor labels, Norm norm, JoinedWeights weight)
-      : labels_(std::move(labels)), norm_(std::move(norm)), weight_(std::move(weight)) {}
+  LossHead(at::Tensor labels, Norm norm, JoinedWeights weight, const SharedRows& shared)
+      : labels_(std::move(labels)),
+        norm_(std::move(norm)),
+        weight_(std::move(weight)),
+        shared_(shared) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor x = inputs[0].view({-1, inputs[0].size(-1)});
     const at::Tensor w = weight_.value();
-    const LabelledRows labelled(labels_, w.size(0));
+    const LabelledRows labelled(labels_, w.size(0), shared_);
+    all_ = labelled.all;
     index_ = at::empty({labelled.count()}, labels_.options());
     std::ranges::copy(labelled.rows, index_.data_ptr<std::int64_t>());
     h_ = norm_.forward(x, index_);
@@ -83,19 +97,15 @@ class LossHead final : public FusedOp {
       run_chunk(labelled, begin, std::min(rows, labelled.count() - begin), w, buffers, keep,
                 losses.data());
     }
-    double sum = 0;
-    for (const double loss : losses) {
-      sum += loss;
-    }
     if (!keep) {
       h_.reset();
     }
-    const double mean = losses.empty() ? 0.0 : sum / static_cast<double>(losses.size());
+    const double mean = all_ == 0 ? 0.0 : sum_of(losses) / static_cast<double>(all_);
     return {at::full({}, mean, x.options().dtype(at::kFloat))};
   }
 
   Tensors backward(const Tensors& gradients) override {
-    const float scale = gradients[0].item<float>() * (mean_scale(index_.numel()) / chunk_scale());
+    const float scale = gradients[0].item<float>() * (mean_scale(all_) / chunk_scale());
     at::Tensor dx = at::zeros_like(x_);
     if (index_.numel() == 0) {
       weight_.write_zero_gradient();
@@ -132,6 +142,22 @@ class LossHead final : public FusedOp {
     }
   };
 
+  /// Of the losses of all ranks that share the rows, exact: so its bits do not depend on them.
+  [[nodiscard]] double sum_of(const std::vector<double>& losses) const {
+    ExactSum sum;
+    for (const double loss : losses) {
+      sum.add(std::max(loss, 0.0));
+    }
+    if (shared_.any()) {
+      const std::vector<std::uint64_t> limbs = shared_.of_all(sum.limbs());
+      sum = {};
+      for (std::size_t at = 0; at < limbs.size(); at += ExactSum::kLimbs) {
+        sum.merge(ExactSum::from_limbs(std::span(limbs).subspan(at).first<ExactSum::kLimbs>()));
+      }
+    }
+    return sum.value();
+  }
+
   static float mean_scale(std::int64_t count) {
     return count == 0 ? 1.0F : 1.0F / static_cast<float>(count);
   }
@@ -139,7 +165,7 @@ class LossHead final : public FusedOp {
   /// there the loss scale, known in backward only, has to come first. 1/16 leaves room for sums
   /// over tens of thousands of rows.
   [[nodiscard]] float chunk_scale() const {
-    return h_.scalar_type() == at::kHalf ? 1.0F / 16 : mean_scale(index_.numel());
+    return h_.scalar_type() == at::kHalf ? 1.0F / 16 : mean_scale(all_);
   }
 
   /// Rows [begin, begin + rows) of h_: their losses, dw_ += dlogits^T h, and h_ becomes dh.
@@ -163,16 +189,19 @@ class LossHead final : public FusedOp {
   at::Tensor labels_;
   Norm norm_;
   JoinedWeights weight_;
+  SharedRows shared_;
+  std::int64_t all_ = 0;  // labels
   at::Tensor x_, index_, h_, dw_;
 };
 
 }  // namespace
 
-at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
-                     JoinedWeights weight) {
+at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm, JoinedWeights weight,
+                     const SharedRows& shared) {
   TANDEM_CHECK(labels.defined() && labels.dim() == 2 && labels.scalar_type() == at::kLong,
                "labels are int64 [B, T]");
-  return run_fused(c10::make_intrusive<LossHead>(labels, std::move(norm), std::move(weight)), {x})
+  return run_fused(
+             c10::make_intrusive<LossHead>(labels, std::move(norm), std::move(weight), shared), {x})
       .front();
 }
 
@@ -182,7 +211,8 @@ ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabula
     return aten::loss_memory(hidden, vocabulary, batch, learns);
   }
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
-  const std::int64_t labelled = std::max<std::int64_t>(0, batch.tokens() - batch.rows);
+  const std::int64_t labelled =  // no token asks for a row's first label
+      std::max<std::int64_t>(0, batch.tokens() - (batch.sharers == 1 ? batch.rows : 0));
   const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
   const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
   const std::int64_t gradient = learns ? vocabulary * hidden * 4 : 0;

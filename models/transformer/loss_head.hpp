@@ -9,15 +9,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "models/layers/norm.hpp"
+#include "models/layers/sequence/shared_rows.hpp"
 #include "models/layers/weights.hpp"
 
 namespace tandem {
 
 /// x: [B, T, H], labels: int64 [B, T], -100 where nothing is learnt; position t is asked for label
-/// t + 1. -> mean of the losses, fp32 scalar; 0 when no label is left. Weight: [V, H]. Throws
-/// user_error for a label outside the vocabulary.
-at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm,
-                     JoinedWeights weight);
+/// t + 1. -> mean of the losses, fp32 scalar; 0 when no label is left. It is the exact sum of the
+/// tokens' losses, rounded, over their number. Weight: [V, H]. Throws user_error for a label
+/// outside the vocabulary. Where rows are `shared`, x is [B, own tokens, H] and labels and loss are
+/// of whole rows.
+at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm, JoinedWeights weight,
+                     const SharedRows& shared = {});
 
 /// What the loss of a micro-batch whose every position is a label holds and makes, for the memory
 /// plan; `learns`: the output matrix does.

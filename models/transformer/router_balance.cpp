@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kIgnored = -100;
 
-/// 1 for a token, 0 for padding: [tokens, 1], double. `positions`: of packed rows, else undefined.
+/// 1 for a token, 0 for padding: [B, T], double. `positions`: of packed rows, else undefined.
 at::Tensor tokens_of(const at::Tensor& labels, const at::Tensor& positions) {
   at::Tensor labels_from_here = labels.ne(kIgnored).flip({1}).cumsum(1).flip({1});
   if (positions.defined()) {  // those of the documents behind do not count
@@ -23,28 +23,32 @@ at::Tensor tokens_of(const at::Tensor& labels, const at::Tensor& positions) {
         labels_from_here -
         at::cat({labels_from_here, none}, 1).gather(1, aten::ends_in_rows(positions));
   }
-  return labels_from_here.gt(0).to(at::kDouble).reshape({-1, 1});
+  return labels_from_here.gt(0).to(at::kDouble);
 }
 
 class Observe final : public FusedOp {
  public:
   Observe(const RouterBalance::Rule& rule, RouterBalance::Sums& sums, std::int64_t layer,
-          const Batch& batch)
+          const Batch& batch, const SharedRows& shared)
       : rule_(rule),
         sums_(sums),
         layer_(static_cast<std::size_t>(layer)),
         labels_(batch.labels),
-        positions_(batch.positions) {}
+        positions_(batch.positions),
+        shared_(shared) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor logits = inputs[0].detach();
-    const at::Tensor tokens = tokens_of(labels_, positions_);
+    const at::Tensor all = tokens_of(labels_, positions_);
+    const at::Tensor tokens = column_of_own(all);
     const at::Tensor chosen = std::get<1>(at::topk(logits, rule_.per_token, 1));
     const at::Tensor choices =
         at::zeros(logits.sizes(), logits.options().dtype(at::kDouble)).scatter_(1, chosen, 1);
-    sums_.choices[layer_] = (choices * tokens).sum(0);
-    sums_.probabilities[layer_] = (probabilities(logits).to(at::kDouble) * tokens).sum(0);
-    sums_.tokens = tokens.sum();
+    const at::Tensor sums = shared_.sum_of_all(at::stack(
+        {(choices * tokens).sum(0), (probabilities(logits).to(at::kDouble) * tokens).sum(0)}));
+    sums_.choices[layer_] = sums[0];
+    sums_.probabilities[layer_] = sums[1];
+    sums_.tokens = all.sum();
     if (keep) {
       logits_ = logits;
     }
@@ -54,12 +58,16 @@ class Observe final : public FusedOp {
   Tensors backward(const Tensors& gradients) override {
     TANDEM_CHECK(sums_.slopes.defined(), "the head's backward comes first");
     const at::Tensor p = probabilities(logits_);
-    const at::Tensor dp = tokens_of(labels_, positions_).to(at::kFloat) * sums_.slopes;
+    const at::Tensor dp =
+        column_of_own(tokens_of(labels_, positions_)).to(at::kFloat) * sums_.slopes;
     const at::Tensor dlogits = p * (dp - (p * dp).sum(1, /*keepdim=*/true));
     return {dlogits.to(logits_.scalar_type()), gradients[0]};
   }
 
  private:
+  [[nodiscard]] at::Tensor column_of_own(const at::Tensor& all) const {
+    return shared_.part_of(all).reshape({-1, 1});
+  }
   static at::Tensor probabilities(const at::Tensor& logits) {
     return at::softmax(logits.to(at::kFloat), 1);
   }
@@ -67,7 +75,9 @@ class Observe final : public FusedOp {
   RouterBalance::Rule rule_;
   RouterBalance::Sums& sums_;
   std::size_t layer_;
-  at::Tensor labels_, positions_, logits_;
+  at::Tensor labels_, positions_;
+  SharedRows shared_;
+  at::Tensor logits_;
 };
 
 class AddBalance final : public FusedOp {
@@ -119,8 +129,8 @@ RouterBalance::Sums& RouterBalance::sums_of_this_thread() {
 }
 
 at::Tensor RouterBalance::observe(std::int64_t layer, const at::Tensor& logits, const Batch& batch,
-                                  const at::Tensor& x) {
-  return run_fused(c10::make_intrusive<Observe>(rule_, sums_of_this_thread(), layer, batch),
+                                  const at::Tensor& x, const SharedRows& shared) {
+  return run_fused(c10::make_intrusive<Observe>(rule_, sums_of_this_thread(), layer, batch, shared),
                    {logits, x})
       .front();
 }

@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/types/model.hpp"
+#include "models/layers/sequence/shared_rows.hpp"
 
 namespace tandem {
 
@@ -31,9 +32,10 @@ class RouterBalance {
                 std::int64_t layers);
 
   /// Returns x, and takes down what the router of `layer` says: logits [tokens, experts] of the
-  /// tokens of `batch`. In backward the logits get the gradient of the loss. Compute lane.
+  /// tokens of `batch`, or of the part of them where rows are `shared`: the sums are of whole rows.
+  /// In backward the logits get the gradient of the loss. Compute lane.
   [[nodiscard]] at::Tensor observe(std::int64_t layer, const at::Tensor& logits, const Batch& batch,
-                                   const at::Tensor& x);
+                                   const at::Tensor& x, const SharedRows& shared = {});
   /// `loss` (scalar, fp32) with this one, when all layers of the micro-batch have been observed.
   /// Compute lane.
   [[nodiscard]] at::Tensor added_to(const at::Tensor& loss);

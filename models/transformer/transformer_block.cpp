@@ -7,16 +7,13 @@
 
 #include <fmt/format.h>
 
-#include "engine/types/recomputation.hpp"
-#include "models/kernels/attention/attention.hpp"
-#include "models/kernels/gemm_blocks.hpp"
 #include "models/layers/aten/experts.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "models/layers/gemm.hpp"
 #include "models/layers/linear.hpp"
+#include "models/layers/sequence/shared_rows.hpp"
 #include "models/layers/token_tiles.hpp"
 #include "models/transformer/adapters.hpp"
-#include "models/transformer/aten_memory.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -88,11 +85,13 @@ class TransformerBlock final : public Segment {
 
     const auto [qkv, x1] =
         norm_linear(x, norm(w, kAttentionNorm), matrix(context, AdaptedLinear::kQkv));
-    const at::Tensor attended =
-        causal_attention(qkv, length, shape_.attention,
-                         {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
-                         {context.begin, context.memory}, mask(context, DropPlace::kAttention),
-                         context.batch.positions);
+    const SharedRows shared(context);
+    const AttentionShape& all = shape_.attention;
+    const at::Tensor of_heads = causal_attention(
+        shared.to_heads(qkv, length, all), shared.length(length), shared.share_of(all),
+        {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
+        {context.begin, context.memory}, attention_mask(context), context.batch.positions);
+    const at::Tensor attended = shared.to_tokens(of_heads, length, all);
     const at::Tensor middle =
         added(context, DropPlace::kAttentionOut, kOutNorm, x1, [&](const at::Tensor& residual) {
           return linear(attended, residual, matrix(context, AdaptedLinear::kOut));
@@ -119,11 +118,14 @@ class TransformerBlock final : public Segment {
       return aten::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
     };
     const at::Tensor qkv = linear(normed(x, kAttentionNorm), AdaptedLinear::kQkv);
-    const at::Tensor attended =
-        aten::attention(qkv, input.size(1), shape_.attention,
-                        {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
-                        {context.begin, context.memory}, mask(context, DropPlace::kAttention),
-                        context.batch.positions);
+    const SharedRows shared(context);
+    const std::int64_t length = input.size(1);
+    const AttentionShape& all = shape_.attention;
+    const at::Tensor of_heads = aten::attention(
+        shared.to_heads(qkv, length, all), shared.length(length), shared.share_of(all),
+        {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
+        {context.begin, context.memory}, attention_mask(context), context.batch.positions);
+    const at::Tensor attended = shared.to_tokens(of_heads, length, all);
     const auto summand = [&](const at::Tensor& y, Group norm, DropPlace place) {
       return aten::dropped(shape_.norms_sums ? normed(y, norm) : y, mask(context, place));
     };
@@ -134,7 +136,8 @@ class TransformerBlock final : public Segment {
       at::Tensor logits =
           aten::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
       if (observed(context)) {
-        logits = shape_.balance->observe(shape_.dropout.layer, logits, context.batch, logits);
+        logits =
+            shape_.balance->observe(shape_.dropout.layer, logits, context.batch, logits, shared);
       }
       return (middle + aten::experts(h, logits, group(w, kExperts), shape_.experts))
           .view(input.sizes());
@@ -143,9 +146,14 @@ class TransformerBlock final : public Segment {
     const at::Tensor down = linear(aten::activation(shape_.activation, up), AdaptedLinear::kDown);
     return (middle + summand(down, kDownNorm, DropPlace::kMlpOut)).view(input.sizes());
   }
-  /// The mask of what is dropped there in this micro-batch.
+  /// The mask of what is dropped of the tokens' rows there in this micro-batch.
   [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
-    return shape_.dropout.mask(place, context.batch.number);
+    return SharedRows(context).of_tokens(shape_.dropout.mask(place, context.batch.number));
+  }
+  /// Of attention's probabilities.
+  [[nodiscard]] DropMask attention_mask(const SegmentContext& context) const {
+    return SharedRows(context).of_heads(
+        shape_.dropout.mask(DropPlace::kAttention, context.batch.number), shape_.attention);
   }
   /// `middle` and what the MLP adds to it.
   [[nodiscard]] at::Tensor with_mlp(const SegmentContext& context, const at::Tensor& middle) const {
@@ -180,7 +188,8 @@ class TransformerBlock final : public Segment {
     }
     const auto [logits, x] =
         norm_linear(middle, norm(context.weights, kMlpNorm), router(context.weights));
-    return shape_.balance->observe(shape_.dropout.layer, logits, context.batch, x);
+    return shape_.balance->observe(shape_.dropout.layer, logits, context.batch, x,
+                                   SharedRows(context));
   }
   [[nodiscard]] bool sparse() const { return begins_[kRouter] != begins_[kExperts]; }
   [[nodiscard]] LinearWeights router(std::span<Weight* const> w) const {
@@ -215,7 +224,10 @@ class TransformerBlock final : public Segment {
     return kBiases[static_cast<std::size_t>(linear)];
   }
   [[nodiscard]] Adapters adapters(const SegmentContext& context, AdaptedLinear linear) const {
-    return adapters_.of(linear, context.weights.subspan(begins_[kGroups]), context.batch.number);
+    Adapters adapters =
+        adapters_.of(linear, context.weights.subspan(begins_[kGroups]), context.batch.number);
+    adapters.drop = SharedRows(context).of_tokens(adapters.drop);
+    return adapters;
   }
   [[nodiscard]] LinearWeights matrix(const SegmentContext& context, AdaptedLinear linear) const {
     return {joined(context.weights, weight_of(linear)), joined(context.weights, bias_of(linear)),
@@ -226,74 +238,6 @@ class TransformerBlock final : public Segment {
   BlockAdapters adapters_;
   std::array<std::size_t, kGroups + 1> begins_{};
 };
-
-/// Working memory of attention's tasks, one per thread, as its kernel asks for it, and the rotary
-/// positions.
-std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch) {
-  constexpr std::int64_t kQueryRows = 64;
-  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
-  const std::int64_t block = a.heads / a.kv_heads * kQueryRows;
-  const std::int64_t seen =
-      a.window > 0 ? std::min(batch.length, a.window + kQueryRows - 1) : batch.length;
-  const std::int64_t scores = block * std::min(seen, attention_tile_keys()) * 4;
-  const std::int64_t weights = size == 2 ? scores / 4 * size : 0;
-  const std::int64_t rows = (batch.length + 2 * block) * a.head_dim * size;
-  const std::int64_t gradients =
-      scores + 2 * batch.length * a.head_dim * 4 + block * a.head_dim * 4;
-  const std::int64_t angles = a.rotary != nullptr ? batch.length * a.rotary->dim() * 4 : 0;
-  return batch.threads * (scores + weights + rows + gradients) + angles;
-}
-
-/// Elements of the MLP half: for each token what is kept; at the peaks beyond that, for each token
-/// of a tile; the blocks that malloc keeps; packed by matmuls, in all threads; the weights whose
-/// gradients have sums of their own.
-struct HalfElements {
-  std::int64_t kept, forward, backward;
-  std::vector<std::int64_t> blocks, tile_blocks;
-  std::int64_t packed, weights;
-};
-
-HalfElements dense_half(const BlockShape& shape, std::int64_t tile) {
-  const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
-  const bool again = is_recomputation();
-  // Forward has the norm's result and the activation beside what is kept, backward the activation's
-  // gradient.
-  HalfElements half{.kept = again ? 0 : up,
-                    .forward = shape.hidden + shape.intermediate + (again ? up : 0),
-                    .backward = shape.intermediate + (again ? up : 0),
-                    .blocks = {},
-                    .tile_blocks = {shape.hidden, shape.intermediate},
-                    .packed = std::max(shape.hidden * up, tile * shape.intermediate),
-                    .weights = (up + shape.intermediate) * shape.hidden};
-  (again ? half.tile_blocks : half.blocks).push_back(up);
-  return half;
-}
-
-HalfElements expert_half(const BlockShape& shape, const BatchShape& batch, std::int64_t tile) {
-  const ExpertShape& e = shape.experts;
-  const std::int64_t up = e.width * inputs_per_output(e.activation);
-  // Rows before the activation, logits, and the routes' four numbers. Beyond them the norm's
-  // result, the rows at the hidden width and the activation; in backward also the gradient of the
-  // output's rows.
-  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
-  const std::int64_t routes = e.per_token * 4 * 4 / size;
-  // twice an equal one
-  const std::int64_t share = ceil_div(2 * tile * e.per_token, e.count);
-  const std::int64_t made = e.per_token * up + e.count + routes;
-  const std::int64_t observed = shape.balance != nullptr ? e.count : 0;
-  const bool again = is_recomputation();
-  HalfElements half{
-      .kept = observed + (again ? 0 : made),
-      .forward = shape.hidden + e.per_token * (shape.hidden + e.width) + (again ? made : 0),
-      .backward = shape.hidden + e.per_token * shape.hidden +
-                  std::max(shape.hidden, e.per_token * e.width) + (again ? made : 0),
-      .blocks = {},
-      .tile_blocks = {e.per_token * up, e.per_token * e.width, e.per_token * shape.hidden,
-                      shape.hidden},
-      .packed = batch.threads * shape.hidden * std::max(up, share),
-      .weights = e.count * (up + e.width) * shape.hidden};
-  return half;
-}
 
 /// Puts the experts' parameters behind the rest of the block: into its unit, or into units of their
 /// own.
@@ -333,68 +277,6 @@ BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
   }
   shape.adapter_sizes = adapter_sizes(shape, names);
   return shape;
-}
-
-namespace {
-
-ActivationBytes activations_without_adapters(const BlockShape& shape, const BatchShape& batch) {
-  if (batch.accelerator) {
-    return aten::block_memory(shape, batch);
-  }
-  const AttentionShape& a = shape.attention;
-  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
-  const std::int64_t tokens = batch.tokens();
-  const std::int64_t tile = std::min(tokens, kTileTokens);
-  const std::int64_t q = a.heads * a.head_dim;
-  const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
-  const HalfElements half =
-      shape.experts.count > 0 ? expert_half(shape, batch, tile) : dense_half(shape, tile);
-  // Kept: qkv, context with a number per head, the middle of the block, what is normed before it
-  // is added, and what the MLP keeps.
-  const std::int64_t normed = shape.norms_sums ? 2 * shape.hidden : 0;
-  const std::int64_t kept = qkv + q + shape.hidden + normed + half.kept;
-  ActivationBytes bytes{.output = tokens * shape.hidden * size,
-                        .kept = tokens * (kept * size + a.heads * 4)};
-  bytes.forward = tile * half.forward * size;
-  // The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
-  // middle with it, attention's. Dropout's gradient lies beside the residual path's.
-  const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
-  const std::int64_t sums = TiledGradients::bytes(batch.type, tokens, half.weights);
-  bytes.backward = tokens * (2 * shape.hidden + dropped) * size +
-                   std::max(tile * half.backward * size + sums,
-                            tokens * (q + qkv - shape.hidden - normed / 2 - half.kept) * size);
-  if (is_recomputation() && !shape.norms_sums && dropped == 0) {
-    // The output's memory is never touched.
-    bytes.kept -= bytes.output;
-    bytes.forward += bytes.output;
-  }
-  std::vector<std::int64_t> widths = {qkv, q, shape.hidden, shape.hidden};
-  widths.insert(widths.end(), half.blocks.begin(), half.blocks.end());
-  if (shape.norms_sums) {
-    widths.insert(widths.end(), {shape.hidden, shape.hidden});
-  }
-  for (const std::int64_t width : widths) {
-    bytes.spare += kept_by_malloc(tokens * width * size);
-  }
-  for (const std::int64_t width : half.tile_blocks) {
-    bytes.spare += kept_by_malloc(tile * width * size);
-  }
-  const std::int64_t packed =
-      std::max({shape.hidden * qkv, tile * std::max(shape.hidden, q), half.packed});
-  bytes.scratch = packed_bytes(batch.type, packed) + attention_scratch(a, batch);
-  return bytes;
-}
-
-}  // namespace
-
-ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
-  ActivationBytes bytes = activations_without_adapters(shape, batch);
-  const ActivationBytes more = adapter_activations(shape.adapter_sizes, shape.adapters, batch);
-  bytes.kept += more.kept;
-  bytes.forward += more.forward;
-  bytes.backward += more.backward;
-  bytes.spare += more.spare;
-  return bytes;
 }
 
 std::vector<LinearShape> linear_shapes(const BlockShape& shape, const BlockNames& names,

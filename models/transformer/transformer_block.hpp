@@ -90,9 +90,6 @@ struct BlockNames {
 /// The shape of one layer of a model: without experts or adapters where the names have none.
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 
-/// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
-ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);
-
 /// What is gathered, reduced and updated as one. A segment needs all of its units whatever the
 /// routes, so the order of collectives is the plan's with each of them.
 enum class LeafModule : std::uint8_t {

@@ -182,7 +182,7 @@ std::string RunLength::text() const {
 
 RunLength run_length(const FinetuneFlags& flags, const Config& config, std::int64_t records) {
   const std::int64_t batches =
-      batches_per_epoch(records, {.sampler = {.world_size = static_cast<int>(config.world_size)},
+      batches_per_epoch(records, {.sampler = {.world_size = static_cast<int>(config.data_ranks())},
                                   .micro_batch = config.batch.micro_batch_size,
                                   .accumulation = config.batch.accumulation_steps,
                                   .drop_last = config.dataloader_drop_last});
@@ -221,6 +221,17 @@ std::string too_large_batch(const BatchConfig& batch, std::int64_t records, bool
                      batch.train_batch_size == batch.micro_batch_size ? "" : ", some repeatedly");
 }
 
+/// "2 ranks", "1 group of 2 ranks that share rows".
+std::string ranks_text(const Config& config) {
+  const auto of = [](std::int64_t count, std::string_view what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
+  return config.sequence_parallel_size == 1
+             ? of(config.world_size, "rank")
+             : fmt::format("{} of {} ranks that share rows", of(config.data_ranks(), "group"),
+                           config.sequence_parallel_size);
+}
+
 /// What learns; empty: all.
 std::string trained_line(const Pretrained& pretrained, const Engine& engine) {
   std::int64_t learnt = 0;
@@ -254,10 +265,9 @@ std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& 
                   flags.model_name, shape.model_type,
                   static_cast<double>(engine.parameter_count()) / 1e6, shape.num_hidden_layers,
                   shape.hidden_size, shape.vocab_size),
-      fmt::format("batch    {} = {} per micro-batch x {} accumulation x {} rank{}{}",
+      fmt::format("batch    {} = {} per micro-batch x {} accumulation x {}{}",
                   config.batch.train_batch_size, config.batch.micro_batch_size,
-                  config.batch.accumulation_steps, config.world_size,
-                  config.world_size == 1 ? "" : "s",
+                  config.batch.accumulation_steps, ranks_text(config),
                   too_large_batch(config.batch, records, flags.packing != "off")),
       fmt::format("length   {}", run_length(flags, config, records).text()),
       fmt::format(

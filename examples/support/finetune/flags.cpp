@@ -78,6 +78,9 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--max_length,--max_seq_length", f.max_length,
                  "Tokens per record, longer ones are cut")
       ->capture_default_str();
+  app.add_option("--sequence_parallel", f.sequence_parallel,
+                 "Ranks that share each row: each computes a part of its tokens, and attends with "
+                 "a part of the heads; default: the config's, and without one 1");
   app.add_option("--packing", f.packing,
                  "Rows of several records, up to --max_length tokens, none of which sees another: "
                  "bfd (whole records, best fit), wrapped (plain text as one stream, cut where a "
@@ -95,6 +98,9 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
 void check_memory_flags(const FinetuneFlags& f) {
   if (f.given("--batch_size")) {
     require_above_zero("--batch_size", static_cast<double>(f.batch_size));
+  }
+  if (f.sequence_parallel) {
+    require_above_zero("--sequence_parallel", static_cast<double>(*f.sequence_parallel));
   }
   require_above_zero("--max_length", static_cast<double>(f.max_length), kMostTokensOfRow);
   require_one_of("--packing", f.packing, {"off", "bfd", "wrapped"});

@@ -77,7 +77,14 @@ std::int64_t drawing_bytes(std::int64_t elements) noexcept {
 at::Tensor dropped(const at::Tensor& x, const DropMask& mask, const at::Tensor& rows,
                    std::int64_t first) {
   TANDEM_CHECK(rows.numel() * x.size(-1) == x.numel(), "a number for each row");
-  return run_fused(c10::make_intrusive<Dropped>(mask, rows.reshape({-1}), first), {x}).front();
+  const DropRows& of = mask.rows;
+  at::Tensor numbers = rows.reshape({-1});
+  if (of.run > 0) {  // as DropRows::of()
+    const at::Tensor which = numbers.floor_divide(of.run);
+    numbers = (which.floor_divide(of.count) * of.step + which.remainder(of.count)) * of.stride +
+              numbers.remainder(of.run) + of.first;
+  }
+  return run_fused(c10::make_intrusive<Dropped>(mask, numbers, first), {x}).front();
 }
 
 at::Tensor dropped(const at::Tensor& x, const DropMask& mask) {

@@ -143,13 +143,15 @@ at::Tensor attention_in_blocks(const at::Tensor& q, const at::Tensor& k, const a
 /// label is known on the device alone.
 class ChunkedLoss final : public FusedOp {
  public:
-  ChunkedLoss(at::Tensor labels, Weight& weight) : labels_(std::move(labels)), weight_(weight) {}
+  /// `labels`: what each row is asked for; `of_all`: of all rows that the loss is the mean of.
+  ChunkedLoss(at::Tensor labels, at::Tensor of_all, Weight& weight, const SharedRows& shared)
+      : labels_(std::move(labels)), of_all_(std::move(of_all)), weight_(weight), shared_(shared) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& h = inputs[0];  // [rows, H]
     const at::Tensor w = weight_.value.detach();
     const std::int64_t most = loss_chunk_rows(w.size(0));
-    const at::Tensor count = labels_.ne(kIgnored).sum().to(at::kFloat).clamp_min(1);
+    const at::Tensor count = of_all_.ne(kIgnored).sum().to(at::kFloat).clamp_min(1);
     const bool late = h.scalar_type() == at::kHalf;  // fp16: the loss scale has to come first
     const at::Tensor scale = late ? at::full_like(count, 1.0 / 16) : count.reciprocal();
     late_ = late ? 16 / count : at::Tensor();
@@ -164,6 +166,7 @@ class ChunkedLoss final : public FusedOp {
       const std::int64_t rows = std::min(most, h.size(0) - begin);
       sum = sum + chunk(h.narrow(0, begin, rows), begin, w, scale, keep);
     }
+    sum = shared_.sum_of_all(sum.to(at::kDouble)).to(at::kFloat);
     return {(sum / count).reshape({})};
   }
 
@@ -204,8 +207,9 @@ class ChunkedLoss final : public FusedOp {
     return sum;
   }
 
-  at::Tensor labels_;
+  at::Tensor labels_, of_all_;
   Weight& weight_;
+  SharedRows shared_;
   at::Tensor late_, dh_, dw_;
 };
 
@@ -327,7 +331,10 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
   const bool limited = shape.window > 0 && shape.window < total;
   at::Tensor context;
   if (limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()) {
-    context = attention_in_blocks(q, k, v, shape, weights.sinks, drop,
+    const at::Tensor sinks = weights.sinks.defined()
+                                 ? weights.sinks.narrow(0, shape.first_head, shape.heads)
+                                 : at::Tensor();
+    context = attention_in_blocks(q, k, v, shape, sinks, drop,
                                   positions.defined() ? begins_in_rows(positions) : positions);
   } else if (positions.defined()) {
     // With a mask the library's fused kernels want as many heads of keys as of queries.
@@ -372,11 +379,13 @@ at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight
                                   : positions->value.narrow(0, begin, tokens.size(1)));
 }
 
-at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output) {
-  const std::int64_t length = h.size(1);
-  const at::Tensor asked = h.narrow(1, 0, length - 1).reshape({-1, h.size(2)});
-  const at::Tensor wanted = labels.narrow(1, 1, length - 1).reshape({-1});
-  return run_fused(c10::make_intrusive<ChunkedLoss>(wanted, output), {asked}).front();
+at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output,
+                const SharedRows& shared) {
+  const at::Tensor all = labels.narrow(1, 1, labels.size(1) - 1).reshape({-1});
+  const bool whole = !shared.any();
+  const at::Tensor asked = (whole ? h.narrow(1, 0, h.size(1) - 1) : h).reshape({-1, h.size(2)});
+  const at::Tensor wanted = whole ? all : shared.wanted(labels).reshape({-1});
+  return run_fused(c10::make_intrusive<ChunkedLoss>(wanted, all, output, shared), {asked}).front();
 }
 
 at::Tensor logits(const at::Tensor& h, const Weight& output) {

@@ -16,6 +16,7 @@
 #include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
+#include "models/layers/sequence/shared_rows.hpp"
 #include "models/layers/weights.hpp"
 
 namespace tandem::aten {
@@ -57,7 +58,8 @@ struct AtenAttentionWeights {
                                    const at::Tensor& places = {});
 
 /// h: [B, T, H] behind the final norm; as loss_head() from there on.
-[[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output);
+[[nodiscard]] at::Tensor loss(const at::Tensor& h, const at::Tensor& labels, Weight& output,
+                              const SharedRows& shared = {});
 
 /// [B, T], int64: where in its row the document of a token begins.
 [[nodiscard]] at::Tensor begins_in_rows(const at::Tensor& positions);

@@ -46,7 +46,7 @@ inline const KeyCase kTop[] = {
     {"use_data_before_expert_parallelism", "false", "true", kLeft, "expert"},
     {"graph_harvesting", "false", "true", kLeft, "graphs"},
     {"vocabulary_size", "null", "50257", kLeft, "config.json"},
-    {"sequence_parallel_size", "1", "2", kRefused, "data-parallel"},
+    {"sequence_parallel_size", "1", "1"},
     {"data_parallel_size", "null", "1", kLeft, "data-parallel"},
     {"torch_autocast", "null", R"({"enabled": true})", kRefused, "one type"},
     {"data_types.grad_accum_dtype", "null", "\"fp32\"", kLeft, "fp32"},

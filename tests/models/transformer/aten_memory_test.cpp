@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "models/layers/aten/layers.hpp"
+#include "models/transformer/block_memory.hpp"
 
 namespace tandem {
 namespace {

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/config.hpp"
-#include "engine/distributed/expert_parallel_group.hpp"
 #include "engine/layout/sharding.hpp"
+#include "engine/rank/expert_parallel_group.hpp"
 #include "engine/rank/unit.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -146,13 +146,13 @@ TEST(ExpertParallelGroup, PiecesGoToTheRanksOfTheOtherParts) {
   for (const auto& [world, parts] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{4, 4}}) {
     const auto received = on_ranks(world, [&](std::shared_ptr<Communicator> communicator) {
       World here(*communicator, parts);
-      EXPECT_EQ(here.ranks->ranks(), parts);
+      EXPECT_EQ(here.ranks->exchange().ranks(), parts);
       std::vector<int> from(static_cast<std::size_t>(parts));
       std::iota(from.begin(), from.end(), 100 * communicator->rank());
       std::vector<int> into(from.size());
       here.run([&] {
-        here.ranks->all_to_all(reinterpret_cast<const std::byte*>(from.data()),
-                               reinterpret_cast<std::byte*>(into.data()), sizeof(int));
+        here.ranks->exchange().all_to_all(reinterpret_cast<const std::byte*>(from.data()),
+                                          reinterpret_cast<std::byte*>(into.data()), sizeof(int));
       });
       return into;
     });
@@ -178,7 +178,7 @@ TEST(ExpertParallelGroup, ALostPeerEndsTheLanesWait) {
     std::array<std::byte, 8> from{};
     std::array<std::byte, 8> into{};
     return error_text(
-        [&] { here.run([&] { here.ranks->all_to_all(from.data(), into.data(), 4); }); },
+        [&] { here.run([&] { here.ranks->exchange().all_to_all(from.data(), into.data(), 4); }); },
         ExitCode::kPeer);
   });
   EXPECT_NE(errors[0].find("it had enough"), std::string::npos) << errors[0];
@@ -196,8 +196,9 @@ TEST(ExpertParallelGroup, LargePiecesComeWhole) {
     here.run([&] {
       for (int round = 0; round < 3; ++round) {
         std::ranges::fill(into, -1);
-        here.ranks->all_to_all(reinterpret_cast<const std::byte*>(from.data()),
-                               reinterpret_cast<std::byte*>(into.data()), kPiece * sizeof(int));
+        here.ranks->exchange().all_to_all(reinterpret_cast<const std::byte*>(from.data()),
+                                          reinterpret_cast<std::byte*>(into.data()),
+                                          kPiece * sizeof(int));
       }
     });
     std::size_t right = 0;

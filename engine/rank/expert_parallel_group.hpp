@@ -1,4 +1,4 @@
-// engine/distributed/expert_parallel_group.hpp — the collectives of a rank whose model spreads
+// engine/rank/expert_parallel_group.hpp — the collectives of a rank whose model spreads
 // experts over ranks (UnitSpec::ep_size).
 //
 // Of W ranks with expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank
@@ -9,11 +9,8 @@
 // exchange group's rank j is rank j * D + d. So the blocks of a gradient, added one after another
 // and each in its ranks' order, are added in the order of all ranks: the bits of experts that every
 // rank has.
-// The compute lane exchanges on a loop of its own, which runs there and only meanwhile: a hand-over
-// to the rank's loop and back would be two wake-ups of sleeping threads more.
-// Thread rule: the rank's loop thread; all_to_all() is the compute lane's.
-// Failure: that of the back ends (PeerLost). The groups end or are aborted only while no lane
-// exchanges, because a step's task does not end before its lane.
+// Thread rule: the rank's loop thread; exchange() is for the compute lane.
+// Failure: that of the back ends (PeerLost).
 #pragma once
 
 #include <cstddef>
@@ -24,13 +21,14 @@
 
 #include "actors/collectives/collectives.hpp"
 #include "engine/distributed/communicator.hpp"
+#include "engine/rank/lane_exchange.hpp"
 #include "engine/types/model.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 
 namespace tandem {
 
-class ExpertParallelGroup final : public RankExchange {
+class ExpertParallelGroup {
  public:
   /// Puts a back end that knows the units' blocks around one that knows host memory.
   using Stage =
@@ -53,16 +51,11 @@ class ExpertParallelGroup final : public RankExchange {
   /// Of the ranks that hold the same slice of the experts.
   [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }
 
-  [[nodiscard]] std::int64_t ranks() const noexcept override { return ep_size_; }
-  void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) override;
+  [[nodiscard]] RankExchange& exchange() noexcept { return exchange_; }
 
  private:
-  std::int64_t ep_size_;
-  CommsLog* lane_log_;
-  EventLoop lane_loop_;
-  CpuPool lane_pool_;                            // what is large is copied by its thread
   std::unique_ptr<CollectiveBackend> replicas_;  // D ranks: same slice
-  std::unique_ptr<CollectiveBackend> exchange_;  // P ranks: one of each slice, on the lane's loop
+  LaneExchange exchange_;                        // P ranks: one of each slice
   Collectives collectives_;
 };
 

@@ -1,0 +1,161 @@
+#include "models/transformer/block_memory.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/types/recomputation.hpp"
+#include "models/kernels/attention/attention.hpp"
+#include "models/kernels/gemm_blocks.hpp"
+#include "models/layers/gemm.hpp"
+#include "models/layers/token_tiles.hpp"
+#include "models/transformer/adapters.hpp"
+#include "models/transformer/aten_memory.hpp"
+
+namespace tandem {
+namespace {
+
+/// Working memory of attention's tasks, one per thread, as its kernel asks for it, and the rotary
+/// positions.
+std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch) {
+  constexpr std::int64_t kQueryRows = 64;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t block = a.heads / a.kv_heads * kQueryRows;
+  const std::int64_t seen =
+      a.window > 0 ? std::min(batch.length, a.window + kQueryRows - 1) : batch.length;
+  const std::int64_t scores = block * std::min(seen, attention_tile_keys()) * 4;
+  const std::int64_t weights = size == 2 ? scores / 4 * size : 0;
+  const std::int64_t rows = (batch.length + 2 * block) * a.head_dim * size;
+  const std::int64_t gradients =
+      scores + 2 * batch.length * a.head_dim * 4 + block * a.head_dim * 4;
+  const std::int64_t angles = a.rotary != nullptr ? batch.length * a.rotary->dim() * 4 : 0;
+  return batch.threads * (scores + weights + rows + gradients) + angles;
+}
+
+/// Elements of the MLP half: for each token what is kept; at the peaks beyond that, for each token
+/// of a tile; the blocks that malloc keeps; packed by matmuls, in all threads; the weights whose
+/// gradients have sums of their own.
+struct HalfElements {
+  std::int64_t kept, forward, backward;
+  std::vector<std::int64_t> blocks, tile_blocks;
+  std::int64_t packed, weights;
+};
+
+HalfElements dense_half(const BlockShape& shape, std::int64_t tile) {
+  const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
+  const bool again = is_recomputation();
+  // Forward has the norm's result and the activation beside what is kept, backward the activation's
+  // gradient.
+  HalfElements half{.kept = again ? 0 : up,
+                    .forward = shape.hidden + shape.intermediate + (again ? up : 0),
+                    .backward = shape.intermediate + (again ? up : 0),
+                    .blocks = {},
+                    .tile_blocks = {shape.hidden, shape.intermediate},
+                    .packed = std::max(shape.hidden * up, tile * shape.intermediate),
+                    .weights = (up + shape.intermediate) * shape.hidden};
+  (again ? half.tile_blocks : half.blocks).push_back(up);
+  return half;
+}
+
+HalfElements expert_half(const BlockShape& shape, const BatchShape& batch, std::int64_t tile) {
+  const ExpertShape& e = shape.experts;
+  const std::int64_t up = e.width * inputs_per_output(e.activation);
+  // Rows before the activation, logits, and the routes' four numbers. Beyond them the norm's
+  // result, the rows at the hidden width and the activation; in backward also the gradient of the
+  // output's rows.
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t routes = e.per_token * 4 * 4 / size;
+  // twice an equal one
+  const std::int64_t share = ceil_div(2 * tile * e.per_token, e.count);
+  const std::int64_t made = e.per_token * up + e.count + routes;
+  const std::int64_t observed = shape.balance != nullptr ? e.count : 0;
+  const bool again = is_recomputation();
+  HalfElements half{
+      .kept = observed + (again ? 0 : made),
+      .forward = shape.hidden + e.per_token * (shape.hidden + e.width) + (again ? made : 0),
+      .backward = shape.hidden + e.per_token * shape.hidden +
+                  std::max(shape.hidden, e.per_token * e.width) + (again ? made : 0),
+      .blocks = {},
+      .tile_blocks = {e.per_token * up, e.per_token * e.width, e.per_token * shape.hidden,
+                      shape.hidden},
+      .packed = batch.threads * shape.hidden * std::max(up, share),
+      .weights = e.count * (up + e.width) * shape.hidden};
+  return half;
+}
+
+ActivationBytes activations_without_adapters(const BlockShape& shape, const BatchShape& batch) {
+  if (batch.accelerator) {
+    return aten::block_memory(shape, batch);
+  }
+  const AttentionShape& a = shape.attention;
+  const bool shares = batch.sharers > 1;
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  const std::int64_t tile = std::min(tokens, kTileTokens);
+  const std::int64_t q = a.heads * a.head_dim;
+  const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
+  const HalfElements half =
+      shape.experts.count > 0 ? expert_half(shape, batch, tile) : dense_half(shape, tile);
+  // Kept: qkv, context with a number per head, the middle of the block, what is normed before it
+  // is added, and what the MLP keeps.
+  const std::int64_t normed = shape.norms_sums ? 2 * shape.hidden : 0;
+  // Where rows are shared: qkv of whole rows and some heads, of which there is one of keys at
+  // least, and the context before and behind the exchange.
+  const std::int64_t exchanged =
+      shares ? q + 2 * std::max(a.kv_heads, batch.sharers) * a.head_dim : qkv;
+  const std::int64_t kept = exchanged + (shares ? 2 : 1) * q + shape.hidden + normed + half.kept;
+  ActivationBytes bytes{.output = tokens * shape.hidden * size,
+                        .kept = tokens * (kept * size + a.heads * 4)};
+  // An exchange has what goes and what comes beside what it is made of.
+  const std::int64_t going = shares ? std::max<std::int64_t>(0, qkv + exchanged - half.kept) : 0;
+  const std::int64_t coming =
+      shares ? std::max<std::int64_t>(0, qkv + 3 * exchanged - half.kept) : 0;
+  bytes.forward = std::max(tile * half.forward, tokens * going) * size;
+  // The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
+  // middle with it, attention's. Dropout's gradient lies beside the residual path's.
+  const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
+  const std::int64_t sums = TiledGradients::bytes(batch.type, tokens, half.weights);
+  const std::int64_t attention = std::max(coming, q + qkv - shape.hidden - normed / 2 - half.kept);
+  bytes.backward = tokens * (2 * shape.hidden + dropped) * size +
+                   std::max(tile * half.backward * size + sums, tokens * attention * size);
+  if (is_recomputation() && !shape.norms_sums && dropped == 0) {
+    // The output's memory is never touched.
+    bytes.kept -= bytes.output;
+    bytes.forward += bytes.output;
+  }
+  std::vector<std::int64_t> widths = {qkv, q, shape.hidden, shape.hidden};
+  if (shares) {
+    widths.insert(widths.end(), {exchanged, q});
+  }
+  widths.insert(widths.end(), half.blocks.begin(), half.blocks.end());
+  if (shape.norms_sums) {
+    widths.insert(widths.end(), {shape.hidden, shape.hidden});
+  }
+  for (const std::int64_t width : widths) {
+    bytes.spare += kept_by_malloc(tokens * width * size);
+  }
+  for (const std::int64_t width : half.tile_blocks) {
+    bytes.spare += kept_by_malloc(tile * width * size);
+  }
+  const std::int64_t packed =
+      std::max({shape.hidden * qkv, tile * std::max(shape.hidden, q), half.packed});
+  AttentionShape share = a;
+  share.heads = a.heads / batch.sharers;
+  share.kv_heads = std::max<std::int64_t>(1, a.kv_heads / batch.sharers);
+  bytes.scratch = packed_bytes(batch.type, packed) + attention_scratch(share, batch);
+  return bytes;
+}
+
+}  // namespace
+
+ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+  ActivationBytes bytes = activations_without_adapters(shape, batch);
+  const ActivationBytes more = adapter_activations(shape.adapter_sizes, shape.adapters, batch);
+  bytes.kept += more.kept;
+  bytes.forward += more.forward;
+  bytes.backward += more.backward;
+  bytes.spare += more.spare;
+  return bytes;
+}
+
+}  // namespace tandem

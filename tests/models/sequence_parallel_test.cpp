@@ -1,0 +1,313 @@
+// Rows that several ranks share (sequence_parallel_size): groups of 1, 2 and 4 ranks beside one
+// rank that has all tokens, for every kind of model, packed rows, dropout, adapters, evaluation and
+// a run that goes on in groups of another size.
+//
+// What holds: the loss of given weights has the same bits in every group. Gradients of weights are
+// sums over the parts' tokens, so they, and what follows from them, are near and not the same.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "engine/engine.hpp"
+#include "engine/types/row_sharing.hpp"
+#include "models/causal_lm.hpp"
+#include "models/data/memory_records.hpp"
+#include "models/data/token_dataset.hpp"
+#include "models/layers/aten/layers.hpp"
+#include "models/pretrained.hpp"
+#include "tests/support/io_support.hpp"
+#include "tests/support/thread_ranks.hpp"
+#include "tests/support/throws_error.hpp"
+
+namespace tandem {
+namespace {
+
+struct Kind {
+  const char* name;
+  const char* config;  // what it has beside the sizes
+  std::int64_t kv_heads = 2;
+  bool same_inputs = true;  // key/value heads are dealt, not copied: gradients of inputs are equal
+};
+
+constexpr Kind kKinds[] = {
+    {"gpt2", R"("model_type": "gpt2", "activation_function": "gelu_new", "n_embd": 32, "n_head": 4,
+                "n_layer": 2, "n_positions": 64)"},
+    {"gpt2_dropout",
+     R"("model_type": "gpt2", "activation_function": "gelu_new", "n_embd": 32, "n_head": 4,
+        "n_layer": 2, "n_positions": 64, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
+        "attn_pdrop": 0.1)"},
+    {"llama", R"("model_type": "llama", "rms_norm_eps": 1e-6)", 1},
+    {"mistral", R"("model_type": "mistral", "sliding_window": 9)", 4},
+    {"qwen2", R"("model_type": "qwen2")"},
+    {"qwen3", R"("model_type": "qwen3", "rms_norm_eps": 1e-6, "attention_dropout": 0.1)"},
+    {"qwen3_tied", R"("model_type": "qwen3", "tie_word_embeddings": true)", 4},
+    {"phi3", R"("model_type": "phi3", "pad_token_id": 0)"},
+    {"seed_oss", R"("model_type": "seed_oss")"},
+    {"gemma3", R"("model_type": "gemma3_text", "sliding_window": 6, "query_pre_attn_scalar": 8,
+                  "hidden_activation": "gelu_pytorch_tanh")"},
+    {"gpt_oss", R"("model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2,
+                   "sliding_window": 6, "output_router_logits": true,
+                   "rope_scaling": {"rope_type": "linear", "factor": 2.0})"},
+    {"mixtral", R"("model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2)"},
+    {"qwen3_moe", R"("model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+                     "moe_intermediate_size": 24, "output_router_logits": true,
+                     "router_aux_loss_coef": 0.1)"}};
+
+HfConfig config_of(const Kind& kind) {
+  return parse_hf_config(
+      fmt::format(R"({{{}, "vocab_size": 67, "hidden_size": 32, "intermediate_size": 48,
+                       "num_hidden_layers": 2, "num_attention_heads": 4,
+                       "num_key_value_heads": {}, "head_dim": 8, "hidden_act": "silu",
+                       "max_position_embeddings": 64, "initializer_range": 0.2}})",
+                  kind.config, kind.kv_heads),
+      "config.json");
+}
+
+/// Texts of unequal length, the longest of 42 tokens, of which no group of 4 has equal parts.
+std::shared_ptr<const Dataset> texts(bool packed) {
+  const auto records = std::make_shared<MemoryRecords>();
+  for (std::int32_t i = 0; i < 24; ++i) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(1 + (i * 19 + 7) % 42));
+    std::vector<std::uint8_t> learnt(ids.size());
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      ids[t] = static_cast<std::int32_t>((t * t + t * static_cast<std::size_t>(i) * 5) % 66) + 1;
+      learnt[t] = t > ids.size() / 3 && (i % 5 != 0 || t + 2 < ids.size()) ? 1 : 0;
+    }
+    records->add(ids, learnt);
+  }
+  return packed ? std::make_shared<const TokenDataset>(
+                      records, 0, PackingOptions{.kind = Packing::kBfd, .room = 54, .seed = 3})
+                : std::make_shared<const TokenDataset>(records, 0);
+}
+
+struct Shares {
+  int ranks = 1;
+  int sharers = 1;
+  int micro_batches = 2;  // of a step, of all ranks
+  int stage = 3;
+  bool packed = false;
+  bool recomputes = false;
+  const char* type = "fp32";
+  LossMean mean = LossMean::kMicroBatches;
+};
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::vector<std::int64_t> tokens;
+  EvalSums before, after;
+  std::vector<std::vector<float>> weights;
+};
+
+Engine engine_of(Model model, const Shares& run, const std::shared_ptr<Communicator>& ranks) {
+  EngineOptions options;
+  options.compute_threads = 1;
+  options.plans_run = false;
+  options.loss_mean = run.mean;
+  options.activation_checkpointing = run.recomputes;
+  return Engine({.model = std::move(model),
+                 .config = ConfigSource::of_text(fmt::format(
+                     R"({{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": {},
+                "sequence_parallel_size": {}, "zero_optimization": {{"stage": {}}},
+                "bf16": {{"enabled": {}}},
+                "optimizer": {{"type": "SGD", "params": {{"lr": 0.1}}}}}})",
+                     run.micro_batches / (run.ranks / run.sharers), run.sharers, run.stage,
+                     run.type == std::string_view("bf16"))),
+                 .options = options,
+                 .communicator = ranks,
+                 .dataset = texts(run.packed),
+                 .epochs = 0});
+}
+
+Trained trained(Engine& engine, const Shares& run, int steps) {
+  Trained all;
+  const auto held_out = texts(run.packed);
+  all.before = engine.evaluate_sums(*held_out, {.micro_batch = 3});
+  for (int step = 0; step < steps; ++step) {
+    const StepResult result = *engine.train_step();
+    all.losses.push_back(result.loss);
+    all.norms.push_back(result.verdict.norm.value);
+    all.tokens.push_back(result.tokens);
+  }
+  all.after = engine.evaluate_sums(*held_out, {.micro_batch = 3});
+  engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+    all.weights.emplace_back(values.begin(), values.end());
+  });
+  return all;
+}
+
+Model model_of(const HfConfig& config) {
+  Model model = make_causal_lm(config, {}, 5);
+  model.source = random_weights(config, 1);
+  return model;
+}
+
+Trained train(const HfConfig& config, const Shares& run, int steps = 3) {
+  const auto all = on_ranks(run.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
+    Engine engine = engine_of(model_of(config), run, ranks);
+    return trained(engine, run, steps);
+  });
+  for (const Trained& one : all) {
+    EXPECT_EQ(one.losses, all.front().losses) << "the ranks of one run agree";
+    EXPECT_EQ(one.weights, all.front().weights);
+  }
+  return all.front();
+}
+
+/// Of the weights, as one vector, relative to what `a` is.
+double distance(const std::vector<std::vector<float>>& a,
+                const std::vector<std::vector<float>>& b) {
+  double difference = 0;
+  double whole = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (std::size_t j = 0; j < a[i].size(); ++j) {
+      const double apart = static_cast<double>(a[i][j]) - static_cast<double>(b[i][j]);
+      difference += apart * apart;
+      whole += static_cast<double>(a[i][j]) * static_cast<double>(a[i][j]);
+    }
+  }
+  return std::sqrt(difference / whole);
+}
+
+constexpr double kLossLimit = 2e-6;
+constexpr double kNormLimit = 2e-6;
+constexpr double kWeightLimit = 1e-6;
+
+void expect_near(const Trained& shared, const Trained& alone, bool same_bits = true) {
+  ASSERT_EQ(shared.losses.size(), alone.losses.size());
+  EXPECT_EQ(shared.tokens, alone.tokens);
+  if (same_bits) {
+    EXPECT_EQ(shared.losses[0], alone.losses[0]) << "of the same weights";
+    EXPECT_EQ(shared.before.loss, alone.before.loss);
+  }
+  EXPECT_EQ(shared.before.labels, alone.before.labels);
+  EXPECT_EQ(shared.before.records, alone.before.records);
+  EXPECT_NEAR(shared.before.loss / alone.before.loss, 1, kLossLimit);
+  EXPECT_NEAR(shared.after.loss / alone.after.loss, 1, kLossLimit);
+  for (std::size_t step = 0; step < alone.losses.size(); ++step) {
+    EXPECT_NEAR(shared.losses[step] / alone.losses[step], 1, kLossLimit) << step;
+    EXPECT_NEAR(shared.norms[step] / alone.norms[step], 1, kNormLimit) << step;
+  }
+  EXPECT_LE(distance(shared.weights, alone.weights), kWeightLimit);
+}
+
+class SharedRowsOfKinds : public testing::TestWithParam<Kind> {};
+
+TEST_P(SharedRowsOfKinds, TrainAsOneRankDoes) {
+  const HfConfig config = config_of(GetParam());
+  // The router's own loss adds probabilities in double, rank by rank.
+  const bool balanced = config.output_router_logits;
+  for (const bool packed : {false, true}) {
+    const Trained alone = train(config, {.packed = packed});
+    EXPECT_LT(alone.losses.back(), alone.losses.front());
+    for (const auto& [ranks, sharers] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} share rows, packed {}", ranks, sharers, packed));
+      expect_near(train(config, {.ranks = ranks, .sharers = sharers, .packed = packed}), alone,
+                  !balanced);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SharedRowsOfKinds, testing::ValuesIn(kKinds),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+const Kind& kind_of(std::string_view name) { return *std::ranges::find(kKinds, name, &Kind::name); }
+
+TEST(SharedRows, BitsDependOnTheGroupAlone) {
+  const HfConfig config = config_of(kind_of("qwen3"));
+  const Trained one = train(config, {.ranks = 2, .sharers = 2, .packed = true});
+  for (const Shares& run : {Shares{.ranks = 4, .sharers = 2, .stage = 0, .packed = true},
+                            Shares{.ranks = 4, .sharers = 2, .stage = 2, .packed = true},
+                            Shares{.ranks = 2, .sharers = 2, .packed = true, .recomputes = true}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, stage {}", run.ranks, run.stage));
+    const Trained other = train(config, run);
+    EXPECT_EQ(other.losses, one.losses);
+    EXPECT_EQ(other.weights, one.weights);
+  }
+}
+
+TEST(SharedRows, TheMeanOverTokensIsThatOfWholeRows) {
+  const HfConfig config = config_of(kind_of("qwen2"));
+  const Trained alone = train(config, {.mean = LossMean::kTokens});
+  expect_near(train(config, {.ranks = 4, .sharers = 2, .mean = LossMean::kTokens}), alone);
+}
+
+TEST(SharedRows, PlainOperationsShareThemToo) {
+  aten::take_always(true);
+  for (const char* name : {"gpt2_dropout", "qwen3", "gpt_oss"}) {
+    SCOPED_TRACE(name);
+    const HfConfig config = config_of(kind_of(name));
+    const Trained alone = train(config, {.packed = true});
+    expect_near(train(config, {.ranks = 2, .sharers = 2, .packed = true}), alone,
+                /*same_bits=*/false);
+  }
+  aten::take_always(false);
+}
+
+TEST(SharedRows, SixteenBitsAreNear) {
+  const HfConfig config = config_of(kind_of("qwen3_tied"));
+  const Trained alone = train(config, {.type = "bf16"});
+  const Trained shared = train(config, {.ranks = 2, .sharers = 2, .type = "bf16"});
+  EXPECT_EQ(shared.losses[0], alone.losses[0]);
+  EXPECT_NEAR(shared.losses.back() / alone.losses.back(), 1, 2e-3);
+  EXPECT_LE(distance(shared.weights, alone.weights), 2e-3);
+}
+
+TEST(SharedRows, ARunGoesOnInGroupsOfAnotherSize) {
+  const HfConfig config = config_of(kind_of("qwen3"));
+  const test::TempDir folder;
+  const Trained whole = train(config, {}, 4);
+  const Shares first{.ranks = 4, .sharers = 4};
+  on_ranks(first.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
+    Engine engine = engine_of(model_of(config), first, ranks);
+    (void)engine.train_step();
+    (void)engine.train_step();
+    engine.save_checkpoint(folder.path(), "two");
+    return 0;
+  });
+  for (const Shares& then :
+       {Shares{}, Shares{.ranks = 4, .sharers = 2}, Shares{.ranks = 2, .sharers = 1}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, {} share rows", then.ranks, then.sharers));
+    const auto losses = on_ranks(then.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
+      Engine engine = engine_of(model_of(config), then, ranks);
+      engine.load_checkpoint(folder.path(), "two");
+      std::vector<double> of_steps;
+      of_steps.push_back(engine.train_step()->loss);
+      of_steps.push_back(engine.train_step()->loss);
+      return of_steps;
+    });
+    EXPECT_NEAR(losses[0][0] / whole.losses[2], 1, kLossLimit);
+    EXPECT_NEAR(losses[0][1] / whole.losses[3], 1, kLossLimit);
+  }
+}
+
+TEST(SharedRows, WhatCannotBeSharedIsRefused) {
+  const auto refused = [](std::int64_t kv_heads, int sharers) {
+    Model model;
+    model.heads = {.heads = 12, .kv_heads = kv_heads};
+    return error_text([&] { require_row_sharing(model, sharers); });
+  };
+  EXPECT_NE(refused(4, 5).find("12 attention heads"), std::string::npos);
+  EXPECT_NE(refused(3, 2).find("3 key/value heads"), std::string::npos);
+  EXPECT_EQ(refused(3, 6), "no error");
+  EXPECT_EQ(refused(4, 2), "no error");
+  EXPECT_NE(error_text([] { require_row_sharing({}, 2); }).find("compute whole rows"),
+            std::string::npos);
+  const at::Tensor image = at::zeros({2, 3, 4, 4});
+  EXPECT_NE(error_text([&] {
+              (void)with_part({.inputs = image, .labels = at::zeros({2}, at::kLong)},
+                              {.ranks = 2, .place = 0});
+            }).find("cannot be cut into tokens"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem
