@@ -105,11 +105,10 @@ bool MappedFile::call_guarded(void (*access)(const void*), const void* argument)
   return true;
 }
 
-/// All at once from the disk, then into the page table. Faults alone, one behind the other, end the
-/// system's reading ahead after a hundred of them, and a cold file comes page by page.
 void MappedFile::fetch(std::span<const std::byte> part) noexcept {
-  (void)advise(part, MADV_WILLNEED);
-  (void)advise(part, MADV_POPULATE_READ);  // Linux 5.14
+  if (!advise(part, MADV_POPULATE_READ)) {  // Linux 5.14
+    (void)advise(part, MADV_WILLNEED);
+  }
 }
 
 void MappedFile::release(std::span<const std::byte> part) noexcept {
