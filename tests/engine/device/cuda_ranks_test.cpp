@@ -1,6 +1,7 @@
 // Ranks with a GPU each: the engine over NCCL, on the fakes of CUDA and NCCL, has the bits of ranks
 // on the CPU.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "tests/support/fakes/fake_gpu.hpp"
+#include "tests/support/nccl_hosts.hpp"
 #include "tests/support/nccl_world.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/toy/training.hpp"
@@ -21,14 +23,17 @@ using namespace std::chrono_literals;
 using testing::FakeCuda;
 using testing::FakeNccl;
 using testing::FakePeers;
+using testing::NcclHostsMeeting;
 using toy::Setting;
 using toy::TrainingRun;
+
+using Peers = std::function<std::shared_ptr<NcclPeers>(EventLoop& loop, std::uint32_t rank)>;
 
 /// Joins the others by NCCL; all ranks are threads.
 class NcclThreadRank final : public Communicator {
  public:
-  NcclThreadRank(std::shared_ptr<Communicator> thread, FakePeers& peers)
-      : thread_(std::move(thread)), peers_(peers) {}
+  NcclThreadRank(std::shared_ptr<Communicator> thread, Peers peers)
+      : thread_(std::move(thread)), peers_(std::move(peers)) {}
   [[nodiscard]] int rank() const override { return thread_->rank(); }
   [[nodiscard]] int world_size() const override { return thread_->world_size(); }
   void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
@@ -50,7 +55,8 @@ class NcclThreadRank final : public Communicator {
     options.world = static_cast<std::uint32_t>(world_size());
     options.api = &FakeNccl::api();
     options.kernels = &testing::fake_kernels();
-    options.peers = std::make_shared<FakePeers::OfRank>(peers_, options.rank);
+    const std::shared_ptr<NcclPeers> peers = peers_(loop, options.rank);
+    options.peers = peers;
     options.from_rank_0 = [](std::string_view key, const std::string& value) {
       std::string id(key);  // the same on all ranks, and that is all it needs to be
       id.resize(value.size());
@@ -61,12 +67,10 @@ class NcclThreadRank final : public Communicator {
 
  private:
   std::shared_ptr<Communicator> thread_;
-  FakePeers& peers_;
+  Peers peers_;
 };
 
-TrainingRun train_over_nccl(const Setting& setting, int world, int steps) {
-  FakePeers peers;
-  peers.world = static_cast<std::uint32_t>(world);
+TrainingRun train_over_nccl(const Setting& setting, int world, int steps, const Peers& peers) {
   const auto runs = on_ranks(world, [&](std::shared_ptr<Communicator> thread) {
     return toy::train(setting, steps, std::make_shared<NcclThreadRank>(std::move(thread), peers));
   });
@@ -74,6 +78,14 @@ TrainingRun train_over_nccl(const Setting& setting, int world, int steps) {
     EXPECT_EQ(run, runs.front());
   }
   return runs.front();
+}
+
+TrainingRun train_over_nccl(const Setting& setting, int world, int steps) {
+  FakePeers peers;
+  peers.world = static_cast<std::uint32_t>(world);
+  return train_over_nccl(setting, world, steps, [&peers](EventLoop&, std::uint32_t rank) {
+    return std::make_shared<FakePeers::OfRank>(peers, rank);
+  });
 }
 
 TEST(CudaRanks, OverNcclGiveTheBitsOfRanksOnTheCpu) {
@@ -94,6 +106,32 @@ TEST(CudaRanks, OverNcclGiveTheBitsOfRanksOnTheCpu) {
           EXPECT_EQ(cuda.frees_in_use(), 0);
         }
       }
+    }
+  }
+}
+
+TEST(CudaRanks, OfSeveralHostsGiveTheBitsOfRanksOnTheCpu) {
+  if (!ucx_support().usable) {
+    GTEST_SKIP() << "no UCX: " << ucx_support().what;
+  }
+  Setting setting{.accumulation = 2, .type = "bf16"};
+  const TrainingRun expected = toy::train_on_ranks(setting, 4, 3);
+  setting.device = DeviceKind::kCuda;
+  setting.open_gpu = testing::fake_gpus(100us);
+  for (const std::uint32_t per_host : {1U, 2U}) {
+    for (const int stage : {0, 3}) {
+      setting.stage = stage;
+      const FakeCuda cuda(Clock::real());
+      FakeNccl nccl;
+      nccl.per_host = per_host;
+      NcclHostsMeeting meeting(4, per_host);
+      EXPECT_EQ(train_over_nccl(setting, 4, 3,
+                                [&meeting](EventLoop& loop, std::uint32_t rank) {
+                                  return meeting.join(loop, rank);
+                                }),
+                expected)
+          << per_host << " ranks per host, stage " << stage;
+      EXPECT_EQ(cuda.frees_in_use(), 0);
     }
   }
 }

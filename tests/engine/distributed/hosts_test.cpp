@@ -10,12 +10,14 @@
 #include <sched.h>
 
 #include "actors/collectives/collective_backend.hpp"
+#include "actors/collectives/nccl/nccl_peers.hpp"
 #include "engine/distributed/hello.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/types/version.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
+#include "runtime/sleep.hpp"
 #include "runtime/ucx/ucx_net.hpp"
 #include "tests/support/child_process.hpp"
 #include "tests/support/reduction_reference.hpp"
@@ -325,6 +327,53 @@ TEST_F(RanksOfHosts, GroupsAreOfOneHostOrOfSeveral) {
     expect_collectives_of_one_host(worker.loop, *of_host);
   });
   EXPECT_EQ(errors, std::vector<std::string>(4, "0 "));
+}
+
+Task<> keep_turns(NcclPeers* peers, bool decides) {
+  constexpr std::uint64_t kTurns = 3 * NcclPeers::kMostAhead;
+  for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
+    if (decides) {
+      while (turn >= NcclPeers::kMostAhead && peers->behind(turn - NcclPeers::kMostAhead + 1)) {
+        co_await sleep_for(100us);
+      }
+      NcclLaunch launch{.comm = static_cast<std::uint32_t>(turn % 3 % 2), .operation = {}};
+      launch.operation.number = turn * 3;
+      peers->decide(turn, launch);
+    }
+    std::optional<NcclLaunch> decided;
+    while (!(decided = peers->decided(turn))) {
+      co_await sleep_for(100us);
+    }
+    if (decided->comm != turn % 3 % 2 || decided->operation.number != turn * 3) {
+      throw failure(ExitCode::kFailure, "test", "turn {} is another one", turn);
+    }
+    peers->has_begun(turn + 1);
+  }
+  while (peers->behind(kTurns)) {
+    co_await sleep_for(1ms);
+  }
+}
+
+// What NCCL is told beside NCCL, as make_gpu_backend() connects it.
+TEST_F(RanksOfHosts, KeepTheTurnsOfNccl) {
+  ::setenv("TANDEM_HEARTBEAT_S", "0.2", 1);
+  for (const int world : {2, 4}) {
+    const Job job{.world = world, .secret = kSecret};
+    const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+      EventLoop loop;
+      const auto peers = group.connect_nccl_peers(loop);
+      loop.run(&keep_turns, peers.get(), group.rank() == 0);
+      if (peers->loss()) {
+        throw failure(ExitCode::kFailure, "test", "{}", peers->loss()->cause);
+      }
+      const char* const interface = std::getenv("NCCL_SOCKET_IFNAME");
+      if (interface == nullptr || std::string(interface) != "=lo") {
+        throw failure(ExitCode::kFailure, "test", "NCCL would listen elsewhere");
+      }
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(world), "0 "));
+  }
+  ::unsetenv("TANDEM_HEARTBEAT_S");
 }
 
 TEST_F(RanksOfHosts, AnEndedRankIsNamedWithItsHost) {
