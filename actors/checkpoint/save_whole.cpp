@@ -7,6 +7,7 @@
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/folder.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
@@ -20,6 +21,7 @@ Task<> write_tensors(CheckpointSave* save, const CheckpointPlan* plan, const Fil
     std::uint64_t offset = 0;
     for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
       const std::int64_t numel = tensors[tensor].numel();
+      TANDEM_CHECK(tensors[tensor].type == TensorType::kF32, "what is filled is fp32");
       for (std::int64_t begin = 0; begin < numel; begin += kPieceElements) {
         const std::int64_t end = std::min(begin + kPieceElements, numel);
         values.resize(static_cast<std::size_t>(end - begin));

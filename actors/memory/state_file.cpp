@@ -31,7 +31,7 @@ StateFile::StateFile(std::size_t bytes) : bytes_(aligned(bytes)) {
   if (reserved == MAP_FAILED) {
     const int error = errno;
     throw failure(ExitCode::kRefused, "nvme",
-                  "cannot reserve addresses for {} bytes of optimizer state: {}; use a smaller "
+                  "cannot reserve addresses for {} bytes of a state file: {}; use a smaller "
                   "model or more ranks",
                   bytes_, std::strerror(error));
   }
@@ -71,10 +71,11 @@ Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes) {
     }
   }
   if (error != 0) {
-    throw failure(ExitCode::kRefused, "nvme",
-                  "cannot reserve {} bytes of optimizer state in {}: {}; free some, give another "
-                  "folder with --nvme_path, or leave more of the state in memory",
-                  bytes_, path, std::strerror(error));
+    throw failure(
+        ExitCode::kRefused, "nvme",
+        "cannot reserve {} bytes for what lies on NVMe in {}: {}; free some, give another "
+        "folder with --nvme_path, or leave more of the state in memory",
+        bytes_, path, std::strerror(error));
   }
 }
 

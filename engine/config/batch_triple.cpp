@@ -20,10 +20,12 @@ std::int64_t times(const BatchConfig& b, std::int64_t world_size) {
              : kProductMax;
 }
 
-std::string product(const BatchConfig& b, std::int64_t world_size) {
+std::string product(const BatchConfig& b, const BatchRule& rule) {
   return fmt::format(
-      "train_micro_batch_size_per_gpu {} x gradient_accumulation_steps {} x world size {} = {}",
-      b.micro_batch_size, b.accumulation_steps, world_size, times(b, world_size));
+      "train_micro_batch_size_per_gpu {} x gradient_accumulation_steps {} x {} {} = {}",
+      b.micro_batch_size, b.accumulation_steps,
+      rule.sharers == 1 ? "world size" : fmt::format("groups of {} ranks", rule.sharers),
+      rule.world_size, times(b, rule.world_size));
 }
 
 std::string shown(std::int64_t given) { return given == 0 ? "none" : std::to_string(given); }
@@ -69,11 +71,11 @@ void solve_batch(BatchConfig& batch, const BatchRule& rule) {
   }
   if (total > kTotalMax) {
     throw user_error("config", "{}: {}, above {}; make them smaller", rule.origin,
-                     product(batch, world), kTotalMax);
+                     product(batch, rule), kTotalMax);
   }
   if (micro < 1 || steps < 1 || total != times(batch, world)) {
     throw user_error("config", "{}: train_batch_size {} is not {}; {}", rule.origin, total,
-                     product(batch, world), remedy(given, batch, world));
+                     product(batch, rule), remedy(given, batch, world));
   }
 }
 

@@ -361,6 +361,7 @@ class Parser {
     apply_elasticity(config_, rows_);
     solve_batch(config_.batch, {.origin = origin_,
                                 .world_size = config_.data_ranks(),
+                                .sharers = config_.sequence_parallel_size,
                                 .required = options_.batch_required});
     config_.zero.overlap_comm = config_.zero.overlap_comm.value_or(config_.zero.stage == 3);
     if (config_.optimizer.kind == OptimizerKind::kMuon && !config_.optimizer.adam_lr &&

@@ -174,19 +174,30 @@ ElasticRule rule_of(const Config& config, Block& block) {
     throw user_error("config", "{}: elasticity.version is {}; it must be 0.1 or 0.2", config.origin,
                      version);
   }
-  const ElasticRule rule{.most_batch = block.get<std::int64_t>("max_train_batch_size"),
-                         .micro_batches = *micro_batches,
-                         .least_ranks = block.get<std::int64_t>("min_gpus"),
-                         .most_ranks = block.get<std::int64_t>("max_gpus"),
-                         .ranks_per_host = block.get<std::int64_t>("num_gpus_per_node"),
-                         .prefer_larger = block.get<bool>("prefer_larger_batch"),
-                         .by_hosts = version == 0.2};
+  ElasticRule rule{.most_batch = block.get<std::int64_t>("max_train_batch_size"),
+                   .micro_batches = *micro_batches,
+                   .least_ranks = block.get<std::int64_t>("min_gpus"),
+                   .most_ranks = block.get<std::int64_t>("max_gpus"),
+                   .ranks_per_host = block.get<std::int64_t>("num_gpus_per_node"),
+                   .prefer_larger = block.get<bool>("prefer_larger_batch"),
+                   .by_hosts = version == 0.2};
   if (rule.most_ranks < rule.least_ranks) {
     throw user_error("config",
                      "{}: elasticity.min_gpus is {}, above elasticity.max_gpus {}; swap "
                      "them",
                      config.origin, rule.least_ranks, rule.most_ranks);
   }
+  // Ranks that share rows count as one.
+  const std::int64_t sharers = config.sequence_parallel_size;
+  if (rule.by_hosts && rule.ranks_per_host % sharers != 0) {
+    throw user_error("config",
+                     "{}: elasticity.num_gpus_per_node is {}, and sequence_parallel_size {} does "
+                     "not divide it; use a divisor",
+                     config.origin, rule.ranks_per_host, sharers);
+  }
+  rule.ranks_per_host /= rule.by_hosts ? sharers : 1;
+  rule.least_ranks = (rule.least_ranks + sharers - 1) / sharers;
+  rule.most_ranks = rule.most_ranks / sharers;
   return rule;
 }
 

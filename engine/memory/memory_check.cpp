@@ -114,10 +114,13 @@ std::string FitReport::advice() const {
         size_text(lacks->needed), size_text(lacks->limit.bytes), lacks->limit.source);
   }
   if (lacks->kind == MemoryKind::kNvme) {
+    const bool weights = plan.of(MemoryPurpose::kWeights, MemoryKind::kNvme) > 0;
     return fmt::format(
-        "nvme: {} needed for optimizer state, {} {}; free some, give another folder with "
-        "--nvme_path, or leave more of the state in memory (--offload_ratio)",
-        size_text(lacks->needed), size_text(lacks->limit.bytes), lacks->limit.source);
+        "nvme: {} needed for {}, {} {}; free some, give another folder with --nvme_path, or leave "
+        "more in memory ({})",
+        size_text(lacks->needed), weights ? "weights and optimizer state" : "optimizer state",
+        size_text(lacks->limit.bytes), lacks->limit.source,
+        weights ? "offload_param's max_in_cpu" : "--offload_ratio");
   }
   const bool host = lacks->kind == MemoryKind::kHost;
   const std::string who = host && plan.ranks_per_host > 1

@@ -28,7 +28,8 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
   }
   const OffloadParamConfig& weights = config.zero.offload_param;
   if (options.nvme.path.empty()) {
-    options.nvme.path = offload.nvme_path.empty() ? weights.nvme_path : offload.nvme_path;
+    const bool of_weights = offload.nvme_path.empty() && weights.device == "nvme";
+    options.nvme.path = of_weights ? weights.nvme_path : offload.nvme_path;
   }
   if (weights.device == "nvme" && !options.nvme.weights_in_memory &&
       (options.placement == Placement::kNvme || !options.placements.empty())) {
@@ -38,7 +39,7 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
   options.nvme.queue_depth = static_cast<unsigned>(config.aio.queue_depth);
   options.nvme.threads = static_cast<int>(config.aio.intra_op_parallelism);
   const bool leaves =
-      options.placement == Placement::kNvme ||
+      options.placement == Placement::kNvme || options.nvme.weights_in_memory ||
       std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end();
   if (leaves && options.nvme.path.empty()) {
     throw user_error("engine",
@@ -63,6 +64,12 @@ void require_possible_placements(DeviceKind device, Placement placement,
 EngineOptions on_host_if_joint(const Config& config, EngineOptions options) {
   if (!updates_jointly(config.optimizer.kind)) {
     return options;
+  }
+  if (options.nvme.weights_in_memory) {
+    throw user_error("engine",
+                     "weights are to lie on NVMe, and {} needs whole gradients in memory; leave "
+                     "weights_in_memory empty",
+                     config.optimizer.type);
   }
   const bool leaves = options.placement == Placement::kGpu ||
                       options.placement == Placement::kStream ||

@@ -85,7 +85,7 @@ bool overflows_to_nvme(const EngineOptions& options) {
 }
 
 bool wants_nvme(const EngineOptions& options) {
-  return options.placement == Placement::kNvme ||
+  return options.placement == Placement::kNvme || options.nvme.weights_in_memory ||
          std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end() ||
          overflows_to_nvme(options);
 }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "actors/kernels/reduce.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 
@@ -62,13 +64,23 @@ Task<> WeightLoader::copy(const HostView* view, Way way) {
   for (const HostView::Array& array : view->arrays) {
     if (memory_.is_on_nvme(array.elsewhere)) {
       const StateFile::Transfer all{array.elsewhere, array.host.data(), array.host.size_bytes()};
-      StateFile& file = *memory_.state_file();
-      co_await (way == Way::kToHost ? file.read({all}) : file.write({all}));
+      co_await copy_file(view, all, way);
     } else if (way == Way::kToHost) {
       co_await copies_->to_host(array.host.span(), array.elsewhere);
     } else {
       co_await copies_->to_device(array.elsewhere, array.host.span());
     }
+  }
+}
+
+Task<> WeightLoader::copy_file(const HostView* view, StateFile::Transfer transfer, Way way) {
+  StateFile& file = *memory_.state_file();
+  try {
+    co_await (way == Way::kToHost ? file.read({transfer}) : file.write({transfer}));
+  } catch (const FileError& error) {
+    throw nvme_failure(
+        way == Way::kToHost ? "read" : "write",
+        fmt::format("weights and state of \"{}\"", layout_.model.units[view->unit].name), error);
   }
 }
 
@@ -185,7 +197,7 @@ Task<> WeightLoader::copy_on_device(std::vector<ShadowArray> arrays) {
 
 WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const UpdateBuffers& buffers,
                                                   bool whole) const {
-  HostView view{.buffers = buffers};
+  HostView view{.unit = unit, .buffers = buffers};
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   const auto stand_in = [&](void*& array, std::size_t bytes) {
     if (is_elsewhere(array)) {
@@ -270,7 +282,7 @@ Task<std::span<const float>> WeightLoader::gradient_of(std::size_t unit) {
   }
   const DType type = layout_.sizes.accumulator_type;
   const std::byte* gradient = memory_.unit(unit).accumulator;
-  HostView view;
+  HostView view{.unit = unit};
   if (is_elsewhere(gradient)) {
     view.arrays.push_back(
         {const_cast<std::byte*>(gradient), HostBuffer(layout_.sizes.units[unit].accumulator)});

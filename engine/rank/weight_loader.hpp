@@ -69,8 +69,9 @@ class WeightLoader {
       std::byte* elsewhere;
       HostBuffer host;  // in its stead
     };
-    UpdateBuffers buffers;
-    std::vector<Array> arrays;  // what lies on the device, or on NVMe
+    std::size_t unit = 0;
+    UpdateBuffers buffers = {};
+    std::vector<Array> arrays = {};  // what lies on the device, or on NVMe
   };
   struct ShadowArray {
     std::byte* to;
@@ -97,6 +98,7 @@ class WeightLoader {
   /// Between a view's stand-ins and where their arrays lie.
   enum class Way : std::uint8_t { kToHost, kBack };
   Task<> copy(const HostView* view, Way way);
+  Task<> copy_file(const HostView* view, StateFile::Transfer transfer, Way way);
   [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit, const UpdateBuffers& home,
                                                        const UpdateShadow& shadow) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;

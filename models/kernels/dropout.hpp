@@ -36,16 +36,19 @@ enum class DropPlace : std::uint8_t {
   kDownAdapters,
 };
 
-/// Which rows of a whole matrix the rows at hand are. These are runs of `run` rows, and groups of
-/// `count` runs; there runs begin `stride` rows apart, and groups `step` runs.
+/// Which rows of a whole matrix the rows at hand are, counted from `begin` on. These are runs of
+/// `run` rows, and groups of `count` runs; there runs begin `stride` rows apart, and groups `step`
+/// runs.
 struct DropRows {
+  std::int64_t begin = 0;
   std::int64_t run = 0;  // 0: it is the whole one
   std::int64_t count = 1;
   std::int64_t step = 1;
   std::int64_t stride = 0;
-  std::int64_t first = 0;  // the first of the rows at hand
+  std::int64_t first = 0;  // where the first of the runs lies
 
   [[nodiscard]] std::int64_t of(std::int64_t row) const noexcept {
+    row += begin;
     if (run == 0) {
       return row;
     }

@@ -93,7 +93,7 @@ class CausalAttention final : public FusedOp {
     }
     if (shape_.rotary != nullptr) {
       const RotaryTable::View table =
-          shape_.rotary->for_length(longest_document(documents_, p.length));
+          shape_.rotary->for_length(longest_document(documents_, p.length), shape_.padding);
       p.cosine = table.cosine;
       p.sine = table.sine;
       p.rotary = shape_.rotary->dim();

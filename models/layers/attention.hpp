@@ -29,6 +29,7 @@ struct AttentionShape {
   NormKind norm = NormKind::kRms;  // which they are, one of the RMS norms
   double scale = 0;                // of the scores; 0: 1 / sqrt(head_dim)
   std::int64_t first_head = 0;     // the sinks are of more heads, these from here on
+  std::int64_t padding = 0;        // tokens behind a row's own, where ranks share rows
 
   [[nodiscard]] float score_scale() const {
     return scale > 0 ? static_cast<float>(scale) : 1.0F / std::sqrt(static_cast<float>(head_dim));

@@ -50,9 +50,7 @@ DropMask LayerDropout::mask(DropPlace place, std::int64_t micro_batch) const {
 }
 
 DropMask from_row(DropMask mask, std::int64_t row) {
-  // As the kernels step from row to row (kRoundingStep), in the upper half of the key.
-  constexpr std::uint32_t kStep = 0x9e3779b1;
-  mask.key += std::uint64_t{static_cast<std::uint32_t>(row) * kStep} << 32;
+  mask.rows.begin += row;
   return mask;
 }
 

@@ -27,8 +27,8 @@ void RotaryTable::extend(Table& table, std::int64_t length) const {
   }
 }
 
-RotaryTable::View RotaryTable::for_length(std::int64_t length) {
-  Table& table = tables_[scaling_.is_long(length) ? 1 : 0];
+RotaryTable::View RotaryTable::for_length(std::int64_t length, std::int64_t padding) {
+  Table& table = tables_[scaling_.is_long(length - padding) ? 1 : 0];
   extend(table, length);
   return {table.cosine.data(), table.sine.data()};
 }
@@ -48,8 +48,9 @@ std::pair<at::Tensor, at::Tensor> RotaryTable::there(Table& table, std::int64_t 
   return {table.cosine_there.narrow(0, 0, length), table.sine_there.narrow(0, 0, length)};
 }
 
-std::pair<at::Tensor, at::Tensor> RotaryTable::tensors(std::int64_t length, at::Device device) {
-  return there(tables_[scaling_.is_long(length) ? 1 : 0], length, device);
+std::pair<at::Tensor, at::Tensor> RotaryTable::tensors(std::int64_t length, at::Device device,
+                                                       std::int64_t padding) {
+  return there(tables_[scaling_.is_long(length - padding) ? 1 : 0], length, device);
 }
 
 std::pair<at::Tensor, at::Tensor> RotaryTable::tensors_at(const at::Tensor& positions) {

@@ -24,10 +24,12 @@ class RotaryTable {
     const float* cosine;
     const float* sine;
   };
-  View for_length(std::int64_t length);
+  /// `padding`: tokens of `length` that are none of the text, which chooses the table.
+  View for_length(std::int64_t length, std::int64_t padding = 0);
   /// The same as two tensors [length, dim / 2] on a device, where they stay: the copy waits for the
   /// device, once.
-  std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device);
+  std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device,
+                                            std::int64_t padding = 0);
   /// Of tokens at `positions`, int64 [B, T], below T: two tensors [B, T, dim / 2]. Which table it
   /// is follows from the largest of them, on the device.
   std::pair<at::Tensor, at::Tensor> tensors_at(const at::Tensor& positions);

@@ -54,7 +54,9 @@ class EmbeddingSegment final : public Segment {
     const at::Tensor& inputs = context.batch.inputs;
     return context.batch.positions.defined() || !shared.any()
                ? context.batch.positions
-               : at::arange(inputs.size(1), inputs.options()).expand(inputs.sizes());
+               : at::arange(inputs.size(1), inputs.options())
+                     .clamp_max(context.batch.part.length - 1)  // what pads has none of its own
+                     .expand(inputs.sizes());
   }
   static float rounded(double scale, DType type) {
     const auto value = static_cast<float>(scale);

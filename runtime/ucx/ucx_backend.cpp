@@ -284,6 +284,10 @@ void UcxBackend::end_received(NetOp& op, ucs_status_t status, std::size_t bytes)
   UcxPeer& peer = peers_[op.request.peer];
   std::erase_if(channel_of(peer, op).posted,
                 [&](const UcxPosted& posted) { return posted.op == &op; });
+  if (status == UCS_ERR_CANCELED && !peer.has_failed) {
+    end(op, NetOp::End::kStopped);  // withdrawn, and hardware that matches tags took its time
+    return;
+  }
   if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) {
     end_moved(op, status);
     return;

@@ -1,5 +1,5 @@
 // Rows that several ranks share (sequence_parallel_size): groups of 1, 2 and 4 ranks beside one
-// rank that has all tokens, for every kind of model, packed rows, dropout, adapters, evaluation and
+// rank that has all tokens, for every kind of model, packed rows, dropout, evaluation and
 // a run that goes on in groups of another size.
 //
 // What holds: the loss of given weights has the same bits in every group. Gradients of weights are
@@ -35,7 +35,6 @@ struct Kind {
   const char* name;
   const char* config;  // what it has beside the sizes
   std::int64_t kv_heads = 2;
-  bool same_inputs = true;  // key/value heads are dealt, not copied: gradients of inputs are equal
 };
 
 constexpr Kind kKinds[] = {
@@ -241,7 +240,10 @@ TEST(SharedRows, TheMeanOverTokensIsThatOfWholeRows) {
 }
 
 TEST(SharedRows, PlainOperationsShareThemToo) {
-  aten::take_always(true);
+  struct Always {
+    Always() { aten::take_always(true); }
+    ~Always() { aten::take_always(false); }
+  } const always;
   for (const char* name : {"gpt2_dropout", "qwen3", "gpt_oss"}) {
     SCOPED_TRACE(name);
     const HfConfig config = config_of(kind_of(name));
@@ -249,7 +251,6 @@ TEST(SharedRows, PlainOperationsShareThemToo) {
     expect_near(train(config, {.ranks = 2, .sharers = 2, .packed = true}), alone,
                 /*same_bits=*/false);
   }
-  aten::take_always(false);
 }
 
 TEST(SharedRows, SixteenBitsAreNear) {

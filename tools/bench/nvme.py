@@ -61,7 +61,7 @@ def run(options, folder, there, layout, nvme):
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in steps if "loss" in step and "step" in step]
     host = json.loads((output / "summary.json").read_text())["memory"]["host"]["actual_bytes"]
-    weights = hashlib.sha256((output / "model.safetensors").read_bytes()).hexdigest()
+    weights = hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest()
     return {"losses": [step["loss"] for step in steps], "weights": weights, "host": host,
             "step_s": statistics.median(step["step_time_s"] for step in steps[WARM_UP:]),
             "said": done.stdout + done.stderr}
@@ -78,6 +78,11 @@ def planned(said):
 
 def fio(folder):
     """Bytes a second each way, of as many reads as writes."""
+    with tempfile.TemporaryDirectory(dir=folder) as files:
+        return rate_of_fio(files)
+
+
+def rate_of_fio(folder):
     command = ["fio", "--name=state", f"--directory={folder}", "--size=1G", "--rw=rw", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
                "--ioengine=io_uring", "--direct=1", "--runtime=8", "--time_based", "--output-format=json"]
     try:
@@ -85,9 +90,6 @@ def fio(folder):
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"no fio: {error}")
         return None
-    finally:
-        for left in Path(folder).glob("state.*"):
-            left.unlink()
     job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
     return (job["read"]["bw_bytes"] + job["write"]["bw_bytes"]) / 2
 

@@ -102,12 +102,12 @@ std::uint32_t JoinedNcclPeers::decider() const noexcept {
 
 NcclLoss JoinedNcclPeers::failed_behind(std::uint32_t awaited) const {
   const NetWaits::Failed found = hearts_.failed_behind(awaited);
-  return {
-      found.rank,
-      fmt::format(
-          "{}; {}",
-          found.rank == awaited ? "" : fmt::format("; it waits for rank {} in the end", found.rank),
-          found.what)};
+  return {found.rank,
+          fmt::format("{}; {}",
+                      found.rank == awaited || found.rank == net_.rank()
+                          ? ""
+                          : fmt::format("; it waits for rank {} in the end", found.rank),
+                      found.what)};
 }
 
 }  // namespace tandem

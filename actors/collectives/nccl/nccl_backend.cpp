@@ -122,8 +122,11 @@ std::byte* NcclBackend::allocate(std::size_t bytes) {
 NcclBackend::~NcclBackend() {
   TANDEM_CHECK(!comms_[kGathers].busy && !comms_[kReductions].busy,
                "a collective outlives its back end");
+  // Peers that go now may run the loop, which must not look here any more.
+  rest();
   if (options_.peers != nullptr) {
     options_.peers->ask_for_waits(nullptr);
+    options_.peers.reset();
   }
 }
 

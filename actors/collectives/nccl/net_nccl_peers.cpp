@@ -255,6 +255,11 @@ bool NetNcclPeers::take_decisions(const Frame& frame) {
   for (std::uint32_t i = 0; i < frame.count; ++i) {
     Turn turn;
     std::memcpy(&turn, frame.content.data() + i * sizeof(turn), sizeof(turn));
+    // The decision that it takes the place of has been read by all ranks of this host.
+    if (handed_on_ >= NcclPeers::kMostAhead &&
+        host_.behind(handed_on_ - NcclPeers::kMostAhead + 1)) {
+      return false;
+    }
     host_.decide(handed_on_++, {.comm = turn.comm,
                                 .operation = {.kind = static_cast<ShmKind>(turn.kind),
                                               .root = turn.root,

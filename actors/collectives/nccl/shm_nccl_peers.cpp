@@ -92,11 +92,11 @@ std::uint64_t ShmNcclPeers::begun(std::uint32_t rank) const noexcept {
   const std::uint32_t local = rank - sync_.name_of(0);
   return local < sync_.world()
              ? page_of(local).begun.load(std::memory_order_acquire)
-             : page_of(rank % sync_.world()).heard[rank].load(std::memory_order_relaxed);
+             : page_of(rank % sync_.world()).heard[rank].load(std::memory_order_acquire);
 }
 
 void ShmNcclPeers::has_heard(std::uint32_t rank, std::uint64_t begun) noexcept {
-  own_.heard[rank].store(begun, std::memory_order_relaxed);
+  own_.heard[rank].store(begun, std::memory_order_release);
 }
 
 void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept {

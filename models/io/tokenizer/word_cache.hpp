@@ -6,6 +6,7 @@
 // place of another one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

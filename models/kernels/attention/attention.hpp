@@ -5,14 +5,15 @@
 // rotary positions in the half-split form (Su et al., 2021) and an RMSNorm per head of q and k
 // (Qwen3), the last two optional; so are a window of keys (Beltagy et al., 2020) and sinks, a
 // learnt logit per head beside the scores (gpt-oss). A sequence is one document or several, which
-// do not see each other. A task works on one key/value head of one document: it normalises and
-// rotates that head's keys and its group's queries on the fly, and takes the queries in blocks of
-// rows whose scores over all keys that they see fit into its cache; keys outside the window of all
-// rows of a block cost nothing. Nothing of size T x T and no rotated copy of q and k is ever
-// written to memory; the backward computes the scores again from the saved row sums (as in
-// FlashAttention, Dao et al., 2022). Dropout of the probabilities draws its mask again in the
-// backward; a row of it is (sequence * heads + head) * T + query, both counted in the sequence as
-// the columns are. Invariant: one task per (document, key/value head) sums in an order of its own,
+// do not see each other. A task works on one key/value head of one document, forward on 512 of its
+// queries, backward on all: it normalises and rotates that head's keys and its group's queries on
+// the fly, and takes the queries in blocks of rows and the keys in tiles whose scores fit into its
+// cache, with a running maximum and sum where there are several tiles (Milakov and Gimelshein,
+// 2018); keys outside the window of all rows of a block cost nothing. Nothing of size T x T and no
+// rotated copy of q and k is ever written to memory; the backward computes the scores again from
+// the saved row sums (as in FlashAttention, Dao et al., 2022). Dropout of the probabilities draws
+// its mask again in the backward; a row of it is (sequence * heads + head) * T + query, both
+// counted in the sequence as the columns are. Invariant: what a task sums has an order of its own,
 // so bits don't depend on threads, and a document's not on what stands beside it.
 #pragma once
 

@@ -78,7 +78,7 @@ at::Tensor dropped(const at::Tensor& x, const DropMask& mask, const at::Tensor& 
                    std::int64_t first) {
   TANDEM_CHECK(rows.numel() * x.size(-1) == x.numel(), "a number for each row");
   const DropRows& of = mask.rows;
-  at::Tensor numbers = rows.reshape({-1});
+  at::Tensor numbers = rows.reshape({-1}) + of.begin;
   if (of.run > 0) {  // as DropRows::of()
     const at::Tensor which = numbers.floor_divide(of.run);
     numbers = (which.floor_divide(of.count) * of.step + which.remainder(of.count)) * of.stride +

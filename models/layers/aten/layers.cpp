@@ -324,7 +324,7 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
     q = rotated(q, cosine.unsqueeze(1), sine.unsqueeze(1));
     k = rotated(k, cosine.unsqueeze(1), sine.unsqueeze(1));
   } else if (shape.rotary != nullptr) {
-    const auto [cosine, sine] = shape.rotary->tensors(total, qkv.device());
+    const auto [cosine, sine] = shape.rotary->tensors(total, qkv.device(), shape.padding);
     q = rotated(q, cosine.narrow(0, earlier.begin, length), sine.narrow(0, earlier.begin, length));
     k = rotated(k, cosine, sine);
   }

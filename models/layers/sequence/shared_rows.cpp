@@ -175,6 +175,7 @@ AttentionShape SharedRows::share_of(const AttentionShape& shape) const {
     share.heads = shape.heads / ranks_;
     share.kv_heads = std::max<std::int64_t>(1, shape.kv_heads / ranks_);
     share.first_head = place_ * share.heads;
+    share.padding = part_.count * ranks_ - part_.length;
   }
   return share;
 }
@@ -217,7 +218,8 @@ at::Tensor SharedRows::to_tokens(const at::Tensor& context, std::int64_t own_len
 
 DropMask SharedRows::of_tokens(DropMask mask) const {
   if (any()) {
-    mask.rows = {.run = part_.count, .stride = part_.length, .first = part_.begin};
+    mask.rows = {
+        .begin = mask.rows.begin, .run = part_.count, .stride = part_.length, .first = part_.begin};
   }
   return mask;
 }
@@ -225,7 +227,8 @@ DropMask SharedRows::of_tokens(DropMask mask) const {
 DropMask SharedRows::of_heads(DropMask mask, const AttentionShape& shape) const {
   if (any()) {
     const std::int64_t heads = shape.heads / ranks_;
-    mask.rows = {.run = part_.count * ranks_,
+    mask.rows = {.begin = mask.rows.begin,
+                 .run = part_.count * ranks_,
                  .count = heads,
                  .step = shape.heads,
                  .stride = part_.length,

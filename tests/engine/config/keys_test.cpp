@@ -250,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(
                  {{"sequence_parallel_size", "2"},
                   {"train_batch_size", "3"},
                   {"train_micro_batch_size_per_gpu", "1"}},
-                 "world size 2",
+                 "groups of 2 ranks 2",
                  4},
         BadValue{"TagValidation", {{"checkpoint.tag_validation", "\"Maybe\""}}, "must be one of"},
         BadValue{"NesterovAlone",

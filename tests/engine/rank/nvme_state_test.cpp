@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "actors/optimizer/file_updates.hpp"
 #include "engine/plan/nvme_disk.hpp"
 #include "engine/plan/run_plan.hpp"
 #include "tests/support/io_support.hpp"
@@ -138,7 +139,16 @@ TEST(NvmeState, MemoryHoldsWhatThePlanLeavesThere) {
                 in_memory(MemoryPurpose::kGradients) + in_memory(MemoryPurpose::kGradientSlots));
       EXPECT_GT(plan.of(MemoryPurpose::kWeights, MemoryKind::kNvme), 0);
       EXPECT_GT(in_memory(MemoryPurpose::kWeights), 0U);
-      EXPECT_GE(in_memory(MemoryPurpose::kStaging), held.staging);
+      const auto sharded = static_cast<std::uint32_t>(world);
+      const Sharding sharding =
+          Sharding::of(toy::model(), toy::config_of(setting, world).zero, sharded, 0);
+      const RankSizes sizes =
+          RankSizes::of(toy::model(), RankShape::of(toy::config_of(setting, world), args.options),
+                        sharding, SlotClasses::of(toy::model(), sharding));
+      EXPECT_EQ(held.staging, FileUpdates::kSlices * sizes.nvme_stage_bytes +
+                                  sizes.nvme_shard_bytes + sizes.nvme_accumulator_bytes);
+      EXPECT_EQ(sizes.nvme_shard_bytes > 0, world > 1);
+      EXPECT_EQ(sizes.nvme_accumulator_bytes > 0, world > 1 || accumulation > 1);
     }
   }
 }
@@ -146,11 +156,21 @@ TEST(NvmeState, MemoryHoldsWhatThePlanLeavesThere) {
 TEST(NvmeState, WeightsThereAreGatheredToAnAccelerator) {
   const TempDir folder;
   for (const int world : {1, 2}) {
-    Setting setting{.accumulation = 2, .type = "bf16"};
-    const TrainingRun in_memory = trained(setting, folder, world);
-    setting.device = DeviceKind::kSim;
-    EXPECT_EQ(trained(with_weights_there(setting, 0), folder, world), in_memory) << world;
+    for (const int accumulation : {1, 2}) {
+      Setting setting{.accumulation = accumulation, .type = "bf16"};
+      const TrainingRun in_memory = trained(setting, folder, world);
+      setting.device = DeviceKind::kSim;
+      EXPECT_EQ(trained(with_weights_there(setting, 0), folder, world), in_memory)
+          << world << " ranks, " << accumulation << " micro-steps";
+    }
   }
+}
+
+TEST(NvmeState, SmallUnitsStayWholeInMemory) {
+  const TempDir folder;
+  const Setting setting{.type = "bf16", .persistent_elements = 100};
+  const TrainingRun in_memory = trained(setting, folder, 2);
+  EXPECT_EQ(trained(with_weights_there(setting, 0), folder, 2), in_memory);
 }
 
 TEST(NvmeState, FrozenWeightsLieThereToo) {
@@ -213,12 +233,13 @@ TEST(NvmeState, CheckpointsGoToMemoryAndBack) {
 }
 
 /// Cuts the file of this process's state: it has no name, but a descriptor.
-void cut_state_files() {
+void cut_state_files(const std::string& of = "") {
   int cut = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code none;
     const std::string target = std::filesystem::read_symlink(entry.path(), none).string();
-    if (target.find("/tandem-state-") != std::string::npos) {
+    if (target.find("/tandem-state-") != std::string::npos &&
+        target.find(of) != std::string::npos) {
       cut += ::truncate(entry.path().c_str(), 0) == 0 ? 1 : 0;
     }
   }
@@ -245,6 +266,26 @@ TEST(NvmeState, AFaultNamesTheUnitAndHarmsNoCheckpoint) {
   const TrainingRun resumed = steps_of(engine, setting, 2, 2);
   Engine whole(arguments(setting, folder));
   EXPECT_EQ(resumed.weights, steps_of(whole, setting, 0, 4).weights);
+}
+
+TEST(NvmeState, AFaultOfARankEndsTheOthersToo) {
+  const TempDir folder;
+  const Setting setting = with_weights_there({.gather_slots = 2, .type = "bf16"}, 0);
+  const auto said = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) -> std::string {
+    Engine engine(arguments(setting, folder, ranks));
+    (void)steps_of(engine, setting, 0, 1);
+    if (ranks->rank() == 1) {
+      cut_state_files("rank1");
+    }
+    try {
+      (void)steps_of(engine, setting, 1, 1);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  });
+  EXPECT_THAT(said[1], ::testing::HasSubstr("[nvme] cannot read the weights of"));
+  EXPECT_THAT(said[0], ::testing::HasSubstr("rank 1"));
 }
 
 TEST(NvmeState, AFaultOfWeightsNamesTheirUnit) {
@@ -323,7 +364,9 @@ TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
   EXPECT_GT(weights(plan, MemoryKind::kNvme), 0);
   EXPECT_EQ(weights(plan, MemoryKind::kNvme) + weights(plan, MemoryKind::kHost),
             weights(kept, MemoryKind::kHost));
-  EXPECT_LT(plan.memory().host_total(), kept.memory().host_total());
+  EXPECT_GT(plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kNvme), 0);
+  EXPECT_LT(plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost),
+            kept.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost));
   EXPECT_THAT(plan.placement, ::testing::HasSubstr("of a rank's weights lie there"));
   // State of the first units goes back to memory where there is room; of the others never.
   const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);

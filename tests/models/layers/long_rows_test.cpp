@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/types/recomputation.hpp"
+#include "models/layers/aten/layers.hpp"
 #include "models/layers/dropout.hpp"
 #include "models/layers/experts.hpp"
 #include "models/layers/linear.hpp"
@@ -161,11 +162,16 @@ TEST_P(LongRows, BitsDoNotDependOnThreads) {
 }
 
 TEST(TokenTiles, ATilesMaskIsThatOfItsRows) {
-  const DropMask mask = drop_mask(0.3, 42, 5, 3, DropPlace::kUpAdapters);
-  const at::Tensor all = dropped(at::ones({5000, 7}), {}, mask);
-  for (const std::int64_t row : {0, 1, 2048, 4096}) {
-    const at::Tensor rest = dropped(at::ones({5000 - row, 7}), {}, from_row(mask, row));
-    EXPECT_TRUE(at::equal(rest, all.narrow(0, row, 5000 - row))) << row;
+  DropMask mask = drop_mask(0.3, 42, 5, 3, DropPlace::kUpAdapters);
+  // Of all rows, and of the second half of each of two rows of 5000 tokens that ranks share.
+  for (const DropRows& rows : {DropRows(), DropRows{.run = 2500, .stride = 5000, .first = 2500}}) {
+    mask.rows = rows;
+    const at::Tensor all = dropped(at::ones({5000, 7}), {}, mask);
+    for (const std::int64_t row : {0, 1, 2048, 4096}) {
+      const at::Tensor rest = dropped(at::ones({5000 - row, 7}), {}, from_row(mask, row));
+      EXPECT_TRUE(at::equal(rest, all.narrow(0, row, 5000 - row))) << row;
+      EXPECT_TRUE(at::equal(aten::dropped(at::ones({5000 - row, 7}), from_row(mask, row)), rest));
+    }
   }
 }
 
