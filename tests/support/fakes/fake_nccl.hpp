@@ -197,9 +197,11 @@ class FakeNccl {
   void into_stream(Communicator& at, std::shared_ptr<Launch> made) {
     const std::shared_ptr<Clique> clique = at.clique;
     std::uint64_t number = 0;
+    Duration takes = cost;
     {
       const std::lock_guard lock(mutex_);
       number = at.launches++;
+      takes += has_hosts(*clique) ? host_cost : Duration(0);
       clique->meetings[number].by_rank[at.rank] = made;
       static constexpr const char* kNames[] = {"all-gather", "broadcast", "reduce-scatter",
                                                "all-reduce", "transfer",  "transfer"};
@@ -212,7 +214,7 @@ class FakeNccl {
     FakeCuda::of_test().launch(at.stream,
                                {.ready = [this, &at, clique, number,
                                           made] { return is_ready(at, *clique, number, *made); },
-                                .cost = has_hosts(*clique) ? cost + host_cost : cost,
+                                .cost = takes,
                                 .run = [this, &at, clique, number] { move(at, *clique, number); }});
   }
 
