@@ -4,9 +4,8 @@
 // The n-th launch of a communicator (a group, or a call outside of one) is an operation of its
 // stream: it starts when the n-th launches of all ranks have, moves the bytes then, and never
 // starts when they do not fit together. Ranks may be on several hosts, whose links cost time or
-// pass nothing. A non-blocking communicator may answer "in progress": what
-// was launched then comes into the stream only after some questions, so an event recorded before is
-// an event too early. The
+// pass nothing. A non-blocking communicator may answer "in progress": what was launched then comes
+// into the stream only after some questions, so an event recorded before is an event too early. The
 // table's functions have no argument for a fake, so one lives at a time. Any thread.
 #pragma once
 
@@ -51,9 +50,8 @@ class FakeNccl {
   std::vector<bool> cut_off = flags();            // hosts from which NCCL reaches no other one
   std::vector<bool> stands_still = flags();       // ranks whose launches never start
   std::vector<bool> never_connects = flags();     // they stay in progress for ever
-  std::vector<NcclResult> refuses =
-      std::vector<NcclResult>(kRanksMax);  // what a rank's next launch says
-  bool abort_hangs = false;                // until let_abort_go()
+  std::vector<NcclResult> refuses{kRanksMax, NcclResult::kSuccess};  // a rank's next launch
+  bool abort_hangs = false;                                          // until let_abort_go()
 
   /// From now on the rank's communicators say so when they are asked.
   void fail(std::uint32_t rank, NcclResult result) {
