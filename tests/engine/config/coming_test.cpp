@@ -66,6 +66,7 @@ std::vector<std::string> names_in(const std::string& cell) {
 }
 
 TEST(ComingFromDeepSpeed, EachKeyBecomesWhatItsRowSays) {
+  constexpr int kRanks = 2;  // which can share rows
   for (const std::vector<std::string>& row : rows_of("Keys")) {
     SCOPED_TRACE(row[0]);
     const std::string member = names_in(row[0]).at(0);
@@ -73,11 +74,11 @@ TEST(ComingFromDeepSpeed, EachKeyBecomesWhatItsRowSays) {
         member.starts_with("\"train_") ? "" : "\"train_micro_batch_size_per_gpu\": 1, ";
     const std::string text = fmt::format("{{{}{}}}", batch, member);
     if (row[1] == "refused") {
-      EXPECT_THAT(error_text([&] { (void)parse_config(text, "ds.json", 1); }),
+      EXPECT_THAT(error_text([&] { (void)parse_config(text, "ds.json", kRanks); }),
                   HasSubstr(" is refused: "));
       continue;
     }
-    const Config config = parse_config(text, "ds.json", 1);
+    const Config config = parse_config(text, "ds.json", kRanks);
     ASSERT_FALSE(config.keys.empty());
     const std::string key = member.substr(1, member.find('"', 1) - 1);
     KeyStatus last = KeyStatus::kRefused;
