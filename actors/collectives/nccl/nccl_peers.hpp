@@ -63,6 +63,7 @@ class NcclPeers {
   /// For whom this rank has waited at least that long.
   using Waits = std::function<Awaited(Duration at_least)>;
   /// Asked from now on, on the loop; null: not any more.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
   virtual void ask_for_waits(Waits /*waits*/) {}
   /// Who holds this rank up, which waits for `awaited`, and what is known of that one.
   [[nodiscard]] virtual NcclLoss failed_behind(std::uint32_t awaited) const {

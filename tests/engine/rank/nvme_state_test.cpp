@@ -271,7 +271,7 @@ TEST(NvmeState, AFaultNamesTheUnitAndHarmsNoCheckpoint) {
 TEST(NvmeState, AFaultOfARankEndsTheOthersToo) {
   const TempDir folder;
   const Setting setting = with_weights_there({.gather_slots = 2, .type = "bf16"}, 0);
-  const auto said = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) -> std::string {
+  const auto said = on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) -> std::string {
     Engine engine(arguments(setting, folder, ranks));
     (void)steps_of(engine, setting, 0, 1);
     if (ranks->rank() == 1) {

@@ -63,6 +63,7 @@ std::vector<Trained> train_on_hosts(std::uint32_t per_host, bool raises) {
   std::vector<Trained> out(kWorld);
   NcclHostsMeeting meeting(kWorld, per_host);
   std::vector<std::thread> threads;
+  threads.reserve(kWorld);
   for (std::uint32_t r = 0; r < kWorld; ++r) {
     threads.emplace_back([&, r] {
       try {
