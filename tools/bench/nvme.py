@@ -50,7 +50,8 @@ def run(options, folder, there, layout, nvme):
     output = folder / ("there" if nvme else "memory")
     shutil.rmtree(output, ignore_errors=True)
     command = [options.build / "bin/finetune_zero3", "--model_name", folder / "model", "--dataset_name",
-               DEMO / "instructions.json", "--deepspeed_config", write_config(folder, there, nvme), "--recipe=deepspeed_example", "--max_length=16",
+               DEMO / "instructions.json", "--deepspeed_config", write_config(folder, there, nvme),
+               "--recipe=deepspeed_example", "--max_length=16",
                f"--steps={options.steps}", f"--optimizer_state={layout}", "--progress=off", "--no-tensorboard",
                "--output_dir", output]
     if nvme:
