@@ -1,4 +1,4 @@
-// engine/rank/expert_parallel_group.hpp — the collectives of a rank whose model spreads
+// engine/exchange/expert_parallel_group.hpp — the collectives of a rank whose model spreads
 // experts over ranks (UnitSpec::ep_size).
 //
 // Of W ranks with expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank
@@ -21,7 +21,7 @@
 
 #include "actors/collectives/collectives.hpp"
 #include "engine/distributed/communicator.hpp"
-#include "engine/rank/lane_exchange.hpp"
+#include "engine/exchange/lane_exchange.hpp"
 #include "engine/types/model.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"

@@ -1,4 +1,4 @@
-// engine/rank/lane_exchange.hpp — the all-to-all of a group of ranks, issued by the compute
+// engine/exchange/lane_exchange.hpp — the all-to-all of a group of ranks, issued by the compute
 // lane in the middle of a segment.
 //
 // It runs on a loop of its own, which runs on the lane's thread and only meanwhile: the lane waits

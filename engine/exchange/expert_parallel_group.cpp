@@ -1,4 +1,4 @@
-#include "engine/rank/expert_parallel_group.hpp"
+#include "engine/exchange/expert_parallel_group.hpp"
 
 #include <utility>
 

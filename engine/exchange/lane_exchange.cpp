@@ -1,4 +1,4 @@
-#include "engine/rank/lane_exchange.hpp"
+#include "engine/exchange/lane_exchange.hpp"
 
 #include <fmt/format.h>
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/config.hpp"
+#include "engine/exchange/expert_parallel_group.hpp"
 #include "engine/layout/sharding.hpp"
-#include "engine/rank/expert_parallel_group.hpp"
 #include "engine/rank/unit.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
