@@ -2,11 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <system_error>
 #include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "actors/memory/arena.hpp"
+#include "actors/storage/content_hash.hpp"
 #include "actors/storage/uncached_file.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/system/owned_descriptor.hpp"
+#include "runtime/util/error.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
@@ -63,6 +72,23 @@ Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file, Cp
   }
   co_await io->close(std::move(open_file));
   co_return hasher.result();
+}
+
+std::string content_hash_of(const std::filesystem::path& path, std::string_view where) {
+  const OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ContentHasher hasher;
+  std::vector<std::byte> piece(kStoragePieceBytes);
+  for (;;) {
+    const ::ssize_t got = file.get() < 0 ? -1 : ::read(file.get(), piece.data(), piece.size());
+    if (got == 0) {
+      return hasher.result().text();
+    }
+    if (got < 0 && errno != EINTR) {
+      throw user_error(where, "cannot read {}: {}", path.string(),
+                       std::generic_category().message(errno));
+    }
+    hasher.add(std::span(piece).first(got > 0 ? static_cast<std::size_t>(got) : 0));
+  }
 }
 
 }  // namespace tandem

@@ -10,7 +10,7 @@
 
 #include "actors/storage/content_hash.hpp"
 #include "actors/storage/file.hpp"
-#include "actors/storage/file_hash.hpp"
+#include "actors/storage/hash_file.hpp"
 #include "models/data/token_file.hpp"
 #include "models/data/token_file_writer.hpp"
 #include "runtime/system/user_cache.hpp"

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "actors/storage/file_hash.hpp"
+#include "actors/storage/hash_file.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 
