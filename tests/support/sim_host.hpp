@@ -22,6 +22,14 @@
 
 namespace tandem {
 
+/// How many ranks stand on how many hosts.
+struct HostShape {
+  std::uint32_t hosts;
+  std::uint32_t per_host;
+  [[nodiscard]] std::uint32_t ranks() const noexcept { return hosts * per_host; }
+};
+inline constexpr std::array<HostShape, 4> kHostShapes = {{{2, 1}, {2, 2}, {4, 1}, {3, 2}}};
+
 class SimHost {
  public:
   struct Options {

@@ -32,17 +32,10 @@ constexpr Duration kForEver = 60s;
 constexpr std::uint32_t kRounds = 6;
 constexpr std::size_t kShard = 3 * kNormBlock;
 
-struct Shape {
-  std::uint32_t hosts;
-  std::uint32_t per_host;
-  [[nodiscard]] std::uint32_t ranks() const noexcept { return hosts * per_host; }
-};
-const std::vector<Shape> kShapes = {{2, 1}, {2, 2}, {4, 1}, {3, 2}};
-
 enum class Fault { kNone, kHangs, kIsStopped, kIsLate };
 
 struct Rank {
-  Rank(SimWorld& world, SimNet& links, SimHost& host, std::uint32_t number, const Shape& shape)
+  Rank(SimWorld& world, SimNet& links, SimHost& host, std::uint32_t number, const HostShape& shape)
       : workers(world, number, {.threads = 2}),
         pool(world.loop(number), {.threads = 2, .driver = &workers}),
         net(links.attach(number)),
@@ -52,7 +45,7 @@ struct Rank {
             {.piece_bytes = kNormBlock * sizeof(float),
              .waits = {.timeout = kTimeout, .heartbeat = kHeartbeat, .host_names = names(shape)}}),
         scope(world.loop(number), Name("rank")) {}
-  static std::vector<std::string> names(const Shape& shape) {
+  static std::vector<std::string> names(const HostShape& shape) {
     std::vector<std::string> all;
     all.reserve(shape.hosts);
     for (std::uint32_t host = 0; host < shape.hosts; ++host) {
@@ -116,7 +109,7 @@ Task<> train(Rank* self, SimWorld* world) {
 }
 
 struct Ranks {
-  Ranks(std::uint64_t seed, const Shape& form)
+  Ranks(std::uint64_t seed, const HostShape& form)
       : shape(form), world({.seed = seed, .ranks = form.ranks()}), links(world, {.latency = 20us}) {
     for (std::uint32_t number = 0; number < form.ranks(); ++number) {
       if (number % form.per_host == 0) {
@@ -161,7 +154,7 @@ struct Ranks {
     }
   }
 
-  Shape shape;
+  HostShape shape;
   SimWorld world;
   SimNet links;
   std::vector<std::unique_ptr<SimHost>> hosts;
@@ -169,7 +162,7 @@ struct Ranks {
 };
 
 TEST(NetWaits, WhicheverRankDoesNotTakePartIsNamedByAllOthersInTime) {
-  for (const Shape& shape : kShapes) {
+  for (const HostShape& shape : kHostShapes) {
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
       for (std::uint32_t absent = 0; absent < shape.ranks(); ++absent) {
         for (const Fault fault : {Fault::kHangs, Fault::kIsStopped}) {
@@ -212,7 +205,7 @@ TEST(NetWaits, AnErrorSaysWhetherTheRankLives) {
 }
 
 TEST(NetWaits, ARankThatIsLateEndsNobodysRun) {
-  for (const Shape& shape : kShapes) {
+  for (const HostShape& shape : kHostShapes) {
     for (std::uint32_t late = 0; late < shape.ranks(); ++late) {
       SCOPED_TRACE(late);
       Ranks all(late, shape);
@@ -225,7 +218,7 @@ TEST(NetWaits, ARankThatIsLateEndsNobodysRun) {
 }
 
 TEST(NetWaits, ALinkThatComesBackInTimeEndsNobodysRun) {
-  for (const Shape& shape : kShapes) {
+  for (const HostShape& shape : kHostShapes) {
     for (std::uint32_t host = 0; host < shape.hosts; ++host) {
       Ranks all(host, shape);
       all.isolate(host, kTimeout * 3 / 4);
@@ -236,7 +229,7 @@ TEST(NetWaits, ALinkThatComesBackInTimeEndsNobodysRun) {
 }
 
 TEST(NetWaits, AHostWhoseLinkStallsIsNamedByAll) {
-  for (const Shape& shape : {Shape{4, 1}, Shape{3, 2}}) {
+  for (const HostShape& shape : {HostShape{4, 1}, HostShape{3, 2}}) {
     for (std::uint32_t host = 0; host < shape.hosts; ++host) {
       for (std::uint64_t seed = 0; seed < 5; ++seed) {
         SCOPED_TRACE(fmt::format("{} x {}, host {}", shape.hosts, shape.per_host, host));
@@ -255,7 +248,7 @@ TEST(NetWaits, AHostWhoseLinkStallsIsNamedByAll) {
 }
 
 TEST(NetWaits, TwoHostsWithoutALinkNameEachOther) {
-  for (const Shape& shape : {Shape{2, 1}, Shape{2, 2}}) {
+  for (const HostShape& shape : {HostShape{2, 1}, HostShape{2, 2}}) {
     Ranks all(1, shape);
     all.isolate(1, kForEver);
     all.run();
@@ -269,7 +262,7 @@ TEST(NetWaits, TwoHostsWithoutALinkNameEachOther) {
 
 // Beats come from the other side, frames go nowhere: both wait for each other.
 TEST(NetWaits, ALinkThatStallsInOneDirectionEndsTheRun) {
-  for (const Shape& shape : kShapes) {
+  for (const HostShape& shape : kHostShapes) {
     for (std::uint64_t seed = 0; seed < 5; ++seed) {
       Ranks all(seed, shape);
       all.clog(0, 1, kForEver);

@@ -16,6 +16,7 @@
 #include "runtime/sleep.hpp"
 #include "tests/support/nccl_world.hpp"
 #include "tests/support/reduction_reference.hpp"
+#include "tests/support/sim_host.hpp"
 #include "tests/support/sim_nccl_host.hpp"
 
 namespace tandem {
@@ -33,13 +34,6 @@ constexpr Duration kHeartbeat = 50ms;
 constexpr Duration kForEver = 3 * kTimeout;
 constexpr std::uint32_t kRounds = 6;
 constexpr std::size_t kShard = 3 * kNormBlock;
-
-struct Shape {
-  std::uint32_t hosts;
-  std::uint32_t per_host;
-  [[nodiscard]] std::uint32_t ranks() const noexcept { return hosts * per_host; }
-};
-const std::vector<Shape> kShapes = {{2, 1}, {2, 2}, {4, 1}, {3, 2}};
 
 enum class Fault {
   kNone,
@@ -75,7 +69,7 @@ struct Options {
 };
 
 struct Ranks {
-  Ranks(std::uint64_t seed, const Shape& form, Options chosen = {});
+  Ranks(std::uint64_t seed, const HostShape& form, Options chosen = {});
   void run();
   void bury_the_dead();
   [[nodiscard]] bool all_ended() const {
@@ -99,7 +93,7 @@ struct Ranks {
     }
   }
 
-  Shape shape;
+  HostShape shape;
   Options options;
   SimWorld world;
   SimNet links;
@@ -225,7 +219,7 @@ Task<> train(Rank* self, Ranks* all) {
   co_await self->peers->leave();
 }
 
-Ranks::Ranks(std::uint64_t seed, const Shape& form, Options chosen)
+Ranks::Ranks(std::uint64_t seed, const HostShape& form, Options chosen)
     : shape(form),
       options(chosen),
       world({.seed = seed, .ranks = form.ranks()}),
@@ -282,7 +276,7 @@ void Ranks::bury_the_dead() {
 }
 
 /// All shards, by rank, and the all-reduced.
-std::vector<float> sums_of(std::uint64_t seed, const Shape& shape, bool own_sums) {
+std::vector<float> sums_of(std::uint64_t seed, const HostShape& shape, bool own_sums) {
   Ranks all(seed, shape, {.own_sums = own_sums});
   all.run();
   all.expect_no_failure();
@@ -298,7 +292,7 @@ std::vector<float> sums_of(std::uint64_t seed, const Shape& shape, bool own_sums
 
 TEST(NcclHosts, TwoHostsWithTwoRanksHaveTheBitsOfOneWithFourAndFourWithOne) {
   const Expected expected(4, DType::kF32, 4 * kShard, kRounds);
-  for (const Shape& shape : {Shape{1, 4}, Shape{2, 2}, Shape{4, 1}}) {
+  for (const HostShape& shape : {HostShape{1, 4}, HostShape{2, 2}, HostShape{4, 1}}) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       SCOPED_TRACE(fmt::format("{} x {}, seed {}", shape.hosts, shape.per_host, seed));
       EXPECT_EQ(sums_of(seed, shape, false), expected.sum);
@@ -318,7 +312,7 @@ TEST(NcclHosts, AddByNcclItselfOnRequest) {
 // Rank 0 runs away from the others as far as it may, and no decision is lost.
 TEST(NcclHosts, SlowLinksAndSlowRanksEndNobodysRun) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
-    const Shape shape = kShapes[seed % kShapes.size()];
+    const HostShape shape = kHostShapes[seed % kHostShapes.size()];
     SCOPED_TRACE(fmt::format("{} x {}, seed {}", shape.hosts, shape.per_host, seed));
     Ranks all(seed, shape, {.links = {.latency = 3ms, .window_frames = 2}, .rounds = 40});
     all.world.slow_down(static_cast<std::uint32_t>(seed) % shape.ranks(), 9);
@@ -331,7 +325,7 @@ TEST(NcclHosts, SlowLinksAndSlowRanksEndNobodysRun) {
 }
 
 TEST(NcclHosts, WhicheverRankIsAtFaultIsNamedByAllOthersInTime) {
-  for (const Shape& shape : kShapes) {
+  for (const HostShape& shape : kHostShapes) {
     for (const Fault fault : {Fault::kHangs, Fault::kIsStopped, Fault::kDies, Fault::kGivesUp}) {
       for (std::uint32_t absent = 0; absent < shape.ranks(); ++absent) {
         const std::uint64_t seed = absent + 10 * static_cast<std::uint64_t>(fault);
@@ -372,7 +366,7 @@ TEST(NcclHosts, AnErrorSaysWhatIsKnownOfTheRank) {
 }
 
 TEST(NcclHosts, ALinkThatComesBackInTimeEndsNobodysRun) {
-  for (const Shape& shape : kShapes) {
+  for (const HostShape& shape : kHostShapes) {
     for (std::uint32_t host = 0; host < shape.hosts; ++host) {
       Ranks all(host, shape);
       all.isolate(host, kTimeout * 3 / 4);
@@ -387,7 +381,7 @@ TEST(NcclHosts, ALinkThatComesBackInTimeEndsNobodysRun) {
 }
 
 TEST(NcclHosts, AHostWhoseLinkStallsIsNamedByAll) {
-  for (const Shape& shape : {Shape{4, 1}, Shape{3, 2}}) {
+  for (const HostShape& shape : {HostShape{4, 1}, HostShape{3, 2}}) {
     for (std::uint32_t host = 0; host < shape.hosts; ++host) {
       SCOPED_TRACE(fmt::format("{} x {}, host {}", shape.hosts, shape.per_host, host));
       Ranks all(host, shape);

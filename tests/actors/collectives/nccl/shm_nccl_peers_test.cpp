@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/sleep.hpp"
-#include "tests/support/nccl_world.hpp"
-#include "tests/support/reduction_reference.hpp"
+#include "tests/support/nccl_training.hpp"
 #include "tests/support/shm_world.hpp"
 
 namespace tandem {
@@ -21,7 +20,8 @@ using namespace std::chrono_literals;
 using testing::FakeCuda;
 using testing::FakeNccl;
 using ::testing::HasSubstr;
-using testing::NcclRank;
+using testing::NcclTrained;
+using testing::NcclTraining;
 
 /// body(loop, peers) for each rank, on a thread of its own; what each threw.
 std::vector<std::string> on_threads(
@@ -150,61 +150,18 @@ TEST(ShmNcclPeers, AProcessThatDiesIsHeardOf) {
 }
 
 // ---- the whole back end ----
-struct Trained {
-  std::vector<float> sum;
-  std::string error;
-};
-
-Task<> train(EventLoop* loop, NcclRank* rank, NcclBackend::Options options, Trained* out,
-             bool raises) {
-  rank->backend = co_await NcclBackend::connect(loop, rank->device.get(), options);
-  constexpr std::size_t kShard = std::size_t{512} * 9;
-  const DeviceBuffer block = rank->buffer(kShard * options.world * 4);
-  const DeviceBuffer sum = rank->buffer(kShard * 4);
-  const DeviceBuffer all = rank->buffer(kShard * options.world * 4);
-  for (std::uint32_t round = 0; round < 20; ++round) {
-    testing::fill_block(block.data(), DType::kF32, kShard * options.world, options.rank, round);
-    (void)co_await rank->backend->reduce_scatter_add(
-        {.block = block.data(),
-         .accumulator = sum.data(),
-         .shard_elements = kShard,
-         .mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd});
-    if (raises && round == 7 && options.rank == 1) {
-      rank->backend->abort("no more");
-    }
-    co_await rank->backend->all_gather({sum.data(), all.data(), kShard * 4});
-  }
-  out->sum.resize(kShard * options.world);
-  std::memcpy(out->sum.data(), all.data(), out->sum.size() * 4);
-}
-
-std::vector<Trained> train_on_threads(std::uint32_t world, bool raises) {
-  std::vector<Trained> out(world);
-  const auto errors = on_threads(world, [&](EventLoop& loop, const auto& peers, std::uint32_t r) {
-    NcclRank rank;
-    rank.device = std::make_unique<CudaDevice>(
-        loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", r)});
-    NcclBackend::Options options;
-    options.rank = r;
-    options.world = world;
-    options.api = &FakeNccl::api();
-    options.kernels = &testing::fake_kernels();
-    options.peers = peers;
-    options.workspace_bytes = 16 << 10;
-    options.watchdog.look_every = 5ms;
-    options.from_rank_0 = [](std::string_view key, const std::string& value) {
-      std::string id(key);
-      id.resize(value.size());
-      return id;
-    };
-    try {
-      loop.run(&train, &loop, &rank, options, &out[r], raises);
-    } catch (const PeerLost& lost) {
-      EXPECT_EQ(lost.rank(), 1U);
-      out[r].error = lost.what();
-    }
-  });
-  EXPECT_EQ(errors, std::vector<std::string>(world));
+std::vector<NcclTrained> train_on_threads(const NcclTraining& training) {
+  std::vector<NcclTrained> out(training.world);
+  const auto errors =
+      on_threads(training.world, [&](EventLoop& loop, const auto& peers, std::uint32_t r) {
+        try {
+          training.run(loop, r, peers, out[r]);
+        } catch (const PeerLost& lost) {
+          EXPECT_EQ(lost.rank(), 1U);
+          out[r].error = lost.what();
+        }
+      });
+  EXPECT_EQ(errors, std::vector<std::string>(training.world));
   return out;
 }
 
@@ -212,9 +169,9 @@ TEST(ShmNcclPeers, CarryTheBackEnd) {
   const FakeCuda cuda(Clock::real());
   FakeNccl nccl;
   nccl.questions = 1;
-  const std::vector<Trained> got = train_on_threads(3, false);
-  const testing::Expected expected(3, DType::kF32, std::size_t{512} * 9 * 3, 20);
-  for (const Trained& rank : got) {
+  const std::vector<NcclTrained> got = train_on_threads({.world = 3});
+  const testing::Expected expected(3, DType::kF32, NcclTraining::kShard * 3, NcclTraining::kRounds);
+  for (const NcclTrained& rank : got) {
     EXPECT_EQ(rank.sum, expected.sum);
   }
   EXPECT_EQ(nccl.launches(1), nccl.launches(0));
@@ -224,7 +181,7 @@ TEST(ShmNcclPeers, CarryTheBackEnd) {
 TEST(ShmNcclPeers, TellTheBackEndsWhoGaveUp) {
   const FakeCuda cuda(Clock::real());
   FakeNccl nccl;
-  for (const Trained& rank : train_on_threads(3, true)) {
+  for (const NcclTrained& rank : train_on_threads({.world = 3, .gives_up = 1})) {
     EXPECT_THAT(rank.error, HasSubstr("rank 1 aborted: no more; "));
   }
   EXPECT_EQ(nccl.aborted(), 6);
