@@ -9,7 +9,8 @@
 namespace tandem {
 namespace {
 
-constexpr double kAsGood = 1.005;       // of the best: device memory decides
+constexpr double kAsGood = 1.005;       // of the best: what is below decides
+constexpr double kSlowerPool = 0.9;     // a step's neighbour, over one that is measured alone
 constexpr std::size_t kFewUnits = 8;    // of which every placement is looked at: 6561
 constexpr std::size_t kGrid = 8;        // of the first look, each way
 constexpr std::size_t kWindowless = 2;  // segments
@@ -166,24 +167,41 @@ class Solver {
     }
   }
 
+  struct Candidate {
+    const Placements* placements;
+    const Seen* seen;
+    double slower_pool_step_s;
+  };
+
   void choose(PlacementChoice& choice) const {
-    const std::pair<const Placements, Seen>* chosen = nullptr;
-    const auto rank = [this](const std::pair<const Placements, Seen>& one) {
-      return std::tuple(!keeps_windowless(one.first), one.second.device_bytes,
-                        one.second.streamed_bytes, one.second.step_s);
-    };
-    for (const auto& one : seen_) {
-      if (one.second.step_s <= kAsGood * best_s_ &&
-          (chosen == nullptr || rank(one) < rank(*chosen))) {
-        chosen = &one;
+    const std::vector<Candidate> candidates = as_good_as_the_best();
+    choice.fits = !candidates.empty();
+    if (!choice.fits) {
+      return;
+    }
+    const double limit_s =
+        kAsGood *
+        std::ranges::min(candidates, {}, &Candidate::slower_pool_step_s).slower_pool_step_s;
+    const Candidate chosen = std::ranges::min(candidates, {}, [&](const Candidate& one) {
+      return std::tuple(one.slower_pool_step_s > limit_s, !keeps_windowless(*one.placements),
+                        one.seen->device_bytes, one.seen->streamed_bytes, one.seen->step_s);
+    });
+    choice.placements = *chosen.placements;
+    choice.step_s = chosen.seen->step_s;
+    choice.device_bytes = chosen.seen->device_bytes;
+  }
+
+  [[nodiscard]] std::vector<Candidate> as_good_as_the_best() const {
+    PlacementProblem slower = p_;
+    slower.speeds.host_update *= kSlowerPool;
+    slower.speeds.host_update_speculative *= kSlowerPool;
+    std::vector<Candidate> candidates;
+    for (const auto& [placements, seen] : seen_) {
+      if (seen.step_s <= kAsGood * best_s_) {
+        candidates.push_back({&placements, &seen, predict_step_s(slower, placements)});
       }
     }
-    choice.fits = chosen != nullptr;
-    if (chosen != nullptr) {
-      choice.placements = chosen->first;
-      choice.step_s = chosen->second.step_s;
-      choice.device_bytes = chosen->second.device_bytes;
-    }
+    return candidates;
   }
 
   [[nodiscard]] bool keeps_windowless(const Placements& placements) const {

@@ -226,6 +226,17 @@ TEST(PlacementSolver, UsesTheDeviceAsFarAsThereIsRoom) {
   EXPECT_LT(choice.step_s, 0.6 * choice.host_step_s);
 }
 
+// Compute and the pool are equally long; what costs compute nothing leaves the pool slack.
+TEST(PlacementSolver, HoldsWithASlowerPool) {
+  for (const double update_s : {0.9, 1.0, 1.1}) {
+    PlacementProblem problem = layers(36, 0.25, 0.75, update_s, 0.15);
+    problem.device_bytes = 3 * 14 + 36 * 2;
+    const PlacementChoice choice = choose_placements(problem);
+    problem.speeds.host_update *= 0.9;
+    EXPECT_LE(predict_step_s(problem, choice.placements), 1.02 * choice.step_s) << update_s;
+  }
+}
+
 TEST(PlacementSolver, LeavesTheHostWhereItHasNoRoom) {
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.1, 0.05);
   problem.host_bytes = 6 * 14;
