@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -42,7 +43,9 @@ class StageRing {
   }
 
   [[nodiscard]] Loan take() {
-    const auto free = std::ranges::find(slots_, false, &Slot::taken);
+    const auto free = planted(Bug::kStageLentTwice)
+                          ? slots_.begin()
+                          : std::ranges::find(slots_, false, &Slot::taken);
     TANDEM_CHECK(free != slots_.end(), "there is a stage for each slice under way");
     return Loan(*free);
   }

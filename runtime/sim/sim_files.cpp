@@ -68,8 +68,10 @@ std::int64_t SimFiles::call(FileOp& op) {
     return -EBADF;
   }
   std::size_t bytes = transfer ? op.bytes() : 0;
-  if (bytes > 1 && random_.chance(faults_.short_transfer)) {
-    bytes = 1 + random_.below(bytes - 1);
+  // Past the page cache whole blocks are moved.
+  const std::size_t unit = request.direct ? FileOp::kDirectAlignment : 1;
+  if (bytes > unit && random_.chance(faults_.short_transfer)) {
+    bytes = unit * (1 + random_.below(bytes / unit - 1));
   }
   switch (request.kind) {
     case Kind::kOpen:

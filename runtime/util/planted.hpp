@@ -37,6 +37,7 @@ enum class Bug : std::uint8_t {
   kCommitNotSynced,        // checkpoint: commit() ends before the name is on the medium
   kRemovalNotSynced,  // checkpoint: files of an older one go before its name is gone for certain
   kSleepsUnseen,      // loop: it sleeps without telling those who post
+  kStageLentTwice,    // state in a file: a slice gets the stage that another one is in
   kCount,
 };
 

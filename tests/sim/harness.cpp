@@ -45,6 +45,7 @@ constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNam
     "commit_not_synced",
     "removal_not_synced",
     "sleeps_unseen",
+    "stage_lent_twice",
 };
 
 // The process ends once a seed has computed for that long; one that waits for what never comes

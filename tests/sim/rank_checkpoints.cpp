@@ -76,7 +76,7 @@ void RankCheckpoints::start(Scope& actors) {
 }
 
 Task<HostState> RankCheckpoints::state_of(std::uint32_t unit) {
-  co_return HostState{.buffers = owner_.optimizer->state_of(unit).buffers, .memory = {}};
+  return owner_.arrays.state_of(unit, owner_.optimizer->state_of(unit).buffers);
 }
 
 Task<bool> RankCheckpoints::agree(bool ok) {
@@ -148,7 +148,9 @@ Task<> RankCheckpoints::begin() {
 /// Beside the steps.
 Task<> RankCheckpoints::write(RankCheckpoints* self) {
   try {
-    (void)co_await self->writer_->address().ask(WriteCheckpoint{self->save_.get()});
+    const WriteOutcome outcome =
+        co_await self->writer_->address().ask(WriteCheckpoint{self->save_.get()});
+    self->write_failed_ = outcome.failure != nullptr;
   } catch (...) {  // of the files, or the rank ends
     self->write_failed_ = true;
   }
@@ -208,15 +210,13 @@ Task<> RankCheckpoints::load_array(const PlannedFile* file, std::string path, st
   std::uint64_t offset = file->header_bytes();
   for (std::uint32_t unit = 0; unit < owner_.plan.units; ++unit) {
     const Slice slice = slice_of(owner_.plan, unit, owner_.rank);
-    const UpdateBuffers& buffers = owner_.optimizer->state_of(unit).buffers;
-    float* into = array == 0 ? owner_.masters[unit].as<float>()
-                             : static_cast<float*>(buffers.state[array - 1]);
+    float* into = owner_.arrays.memory(unit, static_cast<RankArrays::Kind>(array));
     const auto bytes = std::as_writable_bytes(std::span(into, slice.elements));
     const std::size_t got =
         co_await owner_.io.read(open, offset + slice.begin * sizeof(float), bytes);
     owner_.run.require(got == bytes.size(), "{} of {} ends too early", file->name, path);
     if (array == 0) {
-      std::copy_n(into, slice.elements, owner_.weights[unit].as<float>());
+      std::copy_n(into, slice.elements, owner_.arrays.memory(unit, RankArrays::kWeight));
     }
     offset += owner_.plan.elements[unit] * sizeof(float);
   }

@@ -40,6 +40,7 @@ class RankCheckpoints {
   Task<std::uint64_t> load();
   /// Agreements so far: collectives that come between those of the steps.
   [[nodiscard]] std::uint64_t agreements() const noexcept { return agreements_; }
+  [[nodiscard]] std::uint64_t start_number() const noexcept { return meeting_.start; }
 
  private:
   Task<> begin();

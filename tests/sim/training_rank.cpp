@@ -104,7 +104,8 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_
       io(run.world.loop(rank), std::make_unique<SimFiles>(run.world, rank, disk, faults)),
       local(host.attach(rank, pool)),
       over_hosts(*local, net, pool, {.piece_bytes = kNormBlock * sizeof(float)}),
-      backend(over_hosts),
+      arrays(plan, over_hosts, pool),
+      backend(arrays.backend()),
       collectives({.backend = &backend}),
       prefetch({.pool = &pool,
                 .make =
@@ -140,36 +141,38 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_
 CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
   const UnitLayout layout = plan.layout(u);
   const std::size_t n = layout.shard_elements;
-  weights.emplace_back(n * 4);
-  masters.emplace_back(n * 4);
-  moments.emplace_back(n * 8);
-  shadows.emplace_back(n * 12);
-  auto* const shadow = shadows[u].as<float>();
-  accumulators.emplace_back(n * 4);
+  const auto home = [&](RankArrays::Kind kind) { return arrays.home(u, kind); };
   for (std::size_t i = 0; i < n; ++i) {
     const std::size_t at = layout.shard_begin(rank) + i;
-    weights[u].as<float>()[i] = masters[u].as<float>()[i] =
+    arrays.memory(u, RankArrays::kWeight)[i] = arrays.memory(u, RankArrays::kMaster)[i] =
         at < layout.elements ? initial_weight(u, at) : 0.0F;
+  }
+  UpdateShadow shadow;
+  if (plan.homes[u] == Home::kMemory) {
+    auto* const copy = shadows.emplace_back(n * 12).as<float>();
+    shadow = {.master = copy, .state = {copy + n, copy + 2 * n}};
   }
   shards.push_back(std::make_unique<ParameterShard>(
       ParameterShard::Options{.unit = u,
                               .layout = layout,
-                              .shard = weights[u].data(),
+                              .shard = reinterpret_cast<std::byte*>(home(RankArrays::kWeight)),
                               .slots = gather_slots->address(),
                               .collectives = collectives.address()}));
   buckets.push_back(std::make_unique<GradientBucket>(
       GradientBucket::Options{.layout = layout,
                               .first_element = layout.shard_begin(rank),
-                              .accumulator = accumulators[u].data(),
+                              .accumulator = home(RankArrays::kGradient),
                               .slots = gradient_slots->address(),
                               .collectives = collectives.address()}));
-  return {.state = {.buffers = {.master = masters[u].as<float>(),
-                                .state = {moments[u].as<float>(), moments[u].as<float>() + n},
-                                .gradient = accumulators[u].data(),
-                                .weight = weights[u].data()},
-                    .shadow = {.master = shadow, .state = {shadow + n, shadow + 2 * n}},
+  return {.state = {.buffers = {.master = home(RankArrays::kMaster),
+                                .state = {home(RankArrays::kFirstMoment),
+                                          home(RankArrays::kSecondMoment)},
+                                .gradient = home(RankArrays::kGradient),
+                                .weight = home(RankArrays::kWeight)},
+                    .shadow = shadow,
                     .ranges = {{0, n, 0}}},
-          .shard = shards[u]->address()};
+          .shard = shards[u]->address(),
+          .runner = arrays.runner_of(u)};
 }
 
 void TrainingRank::start() {
@@ -207,12 +210,14 @@ Task<> TrainingRank::main(TrainingRank* self) {
 Task<> TrainingRank::train() {
   co_await read_data();
   first_step = step = co_await checkpoints.load();
+  co_await arrays.open(&io, fmt::format("state {} of start {}", rank, checkpoints.start_number()));
   prefetch.start(actors_scope);
   while (step < plan.steps) {
     co_await train_step();
     co_await checkpoints.after_step();
   }
   (void)co_await optimizer->address().ask(DrainOptimizer{});
+  co_await arrays.read_back();
   // No rank leaves while others may still need what it sends.
   GradientNorm last;
   last.first_bad_element = -1;
@@ -280,7 +285,7 @@ Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, G
   co_await sleep_for(microseconds(random.between(0, 60)));
   const GradientReady ready{true, true, first_sequence() + visit};
   *norm = co_await bucket.ask(ready, stop);
-  if (random.chance(0.7)) {
+  if (random.chance(0.7) && plan.homes[u] == Home::kMemory) {
     co_await optimizer->address().send(UpdateUnit{.unit = u,
                                                   .steps = &ahead,
                                                   .deadline = u,
@@ -324,8 +329,10 @@ Task<> TrainingRank::read_data() {
 
 std::span<const float> TrainingRank::array_of(std::uint32_t unit, std::uint32_t array) const {
   const UpdateBuffers& buffers = optimizer->state_of(unit).buffers;
-  const float* values =
-      array == 0 ? buffers.whole_master() : static_cast<const float*>(buffers.state[array - 1]);
+  const float* values = plan.homes[unit] != Home::kMemory
+                            ? arrays.memory(unit, static_cast<RankArrays::Kind>(array))
+                        : array == 0 ? buffers.whole_master()
+                                     : static_cast<const float*>(buffers.state[array - 1]);
   return {values, plan.layout(unit).shard_elements};
 }
 

@@ -21,10 +21,15 @@
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/sim/harness.hpp"
+#include "tests/sim/rank_arrays.hpp"
 #include "tests/sim/rank_checkpoints.hpp"
 #include "tests/support/sim_host.hpp"
 
 namespace tandem::sim_test {
+
+/// Where a unit lies: all of it in memory; master and moments in the rank's file; weights and
+/// gradients, too.
+enum class Home : std::uint8_t { kMemory, kStateInFile, kAllInFile };
 
 struct Plan {
   std::uint32_t hosts = 2;
@@ -33,6 +38,7 @@ struct Plan {
   std::uint64_t steps = 3;
   std::size_t slots = 2;
   std::vector<std::size_t> elements;  // by unit
+  std::vector<Home> homes;            // likewise
   std::uint64_t save_every = 1;
   std::uint64_t save_steps = 0;  // that a save is beside, after the next one
 
@@ -123,11 +129,12 @@ class TrainingRank {
   FileIo io;
   std::unique_ptr<HostLevel> local;
   HostsBackend over_hosts;
+  RankArrays arrays;
   RecordingBackend backend;
   Collectives collectives;
   HostBuffer gather_memory, gradient_memory;
   std::unique_ptr<SlotPool> gather_slots, gradient_slots;
-  std::vector<HostBuffer> weights, masters, moments, shadows, accumulators;
+  std::vector<HostBuffer> shadows;
   std::vector<std::unique_ptr<ParameterShard>> shards;
   std::vector<std::unique_ptr<GradientBucket>> buckets;
   std::unique_ptr<CpuOptimizer> optimizer;
@@ -142,7 +149,7 @@ class TrainingRank {
   std::exception_ptr cause;  // of its end, if it failed
   TimePoint ended_at;
 
-  /// Of this rank's slice, where it lies now: the master, or a moment; no update may be under way.
+  /// Of this rank's slice once it has ended: the master, or a moment.
   [[nodiscard]] std::span<const float> array_of(std::uint32_t unit, std::uint32_t array) const;
   /// Made by this start.
   [[nodiscard]] std::uint64_t steps_here() const noexcept { return step - first_step; }

@@ -1,7 +1,8 @@
-// N ranks train with the real actors and save beside it, with at most one fault: without one the
-// state is the reference's, bit for bit; with one every surviving rank ends in time and names who
-// or what was at fault. Then the power goes, and whatever the disk has kept, a start from it
-// reaches the reference's state. A save that fails costs the training nothing.
+// N ranks train with the real actors, some with units in a file, and save beside it, with at most
+// one fault: without one the state is the reference's, bit for bit; with one every surviving rank
+// ends in time and names who or what was at fault. Then the power goes, and whatever the disk has
+// kept, a start from it reaches the reference's state. A save that fails costs the training
+// nothing.
 #include <memory>
 #include <vector>
 
@@ -33,6 +34,7 @@ Plan draw_plan(Random& random) {
   plan.slots = 2 + random.below(plan.units);
   for (std::uint32_t u = 0; u < plan.units; ++u) {
     plan.elements.push_back(10 + random.below(1200));
+    plan.homes.push_back(Home::kMemory);
   }
   return plan;
 }
@@ -278,8 +280,14 @@ SimDisk disk_with_data(const Plan& plan) {
 
 std::uint64_t rehearse_training(std::uint64_t seed) {
   Random random = Random(seed).fork("training plan");
-  const Plan plan = draw_plan(random);
+  Plan plan = draw_plan(random);
   const Fault fault = draw_fault(random);
+  if (fault != Fault::kDiskFull &&
+      random.chance(0.5)) {  // a full disk ends a run that trains there
+    for (Home& home : plan.homes) {
+      home = static_cast<Home>(random.below(3));
+    }
+  }
   SimDisk disk = disk_with_data(plan);
   Training training(seed, plan, fault, disk, random);
   const std::uint64_t committed = start_and_end(training, 0);
