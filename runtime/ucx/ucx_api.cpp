@@ -18,10 +18,20 @@ void find(void* library, const char* name, Call& call, std::string& problem) {
 UcxApi load() {
   UcxApi api;
   constexpr const char* kSettings[][2] = {
-      {"UCX_HANDLE_ERRORS", "none"},  {"UCX_DEBUG_SIGNO", "0"}, {"UCX_MEM_EVENTS", "n"},
-      {"UCX_TCP_TX_SEG_SIZE", "64K"},  // frames below 60 KiB are one segment
-      {"UCX_TCP_RX_SEG_SIZE", "64K"}, {"UCX_TCP_CONN_NB", "y"},  // else it blocks for minutes where
-                                                                 // a firewall drops packets
+      {"UCX_HANDLE_ERRORS", "none"},
+      {"UCX_DEBUG_SIGNO", "0"},
+      {"UCX_MEM_EVENTS", "n"},
+      // Frames below 60 KiB are one segment.
+      {"UCX_TCP_TX_SEG_SIZE", "64K"},
+      {"UCX_TCP_RX_SEG_SIZE", "64K"},
+      // TCP keeps no send that is still to go out of the caller's memory. Where a peer dies in one,
+      // uct_tcp_ep_sendv() calls the send's completion, which the purge that it began has called
+      // already (UCX 1.12 to 1.20 and on): an assertion ends this process, or memory that is free
+      // is written to. Without vectors TCP offers no such sends, to no protocol above it, and
+      // copies what the socket does not take.
+      {"UCX_TCP_MAX_IOV", "0"},
+      // Else it blocks for minutes where a firewall drops packets.
+      {"UCX_TCP_CONN_NB", "y"},
   };
   for (const auto& [name, value] : kSettings) {
     ::setenv(name, value, 0);

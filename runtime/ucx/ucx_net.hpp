@@ -57,8 +57,7 @@ struct UcxNetOptions {
 using ExchangeAddresses = std::function<std::vector<std::string>(const std::string& mine)>;
 
 /// Blocks until every rank has heard every other one. Throws PeerLost naming those that were not
-/// heard in time. UCX_TLS, UCX_NET_DEVICES and UCX_RNDV_THRESH in the environment are
-/// respected.
+/// heard in time. What the environment says of UCX's settings goes before what is set here.
 [[nodiscard]] std::unique_ptr<NetBackend> connect_ucx_net(EventLoop& loop,
                                                           const UcxNetOptions& options,
                                                           const ExchangeAddresses& exchange);
