@@ -30,6 +30,9 @@ UcxApi load() {
       // is written to. Without vectors TCP offers no such sends, to no protocol above it, and
       // copies what the socket does not take.
       {"UCX_TCP_MAX_IOV", "0"},
+      // A frame goes by one buffer that UCX has just filled: the kernel copies out of that faster
+      // than out of the caller's memory, by more than the copy into it costs.
+      {"UCX_TCP_SENDV_THRESH", "inf"},
       // Else it blocks for minutes where a firewall drops packets.
       {"UCX_TCP_CONN_NB", "y"},
   };
