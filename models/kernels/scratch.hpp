@@ -16,6 +16,8 @@ class Scratch {
   T* get(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);
     if (bytes > size_bytes_) {
+      memory_.reset();  // never both at once
+      size_bytes_ = 0;
       memory_ = hwy::AllocateAligned<std::byte>(bytes);
       size_bytes_ = bytes;
     }

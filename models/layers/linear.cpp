@@ -4,8 +4,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 
 #include "engine/types/recomputation.hpp"
+#include "models/kernels/scratch.hpp"
 #include "models/layers/fused_op.hpp"
 #include "models/layers/token_tiles.hpp"
 
@@ -15,6 +17,17 @@ namespace {
 /// The rows of a tile, of a matrix that may be undefined.
 at::Tensor rows_of(const at::Tensor& all, std::int64_t begin, std::int64_t count) {
   return all.defined() ? all.narrow(0, begin, count) : all;
+}
+
+// What an MLP makes for one tile, up to tens of MiB. Blocks of such a size that are freed and asked
+// for again tile after tile leave malloc with a heap of its own for each, so these stay.
+thread_local Scratch up_scratch, activation_scratch;
+
+/// Memory of `scratch`, until the next such tensor.
+at::Tensor tile_in(Scratch& scratch, std::int64_t rows, std::int64_t width,
+                   const at::Tensor& like) {
+  const auto bytes = static_cast<std::size_t>(rows * width) * like.element_size();
+  return at::from_blob(scratch.get<std::byte>(bytes), {rows, width}, like.options());
 }
 
 at::Tensor contiguous_or_none(const at::Tensor& x) { return x.defined() ? x.contiguous() : x; }
@@ -145,16 +158,15 @@ class Mlp final : public FusedOp {
 
  private:
   [[nodiscard]] at::Tensor activated_like(const at::Tensor& up) const {
-    return at::empty({up.size(0), up.size(1) / inputs_per_output(w_.activation)}, up.options());
+    return tile_in(activation_scratch, up.size(0), up.size(1) / inputs_per_output(w_.activation),
+                   up);
   }
 
   /// What Up gives of h, in its place in wide_ if that is kept.
   [[nodiscard]] at::Tensor up_of(const at::Tensor& h, std::int64_t begin) const {
     const LinearWeights linear = from_token(w_.up, begin);
-    if (!wide_.defined()) {
-      return linear.forward(h);
-    }
-    const at::Tensor up = rows_of(wide_, begin, h.size(0));
+    const at::Tensor up = wide_.defined() ? rows_of(wide_, begin, h.size(0))
+                                          : tile_in(up_scratch, h.size(0), w_.up.out_features(), h);
     linear.forward_into(h, up);
     return up;
   }

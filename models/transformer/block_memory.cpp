@@ -34,26 +34,29 @@ std::int64_t attention_scratch(const AttentionShape& a, const BatchShape& batch)
 
 /// Elements of the MLP half: for each token what is kept; at the peaks beyond that, for each token
 /// of a tile; the blocks that malloc keeps; packed by matmuls, in all threads; the weights whose
-/// gradients have sums of their own.
+/// gradients have sums of their own; of a tile's token, what stays allocated.
 struct HalfElements {
   std::int64_t kept, forward, backward;
   std::vector<std::int64_t> blocks, tile_blocks;
-  std::int64_t packed, weights;
+  std::int64_t packed, weights, stays;
 };
 
 HalfElements dense_half(const BlockShape& shape, std::int64_t tile) {
   const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
   const bool again = is_recomputation();
-  // Forward has the norm's result and the activation beside what is kept, backward the activation's
-  // gradient.
+  // Forward has the norm's result beside what is kept. The activation, and in backward its
+  // gradient, are in memory that stays.
   HalfElements half{.kept = again ? 0 : up,
-                    .forward = shape.hidden + shape.intermediate + (again ? up : 0),
-                    .backward = shape.intermediate + (again ? up : 0),
+                    .forward = shape.hidden,
+                    .backward = 0,
                     .blocks = {},
-                    .tile_blocks = {shape.hidden, shape.intermediate},
+                    .tile_blocks = {shape.hidden},
                     .packed = std::max(shape.hidden * up, tile * shape.intermediate),
-                    .weights = (up + shape.intermediate) * shape.hidden};
-  (again ? half.tile_blocks : half.blocks).push_back(up);
+                    .weights = (up + shape.intermediate) * shape.hidden,
+                    .stays = shape.intermediate + (again ? up : 0)};
+  if (!again) {
+    half.blocks.push_back(up);
+  }
   return half;
 }
 
@@ -79,7 +82,8 @@ HalfElements expert_half(const BlockShape& shape, const BatchShape& batch, std::
       .tile_blocks = {e.per_token * up, e.per_token * e.width, e.per_token * shape.hidden,
                       shape.hidden},
       .packed = batch.threads * shape.hidden * std::max(up, share),
-      .weights = e.count * (up + e.width) * shape.hidden};
+      .weights = e.count * (up + e.width) * shape.hidden,
+      .stays = 0};
   return half;
 }
 
@@ -142,7 +146,8 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
   AttentionShape share = a;
   share.heads = a.heads / batch.sharers;
   share.kv_heads = std::max<std::int64_t>(1, a.kv_heads / batch.sharers);
-  bytes.scratch = packed_bytes(batch.type, packed) + attention_scratch(share, batch);
+  bytes.scratch =
+      packed_bytes(batch.type, packed) + attention_scratch(share, batch) + tile * half.stays * size;
   return bytes;
 }
 

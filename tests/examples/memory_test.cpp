@@ -81,6 +81,19 @@ TEST_F(Memory, OfALongRowIsPlannedLinearlyAndHoldsNothingAsWideAsAnMlp) {
   EXPECT_EQ(activations(262144, again) - activations(131072, again), 2 * more);
 }
 
+TEST_F(Memory, OfTilesThatAreAsWideAsAnMlpIsPredictedWithinATenth) {
+  make_model_and_data(4200);
+  (void)random_model(
+      "--hidden 256 --layers 2 --heads 4 --kv_heads 4 --head_dim 64 --intermediate 4096 --vocab "
+      "4096 --positions 4096");
+  for (const char* more : {"--dtype fp32 --activation_checkpointing", "--dtype fp32"}) {
+    const Finished done =
+        train(flags("wide", fmt::format("--batch_size 1 --max_length 4096 {}", more)));
+    ASSERT_EQ(done.code, 0) << more << ": " << done.err;
+    EXPECT_NEAR(ratio("wide", "host"), 1, 0.1) << more;
+  }
+}
+
 TEST_F(Memory, OfTwoRanksIsPredictedApartFromWhatTheyShare) {
   make_model_and_data(60);
   const Finished done =
