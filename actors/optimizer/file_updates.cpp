@@ -11,6 +11,19 @@
 
 namespace tandem {
 
+namespace {
+
+/// Whether the ranges leave out no element between `begin` and `end`.
+bool cover_all(const std::vector<UpdateRange>& ranges, std::size_t begin, std::size_t end) {
+  std::size_t covered = begin;
+  visit_ranges(ranges, begin, end, [&](const UpdateRange&, std::size_t first, std::size_t last) {
+    covered = first == covered ? last : covered;
+  });
+  return covered == end;
+}
+
+}  // namespace
+
 FileUpdates::FileUpdates(Options options)
     : options_(options),
       pool_(options.pool, options.chunk_elements, options.slice_chunks),
@@ -22,6 +35,7 @@ FileUpdates::FileUpdates(Options options)
 FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
   stage.view = *slice.unit;
   Moves moves;
+  const bool covered = cover_all(slice.unit->ranges, slice.begin, slice.end);
   std::size_t used = 0;
   visit_arrays(stage.view, slice.pass, [&]<class T>(T*& array, const ArrayUse& use) {
     if (array == nullptr || !options_.file->holds(array)) {
@@ -31,11 +45,16 @@ FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice) 
     const std::size_t begin = use.bytes_of(slice.begin);
     auto* home = reinterpret_cast<std::byte*>(const_cast<Byte*>(array)) + begin;
     std::byte* at = stage.memory + used;
-    moves.in.push_back({home, at, use.bytes_of(slice.end) - begin});
-    if (use.written) {
-      moves.out.push_back(moves.in.back());
+    const std::size_t bytes = use.bytes_of(slice.end) - begin;
+    // What the pass overwrites anyway need not come in, but for what lies behind it in its block.
+    const std::size_t skipped = use.read || !covered ? 0 : bytes - bytes % StateFile::kAlignment;
+    if (skipped < bytes) {
+      moves.in.push_back({home + skipped, at + skipped, bytes - skipped});
     }
-    used += round_up(moves.in.back().bytes, StateFile::kAlignment);
+    if (use.written) {
+      moves.out.push_back({home, at, bytes});
+    }
+    used += round_up(bytes, StateFile::kAlignment);
     // Where element 0 would lie: the pass touches the slice's elements alone.
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
     array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);

@@ -8,9 +8,11 @@
 // The pass itself is the pool's: it sees the unit's arrays where they are, but for those of the
 // file, whose addresses are moved so that the slice's elements lie in the stage.
 // Weights and gradients that lie in the file pass through it as state does; a gradient is only
-// read. Invariant: what no range covers is read and written back as it was. A slice's arrays begin
-// at blocks of the file, so slices never share one. Failure: an Error that names the unit ends the
-// slice; nothing more can be updated then. Thread rule: of the loop's thread.
+// read, and a weight that is cast from its master only written.
+// Invariant: what no range covers is read and written back as it was. A slice's arrays begin at
+// blocks of the file, so slices never share one.
+// Failure: an Error that names the unit ends the slice; nothing more can be updated then.
+// Thread rule: of the loop's thread.
 #pragma once
 
 #include <cstddef>

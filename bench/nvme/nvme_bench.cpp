@@ -36,7 +36,7 @@ void move_state(benchmark::State& state, std::size_t number, std::size_t bytes) 
   }
   double rate = 0;
   for (auto _ : state) {
-    rate = measure_state_rate(what.options, what.backend, bytes);
+    rate = measure_disk_rates(what.options, what.backend, bytes).each_way;
     state.SetIterationTime(static_cast<double>(bytes) / rate);
   }
   what.best = std::max(what.best, rate);

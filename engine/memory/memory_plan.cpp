@@ -151,13 +151,17 @@ class Planner {
       sum = sum_capped(sum, product_capped(times, static_cast<std::int64_t>(bytes)));
     };
     const bool updates = cost.accumulator > 0;
+    // A weight beside an fp32 master is written and not read.
+    const bool reads_weight =
+        in_.shape.type == DType::kF32 || in_.shape.engine.state_layout != StateLayout::kFp32;
     if (updates && sizes.placement == StatePlacement::kNvme) {
       add_to(plan_.nvme_read_bytes, 1, cost.master + cost.moments);
       add_to(plan_.nvme_written_bytes, 1, cost.master + cost.moments);
     }
     if (sizes.weights_on_nvme) {
       const std::int64_t micro_steps = in_.shape.micro_steps;
-      add_to(plan_.nvme_read_bytes, 2 * micro_steps + (updates ? 1 : 0), cost.shard);
+      add_to(plan_.nvme_read_bytes, 2 * micro_steps + (updates && reads_weight ? 1 : 0),
+             cost.shard);
       add_to(plan_.nvme_written_bytes, updates ? 1 : 0, cost.shard);
       add_to(plan_.nvme_read_bytes, micro_steps, cost.accumulator);
       add_to(plan_.nvme_written_bytes, micro_steps, cost.accumulator);

@@ -29,20 +29,29 @@ namespace {
 constexpr std::size_t kSliceBytes = 12 * FileUpdates::kElementsAlignment;  // fp32, 16-bit weights
 constexpr std::size_t kMeasuredBytes = 16 * kSliceBytes;
 
-/// Every kSlices-th slice from `first` on, read and written back.
-Task<> pass_slices(StateFile* file, std::byte* memory, std::size_t first) {
+struct Passage {
+  bool reads = true;
+  bool writes = true;
+};
+
+/// Every kSlices-th slice from `first` on, read and written back, or one of both.
+Task<> pass_slices(StateFile* file, std::byte* memory, std::size_t first, Passage passage) {
   const std::size_t step = FileUpdates::kSlices * kSliceBytes;
   for (std::size_t at = first * kSliceBytes; at + kSliceBytes <= file->size_bytes(); at += step) {
     const StateFile::Transfer slice{file->data() + at, memory, kSliceBytes};
-    co_await file->read({slice});
-    co_await file->write({slice});
+    if (passage.reads) {
+      co_await file->read({slice});
+    }
+    if (passage.writes) {
+      co_await file->write({slice});
+    }
   }
 }
 
-Task<> pass_all(StateFile* file, std::byte* memory) {
+Task<> pass_all(StateFile* file, std::byte* memory, Passage passage) {
   Scope scope(EventLoop::current(), "state");
   for (std::size_t i = 0; i < FileUpdates::kSlices; ++i) {
-    scope.spawn("slices", &pass_slices, file, memory + i * kSliceBytes, i);
+    scope.spawn("slices", &pass_slices, file, memory + i * kSliceBytes, i, passage);
   }
   co_await scope.join();
 }
@@ -54,7 +63,13 @@ std::string new_name(const std::string& folder) {
 
 }  // namespace
 
-double measure_state_rate(const NvmeOptions& options, FileIo::Backend backend, std::size_t bytes) {
+double DiskRates::seconds(double bytes_read, double bytes_written) const {
+  const double both = std::min(bytes_read, bytes_written);
+  return both / each_way + (bytes_read - both) / read + (bytes_written - both) / write;
+}
+
+DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend,
+                             std::size_t bytes) {
   EventLoop loop({.name = "nvme rate"});
   FileIo io(loop, {.backend = backend,
                    .ring_entries = options.queue_depth,
@@ -67,37 +82,80 @@ double measure_state_rate(const NvmeOptions& options, FileIo::Backend backend, s
   loop.run([](StateFile* made, FileIo* by, std::string path,
               std::size_t piece) -> Task<> { co_await made->open(by, std::move(path), piece); },
            &file, &io, new_name(options.path), options.block_bytes);
-  loop.run(&pass_all, &file, memory.data());  // the first writes find no blocks of the disk
-  const Stopwatch watch;
-  loop.run(&pass_all, &file, memory.data());
-  return static_cast<double>(file.size_bytes()) / watch.elapsed_s();
+  const auto rate_of = [&](Passage passage) {
+    const Stopwatch watch;
+    loop.run(&pass_all, &file, memory.data(), passage);
+    return static_cast<double>(file.size_bytes()) / watch.elapsed_s();
+  };
+  (void)rate_of({.reads = false});  // the first writes find no blocks of the disk
+  return {.each_way = rate_of({}),
+          .read = rate_of({.writes = false}),
+          .write = rate_of({.reads = false})};
 }
 
-double state_rate(const NvmeOptions& options, FileIo::Backend backend) {
+DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend) {
   struct stat told{};
   (void)::stat(options.path.c_str(), &told);
   const bool uring = backend == FileIo::Backend::kUring ||
                      (backend == FileIo::Backend::kAuto && FileIo::choose().uring);
   const std::string how = uring ? "io_uring" : fmt::format("{} threads", options.threads);
-  return BandwidthCache::of_user().get(
-      fmt::format("state on device {}, {} x {} bytes, {}", told.st_dev, options.queue_depth,
-                  options.block_bytes, how),
-      [&] { return measure_state_rate(options, backend, kMeasuredBytes); });
+  std::optional<DiskRates> measured;
+  const auto rate = [&](const char* what, double DiskRates::* of) {
+    return BandwidthCache::of_user().get(
+        fmt::format("state {} on device {}, {} x {} bytes, {}", what, told.st_dev,
+                    options.queue_depth, options.block_bytes, how),
+        [&] {
+          measured = measured ? measured : measure_disk_rates(options, backend, kMeasuredBytes);
+          return (*measured).*of;
+        });
+  };
+  return {.each_way = rate("both ways", &DiskRates::each_way),
+          .read = rate("read", &DiskRates::read),
+          .write = rate("written", &DiskRates::write)};
+}
+
+DiskTraffic DiskTraffic::of(const MemoryPlan& plan, std::int64_t micro_steps) {
+  // Gathers and reductions of weights there, but for the first forward's.
+  DiskTraffic traffic;
+  for (const UnitCost& unit : plan.units) {
+    if (unit.weights_on_nvme) {
+      const auto weights = static_cast<double>(unit.shard);
+      const auto gradient = static_cast<double>(unit.accumulator);
+      const auto times = static_cast<double>(micro_steps);
+      traffic.computing.read += (2 * times - 1) * weights + (times - 1) * gradient;
+      traffic.computing.written += times * gradient;
+    }
+  }
+  traffic.updating = {
+      .read = static_cast<double>(plan.nvme_read_bytes) - traffic.computing.read,
+      .written = static_cast<double>(plan.nvme_written_bytes) - traffic.computing.written};
+  const auto ranks = static_cast<double>(plan.ranks_per_host);
+  for (double* bytes : {&traffic.updating.read, &traffic.updating.written, &traffic.computing.read,
+                        &traffic.computing.written}) {
+    *bytes *= ranks;
+  }
+  return traffic;
 }
 
 std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
-                         std::optional<double> rate) {
+                         std::int64_t micro_steps, const std::optional<DiskRates>& rates) {
   constexpr double kDay = 24 * 3600;
   const std::int64_t read = product_capped(plan.ranks_per_host, plan.nvme_read_bytes);
   const std::int64_t written = product_capped(plan.ranks_per_host, plan.nvme_written_bytes);
-  // The rate is that of as many bytes each way at the same time.
-  const auto seconds = [&] { return static_cast<double>(sum_capped(read, written)) / 2 / *rate; };
-  return fmt::format("{} in {}; a step reads {} and writes {}{}", size_text(plan.nvme_total()),
-                     options.path, size_text(read), size_text(written),
-                     rate ? fmt::format(": {:.2f} s of the disk at {:.2f} GB/s each way "
-                                        "(measured), and at most {:.1f} TB written a day",
-                                        seconds(), *rate / 1e9, *rate * kDay / 1e12)
-                          : "");
+  const std::string moved =
+      fmt::format("{} in {}; a step reads {} and writes {}", size_text(plan.nvme_total()),
+                  options.path, size_text(read), size_text(written));
+  if (!rates) {
+    return moved;
+  }
+  const DiskTraffic traffic = DiskTraffic::of(plan, micro_steps);
+  const double updating = rates->seconds(traffic.updating.read, traffic.updating.written);
+  const double computing = rates->seconds(traffic.computing.read, traffic.computing.written);
+  return fmt::format(
+      "{}: {:.3f} s of the disk for updates under the next forward{} (measured: {:.2f} GB/s each "
+      "way, {:.2f} of reads alone), and at most {:.1f} TB written a day",
+      moved, updating, computing > 0 ? fmt::format(" and {:.3f} s beside the rest", computing) : "",
+      rates->each_way / 1e9, rates->read / 1e9, rates->each_way * kDay / 1e12);
 }
 
 std::string why_no_disk(long file_system) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -23,17 +24,41 @@ namespace tandem {
 /// else empty.
 [[nodiscard]] std::string why_no_disk(long file_system);
 
-/// Bytes of state a second that pass as updates have them pass: read and written back, a few slices
-/// at a time. Measured here and now, in a file of that size, which is gone afterwards.
-[[nodiscard]] double measure_state_rate(const NvmeOptions& options, FileIo::Backend backend,
-                                        std::size_t bytes);
+/// Bytes a second that pass in slices as updates have them, a few at a time.
+struct DiskRates {
+  double each_way = 0;  // where as much is written back as is read
+  double read = 0;      // alone
+  double write = 0;     // likewise
 
-/// measure_state_rate() through the user's file of speeds.
-[[nodiscard]] double state_rate(const NvmeOptions& options, FileIo::Backend backend);
+  /// As much as there is both of goes side by side, the rest alone.
+  [[nodiscard]] double seconds(double bytes_read, double bytes_written) const;
+};
 
-/// What a step moves; with `rate` (state_rate()) also how long the disk takes for it, and what that
-/// writes in a day.
+/// Measured here and now, in a file of that size, which is gone afterwards.
+[[nodiscard]] DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend,
+                                           std::size_t bytes);
+
+/// measure_disk_rates() through the user's file of speeds.
+[[nodiscard]] DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend);
+
+/// What a step of all ranks of a host moves, in bytes: updates run behind the verdict and under the
+/// next forward, which gathers weights; what is left is gathered and reduced under backward, and by
+/// further micro-steps.
+struct DiskTraffic {
+  struct Part {
+    double read = 0;
+    double written = 0;
+  };
+  Part updating;
+  Part computing;
+
+  [[nodiscard]] static DiskTraffic of(const MemoryPlan& plan, std::int64_t micro_steps);
+};
+
+/// What a step moves; with `rates` (disk_rates()) also how long the disk takes for it, and what
+/// that writes in a day.
 [[nodiscard]] std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
-                                       std::optional<double> rate);
+                                       std::int64_t micro_steps,
+                                       const std::optional<DiskRates>& rates);
 
 }  // namespace tandem

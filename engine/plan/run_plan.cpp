@@ -226,10 +226,10 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
         fmt::format("; {} of a rank's weights lie there, and their gradients", size_text(weights));
   }
   if (plan.memory().nvme_total() > 0 && plan.of_first_rank) {
-    plan.nvme = traffic_text(options.nvme, plan.memory(),
+    plan.nvme = traffic_text(options.nvme, plan.memory(), input.shape.micro_steps,
                              limits.elsewhere
                                  ? std::nullopt
-                                 : std::optional(state_rate(options.nvme, options.io_backend)));
+                                 : std::optional(disk_rates(options.nvme, options.io_backend)));
   }
   if (!limits.elsewhere) {
     require_limits(cores_of(config, options, input.ranks_per_host));

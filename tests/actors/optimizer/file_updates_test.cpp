@@ -17,6 +17,7 @@
 
 #include "runtime/io/faulty_files.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/util/round_up.hpp"
 #include "tests/actors/kernels/update/packed_reference.hpp"
 #include "tests/support/io_support.hpp"
 
@@ -28,21 +29,24 @@ using testing::LayoutShard;
 
 constexpr std::size_t kSlice = FileUpdates::kElementsAlignment;
 constexpr std::size_t kElements = kSlice + 40'001;
-constexpr std::size_t kStageBytes = 16 * kSlice;
-// With gaps: frozen parameters between two groups.
+constexpr std::size_t kStageBytes = 18 * kSlice;
+// With gaps in the first slice: frozen parameters between two groups.
 const std::vector<UpdateRange> kRanges = {
-    {0, 1024, 0}, {1152, kSlice + 4992, 1}, {kSlice + 5120, kElements, 0}};
+    {0, 1024, 0}, {1152, kSlice / 2 + 4992, 1}, {kSlice / 2 + 5120, kElements, 0}};
 
 struct Case {
   const char* name;
   UpdateConfig config;
   LayoutCase types;
+  bool weights = false;  // lie in the file, with gradients
 };
 const UpdateConfig kAdamW{.kind = OptimizerKind::kAdam, .lr = 1e-2, .weight_decay = 0.1, .seed = 5};
 const Case kCases[] = {
     {"fp32", kAdamW, {StateLayout::kFp32, DType::kF32, DType::kF32}},
     {"fp32_bf16", kAdamW, {StateLayout::kFp32, DType::kBF16, DType::kF32}},
+    {"fp32_bf16_weights", kAdamW, {StateLayout::kFp32, DType::kBF16, DType::kBF16}, true},
     {"split", kAdamW, {StateLayout::kSplit, DType::kBF16, DType::kF32}},
+    {"split_weights", kAdamW, {StateLayout::kSplit, DType::kBF16, DType::kF32}, true},
     {"bf16", kAdamW, {StateLayout::kBf16, DType::kBF16, DType::kBF16}},
     {"int8", kAdamW, {StateLayout::kInt8, DType::kBF16, DType::kBF16}},
     {"lion_int8",
@@ -70,10 +74,18 @@ struct FileWorld {
     faults = faulty.get();
     io.emplace(loop, std::move(faulty));
     const StateSizes sizes = state_sizes(c.types.layout, c.config, c.types.weight, kElements);
-    file.emplace(sizes.total(kFileStateAlignment));
+    const std::size_t state = sizes.total(kFileStateAlignment);
+    const std::size_t weights = round_up(kElements * bytes_of(c.types.weight), kFileStateAlignment);
+    const std::size_t gradients =
+        round_up(kElements * bytes_of(c.types.gradient), kFileStateAlignment);
+    file.emplace(state + (c.weights ? weights + gradients : 0));
     unit = {.buffers = got.buffers, .shadow = {}, .ranges = kRanges};
     place_state(unit.buffers, c.types.layout, c.config, c.types.weight, kElements, file->data(),
                 kFileStateAlignment);
+    if (c.weights) {
+      unit.buffers.weight = file->data() + state;
+      unit.buffers.gradient = file->data() + state + weights;
+    }
   }
   void open() {
     loop.run(
@@ -173,6 +185,20 @@ TEST_P(FileUpdatesOf, HaveTheBitsOfMemory) {
   const std::uint64_t state = world.file->size_bytes();
   EXPECT_LE(world.file->bytes_read(), 3 * state + 64 * StateFile::kAlignment);
   EXPECT_GT(world.file->busy_s(), 0);
+}
+
+TEST(FileUpdates, AWeightBesideItsMasterIsWrittenAndNotRead) {
+  FileWorld world(kCases[2]);
+  world.open();
+  world.unit.ranges = {{0, kElements, 0}};
+  const UpdateStep steps[] = {UpdateStep::make(kAdamW, 1, 1.0)};
+  world.run(steps);
+  constexpr std::size_t kState = kElements * (sizeof(float) * 3);
+  constexpr std::size_t kHalf = kElements * 2;  // of the weight, and of the gradient
+  constexpr std::size_t kBlocks = 16 * StateFile::kAlignment;
+  EXPECT_LE(world.file->bytes_read(), kState + kHalf + kBlocks);
+  EXPECT_GE(world.file->bytes_read(), kState + kHalf);
+  EXPECT_GE(world.file->bytes_written(), kState + kHalf);
 }
 
 TEST(FileUpdates, WhatWasNeverWrittenReadsAsZeros) {
