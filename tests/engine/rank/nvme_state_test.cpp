@@ -368,10 +368,25 @@ TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
   EXPECT_LT(plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost),
             kept.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost));
   EXPECT_THAT(plan.placement, ::testing::HasSubstr("of a rank's weights lie there"));
+  // Beside backward: the weights once more, and the gradients.
+  const DiskTraffic traffic = DiskTraffic::of(plan.memory(), 1);
+  EXPECT_EQ(traffic.computing.read, weights(plan, MemoryKind::kNvme));
+  EXPECT_EQ(traffic.computing.written,
+            plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kNvme));
+  EXPECT_EQ(traffic.updating.read + traffic.computing.read, plan.memory().nvme_read_bytes);
+  EXPECT_EQ(traffic.updating.written + traffic.computing.written, plan.memory().nvme_written_bytes);
+  EXPECT_EQ(DiskTraffic::of(kept.memory(), 1).computing.read, 0);
   // State of the first units goes back to memory where there is room; of the others never.
   const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);
   EXPECT_EQ(roomy.options.placements,
             (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
+}
+
+TEST(NvmeState, TheDisksTimeIsOfWhatGoesSideBySideAndOfTheRest) {
+  const DiskRates rates{.each_way = 2, .read = 4, .write = 1};
+  EXPECT_EQ(rates.seconds(10, 10), 5);
+  EXPECT_EQ(rates.seconds(14, 10), 6);
+  EXPECT_EQ(rates.seconds(10, 12), 7);
 }
 
 TEST(NvmeState, WhatIsNoDiskIsRefused) {
