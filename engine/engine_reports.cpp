@@ -122,6 +122,7 @@ Task<FlopsProfile> Engine::Impl::profile_of(StepResult result) {
   }
   FlopsProfile profile{.step = result.step,
                        .world_size = communicator->world_size(),
+                       .data_ranks = groups_of_ranks(),
                        .micro_batch = config.batch.micro_batch_size,
                        .sequences = result.sequences,
                        .model = profile_modules(rank.layout().model, extents_, seconds,

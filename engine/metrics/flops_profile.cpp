@@ -72,7 +72,7 @@ std::string summary_text(const FlopsProfile& p, const FlopsProfilerConfig& confi
   const double all_s = both_s + p.phases.step_s;
   const double rate = rate_of(forward + backward, all_s);
   line("world size: ", std::to_string(p.world_size));
-  line("data parallel size: ", std::to_string(p.world_size));
+  line("data parallel size: ", std::to_string(p.data_ranks));
   line("model parallel size: ", "1");
   line("batch size per GPU: ", std::to_string(p.micro_batch));
   line("params per GPU: ", parameters_text(p.model.parameters));

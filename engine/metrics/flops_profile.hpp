@@ -17,6 +17,7 @@ namespace tandem {
 struct FlopsProfile {
   std::int64_t step = 0;
   std::int64_t world_size = 1;
+  std::int64_t data_ranks = 1;   // ranks, or groups of ranks that share rows
   std::int64_t micro_batch = 0;  // records
   std::int64_t sequences = 0;    // of the step, all ranks
   ModuleProfile model;

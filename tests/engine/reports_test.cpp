@@ -19,6 +19,7 @@
 #include "actors/slot_plan.hpp"
 #include "engine/layout/step_plan.hpp"
 #include "engine/metrics/flops.hpp"
+#include "engine/metrics/flops_profile.hpp"
 #include "engine/model/sequential.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "runtime/util/error.hpp"
@@ -221,6 +222,12 @@ std::vector<std::vector<std::string>> cells_of(const std::string& table) {
     rows.push_back(std::move(cells));
   }
   return rows;
+}
+
+TEST(FlopsProfilerText, RanksThatShareRowsAreOneDataRank) {
+  const FlopsProfile profile{.world_size = 8, .data_ranks = 2};
+  EXPECT_THAT(flops_profile_text(profile, {}),
+              AllOf(ContainsRegex("\nworld size: +8"), ContainsRegex("\ndata parallel size: +2")));
 }
 
 TEST(CommsLogger, TheTableReadsBack) {
