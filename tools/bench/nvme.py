@@ -2,16 +2,25 @@
 """Runs whose state, or weights too, lie on NVMe beside the same runs in memory, and beside fio on the same disk.
 
 Each case trains a model with random weights (bf16, AdamW, one short row a step, so that the disk is what a step waits for) in
-memory and then from files in --folder with as little host memory as the case says. It prints what the plan predicts and what a
-step took, the bytes that a step moved over its time beside what fio moves each way with the same calls (--rw=rw, direct,
-io_uring), and whether losses and saved weights are the same bytes.
+memory and then from files in --folder with as little host memory as the case says. Rounds alternate: the run in memory, the run
+from the disk, fio. It prints, each the median of the rounds:
 
-  python3 tools/bench/nvme.py --folder DIR [--build build/release] [--steps 6] [--only SUBSTRING]
+  predicted  from the plan's two times of the disk, measured in that round, and from the run in memory: updates run under the next
+             forward, and what else passes through the file beside backward, so a step takes
+             max(disk for updates, step in memory - its backward) + max(backward, disk for the rest)
+  of fio     bytes that a step moved over the time in which the disk had something to do, over what fio moves with as many calls of
+             that size, reads and writes mixed alike, in a file that was written before, its memory in huge pages as ours is
+             (--ioengine=io_uring, direct); and over fio's with registered buffers and files
+
+and whether losses and saved weights are the same bytes. --threads: the cases of state once more, without io_uring.
+
+  python3 tools/bench/nvme.py --folder DIR [--build build/release] [--steps 6] [--rounds 3] [--only SUBSTRING] [--threads]
 """
 
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
 import statistics
@@ -27,6 +36,7 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30, "TiB": 1 << 40}
 WARM_UP = 2  # steps
 BLOCK = 1 << 20
 DEPTH = 8
+THREADS = 4  # without io_uring
 
 # what lies on NVMe, layout of the state
 CASES = [("state", "fp32"), ("state", "split"), ("state", "bf16"), ("state", "int8"), ("weights", "fp32"), ("weights", "int8")]
@@ -39,60 +49,105 @@ def write_config(folder, there, nvme):
         if there == "weights":
             zero["offload_param"] = {"device": "nvme", "max_in_cpu": 0}
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
-              "bf16": {"enabled": True}, "zero_optimization": zero, "aio": {"block_size": BLOCK, "queue_depth": DEPTH},
-              "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+              "bf16": {"enabled": True}, "zero_optimization": zero, "aio": {"block_size": BLOCK, "queue_depth": DEPTH, "intra_op_parallelism": THREADS},
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+              "wall_clock_breakdown": True, "steps_per_print": 1}
     path = folder / "ds_config.json"
     path.write_text(json.dumps(config))
     return path
 
 
-def run(options, folder, there, layout, nvme):
+def make_model(options, folder):
+    subprocess.run([options.build / "bin/make_model", "--config", DEMO / "wide_config.json", "--tokenizer", DEMO, "--output",
+                    folder / "model", f"--layers={options.layers}"], check=True, stdout=subprocess.DEVNULL)
+
+
+def run(options, folder, there, layout, nvme, more=(), **of_process):
     output = folder / ("there" if nvme else "memory")
     shutil.rmtree(output, ignore_errors=True)
     command = [options.build / "bin/finetune_zero3", "--model_name", folder / "model", "--dataset_name",
                DEMO / "instructions.json", "--deepspeed_config", write_config(folder, there, nvme),
                "--recipe=deepspeed_example", "--max_length=16",
                f"--steps={options.steps}", f"--optimizer_state={layout}", "--progress=off", "--no-tensorboard",
-               "--output_dir", output]
+               "--output_dir", output, *more]
     if nvme:
         command.append("--nvme_any_disk")
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    # The file of speeds of this run alone, so that the disk is measured now.
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
+                              env={**os.environ, "XDG_CACHE_HOME": cache}, **of_process)
     if done.returncode != 0:
         sys.exit(f"{there} {layout}: exit code {done.returncode}\n{done.stderr}")
     steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [step for step in steps if "loss" in step and "step" in step]
-    host = json.loads((output / "summary.json").read_text())["memory"]["host"]["actual_bytes"]
-    weights = hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest()
-    return {"losses": [step["loss"] for step in steps], "weights": weights, "host": host,
+    said = done.stdout + done.stderr
+    backward = [float(found) / 1e3 for found in re.findall(r"time \(ms\).*\| bwd: ([\d.]+)", said)]
+    return {"losses": [step["loss"] for step in steps], "times": [step["step_time_s"] for step in steps],
+            "weights": hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest(),
+            "host": json.loads((output / "summary.json").read_text())["memory"]["host"]["actual_bytes"],
             "step_s": statistics.median(step["step_time_s"] for step in steps[WARM_UP:]),
-            "said": done.stdout + done.stderr}
+            # The busiest resource's share of a step is the disk's, where it is what a step waits for.
+            "busy_s": statistics.median(step["overlap_efficiency"] * step["step_time_s"] for step in steps[WARM_UP:]),
+            "backward_s": statistics.median(backward[WARM_UP:]), "said": said}
 
 
 def planned(said):
-    """Of the line of the plan: bytes there, read and written by a step, and the disk's seconds for it."""
-    found = re.search(r"nvme +([\d.]+) (\w+) in .*; a step reads ([\d.]+) (\w+) and writes ([\d.]+) (\w+): ([\d.]+) s of the disk", said)
+    """Of the line of the plan: bytes there, read and written by a step, the disk's seconds for updates and for the rest."""
+    found = re.search(r"nvme +([\d.]+) (\w+) in .*; a step reads ([\d.]+) (\w+) and writes ([\d.]+) (\w+): ([\d.]+) s of the disk "
+                      r"for updates under the next forward(?: and ([\d.]+) s beside the rest)?", said)
     if not found:
         sys.exit(f"no line of the disk in\n{said}")
     sizes = [float(found[k]) * UNITS[found[k + 1]] for k in (1, 3, 5)]
-    return *sizes, float(found[7])
+    return *sizes, float(found[7]), float(found[8] or 0)
 
 
-def fio(folder):
-    """Bytes a second each way, of as many reads as writes."""
+def fio(folder, read, written, more=()):
+    """Bytes a second, read and written."""
     with tempfile.TemporaryDirectory(dir=folder) as files:
-        return rate_of_fio(files)
-
-
-def rate_of_fio(folder):
-    command = ["fio", "--name=state", f"--directory={folder}", "--size=1G", "--rw=rw", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
-               "--ioengine=io_uring", "--direct=1", "--runtime=8", "--time_based", "--output-format=json"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"no fio: {error}")
-        return None
+        common = ["fio", "--name=state", f"--filename={files}/state", "--size=1G", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
+                  "--ioengine=io_uring", "--direct=1", "--output-format=json"]
+        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=2", "--time_based", *more]
+        env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        try:
+            subprocess.run([*common, "--rw=write"], capture_output=True, text=True, check=True)
+            done = subprocess.run([*common, *mixed], capture_output=True, text=True, check=True, env=env)
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.exit(f"no fio: {error}")
     job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
-    return (job["read"]["bw_bytes"] + job["write"]["bw_bytes"]) / 2
+    return job["read"]["bw_bytes"] + job["write"]["bw_bytes"]
+
+
+def round_of(options, folder, there, layout, threads):
+    memory = run(options, folder, there, layout, None)
+    nvme = run(options, folder, there, layout, options.folder, ["--io_backend=threads"] if threads else [])
+    size, read, written, updating, computing = planned(nvme["said"])
+    backward = memory["backward_s"]
+    predicted = max(updating, memory["step_s"] - backward) + max(backward, computing)
+    rate = (read + written) / nvme["busy_s"]
+    return {"host, memory": memory["host"], "host, NVMe": nvme["host"], "there": size, "read": read, "written": written,
+            "disk, updates": updating, "disk, rest": computing, "step, memory": memory["step_s"], "backward": backward,
+            "predicted": predicted, "step, NVMe": nvme["step_s"], "step over predicted": nvme["step_s"] / predicted,
+            "disk busy": nvme["busy_s"] / nvme["step_s"], "GB/s": rate / 1e9, "of fio": rate / fio(options.folder, read, written),
+            "of fio, registered": rate / fio(options.folder, read, written, ["--fixedbufs=1", "--registerfiles=1"]),
+            "same": all(memory[key] == nvme[key] for key in ("losses", "weights"))}
+
+
+BYTES = {"host, memory", "host, NVMe", "there", "read", "written"}
+
+
+def print_case(name, rounds):
+    cells = [name]
+    for key in rounds[0]:
+        values = [one[key] for one in rounds]
+        if key == "same":
+            cells.append("the same" if all(values) else "DIFFERENT")
+        elif key in BYTES:
+            cells.append(f"{statistics.median(values) / MIB:.0f} MiB")
+        elif key == "step over predicted":
+            cells.append(f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+        else:
+            cells.append(f"{statistics.median(values):.2f}")
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main():
@@ -101,27 +156,23 @@ def main():
     parser.add_argument("--folder", type=Path, required=True, help="an existing folder on the disk")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose text contains this")
+    parser.add_argument("--threads", action="store_true", help="state by threads, too")
     options = parser.parse_args()
+    cases = [(*case, False) for case in CASES] + [(*case, True) for case in CASES if options.threads and case[0] == "state"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        subprocess.run([options.build / "bin/make_model", "--config", DEMO / "wide_config.json", "--tokenizer", DEMO, "--output",
-                        folder / "model", f"--layers={options.layers}"], check=True, stdout=subprocess.DEVNULL)
-        print("| on NVMe | layout | host, memory | host, NVMe | there | a step reads, writes | planned for the disk | step, memory | "
-              "step, NVMe | step over plan | of fio's bytes/s | losses, weights |")
-        print("|---" * 12 + "|")
-        for there, layout in (case for case in CASES if options.only in " ".join(case)):
-            memory = run(options, folder, there, layout, None)
-            nvme = run(options, folder, there, layout, options.folder)
-            rate = fio(options.folder)
-            size, read, written, seconds = planned(nvme["said"])
-            moved = (read + written) / 2 / nvme["step_s"]
-            same = ["the same" if memory[key] == nvme[key] else "DIFFERENT" for key in ("losses", "weights")]
-            cells = [there, layout, f"{memory['host'] / MIB:.0f} MiB", f"{nvme['host'] / MIB:.0f} MiB", f"{size / MIB:.0f} MiB",
-                     f"{read / MIB:.0f}, {written / MIB:.0f} MiB", f"{seconds:.2f} s", f"{memory['step_s']:.2f} s",
-                     f"{nvme['step_s']:.2f} s", f"{nvme['step_s'] / seconds:.2f}", f"{moved / rate:.2f}" if rate else "-",
-                     ", ".join(same)]
-            print("| " + " | ".join(cells) + " |", flush=True)
+        make_model(options, folder)
+        head = False
+        for there, layout, threads in cases:
+            case = f"{there}, {layout}{', threads' if threads else ''}"
+            if options.only in case:
+                rounds = [round_of(options, folder, there, layout, threads) for _ in range(options.rounds)]
+                if not head:
+                    print("| on NVMe, layout | " + " | ".join(rounds[0]) + " |\n" + "|---" * (1 + len(rounds[0])) + "|")
+                    head = True
+                print_case(case, rounds)
 
 
 if __name__ == "__main__":
