@@ -340,6 +340,6 @@ std::size_t Engine::gather_slots() const { return impl_->rank.layout().sizes.gat
 int Engine::compute_threads() const { return cores().compute_threads; }
 int Engine::optimizer_threads() const { return cores().optimizer_threads; }
 const CorePlan& Engine::cores() const { return impl_->rank.options().cores; }
-ResidentBytes Engine::resident_bytes() const { return impl_->rank.memory().resident_bytes(); }
+ResidentBytes Engine::resident_bytes() const { return impl_->rank.resident_bytes(); }
 
 }  // namespace tandem

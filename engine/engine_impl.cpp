@@ -420,7 +420,7 @@ void Engine::Impl::measure(StepResult& result) {
   result.exposure.to_device_busy_s = now.to_device_s - busy_at_start_.to_device_s;
   result.exposure.to_host_busy_s = now.to_host_s - busy_at_start_.to_host_s;
   result.exposure.disk_busy_s = now.disk_s - busy_at_start_.disk_s;
-  result.peak_device_bytes = static_cast<std::int64_t>(rank.memory().resident_bytes().device);
+  result.peak_device_bytes = static_cast<std::int64_t>(rank.resident_bytes().device);
   const double busiest = std::max({result.exposure.compute_busy_s, result.exposure.optimizer_busy_s,
                                    result.exposure.copy_busy_s, result.exposure.to_device_busy_s,
                                    result.exposure.to_host_busy_s, result.exposure.disk_busy_s});

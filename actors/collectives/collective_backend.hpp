@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -111,6 +112,10 @@ class CollectiveBackend {
     (void)block;
     (void)event;
   }
+
+  /// Behind the copies to the device that gathers were given so far: what waits for it leaves the
+  /// link to weights first. Nothing where the back end knows of none. Loop thread.
+  [[nodiscard]] virtual std::optional<DeviceEvent> gathers_queued() { return std::nullopt; }
 
   /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and
   /// `why`. Loop thread.

@@ -93,6 +93,9 @@ class StagedBackend final : public CollectiveBackend {
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
     fences_.set(block, event);
   }
+  [[nodiscard]] std::optional<DeviceEvent> gathers_queued() override {
+    return gathers_.to_device.record();
+  }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
 
  private:

@@ -57,6 +57,9 @@ class StateFileBackend final : public CollectiveBackend {
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
     inner_.begin_behind(block, event);
   }
+  [[nodiscard]] std::optional<DeviceEvent> gathers_queued() override {
+    return inner_.gathers_queued();
+  }
   void abort(std::string_view why) noexcept override { inner_.abort(why); }
 
  private:

@@ -149,6 +149,7 @@ struct Config {
   Bf16Config bf16;
   ZeroConfig zero;
   AioConfig aio;
+  bool cpu_checkpointing = false;  // activation_checkpointing's
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1;
   // Steps from one line of wall_clock_breakdown to the next; absent: 1, 0: no lines.

@@ -159,8 +159,9 @@ Rows elasticity_rows() {
 
 Rows other_rows(Config& c) {
   Rows rows = elasticity_rows();
+  rows.push_back(key("activation_checkpointing.cpu_checkpointing", &c.cpu_checkpointing));
   for (const char* name : {"partition_activations", "contiguous_memory_optimization",
-                           "cpu_checkpointing", "synchronize_checkpoint_boundary", "profile"}) {
+                           "synchronize_checkpoint_boundary", "profile"}) {
     rows.push_back(raw(fmt::format("activation_checkpointing.{}", name), Kind::kBool, "false")
                        .unused("EngineOptions decide (activation_checkpointing)"));
   }

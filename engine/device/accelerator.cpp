@@ -114,6 +114,17 @@ std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
   }
 }
 
+void Accelerator::hold(std::int64_t more_bytes) {
+  held_bytes_ += static_cast<std::size_t>(more_bytes);
+  most_held_bytes_ = std::max(most_held_bytes_, held_bytes_);
+  if (more_bytes > 0 && held_bytes_ > device_->free_bytes()) {
+    throw failure(ExitCode::kRefused, "device",
+                  "{}: {} bytes of segments' boundaries do not fit, {} of {} are free beside what "
+                  "stays; use --activation_offload 1, a smaller micro-batch or shorter rows",
+                  device_->name(), held_bytes_, device_->free_bytes(), device_->memory_bytes());
+  }
+}
+
 void Accelerator::reduce_there() {
   if (staged_ != nullptr && gpu_ != nullptr) {
     staged_->use_kernels(*gpu_->sums);

@@ -84,11 +84,17 @@ class Accelerator {
   [[nodiscard]] Device& device() noexcept { return *device_; }
   /// Whether allocate() gave it.
   [[nodiscard]] bool holds(const void* memory) const noexcept;
-  [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_; }
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_ + most_held_bytes_; }
   /// Host memory between the two.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;
 
+  /// Behind the copies of weights that the device was given so far; see CollectiveBackend.
+  [[nodiscard]] std::optional<DeviceEvent> gathers_queued() { return backend_->gathers_queued(); }
+
   // ---- a simulated device ----
+  /// ATen, whose memory is the host's, holds so much more (less) there of what lies on the device
+  /// from visit to visit. Throws Error(kRefused) where the described device has no room for it.
+  void hold(std::int64_t more_bytes);
   /// Its segments take their time by SegmentTime.
   [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
   /// What the device needs for `flops` operations, in seconds.
@@ -126,7 +132,9 @@ class Accelerator {
   CudaDevice* cuda_ = nullptr;
   std::optional<DeviceStream> compute_stream_;
   std::optional<PinnedSlab> slab_;
-  std::size_t used_bytes_ = 0;
+  std::size_t used_bytes_ = 0;            // of allocate()
+  std::size_t held_bytes_ = 0;            // of hold()
+  std::size_t most_held_bytes_ = 0;       // so far
   DeviceBuffers buffers_;                 // where the back end has no memory of the device
   CollectiveBackend* backend_ = nullptr;  // the rank owns it
   StagedBackend* staged_ = nullptr;       // the same, or null

@@ -11,11 +11,14 @@ struct ResidentBytes {
   std::size_t optimizer = 0;  // moments, and the master of 16-bit weights
   std::size_t shadows = 0;    // for updates ahead of the verdict
   std::size_t staging = 0;    // between host and device, at most
-  std::size_t device = 0;     // on the device, where there is one: slots and whole blocks
+  std::size_t boundaries = 0;  // of segments, that lie in host memory for their backward
+  // On the device, where there is one: slots and whole blocks; of a simulated one also the
+  // boundaries that activation checkpointing keeps, at their most.
+  std::size_t device = 0;
 
   /// Of the host.
   [[nodiscard]] std::size_t total() const noexcept {
-    return weights + gradients + optimizer + shadows + staging;
+    return weights + gradients + optimizer + shadows + staging + boundaries;
   }
 };
 

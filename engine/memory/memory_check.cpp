@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/layout/update_config.hpp"
+#include "engine/types/boundary_share.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
@@ -64,15 +65,64 @@ void place_overflow(const MemoryPlan& all_on_host, const MemoryLimits& limits, P
 
 }  // namespace
 
+namespace {
+
+/// Whether boundaries have room where segments compute; absent: no limit is known there.
+std::optional<bool> boundaries_fit(const MemoryPlan& plan, const PlanInput& input,
+                                   const MemoryLimits& limits) {
+  if (input.accelerator) {
+    return limits.device ? std::optional(plan.total(MemoryKind::kDevice) <= limits.device->bytes)
+                         : std::nullopt;
+  }
+  if (input.has_device()) {
+    return static_cast<double>(plan.simulated_bytes) <= input.shape.engine.sim.memory_bytes;
+  }
+  return limits.host ? std::optional(plan.host_total() <= limits.host->bytes) : std::nullopt;
+}
+
+}  // namespace
+
+void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& limits) {
+  if (!input.offload_chosen || !input.can_offload()) {
+    return;
+  }
+  const std::size_t segments = model.segments.size();
+  PlanInput tried = input;
+  tried.shape.shadows = {};
+  const auto fits = [&](std::size_t leaving) {
+    tried.shape.engine.activation_offload = boundary_share(leaving, segments);
+    return boundaries_fit(plan_memory(model, tried), tried, limits).value_or(true);
+  };
+  std::size_t least =
+      leaving_boundaries(input.shape.engine.activation_offload.value_or(0), segments);
+  std::size_t most = movable_boundaries(segments);
+  if (!fits(least)) {
+    ++least;
+    while (least < most) {  // the first that fits is among [least, most], if one does
+      const std::size_t middle = (least + most) / 2;
+      if (fits(middle)) {
+        most = middle;
+      } else {
+        least = middle + 1;
+      }
+    }
+  }
+  input.shape.engine.activation_offload = boundary_share(std::min(least, most), segments);
+}
+
 MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
   const bool chosen = input.shadows_chosen && limits.host;
   if (chosen) {
     input.shape.shadows = {};
   }
+  choose_offload(model, input, limits);
   MemoryPlan plan = plan_memory(model, input);
   if (input.accelerator && input.shape.engine.placements.empty() && limits.host) {
     place_overflow(plan, limits, input);
-    plan = input.shape.engine.placements.empty() ? plan : plan_memory(model, input);
+    if (!input.shape.engine.placements.empty()) {
+      choose_offload(model, input, limits);
+      plan = plan_memory(model, input);
+    }
   }
   if (chosen) {
     const std::int64_t room =
@@ -115,12 +165,18 @@ std::string FitReport::advice() const {
   }
   if (lacks->kind == MemoryKind::kNvme) {
     const bool weights = plan.of(MemoryPurpose::kWeights, MemoryKind::kNvme) > 0;
+    const bool state = plan.of(MemoryPurpose::kMoments, MemoryKind::kNvme) > 0;
     return fmt::format(
         "nvme: {} needed for {}, {} {}; free some, give another folder with --nvme_path, or leave "
         "more in memory ({})",
-        size_text(lacks->needed), weights ? "weights and optimizer state" : "optimizer state",
+        size_text(lacks->needed),
+        weights ? "weights and optimizer state"
+        : state ? "optimizer state"
+                : "boundaries between segments",
         size_text(lacks->limit.bytes), lacks->limit.source,
-        weights ? "offload_param's max_in_cpu" : "--offload_ratio");
+        weights ? "offload_param's max_in_cpu"
+        : state ? "--offload_ratio"
+                : "--activation_offload");
   }
   const bool host = lacks->kind == MemoryKind::kHost;
   const std::string who = host && plan.ranks_per_host > 1

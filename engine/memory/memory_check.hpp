@@ -51,9 +51,15 @@ struct ChangesAllowed {
   bool ranks = true;
 };
 
+/// Of boundaries as few leave as make the run fit where they are kept now, with placements and all
+/// else as they are; all that can, where none of that does. Without a limit, and unless that is to
+/// be chosen: as the input has it.
+void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& limits);
+
 /// A plan with its optimizer state placed: on the host as far as it fits, then on the accelerator
 /// from the first unit on (the first units' weights are needed soonest, so they gain most). Shadows
-/// that are chosen get what room is left, at most a quarter of all.
+/// that are chosen get what room is left, at most a quarter of all. Boundaries leave where that is
+/// to be chosen.
 [[nodiscard]] MemoryPlan plan_and_place(const Model& model, PlanInput& input,
                                         const MemoryLimits& limits);
 

@@ -9,6 +9,7 @@
 #include "actors/optimizer/file_updates.hpp"
 #include "engine/layout/sharding.hpp"
 #include "engine/memory/saved_parameters.hpp"
+#include "engine/types/boundary_share.hpp"
 #include "engine/types/capped.hpp"
 #include "engine/types/recomputation.hpp"
 #include "runtime/system/machine.hpp"
@@ -32,6 +33,8 @@ constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
 // No run comes near it; more of them would overflow the figures of activations.
 constexpr std::int64_t kMostTokensOfBatch = std::int64_t{1} << 26;
 constexpr std::size_t kSharedStageBytes = std::size_t{2} << 20;  // of ShmBackend's gathers
+
+class ActivationWalk;
 
 /// Adds up; knows which memory is which.
 class Planner {
@@ -186,6 +189,7 @@ class Planner {
   }
 
   void add_activations();
+  void add_boundaries(const ActivationWalk& walk, std::size_t leaving, bool to_file);
   void add_staging();
 
   void add_process() {
@@ -211,8 +215,10 @@ class Planner {
 /// the highest point.
 class ActivationWalk {
  public:
-  ActivationWalk(const Model& model, const BatchShape& shape, bool checkpointing)
-      : checkpointing_(checkpointing) {
+  /// `leaving`: boundaries 1 to this one leave; `to_file`: on NVMe, and they come back to stages.
+  ActivationWalk(const Model& model, const BatchShape& shape, bool checkpointing,
+                 std::size_t leaving = 0, bool to_file = false)
+      : checkpointing_(checkpointing), leaving_(leaving), to_file_(to_file) {
     for (const SegmentSpec& segment : model.segments) {
       const RecomputationGuard again(checkpointing && segments_.size() + 1 < model.segments.size());
       segments_.push_back(segment.activations ? segment.activations(shape) : ActivationBytes());
@@ -228,6 +234,10 @@ class ActivationWalk {
   std::int64_t peak = 0;          // without the loss's own
   std::int64_t loss_at_peak = 0;  // the loss's own, at that moment
   std::int64_t scratch = 0;
+  std::int64_t boundaries = 0;  // at their most, as Boundaries counts them
+
+  /// Of boundary b, the input of segment b.
+  [[nodiscard]] std::int64_t boundary(std::size_t b) const { return segments_[b - 1].output; }
 
   /// What malloc holds beyond that, measured: a freed block is too short for the next request of
   /// its own size, which looks for room to align in; so of each size about one more lies there. The
@@ -250,28 +260,56 @@ class ActivationWalk {
     held = sum_capped(held, bytes);
   }
 
+  [[nodiscard]] bool leaves(std::size_t b) const { return b >= 1 && b <= leaving_; }
+  void count(std::int64_t bytes) {
+    counted_ = sum_capped(counted_, bytes);
+    boundaries = std::max(boundaries, counted_);
+  }
+  /// Boundary b comes (goes).
+  void move(std::size_t b, std::int64_t sign) {
+    count(sign * boundary(b));
+    if (sign < 0 || !to_file_) {
+      hold(segments_[b - 1], sign * boundary(b));
+    }
+  }
+
   void forward() {
     for (std::size_t s = 0; s < segments_.size(); ++s) {
       const ActivationBytes& at = segments_[s];
+      if (s >= 2 && leaves(s - 2)) {
+        move(s - 2, -1);
+      }
       see(at, at.output + at.kept + at.forward);
       const bool keeps = !checkpointing_ || s + 1 == segments_.size();
       hold(at, at.output + (keeps ? at.kept : 0));
+      if (s + 1 < segments_.size()) {
+        count(at.output);
+      }
     }
   }
   void backward() {
     for (std::size_t s = segments_.size(); s-- > 0;) {
       const ActivationBytes& at = segments_[s];
+      if (s >= 1 && leaves(s - 1)) {
+        move(s - 1, 1);
+      }
       if (checkpointing_ && s + 1 < segments_.size()) {  // its output went with the next segment
-        hold(at, -at.output);
+        hold(at, leaves(s + 1) && to_file_ ? 0 : -at.output);
         see(at, at.output + at.kept + std::max(at.forward + at.output, at.backward));
       } else {
         see(at, at.backward);
         hold(at, -at.output - at.kept);
       }
+      if (s >= 1) {
+        count(-boundary(s));
+      }
     }
   }
 
   bool checkpointing_;
+  std::size_t leaving_;
+  bool to_file_;
+  std::int64_t counted_ = 0;  // of boundaries
   std::vector<ActivationBytes> segments_;
   std::int64_t live_ = 0;
   std::int64_t loss_ = 0;
@@ -280,6 +318,12 @@ class ActivationWalk {
 };
 
 void Planner::add_activations() {
+  const EngineOptions& engine = in_.shape.engine;
+  const bool to_file = !in_.has_device();
+  const std::size_t leaving =
+      in_.can_offload()
+          ? leaving_boundaries(engine.activation_offload.value_or(0), model_.segments.size())
+          : 0;
   const ActivationWalk walk(model_,
                             {.rows = in_.rows,
                              .length = in_.length,
@@ -288,13 +332,37 @@ void Planner::add_activations() {
                              .accelerator = in_.accelerator,
                              .packed = in_.packed,
                              .sharers = in_.sharers},
-                            in_.shape.engine.activation_checkpointing);
+                            engine.activation_checkpointing, leaving, to_file);
   const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
   add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
   add(MemoryPurpose::kLoss, kind, static_cast<std::size_t>(walk.loss_at_peak));
   add(MemoryPurpose::kStaging, kind, static_cast<std::size_t>(walk.scratch));
   if (!in_.accelerator) {
     add(MemoryPurpose::kAllocator, kind, static_cast<std::size_t>(walk.spare()));
+  }
+  add_boundaries(walk, leaving, to_file);
+}
+
+/// What lies elsewhere between forward and backward.
+void Planner::add_boundaries(const ActivationWalk& walk, std::size_t leaving, bool to_file) {
+  std::int64_t largest = 0;
+  plan_.leaving_boundaries = leaving;
+  for (std::size_t b = 1; b <= leaving; ++b) {
+    plan_.leaving_bytes = sum_capped(plan_.leaving_bytes, walk.boundary(b));
+    largest = std::max(largest, walk.boundary(b));
+  }
+  const auto bytes = static_cast<std::size_t>(plan_.leaving_bytes);
+  add(MemoryPurpose::kActivations, to_file ? MemoryKind::kNvme : copied(), bytes);
+  if (to_file) {
+    add(MemoryPurpose::kStaging, MemoryKind::kHost,
+        kBoundaryStages * static_cast<std::size_t>(largest));
+    const std::int64_t in_step = product_capped(in_.shape.micro_steps, plan_.leaving_bytes);
+    plan_.nvme_read_bytes = sum_capped(plan_.nvme_read_bytes, in_step);
+    plan_.nvme_written_bytes = sum_capped(plan_.nvme_written_bytes, in_step);
+  }
+  if (in_.shape.engine.device == DeviceKind::kSim && in_.shape.engine.activation_checkpointing) {
+    plan_.simulated_boundaries = walk.boundaries;
+    plan_.simulated_bytes = sum_capped(plan_.simulated_bytes, walk.boundaries);
   }
 }
 
@@ -353,6 +421,7 @@ PlanInput PlanInput::of(const Config& config, const EngineOptions& options,
     input.shape.engine.compute_threads = machine::usable_cpus();
   }
   input.shadows_chosen = input.shape.shadows.units == SIZE_MAX;
+  input.offload_chosen = !options.activation_offload;
   return input;
 }
 

@@ -48,8 +48,8 @@ inline constexpr std::size_t kMemoryPurposes = 14;
 std::string_view name_of(MemoryPurpose purpose);
 
 struct PlanInput {
-  // Of its options also activation_checkpointing, compute_threads (0 counts as 1) and
-  // checkpoint_staging_bytes; empty placements: all on the host.
+  // Of its options also activation_checkpointing and activation_offload, compute_threads (0 counts
+  // as 1) and checkpoint_staging_bytes; empty placements: all on the host.
   RankShape shape;
   ZeroConfig zero;
   std::int64_t rows = 1;        // of a micro-batch
@@ -57,11 +57,23 @@ struct PlanInput {
   bool packed = false;          // rows hold several documents
   std::int64_t sharers = 1;     // ranks that share each row
   bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
+  bool offload_chosen = false;  // of boundaries as few leave as make it fit
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
   // resident before the engine is made; 0: as programs usually have
   std::int64_t process_bytes = 0;
+
+  /// Whether boundaries have another place to lie in: beside an accelerator host memory, else the
+  /// folder on NVMe.
+  [[nodiscard]] bool can_offload() const {
+    return shape.engine.activation_checkpointing &&
+           (has_device() || !shape.engine.nvme.path.empty());
+  }
+  /// An accelerator, or one that is simulated.
+  [[nodiscard]] bool has_device() const {
+    return accelerator || shape.engine.device != DeviceKind::kCpu;
+  }
 
   /// What a config and the engine's options say; rows from the config's micro-batch.
   static PlanInput of(const Config& config, const EngineOptions& options,
@@ -84,8 +96,11 @@ struct MemoryPlan {
   std::size_t gather_slots = 0;
   std::size_t shadows = 0;  // units that can be updated ahead of the verdict
   /// What a simulated accelerator's memory will hold, which the host has and which is counted
-  /// there.
+  /// there; and of it what is not kept for the whole run: boundaries between segments.
   std::int64_t simulated_bytes = 0;
+  std::int64_t simulated_boundaries = 0;
+  std::size_t leaving_boundaries = 0;  // that lie elsewhere between forward and backward
+  std::int64_t leaving_bytes = 0;      // of these together
   // Of a rank and a step, as far as it passes through the file.
   std::int64_t nvme_read_bytes = 0;
   std::int64_t nvme_written_bytes = 0;

@@ -136,6 +136,11 @@ std::vector<Setting> settings_of(const PlanInput& now, const ChangesAllowed& all
     settings.push_back({{2, "activation_checkpointing",
                          [](PlanInput& in) { in.shape.engine.activation_checkpointing = true; }}});
   }
+  if (now.can_offload() && !now.offload_chosen &&
+      now.shape.engine.activation_offload.value_or(0) < 1) {
+    settings.push_back({{1, "activation_offload 1",
+                         [](PlanInput& in) { in.shape.engine.activation_offload = 1; }}});
+  }
   if (now.shape.type == DType::kF32) {
     settings.push_back(
         {{8, "dtype bf16 (fp32 master)", [](PlanInput& in) { in.shape.type = DType::kBF16; }}});

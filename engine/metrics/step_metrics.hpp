@@ -29,6 +29,7 @@ struct StepMetrics {
   double exposed_data_s = 0;
   double exposed_checkpoint_s = 0;
   double exposed_disk_s = 0;
+  double exposed_activation_s = 0;
   std::string verdict = "commit";  // commit | rollback | skip
   bool speculated = false;         // updates had begun ahead of the verdict
   std::int64_t peak_host_bytes = 0;

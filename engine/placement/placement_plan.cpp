@@ -19,6 +19,8 @@ RankSizes sizes_with(const Model& model, const PlanInput& input, const Sharding&
   return RankSizes::of(model, shape, sharding, classes);
 }
 
+}  // namespace
+
 PlacementSegment placement_segment(const Model& model, const PlanInput& input,
                                    const PlacementHardware& hardware, std::size_t s) {
   const SegmentSpec& spec = model.segments[s];
@@ -32,14 +34,13 @@ PlacementSegment placement_segment(const Model& model, const PlanInput& input,
   const bool recomputes =
       input.shape.engine.activation_checkpointing && s + 1 < model.segments.size();
   const auto seconds = [&](double flops) {
-    return hardware.latency_s + flops / hardware.compute_flops_per_s;
+    return hardware.latency_s +
+           flops / static_cast<double>(input.sharers) / hardware.compute_flops_per_s;
   };
   segment.forward_s = seconds(forward_flops(shape, input.rows, input.length));
   segment.backward_s = seconds(backward_flops(shape, input.rows, input.length, recomputes));
   return segment;
 }
-
-}  // namespace
 
 HostUpdateSpeeds HostUpdateSpeeds::of(UpdateKernel kernel, bool speculates) {
   HostUpdateSpeeds speeds{.in_place = update_speed(kernel)};

@@ -35,6 +35,10 @@ struct PlacementHardware {
   [[nodiscard]] static PlacementHardware of(const SimSpec& spec, const HostUpdateSpeeds& host);
 };
 
+/// How long a segment's visits take, of a plan's largest micro-batch.
+[[nodiscard]] PlacementSegment placement_segment(const Model& model, const PlanInput& input,
+                                                 const PlacementHardware& hardware, std::size_t s);
+
 /// A step of the model as the solver sees it. Of the device's memory everything is free that slots
 /// and whole blocks do not take; of the host's there is enough.
 [[nodiscard]] PlacementProblem placement_problem(const Model& model, const PlanInput& input,

@@ -12,7 +12,9 @@
 #include "engine/placement/gpu_bandwidths.hpp"
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
+#include "engine/plan/activation_offload.hpp"
 #include "engine/plan/nvme_disk.hpp"
+#include "engine/types/boundary_share.hpp"
 #include "engine/types/row_sharing.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
@@ -84,10 +86,16 @@ bool overflows_to_nvme(const EngineOptions& options) {
          options.nvme.overflow;
 }
 
+/// Boundaries may go there.
+bool offloads_to_nvme(const EngineOptions& options) {
+  return options.device == DeviceKind::kCpu && options.activation_checkpointing &&
+         !options.nvme.path.empty() && options.activation_offload.value_or(1) > 0;
+}
+
 bool wants_nvme(const EngineOptions& options) {
   return options.placement == Placement::kNvme || options.nvme.weights_in_memory ||
          std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end() ||
-         overflows_to_nvme(options);
+         overflows_to_nvme(options) || offloads_to_nvme(options);
 }
 
 Facts facts_of(const Config& config, const EngineOptions& options, const RunLimits& limits,
@@ -160,6 +168,9 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
   const PlacementHardware hardware = PlacementHardware::of(facts.device, facts.host_updates);
   PlacementProblem problem = placement_problem(model, input, hardware, options.overlap);
   input.shape.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
+  if (options.device == DeviceKind::kSim) {
+    problem.device_bytes -= static_cast<double>(plan_memory(model, input).simulated_boundaries);
+  }
   if (options.device == DeviceKind::kCuda) {
     bound_memory(problem, model, input, facts.memory);
     if (facts.memory.device) {
@@ -185,7 +196,8 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                  const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
   require_possible_placements(asked.device, asked.placement, asked.placements);
   require_row_sharing(model, config.sequence_parallel_size);
-  const EngineOptions options = on_host_if_joint(config, with_nvme_of(config, asked));
+  const EngineOptions options =
+      with_activation_offload_of(config, on_host_if_joint(config, with_nvme_of(config, asked)));
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0
                                           ? std::min(limits.ranks_per_host, config.world_size)
                                           : config.world_size;
@@ -213,6 +225,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                   asked_for ? limits.memory.host : facts.memory.host, input);
   }
 
+  choose_offload(model, input, facts.memory);
   RunPlan plan{.options = options, .limits = facts.memory, .of_first_rank = ranks.rank() == 0};
   plan.placement = places                ? place(model, config, options, facts, input)
                    : wants_nvme(options) ? text_of_nvme(model, input.shape.engine.placements)
@@ -231,6 +244,12 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                                  ? std::nullopt
                                  : std::optional(disk_rates(options.nvme, options.io_backend)));
   }
+  plan.options.activation_offload =
+      boundary_share(plan.memory().leaving_boundaries, model.segments.size());
+  plan.boundaries = activation_offload_text(
+      model, input, plan.memory(),
+      places ? std::optional(PlacementHardware::of(facts.device, facts.host_updates))
+             : std::nullopt);
   if (!limits.elsewhere) {
     require_limits(cores_of(config, options, input.ranks_per_host));
   }
@@ -244,7 +263,8 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
 
 EngineOptions place_as_asked(const Model& model, const Config& config, EngineOptions options) {
   require_possible_placements(options.device, options.placement, options.placements);
-  options = on_host_if_joint(config, with_nvme_of(config, std::move(options)));
+  options = with_activation_offload_of(
+      config, on_host_if_joint(config, with_nvme_of(config, std::move(options))));
   const bool leaves = options.device != DeviceKind::kCpu || options.placement == Placement::kNvme;
   if (leaves && options.placements.empty()) {
     options.placements =

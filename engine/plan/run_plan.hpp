@@ -49,14 +49,17 @@ struct RunPlan {
   EngineOptions options;  // the caller's, with placements, inflight_buckets and speculate decided
   FitReport report;
   MemoryLimits limits;
-  std::string placement;  // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."
-  std::string nvme;       // traffic_text(), of the first rank; empty: nothing lies there
+  std::string placement;   // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."
+  std::string nvme;        // traffic_text(), of the first rank; empty: nothing lies there
+  std::string boundaries;  // activation_offload_text(); empty: all stay
   bool of_first_rank = true;
 
   [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }
-  /// "placement all on the host ...", and where something lies on NVMe a line "nvme ...".
+  /// "placement all on the host ...", and where something lies on NVMe a line "nvme ...", where
+  /// boundaries leave "offload ...".
   [[nodiscard]] std::string placement_text() const {
-    return "placement " + placement + (nvme.empty() ? "" : "\nnvme      " + nvme);
+    return "placement " + placement + (nvme.empty() ? "" : "\nnvme      " + nvme) +
+           (boundaries.empty() ? "" : "\noffload   " + boundaries);
   }
   /// Throws DoesNotFit, unless the run fits; with the table on the first rank alone.
   void require_fit() const { tandem::require_fit(report, limits, of_first_rank); }

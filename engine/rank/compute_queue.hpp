@@ -85,6 +85,8 @@ class ComputeQueue {
   /// simulated device would need.
   [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const Batch& batch,
                                     TimePoint inputs_there);
+  /// When a device had done what it was given, as far as the loop knows.
+  [[nodiscard]] TimePoint idle_since() const noexcept { return device_time_.free_since; }
   /// Seconds in which the lane or its device has worked since the start.
   [[nodiscard]] double busy_s() const noexcept;
 

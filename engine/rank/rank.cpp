@@ -9,6 +9,7 @@
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/metrics/comms_summary.hpp"
+#include "engine/types/boundary_share.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
@@ -177,19 +178,69 @@ Task<> Rank::fill_memory(Rank* self) {
   if (self->memory_.state_file() != nullptr) {
     co_await open_nvme(self);
   }
+  self->make_boundaries();
   co_await self->loader_.load();
 }
 
 Task<> Rank::open_nvme(Rank* self) {
-  const EngineOptions& options = self->layout_.shape.engine;
-  self->nvme_io_.emplace(self->loop_, FileIo::Options{.backend = options.io_backend,
-                                                      .ring_entries = options.nvme.queue_depth,
-                                                      .threads = options.nvme.threads,
-                                                      .name = "nvme"});
-  const auto now = self->loop_.now().time_since_epoch().count();
-  co_await self->memory_.open_state_file(
-      &*self->nvme_io_, fmt::format("{}/tandem-state-{}-{}-rank{}", options.nvme.path, ::getpid(),
-                                    now, self->layout_.sharding.rank));
+  co_await self->memory_.open_state_file(&self->nvme_io(), self->path_on_nvme("state"));
+}
+
+FileIo& Rank::nvme_io() {
+  if (!nvme_io_) {
+    const EngineOptions& options = layout_.shape.engine;
+    nvme_io_.emplace(loop_, FileIo::Options{.backend = options.io_backend,
+                                            .ring_entries = options.nvme.queue_depth,
+                                            .threads = options.nvme.threads,
+                                            .name = "nvme"});
+  }
+  return *nvme_io_;
+}
+
+std::string Rank::path_on_nvme(std::string_view what) const {
+  return fmt::format("{}/tandem-{}-{}-{}-rank{}", layout_.shape.engine.nvme.path, what, ::getpid(),
+                     loop_.now().time_since_epoch().count(), layout_.sharding.rank);
+}
+
+void Rank::make_boundaries() {
+  const EngineOptions& options = layout_.shape.engine;
+  if (!options.activation_checkpointing) {
+    return;
+  }
+  const std::size_t leaving =
+      leaving_boundaries(options.activation_offload.value_or(0), model_.segments.size());
+  if (leaving > 0 || (accelerator_ && accelerator_->is_simulated())) {
+    boundaries_ = std::make_unique<Boundaries>(
+        Boundaries::Options{.scope = &scope_,
+                            .compute = &compute_,
+                            .accelerator = accelerator_.get(),
+                            .place = leaving > 0 ? place_of_boundaries() : nullptr,
+                            .leaving = leaving,
+                            .segments = model_.segments.size()});
+  }
+}
+
+std::unique_ptr<BoundaryPlace> Rank::place_of_boundaries() {
+  std::vector<std::string> names;
+  for (const SegmentSpec& segment : model_.segments) {
+    names.push_back(fmt::format("input of segment \"{}\"", segment.name));
+  }
+  if (accelerator_) {
+    return std::make_unique<HostBoundaries>(*accelerator_,
+                                            std::vector<Name>(names.begin(), names.end()));
+  }
+  return std::make_unique<FileBoundaries>(
+      FileBoundaries::Options{.io = &nvme_io(),
+                              .copies = &copy_pool_,
+                              .path = path_on_nvme("boundary"),
+                              .block_bytes = layout_.shape.engine.nvme.block_bytes,
+                              .names = std::move(names)});
+}
+
+ResidentBytes Rank::resident_bytes() const noexcept {
+  ResidentBytes bytes = memory_.resident_bytes();
+  bytes.boundaries = boundaries_ ? boundaries_->host_bytes() : 0;
+  return bytes;
 }
 
 void Rank::abort(std::string_view why) noexcept {
@@ -403,7 +454,8 @@ Busy Rank::busy() const {
           .copy_s = copy_pool_.busy_s() / copy_pool_.threads(),
           .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,
           .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0,
-          .disk_s = memory_.state_file() != nullptr ? memory_.state_file()->busy_s() : 0};
+          .disk_s = (memory_.state_file() != nullptr ? memory_.state_file()->busy_s() : 0) +
+                    (boundaries_ ? boundaries_->disk_busy_s() : 0)};
 }
 
 }  // namespace tandem

@@ -28,6 +28,7 @@
 #include "engine/exchange/expert_parallel_group.hpp"
 #include "engine/exchange/lane_exchange.hpp"
 #include "engine/layout/rank_sizes.hpp"
+#include "engine/rank/boundaries.hpp"
 #include "engine/rank/compute_queue.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "engine/rank/rank_memory.hpp"
@@ -107,6 +108,9 @@ class Rank {
   [[nodiscard]] RankExchange* exchange() noexcept {
     return row_group_ ? row_group_.get() : expert_group_ ? &expert_group_->exchange() : nullptr;
   }
+  /// Null where none leave, and none are counted.
+  [[nodiscard]] Boundaries* boundaries() noexcept { return boundaries_.get(); }
+  [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
   /// This rank's place in the group that shares its rows.
   [[nodiscard]] const RowSharing& row_sharing() const noexcept { return row_sharing_; }
 
@@ -138,6 +142,10 @@ class Rank {
   /// "weights of "block 3"", by the address of an array on NVMe.
   [[nodiscard]] std::string name_on_nvme(const void* array) const;
   static Task<> open_nvme(Rank* self);
+  FileIo& nvme_io();
+  [[nodiscard]] std::string path_on_nvme(std::string_view what) const;
+  void make_boundaries();
+  [[nodiscard]] std::unique_ptr<BoundaryPlace> place_of_boundaries();
   void start_actors();
   static Task<> end_actors(Rank* self);
 
@@ -157,6 +165,7 @@ class Rank {
   Scope scope_;
   ComputeQueue compute_;
   std::optional<FileIo> nvme_io_;  // where anything lies on NVMe
+  std::unique_ptr<Boundaries> boundaries_;
   RankMemory memory_;
   WeightLoader loader_;
   bool stopped_ = false;

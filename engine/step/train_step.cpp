@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "engine/step/bound_units.hpp"
@@ -11,7 +10,6 @@
 #include "runtime/flight.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
-#include "runtime/util/random.hpp"
 
 namespace tandem {
 
@@ -31,6 +29,7 @@ TrainStep::TrainStep(Rank& rank)
       gatherer_(rank.shards(), layout_.classes.weights.pools(), rank.scope(),
                 options_.overlap != Overlap::kOff),
       runner_(layout_.model, rank.units(), options_.activation_checkpointing, rank.exchange()),
+      boundaries_(rank.boundaries()),
       inference_plan_(StepPlan::inference(layout_.model, layout_.classes)),
       gradient_slot_(rank.units().size()),
       reduced_(rank.units().size()),
@@ -78,17 +77,32 @@ Task<> TrainStep::forward(Batch batch) {
   const TimePoint asked = rank_.loop().now();
   for (std::size_t s = 0; s < segments; ++s, ++visit_) {
     const std::vector<std::byte*> slots = co_await gathered(visit_);
-    const TimePoint inputs_there = std::max(asked, gatherer_.there_since(visit_));
+    const TimePoint room_there = co_await boundaries_of_forward(s);
+    const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), room_there});
     auto work = [this, s, slots, inputs_there, loss, micro = micro_, at = &plan_.visits[visit_],
                  last = s + 1 == segments] {
       const SegmentTime time = compute_.time_of(s, Phase::kForward, micro->batch, inputs_there);
+      if (boundaries_ != nullptr && s >= 2) {
+        boundaries_->free(s - 2, micro->activations.inputs[s - 2]);
+      }
       const BoundUnits bound(rank_.units(), at->uses, slots);
       runner_.forward(s, micro->batch, micro->activations);
+      if (boundaries_ != nullptr && !last) {
+        boundaries_->made(s + 1, micro->activations.outputs[s]);
+      }
       if (last) {
         compute_.read_back(SegmentRunner::loss(micro->activations), loss);
       }
     };
     co_await run_visit(forward_names_[s], std::move(work), slots, s, Phase::kForward);
+    if (boundaries_ != nullptr && s + 1 < segments) {
+      boundaries_->leave(s + 1);
+      if (options_.overlap == Overlap::kOff) {
+        const TimePoint issued = rank_.loop().now();
+        co_await boundaries_->copied(s + 1);
+        charge_boundaries(issued);
+      }
+    }
     gatherer_.release(visit_);
   }
   ++forwards_;
@@ -138,10 +152,15 @@ Task<> TrainStep::backward(double loss_gradient) {
     const Visit& here = plan_.visits[visit_];
     const std::vector<std::byte*> slots = co_await gathered(visit_);
     const TimePoint slots_there = co_await gradient_slots(visit_);
-    const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), slots_there});
+    const TimePoint boundary_there = co_await boundaries_of_backward(s);
+    const TimePoint inputs_there =
+        std::max({asked, gatherer_.there_since(visit_), slots_there, boundary_there});
     auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_,
                  micro = micro_, at = &here] {
       const SegmentTime time = compute_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
+      if (boundaries_ != nullptr) {
+        boundaries_->take(s, micro->activations.inputs[s]);
+      }
       BoundUnits bound(rank_.units(), at->uses, slots);
       bound.bind_gradients(gradients);
       runner_.backward(s, micro->batch, micro->activations, loss_gradient);
@@ -154,6 +173,9 @@ Task<> TrainStep::backward(double loss_gradient) {
       }
     }
     co_await run_visit(backward_names_[s], std::move(work), std::move(used), s, Phase::kBackward);
+    if (boundaries_ != nullptr) {
+      boundaries_->gone(s);
+    }
     gatherer_.release(visit_);
     for (const UnitUse& use : here.uses) {
       if (!use.last_gradient) {
@@ -293,6 +315,41 @@ void TrainStep::charge_updates(TimePoint start, TimePoint ready, TimePoint held_
   exposure_.optimizer_s += std::chrono::duration<double>(ready - held_back).count();
 }
 
+Task<TimePoint> TrainStep::boundaries_of_forward(std::size_t s) {
+  const TimePoint asked = rank_.loop().now();
+  if (boundaries_ == nullptr || s < 2) {
+    co_return asked;
+  }
+  co_await boundaries_->left(s - 2);
+  charge_boundaries(asked);
+  co_return rank_.loop().now();
+}
+
+Task<TimePoint> TrainStep::boundaries_of_backward(std::size_t s) {
+  const TimePoint asked = rank_.loop().now();
+  if (boundaries_ == nullptr) {
+    co_return asked;
+  }
+  co_await boundaries_->there(s);
+  charge_boundaries(asked);
+  const TimePoint there = rank_.loop().now();
+  if (s > 0 && options_.overlap != Overlap::kOff) {
+    co_await boundaries_->bring(s - 1);  // on the link behind boundary s
+  }
+  co_return there;
+}
+
+void TrainStep::charge_boundaries(TimePoint asked) {
+  TimePoint idle = asked;
+  if (compute_.on_gpu()) {
+    if (!last_queued_ || !last_queued_->done()) {
+      return;  // the device works on what it was given before
+    }
+    idle = std::max(idle, compute_.idle_since());
+  }
+  exposure_.activation_s += std::chrono::duration<double>(rank_.loop().now() - idle).count();
+}
+
 Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
   const TimePoint asked = rank_.loop().now();
   const Stopwatch waited;
@@ -410,82 +467,5 @@ Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, std::span<con
                  .shard_bytes = slice.size_bytes()}});
   co_return std::span<const float>(whole);
 }
-
-// ---- updates ----
-
-void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update, double clip) {
-  steps.clear();
-  for (const UpdateConfig& group : update.groups) {
-    // A direction has no loss scale in it.
-    const double scale = updates_jointly(group.kind) ? clip : clip * (1 / update.loss_scale);
-    steps.push_back(UpdateStep::make(group, update.applied_step, scale));
-  }
-}
-
-Task<double> TrainStep::muon_norm(const Update* update) {
-  const Stopwatch waited;
-  const LaneWait gathers(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
-  const LaneWait reductions(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
-  co_await updates_done();
-  const double norm = co_await directions_.find_muon(update->groups, 1 / update->loss_scale);
-  exposure_.optimizer_s += waited.elapsed_s();
-  co_return norm;
-}
-
-Task<> TrainStep::find_lamb_directions(const Update* update, double clip) {
-  const Stopwatch waited;
-  const LaneWait gathers(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
-  const LaneWait reductions(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
-  co_await directions_.find_lamb(update->groups, update->applied_step,
-                                 clip * (1 / update->loss_scale));
-  exposure_.optimizer_s += waited.elapsed_s();
-}
-
-Task<> TrainStep::update_speculatively(std::size_t unit) {
-  co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
-                                                       .steps = speculative_steps_.data(),
-                                                       .deadline = deadlines_[unit],
-                                                       .new_version = version_ + 1,
-                                                       .speculative = true});
-}
-
-Task<> TrainStep::roll_back() {
-  if (std::exchange(speculative_, false)) {
-    co_await rank_.optimizer().address().ask(RollBackUpdates{});
-  }
-}
-
-Task<> TrainStep::weights_replaced() {
-  ++version_;
-  for (const auto& shard : rank_.shards()) {
-    co_await shard->address().send(UpdateStarts{version_});
-    co_await shard->address().send(ParamReady{version_});
-  }
-}
-
-std::vector<std::uint32_t> TrainStep::update_order() const {
-  std::vector<std::uint32_t> order(deadlines_.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::ranges::stable_sort(order, {}, [this](std::uint32_t unit) { return deadlines_[unit]; });
-  return order;
-}
-
-Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(DrainOptimizer{}); }
-
-/// `redo`: updates that were made ahead of the verdict do not count.
-Task<> TrainStep::issue_updates(bool redo) {
-  ++version_;
-  const flight::Span updates(flight::What::kUpdates);
-  for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
-    co_await rank_.optimizer().address().send(UpdateUnit{
-        .unit = static_cast<std::uint32_t>(unit),
-        .steps = directions_.of_lamb() ? directions_.lamb_steps(unit) : update_steps_.data(),
-        .deadline = deadlines_[unit],
-        .new_version = version_,
-        .redo = redo});
-  }
-}
-
-bool TrainStep::missed_by_force() const { return Random(version_).chance(options_.forced_misses); }
 
 }  // namespace tandem

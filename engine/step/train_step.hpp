@@ -109,6 +109,10 @@ class TrainStep {
   Task<std::vector<std::byte*>> gathered(std::size_t v);
   /// Acquires the gradient slots that visit `v` writes first, and says since when they were free.
   Task<TimePoint> gradient_slots(std::size_t v);
+  /// Until visit `s` of a forward (a backward) has its boundaries where it wants them.
+  Task<TimePoint> boundaries_of_forward(std::size_t s);
+  Task<TimePoint> boundaries_of_backward(std::size_t s);
+  void charge_boundaries(TimePoint asked);
   Task<GlobalNorm> global_norm();
   Task<std::span<const float>> whole_of(std::size_t unit, std::span<const float> slice);
   Task<> update_speculatively(std::size_t unit);
@@ -129,6 +133,7 @@ class TrainStep {
   Speculation speculation_;
   Gatherer gatherer_;
   SegmentRunner runner_;
+  Boundaries* boundaries_;            // null: all stay
   std::vector<Name> forward_names_;   // [segment] in traces
   std::vector<Name> backward_names_;  // likewise
   std::vector<Name> infer_names_;

@@ -98,6 +98,10 @@ struct EngineOptions {
   NvmeOptions nvme;
   LossMean loss_mean = LossMean::kMicroBatches;
   bool activation_checkpointing = false;
+  // Share of the boundaries that checkpointing keeps which lie elsewhere between forward and
+  // backward (boundary_share.hpp): beside an accelerator in host memory, where the CPU computes on
+  // NVMe. Absent: the config's, else as few as fit (plan_run()), without a plan none.
+  std::optional<double> activation_offload;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores
   int optimizer_threads = 0;  // 0: from cpuadam_cores_perc and the usable cores

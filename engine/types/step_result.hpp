@@ -44,6 +44,7 @@ struct Exposure {
   double gather_s = 0;
   double reduce_s = 0;
   double data_s = 0;
+  double activation_s = 0;  // for boundaries on their way from and to the device or the disk
   double checkpoint_s = 0;  // for a save that still read what an update was to change
   double disk_s = 0;        // of optimizer_s, for units whose state lies on NVMe
   double compute_busy_s = 0;

@@ -73,5 +73,47 @@ TEST_F(Plan, NamesTheDropoutThatKeepsAttention) {
   EXPECT_THAT(refused.err, ::testing::HasSubstr("batch_size 1, gradient_accumulation_steps 3"));
 }
 
+/// A description of `layers` blocks in Llama's form.
+std::string llama(int layers, int hidden, int intermediate, int vocabulary, int longest) {
+  return fmt::format(
+      R"({{"model_type": "llama", "num_hidden_layers": {}, "hidden_size": {},
+           "intermediate_size": {}, "num_attention_heads": {}, "vocab_size": {},
+           "max_position_embeddings": {}, "rms_norm_eps": 1e-5, "hidden_act": "silu"}})",
+      layers, hidden, intermediate, hidden / 128, vocabulary, longest);
+}
+
+/// SuperOffload's: 13 billion parameters and rows of a million tokens on eight GH200, of 96 GB and
+/// 480 GB each, and 25 billion on one.
+TEST_F(Plan, TheLargestConfigurationsOfSuperOffloadFit) {
+  write("13b/config.json", llama(40, 5120, 13824, 32000, 1 << 20));
+  write("25b/config.json", llama(54, 6144, 16384, 50432, 8192));
+  const auto plan = [&](const char* model, const std::string& more) {
+    return shell(
+        fmt::format("'{}/tandem' plan --model_name '{}' --device cuda --gpu_memory_gb 89.4 "
+                    "--host_memory_gb 447 "
+                    "--ranks_per_host 1 --dtype bf16 --stage 3 --activation_checkpointing {}",
+                    TANDEM_BIN_DIR, path(model), more));
+  };
+  const std::string million =
+      "--world_size 8 --sequence_parallel 8 --batch_size 1 --max_length 1048576 ";
+  const Finished long_rows = plan("13b", million);
+  EXPECT_EQ(long_rows.code, 0) << long_rows.out << long_rows.err;
+  EXPECT_THAT(long_rows.out,
+              ::testing::AllOf(::testing::HasSubstr("1 x 1048576 tokens per micro-batch"),
+                               ::testing::ContainsRegex(
+                                   "\noffload   boundaries 1-[0-9]+ of 41 in host memory between "
+                                   "forward and backward, [0-9.]+ GiB .*the smallest that fits.*"
+                                   "hidden behind compute"),
+                               ::testing::ContainsRegex("\nactivations +[0-9.]+ GiB +[0-9.]+ GiB"),
+                               ::testing::HasSubstr("\nplacement ")));
+  const Finished refused = plan("13b", million + "--activation_offload off");
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.err,
+              ::testing::HasSubstr("smallest change that fits: activation_offload 1\n"));
+  const Finished large = plan("25b", "--batch_size 4 --max_length 2048");
+  EXPECT_EQ(large.code, 0) << large.out << large.err;
+  EXPECT_THAT(large.out, ::testing::HasSubstr("25.08 billion parameters"));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,5 +1,9 @@
 #include "examples/support/finetune/flags.hpp"
 
+#include <charconv>
+#include <optional>
+#include <string>
+
 #include <CLI/CLI.hpp>
 
 #include "examples/support/run_checkpoints.hpp"
@@ -71,6 +75,28 @@ TrainedParts trained_parts(const FinetuneFlags& f) {
   return parts;
 }
 
+namespace {
+
+/// Absent: to be chosen.
+std::optional<double> offload_share(const std::string& text) {
+  if (text == "auto") {
+    return std::nullopt;
+  }
+  if (text == "on" || text == "off") {
+    return text == "on" ? 1 : 0;
+  }
+  double share = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (error != std::errc() || end != text.data() + text.size() || !(share >= 0 && share <= 1)) {
+    throw user_error("flags",
+                     "--activation_offload is \"{}\"; use auto, on, off or a share between 0 and 1",
+                     text);
+  }
+  return share;
+}
+
+}  // namespace
+
 void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.option_defaults()->group("Batch, and what is trained");
   app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
@@ -92,6 +118,14 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
       "Qwen3MoeMLP, GptOssExperts ...); none: a layer with all of its experts");
   app.add_flag("--activation_checkpointing", f.engine.activation_checkpointing,
                "Keep only segment boundaries; recompute in backward");
+  app.add_option_function<std::string>(
+         "--activation_offload",
+         [&f](const std::string& text) { f.engine.activation_offload = offload_share(text); },
+         "With --activation_checkpointing: share (0 to 1) of the boundaries that lie in host "
+         "memory "
+         "between forward and backward, beside an accelerator; on the CPU in --nvme_path. on: all "
+         "that can; off: none; auto: the config's, else as few as make the run fit")
+      ->default_str("auto");
   add_trained_flags(app, f);
 }
 

@@ -46,8 +46,8 @@ TEST(StepMetrics, JsonLineHasEveryFieldOfTheContract) {
                                   "tokens", "step_time_s", "tokens_per_s", "tflops",
                                   "overlap_efficiency", "optimizer_s", "exposed_optimizer_s",
                                   "exposed_gather_s", "exposed_reduce_s", "exposed_data_s",
-                                  "exposed_checkpoint_s", "exposed_disk_s", "verdict", "speculated",
-                                  "peak_host_bytes", "peak_device_bytes"));
+                                  "exposed_checkpoint_s", "exposed_disk_s", "exposed_activation_s",
+                                  "verdict", "speculated", "peak_host_bytes", "peak_device_bytes"));
   EXPECT_EQ(double(object["loss"]), 2.34561);
   EXPECT_EQ(std::string_view(object["verdict"]), "commit");
 }

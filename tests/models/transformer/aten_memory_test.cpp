@@ -3,50 +3,20 @@
 // there), so blocks with it are compared.
 #include "models/transformer/aten_memory.hpp"
 
-#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "models/layers/aten/layers.hpp"
 #include "models/transformer/block_memory.hpp"
+#include "tests/support/counting_allocator.hpp"
 
 namespace tandem {
 namespace {
-
-/// In front of ATen's: every block's bytes, and the most at a time.
-class CountingAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(std::size_t bytes) override {
-    auto* const block = new Block{this, bytes, std::malloc(bytes + 1)};
-    live += static_cast<std::int64_t>(bytes);
-    peak = std::max(peak, live);
-    return {block->memory, block, &give_back, c10::Device(c10::DeviceType::CPU)};
-  }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-
-  std::int64_t live = 0;
-  std::int64_t peak = 0;
-
- private:
-  struct Block {
-    CountingAllocator* owner;
-    std::size_t bytes;
-    void* memory;
-  };
-  static void give_back(void* context) {
-    const std::unique_ptr<Block> block(static_cast<Block*>(context));
-    block->owner->live -= static_cast<std::int64_t>(block->bytes);
-    std::free(block->memory);
-  }
-};
 
 class AtenMemory : public testing::Test {
  protected:
@@ -72,7 +42,7 @@ class AtenMemory : public testing::Test {
     return weights;
   }
 
-  CountingAllocator counting_;
+  testing::CountingAllocator counting_;
   c10::Allocator* before_ = nullptr;
 };
 

@@ -56,6 +56,7 @@ class FakeCuda {
   int devices = 8;
   int fail_make_event = 0;         // if not 0: what the next one says
   bool pageable_is_wrong = false;  // copies from or to ordinary memory are counted
+  bool aten_is_there = false;      // ... which is taken for ATen's on the device
 
   /// Everything that the devices are asked from now on fails with it, and nothing runs any more.
   void lose(int status = kIllegalAddress) {
@@ -371,11 +372,14 @@ inline const CudaApi& FakeCuda::api() {
       .copy =
           [](void* to, const void* from, std::size_t bytes, void* stream) {
             return locked([=](FakeCuda& f) -> int {
+              const bool of_aten =
+                  f.aten_is_there && (f.is_reached(to, bytes) || f.is_reached(from, bytes));
               if (!f.is_device_memory(to, bytes) && !f.is_device_memory(from, bytes) &&
-                  !f.is_reached(to, bytes)) {
+                  !f.is_reached(to, bytes) && !of_aten) {
                 return 1;  // invalid value
               }
-              const bool straight = f.is_reached(to, bytes) && f.is_reached(from, bytes);
+              const bool straight =
+                  of_aten || (f.is_reached(to, bytes) && f.is_reached(from, bytes));
               f.pageable_copies_ += f.pageable_is_wrong && !straight ? 1 : 0;
               static_cast<Stream*>(stream)->queue.push_back(
                   {.work = {.cost = f.copy_cost, .run = [=] { std::memcpy(to, from, bytes); }},

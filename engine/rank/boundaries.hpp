@@ -1,0 +1,114 @@
+// engine/rank/boundaries.hpp — the boundaries between segments that activation checkpointing keeps,
+// as far as they lie elsewhere between forward and backward (activation offload).
+//
+// Boundary b is the input of segment b; 1 to `leaving` leave (boundary_share.hpp).
+//   forward    visit b - 1 makes it; leave(): a copy of it begins | visit b reads it | visit b + 1
+//   |
+//              left(): the copy is done; visit b + 2 begins with free()
+//   backward   bring(): a copy back begins | visit b + 1 | there(): it is done; visit b begins with
+//              take() | gone()
+// So in forward a boundary has two visits to leave in, and three of those that leave are where
+// segments compute; in backward it has one visit, which is longer, and there are two.
+// Beside a simulated device it also counts what all boundaries take of the device's memory.
+// Invariant: segments see the same bits, strides and type as without it. What is no dense tensor
+// stays.
+// Failure: of a copy: thrown where it is awaited.
+// Thread rule: the loop's thread, but for what is marked for the compute lane. On a GPU that is
+// called behind the queued work before it, so a tensor made there is looked at behind an event.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/device/accelerator.hpp"
+#include "engine/rank/boundary_place.hpp"
+#include "engine/rank/compute_queue.hpp"
+#include "runtime/event.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/task.hpp"
+
+namespace tandem {
+
+class Boundaries {
+ public:
+  struct Options {
+    Scope* scope = nullptr;  // outlives it, as all that follows
+    ComputeQueue* compute = nullptr;
+    Accelerator* accelerator = nullptr;    // null: the CPU computes
+    std::unique_ptr<BoundaryPlace> place;  // null: none leaves
+    std::size_t leaving = 0;
+    std::size_t segments = 0;
+  };
+  explicit Boundaries(Options options);
+
+  // ---- forward ----
+  /// Compute lane, at the end of visit b - 1.
+  void made(std::size_t b, const at::Tensor& boundary);
+  /// Behind visit b - 1.
+  void leave(std::size_t b);
+  /// Until no copy of it is under way.
+  Task<> copied(std::size_t b);
+  /// Until boundary b can be freed, before visit b + 2.
+  Task<> left(std::size_t b);
+  /// Compute lane, at the beginning of a visit behind left(b): `input` holds it otherwise.
+  void free(std::size_t b, at::Tensor& input);
+
+  // ---- backward ----
+  /// Begins to bring it back, unless that has begun.
+  Task<> bring(std::size_t b);
+  Task<> there(std::size_t b);
+  /// Compute lane, at the beginning of visit b.
+  void take(std::size_t b, at::Tensor& input);
+  /// Behind visit b.
+  void gone(std::size_t b);
+
+  [[nodiscard]] bool leaves(std::size_t b) const noexcept { return b >= 1 && b <= leaving_; }
+  [[nodiscard]] std::size_t host_bytes() const noexcept {
+    return place_ != nullptr ? place_->host_bytes() : 0;
+  }
+  [[nodiscard]] double disk_busy_s() const noexcept {
+    return place_ != nullptr ? place_->disk_busy_s() : 0;
+  }
+
+ private:
+  struct Slot {
+    at::Tensor tensor;  // while it is here; of the lane, but for its bytes while they are copied
+    std::vector<std::int64_t> sizes;
+    std::vector<std::int64_t> strides;
+    at::TensorOptions type;
+    std::size_t bytes = 0;
+    bool stays = false;     // this micro-batch's is not dense
+    bool brought = false;   // bring() has begun
+    std::int64_t held = 0;  // of a simulated device's memory
+    Event done{true};       // no copy is under way
+    std::exception_ptr failure;
+  };
+  using Move = Task<> (*)(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor);
+
+  static Task<> take_away(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor);
+  static Task<> bring_back(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor);
+  /// Behind `made`, the work that made the tensor.
+  static Task<> move(Boundaries* self, std::size_t b, Move how, std::optional<DeviceEvent> made);
+  void begin(Name what, std::size_t b, Move how);
+  /// Of a simulated device's memory.
+  void hold(Slot& slot, bool held);
+  [[nodiscard]] bool counts() const noexcept {
+    return accelerator_ != nullptr && accelerator_->is_simulated();
+  }
+
+  Scope& scope_;
+  ComputeQueue& compute_;
+  Accelerator* accelerator_;
+  std::unique_ptr<BoundaryPlace> place_;
+  std::size_t leaving_;
+  std::vector<Slot> slots_;  // [boundary]
+};
+
+}  // namespace tandem
