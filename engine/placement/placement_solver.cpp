@@ -57,8 +57,8 @@ class Solver {
       look(std::move(placements));
       look(windowless_, 0, StreamOrder::kSpread);
     }
-    choose(choice);
     choice.predictions = seen_.size() + 1;
+    choose(choice);
     return choice;
   }
 
@@ -175,6 +175,7 @@ class Solver {
 
   void choose(PlacementChoice& choice) const {
     const std::vector<Candidate> candidates = as_good_as_the_best();
+    choice.predictions += candidates.size();
     choice.fits = !candidates.empty();
     if (!choice.fits) {
       return;

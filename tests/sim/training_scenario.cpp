@@ -39,6 +39,16 @@ Plan draw_plan(Random& random) {
   return plan;
 }
 
+/// Of some units in the file, several blocks, and so several pieces of a transfer.
+void draw_homes(Plan& plan, Random& random) {
+  for (std::uint32_t u = 0; u < plan.units; ++u) {
+    plan.homes[u] = static_cast<Home>(random.below(3));
+    if (random.chance(0.3)) {
+      plan.elements[u] = 2000 + random.below(10'000);
+    }
+  }
+}
+
 /// From a start of the program to its end.
 struct Training {
   Training(std::uint64_t seed, const Plan& plan_in, Fault fault_in, SimDisk& disk_in, Random random)
@@ -282,11 +292,8 @@ std::uint64_t rehearse_training(std::uint64_t seed) {
   Random random = Random(seed).fork("training plan");
   Plan plan = draw_plan(random);
   const Fault fault = draw_fault(random);
-  if (fault != Fault::kDiskFull &&
-      random.chance(0.5)) {  // a full disk ends a run that trains there
-    for (Home& home : plan.homes) {
-      home = static_cast<Home>(random.below(3));
-    }
+  if (fault != Fault::kDiskFull && random.chance(0.5)) {  // which ends a run that trains there
+    draw_homes(plan, random);
   }
   SimDisk disk = disk_with_data(plan);
   Training training(seed, plan, fault, disk, random);

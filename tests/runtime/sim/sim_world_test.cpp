@@ -2,10 +2,12 @@
 // in all of them.
 #include "runtime/sim/sim_world.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -237,6 +239,41 @@ TEST(SimFiles, ShortTransfersAndInterruptionsAreCarriedThrough) {
     ASSERT_NE(disk.find("run/state"), nullptr);
     EXPECT_EQ(disk.find("run/state")->size(), 5000U);
   }
+}
+
+Task<> write_and_read_blocks(FileIo* io, std::size_t blocks, std::size_t* changes) {
+  constexpr std::size_t kBlock = FileIo::kDirectAlignment;
+  std::vector<std::byte> memory((blocks + 1) * kBlock, std::byte{3});
+  void* at = memory.data();
+  std::size_t room = memory.size();
+  std::align(kBlock, blocks * kBlock, at, room);
+  const std::span<std::byte> whole(static_cast<std::byte*>(at), blocks * kBlock);
+  IoFile file = co_await io->open_direct("file", OpenMode::kReadWrite);
+  *changes = 0;
+  co_await io->write(file, 0, whole);
+  std::ranges::fill(whole, std::byte{0});
+  EXPECT_EQ(co_await io->read(file, 0, whole), whole.size());
+  EXPECT_EQ(std::ranges::count(whole, std::byte{3}), std::ssize(whole));
+  co_await io->close(std::move(file));
+}
+
+// Past the page cache a disk moves whole blocks, and what it has not moved goes on from there.
+TEST(SimFiles, DirectTransfersAreCutBetweenBlocks) {
+  std::set<std::size_t> calls;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SimWorld world({.seed = seed});
+    SimDisk disk;
+    std::size_t changes = 0;
+    disk.on_change([&] { ++changes; });
+    FileIo io(world.loop(0),
+              std::make_unique<SimFiles>(world, 0, disk, SimFiles::Faults{.short_transfer = 0.5}));
+    Scope scope(world.loop(0));
+    scope.spawn("writer", &write_and_read_blocks, &io, std::size_t{6}, &changes);
+    EXPECT_EQ(world.run([&] { return scope.running() == 0; }), SimWorld::End::kDone);
+    EXPECT_TRUE(scope.failures().empty());
+    calls.insert(changes);
+  }
+  EXPECT_GT(calls.size(), 2U) << "a write is one call, two, or more";
 }
 
 TEST(SimFiles, AFullDiskIsSaid) {
