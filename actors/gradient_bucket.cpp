@@ -57,7 +57,8 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
       .accumulator = options_.accumulator,
       .accumulator_type = options_.accumulator_type,
       .shard_elements = options_.layout.shard_elements,
-      .mode = ready.first_micro_step ? AccumulateMode::kOverwrite : AccumulateMode::kAdd};
+      .mode = ready.first_micro_step ? AccumulateMode::kOverwrite : AccumulateMode::kAdd,
+      .tree = options_.tree};
   if (planted(Bug::kSlotReleasedTwice)) {
     co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());
   }

@@ -62,6 +62,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     // every rank keeps the whole gradient (then there is one slice)
     bool accumulate_replicated = false;
     DType block_type = DType::kF32;  // of the slot
+    std::uint32_t tree = 1;          // ReduceArguments::tree
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
     // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever
     // added: the same values, hence the same bits later on, for 6 of the update's 36 bytes per

@@ -42,6 +42,8 @@ struct GatherArguments {
 /// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank
 /// 1's) + ... reduce_scatter_add: of this rank's slice of every rank's block. all_reduce_add: of
 /// the whole block; the accumulators of all ranks hold the same bits before, and so they do after.
+/// With `tree` above 1, as many neighbours' values are first added to each other, as a balanced
+/// tree in fp32: (accumulator + (rank 0's + rank 1's)) + (rank 2's + rank 3's).
 struct ReduceArguments {
   // reduce-scatter: world * shard_elements; all-reduce: shard_elements; read until the task ends
   const std::byte* block = nullptr;
@@ -55,6 +57,9 @@ struct ReduceArguments {
   std::size_t shard_elements = 0;  // a multiple of kNormBlock
   AccumulateMode mode = AccumulateMode::kOverwrite;
   bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
+  // Ranks of a tree, a power of two that divides those of a host (or with one rank on each host,
+  // the hosts); elsewhere, and on devices, ranks are added one after another.
+  std::uint32_t tree = 1;
   Name name = "reduction";
 };
 

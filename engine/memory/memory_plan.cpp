@@ -324,15 +324,17 @@ void Planner::add_activations() {
       in_.can_offload()
           ? leaving_boundaries(engine.activation_offload.value_or(0), model_.segments.size())
           : 0;
-  const ActivationWalk walk(model_,
-                            {.rows = in_.rows,
-                             .length = in_.length,
-                             .type = in_.shape.type,
-                             .threads = std::max(1, in_.shape.engine.compute_threads),
-                             .accelerator = in_.accelerator,
-                             .packed = in_.packed,
-                             .sharers = in_.sharers},
-                            engine.activation_checkpointing, leaving, to_file);
+  const ActivationWalk walk(
+      model_,
+      {.rows = in_.rows,
+       .length = in_.length,
+       .type = in_.shape.type,
+       .threads = std::max(1, engine.compute_threads),
+       .accelerator = in_.accelerator,
+       .packed = in_.packed,
+       .sharers = in_.sharers,
+       .blocks = std::max<std::int64_t>(1, engine.sequence_blocks / in_.sharers)},
+      engine.activation_checkpointing, leaving, to_file);
   const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
   add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));
   add(MemoryPurpose::kLoss, kind, static_cast<std::size_t>(walk.loss_at_peak));

@@ -195,7 +195,7 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
 RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
                  const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
   require_possible_placements(asked.device, asked.placement, asked.placements);
-  require_row_sharing(model, config.sequence_parallel_size);
+  require_row_sharing(model, config.sequence_parallel_size, asked.sequence_blocks);
   const EngineOptions options =
       with_activation_offload_of(config, on_host_if_joint(config, with_nvme_of(config, asked)));
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0

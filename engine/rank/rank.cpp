@@ -89,7 +89,7 @@ std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator,
 /// Ranks of a group are next to each other.
 std::unique_ptr<LaneExchange> connect_sharers(Communicator& communicator, const Model& model,
                                               const RowSharing& sharing, CommsLog* log) {
-  require_row_sharing(model, sharing.ranks);
+  require_row_sharing(model, sharing.ranks, sharing.blocks);
   if (sharing.ranks == 1) {
     return nullptr;
   }
@@ -147,7 +147,8 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       expert_group_(connect_experts(communicator, loop_, copy_pool_, accelerator_.get(), model_,
                                     {comms_log(), lane_comms_log()})),
       row_sharing_{.ranks = options_.sequence_parallel_size,
-                   .place = communicator.rank() % options_.sequence_parallel_size},
+                   .place = communicator.rank() % options_.sequence_parallel_size,
+                   .blocks = options_.shape.engine.sequence_blocks},
       row_group_(connect_sharers(communicator, model_, row_sharing_, lane_comms_log())),
       scope_(loop_, "actors"),
       compute_(scope_, model_, accelerator_.get(), options_.shape.engine.activation_checkpointing),
@@ -331,6 +332,7 @@ void Rank::make_unit_actors(std::size_t unit) {
     return;
   }
   GradientBucket::Options bucket = layout_.bucket_options(unit);
+  bucket.tree = row_sharing_.blocks > 0 ? static_cast<std::uint32_t>(row_sharing_.ranks) : 1;
   bucket.accumulator = memory.accumulator;
   bucket.slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address();
   bucket.collectives = collectives;

@@ -74,8 +74,12 @@ auto named(const SegmentSpec& segment, const char* pass, const Batch& batch, Fun
 }  // namespace
 
 SegmentRunner::SegmentRunner(const Model& model, std::span<const std::unique_ptr<Unit>> units,
-                             bool activation_checkpointing, RankExchange* exchange)
-    : model_(model), activation_checkpointing_(activation_checkpointing), exchange_(exchange) {
+                             bool activation_checkpointing, RankExchange* exchange,
+                             RowSharing sharing)
+    : model_(model),
+      activation_checkpointing_(activation_checkpointing),
+      exchange_(exchange),
+      sharing_(sharing) {
   for (const SegmentSpec& segment : model.segments) {
     auto& weights = weights_.emplace_back();
     for (const WeightRef& ref : segment.weights) {
@@ -95,9 +99,16 @@ SegmentRunner::Activations SegmentRunner::start(bool looks) const {
           .looks = looks};
 }
 
+TokenBlocks SegmentRunner::blocks_of(const Batch& batch) const {
+  return sharing_.blocks == 0 || batch.part.count == 0
+             ? TokenBlocks()
+             : TokenBlocks{.length = batch.part.count, .count = sharing_.blocks / sharing_.ranks};
+}
+
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
                               HeadOutput head_output) const {
   const SingleThreadGuard alone(model_.segments[s].one_thread);
+  const TokenBlocksGuard blocks(blocks_of(batch));
   SegmentContext context = {
       .batch = batch, .weights = weights_[s], .head_output = head_output, .exchange = exchange_};
   if (batch.memory != nullptr) {
@@ -146,6 +157,7 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
            : std::move(activations.gradient);
   if (output.requires_grad()) {  // not a first segment that is frozen
     const SingleThreadGuard alone(model_.segments[s].one_thread);
+    const TokenBlocksGuard blocks(blocks_of(batch));
     named(model_.segments[s], "backward", batch,
           [&] { torch::autograd::backward({output}, {gradient}); });
   }

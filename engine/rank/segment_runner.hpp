@@ -18,6 +18,8 @@
 #include "engine/layout/step_plan.hpp"
 #include "engine/rank/unit.hpp"
 #include "engine/types/model.hpp"
+#include "engine/types/row_sharing.hpp"
+#include "engine/types/token_blocks.hpp"
 
 namespace tandem {
 
@@ -31,7 +33,8 @@ class SegmentRunner {
  public:
   /// `model`, `units` ([unit]) and `exchange` (null: there is none) outlive the runner.
   SegmentRunner(const Model& model, std::span<const std::unique_ptr<Unit>> units,
-                bool activation_checkpointing, RankExchange* exchange = nullptr);
+                bool activation_checkpointing, RankExchange* exchange = nullptr,
+                RowSharing sharing = {});
 
   /// What one micro-batch keeps between its forward and its backward: [segment] -> input and,
   /// unless checkpointing, output with its graph.
@@ -62,12 +65,15 @@ class SegmentRunner {
  private:
   [[nodiscard]] at::Tensor run(std::size_t s, const Batch& batch, const at::Tensor& input,
                                HeadOutput head_output) const;
+  /// In which sums over the tokens of this rank's part are made.
+  [[nodiscard]] TokenBlocks blocks_of(const Batch& batch) const;
 
   const Model& model_;
   std::vector<std::vector<Weight*>> weights_;      // [segment]
   std::vector<std::vector<Unit*>> segment_units_;  // [segment], each once
   bool activation_checkpointing_;
   RankExchange* exchange_;
+  RowSharing sharing_;
 };
 
 }  // namespace tandem

@@ -28,7 +28,8 @@ TrainStep::TrainStep(Rank& rank)
                        : Speculate::kOff),
       gatherer_(rank.shards(), layout_.classes.weights.pools(), rank.scope(),
                 options_.overlap != Overlap::kOff),
-      runner_(layout_.model, rank.units(), options_.activation_checkpointing, rank.exchange()),
+      runner_(layout_.model, rank.units(), options_.activation_checkpointing, rank.exchange(),
+              rank.row_sharing()),
       boundaries_(rank.boundaries()),
       inference_plan_(StepPlan::inference(layout_.model, layout_.classes)),
       gradient_slot_(rank.units().size()),
@@ -110,10 +111,16 @@ Task<> TrainStep::forward(Batch batch) {
 
 /// Where ranks share rows, of each the tokens of this one.
 Task<Batch> TrainStep::part_of(Batch batch) {
-  if (rank_.row_sharing().ranks == 1) {
+  if (!rank_.row_sharing().cuts()) {
     co_return batch;
   }
-  auto cut = [&] { return with_part(batch, rank_.row_sharing()); };
+  auto cut = [&] {
+    Batch part = with_part(batch, rank_.row_sharing());
+    if (rank_.row_sharing().ranks > 1) {
+      require_same_rows(batch, *rank_.exchange());
+    }
+    return part;
+  };
   co_return co_await compute_.lane().run(cut, "cut rows");
 }
 

@@ -35,7 +35,7 @@ struct TextMemory {
 /// ranks of a sequence group have equally many, the first ones the group's first rank.
 struct RowPart {
   std::int64_t begin = 0;
-  std::int64_t count = 0;   // 0: rows are not shared
+  std::int64_t count = 0;   // 0: rows are neither shared nor cut into blocks
   std::int64_t length = 0;  // tokens of a row, before it was made a multiple
 };
 
@@ -182,6 +182,8 @@ struct BatchShape {
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
   bool packed = false;       // rows hold several documents (Batch::positions)
   std::int64_t sharers = 1;  // ranks that share each row (Batch::part)
+  // Of a rank's part of a row: sums over tokens are made block by block (TokenBlocks).
+  std::int64_t blocks = 1;
 
   /// Of one rank.
   [[nodiscard]] std::int64_t tokens() const noexcept {

@@ -102,6 +102,10 @@ struct EngineOptions {
   // backward (boundary_share.hpp): beside an accelerator in host memory, where the CPU computes on
   // NVMe. Absent: the config's, else as few as fit (plan_run()), without a plan none.
   std::optional<double> activation_offload;
+  // Sums over tokens are made in this many fixed blocks of each row and added as a balanced tree,
+  // so that weights' bits do not depend on how many ranks share a row; a power of two, which the
+  // sharers divide. 0: as it is quickest.
+  int sequence_blocks = 0;
   int gather_slots = 0;       // 0: chosen by the engine, printed in the resolved options
   int compute_threads = 0;    // 0: all usable cores
   int optimizer_threads = 0;  // 0: from cpuadam_cores_perc and the usable cores

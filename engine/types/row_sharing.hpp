@@ -4,7 +4,9 @@
 // Every rank of a group has the whole rows of its micro-batch, numbers of 8 bytes a token, and
 // computes a run of tokens of each. So a label is still the token behind it, also across the cut,
 // and what concerns whole rows (how many labels there are, where documents begin) needs no message.
-// Invariant: all ranks of a group have parts of the same size.
+// Rows that are cut into blocks for sums over tokens (EngineOptions::sequence_blocks) have such a
+// part even where a rank is alone, which is then all of the row.
+// Invariant: all ranks of a group have parts of the same size, and all blocks have.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +17,23 @@ namespace tandem {
 
 struct RowSharing {
   std::int64_t ranks = 1;
-  std::int64_t place = 0;  // of this one among them
+  std::int64_t place = 0;   // of this one among them
+  std::int64_t blocks = 0;  // of a row; 0: it is not cut
+
+  [[nodiscard]] bool cuts() const noexcept { return ranks > 1 || blocks > 0; }
 };
 
-/// Throws user_error unless that number of ranks can share the model's rows.
-void require_row_sharing(const Model& model, std::int64_t ranks);
+/// Throws user_error unless that number of ranks can share the model's rows, and cut them into
+/// `blocks`.
+void require_row_sharing(const Model& model, std::int64_t ranks, std::int64_t blocks = 0);
 
-/// The batch with this rank's part in it; its rows get up to ranks - 1 tokens more, behind all
-/// others and without labels, so that the parts are equal. Compute lane.
+/// The batch with this rank's part in it; its rows get as many tokens more, behind all others and
+/// without labels, that the parts are equal, and the blocks. Compute lane.
 [[nodiscard]] Batch with_part(Batch batch, const RowSharing& sharing);
+
+/// Throws user_error, on all ranks of the group alike, unless inputs, labels and positions are the
+/// same bytes on each of them: a loop of one's own may give each rank a batch of its own. Compute
+/// lane; all ranks of the group call it.
+void require_same_rows(const Batch& batch, RankExchange& group);
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include "models/kernels/embedding.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -91,6 +92,58 @@ HWY_INLINE void sum_rows(std::int64_t width, const T* dy, float scale, std::int6
   for_lanes(width, [&](auto d, auto i) HWY_ATTR { store_f32(d, hn::LoadU(d, sum + i), to + i); });
 }
 
+/// sums[level] = the sums over rows [begin, end) of `rows` of the blocks [first, first + count);
+/// false, and nothing is written, where there are none.
+template <class T>
+bool sum_blocks(const EmbeddingRows& e, const T* dy, const std::vector<std::int64_t>& rows,
+                std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count,
+                float* sum) {
+  const std::int64_t block = e.blocks.length / e.blocks.count;
+  if (count == 1) {
+    bool any = false;
+    for (std::int64_t k = begin; k < end; ++k) {
+      const std::int64_t r = rows[static_cast<std::size_t>(k)];
+      if (r % e.blocks.length / block != first) {
+        continue;
+      }
+      const T* from = dy + r * e.width;
+      for_lanes(e.width, [&](auto d, auto i) HWY_ATTR {
+        const auto value = hn::Mul(load_f32(d, from + i), hn::Set(d, e.scale));
+        hn::StoreU(hn::Add(any ? hn::LoadU(d, sum + i) : hn::Zero(d), value), d, sum + i);
+      });
+      any = true;
+    }
+    return any;
+  }
+  float* const other = sum + e.width;
+  const bool low = sum_blocks(e, dy, rows, begin, end, first, count / 2, sum);
+  const bool high =
+      sum_blocks(e, dy, rows, begin, end, first + count / 2, count / 2, low ? other : sum);
+  if (low && high) {
+    for_lanes(e.width, [&](auto d, auto i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, sum + i), hn::LoadU(d, other + i)), d, sum + i);
+    });
+  }
+  return low || high;
+}
+
+/// to = (add ? to : 0) + the sum over rows [begin, end) of `rows`, as e.blocks says.
+template <class T>
+void sum_cut_rows(const EmbeddingRows& e, const T* dy, const std::vector<std::int64_t>& rows,
+                  std::int64_t begin, std::int64_t end, bool add, T* to) {
+  const auto levels =
+      static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(e.blocks.count)));
+  auto* sum = sum_scratch.get<float>(static_cast<std::size_t>(e.width * levels));
+  (void)sum_blocks(e, dy, rows, begin, end, 0, e.blocks.count, sum);
+  for_lanes(e.width, [&](auto d, auto i) HWY_ATTR {
+    auto value = hn::LoadU(d, sum + i);
+    if (add) {
+      value = hn::Add(value, load_f32(d, to + i));
+    }
+    store_f32(d, value, to + i);
+  });
+}
+
 template <class T>
 void scatter(const EmbeddingRows& e, const T* dy, std::int64_t skip, bool add, T* gradient) {
   if (!add) {
@@ -105,7 +158,13 @@ void scatter(const EmbeddingRows& e, const T* dy, std::int64_t skip, bool add, T
     for (std::int64_t g = first; g < last; ++g) {
       const std::int64_t begin = sorted.boundaries[g];
       const std::int64_t token = e.tokens[sorted.rows[begin]];
-      if (token != skip) {
+      if (token == skip) {
+        continue;
+      }
+      if (e.blocks.length > 0) {
+        sum_cut_rows(e, dy, sorted.rows, begin, sorted.boundaries[g + 1], add,
+                     gradient + token * e.width);
+      } else {
         sum_rows(
             e.width, dy, e.scale, begin, sorted.boundaries[g + 1],
             [&](std::int64_t k) { return sorted.rows[k]; }, add, gradient + token * e.width);

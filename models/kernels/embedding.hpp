@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "actors/kernels/dtype.hpp"
+#include "engine/types/token_blocks.hpp"
 
 namespace tandem {
 
@@ -14,6 +15,8 @@ struct EmbeddingRows {
   std::int64_t entries = 0;              // rows of the table
   const std::int64_t* tokens = nullptr;  // [rows], each in [0, entries)
   float scale = 1.0F;                    // of the table's rows, not of positions
+  // The gradient's sums over rows: each block's from zero, and those as a balanced tree.
+  TokenBlocks blocks = {};
 };
 
 /// Which of the positions a row gets: r % length, or of[r] where there is such a list.

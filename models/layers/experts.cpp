@@ -161,7 +161,7 @@ class ExpertMixture final : public FusedOp {
     const Mixture to = mixture_of(gradients_of.of(m_.norm), gradients_of.of(m_.router),
                                   gradients_of.of(experts_), shape_);
     std::size_t next = 0;
-    for_token_tiles(x_.size(0), [&](std::int64_t begin, std::int64_t count) {
+    gradients_of.for_tiles([&](std::int64_t begin, std::int64_t count) {
       const at::Tensor x = x_.narrow(0, begin, count);
       const at::Tensor h = m_.norm.forward(x);
       Tile tile = next < tiles_.size() ? std::exchange(tiles_[next++], {}) : inputs_of(h);

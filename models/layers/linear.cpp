@@ -60,7 +60,7 @@ class NormLinear final : public FusedOp {
     TiledGradients gradients_of(x_.size(0));
     const Norm norm = gradients_of.of(norm_);
     const LinearWeights linear = gradients_of.of(linear_);
-    for_token_tiles(x_.size(0), [&](std::int64_t begin, std::int64_t count) {
+    gradients_of.for_tiles([&](std::int64_t begin, std::int64_t count) {
       const LinearWeights here = from_token(linear, begin);
       const at::Tensor x = rows_of(x_, begin, count);
       const at::Tensor dyt = rows_of(dy, begin, count);
@@ -98,7 +98,7 @@ class Linear final : public FusedOp {
     at::Tensor dx = at::empty_like(x_);
     TiledGradients gradients_of(x_.size(0));
     const LinearWeights weights = gradients_of.of(weights_);
-    for_token_tiles(x_.size(0), [&](std::int64_t begin, std::int64_t count) {
+    gradients_of.for_tiles([&](std::int64_t begin, std::int64_t count) {
       const LinearWeights here = from_token(weights, begin);
       const at::Tensor dyt = rows_of(dy, begin, count);
       here.backward_weight(dyt, rows_of(x_, begin, count));
@@ -147,7 +147,7 @@ class Mlp final : public FusedOp {
     TiledGradients gradients_of(x_.size(0));
     const MlpWeights tiled = {gradients_of.of(w_.norm), gradients_of.of(w_.up), w_.activation,
                               gradients_of.of(w_.down)};
-    for_token_tiles(x_.size(0), [&](std::int64_t begin, std::int64_t count) {
+    gradients_of.for_tiles([&](std::int64_t begin, std::int64_t count) {
       backward_tile(tiled, begin, count, rows_of(dy, begin, count), rows_of(residual, begin, count),
                     rows_of(dx, begin, count));
     });

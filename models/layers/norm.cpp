@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "models/layers/fused_op.hpp"
+#include "models/layers/token_tiles.hpp"
 
 namespace tandem {
 namespace {
@@ -23,7 +24,13 @@ class NormedSum final : public FusedOp {
 
   Tensors backward(const Tensors& gradients) override {
     const at::Tensor dout = gradients[0].contiguous();
-    norm_.backward(y_, dout, {}, y_);
+    TiledGradients gradients_of(y_.size(0));
+    const Norm norm = gradients_of.of(norm_);
+    gradients_of.for_tiles([&](std::int64_t begin, std::int64_t count) {
+      const at::Tensor y = y_.narrow(0, begin, count);
+      norm.backward(y, dout.narrow(0, begin, count), {}, y);
+    });
+    gradients_of.write();
     return {dout, std::move(y_)};
   }
 

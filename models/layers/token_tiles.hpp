@@ -1,17 +1,20 @@
 // models/layers/token_tiles.hpp — layers that take a micro-batch's tokens tile by tile, so that
 // what is as wide as an MLP stands in memory for one tile and not for a whole long row.
 //
-// Invariant: where tiles begin depends on the number of tokens alone. Sums over tokens are made
-// tile by tile, in fp32, in the tiles' order, whatever a run keeps or computes again: so bits do
-// not depend on that. Up to one tile of tokens nothing is cut.
+// Invariant: where tiles begin depends on the number of tokens, and on token_blocks(), alone. Sums
+// over tokens are made tile by tile, in fp32, in the tiles' order, whatever a run keeps or computes
+// again: so bits do not depend on that. Up to one tile of tokens nothing is cut. Where sums are
+// made in fixed blocks, tiles are of one block, and the blocks' sums are added as a balanced tree.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "engine/types/token_blocks.hpp"
 #include "models/layers/norm.hpp"
 #include "models/layers/weights.hpp"
 
@@ -19,14 +22,33 @@ namespace tandem {
 
 inline constexpr std::int64_t kTileTokens = 2048;  // part of the result
 
-/// call(first token, number of tokens) for each tile.
+/// call(first token, number of tokens) for each tile, and block_ends() behind a block's last.
+template <class Call, class BlockEnds>
+void for_token_tiles(std::int64_t tokens, Call call, BlockEnds block_ends) {
+  const TokenBlocks blocks = token_blocks();
+  const auto for_run = [&](std::int64_t begin, std::int64_t end) {
+    do {  // once where there are none
+      call(begin, std::min(kTileTokens, end - begin));
+      begin += kTileTokens;
+    } while (begin < end);
+  };
+  if (blocks.length == 0) {
+    for_run(0, tokens);
+    block_ends();
+    return;
+  }
+  const std::int64_t block = blocks.length / blocks.count;
+  for (std::int64_t b = 0; b < blocks.count; ++b) {
+    for (std::int64_t row = 0; row < tokens; row += blocks.length) {
+      for_run(row + b * block, row + (b + 1) * block);
+    }
+    block_ends();
+  }
+}
+
 template <class Call>
 void for_token_tiles(std::int64_t tokens, Call call) {
-  std::int64_t begin = 0;
-  do {  // once where there are none
-    call(begin, std::min(kTileTokens, tokens - begin));
-    begin += kTileTokens;
-  } while (begin < tokens);
+  for_token_tiles(tokens, call, [] {});
 }
 
 /// The same layer, for rows that begin at token `begin` of those that its dropout counts.
@@ -34,10 +56,23 @@ void for_token_tiles(std::int64_t tokens, Call call) {
 
 /// Where an operation writes its weights' gradients tile by tile. In fp32, and where one tile is
 /// all, that is the gradients themselves; 16-bit ones would be rounded with each tile, and have
-/// sums in fp32 in their place, which write() rounds once.
+/// sums in fp32 in their place, which write() rounds once. Of several blocks each has such sums.
 class TiledGradients {
  public:
-  explicit TiledGradients(std::int64_t tokens) : several_(tokens > kTileTokens) {}
+  explicit TiledGradients(std::int64_t tokens)
+      : TiledGradients(tokens, tokens > kTileTokens || token_blocks().length > 0,
+                       token_blocks().count) {}
+  /// Sums that the caller cuts into `blocks` by block_ends().
+  TiledGradients(std::int64_t tokens, bool several, std::int64_t blocks)
+      : tokens_(tokens), several_(several), blocks_(blocks) {}
+
+  /// for_token_tiles() of the tokens.
+  template <class Call>
+  void for_tiles(Call call) {
+    for_token_tiles(tokens_, call, [this] { block_ends(); });
+  }
+  /// What comes now is of the next block.
+  void block_ends();
 
   [[nodiscard]] JoinedWeights of(const JoinedWeights& weights);
   [[nodiscard]] LinearWeights of(const LinearWeights& linear);
@@ -48,8 +83,13 @@ class TiledGradients {
   void write();
 
   /// Bytes of the sums for `elements` weights, for the memory plan.
-  [[nodiscard]] static std::int64_t bytes(DType type, std::int64_t tokens, std::int64_t elements) {
-    return type != DType::kF32 && tokens > kTileTokens ? 4 * elements : 0;
+  [[nodiscard]] static std::int64_t bytes(DType type, std::int64_t tokens, std::int64_t elements,
+                                          std::int64_t blocks) {
+    // Of several blocks the sum at hand, and one for each level of the tree.
+    const std::int64_t copies = blocks > 1 ? std::bit_width(static_cast<std::uint64_t>(blocks))
+                                : type != DType::kF32 && tokens > kTileTokens ? 1
+                                                                              : 0;
+    return copies * 4 * elements;
   }
 
  private:
@@ -57,9 +97,15 @@ class TiledGradients {
     JoinedWeights target;
     at::Tensor values;  // of all parts, side by side
     std::vector<std::unique_ptr<Weight>> parts;
+    std::vector<at::Tensor> done = {};  // nodes of the tree, the largest first
+    at::Tensor spare = {};              // of a node that was added
   };
+  static void point_parts_at(Sums& sums);
 
+  std::int64_t tokens_;
   bool several_;
+  std::int64_t blocks_;
+  std::int64_t ended_ = 0;  // blocks
   std::vector<Sums> sums_;
 };
 

@@ -118,7 +118,7 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
   // The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
   // middle with it, attention's. Dropout's gradient lies beside the residual path's.
   const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
-  const std::int64_t sums = TiledGradients::bytes(batch.type, tokens, half.weights);
+  const std::int64_t sums = TiledGradients::bytes(batch.type, tokens, half.weights, batch.blocks);
   const std::int64_t attention = std::max(coming, q + qkv - shape.hidden - normed / 2 - half.kept);
   bytes.backward = tokens * (2 * shape.hidden + dropped) * size +
                    std::max(tile * half.backward * size + sums, tokens * attention * size);

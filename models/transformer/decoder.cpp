@@ -52,7 +52,7 @@ class EmbeddingSegment final : public Segment {
   /// Positions of whole rows, where they are not those that count from `begin`.
   static at::Tensor places_of(const SegmentContext& context, const SharedRows& shared) {
     const at::Tensor& inputs = context.batch.inputs;
-    return context.batch.positions.defined() || !shared.any()
+    return context.batch.positions.defined() || !shared.cut()
                ? context.batch.positions
                : at::arange(inputs.size(1), inputs.options())
                      .clamp_max(context.batch.part.length - 1)  // what pads has none of its own

@@ -35,13 +35,31 @@ struct LabelledRows {
 
   /// `all`: of whole rows, where this rank has a part of each.
   std::int64_t all = 0;
+  std::vector<std::int64_t> ends;  // of the blocks in which sums over tokens are made
 
   LabelledRows(const at::Tensor& labels_BT, std::int64_t vocabulary, const SharedRows& shared) {
     const at::Tensor contiguous = labels_BT.contiguous();
     const auto* label = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
     const std::int64_t length = contiguous.size(1);
     const RowPart part = shared.part(length);
-    for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
+    const TokenBlocks blocks = token_blocks();
+    const std::int64_t block = blocks.length / blocks.count;
+    for (std::int64_t b = 0; b < blocks.count; ++b) {
+      all = 0;
+      add_block(label, contiguous.numel(), vocabulary, length, part,
+                blocks.length == 0 ? RowPart{.begin = part.begin, .count = part.count}
+                                   : RowPart{.begin = part.begin + b * block, .count = block});
+      ends.push_back(count());
+    }
+  }
+
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
+
+ private:
+  /// Counts all labels, and adds the rows that ask for those of the tokens of `block`.
+  void add_block(const std::int64_t* label, std::int64_t tokens, std::int64_t vocabulary,
+                 std::int64_t length, const RowPart& part, const RowPart& block) {
+    for (std::int64_t i = 0; i < tokens; ++i) {
       const std::int64_t token = i % length - 1;  // that is asked for it
       if (token < 0 || label[i] == kIgnored) {
         continue;
@@ -53,14 +71,12 @@ struct LabelledRows {
                          label[i], vocabulary, kIgnored);
       }
       ++all;
-      if (token >= part.begin && token < part.begin + part.count) {
+      if (token >= block.begin && token < block.begin + block.count) {
         rows.push_back(i / length * part.count + token - part.begin);
         labels.push_back(label[i]);
       }
     }
   }
-
-  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
 };
 
 std::int64_t chunk_rows(std::int64_t vocabulary) {
@@ -86,16 +102,25 @@ class LossHead final : public FusedOp {
     h_ = norm_.forward(x, index_);
     if (keep) {
       x_ = inputs[0].detach();
-      if (weight_.wants_gradient()) {
-        dw_ = at::empty(w.sizes(), w.options().dtype(at::kFloat));
-      }
+      ends_ = labelled.ends;
     }
     std::vector<double> losses(labelled.rows.size());
     const std::int64_t rows = std::min(chunk_rows(w.size(0)), labelled.count());
     const Buffers buffers(rows, w);
-    for (std::int64_t begin = 0; begin < labelled.count(); begin += rows) {
-      run_chunk(labelled, begin, std::min(rows, labelled.count() - begin), w, buffers, keep,
-                losses.data());
+    std::int64_t begin = 0;
+    for (const std::int64_t end : labelled.ends) {
+      at::Tensor dw;  // undefined: not asked for
+      if (keep && weight_.wants_gradient()) {
+        dw = at::empty(w.sizes(), w.options().dtype(at::kFloat));
+        if (begin == end) {
+          dw.zero_();
+        }
+        dw_.push_back(dw);
+      }
+      for (const std::int64_t first = begin; begin < end; begin += std::min(rows, end - begin)) {
+        run_chunk(labelled, begin, std::min(rows, end - begin), w, buffers, keep, losses.data(), dw,
+                  begin == first);
+      }
     }
     if (!keep) {
       h_.reset();
@@ -110,21 +135,38 @@ class LossHead final : public FusedOp {
     if (index_.numel() == 0) {
       weight_.write_zero_gradient();
     } else {
-      if (dw_.defined()) {
-        weight_.write_gradient(static_cast<const float*>(dw_.const_data_ptr()), scale);
-        dw_.reset();
+      if (!dw_.empty()) {
+        const bool cut = dw_.size() > 1;  // then the blocks' sums are scaled, not the ranks'
+        for (const at::Tensor& sum : cut || token_blocks().length > 0 ? dw_ : Tensors()) {
+          scale_in_place(DType::kF32, sum.numel(), scale, sum.data_ptr());
+        }
+        for (std::size_t apart = 1; apart < dw_.size(); apart *= 2) {
+          for (std::size_t i = 0; i < dw_.size(); i += 2 * apart) {
+            dw_[i].add_(std::exchange(dw_[i + apart], {}));
+          }
+        }
+        weight_.write_gradient(static_cast<const float*>(dw_[0].const_data_ptr()),
+                               token_blocks().length > 0 ? 1.0F : scale);
+        dw_.clear();
       }
       if (scale != 1.0F) {
         scale_in_place(dtype_of(h_), h_.numel(), scale, h_.data_ptr());
       }
     }
     const std::int64_t width = x_.size(-1);
-    TiledGradients gradients_of(index_.numel());
+    const auto blocks = static_cast<std::int64_t>(ends_.size());
+    TiledGradients gradients_of(index_.numel(), index_.numel() > kTileTokens || blocks > 1, blocks);
     const Norm norm = gradients_of.of(norm_);
-    for_token_tiles(index_.numel(), [&](std::int64_t begin, std::int64_t count) {
-      norm.backward(x_.view({-1, width}), h_.narrow(0, begin, count), {}, dx.view({-1, width}),
-                    index_.narrow(0, begin, count));
-    });
+    std::int64_t begin = 0;
+    for (const std::int64_t end : ends_) {
+      do {  // once where there are none
+        const std::int64_t count = std::min(kTileTokens, end - begin);
+        norm.backward(x_.view({-1, width}), h_.narrow(0, begin, count), {}, dx.view({-1, width}),
+                      index_.narrow(0, begin, count));
+        begin += count;
+      } while (begin < end);
+      gradients_of.block_ends();
+    }
     gradients_of.write();
     return {dx};
   }
@@ -168,9 +210,10 @@ class LossHead final : public FusedOp {
     return h_.scalar_type() == at::kHalf ? 1.0F / 16 : mean_scale(all_);
   }
 
-  /// Rows [begin, begin + rows) of h_: their losses, dw_ += dlogits^T h, and h_ becomes dh.
+  /// Rows [begin, begin + rows) of h_: their losses, dw = or += dlogits^T h, and h_ becomes dh.
   void run_chunk(const LabelledRows& labelled, std::int64_t begin, std::int64_t rows,
-                 const at::Tensor& w, const Buffers& buffers, bool keep, double* losses) const {
+                 const at::Tensor& w, const Buffers& buffers, bool keep, double* losses,
+                 const at::Tensor& dw, bool first) const {
     const at::Tensor h = h_.narrow(0, begin, rows);
     const at::Tensor logits = buffers.logits.narrow(0, 0, rows);
     const at::Tensor gradient = buffers.gradient.narrow(0, 0, rows);
@@ -179,8 +222,8 @@ class LossHead final : public FusedOp {
                   keep ? gradient.data_ptr() : nullptr, labelled.labels.data() + begin, rows,
                   w.size(0), chunk_scale(), losses + begin);
     if (keep) {
-      if (dw_.defined()) {
-        matmul(dw_, gradient.t(), h, begin == 0 ? MatmulStart::kZero : MatmulStart::kAccumulate);
+      if (dw.defined()) {
+        matmul(dw, gradient.t(), h, first ? MatmulStart::kZero : MatmulStart::kAccumulate);
       }
       matmul(h, gradient, w);
     }
@@ -190,8 +233,10 @@ class LossHead final : public FusedOp {
   Norm norm_;
   JoinedWeights weight_;
   SharedRows shared_;
-  std::int64_t all_ = 0;  // labels
-  at::Tensor x_, index_, h_, dw_;
+  std::int64_t all_ = 0;            // labels
+  std::vector<std::int64_t> ends_;  // of the blocks' rows in index_
+  at::Tensor x_, index_, h_;
+  Tensors dw_;  // of each block; a number of them that is a power of two
 };
 
 }  // namespace
@@ -215,13 +260,13 @@ ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabula
       std::max<std::int64_t>(0, batch.tokens() - (batch.sharers == 1 ? batch.rows : 0));
   const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
   const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
-  const std::int64_t gradient = learns ? vocabulary * hidden * 4 : 0;
+  const std::int64_t gradient = learns ? batch.blocks * vocabulary * hidden * 4 : 0;
   ActivationBytes bytes{.kept = gradient + labelled * (hidden * size + 8),
                         .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
                         .backward = batch.tokens() * hidden * size,
                         .loss = true};
   bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
-  bytes.spare = kept_by_malloc(gradient) + kept_by_malloc(labelled * hidden * size) +
+  bytes.spare = kept_by_malloc(gradient / batch.blocks) + kept_by_malloc(labelled * hidden * size) +
                 kept_by_malloc(bytes.forward);
   return bytes;
 }

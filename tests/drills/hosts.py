@@ -5,8 +5,8 @@ Every run over hosts must have the losses, the gradient norms and the saved weig
 whatever the stage, the overlap and the launcher whose variables started it.
 
     tests/drills/hosts.py            2 and 4 hosts x 1 and 2 ranks, stages 0-3, overlap off and full, fp32 and bf16,
-                                     experts spread over the hosts; some ten minutes
-    tests/drills/hosts.py --quick    5 runs over hosts
+                                     experts spread over the hosts, rows shared by ranks; some ten minutes
+    tests/drills/hosts.py --quick    7 runs over hosts
 
 Cells over a wire have one between the hosts that delays each frame by 2 to 3 ms, loses one in a hundred and passes 20 MB/s
 on to a host (wire.py).
@@ -48,6 +48,7 @@ class Cell(NamedTuple):
     experts: int = 0  # ranks that they are spread over
     device: str = "cpu"
     wire: bool = False  # SLOW_WIRE between the hosts
+    sharers: int = 1  # ranks that share each row, of one host or of two
 
     @property
     def world(self):
@@ -55,13 +56,15 @@ class Cell(NamedTuple):
 
     def text(self):
         experts = f", experts over {self.experts} ranks" if self.experts else ""
+        experts += f", rows shared by {self.sharers}" if self.sharers > 1 else ""
         wire = " over a wire" if self.wire else ""
         return (f"{self.hosts} hosts x {self.per_host}{wire}, {self.device}, stage {self.stage}, overlap {self.overlap}, "
                 f"{self.dtype}{experts}, by {self.launcher}'s variables")
 
 
 QUICK = [Cell(2, 1, 0, "full", "fp32"), Cell(2, 1, 3, "off", "fp32", "Slurm"), Cell(2, 2, 3, "full", "bf16", "Open MPI"),
-         Cell(2, 2, 1, "off", "bf16", device="sim"), Cell(2, 2, 2, "full", "fp32", experts=4)]
+         Cell(2, 2, 1, "off", "bf16", device="sim"), Cell(2, 2, 2, "full", "fp32", experts=4),
+         Cell(2, 1, 3, "full", "fp32", sharers=2), Cell(2, 2, 2, "off", "fp32", sharers=2)]
 
 
 def all_cells():
@@ -70,6 +73,7 @@ def all_cells():
              for hosts in (2, 4) for per_host in (1, 2) for dtype in ("fp32", "bf16") for stage in range(4)
              for overlap in ("off", "full")]
     cells += [Cell(2, 2, stage, "full", "bf16", device="sim") for stage in range(4)]
+    cells += [Cell(hosts, per_host, stage, "full", "fp32", sharers=2) for hosts, per_host in ((2, 1), (2, 2), (4, 1)) for stage in (0, 3)]
     cells += [Cell(hosts, per_host, stage, "full", dtype, wire=True)
               for hosts, per_host, stage, dtype in ((2, 1, 3, "fp32"), (2, 2, 0, "bf16"), (4, 1, 2, "fp32"), (4, 2, 3, "bf16"))]
     cells += [Cell(2, 2, 2, "full", "fp32", experts=4, wire=True)]
@@ -101,7 +105,8 @@ def flags(cell, output, model, steps=STEPS):
         return ["cifar10", *EXPERTS, "--ep-world-size", cell.experts, *common]
     data = ROOT / "examples/demo/instructions.json"
     return ["finetune_zero3", "--model_name", model, "--dataset_name", data, "--batch_size", 2, "--lr", 0.003, "--progress", "off",
-            "--no-samples", "--device", cell.device, *common]
+            "--no-samples", "--device", cell.device, "--sequence_parallel", cell.sharers,
+            "--sequence_blocks", 2 * cell.sharers if cell.sharers > 1 else 0, *common]
 
 
 def start(cell, command, on_host, port=None, more=None):
@@ -158,9 +163,9 @@ def compare(programs, hosts, cells, folder):
     references = {}
     failed = []
     for number, cell in enumerate(cells):
-        key = (cell.world, cell.dtype, cell.experts)
+        key = (cell.world, cell.dtype, cell.experts, cell.sharers)
         if key not in references:
-            alone = Cell(1, cell.world, 3 if not cell.experts else 2, "full", cell.dtype, experts=cell.experts)
+            alone = Cell(1, cell.world, 3 if not cell.experts else 2, "full", cell.dtype, experts=cell.experts, sharers=cell.sharers)
             output = folder / "-".join(map(str, ("one", *key)))
             fault = train(programs, hosts, alone, output, model)
             if fault:

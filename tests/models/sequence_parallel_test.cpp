@@ -3,7 +3,8 @@
 // a run that goes on in groups of another size.
 //
 // What holds: the loss of given weights has the same bits in every group. Gradients of weights are
-// sums over the parts' tokens, so they, and what follows from them, are near and not the same.
+// sums over the parts' tokens, so they, and what follows from them, are near and not the same;
+// where sums are made in fixed blocks of tokens, everything is the same in fp32.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -22,6 +23,7 @@
 #include "models/causal_lm.hpp"
 #include "models/data/memory_records.hpp"
 #include "models/data/token_dataset.hpp"
+#include "models/io/random_init.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "models/pretrained.hpp"
 #include "tests/support/io_support.hpp"
@@ -97,6 +99,7 @@ struct Shares {
   bool recomputes = false;
   const char* type = "fp32";
   LossMean mean = LossMean::kMicroBatches;
+  int blocks = 0;
 };
 
 struct Trained {
@@ -112,6 +115,7 @@ Engine engine_of(Model model, const Shares& run, const std::shared_ptr<Communica
   options.plans_run = false;
   options.loss_mean = run.mean;
   options.activation_checkpointing = run.recomputes;
+  options.sequence_blocks = run.blocks;
   return Engine({.model = std::move(model),
                  .config = ConfigSource::of_text(fmt::format(
                      R"({{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": {},
@@ -233,6 +237,104 @@ TEST(SharedRows, BitsDependOnTheGroupAlone) {
   }
 }
 
+// ---- sums in fixed blocks
+
+constexpr int kBlocks = 4;
+
+/// With as many key/value heads as the largest group has ranks, an output matrix of its own, and
+/// without the routers' own loss: what else there is sums differently.
+HfConfig exact_config_of(Kind kind) {
+  kind.kv_heads = 4;
+  HfConfig config = config_of(kind);
+  config.tie_word_embeddings = false;
+  config.output_router_logits = false;
+  return config;
+}
+
+void expect_same(const Trained& shared, const Trained& alone) {
+  EXPECT_EQ(shared.losses, alone.losses);
+  EXPECT_EQ(shared.norms, alone.norms);
+  EXPECT_EQ(shared.before.loss, alone.before.loss);
+  EXPECT_EQ(shared.after.loss, alone.after.loss);
+  ASSERT_EQ(shared.weights.size(), alone.weights.size());
+  for (std::size_t i = 0; i < alone.weights.size(); ++i) {
+    EXPECT_TRUE(shared.weights[i] == alone.weights[i])
+        << "parameter " << i << ", all " << distance(shared.weights, alone.weights);
+  }
+}
+
+TEST_P(SharedRowsOfKinds, WithBlocksEveryGroupHasTheSameWeights) {
+  const HfConfig config = exact_config_of(GetParam());
+  for (const bool packed : {false, true}) {
+    const Trained alone = train(config, {.packed = packed, .blocks = kBlocks});
+    const Trained without = train(config, {.packed = packed});
+    EXPECT_EQ(alone.losses[0], without.losses[0]) << "forward is the same";
+    EXPECT_LE(distance(alone.weights, without.weights), kWeightLimit);
+    for (const auto& [ranks, sharers] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} share rows, packed {}", ranks, sharers, packed));
+      expect_same(
+          train(config, {.ranks = ranks, .sharers = sharers, .packed = packed, .blocks = kBlocks}),
+          alone);
+    }
+  }
+}
+
+TEST(SharedRows, WithBlocksBitsDependOnNothingElse) {
+  const HfConfig config = exact_config_of(kind_of("qwen3"));
+  const Trained alone = train(config, {.micro_batches = 4, .mean = LossMean::kTokens, .blocks = 4});
+  for (const Shares& run :
+       {Shares{.ranks = 2, .sharers = 2, .stage = 0, .recomputes = true},
+        Shares{.ranks = 4, .sharers = 2, .stage = 2}, Shares{.ranks = 4, .sharers = 4, .stage = 1},
+        Shares{.ranks = 2, .sharers = 1}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, {} share, stage {}", run.ranks, run.sharers, run.stage));
+    Shares same = run;
+    same.micro_batches = 4;
+    same.mean = LossMean::kTokens;
+    same.blocks = 4;
+    expect_same(train(config, same), alone);
+  }
+}
+
+TEST(SharedRows, WithBlocksARunGoesOnInGroupsOfAnotherSizeAsIfNothingWas) {
+  const HfConfig config = exact_config_of(kind_of("llama"));
+  const test::TempDir folder;
+  const Trained whole = train(config, {.blocks = kBlocks}, 4);
+  const Shares first{.ranks = 4, .sharers = 4, .blocks = kBlocks};
+  on_ranks(first.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
+    Engine engine = engine_of(model_of(config), first, ranks);
+    (void)engine.train_step();
+    (void)engine.train_step();
+    engine.save_checkpoint(folder.path(), "two");
+    return 0;
+  });
+  for (const Shares& then :
+       {Shares{.blocks = kBlocks}, Shares{.ranks = 2, .sharers = 2, .blocks = kBlocks}}) {
+    const auto all = on_ranks(then.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
+      Engine engine = engine_of(model_of(config), then, ranks);
+      engine.load_checkpoint(folder.path(), "two");
+      (void)engine.train_step();
+      (void)engine.train_step();
+      std::vector<std::vector<float>> weights;
+      engine.for_each_parameter([&](const ParameterSpec&, std::span<const float> values) {
+        weights.emplace_back(values.begin(), values.end());
+      });
+      return weights;
+    });
+    EXPECT_TRUE(all[0] == whole.weights) << then.ranks;
+  }
+}
+
+// Where sums cannot be the same: the bound.
+TEST(SharedRows, WithBlocksTheRestIsNear) {
+  for (const char* name : {"llama", "qwen3_tied", "qwen3_moe"}) {
+    SCOPED_TRACE(name);  // copied keys, a matrix of two uses, routers' own loss
+    const HfConfig config = config_of(kind_of(name));
+    const Trained alone = train(config, {.blocks = kBlocks});
+    expect_near(train(config, {.ranks = 4, .sharers = 4, .blocks = kBlocks}), alone,
+                !config.output_router_logits);
+  }
+}
+
 TEST(SharedRows, TheMeanOverTokensIsThatOfWholeRows) {
   const HfConfig config = config_of(kind_of("qwen2"));
   const Trained alone = train(config, {.mean = LossMean::kTokens});
@@ -302,12 +404,82 @@ TEST(SharedRows, WhatCannotBeSharedIsRefused) {
   EXPECT_EQ(refused(4, 2), "no error");
   EXPECT_NE(error_text([] { require_row_sharing({}, 2); }).find("compute whole rows"),
             std::string::npos);
+  const auto blocks_refused = [](int sharers, int blocks) {
+    Model model;
+    model.heads = {.heads = 12, .kv_heads = 12};
+    return error_text([&] { require_row_sharing(model, sharers, blocks); });
+  };
+  EXPECT_NE(blocks_refused(1, 3).find("sequence_blocks is 3"), std::string::npos);
+  EXPECT_NE(blocks_refused(4, 2).find("a power of two that is a multiple"), std::string::npos);
+  EXPECT_NE(blocks_refused(1, -4).find("sequence_blocks is -4"), std::string::npos);
+  EXPECT_EQ(blocks_refused(2, 4), "no error");
+  EXPECT_NE(error_text([] { require_row_sharing({}, 1, 2); }).find("compute whole rows"),
+            std::string::npos);
   const at::Tensor image = at::zeros({2, 3, 4, 4});
   EXPECT_NE(error_text([&] {
               (void)with_part({.inputs = image, .labels = at::zeros({2}, at::kLong)},
                               {.ranks = 2, .place = 0});
             }).find("cannot be cut into tokens"),
             std::string::npos);
+}
+
+// ---- adapters
+
+TEST(SharedRows, AdaptersTrainAsOnOneRank) {
+  const HfConfig config = exact_config_of(kind_of("qwen3"));
+  const auto train_adapters = [&](const Shares& run) {
+    return on_ranks(run.ranks,
+                    [&](const std::shared_ptr<Communicator>& ranks) {
+                      const LoraOptions lora{
+                          .rank = 3, .alpha = 5, .dropout = 0.1, .targets = {"all-linear"}};
+                      Model model = make_causal_lm(config, {}, 5, {.lora = lora});
+                      model.source = [base = random_weights(config, 1)](
+                                         const ParameterSpec& parameter, std::int64_t begin,
+                                         std::int64_t end, float* out) {
+                        parameter.name.find(".lora_") != std::string::npos
+                            ? fill_normal(parameter.name, 1, 0.05, begin, end, out)
+                            : base(parameter, begin, end, out);
+                      };
+                      Engine engine = engine_of(std::move(model), run, ranks);
+                      return trained(engine, run, 3);
+                    })
+        .front();
+  };
+  for (const int blocks : {0, kBlocks}) {
+    const Trained alone = train_adapters({.blocks = blocks});
+    EXPECT_NE(alone.after.loss, alone.before.loss) << "they learn";
+    for (const auto& [ranks, sharers] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} share rows, {} blocks", ranks, sharers, blocks));
+      const Trained shared = train_adapters({.ranks = ranks, .sharers = sharers, .blocks = blocks});
+      blocks > 0 ? expect_same(shared, alone) : expect_near(shared, alone);
+    }
+  }
+}
+
+// ---- loops of one's own
+
+TEST(SharedRows, RanksOfAGroupThatHoldOtherBatchesAreRefused) {
+  const HfConfig config = config_of(kind_of("qwen2"));
+  for (const bool longer : {false, true}) {
+    const std::string said = error_text([&] {
+      on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
+        Engine engine =
+            engine_of(model_of(config), {.ranks = 2, .sharers = 2, .micro_batches = 1}, ranks);
+        const std::int64_t length = longer ? 8 + ranks->rank() : 8;
+        const at::Tensor tokens = at::arange(1, 1 + length).add(longer ? 0 : ranks->rank());
+        const Batch batch{.inputs = tokens.view({1, -1}), .labels = tokens.view({1, -1})};
+        const auto loss = engine.forward(batch);
+        engine.backward(loss);
+        engine.step();
+        return 0;
+      });
+    });
+    EXPECT_NE(said.find("hold different batches"), std::string::npos) << said;
+    EXPECT_NE(said.find(longer ? "1 rows of 8 tokens, number 1 of them 1 of 9"
+                               : "1 rows of 8 tokens, number 1 of them 1 of 8"),
+              std::string::npos)
+        << said;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/collectives/rank_sum.hpp"
 #include "runtime/event.hpp"
 #include "runtime/io/net.hpp"
 
@@ -44,11 +45,14 @@ class SimHost::Member final : public HostLevel {
                       slices);
     const std::size_t slice = what.stride > 0 ? rank_ * bytes : 0;
     co_await pool_.run([places, what, slice] {
-      AccumulateMode mode = what.mode;
-      for (const Place& place : *places) {
-        accumulate(what.sum, place.operand.data() + slice, what.block_type, 0, what.elements, mode);
-        mode = AccumulateMode::kAdd;
-      }
+      add_ranks(
+          {.sum = what.sum,
+           .type = what.block_type,
+           .count = what.elements,
+           .mode = what.mode,
+           .ranks = static_cast<std::uint32_t>(places->size()),
+           .tree = what.tree},
+          [&](std::uint32_t from) { return (*places)[from].operand.data() + slice; }, nullptr);
     });
   }
 

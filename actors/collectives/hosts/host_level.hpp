@@ -37,6 +37,7 @@ class HostLevel : public HostWaits {
     float* sum = nullptr;
     std::size_t elements = 0;
     AccumulateMode mode = AccumulateMode::kOverwrite;
+    std::uint32_t tree = 1;  // ReduceArguments::tree
     Name name = "reduction";
   };
 

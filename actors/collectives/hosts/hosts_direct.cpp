@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "actors/collectives/hosts/hosts_backend.hpp"
+#include "actors/collectives/rank_sum.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
@@ -131,19 +132,19 @@ void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t beg
   const std::size_t end = begin + op.elements(host(), begin);
   for (std::size_t at = begin; at < end; at += kTile) {
     const std::size_t count = std::min(kTile, end - at);
-    AccumulateMode mode = op.a.mode;
     GradientNorm tile;
-    for (std::uint32_t from = 0; from < hosts(); ++from) {
-      const std::byte* values = from == host() ? op.a.block + (first + at) * op.width()
-                                               : place_of(op, i, from) + (at - begin) * op.width();
-      float* const sum = op.sum(host(), at);
-      if (op.a.want_norm && from + 1 == hosts()) {
-        accumulate_with_norm(sum, values, op.a.block_type, 0, count, mode, tile);
-      } else {
-        accumulate(sum, values, op.a.block_type, 0, count, mode);
-      }
-      mode = AccumulateMode::kAdd;
-    }
+    add_ranks(
+        {.sum = op.sum(host(), at),
+         .type = op.a.block_type,
+         .count = count,
+         .mode = op.a.mode,
+         .ranks = hosts(),
+         .tree = op.a.tree},
+        [&](std::uint32_t from) -> const std::byte* {
+          return from == host() ? op.a.block + (first + at) * op.width()
+                                : place_of(op, i, from) + (at - begin) * op.width();
+        },
+        op.a.want_norm ? &tile : nullptr);
     if (tile.first_bad_element >= 0) {
       tile.first_bad_element += static_cast<std::int64_t>((op.is_all ? first : 0) + at);
     }

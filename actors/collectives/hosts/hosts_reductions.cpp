@@ -148,6 +148,7 @@ Task<> HostsBackend::add_here(Reduction* op) {
                             .sum = reinterpret_cast<float*>(place_of(*op, i).data()),
                             .elements = piece.elements,
                             .mode = host() == 0 ? op->a.mode : AccumulateMode::kAdd,
+                            .tree = op->a.tree,
                             .name = op->a.name});
     op->added.advance();
   }
@@ -225,6 +226,7 @@ Task<> HostsBackend::add_host(Reduction* op) {
                             .stride = pieces_[i].stride,
                             .sum = reinterpret_cast<float*>(slot_of(i).data()),
                             .elements = pieces_[i].elements,
+                            .tree = op->a.tree,
                             .name = op->a.name});
     op->added.advance();
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "actors/collectives/rank_sum.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/check.hpp"
@@ -165,6 +166,7 @@ Task<> ShmBackend::reduce(Reduce what) {
                                .accumulator = what.sum,
                                .shard_elements = what.elements,
                                .mode = what.mode,
+                               .tree = what.tree,
                                .name = what.name},
                               what.stride * bytes_of(what.block_type));
 }
@@ -479,17 +481,10 @@ void ShmBackend::reduce_chunk(const Operation& op, std::size_t step, std::size_t
   const std::size_t end = std::min(begin + kReduceChunk, step_end);
   for (std::size_t at = begin; at < end; at += kReduceTile) {
     const std::size_t count = std::min(kReduceTile, end - at);
-    AccumulateMode mode = op.reduce->mode;
     GradientNorm tile;
-    for (std::uint32_t from = 0; from < world(); ++from) {
-      const std::byte* values = part_of(op, from, step, at * width);
-      if (op.reduce->want_norm && from + 1 == world()) {
-        accumulate_with_norm(op.accumulator + at, values, type, 0, count, mode, tile);
-      } else {
-        accumulate(op.accumulator + at, values, type, 0, count, mode);
-      }
-      mode = AccumulateMode::kAdd;
-    }
+    const RankSum sum{op.accumulator + at, type, count, op.reduce->mode, world(), op.reduce->tree};
+    const auto of_rank = [&](std::uint32_t from) { return part_of(op, from, step, at * width); };
+    add_ranks(sum, of_rank, op.reduce->want_norm ? &tile : nullptr);
     if (tile.first_bad_element >= 0) {
       tile.first_bad_element += static_cast<std::int64_t>(at) + op.first_element;
     }

@@ -107,6 +107,11 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--sequence_parallel", f.sequence_parallel,
                  "Ranks that share each row: each computes a part of its tokens, and attends with "
                  "a part of the heads; default: the config's, and without one 1");
+  app.add_option("--sequence_blocks", f.engine.sequence_blocks,
+                 "Fixed blocks of each row, a power of two, by which weights' gradients are summed "
+                 "over tokens, so that in fp32 their bits do not depend on --sequence_parallel; 0: "
+                 "as it is quickest")
+      ->capture_default_str();
   app.add_option("--packing", f.packing,
                  "Rows of several records, up to --max_length tokens, none of which sees another: "
                  "bfd (whole records, best fit), wrapped (plain text as one stream, cut where a "

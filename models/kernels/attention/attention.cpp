@@ -370,6 +370,32 @@ class HeadTask {
   T* weights_;
 };
 
+/// to[i] = the sum over documents and the heads [first, first + heads) of sums[task][i]. Halves of
+/// the heads are added to each other, so that ranks with a part of the heads each have nodes of the
+/// same tree.
+void add_heads(const AttentionProblem& p, const float* sums, std::int64_t each, std::int64_t count,
+               std::int64_t first, std::int64_t heads, float* to) {
+  if (heads % 2 == 0) {
+    std::vector<float> other(static_cast<std::size_t>(count));
+    add_heads(p, sums, each, count, first, heads / 2, to);
+    add_heads(p, sums, each, count, first + heads / 2, heads / 2, other.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i] += other[static_cast<std::size_t>(i)];
+    }
+    return;
+  }
+  std::fill_n(to, count, 0.0F);
+  const std::int64_t documents = documents_of(p);
+  for (std::int64_t head = first; head < first + heads; ++head) {
+    for (std::int64_t document = 0; document < documents; ++document) {
+      const float* from = sums + (document * p.kv_heads + head) * each;
+      for (std::int64_t i = 0; i < count; ++i) {
+        to[i] += from[i];
+      }
+    }
+  }
+}
+
 template <class T>
 void backward_typed(const AttentionProblem& p, const T* context, const float* log_sums,
                     const T* dcontext, const AttentionGradients& gradients) {
@@ -385,24 +411,12 @@ void backward_typed(const AttentionProblem& p, const T* context, const float* lo
         .backward(context, log_sums, dcontext, static_cast<T*>(gradients.dqkv), sums + task * each);
   });
   // Task by task, so that the bits don't depend on threads.
-  const auto add_up = [&](float* to, std::int64_t count, std::int64_t from, bool by_head) {
-    if (to == nullptr) {
-      return;
-    }
-    std::fill_n(to, by_head ? p.heads : count, 0.0F);
-    for (std::int64_t task = 0; task < tasks; ++task) {
-      float* row = to + (by_head ? task % p.kv_heads * group : 0);
-      for (std::int64_t i = 0; i < count; ++i) {
-        row[i] += sums[task * each + from + i];
-      }
-    }
-  };
   if (p.q_norm != nullptr) {
-    add_up(gradients.dq_norm, p.head_dim, 0, false);
-    add_up(gradients.dk_norm, p.head_dim, p.head_dim, false);
+    add_heads(p, sums, each, p.head_dim, 0, p.kv_heads, gradients.dq_norm);
+    add_heads(p, sums + p.head_dim, each, p.head_dim, 0, p.kv_heads, gradients.dk_norm);
   }
-  if (p.sinks != nullptr) {
-    add_up(gradients.dsinks, group, 2 * p.head_dim, true);
+  for (std::int64_t head = 0; p.sinks != nullptr && head < p.kv_heads; ++head) {
+    add_heads(p, sums + 2 * p.head_dim, each, group, head, 1, gradients.dsinks + head * group);
   }
 }
 

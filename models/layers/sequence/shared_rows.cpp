@@ -149,15 +149,14 @@ SharedRows::SharedRows(const SegmentContext& context) {
   if (context.batch.part.count == 0 || context.head_output == HeadOutput::kLogits) {
     return;
   }
-  TANDEM_CHECK(context.exchange != nullptr, "ranks that share rows exchange");
   exchange_ = context.exchange;
   part_ = context.batch.part;
-  ranks_ = exchange_->ranks();
+  ranks_ = exchange_ != nullptr ? exchange_->ranks() : 1;
   place_ = part_.begin / part_.count;
 }
 
 at::Tensor SharedRows::part_of(const at::Tensor& rows) const {
-  return any() && rows.defined() ? rows.narrow(1, part_.begin, part_.count) : rows;
+  return cut() && rows.defined() ? rows.narrow(1, part_.begin, part_.count) : rows;
 }
 
 at::Tensor SharedRows::wanted(const at::Tensor& labels) const {
@@ -171,7 +170,7 @@ at::Tensor SharedRows::wanted(const at::Tensor& labels) const {
 
 AttentionShape SharedRows::share_of(const AttentionShape& shape) const {
   AttentionShape share = shape;
-  if (any()) {
+  if (cut()) {
     share.heads = shape.heads / ranks_;
     share.kv_heads = std::max<std::int64_t>(1, shape.kv_heads / ranks_);
     share.first_head = place_ * share.heads;
@@ -217,7 +216,7 @@ at::Tensor SharedRows::to_tokens(const at::Tensor& context, std::int64_t own_len
 }
 
 DropMask SharedRows::of_tokens(DropMask mask) const {
-  if (any()) {
+  if (cut()) {
     mask.rows = {
         .begin = mask.rows.begin, .run = part_.count, .stride = part_.length, .first = part_.begin};
   }
@@ -225,7 +224,7 @@ DropMask SharedRows::of_tokens(DropMask mask) const {
 }
 
 DropMask SharedRows::of_heads(DropMask mask, const AttentionShape& shape) const {
-  if (any()) {
+  if (cut()) {
     const std::int64_t heads = shape.heads / ranks_;
     mask.rows = {.begin = mask.rows.begin,
                  .run = part_.count * ranks_,

@@ -27,13 +27,16 @@ class SharedRows {
   /// What the context lives as long as it.
   explicit SharedRows(const SegmentContext& context);
 
+  /// Whether several ranks share them.
   [[nodiscard]] bool any() const noexcept { return exchange_ != nullptr; }
+  /// Whether there is a part of each, be it all of it (RowSharing::cuts).
+  [[nodiscard]] bool cut() const noexcept { return part_.count > 0; }
   /// Tokens of a whole row, `own`: of the part that activations are of.
   [[nodiscard]] std::int64_t length(std::int64_t own) const noexcept { return own * ranks_; }
 
   /// What of `length` tokens this rank computes.
   [[nodiscard]] RowPart part(std::int64_t length) const noexcept {
-    return any() ? part_ : RowPart{.count = length, .length = length};
+    return cut() ? part_ : RowPart{.count = length, .length = length};
   }
   /// The columns of this rank's tokens, of int64 [B, T].
   [[nodiscard]] at::Tensor part_of(const at::Tensor& rows) const;
