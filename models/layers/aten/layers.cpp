@@ -72,6 +72,39 @@ at::Tensor document_mask(const at::Tensor& positions, at::ScalarType type) {
   return last.mask;
 }
 
+// Rows of more tokens have no T x T mask: their documents attend one after another.
+constexpr std::int64_t kMaskedTokens = 4096;
+
+/// document_begins() of positions that may lie on a device, which are read once for all layers.
+const std::vector<std::int64_t>& begins_on_host(const at::Tensor& positions) {
+  thread_local struct {
+    at::Tensor positions;
+    std::int64_t version;
+    std::vector<std::int64_t> begins;
+  } last;
+  if (!last.positions.is_same(positions) || last.version != positions._version()) {
+    last = {positions, positions._version(), document_begins(positions.to(at::kCPU))};
+  }
+  return last.begins;
+}
+
+/// Of packed rows, each document by itself. q: [B, heads, T, D].
+at::Tensor attention_by_documents(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionShape& shape, const at::Tensor& positions) {
+  const std::vector<std::int64_t>& begins = begins_on_host(positions);
+  std::vector<at::Tensor> documents;
+  for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
+    const auto tokens = [&](const at::Tensor& x) {
+      return x.narrow(0, begins[i] / x.size(2), 1)
+          .narrow(2, begins[i] % x.size(2), begins[i + 1] - begins[i]);
+    };
+    documents.push_back(at::scaled_dot_product_attention(
+        tokens(q), tokens(k), tokens(v), std::nullopt, 0.0, /*is_causal=*/true, shape.score_scale(),
+        shape.heads != shape.kv_heads));
+  }
+  return at::cat(documents, 2).view({q.size(1), q.size(0), q.size(2), q.size(3)}).transpose(0, 1);
+}
+
 /// A key/value head for each query head.
 at::Tensor for_each_head(const at::Tensor& x, std::int64_t heads) {
   return heads == x.size(1) ? x : x.repeat_interleave(heads / x.size(1), 1);
@@ -229,8 +262,9 @@ at::Tensor ends_in_rows(const at::Tensor& positions) {
 }
 
 std::int64_t document_mask_bytes(const BatchShape& batch) noexcept {
-  return batch.rows * batch.length * mask_width(batch.length) *
-         static_cast<std::int64_t>(bytes_of(batch.type));
+  return batch.length > kMaskedTokens ? 0
+                                      : batch.rows * batch.length * mask_width(batch.length) *
+                                            static_cast<std::int64_t>(bytes_of(batch.type));
 }
 
 std::int64_t attention_block_rows() noexcept { return kQueryRows; }
@@ -336,6 +370,8 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
                                  : at::Tensor();
     context = attention_in_blocks(q, k, v, shape, sinks, drop,
                                   positions.defined() ? begins_in_rows(positions) : positions);
+  } else if (positions.defined() && length > kMaskedTokens) {
+    context = attention_by_documents(q, k, v, shape, positions);
   } else if (positions.defined()) {
     // With a mask the library's fused kernels want as many heads of keys as of queries.
     context = at::scaled_dot_product_attention(

@@ -175,6 +175,35 @@ TEST(TokenTiles, ATilesMaskIsThatOfItsRows) {
   }
 }
 
+// By plain operations long rows of documents have no mask of T x T elements.
+TEST(LongPackedRows, AttendDocumentByDocument) {
+  constexpr std::int64_t kRows = 2;
+  constexpr std::int64_t kLength = 4500;
+  AttentionShape shape{.heads = 2, .kv_heads = 1, .head_dim = 8};
+  std::vector<at::Tensor> rows;
+  for (const std::int64_t first : {1000, 4499}) {
+    rows.push_back(at::cat({at::arange(first), at::arange(kLength - first)}));
+  }
+  const at::Tensor positions = at::stack(rows);
+  const at::Tensor initial = random({kRows * kLength, 4 * 8}, 1).to(at::kFloat);
+  const at::Tensor gradient = random({kRows * kLength, 2 * 8}, 2).to(at::kFloat);
+  const auto outcome = [&](auto attend) {
+    const at::Tensor qkv = initial.clone().requires_grad_(true);
+    const at::Tensor context = attend(qkv);
+    torch::autograd::backward({context}, {gradient});
+    return at::cat({context.detach(), qkv.grad()}, 1);
+  };
+  const at::Tensor fused = outcome([&](const at::Tensor& qkv) {
+    return causal_attention(qkv, kLength, shape, {}, {}, {}, positions);
+  });
+  const at::Tensor plain = outcome([&](const at::Tensor& qkv) {
+    return aten::attention(qkv, kLength, shape, {}, {}, {}, positions);
+  });
+  EXPECT_LE(relative_error(plain, fused), 1e-5);
+  const BatchShape batch{.rows = kRows, .length = kLength, .packed = true};
+  EXPECT_EQ(aten::document_mask_bytes(batch), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, LongRows, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return test::name_of(info.param); });
 
