@@ -21,7 +21,7 @@ Task<> StateFileBackend::all_gather(GatherArguments arguments) {
   std::byte* memory = straight ? arguments.block : options_.shard_stage;
   // Only read, as the arguments say.
   auto* shard = const_cast<std::byte*>(arguments.shard);
-  co_await read({shard, memory, arguments.shard_bytes});
+  co_await read({shard, memory, arguments.shard_bytes}, arguments.name);
   if (!straight) {
     arguments.shard = memory;
     co_await inner_.all_gather(arguments);
@@ -49,25 +49,25 @@ Task<GradientNorm> StateFileBackend::reduce(ReduceArguments arguments, Reduce op
                  "without a stage the gradient is the block");
     home.memory = const_cast<std::byte*>(arguments.block);  // which is the accumulator, then
   } else if (arguments.mode == AccumulateMode::kAdd) {
-    co_await read(home);
+    co_await read(home, arguments.name);
   }
   arguments.accumulator = home.memory;
   const GradientNorm norm = co_await (inner_.*operation)(arguments);
-  co_await write(home);
+  co_await write(home, arguments.name);
   co_return norm;
 }
 
-Task<> StateFileBackend::read(StateFile::Transfer transfer) {
+Task<> StateFileBackend::read(StateFile::Transfer transfer, Name what) {
   try {
-    co_await file_.read({transfer});
+    co_await file_.read({transfer}, what);
   } catch (const FileError& error) {
     throw failed("read", transfer.in_file, error);
   }
 }
 
-Task<> StateFileBackend::write(StateFile::Transfer transfer) {
+Task<> StateFileBackend::write(StateFile::Transfer transfer, Name what) {
   try {
-    co_await file_.write({transfer});
+    co_await file_.write({transfer}, what);
   } catch (const FileError& error) {
     throw failed("write", transfer.in_file, error);
   }

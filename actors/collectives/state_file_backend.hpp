@@ -66,8 +66,8 @@ class StateFileBackend final : public CollectiveBackend {
   using Reduce = Task<GradientNorm> (CollectiveBackend::*)(ReduceArguments);
 
   Task<GradientNorm> reduce(ReduceArguments arguments, Reduce operation);
-  Task<> read(StateFile::Transfer transfer);
-  Task<> write(StateFile::Transfer transfer);
+  Task<> read(StateFile::Transfer transfer, Name what);
+  Task<> write(StateFile::Transfer transfer, Name what);
   [[nodiscard]] Error failed(std::string_view done, const void* array, const FileError& error);
 
   Options options_;

@@ -11,9 +11,9 @@
 #include <sys/mman.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/scope.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/round_up.hpp"
-#include "runtime/when_all.hpp"
 
 namespace tandem {
 namespace {
@@ -93,21 +93,25 @@ std::vector<StateFile::Piece> StateFile::pieces_of(const std::vector<Transfer>& 
   return pieces;
 }
 
-Task<> StateFile::read(std::vector<Transfer> transfers) {
-  return transfer(std::move(transfers), &StateFile::read_piece);
+Task<> StateFile::read(std::vector<Transfer> transfers, Name what) {
+  return transfer(std::move(transfers), what, &StateFile::read_piece);
 }
 
-Task<> StateFile::write(std::vector<Transfer> transfers) {
-  return transfer(std::move(transfers), &StateFile::write_piece);
+Task<> StateFile::write(std::vector<Transfer> transfers, Name what) {
+  return transfer(std::move(transfers), what, &StateFile::write_piece);
 }
 
-Task<> StateFile::transfer(std::vector<Transfer> transfers, MovePiece move_piece) {
+Task<> StateFile::transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece) {
   if (transfers_++ == 0) {
     busy_since_ = EventLoop::current().now();
   }
   std::exception_ptr error;
   try {
-    co_await when_all(pieces_of(transfers), move_piece);
+    Scope pieces(EventLoop::current(), "state file");
+    for (const Piece& piece : pieces_of(transfers)) {
+      pieces.spawn(what, move_piece, piece);
+    }
+    co_await pieces.join();
   } catch (...) {
     error = std::current_exception();
   }

@@ -27,6 +27,7 @@
 #include "runtime/io/file_io.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/name.hpp"
 
 namespace tandem {
 
@@ -61,8 +62,9 @@ class StateFile {
   }
   [[nodiscard]] bool is_direct() const noexcept { return file_.is_direct(); }
 
-  Task<> read(std::vector<Transfer> transfers);
-  Task<> write(std::vector<Transfer> transfers);
+  /// `what`: names the transfer in a report of what waits too long.
+  Task<> read(std::vector<Transfer> transfers, Name what = "state file");
+  Task<> write(std::vector<Transfer> transfers, Name what = "state file");
 
   /// Seconds in which at least one transfer was under way.
   [[nodiscard]] double busy_s() const noexcept { return busy_s_; }
@@ -77,7 +79,7 @@ class StateFile {
   };
   [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Transfer>& transfers);
   using MovePiece = Task<> (*)(Piece piece);
-  Task<> transfer(std::vector<Transfer> transfers, MovePiece move_piece);
+  Task<> transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece);
   static Task<> read_piece(Piece piece);
   static Task<> write_piece(Piece piece);
 

@@ -69,12 +69,12 @@ Task<> FileUpdates::run(UpdateSlice slice) {
   Moves moves = prepare(*loan, slice);
   const char* doing = "read";
   try {
-    co_await options_.file->read(std::move(moves.in));
+    co_await options_.file->read(std::move(moves.in), slice.name);
     UpdateSlice there = slice;
     there.unit = &(*loan).view;
     co_await pool_.run(there);
     doing = "write";
-    co_await options_.file->write(std::move(moves.out));
+    co_await options_.file->write(std::move(moves.out), slice.name);
   } catch (const FileError& error) {
     throw nvme_failure(doing, fmt::format("optimizer state for \"{}\"", slice.name.c_str()), error);
   }

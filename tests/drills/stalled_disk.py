@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""A run whose state lies on a disk that stops to answer, and answers again later.
+
+In the middle of training the disk moves no more than a page a second for the run, writes in one round and reads in the next.
+Half of the collectives' deadline later stderr must name the unit whose bytes wait; the run must go on when the disk does, and
+end with the losses and the weights of a run that nothing disturbed.
+
+    tests/drills/stalled_disk.py --folder DIR [--bin BIN]
+
+DIR is on the disk. As root, with version 1 of the blkio controller; where that is not there it says so and ends with exit code
+77. The last line of the output is the summary, one JSON object; exit code 1 where something is wrong.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from drill import ROOT, default_bin
+
+GROUP = Path("/sys/fs/cgroup/blkio") / f"tandem-stall-{os.getpid()}"
+STEPS, STALLS_AT, DEADLINE_S, STALL_S = 12, 4, 4, 8
+CRAWL = 4096  # bytes a second
+
+
+def disk_of(folder):
+    """Major and minor number of the whole disk."""
+    number = os.stat(folder).st_dev
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    return ((device.parent if (device / "partition").exists() else device) / "dev").read_text().strip()
+
+
+def enter():
+    (GROUP / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def steps_of(output):
+    try:
+        rows = [json.loads(row) for row in (output / "metrics.jsonl").read_text().splitlines(keepends=True) if row.endswith("\n")]
+    except FileNotFoundError:
+        return []
+    return [row for row in rows if "loss" in row]
+
+
+def train(options, folder, name, stalls=None):
+    output = folder / name
+    command = [options.bin / "finetune_zero3", "--model_name", folder / "model", "--dataset_name",
+               ROOT / "examples/demo/instructions.json", "--recipe", "deepspeed_example", "--dtype", "bf16", "--lr", "1e-4",
+               "--batch_size", "1", "--max_length", "16", "--steps", STEPS, "--placement", "nvme", "--nvme_path", options.folder, "--nvme_any_disk",
+               "--progress", "off", "--no-tensorboard", "--output_dir", output]
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "TANDEM_COLLECTIVE_TIMEOUT_S": str(DEADLINE_S)}, preexec_fn=enter)
+    said = []
+    reader = threading.Thread(target=lambda: said.append(process.stderr.read()))
+    reader.start()
+    if stalls:
+        while len(steps_of(output)) < STALLS_AT and process.poll() is None:
+            time.sleep(0.01)
+        rate = GROUP / f"blkio.throttle.{stalls}_bps_device"
+        rate.write_text(f"{disk_of(options.folder)} {CRAWL}")
+        time.sleep(STALL_S)
+        during = len(steps_of(output))
+        rate.write_text(f"{disk_of(options.folder)} 0")
+    code = process.wait()
+    reader.join()
+    if code != 0 and not stalls:
+        sys.exit(said[0])
+    weights = output / "model/model.safetensors"
+    return {"code": code, "said": said[0], "during": during if stalls else 0,
+            "losses": [row["loss"] for row in steps_of(output)],
+            "weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--bin", type=Path, default=default_bin())
+    options = parser.parse_args()
+    try:
+        GROUP.mkdir()
+    except OSError as error:
+        print(f"no blkio controller: {error}")
+        return 77
+    wrong = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="tandem-stall-") as name:
+            folder = Path(name)
+            demo = ROOT / "examples/demo"
+            subprocess.run([options.bin / "make_model", "--config", demo / "wide_config.json", "--tokenizer", demo, "--output",
+                            folder / "model"], check=True, stdout=subprocess.DEVNULL)
+            straight = train(options, folder, "straight")
+            for stalls in ("write", "read"):
+                run = train(options, folder, stalls, stalls)
+                named = [line for line in run["said"].splitlines() if "AdamW " in line and f"{stalls}_piece" in line]
+                print(f"{stalls}s stand still after step {run['during']}: {named[0] if named else 'nobody says so'}")
+                if not named:
+                    wrong.append(f"{stalls}: no unit is named")
+                if run["code"] != 0 or any(run[key] != straight[key] for key in ("losses", "weights")):
+                    wrong.append(f"{stalls}: exit code {run['code']}, {len(run['losses'])} steps, not those of a straight run")
+                if run["during"] >= STEPS:
+                    wrong.append(f"{stalls}: the disk did not stand still")
+    finally:
+        GROUP.rmdir()
+    for text in wrong:
+        print(text)
+    print(json.dumps({"trials": 2, "wrong": len(wrong)}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
