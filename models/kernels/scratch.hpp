@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 
 #include <hwy/aligned_allocator.h>
 
@@ -19,6 +20,9 @@ class Scratch {
       memory_.reset();  // never both at once
       size_bytes_ = 0;
       memory_ = hwy::AllocateAligned<std::byte>(bytes);
+      if (memory_ == nullptr) {
+        throw std::bad_alloc();
+      }
       size_bytes_ = bytes;
     }
     return reinterpret_cast<T*>(memory_.get());
