@@ -206,10 +206,10 @@ void Engine::Impl::fail(std::exception_ptr error) {
     if (cause.code() == ExitCode::kBadState) {
       throw;  // every rank comes to it after the same step, and can still be asked for its weights
     }
-    rank.abort(cause.what());
+    rank.give_up(cause);
     throw;
   } catch (const std::exception& cause) {
-    rank.abort(cause.what());
+    rank.give_up(cause);
     throw;
   }
 }

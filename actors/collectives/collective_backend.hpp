@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -125,6 +126,11 @@ class CollectiveBackend {
   /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and
   /// `why`. Loop thread.
   virtual void abort(std::string_view why) noexcept {}
+  /// The same because of `failed_rank`, which is named instead; from world() on: a rank outside of
+  /// these. The first cause counts.
+  virtual void fail(std::uint32_t failed_rank, std::string_view why) noexcept {}
+  /// Which of both it is, by what ended this rank's work.
+  void give_up(const std::exception& cause) noexcept;
 };
 
 /// World 1. Gathers are copies, reductions accumulations; both run on `pool` in chunks, so all of

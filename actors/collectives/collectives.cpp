@@ -157,14 +157,12 @@ Task<> Collectives::issue(Held<Request>* held, AnySequence* sequence) {
   }
 }
 
-/// Who is at fault, for readers of the flight recorder. Groups have numbers of their own.
+/// Who is at fault, for readers of the flight recorder.
 void Collectives::record_blame(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (const PeerLost& lost) {
-    if (options_.group == 0) {
-      flight::blame(lost.rank());
-    }
+    flight::blame(lost.rank());
   } catch (...) {  // it is no rank's fault
   }
 }

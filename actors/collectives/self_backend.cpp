@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "actors/collectives/collective_backend.hpp"
+#include "runtime/io/net.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -18,6 +19,14 @@ constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
 }
 
 }  // namespace
+
+void CollectiveBackend::give_up(const std::exception& cause) noexcept {
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&cause); lost != nullptr) {
+    fail(lost->rank(), cause.what());
+  } else {
+    abort(cause.what());
+  }
+}
 
 void reduce_alone(const ReduceArguments& a, std::size_t begin, std::size_t end,
                   GradientNorm& norm) {

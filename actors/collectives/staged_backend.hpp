@@ -97,6 +97,9 @@ class StagedBackend final : public CollectiveBackend {
     return gathers_.to_device.record();
   }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
+    inner_->fail(failed_rank, why);
+  }
 
  private:
   // One for each sequence, so that the two do not wait for each other.

@@ -61,6 +61,9 @@ class StateFileBackend final : public CollectiveBackend {
     return inner_.gathers_queued();
   }
   void abort(std::string_view why) noexcept override { inner_.abort(why); }
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
+    inner_.fail(failed_rank, why);
+  }
 
  private:
   using Reduce = Task<GradientNorm> (CollectiveBackend::*)(ReduceArguments);

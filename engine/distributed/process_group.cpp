@@ -14,6 +14,7 @@
 #include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
+#include "engine/distributed/group_backend.hpp"
 #include "engine/distributed/hello.hpp"
 #include "engine/distributed/joined_hosts.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
@@ -224,22 +225,8 @@ ProcessGroup::Members ProcessGroup::all_ranks() const {
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& loop, CpuPool& pool,
                                                                     const RankGroup& group) {
-  Members members{.name = group.name,
-                  .ranks = std::vector<int>(static_cast<std::size_t>(group.world_size))};
-  if (store_ != nullptr) {
-    const std::string key = fmt::format("group/{}", questions_++);
-    const std::vector<std::string> places =
-        store_->all(key, fmt::format("{}/{}", group.name, group.rank));
-    store_->leave_together(key + "/read");
-    for (std::size_t rank = 0; rank < places.size(); ++rank) {
-      for (int place = 0; place < group.world_size; ++place) {
-        if (places[rank] == fmt::format("{}/{}", group.name, place)) {
-          members.ranks[static_cast<std::size_t>(place)] = static_cast<int>(rank);
-        }
-      }
-    }
-  }
-  return make_for_host(loop, pool, members);
+  const Members members{.name = group.name, .ranks = members_of(*this, group)};
+  return std::make_unique<GroupBackend>(make_for_host(loop, pool, members), members.ranks);
 }
 
 template <class Connect>

@@ -120,7 +120,7 @@ class ProcessGroup final : public Communicator {
   int cores_shared_by_ = 1;
   int place_on_cores_ = 0;
   std::string job_;    // the text of a Secret, of all ranks
-  int questions_ = 0;  // require_same(), of_all_ranks() and groups so far
+  int questions_ = 0;  // require_same() and of_all_ranks() so far
   bool backend_made_ = false;
 };
 

@@ -46,9 +46,9 @@ void ExpertParallelGroup::start(Scope& scope) { collectives_.start(scope); }
 
 void ExpertParallelGroup::close() { collectives_.close(); }
 
-void ExpertParallelGroup::abort(std::string_view why) noexcept {
-  replicas_->abort(why);
-  exchange_.abort(why);
+void ExpertParallelGroup::give_up(const std::exception& cause) noexcept {
+  replicas_->give_up(cause);
+  exchange_.give_up(cause);
 }
 
 }  // namespace tandem

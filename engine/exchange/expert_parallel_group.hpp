@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string_view>
 
 #include "actors/collectives/collectives.hpp"
 #include "engine/distributed/communicator.hpp"
@@ -46,7 +45,8 @@ class ExpertParallelGroup {
 
   void start(Scope& scope);
   void close();
-  void abort(std::string_view why) noexcept;
+  /// CollectiveBackend::give_up(), of both groups.
+  void give_up(const std::exception& cause) noexcept;
 
   /// Of the ranks that hold the same slice of the experts.
   [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }

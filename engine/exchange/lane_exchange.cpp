@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/flight.hpp"
+#include "runtime/io/net.hpp"
+
 namespace tandem {
 
 LaneExchange::LaneExchange(Communicator& communicator, const RankGroup& group, CommsLog* log,
@@ -15,9 +18,14 @@ LaneExchange::LaneExchange(Communicator& communicator, const RankGroup& group, C
 
 void LaneExchange::all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) {
   const TimePoint start = loop_.now();
-  loop_.run([](CollectiveBackend* exchange,
-               AllToAllArguments arguments) -> Task<> { return exchange->all_to_all(arguments); },
-            backend_.get(), AllToAllArguments{.from = from, .into = into, .bytes = piece_bytes});
+  try {
+    loop_.run([](CollectiveBackend* exchange,
+                 AllToAllArguments arguments) -> Task<> { return exchange->all_to_all(arguments); },
+              backend_.get(), AllToAllArguments{.from = from, .into = into, .bytes = piece_bytes});
+  } catch (const PeerLost& lost) {
+    flight::blame(lost.rank());
+    throw;
+  }
   if (log_ != nullptr && ranks_ > 1) {  // the lane does nothing else meanwhile
     const Duration took = loop_.now() - start;
     log_->add({.group = log_group_,
@@ -27,7 +35,5 @@ void LaneExchange::all_to_all(const std::byte* from, std::byte* into, std::size_
               took, took);
   }
 }
-
-void LaneExchange::abort(std::string_view why) noexcept { backend_->abort(why); }
 
 }  // namespace tandem

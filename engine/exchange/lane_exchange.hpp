@@ -4,15 +4,14 @@
 // It runs on a loop of its own, which runs on the lane's thread and only meanwhile: the lane waits
 // for what comes anyway, and a hand-over to the rank's loop and back would be two wake-ups of
 // sleeping threads more.
-// Thread rule: the compute lane, but for making it and abort().
-// Failure: that of the back end (PeerLost). It ends or is aborted only while no lane exchanges,
+// Thread rule: the compute lane, but for making it and give_up().
+// Failure: that of the back end (PeerLost). It ends or gives up only while no lane exchanges,
 // because a step's task does not end before its lane.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/collectives/comms_log.hpp"
@@ -30,7 +29,8 @@ class LaneExchange final : public RankExchange {
   LaneExchange(Communicator& communicator, const RankGroup& group, CommsLog* log,
                std::uint8_t log_group);
 
-  void abort(std::string_view why) noexcept;
+  /// CollectiveBackend::give_up().
+  void give_up(const std::exception& cause) noexcept { backend_->give_up(cause); }
 
   [[nodiscard]] std::int64_t ranks() const noexcept override { return ranks_; }
   void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) override;

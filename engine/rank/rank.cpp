@@ -244,13 +244,13 @@ ResidentBytes Rank::resident_bytes() const noexcept {
   return bytes;
 }
 
-void Rank::abort(std::string_view why) noexcept {
-  backend_->abort(why);
+void Rank::give_up(const std::exception& cause) noexcept {
+  backend_->give_up(cause);
   if (expert_group_) {
-    expert_group_->abort(why);
+    expert_group_->give_up(cause);
   }
   if (row_group_) {
-    row_group_->abort(why);
+    row_group_->give_up(cause);
   }
 }
 

@@ -83,9 +83,9 @@ class Rank {
   /// may be gone by then.
   void stop();
 
-  /// This rank cannot go on: operations under way end here, and the peers learn which rank failed
-  /// and why.
-  void abort(std::string_view why) noexcept;
+  /// This rank cannot go on: operations under way end here, and the peers learn which rank failed,
+  /// this one or the one whose loss is the cause, and why.
+  void give_up(const std::exception& cause) noexcept;
 
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] EventLoop& loop() noexcept { return loop_; }

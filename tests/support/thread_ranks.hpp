@@ -21,6 +21,7 @@
 
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/distributed/communicator.hpp"
+#include "engine/distributed/group_backend.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -71,7 +72,8 @@ class ThreadRank final : public Communicator {
                                                         const RankGroup& group) override {
     RankGroup of_job = group;
     of_job.name = job_ + "-" + group.name;
-    return connect(loop, pool, of_job);
+    std::vector<int> members = members_of(*this, group);
+    return std::make_unique<GroupBackend>(connect(loop, pool, of_job), std::move(members));
   }
 
  private:

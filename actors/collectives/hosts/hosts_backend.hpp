@@ -67,9 +67,7 @@ class HostsBackend : public CollectiveBackend {
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void abort(std::string_view why) noexcept override { fail(rank(), why); }
-  /// This rank gives up because of `failed_rank`: every operation fails, on all ranks, and names
-  /// that one. The first cause counts.
-  void fail(std::uint32_t failed_rank, std::string_view why) noexcept;
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override;
 
  private:
   enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };

@@ -87,6 +87,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     fences_.set(block, event);
   }
   void abort(std::string_view why) noexcept override;
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override;
 
  private:
   static constexpr std::size_t kGathers = 0;
@@ -154,7 +155,6 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   }
 
   void notice_failures() noexcept;
-  void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] NcclLoss loss_by(const NcclWatchdog::Failure& failure) const;
   /// For whom the operation waits, if for anyone but NCCL.
   [[nodiscard]] std::optional<std::uint32_t> awaited_by(const CommStream& comm) const noexcept;

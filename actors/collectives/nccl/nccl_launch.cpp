@@ -247,10 +247,11 @@ Awaited NcclBackend::awaited(Duration at_least) const noexcept {
   return all;
 }
 
-void NcclBackend::fail(std::uint32_t failed_rank, const std::string& cause) noexcept {
+void NcclBackend::fail(std::uint32_t failed_rank, std::string_view why) noexcept {
   if (broken_) {
     return;
   }
+  const std::string cause(why);
   broken_ = NcclLoss{failed_rank, cause};
   if (options_.peers != nullptr) {
     options_.peers->announce_failure(failed_rank, cause);

@@ -1,4 +1,5 @@
 // Ranks of several hosts that meet: processes with host names, and networks, of their own.
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -327,6 +328,51 @@ TEST_F(RanksOfHosts, GroupsAreOfOneHostOrOfSeveral) {
     expect_collectives_of_one_host(worker.loop, *of_host);
   });
   EXPECT_EQ(errors, std::vector<std::string>(4, "0 "));
+}
+
+/// The rank that all-to-alls of the group come to blame.
+PeerLost blamed_by_exchanges(EventLoop& loop, CollectiveBackend& group) {
+  std::array<std::byte, 8> from{};
+  std::array<std::byte, 8> into{};
+  try {
+    for (;;) {
+      loop.run([](CollectiveBackend* all,
+                  AllToAllArguments arguments) -> Task<> { return all->all_to_all(arguments); },
+               &group, AllToAllArguments{.from = from.data(), .into = into.data(), .bytes = 4});
+    }
+  } catch (const PeerLost& lost) {
+    return lost;
+  }
+}
+
+// Rank 3 fails and rank 2 sees it. Rank 1 is told by rank 3 itself, rank 0 by rank 2 in a group
+// that rank 3 is not in; both tell each other in a third one.
+TEST_F(RanksOfHosts, AGroupBlamesTheRankThatFailed) {
+  const Job job{.world = 4, .secret = kSecret};
+  const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
+    Worker worker;
+    const int rank = group.rank();
+    const auto over_hosts = group.make_group_backend(
+        worker.loop, worker.pool,
+        {.name = fmt::format("over-{}", rank % 2), .rank = rank / 2, .world_size = 2});
+    const auto of_host = group.make_group_backend(
+        worker.loop, worker.pool,
+        {.name = fmt::format("host-{}", rank / 2), .rank = rank % 2, .world_size = 2});
+    if (rank == 3) {
+      over_hosts->give_up(std::runtime_error("its disk is full"));
+    } else if (rank == 2) {
+      over_hosts->give_up(PeerLost("rank 3 is lost", 3));
+    } else {
+      const PeerLost lost = blamed_by_exchanges(worker.loop, *over_hosts);
+      of_host->give_up(lost);
+      const PeerLost told = blamed_by_exchanges(worker.loop, *of_host);
+      throw failure(ExitCode::kPeer, "test", "{} {} {}", lost.rank(), told.rank(), lost.what());
+    }
+  });
+  EXPECT_THAT(errors[0], StartsWith("4 [test] 3 3 [collectives] rank 3 is at fault, 5 as the "));
+  EXPECT_THAT(errors[1], StartsWith("4 [test] 3 3 [collectives] rank 3 is at fault, 1 as the "));
+  EXPECT_EQ(errors[2], "0 ");
+  EXPECT_EQ(errors[3], "0 ");
 }
 
 Task<> keep_turns(NcclPeers* peers, bool decides) {

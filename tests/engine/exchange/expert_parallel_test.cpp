@@ -172,7 +172,7 @@ TEST(ExpertParallelGroup, ALostPeerEndsTheLanesWait) {
   const auto errors = on_ranks(2, [&](std::shared_ptr<Communicator> communicator) -> std::string {
     World here(*communicator, 2);
     if (communicator->rank() == 1) {
-      here.ranks->abort("it had enough");
+      here.ranks->give_up(std::runtime_error("it had enough"));
       return "";
     }
     std::array<std::byte, 8> from{};
