@@ -82,8 +82,7 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
 
 /// A folder that the caller gives is for what the host's memory does not hold.
 bool overflows_to_nvme(const EngineOptions& options) {
-  return options.placement == Placement::kAuto && options.device == DeviceKind::kCpu &&
-         options.nvme.overflow;
+  return options.placement == Placement::kAuto && options.nvme.overflow;
 }
 
 /// Boundaries may go there.
@@ -156,6 +155,27 @@ void place_on_nvme(const Model& model, std::optional<double> ratio,
   }
 }
 
+/// Beside an accelerator: what of the state that the other rules leave on the host has no room
+/// there, from the last unit on, into `input`. Whether there is any.
+bool spill_to_nvme(const Model& model, const MemoryLimit& host, PlanInput& input) {
+  PlanInput spilled = input;
+  spilled.shape.shadows = {};
+  std::vector<StatePlacement>& placements = spilled.shape.engine.placements;
+  placements.resize(model.units.size(), StatePlacement::kHost);
+  bool any = false;
+  for (std::size_t unit = model.units.size(); unit-- > 0;) {
+    if (plan_memory(model, spilled).host_total() <= host.bytes) {
+      break;
+    }
+    if (!model.units[unit].frozen() && placements[unit] != StatePlacement::kDevice) {
+      placements[unit] = StatePlacement::kNvme;
+      any = true;
+    }
+  }
+  input.shape.engine.placements = any ? placements : input.shape.engine.placements;
+  return any;
+}
+
 std::string text_of_nvme(const Model& model, std::span<const StatePlacement> placements) {
   const bool used = std::ranges::find(placements, StatePlacement::kNvme) != placements.end();
   return placements_text(model, placements) +
@@ -208,7 +228,8 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   input.accelerator = options.device == DeviceKind::kCuda;
   input.shape.engine.placements = options.placements;
   const bool on_nvme = options.placements.empty() &&
-                       (options.placement == Placement::kNvme || overflows_to_nvme(options));
+                       (options.placement == Placement::kNvme ||
+                        (overflows_to_nvme(options) && options.device == DeviceKind::kCpu));
   const bool places = options.device != DeviceKind::kCpu && options.placements.empty() && !on_nvme;
   const Facts facts = facts_of(config, options, limits, input, places, ranks);
   input.process_bytes = facts.process_bytes;
@@ -232,6 +253,10 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                    : options.device == DeviceKind::kCpu
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
+  if (places && overflows_to_nvme(options) && facts.memory.host &&
+      spill_to_nvme(model, *facts.memory.host, input)) {
+    plan.placement = text_of_nvme(model, input.shape.engine.placements);
+  }
   plan.report = check_fit(model, input, plan.limits);
   if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);
       weights > 0) {

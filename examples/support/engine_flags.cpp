@@ -72,8 +72,8 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
            "file, with any device");
   app.add_option("--nvme_path", o.nvme.path,
                  "Folder on a local disk for optimizer state, and for weights where the config's "
-                 "offload_param.device is nvme; with --placement auto on the CPU, for the state "
-                 "that the host's memory does not hold");
+                 "offload_param.device is nvme; with --placement auto, for the state that "
+                 "the host's memory does not hold");
   app.add_flag("--nvme_any_disk", o.nvme.any_disk,
                "Take --nvme_path even where it lies in memory (tmpfs) or on the network");
   app.add_option(

@@ -98,7 +98,7 @@ def main():
             for stalls in ("write", "read"):
                 run = train(options, folder, stalls, stalls)
                 named = [line for line in run["said"].splitlines() if "AdamW " in line and f"{stalls}_piece" in line]
-                print(f"{stalls}s stand still after step {run['during']}: {named[0] if named else 'nobody says so'}")
+                print(f"{stalls}s stand still after step {run['during']}: {named[0] if named else 'no line says so'}")
                 if not named:
                     wrong.append(f"{stalls}: no unit is named")
                 if run["code"] != 0 or any(run[key] != straight[key] for key in ("losses", "weights")):

@@ -106,7 +106,7 @@ def fio(folder, read, written, more=()):
     with tempfile.TemporaryDirectory(dir=folder) as files:
         common = ["fio", "--name=state", f"--filename={files}/state", "--size=1G", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
                   "--ioengine=io_uring", "--direct=1", "--output-format=json"]
-        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=2", "--time_based", *more]
+        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=1", "--time_based", *more]
         env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         try:
             subprocess.run([*common, "--rw=write"], capture_output=True, text=True, check=True)

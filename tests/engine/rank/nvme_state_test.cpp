@@ -300,7 +300,7 @@ TEST(NvmeState, AFaultOfWeightsNamesTheirUnit) {
 
 /// `host_bytes`: of a host elsewhere, whose figures do not depend on this process.
 RunPlan planned(const EngineOptions& options, const std::string& offload,
-                std::int64_t host_bytes = 0) {
+                std::int64_t host_bytes = 0, const Model& model = toy::model()) {
   const Config config = parse_config(
       R"({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3,
           "stage3_param_persistence_threshold": 0, "offload_optimizer": {)" +
@@ -312,7 +312,7 @@ RunPlan planned(const EngineOptions& options, const std::string& offload,
     limits.elsewhere = true;
   }
   Alone alone;
-  return plan_run(toy::model(), config, options, {}, limits, alone);
+  return plan_run(model, config, options, {}, limits, alone);
 }
 
 TEST(NvmeState, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {
@@ -344,6 +344,39 @@ TEST(NvmeState, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {
   EXPECT_FALSE(some.report.lacks.has_value());
   const RunPlan kept = planned(options, nvme + R"(, "ratio": 1.0)");
   EXPECT_THAT(kept.options.placements, ::testing::Each(toy::kHost));
+}
+
+TEST(NvmeState, BesideAnAcceleratorTheSolversOverflowGoesThere) {
+  const TempDir folder;
+  Model model = toy::model();  // a description, with state beside which a stage is small
+  for (UnitSpec& unit : model.units) {
+    unit.parameters.front().shape = {1 << 24};
+  }
+  EngineOptions options{.device = DeviceKind::kSim,
+                        .speculate = Speculate::kOff,
+                        .compute_threads = 1,
+                        .optimizer_threads = 1};
+  options.sim.memory_bytes = 1e15;
+  options.sim.memory_bytes_per_s = 1e3;  // so that the host updates
+  options.nvme = {.path = folder.path(), .overflow = true, .any_disk = true};
+  const auto plan_with = [&](const EngineOptions& how, std::int64_t host_bytes) {
+    return planned(how, R"("device": "cpu")", host_bytes, model);
+  };
+  constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
+  const RunPlan roomy = plan_with(options, kPlenty);
+  EXPECT_EQ(roomy.memory().nvme_total(), 0);
+  EngineOptions two_there = options;
+  two_there.placements = {toy::kHost, toy::kHost, toy::kHost, kNvme, kNvme};
+  const std::int64_t room = plan_with(two_there, kPlenty).memory().host_total();
+  ASSERT_LT(room, roomy.memory().host_total());
+  EXPECT_EQ(plan_with(options, room).options.placements, two_there.placements);
+  const RunPlan three = plan_with(options, room - 1);
+  EXPECT_EQ(three.options.placements,
+            (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
+  EXPECT_FALSE(three.report.lacks.has_value());
+  EXPECT_THAT(three.placement, ::testing::HasSubstr("ahead of the verdict"));
+  options.nvme = {};
+  EXPECT_TRUE(plan_with(options, room).report.lacks.has_value());
 }
 
 TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
