@@ -165,7 +165,9 @@ std::string FitReport::advice() const {
   }
   if (lacks->kind == MemoryKind::kNvme) {
     const bool weights = plan.of(MemoryPurpose::kWeights, MemoryKind::kNvme) > 0;
-    const bool state = plan.of(MemoryPurpose::kMoments, MemoryKind::kNvme) > 0;
+    const bool state = plan.of(MemoryPurpose::kMoments, MemoryKind::kNvme) +
+                           plan.of(MemoryPurpose::kMaster, MemoryKind::kNvme) >
+                       0;
     return fmt::format(
         "nvme: {} needed for {}, {} {}; free some, give another folder with --nvme_path, or leave "
         "more in memory ({})",

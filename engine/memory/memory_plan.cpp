@@ -14,6 +14,7 @@
 #include "engine/types/recomputation.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
@@ -357,7 +358,8 @@ void Planner::add_boundaries(const ActivationWalk& walk, std::size_t leaving, bo
   add(MemoryPurpose::kActivations, to_file ? MemoryKind::kNvme : copied(), bytes);
   if (to_file) {
     add(MemoryPurpose::kStaging, MemoryKind::kHost,
-        kBoundaryStages * static_cast<std::size_t>(largest));
+        std::min(leaving, kBoundaryStages) *
+            round_up(static_cast<std::size_t>(largest), StateFile::kAlignment));
     const std::int64_t in_step = product_capped(in_.shape.micro_steps, plan_.leaving_bytes);
     plan_.nvme_read_bytes = sum_capped(plan_.nvme_read_bytes, in_step);
     plan_.nvme_written_bytes = sum_capped(plan_.nvme_written_bytes, in_step);

@@ -141,6 +141,13 @@ std::vector<Setting> settings_of(const PlanInput& now, const ChangesAllowed& all
     settings.push_back({{1, "activation_offload 1",
                          [](PlanInput& in) { in.shape.engine.activation_offload = 1; }}});
   }
+  if (now.can_offload() && !now.offload_chosen &&
+      now.shape.engine.activation_offload.value_or(0) > 0) {  // host memory is what is short
+    settings.push_back({{1, "activation_offload auto", [](PlanInput& in) {
+                           in.shape.engine.activation_offload.reset();
+                           in.offload_chosen = true;
+                         }}});
+  }
   if (now.shape.type == DType::kF32) {
     settings.push_back(
         {{8, "dtype bf16 (fp32 master)", [](PlanInput& in) { in.shape.type = DType::kBF16; }}});

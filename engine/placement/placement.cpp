@@ -27,10 +27,6 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
     options.placement = Placement::kNvme;
   }
   const OffloadParamConfig& weights = config.zero.offload_param;
-  if (options.nvme.path.empty()) {
-    const bool of_weights = offload.nvme_path.empty() && weights.device == "nvme";
-    options.nvme.path = of_weights ? weights.nvme_path : offload.nvme_path;
-  }
   if (weights.device == "nvme" && !options.nvme.weights_in_memory &&
       (options.placement == Placement::kNvme || !options.placements.empty())) {
     options.nvme.weights_in_memory = weights.max_in_cpu;
@@ -41,10 +37,14 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
   const bool leaves =
       options.placement == Placement::kNvme || options.nvme.weights_in_memory ||
       std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end();
-  if (leaves && options.nvme.path.empty()) {
-    throw user_error("engine",
-                     "optimizer state is to lie on NVMe, and no folder is given; write nvme_path "
-                     "into the config's offload_optimizer, or use --nvme_path");
+  if (leaves && options.nvme.path.empty()) {  // a path beside another device is left aside
+    const bool of_weights = offload.nvme_path.empty() && weights.device == "nvme";
+    options.nvme.path = of_weights ? weights.nvme_path : offload.nvme_path;
+    if (options.nvme.path.empty()) {
+      throw user_error("engine",
+                       "optimizer state is to lie on NVMe, and no folder is given; write nvme_path "
+                       "into the config's offload_optimizer, or use --nvme_path");
+    }
   }
   return options;
 }

@@ -126,6 +126,12 @@ DiskTraffic DiskTraffic::of(const MemoryPlan& plan, std::int64_t micro_steps) {
       traffic.computing.written += times * gradient;
     }
   }
+  if (plan.of(MemoryPurpose::kActivations, MemoryKind::kNvme) > 0) {  // boundaries between segments
+    const double boundaries =
+        static_cast<double>(micro_steps) * static_cast<double>(plan.leaving_bytes);
+    traffic.computing.read += boundaries;
+    traffic.computing.written += boundaries;
+  }
   traffic.updating = {
       .read = static_cast<double>(plan.nvme_read_bytes) - traffic.computing.read,
       .written = static_cast<double>(plan.nvme_written_bytes) - traffic.computing.written};

@@ -26,6 +26,9 @@ void Boundaries::made(std::size_t b, const at::Tensor& boundary) {
     return;
   }
   slot.stays = !boundary.is_non_overlapping_and_dense();
+  if (slot.stays) {
+    return;
+  }
   slot.tensor = boundary.detach();
   slot.sizes = boundary.sizes().vec();
   slot.strides = boundary.strides().vec();

@@ -16,6 +16,11 @@ namespace tandem {
 namespace {
 // An ask that takes longer has waited for its answer.
 constexpr double kAskS = 100e-6;
+
+/// When inputs that were asked for were there, if that was waited for; else they were before.
+TimePoint end_of_wait(TimePoint asked, TimePoint now) {
+  return std::chrono::duration<double>(now - asked).count() < kAskS ? TimePoint{} : now;
+}
 }  // namespace
 
 TrainStep::TrainStep(Rank& rank)
@@ -323,23 +328,23 @@ void TrainStep::charge_updates(TimePoint start, TimePoint ready, TimePoint held_
 }
 
 Task<TimePoint> TrainStep::boundaries_of_forward(std::size_t s) {
-  const TimePoint asked = rank_.loop().now();
   if (boundaries_ == nullptr || s < 2) {
-    co_return asked;
+    co_return TimePoint{};
   }
+  const TimePoint asked = rank_.loop().now();
   co_await boundaries_->left(s - 2);
   charge_boundaries(asked);
-  co_return rank_.loop().now();
+  co_return end_of_wait(asked, rank_.loop().now());
 }
 
 Task<TimePoint> TrainStep::boundaries_of_backward(std::size_t s) {
-  const TimePoint asked = rank_.loop().now();
   if (boundaries_ == nullptr) {
-    co_return asked;
+    co_return TimePoint{};
   }
+  const TimePoint asked = rank_.loop().now();
   co_await boundaries_->there(s);
   charge_boundaries(asked);
-  const TimePoint there = rank_.loop().now();
+  const TimePoint there = end_of_wait(asked, rank_.loop().now());
   if (s > 0 && options_.overlap != Overlap::kOff) {
     co_await boundaries_->bring(s - 1);  // on the link behind boundary s
   }
@@ -367,9 +372,8 @@ Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
     }
   }
-  const double waited_s = waited.elapsed_s();
-  exposure_.reduce_s += waited_s;
-  co_return waited_s < kAskS ? asked : rank_.loop().now();
+  exposure_.reduce_s += waited.elapsed_s();
+  co_return end_of_wait(asked, rank_.loop().now());
 }
 
 Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,

@@ -125,9 +125,9 @@ Engine engine_of(Model model, const Shares& run, const std::shared_ptr<Communica
                      run.micro_batches / (run.ranks / run.sharers), run.sharers, run.stage,
                      run.type == std::string_view("bf16"))),
                  .options = options,
-                 .communicator = ranks,
                  .dataset = texts(run.packed),
-                 .epochs = 0});
+                 .epochs = 0,
+                 .communicator = ranks});
 }
 
 Trained trained(Engine& engine, const Shares& run, int steps) {

@@ -18,7 +18,7 @@
 namespace tandem {
 namespace {
 
-class AtenMemory : public testing::Test {
+class AtenMemory : public ::testing::Test {
  protected:
   void SetUp() override {
     aten::take_always(true);
