@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -20,10 +21,15 @@ class BlockFences {
   void set(const std::byte* block, DeviceEvent event) {
     events_.insert_or_assign(block, std::move(event));
   }
+  /// The block's event, if there is one.
+  [[nodiscard]] std::optional<DeviceEvent> of(const std::byte* block) const {
+    const auto found = events_.find(block);
+    return found != events_.end() ? std::optional(found->second) : std::nullopt;
+  }
   /// What `stream` is given from now on runs behind the block's event, if there is one.
   void wait(DeviceStream stream, const std::byte* block) const {
-    if (const auto found = events_.find(block); found != events_.end()) {
-      stream.wait(found->second);
+    if (const std::optional<DeviceEvent> event = of(block)) {
+      stream.wait(*event);
     }
   }
 

@@ -168,6 +168,7 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
 }
 
 Task<> StagedBackend::straight(GatherArguments a) {
+  gather_fence_ = fences_.of(a.block);
   fences_.wait(gathers_.to_device, a.block);
   struct Straight {
     CopyStreams& copy_streams;
@@ -183,6 +184,15 @@ Task<> StagedBackend::straight(GatherArguments a) {
     }
   } straight{gathers_, a, is_on_device(a.shard)};
   co_await carry_out({.copy_streams = &gathers_}, &straight);
+}
+
+// Gathers come one after another. One whose block is still worked on has nothing on the link yet,
+// and those before it have ended.
+std::optional<DeviceEvent> StagedBackend::gathers_queued() {
+  if (gather_fence_ && !gather_fence_->done()) {
+    return std::nullopt;
+  }
+  return gathers_.to_device.record();
 }
 
 void StagedBackend::use_kernels(const SumKernels& kernels) {
@@ -361,6 +371,9 @@ Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
     in[0] = copy_in(*t, 0);
   }
   if (t->target != nullptr) {
+    if (t->copy_streams == &gathers_) {
+      gather_fence_ = fences_.of(t->target);
+    }
     fences_.wait(t->copy_streams->to_device, t->target);
   }
   for (std::size_t piece = 0; piece < pieces; ++piece) {

@@ -93,9 +93,7 @@ class StagedBackend final : public CollectiveBackend {
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
     fences_.set(block, event);
   }
-  [[nodiscard]] std::optional<DeviceEvent> gathers_queued() override {
-    return gathers_.to_device.record();
-  }
+  [[nodiscard]] std::optional<DeviceEvent> gathers_queued() override;
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
   void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
     inner_->fail(failed_rank, why);
@@ -169,6 +167,7 @@ class StagedBackend final : public CollectiveBackend {
   DeviceBuffer norm_;               // of the reduction under way
   std::byte* norm_here_ = nullptr;  // where it comes to the host
   CopyStreams gathers_;
+  std::optional<DeviceEvent> gather_fence_;  // of the gather under way, or the last one
   CopyStreams reductions_;
 };
 

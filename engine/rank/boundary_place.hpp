@@ -2,14 +2,14 @@
 // and how they get there.
 //
 // Beside an accelerator that is pinned host memory: a place for each boundary, made when the first
-// micro-batch comes and grown when a larger one does. Copies go by pieces, two at a time, so that
-// what else uses the link waits for two pieces at most; on their way back they go behind weights
-// that are to be copied. Where the CPU computes it is a file for each boundary, without a name, on
-// NVMe, by way of stages in memory that read() and write() of a StateFile can use.
-// Invariant: the bytes that come back are those that went, of the last micro-batch.
-// Buffers: of a transfer, until its task ends. Of one boundary one transfer is under way at a time.
-// Failure: DeviceError; Error(kFailure) that names the boundary where the disk fails;
-// Error(kRefused) where there is no room. Thread rule: the loop's thread.
+// micro-batch comes and grown when a larger one does. Copies go by pieces, two of a boundary at a
+// time, so that what else uses the link waits for a few pieces at most; on their way back they go
+// behind weights that can be copied by then (of StagedBackend's gathers). Where the CPU computes it
+// is a file for each boundary, without a name, on NVMe, by way of stages in memory that read() and
+// write() of a StateFile can use. Invariant: the bytes that come back are those that went, of the
+// last micro-batch. Buffers: of a transfer, until its task ends. Of one boundary one transfer is
+// under way at a time. Failure: DeviceError; Error(kFailure) that names the boundary where the disk
+// fails; Error(kRefused) where there is no room. Thread rule: the loop's thread; room(): any.
 #pragma once
 
 #include <array>
@@ -24,6 +24,7 @@
 #include "actors/memory/state_file.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/types/boundary_share.hpp"
+#include "runtime/clock.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/io/file_io.hpp"
@@ -92,19 +93,23 @@ class FileBoundaries final : public BoundaryPlace {
   Task<> bring_back(std::size_t boundary, std::span<std::byte> into) override;
   std::byte* room(std::size_t boundary) override { return stage_of(boundary).data(); }
   [[nodiscard]] std::size_t host_bytes() const noexcept override;
-  [[nodiscard]] double disk_busy_s() const noexcept override;
+  [[nodiscard]] double disk_busy_s() const noexcept override { return busy_s_; }
 
  private:
   [[nodiscard]] HostBuffer& stage_of(std::size_t boundary) {
     return stages_[boundary % kBoundaryStages];
   }
   Task<> open(std::size_t boundary, std::size_t bytes);
+  /// While it lives, a disk works.
+  class Working;
 
   Options options_;
   std::array<HostBuffer, kBoundaryStages> stages_;
   std::vector<std::unique_ptr<StateFile>> files_;  // [boundary]
   std::size_t opened_ = 0;
-  double closed_busy_s_ = 0;  // of files that larger ones replaced
+  int transfers_ = 0;  // under way
+  TimePoint busy_since_;
+  double busy_s_ = 0;
 };
 
 }  // namespace tandem
