@@ -11,6 +11,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "actors/optimizer/file_updates.hpp"
 #include "bench/program.hpp"
 #include "engine/plan/nvme_disk.hpp"
 
@@ -22,6 +23,10 @@ struct Case {
   NvmeOptions options;
   double best = 0;  // bytes a second
 };
+
+// Of fp32 state beside 16-bit weights.
+constexpr std::size_t kArray = FileUpdates::kElementsAlignment * sizeof(float);
+constexpr StateSizes kSlice{.master = kArray, .state = {kArray, kArray}};
 
 std::vector<Case>& cases() {
   static std::vector<Case> all;
@@ -36,7 +41,7 @@ void move_state(benchmark::State& state, std::size_t number, std::size_t bytes) 
   }
   double rate = 0;
   for (auto _ : state) {
-    rate = measure_disk_rates(what.options, what.backend, bytes).each_way;
+    rate = measure_disk_rates(what.options, what.backend, kSlice, bytes).each_way;
     state.SetIterationTime(static_cast<double>(bytes) / rate);
   }
   what.best = std::max(what.best, rate);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -21,29 +22,46 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
 namespace {
 
-constexpr std::size_t kSliceBytes = 12 * FileUpdates::kElementsAlignment;  // fp32, 16-bit weights
-constexpr std::size_t kMeasuredBytes = 16 * kSliceBytes;
+constexpr std::size_t kMeasuredBytes = std::size_t{96} << 20;
 
+/// What goes over a file: slices whose arrays have these sizes.
 struct Passage {
+  StateSizes slice;
   bool reads = true;
   bool writes = true;
 };
 
-/// Every kSlices-th slice from `first` on, read and written back, or one of both.
+std::vector<StateFile::Transfer> transfers_of(const StateSizes& slice, std::byte* in_file,
+                                              std::byte* memory) {
+  std::vector<StateFile::Transfer> transfers;
+  std::size_t at = 0;
+  for (const std::size_t bytes :
+       {slice.master, slice.state[0], slice.state[1], slice.scale[0], slice.scale[1]}) {
+    if (bytes > 0) {
+      transfers.push_back({in_file + at, memory + at, bytes});
+      at += round_up(bytes, kFileStateAlignment);
+    }
+  }
+  return transfers;
+}
+
+/// Every kSlices-th slice from `first` on.
 Task<> pass_slices(StateFile* file, std::byte* memory, std::size_t first, Passage passage) {
-  const std::size_t step = FileUpdates::kSlices * kSliceBytes;
-  for (std::size_t at = first * kSliceBytes; at + kSliceBytes <= file->size_bytes(); at += step) {
-    const StateFile::Transfer slice{file->data() + at, memory, kSliceBytes};
+  const std::size_t bytes = passage.slice.total(kFileStateAlignment);
+  for (std::size_t at = first * bytes; at + bytes <= file->size_bytes();
+       at += FileUpdates::kSlices * bytes) {
+    const auto transfers = transfers_of(passage.slice, file->data() + at, memory + first * bytes);
     if (passage.reads) {
-      co_await file->read({slice});
+      co_await file->read(transfers);
     }
     if (passage.writes) {
-      co_await file->write({slice});
+      co_await file->write(transfers);
     }
   }
 }
@@ -51,7 +69,7 @@ Task<> pass_slices(StateFile* file, std::byte* memory, std::size_t first, Passag
 Task<> pass_all(StateFile* file, std::byte* memory, Passage passage) {
   Scope scope(EventLoop::current(), "state");
   for (std::size_t i = 0; i < FileUpdates::kSlices; ++i) {
-    scope.spawn("slices", &pass_slices, file, memory + i * kSliceBytes, i, passage);
+    scope.spawn("slices", &pass_slices, file, memory, i, passage);
   }
   co_await scope.join();
 }
@@ -69,15 +87,15 @@ double DiskRates::seconds(double bytes_read, double bytes_written) const {
 }
 
 DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend,
-                             std::size_t bytes) {
+                             const StateSizes& slice, std::size_t bytes) {
   EventLoop loop({.name = "nvme rate"});
   FileIo io(loop, {.backend = backend,
                    .ring_entries = options.queue_depth,
                    .threads = options.threads,
                    .name = "nvme rate"});
-  const std::size_t slices = std::max(bytes / kSliceBytes, FileUpdates::kSlices);
-  StateFile file(slices * kSliceBytes);
-  const HostBuffer memory(FileUpdates::kSlices * kSliceBytes);
+  const std::size_t slice_bytes = slice.total(kFileStateAlignment);
+  StateFile file(std::max(bytes / slice_bytes, FileUpdates::kSlices) * slice_bytes);
+  const HostBuffer memory(FileUpdates::kSlices * slice_bytes);
   memory.touch();
   loop.run([](StateFile* made, FileIo* by, std::string path,
               std::size_t piece) -> Task<> { co_await made->open(by, std::move(path), piece); },
@@ -87,13 +105,14 @@ DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend
     loop.run(&pass_all, &file, memory.data(), passage);
     return static_cast<double>(file.size_bytes()) / watch.elapsed_s();
   };
-  (void)rate_of({.reads = false});  // the first writes find no blocks of the disk
-  return {.each_way = rate_of({}),
-          .read = rate_of({.writes = false}),
-          .write = rate_of({.reads = false})};
+  const Passage back{.slice = slice, .reads = false};
+  (void)rate_of(back);  // the first writes find no blocks of the disk
+  return {.each_way = rate_of({.slice = slice}),
+          .read = rate_of({.slice = slice, .writes = false}),
+          .write = rate_of(back)};
 }
 
-DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend) {
+DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend, const StateSizes& slice) {
   struct stat told{};
   (void)::stat(options.path.c_str(), &told);
   const bool uring = backend == FileIo::Backend::kUring ||
@@ -102,10 +121,12 @@ DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend) {
   std::optional<DiskRates> measured;
   const auto rate = [&](const char* what, double DiskRates::* of) {
     return BandwidthCache::of_user().get(
-        fmt::format("state {} on device {}, {} x {} bytes, {}", what, told.st_dev,
-                    options.queue_depth, options.block_bytes, how),
+        fmt::format("slices of {} {} on device {}, {} x {} bytes, {}",
+                    slice.total(kFileStateAlignment), what, told.st_dev, options.queue_depth,
+                    options.block_bytes, how),
         [&] {
-          measured = measured ? measured : measure_disk_rates(options, backend, kMeasuredBytes);
+          measured =
+              measured ? measured : measure_disk_rates(options, backend, slice, kMeasuredBytes);
           return (*measured).*of;
         });
   };

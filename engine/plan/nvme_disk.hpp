@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/kernels/update/state_memory.hpp"
 #include "engine/memory/memory_check.hpp"
 #include "engine/memory/memory_plan.hpp"
 #include "engine/types/nvme_options.hpp"
@@ -34,12 +35,14 @@ struct DiskRates {
   [[nodiscard]] double seconds(double bytes_read, double bytes_written) const;
 };
 
-/// Measured here and now, in a file of that size, which is gone afterwards.
+/// Measured here and now, in a file of about that size, which is gone afterwards; `slice`: the
+/// sizes of a slice's arrays.
 [[nodiscard]] DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend,
-                                           std::size_t bytes);
+                                           const StateSizes& slice, std::size_t bytes);
 
 /// measure_disk_rates() through the user's file of speeds.
-[[nodiscard]] DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend);
+[[nodiscard]] DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend,
+                                   const StateSizes& slice);
 
 /// What a step of all ranks of a host moves, in bytes: updates run behind the verdict and under the
 /// next forward, which gathers weights; what is left is gathered and reduced under backward, and by

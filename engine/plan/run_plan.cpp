@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/optimizer/file_updates.hpp"
 #include "engine/device/core_plan.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/device/gpu.hpp"
@@ -155,6 +156,16 @@ void place_on_nvme(const Model& model, std::optional<double> ratio,
   }
 }
 
+/// A slice of state in a file.
+StateSizes nvme_slice_of(const RankShape& shape) {
+  StateSizes slice = state_sizes(shape.engine.state_layout, shape.update, shape.type,
+                                 FileUpdates::kElementsAlignment);
+  if (slice.total() == 0) {  // weights alone
+    slice.master = FileUpdates::kElementsAlignment * sizeof(float);
+  }
+  return slice;
+}
+
 /// Beside an accelerator: what of the state that the other rules leave on the host has no room
 /// there, from the last unit on, into `input`. Whether there is any.
 bool spill_to_nvme(const Model& model, const MemoryLimit& host, PlanInput& input) {
@@ -264,10 +275,11 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
         fmt::format("; {} of a rank's weights lie there, and their gradients", size_text(weights));
   }
   if (plan.memory().nvme_total() > 0 && plan.of_first_rank) {
-    plan.nvme = traffic_text(options.nvme, plan.memory(), input.shape.micro_steps,
-                             limits.elsewhere
-                                 ? std::nullopt
-                                 : std::optional(disk_rates(options.nvme, options.io_backend)));
+    plan.nvme =
+        traffic_text(options.nvme, plan.memory(), input.shape.micro_steps,
+                     limits.elsewhere ? std::nullopt
+                                      : std::optional(disk_rates(options.nvme, options.io_backend,
+                                                                 nvme_slice_of(input.shape))));
   }
   plan.options.activation_offload =
       boundary_share(plan.memory().leaving_boundaries, model.segments.size());
