@@ -9,6 +9,10 @@
 
 namespace tandem {
 
+namespace {
+constexpr double kUnnoticed = 50e-6;  // of a micro-step
+}  // namespace
+
 EngineOptions with_activation_offload_of(const Config& config, EngineOptions options) {
   const bool has_place = options.device != DeviceKind::kCpu || !options.nvme.path.empty();
   if (!options.activation_offload) {
