@@ -17,7 +17,7 @@ set(TANDEM_LONG_TESTS
   Plan.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*
   Evaluation.* Blocks.*
   # every combination of stage, type, schedule or placement
-  *Devices.GiveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* CudaRanks.* CifarMoe.* CifarRecords.Packed* *Stages.GiveTheSameBitsOnOneRank
+  *Devices.GiveTheBits* Boundaries.LeaveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* CudaRanks.* CifarMoe.* CifarRecords.Packed* *Stages.GiveTheSameBitsOnOneRank
   TrainStep.EveryScheduleGivesTheSameBits UpdateKernels.AWarp* UpdateSpeed.*
   # a checkpoint's every bit, call and power cut
   CheckpointFolder.EveryFlippedBit* CheckpointFolder.AnInterruptedRemoval* CheckpointFaults.AnErrorAtAnyCall*

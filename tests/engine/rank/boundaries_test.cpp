@@ -119,8 +119,8 @@ TEST(Boundaries, LeaveTheBitsAsTheyAreBesideASimulatedDevice) {
       const TrainingRun expected = trained(setting, std::nullopt, world);
       setting.checkpointing = true;
       setting.device = DeviceKind::kSim;
-      for (const int stage : {0, 2, 3}) {
-        for (const Overlap overlap : {Overlap::kOff, Overlap::kComm, Overlap::kFull}) {
+      for (const int stage : {0, 3}) {
+        for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
           setting.stage = stage;
           setting.overlap = overlap;
           setting.forced_misses = stage == 3 ? 0.5 : 0;
