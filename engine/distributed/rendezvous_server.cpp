@@ -116,21 +116,32 @@ void RendezvousServer::stop_listening() {
 
 void RendezvousServer::serve() {
   while (!ends_) {
-    wait();
-    if (!listens_) {
-      listener_ = OwnedDescriptor();
-      drop_unproven(/*only_late=*/false);
-    } else {
-      accept_some();
-    }
-    for (auto at = connections_.begin(); at != connections_.end();) {
-      at = advance(*at) ? std::next(at) : connections_.erase(at);
-    }
-    drop_unproven(/*only_late=*/true);
+    turn(/*most_ms=*/-1);
+  }
+  // Rank 0 gives up before all have met, because of what another one has set: that one still gets
+  // to ask what rank 0 has set, and ends with the same words.
+  const bool met = !listens_.exchange(false);
+  for (const auto end = Clock::now() + (met ? milliseconds(0) : rendezvous::kLastAnswers);
+       !connections_.empty() && Clock::now() < end;) {
+    turn(/*most_ms=*/20);
   }
 }
 
-void RendezvousServer::wait() {
+void RendezvousServer::turn(int most_ms) {
+  wait(most_ms);
+  if (!listens_) {
+    listener_ = OwnedDescriptor();
+    drop_unproven(/*only_late=*/false);
+  } else {
+    accept_some();
+  }
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    at = advance(*at) ? std::next(at) : connections_.erase(at);
+  }
+  drop_unproven(/*only_late=*/true);
+}
+
+void RendezvousServer::wait(int most_ms) {
   std::vector<pollfd> looked_at = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                                    {.fd = listener_.get(), .events = POLLIN, .revents = 0}};
   bool any_unproven = false;
@@ -139,7 +150,7 @@ void RendezvousServer::wait() {
     const short events = connection.out.empty() ? POLLIN : POLLOUT;
     looked_at.push_back({.fd = connection.socket.get(), .events = events, .revents = 0});
   }
-  (void)::poll(looked_at.data(), looked_at.size(), any_unproven ? 100 : -1);
+  (void)::poll(looked_at.data(), looked_at.size(), any_unproven ? 100 : most_ms);
   eventfd_t ignored = 0;
   (void)::eventfd_read(wake_.get(), &ignored);
 }

@@ -23,7 +23,7 @@ class RendezvousServer {
   /// `listener`: a listening socket. `run`: as in rendezvous_wire.hpp. Throws Error(kFailure) when
   /// the process can have no more descriptors.
   RendezvousServer(OwnedDescriptor listener, const Secret& secret, std::string run);
-  /// Ends every connection.
+  /// Ends every connection; while the ranks have not met, once their ends have, or a second later.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -35,7 +35,8 @@ class RendezvousServer {
   struct Connection;
 
   void serve();
-  void wait();
+  void turn(int most_ms);
+  void wait(int most_ms);
   void accept_some();
   void make_room();
   void drop_unproven(bool only_late);

@@ -7,6 +7,8 @@
 
 #include "actors/collectives/staged_backend.hpp"
 #include "runtime/device/sim_device.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
 #include "tests/support/fakes/fake_backend.hpp"
 #include "tests/support/shm_world.hpp"
 
@@ -77,11 +79,13 @@ struct TimedWorld {
     }
   };
   static constexpr std::size_t kPieceBytes = 8192;  // two ranks
+  static constexpr double kFlops = 1e12;            // a second
 
   ManualClock clock;
   EventLoop loop{{.name = "timed", .clock = &clock}};
   SimDevice device{loop,
                    {.memory_bytes = 1 << 20,
+                    .compute_flops_per_s = kFlops,
                     .to_device_bytes_per_s = 2 * kPieceBytes * 1e3,
                     .to_host_bytes_per_s = 2 * kPieceBytes * 1e3,
                     .operation_latency = Duration(0)}};
@@ -139,6 +143,42 @@ TEST(StagedBackend, AHalfIsFilledAgainOnlyWhenItIsFree) {
       EXPECT_EQ(w.inner->reduced[piece], std::byte(piece));
     }
   }
+}
+
+// Of three pieces the copies to the device end after 2, 3 and 4 ms; after 2.5 ms the second is on
+// its way. Work on the block until 5 ms keeps the next gather's from beginning: there is nothing to
+// stand behind until then.
+TEST(StagedBackend, SaysWhatGathersHaveOnTheLink) {
+  TimedWorld w;
+  w.loop.run(
+      [](TimedWorld* world) -> Task<> {
+        co_await with_scope(
+            [](Scope& scope, TimedWorld* t) -> Task<> {
+              const auto gather = [](TimedWorld* g) {
+                return g->staged.all_gather(g->gather_of(3));
+              };
+              const TimePoint start = t->clock.now();
+              co_await t->staged.gathers_queued()->wait();
+              EXPECT_EQ(t->clock.now(), start) << "none so far";
+              scope.spawn("gather", gather, t);
+              co_await sleep_for(2500us);
+              co_await t->staged.gathers_queued()->wait();
+              EXPECT_EQ(t->clock.now() - start, 3ms);
+              co_await sleep_for(2ms);
+              DeviceStream compute = t->device.stream("compute");
+              compute.launch("work on the block", {.flops = 5e-3 * TimedWorld::kFlops},
+                             [](void*) {});
+              const DeviceEvent worked = compute.record();
+              t->staged.begin_behind(t->block, worked);
+              scope.spawn("gather", gather, t);
+              co_await sleep_for(2500us);
+              EXPECT_FALSE(t->staged.gathers_queued().has_value());
+              co_await worked.wait();
+              EXPECT_TRUE(t->staged.gathers_queued().has_value());
+            },
+            world);
+      },
+      &w);
 }
 
 TEST(StagedBackend, PiecesComeInOrderAndOneAtATime) {

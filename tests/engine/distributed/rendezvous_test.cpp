@@ -85,6 +85,29 @@ TEST(Rendezvous, BothSidesProveTheSecret) {
   EXPECT_EQ(pull(socket, 1), "\1");
 }
 
+// A rank 0 that gives up has set what the others are to know: who is there still hears it.
+TEST(Rendezvous, WhoIsThereIsAnsweredWhileRank0GivesUp) {
+  Server server;
+  const OwnedDescriptor socket = dial(server.port);
+  const Handshake hands(socket, kSecret);
+  EXPECT_EQ(pull(socket, 1), "\1");
+  const auto ask = [&](rendezvous::Question question, std::string_view key,
+                       std::string_view value) {
+    const rendezvous::Request request{.question = question,
+                                      .key_bytes = static_cast<std::uint32_t>(key.size()),
+                                      .value_bytes = value.size()};
+    put(socket, &request, sizeof(request));
+    put(socket, key.data(), key.size());
+    put(socket, value.data(), value.size());
+    const auto reply = pulled<rendezvous::Reply>(socket);
+    return pull(socket, reply.value_bytes);
+  };
+  (void)ask(rendezvous::Question::kSet, "hello", "version 1");
+  std::jthread ends([&] { server.server.reset(); });
+  std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(ask(rendezvous::Question::kGet, "hello", ""), "version 1");
+}
+
 TEST(Rendezvous, RefusesAnotherSecretAnotherRunAndAProofOfAnotherHandshake) {
   const Server server;
   const OwnedDescriptor wrong = dial(server.port);
