@@ -26,6 +26,7 @@ SHAPES = {
     "middle": dict(vocab=8192, hidden=768, layers=10, heads=12, kv_heads=4, head_dim=64, intermediate=2048),
     "long": dict(vocab=4096, hidden=128, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=512),
     "windows": dict(vocab=4096, hidden=128, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=512),
+    "attends": dict(vocab=4096, hidden=64, layers=2, heads=1, kv_heads=1, head_dim=16, intermediate=256),
     "wide": dict(vocab=32768, hidden=768, layers=3, heads=12, kv_heads=12, head_dim=64, intermediate=3072),
 }
 
@@ -50,11 +51,12 @@ RUNS = [
 ]
 
 
-# One row that gets longer, with --long; beyond what attention takes in reasonable time, of a model whose keys have a window.
+# One row that gets longer, with --long; beyond what attention takes in reasonable time, of a model whose keys have a window, and of
+# one with a single head.
 WINDOW = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 512}
 LONG_RUNS = [(model, 1, 3, dtype, "offload", 1, length, 1, True)
              for model, lengths in (("long", (8192, 32768)), ("windows", (8192, 32768, 131072))) for dtype in ("fp32", "bf16")
-             for length in lengths]
+             for length in lengths] + [("attends", 1, 3, "fp32", "offload", 1, 131072, 1, True)]
 
 
 def make_models(build, folder, needed):
@@ -63,7 +65,7 @@ def make_models(build, folder, needed):
         config = json.loads((DEMO / "config.json").read_text()) | (WINDOW if name == "windows" else {})
         (folder / "config.json").write_text(json.dumps(config))
         subprocess.run([build / "bin/make_model", "--config", folder / "config.json", "--tokenizer", DEMO, "--output",
-                        folder / name, f"--positions={1 << 17 if name in ('long', 'windows') else 1024}", *flags],
+                        folder / name, f"--positions={1 << 17 if name in ('long', 'windows', 'attends') else 1024}", *flags],
                        check=True, stdout=subprocess.DEVNULL)
 
 
