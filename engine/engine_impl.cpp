@@ -82,6 +82,8 @@ Config agreed_config(const InitializeArgs& arguments, Communicator& communicator
   Config config = arguments.config.resolve(communicator.world_size());
   communicator.require_same("config", resolved_json(config));
   communicator.require_same("model", description_of(arguments.model));
+  communicator.require_same("sequence_blocks",
+                            fmt::format("{}", arguments.options.sequence_blocks));
   return config;
 }
 

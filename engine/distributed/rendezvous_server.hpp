@@ -23,7 +23,8 @@ class RendezvousServer {
   /// `listener`: a listening socket. `run`: as in rendezvous_wire.hpp. Throws Error(kFailure) when
   /// the process can have no more descriptors.
   RendezvousServer(OwnedDescriptor listener, const Secret& secret, std::string run);
-  /// Ends every connection; while the ranks have not met, once their ends have, or a second later.
+  /// Ends every connection; while the ranks have not met, once their ends have, or two seconds
+  /// later.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;

@@ -59,7 +59,7 @@ static_assert(std::has_unique_object_representations_v<Opening> &&
 inline constexpr std::chrono::seconds kTimeToProve{5};
 inline constexpr std::size_t kMostUnproven = 64;  // further ones push out the oldest
 // Of the others:
-inline constexpr std::chrono::milliseconds kLastAnswers{1000};  // when rank 0 gives up
+inline constexpr std::chrono::milliseconds kLastAnswers{2000};  // when rank 0 gives up
 inline constexpr std::size_t kMostKeyBytes = 512;
 inline constexpr std::size_t kMostValueBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMostKeys = std::size_t{1} << 14;

@@ -204,6 +204,9 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
   }
   if (options.device == DeviceKind::kCuda) {
     bound_memory(problem, model, input, facts.memory);
+    if (overflows_to_nvme(options)) {  // the host is not what bounds it
+      problem.host_bytes = PlacementProblem().host_bytes;
+    }
     if (facts.memory.device) {
       input.shape.device_bytes = static_cast<std::size_t>(facts.memory.device->bytes);
     }
