@@ -258,8 +258,14 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
                                {.rank = static_cast<std::uint32_t>(own),
                                 .world = static_cast<std::uint32_t>(count),
                                 .job = members.name.empty() ? job_ : job_ + "-" + members.name,
+                                .outside_ranks = outside_ranks(members),
                                 .connect_timeout = timeout_});
   });
+}
+
+/// That a failure may name besides the members (GroupBackend).
+std::uint32_t ProcessGroup::outside_ranks(const Members& members) const noexcept {
+  return members.name.empty() ? 0 : static_cast<std::uint32_t>(world_size());
 }
 
 std::vector<std::string> ProcessGroup::hosts_of(const Members& members) const {
@@ -311,6 +317,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
                                 .job = job,
                                 .first_rank = static_cast<std::uint32_t>(first),
                                 .all_ranks = world,
+                                .outside_ranks = outside_ranks(members),
                                 .connect_timeout = timeout_});
   });
   auto net = connect_net(loop, members, rank);

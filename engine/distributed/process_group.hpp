@@ -109,6 +109,7 @@ class ProcessGroup final : public Communicator {
   /// Between the members, of which this is `rank`.
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);
+  [[nodiscard]] std::uint32_t outside_ranks(const Members& members) const noexcept;
   [[nodiscard]] std::vector<std::string> hosts_of(const Members& members) const;
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
 

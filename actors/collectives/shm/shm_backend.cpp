@@ -80,6 +80,7 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
             {.rank = options.rank,
              .first_rank = options.first_rank,
              .all_ranks = options.all_ranks,
+             .outside_ranks = options.outside_ranks,
              .timeout = options.timeout,
              .heartbeat = options.heartbeat}),
       stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),

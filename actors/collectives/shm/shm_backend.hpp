@@ -38,6 +38,8 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     // Of several hosts, whose ranks failures name by their numbers among all:
     std::uint32_t first_rank = 0;  // this host's
     std::uint32_t all_ranks = 0;   // 0: there is one host
+    // Of a group: ranks of the run, which a failure may name by numbers behind the group's.
+    std::uint32_t outside_ranks = 0;
     // address space for allocate(); 0: twice the rank's share of the machine's memory
     std::size_t arena_bytes = 0;
     Duration connect_timeout = std::chrono::seconds(300);

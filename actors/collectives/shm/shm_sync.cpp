@@ -16,8 +16,6 @@
 namespace tandem {
 namespace {
 
-constexpr std::uint32_t kNamesMax = 1U << 16;  // numbers of ranks
-
 const char* name_of(ShmKind kind) noexcept {
   switch (kind) {
     case ShmKind::kAllGather:
@@ -305,8 +303,9 @@ void ShmSync::look_at_peers() noexcept {
     const ShmControl& control = of(peer);
     if (peer != rank() && control.state.load() == ShmState::kAborted) {
       const std::uint32_t failed_rank = control.failed_rank;
-      const bool is_name = failed_rank < kNamesMax ||  // also of ranks outside of these
-                           failed_rank == UINT32_MAX;  // it does not know which one
+      const std::uint32_t names = std::max(options_.all_ranks, world()) + options_.outside_ranks;
+      const bool is_name =
+          failed_rank < names || failed_rank == UINT32_MAX;  // it does not know which one
       fail(is_name ? failed_rank : name_of(peer), cause_of(control));
     }
   }

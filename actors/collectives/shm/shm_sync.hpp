@@ -51,6 +51,7 @@ class ShmSync final : private Poller {
     std::uint32_t rank = 0;
     std::uint32_t first_rank = 0;                  // the name of rank 0
     std::uint32_t all_ranks = 0;                   // of all hosts; 0: there is one
+    std::uint32_t outside_ranks = 0;               // that failures may name, too, behind these
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
   };
