@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
 #include "tests/support/reduction_reference.hpp"
 #include "tests/support/shm_world.hpp"
 #include "tests/support/throws_error.hpp"
@@ -229,6 +230,25 @@ TEST_P(ShmMoves, ArriveWhole) {
     }
   });
   EXPECT_EQ(errors, kNoErrors[moved.world]);
+}
+
+// The heartbeat's timer is due behind the last task's, and waits in the loop's queue, which
+// outlives the back end.
+TEST(ShmBackend, EndsWhileItsHeartbeatIsDue) {
+  ShmBackend::Options options;
+  options.heartbeat = std::chrono::milliseconds(40);  // the timer's time is half of it
+  const auto errors = run_ranks(
+      1,
+      [](ShmRank& rank) {
+        Scope scope(rank.loop);
+        scope.spawn("keeps the loop", []() -> Task<> {
+          co_await sleep_for(std::chrono::microseconds(50));
+          std::this_thread::sleep_for(std::chrono::milliseconds(60));
+        });
+        rank.loop.run([]() -> Task<> { co_await sleep_for(std::chrono::milliseconds(5)); });
+      },
+      options);
+  EXPECT_EQ(errors, kNoErrors[1]);
 }
 
 TEST(ShmBackend, OneRankOutsideOfItsArenaIsEnough) {
