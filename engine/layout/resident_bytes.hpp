@@ -6,11 +6,11 @@
 namespace tandem {
 
 struct ResidentBytes {
-  std::size_t weights = 0;    // in compute type, slots included; fp32: the master is this
-  std::size_t gradients = 0;  // accumulators and slots
-  std::size_t optimizer = 0;  // moments, and the master of 16-bit weights
-  std::size_t shadows = 0;    // for updates ahead of the verdict
-  std::size_t staging = 0;    // between host and device, at most
+  std::size_t weights = 0;     // in compute type, slots included; fp32: the master is this
+  std::size_t gradients = 0;   // accumulators and slots
+  std::size_t optimizer = 0;   // moments, and the master of 16-bit weights
+  std::size_t shadows = 0;     // for updates ahead of the verdict
+  std::size_t staging = 0;     // between host and device, at most
   std::size_t boundaries = 0;  // of segments, that lie in host memory for their backward
   // On the device, where there is one: slots and whole blocks; of a simulated one also the
   // boundaries that activation checkpointing keeps, at their most.
