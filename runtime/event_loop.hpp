@@ -114,7 +114,13 @@ class EventLoop {
   }
 
   void arm(TimerOp& timer, TimePoint deadline) { timers_.arm(timer, deadline); }
+  /// Does nothing if it is not armed (any more): one that is due is in the queue, and runs.
   void disarm(TimerOp& timer) noexcept { timers_.disarm(timer); }
+  /// Armed or due, it does not run any more, and may die. Looks through the queue.
+  void take_back(TimerOp& timer) noexcept {
+    timers_.disarm(timer);
+    (void)queue_.take_out(timer);
+  }
 
   /// Looked at from now on; both do nothing if it is so already.
   void add_poller(Poller& poller) noexcept { pollers_.add(poller); }

@@ -16,7 +16,8 @@
 
 namespace tandem {
 
-/// Its run() is called on the loop once the deadline has passed. Disarm it before it dies.
+/// Its run() is called on the loop once the deadline has passed. Before it dies the loop takes it
+/// back, unless it has run.
 struct TimerOp : Op {
   static constexpr std::size_t kNotArmed = std::numeric_limits<std::size_t>::max();
   explicit TimerOp(Run run_function) noexcept : Op(run_function) {}

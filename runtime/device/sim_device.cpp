@@ -31,15 +31,8 @@ class SimDevice::Driver {
 // The loop's timers.
 class SimDevice::LoopDriver final : public Driver {
  public:
-  explicit LoopDriver(EventLoop& loop) : loop_(loop), timer_(new Timer(*this)) {}
-  ~LoopDriver() override {
-    if (timer_->armed() || !timer_->under_way) {
-      loop_.disarm(*timer_);
-      delete timer_;
-    } else {
-      timer_->driver = nullptr;  // in the loop's queue: it goes when it has had its turn
-    }
-  }
+  explicit LoopDriver(EventLoop& loop) : loop_(loop) {}
+  ~LoopDriver() override { loop_.take_back(timer_); }
 
   void add(std::uint32_t stream, SimEngines::Operation operation) override {
     engines_.add(stream, std::move(operation), loop_.now());
@@ -51,35 +44,32 @@ class SimDevice::LoopDriver final : public Driver {
 
  private:
   struct Timer : TimerOp {
-    explicit Timer(LoopDriver& owner) noexcept : TimerOp(&Timer::fire), driver(&owner) {}
-    static void fire(Op& op) noexcept {
-      auto& self = static_cast<Timer&>(op);
-      self.under_way = false;
-      if (self.driver == nullptr) {
-        delete &self;
-        return;
-      }
-      self.driver->engines_.advance(self.driver->loop_.now());
-      self.driver->arm();
-    }
-    LoopDriver* driver;
+    explicit Timer(LoopDriver& owner) noexcept
+        : TimerOp([](Op& op) noexcept {
+            auto& self = static_cast<Timer&>(op);
+            self.under_way = false;
+            self.driver.engines_.advance(self.driver.loop_.now());
+            self.driver.arm();
+          }),
+          driver(owner) {}
+    LoopDriver& driver;
     bool under_way = false;  // armed, or due and in the loop's queue
   };
   void arm() {
-    if (timer_->under_way && !timer_->armed()) {
+    if (timer_.under_way && !timer_.armed()) {
       return;  // due: it looks at everything when it has its turn
     }
-    loop_.disarm(*timer_);
+    loop_.disarm(timer_);
     const TimePoint next = engines_.next_end();
-    timer_->under_way = next != TimePoint::max();
-    if (timer_->under_way) {
-      loop_.arm(*timer_, next);
+    timer_.under_way = next != TimePoint::max();
+    if (timer_.under_way) {
+      loop_.arm(timer_, next);
     }
   }
 
   EventLoop& loop_;
   SimEngines engines_{false};
-  Timer* timer_;
+  Timer timer_{*this};
 };
 
 // A thread that sleeps until something ends.

@@ -4,31 +4,19 @@
 
 namespace tandem {
 
-struct TickingPoller::Tick : TimerOp {
-  explicit Tick(TickingPoller& poller) noexcept : TimerOp(&Tick::fire), owner(&poller) {}
-  static void fire(Op& op) noexcept {
-    auto& self = static_cast<Tick&>(op);
-    self.under_way = false;
-    if (self.owner == nullptr) {
-      delete &self;
-    } else {
-      self.owner->tick();
-    }
-  }
-  TickingPoller* owner;
-  bool under_way = false;  // armed, or due and in the loop's queue
-};
+TickingPoller::Tick::Tick(TickingPoller& owner) noexcept
+    : TimerOp([](Op& op) noexcept {
+        auto& self = static_cast<Tick&>(op);
+        self.under_way = false;
+        self.poller.tick();
+      }),
+      poller(owner) {}
 
-TickingPoller::TickingPoller(EventLoop& loop) : loop_(loop), tick_(new Tick(*this)) {}
+TickingPoller::TickingPoller(EventLoop& loop) : loop_(loop) {}
 
 TickingPoller::~TickingPoller() {
   rest();
-  if (tick_->armed() || !tick_->under_way) {
-    loop_.disarm(*tick_);
-    delete tick_;
-  } else {
-    tick_->owner = nullptr;
-  }
+  loop_.take_back(tick_);
 }
 
 void TickingPoller::watch() {
@@ -37,7 +25,7 @@ void TickingPoller::watch() {
     loop_.add_poller(*this);
   }
   interval_ = kFirst;
-  if (!tick_->under_way || (tick_->armed() && next_tick_ > loop_.now() + interval_)) {
+  if (!tick_.under_way || (tick_.armed() && next_tick_ > loop_.now() + interval_)) {
     arm();
   }
 }
@@ -51,10 +39,10 @@ void TickingPoller::rest() noexcept {
 }
 
 void TickingPoller::arm() {
-  loop_.disarm(*tick_);
+  loop_.disarm(tick_);
   next_tick_ = loop_.now() + interval_;
-  tick_->under_way = true;
-  loop_.arm(*tick_, next_tick_);
+  tick_.under_way = true;
+  loop_.arm(tick_, next_tick_);
 }
 
 void TickingPoller::tick() noexcept {
@@ -64,7 +52,7 @@ void TickingPoller::tick() noexcept {
   if (!look_now()) {
     interval_ = std::min(interval_ * 2, kLongest);
   }
-  if (watching_ && !tick_->under_way) {
+  if (watching_ && !tick_.under_way) {
     arm();
   }
 }

@@ -33,7 +33,11 @@ class TickingPoller : private Poller {
   virtual bool look() noexcept = 0;
 
  private:
-  struct Tick;
+  struct Tick : TimerOp {
+    explicit Tick(TickingPoller& owner) noexcept;
+    TickingPoller& poller;
+    bool under_way = false;  // armed, or due and in the loop's queue
+  };
   bool poll() noexcept override;
   bool poll_before_sleep() noexcept override;
   bool look_now() noexcept;
@@ -41,7 +45,7 @@ class TickingPoller : private Poller {
   void arm();
 
   EventLoop& loop_;
-  Tick* tick_;  // outlives this while it is in the loop's queue
+  Tick tick_{*this};
   bool watching_ = false;
   Duration interval_ = kFirst;
   TimePoint looked_;

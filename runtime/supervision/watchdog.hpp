@@ -27,7 +27,7 @@ class Watchdog {
   };
   explicit Watchdog(EventLoop& loop) : Watchdog(loop, Options()) {}
   Watchdog(EventLoop& loop, Options options);
-  ~Watchdog() { loop_.disarm(timer_); }
+  ~Watchdog() { loop_.take_back(timer_); }
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 

@@ -60,7 +60,7 @@ UcxBackend::~UcxBackend() {
   wait_until([&] { return std::ranges::none_of(peers_, is_awaited); }, options_.linger);
   close_all();
   wait_until([this] { return !worker_.is_closing(); }, options_.linger);
-  loop_.disarm(linger_);
+  loop_.take_back(linger_);
 }
 
 void UcxBackend::wait_until(const std::function<bool()>& done, Duration patience) {

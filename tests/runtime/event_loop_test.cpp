@@ -1,6 +1,7 @@
 #include "runtime/event_loop.hpp"
 
 #include <atomic>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -134,6 +135,43 @@ TEST(Timers, AMovedClockFiresWhatIsDue) {
   clock.advance(1s);
   loop.run(&Scope::join, &scope);
   EXPECT_TRUE(fired);
+}
+
+// Three timers are due at once; the first takes the second back, which waits behind it, and dies.
+TEST(Timers, OneThatIsDueIsTakenBack) {
+  struct Timer : TimerOp {
+    explicit Timer(std::vector<int>& out, int number_in, std::unique_ptr<Timer>* victim_in)
+        : TimerOp([](Op& op) noexcept {
+            auto& self = static_cast<Timer&>(op);
+            self.ran.push_back(self.number);
+            if (self.victim != nullptr) {
+              EventLoop::current().take_back(**self.victim);
+              self.victim->reset();
+            }
+          }),
+          ran(out),
+          number(number_in),
+          victim(victim_in) {}
+    std::vector<int>& ran;
+    int number;
+    std::unique_ptr<Timer>* victim;
+  };
+  ManualClock clock;
+  EventLoop loop({.clock = &clock});
+  std::vector<int> ran;
+  auto second = std::make_unique<Timer>(ran, 2, nullptr);
+  Timer first(ran, 1, &second);
+  Timer third(ran, 3, nullptr);
+  for (Timer* timer : {&first, second.get(), &third}) {
+    loop.arm(*timer, clock.now() + 1s);
+  }
+  loop.run([]() -> Task<> { co_await sleep_for(2s); });
+  EXPECT_EQ(ran, (std::vector<int>{1, 3}));
+  Timer armed(ran, 4, nullptr);
+  loop.arm(armed, clock.now() + 1s);
+  loop.take_back(armed);
+  loop.run([]() -> Task<> { co_await sleep_for(2s); });
+  EXPECT_EQ(ran.size(), 2U);
 }
 
 TEST(Timers, SleepsLastAsLongAsTheySay) {

@@ -29,7 +29,7 @@ NetWaits::NetWaits(HostWaits& local, Net& net, Options options, Fail fail)
 NetWaits::~NetWaits() {
   TANDEM_CHECK(under_way_.empty(), "waits end before what they are of");
   if (loop_ != nullptr) {
-    loop_->disarm(timer_);
+    loop_->take_back(timer_);
   }
 }
 

@@ -61,17 +61,8 @@ std::string describe(const ShmHeader& header) {
   return fmt::format("{} {}", name_of(header.kind), header.number);
 }
 
-ShmSync::Timer::Timer(ShmSync& owner) noexcept : TimerOp(&Timer::fire), sync(&owner) {}
-
-void ShmSync::Timer::fire(Op& op) noexcept {
-  auto& self = static_cast<Timer&>(op);
-  self.under_way = false;
-  if (self.sync == nullptr) {
-    delete &self;
-  } else {
-    self.sync->beat();
-  }
-}
+ShmSync::Timer::Timer(ShmSync& owner) noexcept
+    : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).sync.beat(); }), sync(owner) {}
 
 ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options)
     : loop_(loop),
@@ -103,12 +94,7 @@ ShmSync::~ShmSync() {
     TANDEM_CHECK(!channel.waiting, "a collective outlives its back end");
   }
   *self_ = nullptr;
-  if (timer_->armed() || !timer_->under_way) {
-    loop_.disarm(*timer_);
-  } else {
-    timer_->sync = nullptr;
-    (void)timer_.release();
-  }
+  loop_.take_back(timer_);
   if (!broken_) {
     control_.state.store(ShmState::kLeft);  // before the sockets end
   }
@@ -359,10 +345,7 @@ void ShmSync::fail(std::uint32_t failed_rank, const std::string& cause) noexcept
 }
 
 // ---- time ----
-void ShmSync::arm_timer() {
-  timer_->under_way = true;
-  loop_.arm(*timer_, loop_.now() + options_.heartbeat / 2);
-}
+void ShmSync::arm_timer() { loop_.arm(timer_, loop_.now() + options_.heartbeat / 2); }
 
 void ShmSync::beat() {
   control_.heart.store(control_.heart.load(std::memory_order_relaxed) + 1,

@@ -151,12 +151,9 @@ class ShmSync final : private Poller {
     TimePoint since;
     Event done;
   };
-  /// May be due and wait in the loop's queue when its owner ends: then it deletes itself.
   struct Timer : TimerOp {
     explicit Timer(ShmSync& owner) noexcept;
-    static void fire(Op& op) noexcept;
-    ShmSync* sync;
-    bool under_way = false;  // armed, or due
+    ShmSync& sync;
   };
 
   bool poll() noexcept override;
@@ -194,7 +191,7 @@ class ShmSync final : private Poller {
   bool asleep_ = false;
   bool watching_ = false;
   Awaited on_the_net_;  // by this rank
-  std::unique_ptr<Timer> timer_ = std::make_unique<Timer>(*this);
+  Timer timer_{*this};
   AwakeTime awake_;
   std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still holds
 };
