@@ -209,7 +209,7 @@ CAMPAIGNS = [
              "120 of 120 end in time with their code, the rank named by the launcher",
              "$PYTHON tests/drills/hang.py --bin $BIN", "$PYTHON tests/drills/hang.py --quick --bin $BIN",
              drill("{passed} of {cells} cells ended as they must, the rank named in {named}")),
-    Campaign("hosts", "training over hosts: stages 0 to 3, overlap, types, launchers, experts, a slow wire that loses frames",
+    Campaign("hosts", "training over hosts: stages 0 to 3, overlap, types, launchers, experts, rows shared by ranks, a slow wire that loses frames",
              "losses, norms and weights of one host, to the last byte",
              "$PYTHON tests/drills/hosts.py --bin $BIN", "$PYTHON tests/drills/hosts.py --quick --bin $BIN",
              drill("{equal} of {cells} runs over hosts equal to one host")),

@@ -45,35 +45,37 @@ void add_tree(std::array<std::array<float, kNormBlock>, kLevels>& sums, std::siz
 template <class ValuesOf>
 void add_ranks(RankSum what, ValuesOf values_of, GradientNorm* norm) {
   constexpr std::size_t kLevels = 8;
-  const bool trees = what.tree > 1 && what.ranks % what.tree == 0 && what.tree < 1U << kLevels;
-  const std::uint32_t each = trees ? what.tree : 1;
-  const std::size_t step = trees ? kNormBlock : what.count;
+  const auto add = [norm, mode = what.mode](float* sum, const void* values, DType type,
+                                            std::size_t count, bool first, bool last,
+                                            GradientNorm* of_sum) {
+    const AccumulateMode how = first ? mode : AccumulateMode::kAdd;
+    if (norm != nullptr && last) {
+      accumulate_with_norm(sum, values, type, 0, count, how, *of_sum);
+    } else {
+      accumulate(sum, values, type, 0, count, how);
+    }
+  };
+  if (what.tree <= 1 || what.ranks % what.tree != 0 || what.tree >= 1U << kLevels) {
+    for (std::uint32_t rank = 0; rank < what.ranks; ++rank) {
+      add(what.sum, values_of(rank), what.type, what.count, rank == 0, rank + 1 == what.ranks,
+          norm);
+    }
+    return;
+  }
   std::array<std::array<float, kNormBlock>, kLevels> sums;
-  for (std::size_t at = 0; at < what.count; at += step) {
-    const std::size_t count = std::min(step, what.count - at);
-    AccumulateMode mode = what.mode;
-    GradientNorm of_step;
-    for (std::uint32_t first = 0; first < what.ranks; first += each) {
-      const void* values = nullptr;
-      if (trees) {
-        detail::add_tree(sums, 0, what, at, count, first, each, values_of);
-        values = sums[0].data();
-      } else {
-        values = values_of(first);
-      }
-      const DType type = trees ? DType::kF32 : what.type;
-      if (norm != nullptr && first + each == what.ranks) {
-        accumulate_with_norm(what.sum + at, values, type, 0, count, mode, of_step);
-      } else {
-        accumulate(what.sum + at, values, type, 0, count, mode);
-      }
-      mode = AccumulateMode::kAdd;
+  for (std::size_t at = 0; at < what.count; at += kNormBlock) {
+    const std::size_t count = std::min(kNormBlock, what.count - at);
+    GradientNorm of_block;
+    for (std::uint32_t first = 0; first < what.ranks; first += what.tree) {
+      detail::add_tree(sums, 0, what, at, count, first, what.tree, values_of);
+      add(what.sum + at, sums[0].data(), DType::kF32, count, first == 0,
+          first + what.tree == what.ranks, &of_block);
     }
     if (norm != nullptr) {
-      if (of_step.first_bad_element >= 0) {
-        of_step.first_bad_element += static_cast<std::int64_t>(at);
+      if (of_block.first_bad_element >= 0) {
+        of_block.first_bad_element += static_cast<std::int64_t>(at);
       }
-      norm->merge(of_step);
+      norm->merge(of_block);
     }
   }
 }

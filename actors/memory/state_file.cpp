@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -102,25 +100,12 @@ Task<> StateFile::write(std::vector<Transfer> transfers, Name what) {
 }
 
 Task<> StateFile::transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece) {
-  if (transfers_++ == 0) {
-    busy_since_ = EventLoop::current().now();
+  const BusyTime::Working working(busy_);
+  Scope pieces(EventLoop::current(), "state file");
+  for (const Piece& piece : pieces_of(transfers)) {
+    pieces.spawn(what, move_piece, piece);
   }
-  std::exception_ptr error;
-  try {
-    Scope pieces(EventLoop::current(), "state file");
-    for (const Piece& piece : pieces_of(transfers)) {
-      pieces.spawn(what, move_piece, piece);
-    }
-    co_await pieces.join();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  if (--transfers_ == 0) {
-    busy_s_ += std::chrono::duration<double>(EventLoop::current().now() - busy_since_).count();
-  }
-  if (error != nullptr) {
-    std::rethrow_exception(error);
-  }
+  co_await pieces.join();
 }
 
 Error nvme_failure(std::string_view done, std::string_view what, const FileError& error) {

@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/clock.hpp"
+#include "actors/memory/busy_time.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/error.hpp"
@@ -67,7 +67,7 @@ class StateFile {
   Task<> write(std::vector<Transfer> transfers, Name what = "state file");
 
   /// Seconds in which at least one transfer was under way.
-  [[nodiscard]] double busy_s() const noexcept { return busy_s_; }
+  [[nodiscard]] double busy_s() const noexcept { return busy_.seconds(); }
   [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
 
@@ -90,9 +90,7 @@ class StateFile {
   IoFile file_;
   std::uint64_t bytes_read_ = 0;
   std::uint64_t bytes_written_ = 0;
-  int transfers_ = 0;  // under way
-  TimePoint busy_since_;
-  double busy_s_ = 0;
+  BusyTime busy_;
 };
 
 /// What a run says that cannot read or write `what` there, and ends.

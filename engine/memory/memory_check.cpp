@@ -63,21 +63,15 @@ void place_overflow(const MemoryPlan& all_on_host, const MemoryLimits& limits, P
   }
 }
 
-}  // namespace
-
-namespace {
-
-/// Whether boundaries have room where segments compute; absent: no limit is known there.
-std::optional<bool> boundaries_fit(const MemoryPlan& plan, const PlanInput& input,
-                                   const MemoryLimits& limits) {
+/// Whether boundaries have room where segments compute; they have where no limit is known.
+bool boundaries_fit(const MemoryPlan& plan, const PlanInput& input, const MemoryLimits& limits) {
   if (input.accelerator) {
-    return limits.device ? std::optional(plan.total(MemoryKind::kDevice) <= limits.device->bytes)
-                         : std::nullopt;
+    return !limits.device || plan.total(MemoryKind::kDevice) <= limits.device->bytes;
   }
   if (input.has_device()) {
     return static_cast<double>(plan.simulated_bytes) <= input.shape.engine.sim.memory_bytes;
   }
-  return limits.host ? std::optional(plan.host_total() <= limits.host->bytes) : std::nullopt;
+  return !limits.host || plan.host_total() <= limits.host->bytes;
 }
 
 }  // namespace
@@ -91,7 +85,7 @@ void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& li
   tried.shape.shadows = {};
   const auto fits = [&](std::size_t leaving) {
     tried.shape.engine.activation_offload = boundary_share(leaving, segments);
-    return boundaries_fit(plan_memory(model, tried), tried, limits).value_or(true);
+    return boundaries_fit(plan_memory(model, tried), tried, limits);
   };
   std::size_t least =
       leaving_boundaries(input.shape.engine.activation_offload.value_or(0), segments);

@@ -46,7 +46,7 @@ struct DiskRates {
 
 /// What a step of all ranks of a host moves, in bytes: updates run behind the verdict and under the
 /// next forward, which gathers weights; what is left is gathered and reduced under backward, and by
-/// further micro-steps.
+/// further micro-steps, or is boundaries, written in forward and read in backward.
 struct DiskTraffic {
   struct Part {
     double read = 0;

@@ -4,8 +4,9 @@
 // The one place of both decisions: Engine, the trainers and `tandem plan` call plan_run(). State is
 // placed by the first of these rules that says something:
 //   1. NVMe                        as far as a ratio says, else all but what a given limit of host
-//                                  memory holds, from the first unit on; also where a folder is
-//                                  given and the host's free memory does not hold all
+//                                  memory holds, from the first unit on; where the CPU computes
+//                                  also where a folder is given and the host's free memory does
+//                                  not hold all
 //   2. the CPU computes            all on the host
 //   3. EngineOptions::placements   as given, unit by unit
 //   4. a placement other than auto, or a ratio (of the options, else of the config)
@@ -13,6 +14,8 @@
 //   5. the config does not offload the optimizer, and the device has room for all state
 //                                  all on the device, as DeepSpeed does
 //   6. else                        the solver's: the shortest step of those that fit
+// Beside an accelerator a folder that is given takes what rules 4 to 6 leave on the host and has no
+// room there, from the last unit on. Boundaries leave by choose_offload().
 // Collective: every rank calls it, and what one machine measures (free memory, speeds) is rank 0's
 // on all of them, so that they decide alike. Any thread.
 #pragma once
@@ -46,7 +49,8 @@ struct LargestBatch {
 };
 
 struct RunPlan {
-  EngineOptions options;  // the caller's, with placements, inflight_buckets and speculate decided
+  // The caller's, with placements, activation_offload, inflight_buckets and speculate decided.
+  EngineOptions options;
   FitReport report;
   MemoryLimits limits;
   std::string placement;   // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."

@@ -1,5 +1,6 @@
 #include "engine/rank/boundaries.hpp"
 
+#include <span>
 #include <utility>
 
 #include <ATen/ops/empty_strided.h>
@@ -38,7 +39,7 @@ void Boundaries::made(std::size_t b, const at::Tensor& boundary) {
 void Boundaries::leave(std::size_t b) {
   hold(slots_[b], true);
   if (leaves(b)) {
-    begin("boundary leaves", b, &Boundaries::take_away);
+    begin("boundary leaves", b, Way::kOut);
   }
 }
 
@@ -71,7 +72,7 @@ Task<> Boundaries::bring(std::size_t b) {
   };
   co_await compute_.run("room for boundary", make_room);
   hold(slot, true);
-  begin("boundary comes back", b, &Boundaries::bring_back);
+  begin("boundary comes back", b, Way::kBack);
 }
 
 Task<> Boundaries::there(std::size_t b) {
@@ -93,25 +94,16 @@ void Boundaries::gone(std::size_t b) {
 
 // ---- copies ----
 
-Task<> Boundaries::take_away(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor) {
-  return place->take_away(b, tensor);
-}
-
-Task<> Boundaries::bring_back(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor) {
-  return place->bring_back(b, tensor);
-}
-
-void Boundaries::begin(Name what, std::size_t b, Move how) {
+void Boundaries::begin(Name what, std::size_t b, Way way) {
   std::optional<DeviceEvent> made;
   if (compute_.on_gpu()) {
     made = accelerator_->queued();
   }
   slots_[b].done.reset();
-  scope_.spawn(what, &Boundaries::move, this, b, how, std::move(made));
+  scope_.spawn(what, &Boundaries::move, this, b, way, std::move(made));
 }
 
-Task<> Boundaries::move(Boundaries* self, std::size_t b, Move how,
-                        std::optional<DeviceEvent> made) {
+Task<> Boundaries::move(Boundaries* self, std::size_t b, Way way, std::optional<DeviceEvent> made) {
   Slot& slot = self->slots_[b];
   // A failure belongs to the visit that awaits the boundary.
   try {
@@ -119,8 +111,10 @@ Task<> Boundaries::move(Boundaries* self, std::size_t b, Move how,
       co_await made->wait();
     }
     if (!slot.stays) {
-      co_await how(self->place_.get(), b,
-                   {static_cast<std::byte*>(slot.tensor.data_ptr()), slot.bytes});
+      const std::span<std::byte> tensor(static_cast<std::byte*>(slot.tensor.data_ptr()),
+                                        slot.bytes);
+      co_await (way == Way::kOut ? self->place_->take_away(b, tensor)
+                                 : self->place_->bring_back(b, tensor));
     }
   } catch (...) {
     slot.failure = std::current_exception();

@@ -2,11 +2,12 @@
 // as far as they lie elsewhere between forward and backward (activation offload).
 //
 // Boundary b is the input of segment b; 1 to `leaving` leave (boundary_share.hpp).
-//   forward    visit b - 1 makes it; leave(): a copy of it begins | visit b reads it | visit b + 1
-//   |
-//              left(): the copy is done; visit b + 2 begins with free()
-//   backward   bring(): a copy back begins | visit b + 1 | there(): it is done; visit b begins with
-//              take() | gone()
+// In forward:
+//   behind visit b - 1   leave(): a copy of it begins; visits b and b + 1 run
+//   before visit b + 2   left(): the copy is done; the visit begins with free()
+// In backward:
+//   before visit b + 1   bring(): a copy back begins
+//   before visit b       there(): it is done; the visit begins with take(), and gone() is behind it
 // So in forward a boundary has two visits to leave in, and three of those that leave are where
 // segments compute; in backward it has one visit, which is longer, and there are two.
 // Beside a simulated device it also counts what all boundaries take of the device's memory.
@@ -20,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -90,13 +90,11 @@ class Boundaries {
     Event done{true};       // no copy is under way
     std::exception_ptr failure;
   };
-  using Move = Task<> (*)(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor);
+  enum class Way : std::uint8_t { kOut, kBack };
 
-  static Task<> take_away(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor);
-  static Task<> bring_back(BoundaryPlace* place, std::size_t b, std::span<std::byte> tensor);
   /// Behind `made`, the work that made the tensor.
-  static Task<> move(Boundaries* self, std::size_t b, Move how, std::optional<DeviceEvent> made);
-  void begin(Name what, std::size_t b, Move how);
+  static Task<> move(Boundaries* self, std::size_t b, Way way, std::optional<DeviceEvent> made);
+  void begin(Name what, std::size_t b, Way way);
   /// Of a simulated device's memory.
   void hold(Slot& slot, bool held);
   [[nodiscard]] bool counts() const noexcept {

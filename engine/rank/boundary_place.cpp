@@ -1,7 +1,6 @@
 #include "engine/rank/boundary_place.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <optional>
@@ -9,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/round_up.hpp"
 
@@ -110,26 +108,6 @@ std::size_t FileBoundaries::host_bytes() const noexcept {
   return bytes;
 }
 
-class FileBoundaries::Working {
- public:
-  explicit Working(FileBoundaries& of) : of_(of) {
-    if (of_.transfers_++ == 0) {
-      of_.busy_since_ = EventLoop::current().now();
-    }
-  }
-  ~Working() {
-    if (--of_.transfers_ == 0) {
-      const Duration worked = EventLoop::current().now() - of_.busy_since_;
-      of_.busy_s_ += std::chrono::duration<double>(worked).count();
-    }
-  }
-  Working(const Working&) = delete;
-  Working& operator=(const Working&) = delete;
-
- private:
-  FileBoundaries& of_;
-};
-
 Task<> FileBoundaries::open(std::size_t boundary, std::size_t bytes) {
   std::unique_ptr<StateFile>& file = files_[boundary];
   file = std::make_unique<StateFile>(bytes);
@@ -154,7 +132,7 @@ Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte
     if (files_[boundary] == nullptr || files_[boundary]->size_bytes() < room) {
       co_await open(boundary, room);
     }
-    const Working working(*this);
+    const BusyTime::Working working(busy_);
     co_await files_[boundary]->write(
         {{.in_file = files_[boundary]->data(), .memory = stage.data(), .bytes = from.size()}});
   } catch (const FileError& error) {
@@ -165,7 +143,7 @@ Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte
 Task<> FileBoundaries::bring_back(std::size_t boundary, std::span<std::byte> into) {
   TANDEM_CHECK(into.data() == room(boundary), "a boundary comes back to its stage");
   try {
-    const Working working(*this);
+    const BusyTime::Working working(busy_);
     co_await files_[boundary]->read(
         {{.in_file = files_[boundary]->data(), .memory = into.data(), .bytes = into.size()}});
   } catch (const FileError& error) {

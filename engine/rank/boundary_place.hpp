@@ -14,17 +14,16 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "actors/memory/arena.hpp"
+#include "actors/memory/busy_time.hpp"
 #include "actors/memory/state_file.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/types/boundary_share.hpp"
-#include "runtime/clock.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/io/file_io.hpp"
@@ -93,23 +92,19 @@ class FileBoundaries final : public BoundaryPlace {
   Task<> bring_back(std::size_t boundary, std::span<std::byte> into) override;
   std::byte* room(std::size_t boundary) override { return stage_of(boundary).data(); }
   [[nodiscard]] std::size_t host_bytes() const noexcept override;
-  [[nodiscard]] double disk_busy_s() const noexcept override { return busy_s_; }
+  [[nodiscard]] double disk_busy_s() const noexcept override { return busy_.seconds(); }
 
  private:
   [[nodiscard]] HostBuffer& stage_of(std::size_t boundary) {
     return stages_[boundary % kBoundaryStages];
   }
   Task<> open(std::size_t boundary, std::size_t bytes);
-  /// While it lives, a disk works.
-  class Working;
 
   Options options_;
   std::array<HostBuffer, kBoundaryStages> stages_;
   std::vector<std::unique_ptr<StateFile>> files_;  // [boundary]
   std::size_t opened_ = 0;
-  int transfers_ = 0;  // under way
-  TimePoint busy_since_;
-  double busy_s_ = 0;
+  BusyTime busy_;
 };
 
 }  // namespace tandem

@@ -71,9 +71,10 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
            "is shortest), cpu, gpu, or stream (in host memory, updated on the device); nvme: in a "
            "file, with any device");
   app.add_option("--nvme_path", o.nvme.path,
-                 "Folder on a local disk for optimizer state, and for weights where the config's "
-                 "offload_param.device is nvme; with --placement auto, for the state that "
-                 "the host's memory does not hold");
+                 "Folder on a local disk for optimizer state, for weights where the config's "
+                 "offload_param.device is nvme, and on the CPU for boundaries "
+                 "(--activation_offload); with --placement auto, for the state that the host's "
+                 "memory does not hold");
   app.add_flag("--nvme_any_disk", o.nvme.any_disk,
                "Take --nvme_path even where it lies in memory (tmpfs) or on the network");
   app.add_option(

@@ -92,8 +92,9 @@ HWY_INLINE void sum_rows(std::int64_t width, const T* dy, float scale, std::int6
   for_lanes(width, [&](auto d, auto i) HWY_ATTR { store_f32(d, hn::LoadU(d, sum + i), to + i); });
 }
 
-/// sums[level] = the sums over rows [begin, end) of `rows` of the blocks [first, first + count);
-/// false, and nothing is written, where there are none.
+/// sum[0, width) = the sum over rows [begin, end) of `rows` of the blocks [first, first + count);
+/// behind it is room for one more of each level. False, and nothing is written, where there are
+/// none.
 template <class T>
 bool sum_blocks(const EmbeddingRows& e, const T* dy, const std::vector<std::int64_t>& rows,
                 std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t count,

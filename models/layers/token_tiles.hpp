@@ -22,25 +22,28 @@ namespace tandem {
 
 inline constexpr std::int64_t kTileTokens = 2048;  // part of the result
 
+/// call(first token, number of tokens) for each tile of [begin, end); once where there are none.
+template <class Call>
+void for_tiles_between(std::int64_t begin, std::int64_t end, Call call) {
+  do {
+    call(begin, std::min(kTileTokens, end - begin));
+    begin += kTileTokens;
+  } while (begin < end);
+}
+
 /// call(first token, number of tokens) for each tile, and block_ends() behind a block's last.
 template <class Call, class BlockEnds>
 void for_token_tiles(std::int64_t tokens, Call call, BlockEnds block_ends) {
   const TokenBlocks blocks = token_blocks();
-  const auto for_run = [&](std::int64_t begin, std::int64_t end) {
-    do {  // once where there are none
-      call(begin, std::min(kTileTokens, end - begin));
-      begin += kTileTokens;
-    } while (begin < end);
-  };
   if (blocks.length == 0) {
-    for_run(0, tokens);
+    for_tiles_between(0, tokens, call);
     block_ends();
     return;
   }
   const std::int64_t block = blocks.length / blocks.count;
   for (std::int64_t b = 0; b < blocks.count; ++b) {
     for (std::int64_t row = 0; row < tokens; row += blocks.length) {
-      for_run(row + b * block, row + (b + 1) * block);
+      for_tiles_between(row + b * block, row + (b + 1) * block, call);
     }
     block_ends();
   }

@@ -41,27 +41,8 @@ struct LabelledRows {
     const at::Tensor contiguous = labels_BT.contiguous();
     const auto* label = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
     const std::int64_t length = contiguous.size(1);
-    const RowPart part = shared.part(length);
-    const TokenBlocks blocks = token_blocks();
-    const std::int64_t block = blocks.length / blocks.count;
-    for (std::int64_t b = 0; b < blocks.count; ++b) {
-      all = 0;
-      add_block(label, contiguous.numel(), vocabulary, length, part,
-                blocks.length == 0 ? RowPart{.begin = part.begin, .count = part.count}
-                                   : RowPart{.begin = part.begin + b * block, .count = block});
-      ends.push_back(count());
-    }
-  }
-
-  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
-
- private:
-  /// Counts all labels, and adds the rows that ask for those of the tokens of `block`.
-  void add_block(const std::int64_t* label, std::int64_t tokens, std::int64_t vocabulary,
-                 std::int64_t length, const RowPart& part, const RowPart& block) {
-    for (std::int64_t i = 0; i < tokens; ++i) {
-      const std::int64_t token = i % length - 1;  // that is asked for it
-      if (token < 0 || label[i] == kIgnored) {
+    for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
+      if (i % length == 0 || label[i] == kIgnored) {  // no token is asked for a row's first
         continue;
       }
       if (label[i] < 0 || label[i] >= vocabulary) {
@@ -71,12 +52,27 @@ struct LabelledRows {
                          label[i], vocabulary, kIgnored);
       }
       ++all;
-      if (token >= block.begin && token < block.begin + block.count) {
-        rows.push_back(i / length * part.count + token - part.begin);
-        labels.push_back(label[i]);
+    }
+    const RowPart part = shared.part(length);
+    const TokenBlocks blocks = token_blocks();
+    const std::int64_t block = blocks.length == 0 ? part.count : blocks.length / blocks.count;
+    for (std::int64_t b = 0; b < blocks.count; ++b) {
+      const std::int64_t begin = part.begin + b * block;
+      const std::int64_t end = std::min(begin + block, length - 1);
+      for (std::int64_t row = 0; row * length < contiguous.numel(); ++row) {
+        for (std::int64_t token = begin; token < end; ++token) {
+          const std::int64_t asked = label[row * length + token + 1];
+          if (asked != kIgnored) {
+            rows.push_back(row * part.count + token - part.begin);
+            labels.push_back(asked);
+          }
+        }
       }
+      ends.push_back(count());
     }
   }
+
+  [[nodiscard]] std::int64_t count() const { return static_cast<std::int64_t>(rows.size()); }
 };
 
 std::int64_t chunk_rows(std::int64_t vocabulary) {
@@ -136,9 +132,11 @@ class LossHead final : public FusedOp {
       weight_.write_zero_gradient();
     } else {
       if (!dw_.empty()) {
-        const bool cut = dw_.size() > 1;  // then the blocks' sums are scaled, not the ranks'
-        for (const at::Tensor& sum : cut || token_blocks().length > 0 ? dw_ : Tensors()) {
-          scale_in_place(DType::kF32, sum.numel(), scale, sum.data_ptr());
+        const bool in_blocks = token_blocks().length > 0;  // whose sums are scaled, not the ranks'
+        if (in_blocks) {
+          for (const at::Tensor& sum : dw_) {
+            scale_in_place(DType::kF32, sum.numel(), scale, sum.data_ptr());
+          }
         }
         for (std::size_t apart = 1; apart < dw_.size(); apart *= 2) {
           for (std::size_t i = 0; i < dw_.size(); i += 2 * apart) {
@@ -146,7 +144,7 @@ class LossHead final : public FusedOp {
           }
         }
         weight_.write_gradient(static_cast<const float*>(dw_[0].const_data_ptr()),
-                               token_blocks().length > 0 ? 1.0F : scale);
+                               in_blocks ? 1.0F : scale);
         dw_.clear();
       }
       if (scale != 1.0F) {
@@ -159,12 +157,11 @@ class LossHead final : public FusedOp {
     const Norm norm = gradients_of.of(norm_);
     std::int64_t begin = 0;
     for (const std::int64_t end : ends_) {
-      do {  // once where there are none
-        const std::int64_t count = std::min(kTileTokens, end - begin);
-        norm.backward(x_.view({-1, width}), h_.narrow(0, begin, count), {}, dx.view({-1, width}),
-                      index_.narrow(0, begin, count));
-        begin += count;
-      } while (begin < end);
+      for_tiles_between(begin, end, [&](std::int64_t first, std::int64_t count) {
+        norm.backward(x_.view({-1, width}), h_.narrow(0, first, count), {}, dx.view({-1, width}),
+                      index_.narrow(0, first, count));
+      });
+      begin = end;
       gradients_of.block_ends();
     }
     gradients_of.write();

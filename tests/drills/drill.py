@@ -192,10 +192,11 @@ def demo_flags(output, steps, more=(), progress="off"):
 
 def losses(output):
     try:
-        lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
+        lines = (Path(output) / "metrics.jsonl").read_text().splitlines(keepends=True)
     except OSError:
         return []
-    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be on its way
+    return [row["loss"] for row in rows if "loss" in row]
 
 
 def percentiles(values):

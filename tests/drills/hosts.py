@@ -5,7 +5,7 @@ Every run over hosts must have the losses, the gradient norms and the saved weig
 whatever the stage, the overlap and the launcher whose variables started it.
 
     tests/drills/hosts.py            2 and 4 hosts x 1 and 2 ranks, stages 0-3, overlap off and full, fp32 and bf16,
-                                     experts spread over the hosts, rows shared by ranks; some ten minutes
+                                     experts spread over the hosts, rows shared by ranks; some sixteen minutes
     tests/drills/hosts.py --quick    7 runs over hosts
 
 Cells over a wire have one between the hosts that delays each frame by 2 to 3 ms, loses one in a hundred and passes 20 MB/s

@@ -295,18 +295,22 @@ TEST(SharedRows, WithBlocksBitsDependOnNothingElse) {
   }
 }
 
-TEST(SharedRows, WithBlocksARunGoesOnInGroupsOfAnotherSizeAsIfNothingWas) {
-  const HfConfig config = exact_config_of(kind_of("llama"));
-  const test::TempDir folder;
-  const Trained whole = train(config, {.blocks = kBlocks}, 4);
-  const Shares first{.ranks = 4, .sharers = 4, .blocks = kBlocks};
-  on_ranks(first.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
-    Engine engine = engine_of(model_of(config), first, ranks);
+/// As the checkpoint "two" in the folder.
+void save_after_two_steps(const HfConfig& config, const Shares& run, const test::TempDir& folder) {
+  on_ranks(run.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
+    Engine engine = engine_of(model_of(config), run, ranks);
     (void)engine.train_step();
     (void)engine.train_step();
     engine.save_checkpoint(folder.path(), "two");
     return 0;
   });
+}
+
+TEST(SharedRows, WithBlocksARunGoesOnInGroupsOfAnotherSizeAsIfNothingWas) {
+  const HfConfig config = exact_config_of(kind_of("llama"));
+  const test::TempDir folder;
+  const Trained whole = train(config, {.blocks = kBlocks}, 4);
+  save_after_two_steps(config, {.ranks = 4, .sharers = 4, .blocks = kBlocks}, folder);
   for (const Shares& then :
        {Shares{.blocks = kBlocks}, Shares{.ranks = 2, .sharers = 2, .blocks = kBlocks}}) {
     const auto all = on_ranks(then.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
@@ -368,14 +372,7 @@ TEST(SharedRows, ARunGoesOnInGroupsOfAnotherSize) {
   const HfConfig config = config_of(kind_of("qwen3"));
   const test::TempDir folder;
   const Trained whole = train(config, {}, 4);
-  const Shares first{.ranks = 4, .sharers = 4};
-  on_ranks(first.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
-    Engine engine = engine_of(model_of(config), first, ranks);
-    (void)engine.train_step();
-    (void)engine.train_step();
-    engine.save_checkpoint(folder.path(), "two");
-    return 0;
-  });
+  save_after_two_steps(config, {.ranks = 4, .sharers = 4}, folder);
   for (const Shares& then :
        {Shares{}, Shares{.ranks = 4, .sharers = 2}, Shares{.ranks = 2, .sharers = 1}}) {
     SCOPED_TRACE(fmt::format("{} ranks, {} share rows", then.ranks, then.sharers));

@@ -59,14 +59,19 @@ LONG_RUNS = [(model, 1, 3, dtype, "offload", 1, length, 1, True)
              for length in lengths] + [("attends", 1, 3, "fp32", "offload", 1, 131072, 1, True)]
 
 
+def make_model(build, output, shape, positions, config):
+    """Of the demo's config with `config` in its place."""
+    changed = output.with_name("config.json")
+    changed.write_text(json.dumps(json.loads((DEMO / "config.json").read_text()) | config))
+    flags = [f"--{key}={value}" for key, value in shape.items()]
+    subprocess.run([build / "bin/make_model", "--config", changed, "--tokenizer", DEMO, "--output", output, f"--positions={positions}",
+                    *flags], check=True, stdout=subprocess.DEVNULL)
+
+
 def make_models(build, folder, needed):
     for name in needed:
-        flags = [f"--{key}={value}" for key, value in SHAPES[name].items()]
-        config = json.loads((DEMO / "config.json").read_text()) | (WINDOW if name == "windows" else {})
-        (folder / "config.json").write_text(json.dumps(config))
-        subprocess.run([build / "bin/make_model", "--config", folder / "config.json", "--tokenizer", DEMO, "--output",
-                        folder / name, f"--positions={1 << 17 if name in ('long', 'windows', 'attends') else 1024}", *flags],
-                       check=True, stdout=subprocess.DEVNULL)
+        positions = 1 << 17 if name in ("long", "windows", "attends") else 1024
+        make_model(build, folder / name, SHAPES[name], positions, WINDOW if name == "windows" else {})
 
 
 def write_data(folder, words_of_record=800, count=64):

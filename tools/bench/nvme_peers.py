@@ -27,7 +27,6 @@ from pathlib import Path
 import nvme
 
 GROUP = Path("/sys/fs/cgroup/memory") / f"tandem-nvme-{os.getpid()}"
-MIB = 1 << 20
 ROWS, LENGTH = 1, 16
 LR, DECAY = 1e-4, 0.01
 
@@ -145,7 +144,7 @@ def limit_of(options, side):
 def enter_group(limit_mib):
     """Of the child, before it becomes the program."""
     GROUP.mkdir(exist_ok=True)
-    (GROUP / "memory.limit_in_bytes").write_text(str(limit_mib * MIB))
+    (GROUP / "memory.limit_in_bytes").write_text(str(limit_mib * nvme.MIB))
     (GROUP / "cgroup.procs").write_text(str(os.getpid()))
 
 
@@ -189,7 +188,7 @@ def main():
             for side in options.sides:
                 done = of_ours(options, folder) if side == "ours" else of_peer(options, side, folder / "model")
                 seconds[side].append(statistics.median(done["times"][nvme.WARM_UP:]))
-                peak = int((GROUP / "memory.max_usage_in_bytes").read_text()) / MIB
+                peak = int((GROUP / "memory.max_usage_in_bytes").read_text()) / nvme.MIB
                 print(f"round {number + 1}: {side} {seconds[side][-1]:.2f} s, memory at most {peak:.0f} MiB of "
                       f"{limit_of(options, side)}, losses {done['losses'][0]:.3f} ... {done['losses'][-1]:.3f}", flush=True)
                 GROUP.rmdir()

@@ -20,19 +20,11 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from memory_plan import DEMO, MIB, ROOT, SHAPES, WINDOW, write_data
+from memory_plan import MIB, ROOT, SHAPES, WINDOW, make_model, write_data
 
 SHAPE = dict(vocab=4096, hidden=256, layers=4, heads=4, kv_heads=4, head_dim=64, intermediate=1024)
 BLOCKS = 4
 VARIANTS = [(1, 0), (1, BLOCKS), (2, 0), (2, BLOCKS), (4, BLOCKS)]
-
-
-def make_model(build, folder, length, fits):
-    config = json.loads((DEMO / "config.json").read_text()) | (WINDOW if fits else {})
-    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
-    flags = [f"--{key}={value}" for key, value in (SHAPES["windows"] | {"layers": 4} if fits else SHAPE).items()]
-    subprocess.run([build / "bin/make_model", "--config", folder / "config.json", "--tokenizer", DEMO, "--output", folder / "model",
-                    f"--positions={length}", *flags], check=True, stdout=subprocess.DEVNULL)
 
 
 def command(args, folder, ranks, more):
@@ -110,7 +102,8 @@ def main():
     args.length = args.length or (65536 if args.fit else 8192)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_model(args.build, folder, args.length, args.fit)
+        shape = SHAPES["windows"] | {"layers": 4} if args.fit else SHAPE
+        make_model(args.build, folder / "model", shape, args.length, {"tie_word_embeddings": False} | (WINDOW if args.fit else {}))
         write_data(folder, args.length, 2)
         sys.exit(0 if (fit if args.fit else compare)(args, folder) else 1)
 

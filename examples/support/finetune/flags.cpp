@@ -109,8 +109,9 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
                  "a part of the heads; default: the config's, and without one 1");
   app.add_option("--sequence_blocks", f.engine.sequence_blocks,
                  "Fixed blocks of each row, a power of two, by which weights' gradients are summed "
-                 "over tokens, so that in fp32 their bits do not depend on --sequence_parallel; 0: "
-                 "as it is quickest")
+                 "over tokens, so that in fp32 on the CPU their bits do not depend on "
+                 "--sequence_parallel (docs/sequence.md: where they are near instead); 0: as it is "
+                 "quickest")
       ->capture_default_str();
   app.add_option("--packing", f.packing,
                  "Rows of several records, up to --max_length tokens, none of which sees another: "
@@ -127,9 +128,8 @@ void add_memory_flags(CLI::App& app, FinetuneFlags& f) {
          "--activation_offload",
          [&f](const std::string& text) { f.engine.activation_offload = offload_share(text); },
          "With --activation_checkpointing: share (0 to 1) of the boundaries that lie in host "
-         "memory "
-         "between forward and backward, beside an accelerator; on the CPU in --nvme_path. on: all "
-         "that can; off: none; auto: the config's, else as few as make the run fit")
+         "memory between forward and backward, beside an accelerator; on the CPU in --nvme_path. "
+         "on: all that can; off: none; auto: the config's, else as few as make the run fit")
       ->default_str("auto");
   add_trained_flags(app, f);
 }

@@ -410,7 +410,7 @@ void backward_typed(const AttentionProblem& p, const T* context, const float* lo
     HeadTask<T>(p, queries)
         .backward(context, log_sums, dcontext, static_cast<T*>(gradients.dqkv), sums + task * each);
   });
-  // Task by task, so that the bits don't depend on threads.
+  // In a fixed order, so that the bits don't depend on threads.
   if (p.q_norm != nullptr) {
     add_heads(p, sums, each, p.head_dim, 0, p.kv_heads, gradients.dq_norm);
     add_heads(p, sums + p.head_dim, each, p.head_dim, 0, p.kv_heads, gradients.dk_norm);

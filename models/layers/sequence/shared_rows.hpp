@@ -6,7 +6,7 @@
 // tokens' q, k and v of that one's heads, and behind it each gets its tokens of all heads back. So
 // attention is that of whole rows, with its kernels as they are. A key/value head of which there
 // are fewer than ranks goes to several, and the gradients that come back are added in their order.
-// Where rows are not shared all of this is nothing.
+// Where rows are neither shared nor cut into blocks all of this is nothing.
 // Compute lane. All ranks of the group call the same in the same order.
 #pragma once
 

@@ -312,18 +312,26 @@ TEST_F(RanksOfHosts, AddInOneOrder) {
   }
 }
 
+/// Of two hosts with two ranks each: this rank's group over both, and that of its host.
+struct Groups {
+  std::unique_ptr<CollectiveBackend> over_hosts, of_host;
+};
+Groups groups_of(ProcessGroup& group, Worker& worker) {
+  const int rank = group.rank();
+  const auto made = [&](std::string name, int own) {
+    return group.make_group_backend(worker.loop, worker.pool,
+                                    {.name = std::move(name), .rank = own, .world_size = 2});
+  };
+  auto over_hosts = made(fmt::format("over-{}", rank % 2), rank / 2);
+  return {std::move(over_hosts), made(fmt::format("host-{}", rank / 2), rank % 2)};
+}
+
 // Ranks 0 and 2 on two hosts, 0 and 1 on one, and each alone: all groups at once.
 TEST_F(RanksOfHosts, GroupsAreOfOneHostOrOfSeveral) {
   const Job job{.world = 4, .secret = kSecret};
   const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
     Worker worker;
-    const int rank = group.rank();
-    const auto over_hosts = group.make_group_backend(
-        worker.loop, worker.pool,
-        {.name = fmt::format("over-{}", rank % 2), .rank = rank / 2, .world_size = 2});
-    const auto of_host = group.make_group_backend(
-        worker.loop, worker.pool,
-        {.name = fmt::format("host-{}", rank / 2), .rank = rank % 2, .world_size = 2});
+    const auto [over_hosts, of_host] = groups_of(group, worker);
     expect_collectives_of_one_host(worker.loop, *over_hosts);
     expect_collectives_of_one_host(worker.loop, *of_host);
   });
@@ -352,12 +360,7 @@ TEST_F(RanksOfHosts, AGroupBlamesTheRankThatFailed) {
   const auto errors = on_two_hosts(job, [](ProcessGroup& group) {
     Worker worker;
     const int rank = group.rank();
-    const auto over_hosts = group.make_group_backend(
-        worker.loop, worker.pool,
-        {.name = fmt::format("over-{}", rank % 2), .rank = rank / 2, .world_size = 2});
-    const auto of_host = group.make_group_backend(
-        worker.loop, worker.pool,
-        {.name = fmt::format("host-{}", rank / 2), .rank = rank % 2, .world_size = 2});
+    const auto [over_hosts, of_host] = groups_of(group, worker);
     if (rank == 3) {
       over_hosts->give_up(std::runtime_error("its disk is full"));
     } else if (rank == 2) {

@@ -1,0 +1,47 @@
+// actors/memory/busy_time.hpp — the time in which at least one of several things was under way.
+//
+// Thread rule: of the loop's thread.
+//
+//   BusyTime busy_;   const BusyTime::Working working(busy_);   busy_.seconds();
+#pragma once
+
+#include <chrono>
+
+#include "runtime/event_loop.hpp"
+
+namespace tandem {
+
+class BusyTime {
+ public:
+  /// Something is under way while it lives.
+  class Working {
+   public:
+    explicit Working(BusyTime& of) noexcept : of_(of) { of_.enter(); }
+    ~Working() { of_.leave(); }
+    Working(const Working&) = delete;
+    Working& operator=(const Working&) = delete;
+
+   private:
+    BusyTime& of_;
+  };
+
+  void enter() noexcept {
+    if (under_way_++ == 0) {
+      since_ = EventLoop::current().now();
+    }
+  }
+  void leave() noexcept {
+    if (--under_way_ == 0) {
+      seconds_ += std::chrono::duration<double>(EventLoop::current().now() - since_).count();
+    }
+  }
+  /// Up to the last time at which nothing was.
+  [[nodiscard]] double seconds() const noexcept { return seconds_; }
+
+ private:
+  int under_way_ = 0;
+  TimePoint since_;
+  double seconds_ = 0;
+};
+
+}  // namespace tandem
