@@ -97,6 +97,12 @@ Step step_of(const Bench& bench, double adam_s, double ratio) {
           bench.shape.link_s()};
 }
 
+/// Of the pool while nothing else goes on; the first passes find their memory cold.
+double warm_adam_s(Bench& bench) {
+  Policies& parts = bench.parts();
+  return std::min({parts.adam_s(), parts.adam_s(), parts.adam_s()});
+}
+
 /// Where an engine's steps spent their time; means over a round's steps, added up over the rounds.
 struct Where {
   double adam_busy_s = 0;
@@ -189,7 +195,7 @@ void run_engine(benchmark::State& state, Bench* bench, double ratio, Overlap ove
 
 /// With the state where the solver puts it for a step of that ratio.
 void run_default(benchmark::State& state, Bench* bench, double ratio) {
-  const Step rough = step_of(*bench, bench->parts().adam_s(), ratio);
+  const Step rough = step_of(*bench, warm_adam_s(*bench), ratio);
   bench->times->forward_s = rough.forward_s;
   bench->times->backward_s = rough.backward_s;
   const SimSpec device = {.to_device_bytes_per_s = bench->shape.link_bytes_per_s,
@@ -224,9 +230,7 @@ void run_policy(benchmark::State& state, Bench* bench, double ratio, bool is_ser
 void run_misses(benchmark::State& state, Bench* bench, double rate, Overlap other) {
   bench->overlap.reset();
   bench->engine.reset();
-  Policies& parts = bench->parts();
-  const double adam_s = std::min({parts.adam_s(), parts.adam_s(), parts.adam_s()});
-  const Step step = step_of(*bench, adam_s, kRatioOfMisses);
+  const Step step = step_of(*bench, warm_adam_s(*bench), kRatioOfMisses);
   bench->times->forward_s = step.forward_s;
   bench->times->backward_s = step.backward_s;
   const auto missing =
