@@ -32,13 +32,18 @@ class BusyTime {
   }
   void leave() noexcept {
     if (--under_way_ == 0) {
-      seconds_ += std::chrono::duration<double>(EventLoop::current().now() - since_).count();
+      seconds_ += since();
     }
   }
-  /// Up to the last time at which nothing was.
-  [[nodiscard]] double seconds() const noexcept { return seconds_; }
+  [[nodiscard]] double seconds() const noexcept {
+    return under_way_ == 0 ? seconds_ : seconds_ + since();
+  }
 
  private:
+  [[nodiscard]] double since() const noexcept {
+    return std::chrono::duration<double>(EventLoop::current().now() - since_).count();
+  }
+
   int under_way_ = 0;
   TimePoint since_;
   double seconds_ = 0;

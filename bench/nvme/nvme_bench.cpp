@@ -1,10 +1,14 @@
 // bench/nvme/nvme_bench.cpp — which aio block moves optimizer state fastest on a disk.
 // Each case reads and writes back a file of state as updates do, by io_uring and by threads, in
-// calls of some size, some of them under way. The file lies in $TANDEM_BENCH_DIR, else /var/tmp;
+// calls of some size, some of them under way; cpu_s_per_GB counts all threads. io_uring beside
+// threads that have as many calls under way, round by round: --benchmark_filter='1024K/[a-z]+8/'
+// --benchmark_enable_random_interleaving --benchmark_repetitions=9. The file lies in
+// $TANDEM_BENCH_DIR, else /var/tmp;
 // --state_mb=N is its size. At the end the best case of those that ran is printed as the block that
 // a config takes: {"aio": {...}}.
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -39,11 +43,15 @@ void move_state(benchmark::State& state, std::size_t number, std::size_t bytes) 
     state.SkipWithError(FileIo::choose().why.c_str());
     return;
   }
+  constexpr double kTimes = 5;  // that the bytes are moved: written, both ways, read, written
   double rate = 0;
+  const std::clock_t begun = std::clock();
   for (auto _ : state) {
     rate = measure_disk_rates(what.options, what.backend, kSlice, bytes).each_way;
     state.SetIterationTime(static_cast<double>(bytes) / rate);
   }
+  const double cpu_s = static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC;
+  state.counters["cpu_s_per_GB"] = cpu_s / (kTimes * static_cast<double>(bytes) / 1e9);
   what.best = std::max(what.best, rate);
   state.counters["state_bytes_per_s"] = rate;
 }
@@ -72,7 +80,7 @@ void register_all(std::size_t bytes) {
     for (const unsigned depth : {2U, 8U, 32U}) {
       add(FileIo::Backend::kUring, block, depth, 1);
     }
-    for (const int threads : {1, 4}) {
+    for (const int threads : {1, 4, 8}) {
       add(FileIo::Backend::kThreads, block, 8, threads);
     }
   }

@@ -30,6 +30,7 @@ std::string json_line(const StepMetrics& m) {
       .field("exposed_checkpoint_s", m.exposed_checkpoint_s)
       .field("exposed_disk_s", m.exposed_disk_s)
       .field("exposed_activation_s", m.exposed_activation_s)
+      .field("disk_busy_s", m.disk_busy_s)
       .field("verdict", m.verdict)
       .field("speculated", m.speculated)
       .field("peak_host_bytes", m.peak_host_bytes)

@@ -30,6 +30,7 @@ struct StepMetrics {
   double exposed_checkpoint_s = 0;
   double exposed_disk_s = 0;
   double exposed_activation_s = 0;
+  double disk_busy_s = 0;          // something was on its way from or to NVMe
   std::string verdict = "commit";  // commit | rollback | skip
   bool speculated = false;         // updates had begun ahead of the verdict
   std::int64_t peak_host_bytes = 0;

@@ -78,6 +78,7 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .exposed_checkpoint_s = result.exposure.checkpoint_s,
           .exposed_disk_s = result.exposure.disk_s,
           .exposed_activation_s = result.exposure.activation_s,
+          .disk_busy_s = result.exposure.disk_busy_s,
           .verdict = std::string(name_of(result.verdict.outcome)),
           .speculated = result.verdict.speculated,
           .peak_host_bytes = recent_peak_bytes(result),

@@ -3,18 +3,19 @@
 
 Each case trains a model with random weights (bf16, AdamW, one short row a step, so that the disk is what a step waits for) in
 memory and then from files in --folder with as little host memory as the case says. Rounds alternate: the run in memory, the run
-from the disk, fio. It prints, each the median of the rounds:
+from the disk, fio. It prints, each the median of the rounds (with --record FILE also of those of earlier calls with that file):
 
   predicted  from the plan's two times of the disk, measured in that round, and from the run in memory: updates run under the next
              forward, and what else passes through the file beside backward, so a step takes
              max(disk for updates, step in memory - its backward) + max(backward, disk for the rest)
-  of fio     bytes that a step moved over the time in which the disk had something to do, over what fio moves with as many calls of
-             that size, reads and writes mixed alike, in a file that was written before, its memory in huge pages as ours is
-             (--ioengine=io_uring, direct); and over fio's with registered buffers and files
+  of fio     bytes that steps moved over the time in which the disk was busy for them (disk_busy_s of metrics.jsonl), over what fio
+             moves with as many calls of that size, reads and writes mixed alike, in a file that was written before, its memory in
+             huge pages as ours is (--ioengine=io_uring, direct)
 
 and whether losses and saved weights are the same bytes. --threads: the cases of state once more, without io_uring.
 
   python3 tools/bench/nvme.py --folder DIR [--build build/release] [--steps 6] [--rounds 3] [--only SUBSTRING] [--threads]
+                              [--record FILE]
 """
 
 import argparse
@@ -86,8 +87,8 @@ def run(options, folder, there, layout, nvme, more=(), **of_process):
             "weights": hashlib.sha256((output / "model" / "model.safetensors").read_bytes()).hexdigest(),
             "host": json.loads((output / "summary.json").read_text())["memory"]["host"]["actual_bytes"],
             "step_s": statistics.median(step["step_time_s"] for step in steps[WARM_UP:]),
-            # The busiest resource's share of a step is the disk's, where it is what a step waits for.
-            "busy_s": statistics.median(step["overlap_efficiency"] * step["step_time_s"] for step in steps[WARM_UP:]),
+            # Updates run on into the next step, so this is of all steps together.
+            "busy_s": statistics.mean(step["disk_busy_s"] for step in steps[WARM_UP:]),
             "backward_s": statistics.median(backward[WARM_UP:]), "said": said}
 
 
@@ -101,12 +102,12 @@ def planned(said):
     return *sizes, float(found[7]), float(found[8] or 0)
 
 
-def fio(folder, read, written, more=()):
+def fio(folder, read, written):
     """Bytes a second, read and written."""
     with tempfile.TemporaryDirectory(dir=folder) as files:
         common = ["fio", "--name=state", f"--filename={files}/state", "--size=1G", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
                   "--ioengine=io_uring", "--direct=1", "--output-format=json"]
-        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=1", "--time_based", *more]
+        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=1", "--time_based"]
         env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         try:
             subprocess.run([*common, "--rw=write"], capture_output=True, text=True, check=True)
@@ -128,22 +129,28 @@ def round_of(options, folder, there, layout, threads):
             "disk, updates": updating, "disk, rest": computing, "step, memory": memory["step_s"], "backward": backward,
             "predicted": predicted, "step, NVMe": nvme["step_s"], "step over predicted": nvme["step_s"] / predicted,
             "disk busy": nvme["busy_s"] / nvme["step_s"], "GB/s": rate / 1e9, "of fio": rate / fio(options.folder, read, written),
-            "of fio, registered": rate / fio(options.folder, read, written, ["--fixedbufs=1", "--registerfiles=1"]),
-            "same": all(memory[key] == nvme[key] for key in ("losses", "weights"))}
+            "load": os.getloadavg()[0], "same": all(memory[key] == nvme[key] for key in ("losses", "weights"))}
+
+
+def recorded(path, case):
+    """Rounds of a case in the record."""
+    lines = path.read_text().splitlines() if path and path.exists() else []
+    return [one["round"] for one in map(json.loads, lines) if one["case"] == case]
 
 
 BYTES = {"host, memory", "host, NVMe", "there", "read", "written"}
+WITH_RANGE = {"step over predicted", "of fio"}
 
 
 def print_case(name, rounds):
-    cells = [name]
+    cells = [f"{name}, {len(rounds)} rounds"]
     for key in rounds[0]:
         values = [one[key] for one in rounds]
         if key == "same":
             cells.append("the same" if all(values) else "DIFFERENT")
         elif key in BYTES:
             cells.append(f"{statistics.median(values) / MIB:.0f} MiB")
-        elif key == "step over predicted":
+        elif key in WITH_RANGE:
             cells.append(f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
         else:
             cells.append(f"{statistics.median(values):.2f}")
@@ -159,16 +166,25 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose text contains this")
     parser.add_argument("--threads", action="store_true", help="state by threads, too")
+    parser.add_argument("--record", type=Path, help="where each round is added as a line, and from which the table is made")
     options = parser.parse_args()
     cases = [(*case, False) for case in CASES] + [(*case, True) for case in CASES if options.threads and case[0] == "state"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_model(options, folder)
+        if options.rounds > 0:
+            make_model(options, folder)
         head = False
         for there, layout, threads in cases:
             case = f"{there}, {layout}{', threads' if threads else ''}"
             if options.only in case:
-                rounds = [round_of(options, folder, there, layout, threads) for _ in range(options.rounds)]
+                rounds = recorded(options.record, case)
+                for _ in range(options.rounds):
+                    rounds.append(round_of(options, folder, there, layout, threads))
+                    if options.record:
+                        with options.record.open("a") as record:
+                            record.write(json.dumps({"case": case, "round": rounds[-1]}) + "\n")
+                if not rounds:
+                    continue
                 if not head:
                     print("| on NVMe, layout | " + " | ".join(rounds[0]) + " |\n" + "|---" * (1 + len(rounds[0])) + "|")
                     head = True

@@ -41,13 +41,13 @@ TEST(StepMetrics, JsonLineHasEveryFieldOfTheContract) {
   for (const auto field : simdjson::dom::object(object)) {
     names.emplace_back(field.key);
   }
-  EXPECT_THAT(
-      names, testing::ElementsAre("step", "epoch", "loss", "lr", "grad_norm", "loss_scale",
-                                  "tokens", "step_time_s", "tokens_per_s", "tflops",
-                                  "overlap_efficiency", "optimizer_s", "exposed_optimizer_s",
-                                  "exposed_gather_s", "exposed_reduce_s", "exposed_data_s",
-                                  "exposed_checkpoint_s", "exposed_disk_s", "exposed_activation_s",
-                                  "verdict", "speculated", "peak_host_bytes", "peak_device_bytes"));
+  EXPECT_THAT(names,
+              testing::ElementsAre(
+                  "step", "epoch", "loss", "lr", "grad_norm", "loss_scale", "tokens", "step_time_s",
+                  "tokens_per_s", "tflops", "overlap_efficiency", "optimizer_s",
+                  "exposed_optimizer_s", "exposed_gather_s", "exposed_reduce_s", "exposed_data_s",
+                  "exposed_checkpoint_s", "exposed_disk_s", "exposed_activation_s", "disk_busy_s",
+                  "verdict", "speculated", "peak_host_bytes", "peak_device_bytes"));
   EXPECT_EQ(double(object["loss"]), 2.34561);
   EXPECT_EQ(std::string_view(object["verdict"]), "commit");
 }
