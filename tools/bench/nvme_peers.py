@@ -7,7 +7,9 @@ its own for each run, page cache included; DeepSpeed, whose start has all state 
 alternate, and the ratio is taken round by round. As root, with version 1 of the memory controller.
 
   deepspeed  offload_optimizer.device nvme with its async_io (libaio, past the page cache), reads and writes pipelined
-  mapped     torch's fused AdamW unit by unit on tensors of torch.from_file(shared=True), the next unit read ahead
+  mapped     torch's fused AdamW unit by unit on tensors of torch.from_file(shared=True), and threads that tell the kernel what comes:
+             two units are read ahead (the first ones beside forward and backward), in pieces of which the kernel reads all ahead, a
+             unit is written back as soon as it is updated, and what is written leaves the page cache
 
   python3 tools/bench/nvme_peers.py --folder DIR [--layers 16] [--rounds 3] [--sides ours mapped deepspeed]
 
@@ -15,6 +17,8 @@ with a Python that has torch and transformers, and deepspeed for that side.
 """
 
 import argparse
+import concurrent.futures
+import ctypes
 import json
 import os
 import statistics
@@ -29,6 +33,8 @@ import nvme
 GROUP = Path("/sys/fs/cgroup/memory") / f"tandem-nvme-{os.getpid()}"
 ROWS, LENGTH = 1, 16
 LR, DECAY = 1e-4, 0.01
+
+AHEAD = 2  # units
 
 
 def model_of(checkpoint):
@@ -80,6 +86,39 @@ def deepspeed_run(checkpoint, folder, steps):
     return timed(step, steps)
 
 
+class MappedFile:
+    """A file, the addresses that torch has mapped it to, and what the kernel can be told about it."""
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    MADV_DONTNEED = 4
+    SYNC_WRITE, SYNC_WRITE_AND_WAIT = 2, 7  # of sync_file_range
+
+    def __init__(self, path, tensor):
+        self.descriptor = os.open(path, os.O_RDWR)
+        self.address = tensor.data_ptr()
+        self.size = tensor.numel() * tensor.element_size()
+        disk = os.stat(path).st_dev
+        most = int(Path(f"/sys/class/bdi/{os.major(disk)}:{os.minor(disk)}/read_ahead_kb").read_text()) << 10
+        self.piece = max(min(most, nvme.BLOCK), 64 << 10)  # a call has no more than `most` read ahead
+
+    def call(self, name, *arguments):
+        if getattr(self.libc, name)(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), name)
+
+    def read_ahead(self):
+        for at in range(0, self.size, self.piece):
+            os.posix_fadvise(self.descriptor, at, self.piece, os.POSIX_FADV_WILLNEED)
+
+    def sync(self, how):
+        self.call("sync_file_range", self.descriptor, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(how))
+
+    def write_back(self):
+        self.sync(self.SYNC_WRITE)
+        self.sync(self.SYNC_WRITE_AND_WAIT)
+        self.call("madvise", ctypes.c_void_p(self.address), ctypes.c_size_t(self.size), self.MADV_DONTNEED)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def mapped_run(checkpoint, folder, steps):
     import torch
 
@@ -99,15 +138,24 @@ def mapped_run(checkpoint, folder, steps):
                 p.data = self.weights[at:at + p.numel()].view_as(p)
                 p.grad = self.gradient[at:at + p.numel()].view_as(p)
                 at += p.numel()
-            self.state = [torch.from_file(str(folder / f"{number}-{what}"), shared=True, size=elements, dtype=torch.float32)
-                          for what in ("master", "exp_avg", "exp_avg_sq")]
+            paths = [folder / f"{number}-{what}" for what in ("master", "exp_avg", "exp_avg_sq")]
+            for path in paths:  # written once, so that the disk's blocks are found before the first step
+                with path.open("wb") as file:
+                    for at in range(0, 4 * elements, nvme.MIB):
+                        file.write(bytes(min(nvme.MIB, 4 * elements - at)))
+            self.state = [torch.from_file(str(path), shared=True, size=elements, dtype=torch.float32) for path in paths]
             self.state[0].copy_(self.weights)
-            self.descriptors = [os.open(folder / f"{number}-{what}", os.O_RDONLY) for what in ("master", "exp_avg", "exp_avg_sq")]
+            self.files = [MappedFile(path, tensor) for path, tensor in zip(paths, self.state)]
+            self.write_back()
             self.steps = torch.zeros(())
 
         def read_ahead(self):
-            for descriptor in self.descriptors:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            for file in self.files:
+                file.read_ahead()
+
+        def write_back(self):
+            for file in self.files:
+                file.write_back()
 
         def update(self, scale):
             self.steps += 1
@@ -119,16 +167,23 @@ def mapped_run(checkpoint, folder, steps):
             self.gradient.zero_()
 
     made = [Unit(number, parameters) for number, parameters in enumerate(units)]
+    reader, writer = (concurrent.futures.ThreadPoolExecutor(max_workers=1) for _ in range(2))
+    written = {}
 
     def step():
+        for unit in made[:AHEAD]:
+            reader.submit(unit.read_ahead)
         loss = model(input_ids=batch, labels=batch, use_cache=False).loss
         loss.backward()
         norm = torch.sqrt(sum(unit.gradient.float().square().sum() for unit in made))
         scale = min(1.0, 1.0 / (norm.item() + 1e-6))
         for number, unit in enumerate(made):
-            if number + 1 < len(made):
-                made[number + 1].read_ahead()
+            if number + AHEAD < len(made):
+                reader.submit(made[number + AHEAD].read_ahead)
+            if number in written:
+                written[number].result()
             unit.update(scale)
+            written[number] = writer.submit(unit.write_back)
         return loss.item()
 
     return timed(step, steps)
