@@ -14,7 +14,7 @@ constexpr int kSteps = 4;        // played
 constexpr int kCounted = 2;      // of these, the last ones
 constexpr double kDone = 1e-12;  // of an activity's share, rounding left over
 
-enum Resource : std::uint8_t { kToDevice, kToHost, kMemory, kPool, kResources };
+enum Resource : std::uint8_t { kToDevice, kToHost, kMemory, kPool, kDisk, kResources };
 using Demand = std::array<double, kResources>;  // seconds of each, alone
 
 /// One operation of one kind.
@@ -36,6 +36,7 @@ enum ActivityKind : std::uint8_t {
   kGathers,
   kReductions,
   kHostUpdates,
+  kFileUpdates,
   kStreams,
   kDeviceUpdates,
   kActivityKinds
@@ -165,7 +166,8 @@ class Play {
     units_[unit].speculative = false;
     ++updates_;
     const StatePlacement placement = placements_[unit];
-    const ActivityKind kind = !updates_on_device(placement)          ? kHostUpdates
+    const ActivityKind kind = placement == StatePlacement::kNvme     ? kFileUpdates
+                              : !updates_on_device(placement)        ? kHostUpdates
                               : placement == StatePlacement::kDevice ? kDeviceUpdates
                                                                      : kStreams;
     queues_[kind].push_back(unit);
@@ -176,7 +178,7 @@ class Play {
     start_compute();
     start_gather();
     start_reduction();
-    for (const ActivityKind kind : {kHostUpdates, kStreams, kDeviceUpdates}) {
+    for (const ActivityKind kind : {kHostUpdates, kFileUpdates, kStreams, kDeviceUpdates}) {
       choose_update(kind);
     }
   }
@@ -269,7 +271,10 @@ class Play {
     const PlacementUnit& sizes = p_.units[best];
     units_[best].speculative = units_[best].speculative || is_speculative(best);
     Demand demand{};
-    if (kind == kHostUpdates) {
+    if (kind == kFileUpdates) {
+      demand[kPool] = sizes.update / p_.speeds.host_update;
+      demand[kDisk] = sizes.state_in / p_.speeds.disk;
+    } else if (kind == kHostUpdates) {
       const bool slower = units_[best].speculative && p_.speeds.host_update_speculative > 0;
       demand[kPool] =
           sizes.update / (slower ? p_.speeds.host_update_speculative : p_.speeds.host_update);
@@ -339,7 +344,8 @@ class Play {
       case kReductions:
         if (reductions_[next_reduction_++].is_last) {
           units_[unit].reduced = true;
-          if (p_.overlap == Overlap::kFull && p_.units[unit].has_shadow) {
+          if (p_.overlap == Overlap::kFull && p_.units[unit].has_shadow &&
+              placements_[unit] != StatePlacement::kNvme) {
             queue_update(unit);
           }
         }

@@ -2,13 +2,14 @@
 // of the schedule.
 //
 // Compute goes through the visits of a step in order, each behind its gathers. Reductions and
-// gathers go one after another, in the plan's order; updates by earliest deadline, the pool's, the
-// streamed and the device's side by side, each beginning when its gradient is reduced (with a
-// shadow and --overlap full) or with the verdict. What is under way at the same time shares a link,
-// or the device's memory, equally. A few steps are played, and the last ones count: a step's
-// updates run under the next one's forward. Not modelled: latencies of single copies, and that the
-// pool and copies share the host's memory (the pool's speed is measured as it is alone). Some tens
-// of microseconds for a model of 40 units. Pure: any thread.
+// gathers go one after another, in the plan's order; updates by earliest deadline, the pool's,
+// those of state on NVMe, the streamed and the device's side by side, each beginning when its
+// gradient is reduced (with a shadow and --overlap full) or with the verdict. What is under way at
+// the same time shares a link, the pool, or the device's memory, equally. A few steps are played,
+// and the last ones count: a step's updates run under the next one's forward. Not modelled:
+// latencies of single copies, and that the pool and copies share the host's memory (the pool's
+// speed is measured as it is alone). Some tens of microseconds for a model of 40 units. Pure: any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@ struct PlacementSpeeds {
   double to_device = 25e9;
   double to_host = 25e9;
   double device_memory = 2e12;
+  double disk = 2e9;  // of state on NVMe, each way, while as much goes the other way
 };
 
 /// Of one unit and one step, in bytes.
@@ -35,8 +37,8 @@ struct PlacementUnit {
   double gradient = 0;     // what a reduction takes from it
   double accumulator = 0;  // that a reduction writes
   double update = 0;       // what an update reads and writes
-  double state_in = 0;     // what a streamed one reads of the host; written back: as much
-  double optimizer = 0;    // master and moments
+  double state_in = 0;   // what a streamed one reads of the host, or of NVMe; written back: as much
+  double optimizer = 0;  // master and moments
   // host memory with the state there; streamed: without the accumulator, on one rank
   double on_host = 0;
   double on_device = 0;      // device memory with all state there

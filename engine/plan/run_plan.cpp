@@ -15,6 +15,7 @@
 #include "engine/placement/placement_plan.hpp"
 #include "engine/plan/activation_offload.hpp"
 #include "engine/plan/nvme_disk.hpp"
+#include "engine/plan/nvme_spill.hpp"
 #include "engine/types/boundary_share.hpp"
 #include "engine/types/row_sharing.hpp"
 #include "runtime/system/limits.hpp"
@@ -166,25 +167,19 @@ StateSizes nvme_slice_of(const RankShape& shape) {
   return slice;
 }
 
-/// Beside an accelerator: what of the state that the other rules leave on the host has no room
-/// there, from the last unit on, into `input`. Whether there is any.
-bool spill_to_nvme(const Model& model, const MemoryLimit& host, PlanInput& input) {
-  PlanInput spilled = input;
-  spilled.shape.shadows = {};
-  std::vector<StatePlacement>& placements = spilled.shape.engine.placements;
-  placements.resize(model.units.size(), StatePlacement::kHost);
-  bool any = false;
-  for (std::size_t unit = model.units.size(); unit-- > 0;) {
-    if (plan_memory(model, spilled).host_total() <= host.bytes) {
-      break;
-    }
-    if (!model.units[unit].frozen() && placements[unit] != StatePlacement::kDevice) {
-      placements[unit] = StatePlacement::kNvme;
-      any = true;
-    }
+/// Bytes of state a second that a rank's updates have of the disk each way, of the first rank.
+double disk_speed(const EngineOptions& options, const RunLimits& limits, const PlanInput& input,
+                  Communicator& ranks) {
+  if (limits.elsewhere) {
+    return PlacementSpeeds().disk;
   }
-  input.shape.engine.placements = any ? placements : input.shape.engine.placements;
-  return any;
+  std::string text;
+  if (ranks.rank() == 0) {
+    const DiskRates rates =
+        disk_rates(options.nvme, options.io_backend, nvme_slice_of(input.shape));
+    text = fmt::format("{}", rates.each_way / static_cast<double>(input.ranks_per_host));
+  }
+  return std::stod(ranks.of_first_rank(text));
 }
 
 std::string text_of_nvme(const Model& model, std::span<const StatePlacement> placements) {
@@ -267,9 +262,15 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                    : options.device == DeviceKind::kCpu
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
-  if (places && overflows_to_nvme(options) && facts.memory.host &&
-      spill_to_nvme(model, *facts.memory.host, input)) {
-    plan.placement = text_of_nvme(model, input.shape.engine.placements);
+  if (places && overflows_to_nvme(options) && facts.memory.host) {
+    const PlacementProblem problem = placement_problem(
+        model, input, PlacementHardware::of(facts.device, facts.host_updates), options.overlap);
+    const auto speed = [&] { return disk_speed(options, limits, input, ranks); };
+    if (const auto step_s = spill_to_nvme(model, problem, facts.memory.host->bytes, speed, input)) {
+      plan.placement =
+          fmt::format("{}; a step of {:.1f} ms predicted",
+                      text_of_nvme(model, input.shape.engine.placements), 1e3 * *step_s);
+    }
   }
   plan.report = check_fit(model, input, plan.limits);
   if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);

@@ -15,7 +15,8 @@
 //                                  all on the device, as DeepSpeed does
 //   6. else                        the solver's: the shortest step of those that fit
 // Beside an accelerator a folder that is given takes what rules 4 to 6 leave on the host and has no
-// room there, from the last unit on. Boundaries leave by choose_offload().
+// room there: neighbouring units, which of them by the predicted step. Boundaries leave by
+// choose_offload().
 // Collective: every rank calls it, and what one machine measures (free memory, speeds) is rank 0's
 // on all of them, so that they decide alike. Any thread.
 #pragma once

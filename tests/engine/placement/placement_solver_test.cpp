@@ -103,6 +103,23 @@ TEST(PlacementModel, OnTheDeviceNothingButComputeIsLeft) {
   EXPECT_NEAR(predict_step_s(problem, std::vector(12, kStreamed)), 72, 0.1);
 }
 
+// What of it the disk still has to do runs under the next forward, and backward behind that.
+TEST(PlacementModel, StateOnNvmePassesTheDiskBehindTheVerdict) {
+  constexpr StatePlacement kNvme = StatePlacement::kNvme;
+  PlacementProblem problem = layers(12, 0.25, 0.75, 0.2, 0.1);
+  problem.speeds.disk = 12 * 12 / 1.5;  // 1.5 s for all units
+  EXPECT_NEAR(predict_step_s(problem, std::vector(12, kNvme)), 1.5 + 0.75, 0.05);
+  std::vector<StatePlacement> half(12, kHost);
+  std::fill(half.begin(), half.begin() + 6, kNvme);
+  EXPECT_NEAR(predict_step_s(problem, half), 0.75 + 0.75 + 0.125, 0.05);
+  std::ranges::reverse(half);
+  EXPECT_NEAR(predict_step_s(problem, half), 0.75 + 0.75, 0.05) << "their weights are needed last";
+  problem.speeds.disk *= 1000;
+  problem.overlap = Overlap::kOffload;
+  EXPECT_NEAR(predict_step_s(problem, std::vector(12, kNvme)), on_host(problem), 1e-9)
+      << "then the pool is what updates wait for";
+}
+
 TEST(PlacementModel, MicroStepsRepeatComputeAndReductions) {
   PlacementProblem problem = layers(6, 0.2, 0.4, 0.01, 0.01);
   problem.micro_steps = 3;

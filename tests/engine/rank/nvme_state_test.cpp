@@ -365,16 +365,30 @@ TEST(NvmeState, BesideAnAcceleratorTheSolversOverflowGoesThere) {
   constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
   const RunPlan roomy = plan_with(options, kPlenty);
   EXPECT_EQ(roomy.memory().nvme_total(), 0);
-  EngineOptions two_there = options;
-  two_there.placements = {toy::kHost, toy::kHost, toy::kHost, kNvme, kNvme};
-  const std::int64_t room = plan_with(two_there, kPlenty).memory().host_total();
+  using Placements = std::vector<StatePlacement>;
+  const auto room_with = [&](const Placements& placements) {
+    EngineOptions there = options;
+    there.placements = placements;
+    return plan_with(there, kPlenty).memory().host_total();
+  };
+  const Placements last = {toy::kHost, toy::kHost, toy::kHost, kNvme, kNvme};
+  const std::int64_t room = room_with(last);
   ASSERT_LT(room, roomy.memory().host_total());
-  EXPECT_EQ(plan_with(options, room).options.placements, two_there.placements);
-  const RunPlan three = plan_with(options, room - 1);
-  EXPECT_EQ(three.options.placements,
-            (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
-  EXPECT_FALSE(three.report.lacks.has_value());
-  EXPECT_THAT(three.placement, ::testing::HasSubstr("ahead of the verdict"));
+  EXPECT_EQ(plan_with(options, room).options.placements, last);
+  // Two blocks are a little more than a block and the last unit.
+  const RunPlan more = plan_with(options, room - 1);
+  EXPECT_EQ(more.options.placements,
+            (Placements{toy::kHost, toy::kHost, kNvme, kNvme, toy::kHost}));
+  EXPECT_FALSE(more.report.lacks.has_value());
+  EXPECT_THAT(more.placement, ::testing::AllOf(::testing::HasSubstr("ahead of the verdict"),
+                                               ::testing::HasSubstr("ms predicted")));
+  const Placements all(5, kNvme);
+  EXPECT_EQ(plan_with(options, room_with(all)).options.placements, all);
+  EXPECT_TRUE(plan_with(options, room_with(all) - 1).report.lacks.has_value());
+  // A large unit stays where a small one is enough.
+  model.units.back().parameters.front().shape = {1 << 26};
+  const Placements one = {toy::kHost, toy::kHost, toy::kHost, kNvme, toy::kHost};
+  EXPECT_EQ(plan_with(options, room_with(one)).options.placements, one);
   options.nvme = {};
   EXPECT_TRUE(plan_with(options, room).report.lacks.has_value());
 }
