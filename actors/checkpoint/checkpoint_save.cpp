@@ -143,13 +143,32 @@ Task<> CheckpointSave::open() {
   step.done();
 }
 
-Task<> CheckpointSave::write(std::size_t file, std::uint64_t data_offset,
-                             std::span<const std::byte> bytes) {
+CheckpointSave::Part* CheckpointSave::part_of(std::size_t file, std::uint64_t data_offset,
+                                              std::uint64_t bytes) const {
   TANDEM_CHECK(file < parts_.size(), "a file of the plan");
   Part* part = parts_[file].get();
-  TANDEM_CHECK(
-      data_offset <= part->data_bytes() && bytes.size() <= part->data_bytes() - data_offset,
-      "bytes of the file");
+  TANDEM_CHECK(data_offset <= part->data_bytes() && bytes <= part->data_bytes() - data_offset,
+               "bytes of the file");
+  return part;
+}
+
+Task<bool> CheckpointSave::share(std::size_t file, std::uint64_t data_offset, const IoFile* from,
+                                 std::uint64_t from_offset, std::uint64_t bytes) {
+  Part* part = part_of(file, data_offset, bytes);
+  Step step(*this);
+  const bool shared =
+      co_await part->file.share(offset_of(file, data_offset), from, from_offset, bytes, pool_);
+  if (shared) {
+    part->written = true;
+    part->in_order = false;  // hash() reads it
+  }
+  step.done();
+  co_return shared;
+}
+
+Task<> CheckpointSave::write(std::size_t file, std::uint64_t data_offset,
+                             std::span<const std::byte> bytes) {
+  Part* part = part_of(file, data_offset, bytes.size());
   Step step(*this);
   part->written = true;
   part->in_order = part->in_order && data_offset == part->next;

@@ -71,6 +71,14 @@ class CheckpointSave {
   /// under way. In a world of one the hash is made meanwhile, if the writes of the file follow each
   /// other from the data's begin to its end.
   Task<> write(std::size_t file, std::uint64_t data_offset, std::span<const std::byte> bytes);
+  /// The same for bytes that lie in `from`, from byte `from_offset` on, without a copy where the
+  /// file system can (UncachedFile::share()). False: it cannot, and they are to be written.
+  Task<bool> share(std::size_t file, std::uint64_t data_offset, const IoFile* from,
+                   std::uint64_t from_offset, std::uint64_t bytes);
+  /// Where in the file bytes of that offset lie.
+  [[nodiscard]] std::uint64_t offset_of(std::size_t file, std::uint64_t data_offset) const {
+    return parts_[file]->header.size() + data_offset;
+  }
   /// What this rank wrote is on the medium, and its files are closed.
   Task<> sync();
   /// After every rank's sync(): the entries of the files i with i % world == rank. Reads back what
@@ -106,6 +114,8 @@ class CheckpointSave {
   };
   class Step;
 
+  [[nodiscard]] Part* part_of(std::size_t file, std::uint64_t data_offset,
+                              std::uint64_t bytes) const;
   [[nodiscard]] std::string path_of(std::string_view name) const;
   Task<> create_file(Part* part);
   Task<> hash_pieces(Part* part, std::uint64_t begin, std::span<const std::byte> bytes);

@@ -6,6 +6,7 @@
 
 #include "actors/kernels/update/state_memory.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/round_up.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
@@ -19,6 +20,22 @@ const float* as_it_lies(const UpdateBuffers& buffers, std::uint32_t array) {
   }
   return buffers.layout == StateLayout::kFp32 ? static_cast<const float*>(buffers.state[array - 1])
                                               : nullptr;
+}
+
+/// Pieces that follow each other in the array and in the file are one.
+std::vector<CheckpointPiece> joined(const std::vector<CheckpointPiece>& pieces) {
+  std::vector<CheckpointPiece> runs;
+  for (const CheckpointPiece& piece : pieces) {
+    if (!runs.empty() && runs.back().file == piece.file && runs.back().array == piece.array &&
+        runs.back().end == piece.begin &&
+        runs.back().data_offset + (piece.begin - runs.back().begin) * sizeof(float) ==
+            piece.data_offset) {
+      runs.back().end = piece.end;
+    } else {
+      runs.push_back(piece);
+    }
+  }
+  return runs;
 }
 
 void read_array(const UpdateBuffers& buffers, std::uint32_t array, float* values, std::size_t begin,
@@ -49,6 +66,7 @@ Task<std::size_t> CheckpointWriter::handle(HoldForCheckpoint) {
   holds_.assign(options_.units.size(), false);
   urgent_.clear();
   staged_in_all_ = 0;
+  shares_ = options_.state_file != nullptr;
   const std::size_t held = co_await options_.optimizer.ask(HoldUnits{});
   for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
     holds_[unit] = options_.units[unit].is_updated;
@@ -165,7 +183,7 @@ Task<> CheckpointWriter::stage(std::uint32_t unit) {
   }
   staged_bytes_ += bytes;
   staged_in_all_ += bytes;
-  const std::vector<Run> runs = runs_of(unit);
+  const std::vector<Run> runs = runs_of(options_.units[unit].pieces);
   const auto read_one = [&](std::size_t i) {
     const Run& run = runs[i];
     read_array(state.buffers, run.piece->array,
@@ -188,7 +206,10 @@ Task<> CheckpointWriter::write(CheckpointSave* save, std::uint32_t unit) {
     if (holds_[unit]) {
       co_await options_.optimizer.ask(AwaitHeld{unit});
     }
-    co_await write_state(save, unit);
+    const std::vector<CheckpointPiece> left = co_await share(save, unit);
+    if (!left.empty()) {
+      co_await write_state(save, unit, &left);
+    }
   }
   states_[unit] = State::kWritten;
   co_await end_hold(unit);
@@ -196,15 +217,72 @@ Task<> CheckpointWriter::write(CheckpointSave* save, std::uint32_t unit) {
 
 Task<> CheckpointWriter::write_staged(CheckpointSave* save, std::uint32_t unit) {
   const Staged& staged = staged_.at(unit);
-  for (const Run& run : runs_of(unit)) {
+  for (const Run& run : runs_of(options_.units[unit].pieces)) {
     co_await write_values(save, run, staged.arrays[run.piece->array].as<float>() + run.begin);
   }
 }
 
+Task<std::vector<CheckpointPiece>> CheckpointWriter::share(CheckpointSave* save,
+                                                           std::uint32_t unit) {
+  const std::vector<CheckpointPiece>& pieces = options_.units[unit].pieces;
+  if (!shares_) {
+    co_return pieces;
+  }
+  const UpdateBuffers lies_at = options_.lies_at(unit);
+  std::vector<CheckpointPiece> left;
+  for (const CheckpointPiece& piece : joined(pieces)) {
+    const float* array = as_it_lies(lies_at, piece.array);
+    const bool in_file = array != nullptr && options_.state_file->holds(array);
+    if (!in_file || !co_await share_piece(
+                        save, piece, reinterpret_cast<const std::byte*>(array + piece.begin))) {
+      left.push_back(piece);
+    }
+  }
+  co_return left;
+}
+
+/// Whole blocks are shared, what is left at both ends is copied.
+Task<bool> CheckpointWriter::share_piece(CheckpointSave* save, CheckpointPiece piece,
+                                         const std::byte* in_file) {
+  const std::size_t block = UncachedFile::block_bytes();
+  const std::uint64_t from = options_.state_file->offset_of(in_file);
+  const std::uint64_t into = save->offset_of(piece.file, piece.data_offset);
+  const std::size_t bytes = (piece.end - piece.begin) * sizeof(float);
+  const std::size_t head = (block - into % block) % block;
+  if (!shares_ || from % block != into % block || bytes < head + UncachedFile::kWorthBytes) {
+    co_return false;
+  }
+  const std::size_t tail = (bytes - head) % block;
+  const std::size_t whole = bytes - head - tail;
+  shares_ = co_await save->share(piece.file, piece.data_offset + head, &options_.state_file->file(),
+                                 from + head, whole);
+  if (!shares_) {
+    co_return false;
+  }
+  co_await copy_edge(save, piece, 0, in_file, head);
+  co_await copy_edge(save, piece, head + whole, in_file + head + whole, tail);
+  co_return true;
+}
+
+Task<> CheckpointWriter::copy_edge(CheckpointSave* save, CheckpointPiece piece, std::uint64_t at,
+                                   const std::byte* in_file, std::size_t bytes) {
+  if (bytes == 0) {
+    co_return;
+  }
+  StateFile& file = *options_.state_file;
+  const std::size_t past = file.offset_of(in_file) % StateFile::kAlignment;
+  const HostBuffer blocks(round_up(past + bytes, StateFile::kAlignment));
+  co_await file.read(
+      {{file.data() + (file.offset_of(in_file) - past), blocks.data(), blocks.size_bytes()}},
+      "checkpoint");
+  co_await save->write(piece.file, piece.data_offset + at, blocks.span().subspan(past, bytes));
+}
+
 /// While one run is written, the next one is read.
-Task<> CheckpointWriter::write_state(CheckpointSave* save, std::uint32_t unit) {
+Task<> CheckpointWriter::write_state(CheckpointSave* save, std::uint32_t unit,
+                                     const std::vector<CheckpointPiece>* pieces) {
   const HostState state = co_await options_.state_of(unit);
-  const std::vector<Run> runs = runs_of(unit);
+  const std::vector<Run> runs = runs_of(*pieces);
   const auto is_read = [&](std::size_t i) {
     return i < runs.size() && as_it_lies(state.buffers, runs[i].piece->array) == nullptr;
   };
@@ -244,10 +322,11 @@ Task<> CheckpointWriter::fill(const UpdateBuffers* buffers, Run run, float* valu
 }
 
 /// Pieces cut into runs that begin and end between blocks of state, or where the piece does.
-std::vector<CheckpointWriter::Run> CheckpointWriter::runs_of(std::uint32_t unit) const {
+std::vector<CheckpointWriter::Run> CheckpointWriter::runs_of(
+    const std::vector<CheckpointPiece>& pieces) const {
   const std::size_t most = options_.piece_bytes / sizeof(float);
   std::vector<Run> runs;
-  for (const CheckpointPiece& piece : options_.units[unit].pieces) {
+  for (const CheckpointPiece& piece : pieces) {
     for (std::size_t begin = piece.begin; begin < piece.end;) {
       const std::size_t end = std::min((begin / most + 1) * most, piece.end);
       runs.push_back({&piece, begin, end});

@@ -6,6 +6,9 @@
 // update that meets a unit whose turn has not come wants it: the unit is then copied into a bounded
 // staging memory, from which it is written later, and its hold ends at once. Where the staging has
 // no room, the unit is written next, and the update waits for that.
+// Where a file of state and the checkpoint lie on a file system whose files can share blocks (XFS,
+// Btrfs), and fp32 arrays lie at the same places within blocks in both, blocks are shared instead
+// of written, which takes no longer than noting it.
 //
 // States of a unit: held -> (staging -> staged ->) writing -> written; the hold ends at staged, or
 // at written.
@@ -27,6 +30,7 @@
 #include "actors/checkpoint/checkpoint_save.hpp"
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "actors/memory/arena.hpp"
+#include "actors/memory/state_file.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -87,6 +91,10 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
     std::vector<std::uint32_t> order;  // of all units: by their next update
     /// The unit's state, as the host reads it. Asked while the unit is held or nothing updates it.
     std::function<Task<HostState>(std::uint32_t unit)> state_of;
+    // Of state on NVMe: the file, and where a unit's state lies, in it or in memory. Null: there is
+    // none. Both outlive the actor.
+    StateFile* state_file = nullptr;
+    std::function<UpdateBuffers(std::uint32_t unit)> lies_at = {};
     std::size_t staging_bytes = 0;  // at most
     std::size_t piece_bytes = std::size_t{4} << 20;
   };
@@ -123,10 +131,16 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   [[nodiscard]] std::optional<std::uint32_t> next_unit();
   Task<> write(CheckpointSave* save, std::uint32_t unit);
   Task<> write_staged(CheckpointSave* save, std::uint32_t unit);
-  Task<> write_state(CheckpointSave* save, std::uint32_t unit);
+  /// Shares what can be; what is left to be written.
+  Task<std::vector<CheckpointPiece>> share(CheckpointSave* save, std::uint32_t unit);
+  Task<bool> share_piece(CheckpointSave* save, CheckpointPiece piece, const std::byte* in_file);
+  Task<> copy_edge(CheckpointSave* save, CheckpointPiece piece, std::uint64_t at,
+                   const std::byte* in_file, std::size_t bytes);
+  Task<> write_state(CheckpointSave* save, std::uint32_t unit,
+                     const std::vector<CheckpointPiece>* pieces);
   static Task<> write_values(CheckpointSave* save, Run run, const float* values);
   Task<> fill(const UpdateBuffers* buffers, Run run, float* values);
-  [[nodiscard]] std::vector<Run> runs_of(std::uint32_t unit) const;
+  [[nodiscard]] std::vector<Run> runs_of(const std::vector<CheckpointPiece>& pieces) const;
   Task<> end_hold(std::uint32_t unit);
 
   Options options_;
@@ -136,6 +150,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   std::map<std::uint32_t, Staged> staged_;
   std::size_t staged_bytes_ = 0;  // now
   std::size_t staged_in_all_ = 0;
+  bool shares_ = false;                // until the file system says that it cannot
   Event staging_ended_;                // of any unit
   std::array<HostBuffer, 2> buffers_;  // one is filled while the other is written
 };

@@ -117,7 +117,7 @@ Error nvme_failure(std::string_view done, std::string_view what, const FileError
 Task<> StateFile::read_piece(Piece piece) {
   StateFile& self = *piece.file;
   const Transfer& move = piece.transfer;
-  const auto offset = static_cast<std::uint64_t>(move.in_file - self.data_);
+  const std::uint64_t offset = self.offset_of(move.in_file);
   const std::size_t got = co_await self.io_->read(self.file_, offset, {move.memory, move.bytes});
   if (got < move.bytes) {
     throw FileError(fmt::format("[file] {} ends at byte {}, and the run's file has {} bytes: "
@@ -131,7 +131,7 @@ Task<> StateFile::read_piece(Piece piece) {
 Task<> StateFile::write_piece(Piece piece) {
   StateFile& self = *piece.file;
   const Transfer& move = piece.transfer;
-  const auto offset = static_cast<std::uint64_t>(move.in_file - self.data_);
+  const std::uint64_t offset = self.offset_of(move.in_file);
   co_await self.io_->write(self.file_, offset, {move.memory, move.bytes});
   self.bytes_written_ += move.bytes;
 }

@@ -61,12 +61,17 @@ class StateFile {
            std::less<>()(array, static_cast<const void*>(data_ + bytes_));
   }
   [[nodiscard]] bool is_direct() const noexcept { return file_.is_direct(); }
+  /// Where in file() an array's address is.
+  [[nodiscard]] std::uint64_t offset_of(const void* array) const noexcept {
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(array) - data_);
+  }
+  [[nodiscard]] const IoFile& file() const noexcept { return file_; }
 
   /// `what`: names the transfer in a report of what waits too long.
   Task<> read(std::vector<Transfer> transfers, Name what = "state file");
   Task<> write(std::vector<Transfer> transfers, Name what = "state file");
 
-  /// Seconds in which at least one transfer was under way.
+  /// Seconds in which at least one transfer was under way, so far.
   [[nodiscard]] double busy_s() const noexcept { return busy_.seconds(); }
   [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }

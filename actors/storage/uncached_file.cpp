@@ -96,6 +96,21 @@ Task<> UncachedFile::write_blocks(std::uint64_t offset, std::span<const std::byt
   spare_buffers_.push_back(std::move(buffer));
 }
 
+Task<bool> UncachedFile::share(std::uint64_t offset, const IoFile* from, std::uint64_t from_offset,
+                               std::uint64_t bytes, CpuPool* pool) {
+  bool shared = false;
+  const auto share_all = [&, this] {
+    shared = FileIo::share(*from, from_offset, cached_, offset, bytes);
+  };
+  if (pool != nullptr) {
+    co_await pool->run(share_all, "checkpoint: share");
+  } else {
+    co_await yield();
+    share_all();
+  }
+  co_return shared;
+}
+
 Task<> UncachedFile::sync() { co_await io_->fsync(cached_); }
 
 Task<> UncachedFile::close() {

@@ -42,6 +42,10 @@ class UncachedFile {
   /// `bytes` live until it returns. Several writes may be under way. Copies are made on `pool`, or
   /// between other work of the loop where it is null.
   Task<> write(std::uint64_t offset, std::span<const std::byte> bytes, CpuPool* pool);
+  /// FileIo::share() into this file; `from` lives until it returns. Offsets and size are multiples
+  /// of block_bytes().
+  Task<bool> share(std::uint64_t offset, const IoFile* from, std::uint64_t from_offset,
+                   std::uint64_t bytes, CpuPool* pool);
   /// What was written is on the medium afterwards.
   Task<> sync();
   Task<> close();

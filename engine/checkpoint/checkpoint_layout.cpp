@@ -29,7 +29,10 @@ class ArrayFiles {
     if (bytes == 0) {
       return;
     }
-    if (into_.files.size() == first_ || whole_bytes_ + bytes > CheckpointLayout::kMostFileBytes) {
+    const bool is_full = whole_bytes_ + bytes > CheckpointLayout::kMostFileBytes;
+    const bool is_off_blocks =
+        bytes >= CheckpointLayout::kOwnFileBytes && whole_bytes_ % FileIo::kDirectAlignment != 0;
+    if (into_.files.size() == first_ || is_full || is_off_blocks) {
       into_.files.emplace_back();
       into_.whole.emplace_back();
       whole_bytes_ = 0;

@@ -46,6 +46,9 @@ void name_array_files(std::span<PlannedFile> files, std::string_view array);
 
 struct CheckpointLayout {
   static constexpr std::uint64_t kMostFileBytes = std::uint64_t{5} << 30;  // one unit may be more
+  // A unit of that size begins a file where it would begin within a block of the one before: so
+  // its arrays lie in the files of state and checkpoint at the same places within blocks.
+  static constexpr std::uint64_t kOwnFileBytes = std::uint64_t{16} << 20;
 
   std::vector<PlannedFile> files;  // on this rank's disk
   std::vector<PlannedFile> whole;  // of the whole checkpoint: the same where all share it

@@ -37,15 +37,18 @@ T value_at(const std::vector<std::byte>& bytes, std::size_t index) {
 
 CheckpointWriter::Options writer_options(Rank& rank, const CheckpointLayout& layout,
                                          std::vector<std::uint32_t> order, std::size_t staging) {
-  return {.pool = &rank.copy_pool(),
-          .optimizer = rank.optimizer().address(),
-          .units = layout.units,
-          .order = std::move(order),
-          .state_of =
-              [&rank](std::uint32_t unit) {
-                return rank.loader().state_of(unit, rank.optimizer().state_of(unit).buffers);
-              },
-          .staging_bytes = staging};
+  return {
+      .pool = &rank.copy_pool(),
+      .optimizer = rank.optimizer().address(),
+      .units = layout.units,
+      .order = std::move(order),
+      .state_of =
+          [&rank](std::uint32_t unit) {
+            return rank.loader().state_of(unit, rank.optimizer().state_of(unit).buffers);
+          },
+      .state_file = rank.memory().state_file(),
+      .lies_at = [&rank](std::uint32_t unit) { return rank.optimizer().state_of(unit).buffers; },
+      .staging_bytes = staging};
 }
 
 }  // namespace

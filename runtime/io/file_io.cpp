@@ -1,8 +1,13 @@
 #include "runtime/io/file_io.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -98,6 +103,39 @@ std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options
 }
 
 FileIo::~FileIo() = default;
+
+bool FileIo::share(const IoFile& from, std::uint64_t from_offset, const IoFile& into,
+                   std::uint64_t offset, std::uint64_t bytes) {
+  if (from.owner_ != nullptr || into.owner_ != nullptr) {
+    return false;  // not the kernel's
+  }
+  file_clone_range range{.src_fd = from.descriptor_,
+                         .src_offset = from_offset,
+                         .src_length = bytes,
+                         .dest_offset = offset};
+  for (;;) {
+    if (::ioctl(into.descriptor_, FICLONERANGE, &range) == 0) {
+      return true;
+    }
+    switch (const int error = errno) {
+      case EINTR:
+        break;
+      case EOPNOTSUPP:  // not on this file system; not of these files; not of such blocks; swapped
+      case ENOTTY:
+      case EXDEV:
+      case EINVAL:
+      case EPERM:
+      case ETXTBSY:
+        return false;
+      default:
+        throw FileError(
+            fmt::format("[file] cannot share {} bytes of {} at byte {} with {} at byte {}: {}",
+                        bytes, from.path(), from_offset, into.path(), offset,
+                        std::generic_category().message(error)),
+            error);
+    }
+  }
+}
 
 FileRequest FileIo::on_file(Kind kind, const IoFile& file) const noexcept {
   FileRequest request{.kind = kind};

@@ -149,6 +149,12 @@ class FileIo {
   /// What a user without privileges may still write on the disk that holds `path`.
   [[nodiscard]] Awaiter<std::uint64_t> free_bytes(std::string path, StopToken stop = {});
 
+  /// Blocks of `from` become those of `into` as well, without a copy, where the file system can
+  /// (XFS, Btrfs): a write to either gives it one of its own. Offsets and size are multiples of its
+  /// blocks. False: it cannot, and nothing has changed. Waits for the disk: for a pool's thread.
+  [[nodiscard]] static bool share(const IoFile& from, std::uint64_t from_offset, const IoFile& into,
+                                  std::uint64_t offset, std::uint64_t bytes);
+
   /// "io_uring" or "threads", and why it is this one.
   [[nodiscard]] std::string_view backend_name() const noexcept { return backend_->name(); }
   [[nodiscard]] const std::string& why() const noexcept { return why_; }

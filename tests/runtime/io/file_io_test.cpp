@@ -339,6 +339,37 @@ TEST_P(FileIoTest, PastThePageCache) {
   EXPECT_EQ(text, "no error");
 }
 
+TEST_P(FileIoTest, SharedBlocksAreWrittenApart) {
+  constexpr std::size_t kBlocks = std::size_t{1} << 20;
+  bool shared = false;
+  const auto [text, number] = error_of(
+      [](FileIo* io, std::string path, bool* shared) -> Task<> {
+        const auto data = pattern(2 * kBlocks);
+        const std::vector<std::byte> zeros(kBlocks);
+        const IoFile from = co_await io->open(path + "-from", OpenMode::kReadWrite);
+        const IoFile into = co_await io->open(path + "-into", OpenMode::kReadWrite);
+        co_await io->write(from, 0, data);
+        co_await io->reserve(into, 3 * kBlocks);
+        *shared = FileIo::share(from, kBlocks, into, 2 * kBlocks, kBlocks);
+        const std::span<const std::byte> second = std::span(data).subspan(kBlocks);
+        const std::span<const std::byte> expected = *shared ? second : zeros;
+        std::vector<std::byte> back(kBlocks);
+        EXPECT_EQ(co_await io->read(into, 2 * kBlocks, back), kBlocks);
+        EXPECT_TRUE(std::ranges::equal(back, expected));
+        EXPECT_EQ(co_await io->read(into, kBlocks, back), kBlocks);
+        EXPECT_TRUE(std::ranges::equal(back, zeros)) << "what lies before";
+        co_await io->write(from, kBlocks, zeros);
+        EXPECT_EQ(co_await io->read(into, 2 * kBlocks, back), kBlocks);
+        EXPECT_TRUE(std::ranges::equal(back, expected)) << "it changed with the other file";
+        EXPECT_FALSE(FileIo::share(from, 1, into, 0, kBlocks)) << "no whole blocks";
+      },
+      folder + "/shared", &shared);
+  EXPECT_EQ(text, "no error");
+  if (!shared) {
+    GTEST_SKIP() << "files of this file system share no blocks";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, backend_of);
 
 }  // namespace
