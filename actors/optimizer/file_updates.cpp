@@ -22,6 +22,12 @@ bool cover_all(const std::vector<UpdateRange>& ranges, std::size_t begin, std::s
   return covered == end;
 }
 
+/// Also of what a pass only reads.
+template <class T>
+std::byte* address_of(T* array) noexcept {
+  return reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(array));
+}
+
 }  // namespace
 
 FileUpdates::FileUpdates(Options options)
@@ -32,46 +38,61 @@ FileUpdates::FileUpdates(Options options)
                "slices end at blocks of the file");
 }
 
-FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
+FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice,
+                                        UpdatePass pass) const {
   stage.view = *slice.unit;
+  UpdatedUnit after = *slice.unit;  // where the state lies once this pass counts
+  if (slice.pass == UpdatePass::kSpeculative) {
+    commit_speculative(after);
+  }
+  std::vector<std::byte*> homes;
+  visit_arrays(after, pass,
+               [&]<class T>(T*& array, const ArrayUse&) { homes.push_back(address_of(array)); });
   Moves moves;
   const bool covered = cover_all(slice.unit->ranges, slice.begin, slice.end);
   std::size_t used = 0;
-  visit_arrays(stage.view, slice.pass, [&]<class T>(T*& array, const ArrayUse& use) {
-    if (array == nullptr || !options_.file->holds(array)) {
-      return;
-    }
-    using Byte = std::remove_const_t<T>;
-    const std::size_t begin = use.bytes_of(slice.begin);
-    auto* home = reinterpret_cast<std::byte*>(const_cast<Byte*>(array)) + begin;
-    std::byte* at = stage.memory + used;
-    const std::size_t bytes = use.bytes_of(slice.end) - begin;
-    // What the pass overwrites anyway need not come in, but for what lies behind it in its block.
-    const std::size_t skipped = use.read || !covered ? 0 : bytes - bytes % StateFile::kAlignment;
-    if (skipped < bytes) {
-      moves.in.push_back({home + skipped, at + skipped, bytes - skipped});
-    }
-    if (use.written) {
-      moves.out.push_back({home, at, bytes});
-    }
-    used += round_up(bytes, StateFile::kAlignment);
-    // Where element 0 would lie: the pass touches the slice's elements alone.
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
-    array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
-  });
+  visit_arrays(
+      stage.view, pass, [&, n = std::size_t{0}]<class T>(T*& array, const ArrayUse& use) mutable {
+        std::byte* const to = homes[n++];
+        if (array == nullptr || !options_.file->holds(array) || (!use.read && !use.written)) {
+          return;
+        }
+        const std::size_t begin = use.bytes_of(slice.begin);
+        std::byte* const home = address_of(array) + begin;
+        std::byte* at = stage.memory + used;
+        const std::size_t bytes = use.bytes_of(slice.end) - begin;
+        // What the pass overwrites anyway need not come in, but for what lies behind it in its
+        // block.
+        const std::size_t skipped =
+            use.read || !covered ? 0 : bytes - bytes % StateFile::kAlignment;
+        if (skipped < bytes) {
+          moves.in.push_back({home + skipped, at + skipped, bytes - skipped});
+        }
+        if (use.written) {
+          moves.out.push_back({to + begin, at, bytes});
+        }
+        used += round_up(bytes, StateFile::kAlignment);
+        // Where element 0 would lie: the pass touches the slice's elements alone.
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
+        array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
+      });
   TANDEM_CHECK_LE(used, options_.stage_bytes, "a stage has room for a slice of every unit");
   return moves;
 }
 
 Task<> FileUpdates::run(UpdateSlice slice) {
-  TANDEM_CHECK(slice.pass == UpdatePass::kInPlace, "state in a file has no second copy");
+  const UpdatePass pass =
+      slice.pass == UpdatePass::kRollback ? UpdatePass::kRollback : UpdatePass::kInPlace;
+  TANDEM_CHECK(slice.pass == UpdatePass::kInPlace || !slice.unit->backs_up_weight(),
+               "no weight is lost that is not cast from its master");
   const StageRing<Stage>::Loan loan = stages_.take();
-  Moves moves = prepare(*loan, slice);
+  Moves moves = prepare(*loan, slice, pass);
   const char* doing = "read";
   try {
     co_await options_.file->read(std::move(moves.in), slice.name);
     UpdateSlice there = slice;
     there.unit = &(*loan).view;
+    there.pass = pass;
     co_await pool_.run(there);
     doing = "write";
     co_await options_.file->write(std::move(moves.out), slice.name);

@@ -9,6 +9,9 @@
 // file, whose addresses are moved so that the slice's elements lie in the stage.
 // Weights and gradients that lie in the file pass through it as state does; a gradient is only
 // read, and a weight that is cast from its master only written.
+// Ahead of the verdict a slice is updated in its stage as behind it, and written to the shadow,
+// which lies in the file as well. So the file still has the old state: doing it again is an update
+// in place, and taking it back casts the weight from the old master.
 // Invariant: what no range covers is read and written back as it was. A slice's arrays begin at
 // blocks of the file, so slices never share one.
 // Failure: an Error that names the unit ends the slice; nothing more can be updated then.
@@ -61,8 +64,8 @@ class FileUpdates final : public UpdateRunner {
     Transfers out;
   };
 
-  /// Makes the view.
-  [[nodiscard]] Moves prepare(Stage& stage, const UpdateSlice& slice) const;
+  /// Makes the view; `pass`: what the pool does with it.
+  [[nodiscard]] Moves prepare(Stage& stage, const UpdateSlice& slice, UpdatePass pass) const;
 
   Options options_;
   PoolUpdates pool_;

@@ -99,6 +99,14 @@ void count_directions(const UnitSpec& unit, const Sharding& sharding, const Unit
   }
 }
 
+/// Of state on NVMe: in the file, where the old state stays as it is until the verdict. Where the
+/// weight is part of the state the old one would have to be written, too; weights on NVMe keep the
+/// disk busy beside backward; and what is frozen would have to be copied at the start.
+bool has_shadow_on_nvme(const UnitSpec& unit, const UnitSizes& sizes, const RankShape& shape) {
+  return shape.engine.state_layout == StateLayout::kFp32 && shape.type != DType::kF32 &&
+         !sizes.weights_on_nvme && std::ranges::none_of(unit.parameters, &ParameterSpec::frozen);
+}
+
 std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
                                     const SlotClasses& classes, const std::vector<UnitSizes>& units,
                                     std::size_t device_room) {
@@ -111,10 +119,12 @@ std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
   std::size_t on_device = 0;
   for (std::size_t v = 0; v + 1 < plan.visits.size(); ++v) {
     for (const UnitUse& use : plan.visits[v].uses) {
-      const std::size_t device = units[use.unit].shadow_on_device;
-      const std::size_t host = units[use.unit].shadow - device;
       const bool on_nvme = units[use.unit].placement == StatePlacement::kNvme;
-      if (use.last_gradient && !on_nvme && shadows.size() < shape.shadows.units &&
+      const std::size_t device = units[use.unit].shadow_on_device;
+      const std::size_t host = on_nvme ? 0 : units[use.unit].shadow - device;
+      const bool may_have =
+          !on_nvme || has_shadow_on_nvme(model.units[use.unit], units[use.unit], shape);
+      if (use.last_gradient && may_have && shadows.size() < shape.shadows.units &&
           on_host + host <= shape.shadows.bytes && on_device + device <= device_room) {
         on_host += host;
         on_device += device;
@@ -280,6 +290,11 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
                                : std::min(shape.device_bytes / 4, shape.device_bytes - used);
   sizes.shadows =
       shadows_of(model, shape, classes, sizes.units, std::min(room, shape.shadows.device_bytes));
+  for (const std::size_t unit : sizes.shadows) {
+    if (sizes.units[unit].placement == StatePlacement::kNvme) {
+      sizes.nvme_file_bytes += sizes.units[unit].state.total(kFileStateAlignment);
+    }
+  }
   return sizes;
 }
 

@@ -129,6 +129,10 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
       input.shape.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
     }
     plan = plan_memory(model, input);
+    if (limits.nvme && plan.nvme_total() > limits.nvme->bytes) {  // nor has the disk room for them
+      input.shape.shadows = {};
+      plan = plan_memory(model, input);
+    }
   }
   return plan;
 }

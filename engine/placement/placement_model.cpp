@@ -243,6 +243,11 @@ class Play {
     reduction = {.demand = demand, .left = 1, .unit = unit, .runs = true};
   }
 
+  [[nodiscard]] bool has_shadow(std::size_t unit) const {
+    return placements_[unit] == StatePlacement::kNvme ? p_.units[unit].has_shadow_on_nvme
+                                                      : p_.units[unit].has_shadow;
+  }
+
   /// What works on this step's gradient before its verdict.
   [[nodiscard]] bool is_speculative(std::size_t unit) const {
     return units_[unit].reduced && !verdict_given_;
@@ -344,8 +349,7 @@ class Play {
       case kReductions:
         if (reductions_[next_reduction_++].is_last) {
           units_[unit].reduced = true;
-          if (p_.overlap == Overlap::kFull && p_.units[unit].has_shadow &&
-              placements_[unit] != StatePlacement::kNvme) {
+          if (p_.overlap == Overlap::kFull && has_shadow(unit)) {
             queue_update(unit);
           }
         }

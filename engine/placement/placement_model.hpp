@@ -45,7 +45,8 @@ struct PlacementUnit {
   double when_streamed = 0;  // and when streamed
   bool is_movable = true;    // not frozen
   bool has_shadow = true;
-  bool is_replicated = false;  // gathered once for each version
+  bool has_shadow_on_nvme = false;  // with its state there
+  bool is_replicated = false;       // gathered once for each version
 };
 
 struct PlacementSegment {

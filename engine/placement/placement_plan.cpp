@@ -70,6 +70,10 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
   const RankSizes host = sizes_with(model, input, sharding, classes, StatePlacement::kHost);
   const RankSizes device = sizes_with(model, input, sharding, classes, StatePlacement::kDevice);
   const RankSizes streamed = sizes_with(model, input, sharding, classes, StatePlacement::kStreamed);
+  const RankSizes on_nvme = sizes_with(model, input, sharding, classes, StatePlacement::kNvme);
+  const auto is_in = [](const std::vector<std::size_t>& shadows, std::size_t unit) {
+    return std::ranges::find(shadows, unit) != shadows.end();
+  };
   PlacementProblem problem{
       .speeds = hardware.speeds,
       .overlap = overlap,
@@ -100,7 +104,8 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
          .on_device = static_cast<double>(device.device_bytes_of(unit)),
          .when_streamed = static_cast<double>(streamed.device_bytes_of(unit)),
          .is_movable = !model.units[unit].frozen(),
-         .has_shadow = std::ranges::find(host.shadows, unit) != host.shadows.end(),
+         .has_shadow = is_in(host.shadows, unit),
+         .has_shadow_on_nvme = is_in(on_nvme.shadows, unit),
          .is_replicated = sharding.weights_replicated[unit]});
   }
   for (std::size_t s = 0; s < model.segments.size(); ++s) {

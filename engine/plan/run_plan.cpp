@@ -182,12 +182,6 @@ double disk_speed(const EngineOptions& options, const RunLimits& limits, const P
   return std::stod(ranks.of_first_rank(text));
 }
 
-std::string text_of_nvme(const Model& model, std::span<const StatePlacement> placements) {
-  const bool used = std::ranges::find(placements, StatePlacement::kNvme) != placements.end();
-  return placements_text(model, placements) +
-         (used ? "; no update of what is there begins ahead of the verdict" : "");
-}
-
 /// Rules 4 to 6 of the header, into `input`; in words.
 std::string place(const Model& model, const Config& config, const EngineOptions& options,
                   const Facts& facts, PlanInput& input) {
@@ -258,7 +252,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   choose_offload(model, input, facts.memory);
   RunPlan plan{.options = options, .limits = facts.memory, .of_first_rank = ranks.rank() == 0};
   plan.placement = places                ? place(model, config, options, facts, input)
-                   : wants_nvme(options) ? text_of_nvme(model, input.shape.engine.placements)
+                   : wants_nvme(options) ? placements_text(model, input.shape.engine.placements)
                    : options.device == DeviceKind::kCpu
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
@@ -269,10 +263,16 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
     if (const auto step_s = spill_to_nvme(model, problem, facts.memory.host->bytes, speed, input)) {
       plan.placement =
           fmt::format("{}; a step of {:.1f} ms predicted",
-                      text_of_nvme(model, input.shape.engine.placements), 1e3 * *step_s);
+                      placements_text(model, input.shape.engine.placements), 1e3 * *step_s);
     }
   }
   plan.report = check_fit(model, input, plan.limits);
+  if (std::ranges::find(input.shape.engine.placements, StatePlacement::kNvme) !=
+      input.shape.engine.placements.end()) {
+    const bool ahead = plan.memory().of(MemoryPurpose::kShadows, MemoryKind::kNvme) > 0;
+    plan.placement += ahead ? "; updates of what is there begin ahead of the verdict, too"
+                            : "; no update of what is there begins ahead of the verdict";
+  }
   if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);
       weights > 0) {
     plan.placement +=

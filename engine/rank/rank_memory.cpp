@@ -214,7 +214,8 @@ void RankMemory::allocate_shadow(std::size_t unit) {
   const std::size_t elements = layout_.slice_elements(unit);
   const StatePlacement placement = layout_.placement_of(unit);
   const auto take = [&](std::size_t bytes, bool on_device) {
-    return bytes == 0  ? nullptr
+    return bytes == 0                           ? nullptr
+           : placement == StatePlacement::kNvme ? allocate_in_file(bytes)
            : on_device ? allocate_on_device(bytes, purpose("second copy", unit))
                        : allocate_streamed(bytes, resident_bytes_.shadows, placement);
   };

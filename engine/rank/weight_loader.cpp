@@ -156,7 +156,7 @@ Task<> WeightLoader::load_elsewhere(std::size_t unit) {
 }
 
 /// What no update writes (frozen parameters, padding) must be in the shadow, too, when the two are
-/// swapped.
+/// swapped. (On NVMe nothing is frozen then, and padding is zeros in both.)
 std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(
     std::size_t unit, const UpdateBuffers& home, const UpdateShadow& shadow) const {
   const StateSizes& sizes = layout_.sizes.units[unit].state;
@@ -181,7 +181,7 @@ std::size_t WeightLoader::master_bytes(std::size_t unit) const {
 
 void WeightLoader::copy_on_host(const RankMemory& memory, const std::vector<ShadowArray>& arrays) {
   for (const ShadowArray& array : arrays) {
-    if (!memory.is_on_device(array.to)) {
+    if (!memory.is_on_device(array.to) && !memory.is_on_nvme(array.to)) {
       std::memcpy(array.to, array.from, array.bytes);
     }
   }

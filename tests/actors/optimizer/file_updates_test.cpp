@@ -68,7 +68,8 @@ struct FileWorld {
   HostBuffer stages{FileUpdates::kSlices * kStageBytes};
   std::optional<FileUpdates> updates;
 
-  explicit FileWorld(const Case& c)
+  /// `ahead`: with a shadow in the file.
+  explicit FileWorld(const Case& c, bool ahead = false)
       : expected(c.config, c.types, kElements, 7), got(c.config, c.types, kElements, 7) {
     auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
     faults = faulty.get();
@@ -78,10 +79,16 @@ struct FileWorld {
     const std::size_t weights = round_up(kElements * bytes_of(c.types.weight), kFileStateAlignment);
     const std::size_t gradients =
         round_up(kElements * bytes_of(c.types.gradient), kFileStateAlignment);
-    file.emplace(state + (c.weights ? weights + gradients : 0));
+    file.emplace((ahead ? 2 * state : state) + (c.weights ? weights + gradients : 0));
     unit = {.buffers = got.buffers, .shadow = {}, .ranges = kRanges};
     place_state(unit.buffers, c.types.layout, c.config, c.types.weight, kElements, file->data(),
                 kFileStateAlignment);
+    if (ahead) {
+      UpdateBuffers other = got.buffers;
+      place_state(other, c.types.layout, c.config, c.types.weight, kElements, file->data() + state,
+                  kFileStateAlignment);
+      unit.shadow = {.master = other.master, .state = {other.state[0], other.state[1]}};
+    }
     if (c.weights) {
       unit.buffers.weight = file->data() + state;
       unit.buffers.gradient = file->data() + state + weights;
@@ -141,7 +148,7 @@ struct FileWorld {
     }
   }
   /// Both slices at the same time.
-  void run(const UpdateStep* steps) {
+  void run(const UpdateStep* steps, UpdatePass pass = UpdatePass::kInPlace) {
     loop.run(
         [](FileUpdates* runner, UpdateSlice whole) -> Task<> {
           Scope scope(EventLoop::current(), "slices");
@@ -156,7 +163,9 @@ struct FileWorld {
           }
           co_await scope.join();
         },
-        &*updates, UpdateSlice{.name = "block 3", .unit = &unit, .steps = steps, .end = kElements});
+        &*updates,
+        UpdateSlice{
+            .name = "block 3", .unit = &unit, .steps = steps, .pass = pass, .end = kElements});
   }
 };
 
@@ -185,6 +194,36 @@ TEST_P(FileUpdatesOf, HaveTheBitsOfMemory) {
   const std::uint64_t state = world.file->size_bytes();
   EXPECT_LE(world.file->bytes_read(), 3 * state + 64 * StateFile::kAlignment);
   EXPECT_GT(world.file->busy_s(), 0);
+}
+
+TEST(FileUpdates, AheadOfTheVerdictTheFileKeepsTheOldState) {
+  FileWorld world(kCases[1], /*ahead=*/true);
+  world.open();
+  world.move(true);
+  const auto steps_of = [&](int step, double scale) {
+    return std::vector{UpdateStep::make(world.got.config, step, scale),
+                       UpdateStep::make(world.got.config, step, scale / 2)};
+  };
+  const auto expect = [&](const std::vector<UpdateStep>& steps) {
+    const UpdatedUnit here = {.buffers = world.expected.buffers, .shadow = {}, .ranges = kRanges};
+    run_update_pass(UpdatePass::kInPlace, here, steps.data(), 0, kElements);
+  };
+  for (const int step : {1, 2}) {  // there and back between the two places
+    world.run(steps_of(step, 1).data(), UpdatePass::kSpeculative);
+    commit_speculative(world.unit);
+    expect(steps_of(step, 1));
+  }
+  world.run(steps_of(3, 1).data(), UpdatePass::kSpeculative);
+  world.run(steps_of(3, 0.25).data(), UpdatePass::kRedo);
+  expect(steps_of(3, 0.25));
+  world.run(steps_of(4, 1).data(), UpdatePass::kSpeculative);
+  const auto same_weights = [&] {
+    return std::ranges::equal(world.got.weight.span(), world.expected.weight.span());
+  };
+  EXPECT_FALSE(same_weights()) << "they are the next ones";
+  world.run(nullptr, UpdatePass::kRollback);
+  world.move(false);
+  EXPECT_TRUE(world.got == world.expected);
 }
 
 TEST(FileUpdates, AWeightBesideItsMasterIsWrittenAndNotRead) {

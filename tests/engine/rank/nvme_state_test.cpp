@@ -78,6 +78,25 @@ TEST(NvmeState, TrainsWithTheBitsOfMemory) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(NvmeState, UpdatesAheadOfTheVerdictHaveTheBitsOfMemory) {
+  const TempDir folder;
+  for (const double misses : {0.0, 0.5, 1.0}) {
+    for (const int world : {1, 2}) {
+      Setting setting{.type = "bf16", .clip = 1e9, .forced_misses = misses};
+      const TrainingRun in_memory = trained(setting, folder, world);
+      for (const auto& placements : {kAllOnNvme, kSomeOnNvme}) {
+        setting.placements = placements;
+        const MemoryPlan plan =
+            plan_memory(toy::model(), PlanInput::of(toy::config_of(setting, world),
+                                                    arguments(setting, folder).options, world));
+        EXPECT_GT(plan.of(MemoryPurpose::kShadows, MemoryKind::kNvme), 0);
+        EXPECT_EQ(trained(setting, folder, world), in_memory)
+            << misses << " of the guesses miss, " << world << " ranks";
+      }
+    }
+  }
+}
+
 /// Elements that a rank has of the first two units.
 std::int64_t first_two(int world) {
   std::size_t elements = 0;
