@@ -7,14 +7,16 @@ from the disk, fio. It prints, each the median of the rounds (with --record FILE
 
   predicted  from the plan's two times of the disk, measured in that round, and from the run in memory: updates run under the next
              forward, and what else passes through the file beside backward, so a step takes
-             max(disk for updates, step in memory - its backward) + max(backward, disk for the rest)
+             max(disk for updates, step in memory - its backward) + max(backward, disk for the rest);
+             with updates ahead of the verdict, which run beside backward, too: max(disk for updates, step in memory)
   of fio     bytes that steps moved over the time in which the disk was busy for them (disk_busy_s of metrics.jsonl), over what fio
              moves with as many calls of that size, reads and writes mixed alike, in a file that was written before, its memory in
              huge pages as ours is (--ioengine=io_uring, direct)
 
-and whether losses and saved weights are the same bytes. --threads: the cases of state once more, without io_uring.
+and whether losses and saved weights are the same bytes. "ahead": with --speculate on. --threads: the cases of state once more,
+without io_uring.
 
-  python3 tools/bench/nvme.py --folder DIR [--build build/release] [--steps 6] [--rounds 3] [--only SUBSTRING] [--threads]
+  python3 tools/bench/nvme.py --folder DIR [--build build/release] [--steps 6] [--rounds 3] [--only ENDING] [--threads]
                               [--record FILE]
 """
 
@@ -38,9 +40,12 @@ WARM_UP = 2  # steps
 BLOCK = 1 << 20
 DEPTH = 8
 THREADS = 4  # without io_uring
+CLIPPING = 1000.0  # a norm that no step has: updates ahead of the verdict count
 
-# what lies on NVMe, layout of the state
-CASES = [("state", "fp32"), ("state", "split"), ("state", "bf16"), ("state", "int8"), ("weights", "fp32"), ("weights", "int8")]
+# what lies on NVMe, layout of the state, how
+CASES = [("state", "fp32", ""), ("state", "fp32", "ahead"), ("state", "split", ""), ("state", "bf16", ""), ("state", "int8", ""),
+         ("weights", "fp32", ""), ("weights", "int8", "")]
+HOW = {"": [], "ahead": ["--speculate=on"], "threads": ["--io_backend=threads"]}
 
 
 def write_config(folder, there, nvme):
@@ -49,7 +54,7 @@ def write_config(folder, there, nvme):
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": str(nvme)}
         if there == "weights":
             zero["offload_param"] = {"device": "nvme", "max_in_cpu": 0}
-    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 1.0,
+    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": CLIPPING,
               "bf16": {"enabled": True}, "zero_optimization": zero, "aio": {"block_size": BLOCK, "queue_depth": DEPTH, "intra_op_parallelism": THREADS},
               "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
               "wall_clock_breakdown": True, "steps_per_print": 1}
@@ -118,12 +123,15 @@ def fio(folder, read, written):
     return job["read"]["bw_bytes"] + job["write"]["bw_bytes"]
 
 
-def round_of(options, folder, there, layout, threads):
+def round_of(options, folder, there, layout, how):
     memory = run(options, folder, there, layout, None)
-    nvme = run(options, folder, there, layout, options.folder, ["--io_backend=threads"] if threads else [])
+    nvme = run(options, folder, there, layout, options.folder, HOW[how])
     size, read, written, updating, computing = planned(nvme["said"])
     backward = memory["backward_s"]
-    predicted = max(updating, memory["step_s"] - backward) + max(backward, computing)
+    if how == "ahead":
+        predicted = max(updating, memory["step_s"])
+    else:
+        predicted = max(updating, memory["step_s"] - backward) + max(backward, computing)
     rate = (read + written) / nvme["busy_s"]
     return {"host, memory": memory["host"], "host, NVMe": nvme["host"], "there": size, "read": read, "written": written,
             "disk, updates": updating, "disk, rest": computing, "step, memory": memory["step_s"], "backward": backward,
@@ -164,22 +172,22 @@ def main():
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose text contains this")
+    parser.add_argument("--only", default="", help="cases that end with this")
     parser.add_argument("--threads", action="store_true", help="state by threads, too")
     parser.add_argument("--record", type=Path, help="where each round is added as a line, and from which the table is made")
     options = parser.parse_args()
-    cases = [(*case, False) for case in CASES] + [(*case, True) for case in CASES if options.threads and case[0] == "state"]
+    cases = CASES + [(*case[:2], "threads") for case in CASES if options.threads and case[0] == "state" and not case[2]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if options.rounds > 0:
             make_model(options, folder)
         head = False
-        for there, layout, threads in cases:
-            case = f"{there}, {layout}{', threads' if threads else ''}"
-            if options.only in case:
+        for there, layout, how in cases:
+            case = ", ".join(filter(None, (there, layout, how)))
+            if case.endswith(options.only):
                 rounds = recorded(options.record, case)
                 for _ in range(options.rounds):
-                    rounds.append(round_of(options, folder, there, layout, threads))
+                    rounds.append(round_of(options, folder, there, layout, how))
                     if options.record:
                         with options.record.open("a") as record:
                             record.write(json.dumps({"case": case, "round": rounds[-1]}) + "\n")

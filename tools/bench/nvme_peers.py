@@ -2,7 +2,7 @@
 """A training step whose optimizer state lies on a disk: ours, DeepSpeed's ZeRO-3 and PyTorch with its state in mapped files.
 
 All train the same model from the same random weights: bf16 weights, fp32 masters and moments of AdamW on the disk in --folder,
-rows of 16 tokens, so that the disk is what a step waits for, clipping at 1.0, and no more memory than --memory_mib (a cgroup of
+rows of 16 tokens, so that the disk is what a step waits for, clipping by the norm, and no more memory than --memory_mib (a cgroup of
 its own for each run, page cache included; DeepSpeed, whose start has all state in memory, gets --deepspeed_mib). Runs
 alternate, and the ratio is taken round by round. As root, with version 1 of the memory controller.
 
@@ -69,7 +69,7 @@ def deepspeed_run(checkpoint, folder, steps):
     model = model_of(checkpoint)
     batch = tokens_of(model)
     engine, *_ = deepspeed.initialize(model=model, config={
-        "train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": 1.0, "bf16": {"enabled": True},
+        "train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": nvme.CLIPPING, "bf16": {"enabled": True},
         "optimizer": {"type": "AdamW", "params": {"lr": LR, "weight_decay": DECAY}},
         "aio": {"block_size": nvme.BLOCK, "queue_depth": nvme.DEPTH, "overlap_events": True, "single_submit": False},
         "zero_optimization": {
@@ -176,7 +176,7 @@ def mapped_run(checkpoint, folder, steps):
         loss = model(input_ids=batch, labels=batch, use_cache=False).loss
         loss.backward()
         norm = torch.sqrt(sum(unit.gradient.float().square().sum() for unit in made))
-        scale = min(1.0, 1.0 / (norm.item() + 1e-6))
+        scale = min(1.0, nvme.CLIPPING / (norm.item() + 1e-6))
         for number, unit in enumerate(made):
             if number + AHEAD < len(made):
                 reader.submit(made[number + AHEAD].read_ahead)
