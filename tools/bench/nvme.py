@@ -3,7 +3,7 @@
 
 Each case trains a model with random weights (bf16, AdamW, one short row a step, so that the disk is what a step waits for) in
 memory and then from files in --folder with as little host memory as the case says. Rounds alternate: the run in memory, the run
-from the disk, fio. It prints, each the median of the rounds (with --record FILE also of those of earlier calls with that file):
+from the disk, between two of fio. It prints, each the median of the rounds (with --record FILE also of those of earlier calls with that file):
 
   predicted  from the plan's two times of the disk, measured in that round, and from the run in memory: updates run under the next
              forward, and what else passes through the file beside backward, so a step takes
@@ -112,7 +112,7 @@ def fio(folder, read, written):
     with tempfile.TemporaryDirectory(dir=folder) as files:
         common = ["fio", "--name=state", f"--filename={files}/state", "--size=1G", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
                   "--ioengine=io_uring", "--direct=1", "--output-format=json"]
-        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=1", "--time_based"]
+        mixed = ["--rw=rw", f"--rwmixread={round(100 * read / (read + written))}", "--runtime=2", "--time_based"]
         env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         try:
             subprocess.run([*common, "--rw=write"], capture_output=True, text=True, check=True)
@@ -125,6 +125,7 @@ def fio(folder, read, written):
 
 def round_of(options, folder, there, layout, how):
     memory = run(options, folder, there, layout, None)
+    before = fio(options.folder, 1, 1)
     nvme = run(options, folder, there, layout, options.folder, HOW[how])
     size, read, written, updating, computing = planned(nvme["said"])
     backward = memory["backward_s"]
@@ -133,10 +134,11 @@ def round_of(options, folder, there, layout, how):
     else:
         predicted = max(updating, memory["step_s"] - backward) + max(backward, computing)
     rate = (read + written) / nvme["busy_s"]
+    fios = statistics.mean((before, fio(options.folder, read, written)))
     return {"host, memory": memory["host"], "host, NVMe": nvme["host"], "there": size, "read": read, "written": written,
             "disk, updates": updating, "disk, rest": computing, "step, memory": memory["step_s"], "backward": backward,
             "predicted": predicted, "step, NVMe": nvme["step_s"], "step over predicted": nvme["step_s"] / predicted,
-            "disk busy": nvme["busy_s"] / nvme["step_s"], "GB/s": rate / 1e9, "of fio": rate / fio(options.folder, read, written),
+            "disk busy": nvme["busy_s"] / nvme["step_s"], "GB/s": rate / 1e9, "of fio": rate / fios,
             "load": os.getloadavg()[0], "same": all(memory[key] == nvme[key] for key in ("losses", "weights"))}
 
 

@@ -125,7 +125,7 @@ struct FileWorld {
     const std::vector<Array> there = arrays_of(unit);
     const std::vector<Array> here = arrays_of(memory);
     for (std::size_t i = 0; i < there.size(); ++i) {
-      if (!file->holds(there[i].at)) {
+      if (!file->holds(there[i].at) || here[i].at == nullptr) {  // or a shadow
         continue;
       }
       const HostBuffer copy(here[i].bytes);

@@ -340,7 +340,7 @@ TEST_P(FileIoTest, PastThePageCache) {
 }
 
 TEST_P(FileIoTest, SharedBlocksAreWrittenApart) {
-  constexpr std::size_t kBlocks = std::size_t{1} << 20;
+  static constexpr std::size_t kBlocks = std::size_t{1} << 20;
   bool shared = false;
   const auto [text, number] = error_of(
       [](FileIo* io, std::string path, bool* shared) -> Task<> {
