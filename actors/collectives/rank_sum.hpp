@@ -12,6 +12,14 @@
 
 namespace tandem {
 
+/// `part` is of elements from `begin` on, which it counts from 0.
+inline void merge_part(GradientNorm& norm, GradientNorm part, std::size_t begin) {
+  if (part.first_bad_element >= 0) {
+    part.first_bad_element += static_cast<std::int64_t>(begin);
+  }
+  norm.merge(part);
+}
+
 struct RankSum {
   float* sum;
   DType type;         // of the ranks' values
@@ -72,10 +80,7 @@ void add_ranks(RankSum what, ValuesOf values_of, GradientNorm* norm) {
           first + what.tree == what.ranks, &of_block);
     }
     if (norm != nullptr) {
-      if (of_block.first_bad_element >= 0) {
-        of_block.first_bad_element += static_cast<std::int64_t>(at);
-      }
-      norm->merge(of_block);
+      merge_part(*norm, of_block, at);
     }
   }
 }

@@ -1,13 +1,11 @@
 #include "actors/collectives/staged_backend.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "actors/collectives/norm_limbs.hpp"
+#include "actors/collectives/rank_sum.hpp"
 #include "actors/gpu/norm_limbs.hpp"
 #include "runtime/util/check.hpp"
 
@@ -74,12 +72,9 @@ struct StagedBackend::ReduceStep {
     part.accumulator =
         static_cast<std::byte*>(whole.accumulator) + begin * bytes_of(whole.accumulator_type);
     part.shard_elements = p.bytes / bytes_of(whole.block_type);
-    GradientNorm of_piece = is_all_reduce ? co_await inner.all_reduce_add(part)
-                                          : co_await inner.reduce_scatter_add(part);
-    if (of_piece.first_bad_element >= 0) {
-      of_piece.first_bad_element += static_cast<std::int64_t>(begin);
-    }
-    norm.merge(of_piece);
+    const GradientNorm of_piece = is_all_reduce ? co_await inner.all_reduce_add(part)
+                                                : co_await inner.reduce_scatter_add(part);
+    merge_part(norm, of_piece, begin);
   }
 };
 
@@ -122,11 +117,6 @@ std::byte* StagedBackend::allocate(std::size_t bytes) {
   const std::span<std::byte> whole(memory, bytes);
   if (device_.pin(whole)) {
     pinned_.push_back(whole);
-  } else if (!std::exchange(said_unpinned_, true)) {
-    fmt::print(stderr,
-               "[memory] {} bytes of host memory cannot be pinned for {}; copies are slower: raise "
-               "the limit of locked memory (ulimit -l)\n",
-               bytes, device_.name());
   }
   return memory;
 }

@@ -161,7 +161,6 @@ class StagedBackend final : public CollectiveBackend {
   std::function<bool(const void* memory)> is_elsewhere_on_device_;
   DeviceBuffers allocated_;
   std::vector<std::span<std::byte>> pinned_;
-  bool said_unpinned_ = false;
   BlockFences fences_;
   const SumKernels* kernels_ = nullptr;
   DeviceBuffer norm_;               // of the reduction under way

@@ -1,7 +1,6 @@
 #include "actors/optimizer/cpu_optimizer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -306,9 +305,11 @@ UpdateSlice CpuOptimizer::take_slice(RunnerQueue& runner_queue, Job& job) {
 }
 
 Task<> CpuOptimizer::run_slice(UpdateRunner* runner, UpdateSlice slice) {
-  enter_slice();
-  co_await runner->run(slice);
-  leave_slice();
+  {
+    const BusyTime::Working working(busy_);
+    co_await runner->run(slice);
+  }
+  counters_.busy_s = busy_.seconds();
 }
 
 Task<> CpuOptimizer::finish(std::uint32_t unit) {
@@ -339,19 +340,6 @@ Task<> CpuOptimizer::finish(std::uint32_t unit) {
     co_await done.shard.send(ParamReady{job.update.new_version}, scope().stop_token());
   }
   answer();
-}
-
-void CpuOptimizer::enter_slice() {
-  if (slices_++ == 0) {
-    busy_since_ = EventLoop::current().now();
-  }
-}
-
-void CpuOptimizer::leave_slice() {
-  if (--slices_ == 0) {
-    counters_.busy_s +=
-        std::chrono::duration<double>(EventLoop::current().now() - busy_since_).count();
-  }
 }
 
 }  // namespace tandem

@@ -43,6 +43,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/memory/busy_time.hpp"
 #include "actors/memory/ring_queue.hpp"
 #include "actors/optimizer/update_runner.hpp"
 #include "actors/parameter_shard.hpp"
@@ -214,16 +215,13 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
   void answer();
   void hold(std::uint32_t unit);
   void answer_wanted();
-  void enter_slice();
-  void leave_slice();
 
   Options options_;
   PoolUpdates pool_;
   std::vector<RunnerQueue> runner_queues_;  // of the pool, and of each other runner
   std::vector<std::size_t> queue_of_;       // [unit]
   std::vector<Job> jobs_;                   // by unit; queued or running while chunks > 0
-  int slices_ = 0;
-  TimePoint busy_since_;
+  BusyTime busy_;                           // of slices
   std::uint64_t arrivals_ = 0;
   std::size_t speculative_ = 0;  // units that are ahead of the verdict, or on their way back
   std::vector<std::optional<ReplyTo<DirectUnit>>> directed_;  // [unit] its direction is asked for

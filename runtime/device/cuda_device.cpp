@@ -1,5 +1,6 @@
 #include "runtime/device/cuda_device.hpp"
 
+#include <cstdio>
 #include <utility>
 
 #include <fmt/format.h>
@@ -142,7 +143,16 @@ bool CudaDevice::pin(std::span<std::byte> memory) {
   }
   use();
   const CudaApi::Status status = api_.pin(memory.data(), memory.size());
-  return status == CudaApi::kSuccess || status == CudaApi::kAlreadyPinned;
+  if (status == CudaApi::kSuccess || status == CudaApi::kAlreadyPinned) {
+    return true;
+  }
+  if (!std::exchange(said_unpinned_, true)) {
+    fmt::print(stderr,
+               "[memory] {} bytes of host memory cannot be pinned for {}; copies are slower: raise "
+               "the limit of locked memory (ulimit -l)\n",
+               memory.size(), options_.name);
+  }
+  return false;
 }
 
 void CudaDevice::unpin(std::span<std::byte> memory) noexcept {

@@ -72,6 +72,7 @@ class CudaDevice final : public Device, private TickingPoller {
   /// As the driver sees it: other processes count.
   [[nodiscard]] std::uint64_t free_bytes() const noexcept override;
 
+  /// The first refusal is said on stderr.
   bool pin(std::span<std::byte> memory) override;
   void unpin(std::span<std::byte> memory) noexcept override;
 
@@ -116,6 +117,7 @@ class CudaDevice final : public Device, private TickingPoller {
   std::size_t events_ = 0;
   std::size_t waiting_ = 0;  // points in the streams' lists
   std::exception_ptr error_;
+  bool said_unpinned_ = false;
 };
 
 }  // namespace tandem

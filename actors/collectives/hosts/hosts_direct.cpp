@@ -145,10 +145,7 @@ void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t beg
                                 : place_of(op, i, from) + (at - begin) * op.width();
         },
         op.a.want_norm ? &tile : nullptr);
-    if (tile.first_bad_element >= 0) {
-      tile.first_bad_element += static_cast<std::int64_t>((op.is_all ? first : 0) + at);
-    }
-    op.norm.merge(tile);
+    merge_part(op.norm, tile, (op.is_all ? first : 0) + at);
   }
 }
 

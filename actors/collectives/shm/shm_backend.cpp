@@ -486,10 +486,7 @@ void ShmBackend::reduce_chunk(const Operation& op, std::size_t step, std::size_t
     const RankSum sum{op.accumulator + at, type, count, op.reduce->mode, world(), op.reduce->tree};
     const auto of_rank = [&](std::uint32_t from) { return part_of(op, from, step, at * width); };
     add_ranks(sum, of_rank, op.reduce->want_norm ? &tile : nullptr);
-    if (tile.first_bad_element >= 0) {
-      tile.first_bad_element += static_cast<std::int64_t>(at) + op.first_element;
-    }
-    norm.merge(tile);
+    merge_part(norm, tile, at + static_cast<std::size_t>(op.first_element));
   }
 }
 
