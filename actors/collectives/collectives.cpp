@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/collectives/awaited.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/net.hpp"
 #include "runtime/trace.hpp"
@@ -162,7 +163,9 @@ void Collectives::record_blame(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (const PeerLost& lost) {
-    flight::blame(lost.rank());
+    if (lost.rank() != kUnknownRank) {
+      flight::blame(lost.rank());
+    }
   } catch (...) {  // it is no rank's fault
   }
 }

@@ -8,13 +8,14 @@
 
 #include <fmt/ranges.h>
 
+#include "actors/collectives/group_backend.hpp"
 #include "actors/collectives/nccl/joined_nccl_peers.hpp"
 #include "actors/collectives/nccl/nccl_backend.hpp"
 #include "actors/collectives/nccl/shm_nccl_peers.hpp"
 #include "actors/collectives/secret.hpp"
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "actors/collectives/staged_backend.hpp"
-#include "engine/distributed/group_backend.hpp"
+#include "engine/distributed/group_members.hpp"
 #include "engine/distributed/hello.hpp"
 #include "engine/distributed/joined_hosts.hpp"
 #include "engine/distributed/rendezvous_store.hpp"
@@ -69,7 +70,10 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const Environment& environment,
 
 ProcessGroup::ProcessGroup(const Environment& environment, std::chrono::milliseconds timeout,
                            ReductionOrder order)
-    : environment_(environment), timeout_(timeout), order_(order) {}
+    : environment_(environment),
+      timeout_(timeout),
+      order_(order),
+      run_waits_(std::make_shared<RunWaits>()) {}
 
 ProcessGroup::~ProcessGroup() = default;
 
@@ -218,15 +222,19 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loo
 }
 
 ProcessGroup::Members ProcessGroup::all_ranks() const {
-  Members all{.name = "", .ranks = std::vector<int>(static_cast<std::size_t>(world_size()))};
+  Members all{.name = "",
+              .ranks = std::vector<int>(static_cast<std::size_t>(world_size())),
+              .run_waits = run_waits_};
   std::iota(all.ranks.begin(), all.ranks.end(), 0);
   return all;
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& loop, CpuPool& pool,
                                                                     const RankGroup& group) {
-  const Members members{.name = group.name, .ranks = members_of(*this, group)};
-  return std::make_unique<GroupBackend>(make_for_host(loop, pool, members), members.ranks);
+  Members members{.name = group.name, .ranks = members_of(*this, group)};
+  members.group_waits = std::make_shared<GroupWaits>(
+      run_waits_, std::vector<std::uint32_t>(members.ranks.begin(), members.ranks.end()));
+  return std::make_unique<GroupBackend>(make_for_host(loop, pool, members), members.group_waits);
 }
 
 template <class Connect>
@@ -259,6 +267,8 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
                                 .world = static_cast<std::uint32_t>(count),
                                 .job = members.name.empty() ? job_ : job_ + "-" + members.name,
                                 .outside_ranks = outside_ranks(members),
+                                .run_waits = members.run_waits,
+                                .group_waits = members.group_waits,
                                 .connect_timeout = timeout_});
   });
 }
@@ -318,6 +328,8 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
                                 .first_rank = static_cast<std::uint32_t>(first),
                                 .all_ranks = world,
                                 .outside_ranks = outside_ranks(members),
+                                .run_waits = members.run_waits,
+                                .group_waits = members.group_waits,
                                 .connect_timeout = timeout_});
   });
   auto net = connect_net(loop, members, rank);
@@ -336,7 +348,8 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
                                              : HostsBackend::Order::kExact,
                                 .frame_bytes = frame_bytes,
                                 .waits = {.timeout = ShmBackend::default_timeout(),
-                                          .heartbeat = ShmBackend::default_heartbeat()}};
+                                          .heartbeat = ShmBackend::default_heartbeat(),
+                                          .group_waits = members.group_waits}};
   for (std::size_t first = 0; first < members.ranks.size();
        first += static_cast<std::size_t>(per_host)) {
     const auto member = static_cast<std::size_t>(members.ranks[first]);
@@ -379,6 +392,7 @@ std::shared_ptr<NcclPeers> ProcessGroup::connect_nccl_peers(EventLoop& loop) {
                                         .job = fmt::format("{}-nccl-host-{}", job_, first),
                                         .first_rank = static_cast<std::uint32_t>(first),
                                         .all_ranks = static_cast<std::uint32_t>(world_size()),
+                                        .run_waits = run_waits_,
                                         .connect_timeout = timeout_,
                                         .heartbeat = ShmBackend::default_heartbeat()});
   });

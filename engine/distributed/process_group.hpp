@@ -26,7 +26,9 @@
 namespace tandem {
 
 class CudaDevice;
+class GroupWaits;
 class NcclPeers;
+class RunWaits;
 
 class ProcessGroup final : public Communicator {
  public:
@@ -94,6 +96,8 @@ class ProcessGroup final : public Communicator {
   struct Members {
     std::string name;  // empty: of all ranks
     std::vector<int> ranks;
+    std::shared_ptr<RunWaits> run_waits{};      // of all ranks
+    std::shared_ptr<GroupWaits> group_waits{};  // of a group
   };
   [[nodiscard]] Members all_ranks() const;
   /// connect(), whose PeerLost counts members from `first` on; the flight recorder learns of it.
@@ -120,6 +124,7 @@ class ProcessGroup final : public Communicator {
   std::vector<std::string> hosts_;  // by rank
   int cores_shared_by_ = 1;
   int place_on_cores_ = 0;
+  std::shared_ptr<RunWaits> run_waits_;
   std::string job_;    // the text of a Secret, of all ranks
   int questions_ = 0;  // require_same() and of_all_ranks() so far
   bool backend_made_ = false;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/collectives/awaited.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/io/net.hpp"
 
@@ -23,7 +24,9 @@ void LaneExchange::all_to_all(const std::byte* from, std::byte* into, std::size_
                  AllToAllArguments arguments) -> Task<> { return exchange->all_to_all(arguments); },
               backend_.get(), AllToAllArguments{.from = from, .into = into, .bytes = piece_bytes});
   } catch (const PeerLost& lost) {
-    flight::blame(lost.rank());
+    if (lost.rank() != kUnknownRank) {
+      flight::blame(lost.rank());
+    }
     throw;
   }
   if (log_ != nullptr && ranks_ > 1) {  // the lane does nothing else meanwhile

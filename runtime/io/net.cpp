@@ -1,6 +1,9 @@
 #include "runtime/io/net.hpp"
 
 namespace tandem {
+namespace {
+constexpr std::uint32_t kUnknown = UINT32_MAX;  // that is told as the failed rank
+}  // namespace
 
 void NetOp::throw_if_failed() const {
   const auto describe = [this] {
@@ -12,9 +15,15 @@ void NetOp::throw_if_failed() const {
     case End::kStopped:
       throw Stopped();
     case End::kPeerLost:
-      throw PeerLost(fmt::format("[net] rank {} is lost: {} cannot end; see that rank's output",
-                                 failed_rank, describe()),
-                     failed_rank);
+      throw PeerLost(
+          failed_rank == kUnknown
+              ? fmt::format(
+                    "[net] a rank failed, and it is not known which: {} cannot end; see the "
+                    "others' output",
+                    describe())
+              : fmt::format("[net] rank {} is lost: {} cannot end; see that rank's output",
+                            failed_rank, describe()),
+          failed_rank);
     case End::kTooLong:
       throw failure(ExitCode::kPeer, "net", "{}: a frame of {} bytes came, there is room for {}",
                     describe(), moved, request.bytes);

@@ -11,7 +11,7 @@ class SimNet::Endpoint final : public NetBackend {
  public:
   Endpoint(SimNet& net, std::uint32_t rank) noexcept : net_(net), rank_(rank) {}
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
-  [[nodiscard]] std::uint32_t world() const noexcept override { return net_.world_.ranks(); }
+  [[nodiscard]] std::uint32_t world() const noexcept override { return net_.ranks_; }
   void submit(NetOp& op) override { net_.submit(rank_, op); }
   bool cancel(NetOp& op) noexcept override { return net_.cancel(rank_, op); }
   void abort(std::uint32_t failed_rank) override { net_.abort(rank_, failed_rank); }
@@ -40,14 +40,19 @@ std::uint64_t hash_of(const std::vector<std::byte>& frame) {
 SimNet::SimNet(SimWorld& world, Options options)
     : world_(world),
       options_(options),
+      ranks_(options.ranks > 0 ? options.ranks : world.ranks() - options.first),
       random_(world.random().fork("net")),
-      lost_(std::size_t{world.ranks()} * world.ranks()),
+      lost_(std::size_t{ranks_} * ranks_),
       bytes_sent_(lost_.size()) {
-  world_.on_death([this](std::uint32_t dead) {
-    for (std::uint32_t rank = 0; rank < world_.ranks(); ++rank) {
+  if (options.ranks > 0) {
+    random_ = random_.fork(options.first);
+  }
+  world_.on_death([this](std::uint32_t dead_in_world) {
+    const std::uint32_t dead = dead_in_world - options_.first;
+    for (std::uint32_t rank = 0; rank < ranks_ && dead < ranks_; ++rank) {
       if (rank != dead) {
-        world_.after(options_.detect_after + Duration(random_.between(0, 1'000'000)), rank,
-                     [this, rank, dead] { lose(rank, dead, dead); });
+        after(options_.detect_after + Duration(random_.between(0, 1'000'000)), rank,
+              [this, rank, dead] { lose(rank, dead, dead); });
       }
     }
   });
@@ -61,7 +66,8 @@ std::unique_ptr<NetBackend> SimNet::attach(std::uint32_t rank) {
 
 void SimNet::clog(std::uint32_t from, std::uint32_t to, Duration duration) {
   clogged_until_[{from, to}] = world_.now() + duration;
-  world_.note("link is clogged", from, to, static_cast<std::uint64_t>(duration.count()));
+  world_.note("link is clogged", options_.first + from, to,
+              static_cast<std::uint64_t>(duration.count()));
 }
 
 std::size_t SimNet::frames_under_way() const noexcept {
@@ -115,8 +121,8 @@ void SimNet::start_next(const Link& link) {
   const double seconds =
       static_cast<double>(channel.sends.front()->request.bytes) / options_.bytes_per_s;
   const TimePoint ready = std::max(world_.now(), clogged_until_[{from, to}]);
-  world_.after(ready - world_.now() + Duration(static_cast<std::int64_t>(seconds * 1e9) + 1), from,
-               [this, link] { leave(link); });
+  after(ready - world_.now() + Duration(static_cast<std::int64_t>(seconds * 1e9) + 1), from,
+        [this, link] { leave(link); });
 }
 
 void SimNet::leave(const Link& link) {
@@ -132,13 +138,12 @@ void SimNet::leave(const Link& link) {
   op.moved = op.request.bytes;
   end(from, op, NetOp::End::kDone);
   ++channel.in_flight;
-  bytes_sent_[from * world_.ranks() + to] += frame.size();
+  bytes_sent_[from * ranks_ + to] += frame.size();
   const Duration latency(random_.between(options_.latency.count(), 2 * options_.latency.count()));
   const TimePoint arrival = std::max(world_.now() + latency, channel.last_arrival + Duration(1));
   channel.last_arrival = arrival;
-  world_.after(arrival - world_.now(), to, [this, link, bytes = std::move(frame)]() mutable {
-    arrive(link, std::move(bytes));
-  });
+  after(arrival - world_.now(), to,
+        [this, link, bytes = std::move(frame)]() mutable { arrive(link, std::move(bytes)); });
   start_next(link);
 }
 
@@ -149,7 +154,7 @@ void SimNet::arrive(const Link& link, std::vector<std::byte> frame) {
     --channel.in_flight;
     return;
   }
-  world_.note("frame arrives", to, from * 1000 + number, hash_of(frame));
+  world_.note("frame arrives", options_.first + to, from * 1000 + number, hash_of(frame));
   channel.arrived.push_back(std::move(frame));
   hand_over(link);
 }
@@ -174,13 +179,12 @@ void SimNet::hand_over(const Link& link) {
 }
 
 void SimNet::abort(std::uint32_t rank, std::uint32_t failed_rank) {
-  world_.note("aborts its net", rank, failed_rank);
+  world_.note("aborts its net", options_.first + rank, failed_rank);
   break_all(rank, failed_rank);
-  for (std::uint32_t peer = 0; peer < world_.ranks(); ++peer) {
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer != rank) {
-      world_.after(
-          Duration(random_.between(options_.latency.count(), 3 * options_.latency.count())), peer,
-          [this, peer, failed_rank] { break_all(peer, failed_rank); });
+      after(Duration(random_.between(options_.latency.count(), 3 * options_.latency.count())), peer,
+            [this, peer, failed_rank] { break_all(peer, failed_rank); });
     }
   }
 }
@@ -193,7 +197,7 @@ void SimNet::beat(std::uint32_t from, std::uint32_t to, std::size_t place, std::
   const Duration latency(random_.between(options_.latency.count(), 2 * options_.latency.count()));
   TimePoint& last = last_beat_[{from, to}];
   last = std::max(std::max(world_.now(), clogged_until_[{from, to}]) + latency, last + Duration(1));
-  world_.after(last - world_.now(), to, [this, from, to, place, word] {
+  after(last - world_.now(), to, [this, from, to, place, word] {
     if (!lost(to, from)) {
       NetHeart& heart = hearts_[{from, to}];
       ++heart.beats;
@@ -208,7 +212,7 @@ NetHeart SimNet::heart_of(std::uint32_t rank, std::uint32_t peer) const noexcept
 }
 
 void SimNet::break_all(std::uint32_t rank, std::uint32_t failed_rank) {
-  for (std::uint32_t peer = 0; peer < world_.ranks(); ++peer) {
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer != rank) {
       lose(rank, peer, failed_rank);
     }
@@ -220,7 +224,7 @@ void SimNet::lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t failed_r
     return;
   }
   lost(rank, peer) = failed_rank;
-  world_.note("loses a peer", rank, peer, failed_rank);
+  world_.note("loses a peer", options_.first + rank, peer, failed_rank);
   const auto fail = [&](std::deque<NetOp*>& ops) {
     for (NetOp* op : std::exchange(ops, {})) {
       op->failed_rank = failed_rank;
@@ -243,9 +247,9 @@ void SimNet::lose(std::uint32_t rank, std::uint32_t peer, std::uint32_t failed_r
 
 void SimNet::end(std::uint32_t rank, NetOp& op, NetOp::End how) {
   op.end = how;
-  world_.note(how == NetOp::End::kDone ? "net done" : "net fails", rank, op.request.peer,
-              op.request.channel);
-  world_.loop(rank).post_from_any_thread(op.resume);
+  world_.note(how == NetOp::End::kDone ? "net done" : "net fails", options_.first + rank,
+              op.request.peer, op.request.channel);
+  world_.loop(options_.first + rank).post_from_any_thread(op.resume);
 }
 
 }  // namespace tandem

@@ -3,7 +3,8 @@
 //
 // Frames of one channel keep their order; everything else overtakes as the seed has it. A frame is
 // read from its sender's buffer when it leaves, not when it is sent. When a rank dies, its peers'
-// operations with it fail after detect_after. Lives as long as the nets attached to it, and they as
+// operations with it fail after detect_after. Some of the world's ranks may have links of their
+// own, on which they are numbered from 0. Lives as long as the nets attached to it, and they as
 // long as the world runs.
 //
 //   SimNet links(world, {.latency = 20us});   Net net(links.attach(rank));
@@ -11,10 +12,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime/io/net.hpp"
@@ -29,6 +32,8 @@ class SimNet {
     double bytes_per_s = 10e9;
     std::size_t window_frames = 4;  // of a channel: sent and not received
     Duration detect_after = std::chrono::milliseconds(50);
+    std::uint32_t first = 0;  // of the world's ranks, the one with number 0
+    std::uint32_t ranks = 0;  // 0: all from that one on
   };
   SimNet(SimWorld& world, Options options);
   ~SimNet();
@@ -45,7 +50,7 @@ class SimNet {
   [[nodiscard]] std::size_t frames_under_way() const noexcept;
   /// In frames that have left.
   [[nodiscard]] std::uint64_t bytes_sent(std::uint32_t from, std::uint32_t to) const noexcept {
-    return bytes_sent_[from * world_.ranks() + to];
+    return bytes_sent_[from * ranks_ + to];
   }
 
  private:
@@ -73,11 +78,17 @@ class SimNet {
   void break_all(std::uint32_t rank, std::uint32_t failed_rank);
   void end(std::uint32_t rank, NetOp& op, NetOp::End how);
   [[nodiscard]] std::optional<std::uint32_t>& lost(std::uint32_t rank, std::uint32_t peer) {
-    return lost_[rank * world_.ranks() + peer];
+    return lost_[rank * ranks_ + peer];
+  }
+
+  /// For `rank`, as numbered here.
+  void after(Duration delay, std::uint32_t rank, std::function<void()> event) {
+    world_.after(delay, options_.first + rank, std::move(event));
   }
 
   SimWorld& world_;
   Options options_;
+  std::uint32_t ranks_;
   Random random_;
   std::map<Link, Channel> channels_;
   std::vector<std::optional<std::uint32_t>> lost_;       // by rank and peer: which rank failed

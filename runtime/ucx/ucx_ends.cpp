@@ -125,7 +125,7 @@ void UcxBackend::end(NetOp& op, NetOp::End how) noexcept {
 void UcxBackend::break_all(std::uint32_t failed_rank) noexcept {
   for (UcxPeer& peer : peers_) {
     lose(peer, failed_rank);
-    say_farewell(peer, Kind::kAbort, failed_rank % UcxTag::kValuesMax);
+    say_farewell(peer, Kind::kAbort, std::min(failed_rank, UcxTag::kValuesMax - 1));
   }
   unsettled_ = true;
   if (!linger_.armed()) {

@@ -16,7 +16,7 @@ struct UcxTag {
     kCredit,  // value: the channel on which half a window of frames was taken
     kHello,   // value: the sender's window
     kBye,     // the last message
-    kAbort,   // value: the failed rank; the last message
+    kAbort,   // value: the failed rank, the largest one: not known; the last message
     kBeat,    // value: place and word, as beat_value() packs them
   };
   static constexpr std::uint32_t kRanksMax = 1U << 12;

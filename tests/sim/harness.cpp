@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kTail = 60;
 constexpr unsigned kHangSeconds = 10;  // of computing, for one seed
 
-constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNames = {
+constexpr std::array<const char*, kBugs> kBugNames = {
     "none",
     "lost_wake_up",
     "double_resume",
@@ -46,6 +46,8 @@ constexpr std::array<const char*, static_cast<std::size_t>(Bug::kCount)> kBugNam
     "removal_not_synced",
     "sleeps_unseen",
     "stage_lent_twice",
+    "group_number_kept",
+    "group_wait_unsaid",
 };
 
 // The process ends once a seed has computed for that long; one that waits for what never comes
@@ -122,17 +124,20 @@ Outcome run_seed(std::uint64_t seed) {
   if (kind < 20) {
     return {"training", rehearse_training(seed)};
   }
-  if (kind < 45) {
+  if (kind < 40) {
     return {"messages", rehearse_messages(seed)};
   }
-  if (kind < 65) {
+  if (kind < 58) {
     return {"asks", rehearse_asks(seed)};
   }
-  if (kind < 80) {
+  if (kind < 72) {
     return {"primitives", rehearse_primitives(seed)};
   }
-  if (kind < 86) {
+  if (kind < 77) {
     return {"hosts", rehearse_hosts(seed)};
+  }
+  if (kind < 87) {
+    return {"groups", rehearse_groups(seed)};
   }
   if (kind < 93) {
     return {"checkpoint", rehearse_checkpoint(seed)};

@@ -15,9 +15,9 @@
 
 #include <fmt/format.h>
 
+#include "actors/collectives/planted.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sim/sim_world.hpp"
-#include "runtime/util/planted.hpp"
 
 namespace tandem::sim_test {
 
@@ -81,6 +81,7 @@ std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);
 std::uint64_t rehearse_files(std::uint64_t seed);
 std::uint64_t rehearse_checkpoint(std::uint64_t seed);
+std::uint64_t rehearse_groups(std::uint64_t seed);
 /// 0 hosts: as the seed has it.
 std::uint64_t rehearse_hosts(std::uint64_t seed, std::uint32_t hosts = 0,
                              std::uint32_t per_host = 0);
@@ -94,9 +95,11 @@ struct Range {
 Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
                 Outcome (*rehearse)(std::uint64_t seed) = &run_seed);
 
+/// Of runtime and actors, with those of groups behind them.
+inline constexpr auto kBugs = static_cast<int>(GroupBug::kCount);
 /// "lost_wake_up" for Bug::kLostWakeUp.
 const char* name_of(Bug bug);
-/// kCount: no bug of that name.
+/// kBugs: no bug of that name.
 Bug bug_named(const std::string& name);
 
 }  // namespace tandem::sim_test

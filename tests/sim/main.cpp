@@ -20,7 +20,7 @@ using namespace tandem::sim_test;
 int usage() {
   std::fprintf(
       stderr, "test_sim [--many-hosts] --seed S | --seeds N [--first F] [--bug NAME], NAME one of");
-  for (int i = 1; i < static_cast<int>(tandem::Bug::kCount); ++i) {
+  for (int i = 1; i < kBugs; ++i) {
     std::fprintf(stderr, " %s", name_of(static_cast<tandem::Bug>(i)));
   }
   std::fprintf(stderr, "\n");
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
     const std::string value = argv[i + 1];
     if (flag == "--bug") {
       tandem::g_planted_bug = bug_named(value);
-      if (tandem::g_planted_bug == tandem::Bug::kCount) {
+      if (static_cast<int>(tandem::g_planted_bug) == kBugs) {
         return usage();
       }
     } else if (flag == "--seed") {

@@ -64,7 +64,7 @@ TEST_P(PlantedBugs, AreFound) {
 
 std::vector<Bug> all_bugs() {
   std::vector<Bug> bugs;
-  for (int i = 1; i < static_cast<int>(Bug::kCount); ++i) {
+  for (int i = 1; i < kBugs; ++i) {
     bugs.push_back(static_cast<Bug>(i));
   }
   return bugs;

@@ -15,8 +15,8 @@ namespace tandem {
 
 class SimHost::Member final : public HostLevel {
  public:
-  Member(SimHost& host, std::uint32_t rank, CpuPool& pool)
-      : host_(host), rank_(rank), pool_(pool) {}
+  Member(SimHost& host, std::uint32_t rank, CpuPool& pool, SimHost::Elsewhere elsewhere)
+      : host_(host), rank_(rank), pool_(pool), elsewhere_(std::move(elsewhere)) {}
 
   [[nodiscard]] std::uint32_t world() const noexcept override {
     return static_cast<std::uint32_t>(host_.members_.size());
@@ -75,6 +75,9 @@ class SimHost::Member final : public HostLevel {
   void say_awaited(std::uint32_t rank, Awaited awaited) noexcept override {
     host_.awaited_[rank] = awaited;
     spoke_at_ = host_.world_.now();
+    if (rank == host_.first_ + rank_) {
+      say_elsewhere();
+    }
   }
   [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept override {
     const auto said = host_.awaited_.find(rank);
@@ -85,6 +88,9 @@ class SimHost::Member final : public HostLevel {
         if (waits.for_count > 0) {
           all.add(host_.first_ + member.first_absent(waits));
         }
+      }
+      if (member.elsewhere_.run) {
+        all.add(member.elsewhere_.run->in_groups());
       }
       all.set_silent(&member != this &&
                      host_.world_.now() - member.spoke_at_ > host_.options_.silent_after);
@@ -103,6 +109,9 @@ class SimHost::Member final : public HostLevel {
     if (!broken_) {
       broken_.emplace(fmt::format("[collectives] {}; rank {} is lost", why, failed_rank),
                       failed_rank);
+      if (elsewhere_.run) {
+        elsewhere_.run->fail(failed_rank, why);
+      }
       wake(0);
       wake(1);
     }
@@ -125,17 +134,48 @@ class SimHost::Member final : public HostLevel {
         arrived.begin());
   }
   // As ShmSync does; of another host its own ranks say it first.
+  void say_elsewhere() {
+    if (elsewhere_.run) {
+      std::vector<Awaited> known;
+      for (std::uint32_t rank = 0; rank < host_.all_ranks(); ++rank) {
+        known.push_back(awaited(rank));
+      }
+      elsewhere_.run->know(known);
+    }
+    if (elsewhere_.group) {
+      elsewhere_.group->say(awaited(host_.first_ + rank_));
+    }
+  }
+  void look(const Waits& waits) {
+    say_elsewhere();
+    if (const auto failure = elsewhere_.group ? elsewhere_.group->failure() : std::nullopt) {
+      fail(failure->rank, failure->why);
+    }
+    look_at_deadline(waits);
+  }
   void look_at_deadline(const Waits& waits) {
     const Duration waited = host_.world_.now() - waits.since;
     const std::uint32_t absent = host_.first_ + first_absent(waits);
     if (broken_ || waited < host_.options_.timeout) {
       return;
     }
-    const EndOfWaits end = end_of_waits(host_.first_ + rank_, absent, host_.world_.ranks(),
-                                        [this](std::uint32_t rank) { return awaited(rank); });
+    const std::uint32_t own = host_.first_ + rank_;
+    const EndOfWaits end = elsewhere_.group
+                               ? elsewhere_.group->end_of(own, absent)
+                               : end_of_waits(own, absent, host_.all_ranks(),
+                                              [this](std::uint32_t rank) { return awaited(rank); });
     if (end.rank - host_.first_ < world() || waited >= host_.options_.timeout + kDeadlineGrace) {
       fail(end.rank, fmt::format("rank {} did not arrive in time", absent));
     }
+  }
+  /// As long as that wait lasts.
+  void look_again(const Waits& waits, std::uint64_t count) {
+    host_.after(host_.options_.silent_after / 6, rank_, [this, &waits, count] {
+      if (waits.for_count == count) {
+        look(waits);
+        look_again(waits, count);
+      }
+    });
   }
   static void copy(const std::byte* from, std::byte* into, std::size_t bytes) {
     if (bytes > 0) {
@@ -162,22 +202,14 @@ class SimHost::Member final : public HostLevel {
     };
     if (all_here()) {
       for (std::uint32_t peer = 0; peer < world(); ++peer) {
-        host_.world_.after(Duration(host_.random_.between(100, 2000)), host_.first_ + peer,
-                           [member = host_.members_[peer], index] { member->wake(index); });
+        host_.after(Duration(host_.random_.between(100, 2000)), peer,
+                    [member = host_.members_[peer], index] { member->wake(index); });
       }
     }
     Waits& waits = waits_[index];
     waits = {&sequence, count, host_.world_.now()};
-    for (const Duration after : {Duration(0), kDeadlineGrace}) {
-      if (host_.options_.timeout == Duration(0)) {
-        break;
-      }
-      host_.world_.after(host_.options_.timeout + after, host_.first_ + rank_,
-                         [this, &waits, count] {
-                           if (waits.for_count == count) {
-                             look_at_deadline(waits);
-                           }
-                         });
+    if (host_.options_.timeout > Duration(0)) {
+      look_again(waits, count);
     }
     while (!all_here()) {
       if (broken_) {
@@ -199,6 +231,7 @@ class SimHost::Member final : public HostLevel {
   SimHost& host_;
   std::uint32_t rank_;  // of this host
   CpuPool& pool_;
+  SimHost::Elsewhere elsewhere_;
   std::vector<HostBuffer> allocated_;
   std::array<Event, 2> woken_;
   std::array<Waits, 2> waits_;
@@ -212,22 +245,26 @@ SimHost::SimHost(SimWorld& world, std::uint32_t first, std::uint32_t ranks, Opti
       random_(world.random().fork("host").fork(first)),
       options_(options),
       members_(ranks) {
+  if (options.group_ranks > 0) {
+    random_ = random_.fork(options.group_first);
+  }
   for (Sequence& sequence : sequences_) {
     sequence.arrived.resize(ranks);
     sequence.places.fill(std::vector<Place>(ranks));
   }
-  world_.on_death([this](std::uint32_t dead) {
-    if (dead >= first_ && dead < first_ + members_.size()) {
+  world_.on_death([this](std::uint32_t dead_in_world) {
+    const std::uint32_t dead = dead_in_world - options_.group_first;
+    if (dead - first_ < members_.size()) {
       for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
-        world_.after(options_.detect_after + Duration(random_.between(0, 1'000'000)), first_ + peer,
-                     [member = members_[peer], dead] { member->break_here(dead, "it died"); });
+        after(options_.detect_after + Duration(random_.between(0, 1'000'000)), peer,
+              [member = members_[peer], dead] { member->break_here(dead, "it died"); });
       }
     }
   });
 }
 
-std::unique_ptr<HostLevel> SimHost::attach(std::uint32_t rank, CpuPool& pool) {
-  auto member = std::make_unique<Member>(*this, rank - first_, pool);
+std::unique_ptr<HostLevel> SimHost::attach(std::uint32_t rank, CpuPool& pool, Elsewhere elsewhere) {
+  auto member = std::make_unique<Member>(*this, rank - first_, pool, std::move(elsewhere));
   members_[rank - first_] = member.get();
   return member;
 }
@@ -237,9 +274,8 @@ void SimHost::cut(std::uint32_t rank) { members_[rank - first_]->break_here(rank
 void SimHost::tell(std::uint32_t failed_rank, const std::string& why, std::uint32_t except) {
   for (std::uint32_t peer = 0; peer < members_.size(); ++peer) {
     if (peer != except) {
-      world_.after(
-          Duration(random_.between(1000, 5000)), first_ + peer,
-          [member = members_[peer], failed_rank, why] { member->break_here(failed_rank, why); });
+      after(Duration(random_.between(1000, 5000)), peer,
+            [member = members_[peer], failed_rank, why] { member->break_here(failed_rank, why); });
     }
   }
 }

@@ -19,9 +19,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "actors/collectives/group_backend.hpp"
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/distributed/communicator.hpp"
-#include "engine/distributed/group_backend.hpp"
+#include "engine/distributed/group_members.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -66,28 +67,36 @@ class ThreadRank final : public Communicator {
   }
   [[nodiscard]] std::vector<std::string> hosts() const override { return hosts_; }
   std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
-    return connect(loop, pool, {.name = job_, .rank = rank_, .world_size = world_size_});
+    return connect(loop, pool, {.name = job_, .rank = rank_, .world_size = world_size_}, run_waits_,
+                   nullptr);
   }
   std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
                                                         const RankGroup& group) override {
     RankGroup of_job = group;
     of_job.name = job_ + "-" + group.name;
-    std::vector<int> members = members_of(*this, group);
-    return std::make_unique<GroupBackend>(connect(loop, pool, of_job), std::move(members));
+    const std::vector<int> members = members_of(*this, group);
+    auto waits = std::make_shared<GroupWaits>(
+        run_waits_, std::vector<std::uint32_t>(members.begin(), members.end()));
+    return std::make_unique<GroupBackend>(connect(loop, pool, of_job, nullptr, waits), waits);
   }
 
  private:
-  static std::unique_ptr<CollectiveBackend> connect(EventLoop& loop, CpuPool& pool,
-                                                    const RankGroup& group) {
+  std::unique_ptr<CollectiveBackend> connect(EventLoop& loop, CpuPool& pool, const RankGroup& group,
+                                             std::shared_ptr<RunWaits> run_waits,
+                                             std::shared_ptr<GroupWaits> group_waits) const {
     if (group.world_size == 1) {
       return std::make_unique<SelfBackend>(pool);
     }
-    return ShmBackend::connect(loop, pool,
-                               {.rank = static_cast<std::uint32_t>(group.rank),
-                                .world = static_cast<std::uint32_t>(group.world_size),
-                                .job = group.name,
-                                .connect_timeout = std::chrono::seconds(60),
-                                .timeout = std::chrono::seconds(60)});
+    return ShmBackend::connect(
+        loop, pool,
+        {.rank = static_cast<std::uint32_t>(group.rank),
+         .world = static_cast<std::uint32_t>(group.world_size),
+         .job = group.name,
+         .outside_ranks = group_waits ? static_cast<std::uint32_t>(world_size_) : 0,
+         .run_waits = std::move(run_waits),
+         .group_waits = std::move(group_waits),
+         .connect_timeout = std::chrono::seconds(60),
+         .timeout = std::chrono::seconds(60)});
   }
 
   int rank_;
@@ -95,6 +104,7 @@ class ThreadRank final : public Communicator {
   std::string job_;
   std::shared_ptr<RanksWords> words_;
   std::vector<std::string> hosts_;
+  std::shared_ptr<RunWaits> run_waits_ = std::make_shared<RunWaits>();
   std::size_t asked_ = 0;
 };
 

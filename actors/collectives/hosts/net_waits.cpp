@@ -105,6 +105,12 @@ void NetWaits::speak(TimePoint now) {
 }
 
 void NetWaits::judge(TimePoint now) {
+  if (options_.group_waits) {
+    if (const auto failure = options_.group_waits->failure()) {
+      fail_(failure->rank, failure->why);
+      return;
+    }
+  }
   if (under_way_.empty() || now - under_way_.front()->since_ < options_.timeout) {
     return;
   }
@@ -123,6 +129,9 @@ void NetWaits::judge(TimePoint now) {
 }
 
 EndOfWaits NetWaits::end_of(std::uint32_t awaited) const {
+  if (options_.group_waits) {
+    return options_.group_waits->end_of(net_.rank(), awaited);
+  }
   return end_of_waits(net_.rank(), awaited, net_.world(),
                       [this](std::uint32_t rank) { return local_.awaited(rank); });
 }
@@ -174,10 +183,16 @@ std::string NetWaits::name_of_host(std::uint32_t host) const {
   return host < options_.host_names.size() ? fmt::format(" ({})", options_.host_names[host]) : "";
 }
 
-bool NetWaits::is_silent_host(std::uint32_t host) const noexcept {
+// The heart of a group's rank beats only while it takes part.
+bool NetWaits::is_silent(std::uint32_t rank) const {
+  return (options_.group_waits ? options_.group_waits->of(rank) : local_.awaited(rank)).is_silent();
+}
+
+// A rank outside of a group is on none of its hosts.
+bool NetWaits::is_silent_host(std::uint32_t host) const {
   for (std::uint32_t local = 0; local < local_.world(); ++local) {
     const std::uint32_t rank = host * local_.world() + local;
-    if (rank == net_.rank() || !local_.awaited(rank).is_silent()) {
+    if (rank == net_.rank() || rank >= net_.world() || !is_silent(rank)) {
       return false;
     }
   }
@@ -185,7 +200,7 @@ bool NetWaits::is_silent_host(std::uint32_t host) const noexcept {
 }
 
 // Of two hosts each would have to say it of itself.
-bool NetWaits::is_cut_off() const noexcept {
+bool NetWaits::is_cut_off() const {
   const std::uint32_t hosts = net_.world() / local_.world();
   for (std::uint32_t host = 0; host < hosts; ++host) {
     if (host != host_of(net_.rank()) && !is_silent_host(host)) {

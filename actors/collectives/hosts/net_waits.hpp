@@ -11,8 +11,8 @@
 // Time: as ShmSync's; a look has one time, and time in which this rank was stopped counts to no
 // deadline.
 // Waits of other kinds may be said in the same words, and are judged where they are
-// (failed_behind()). Thread rule: of the loop's thread. It begins with its first wait, or with
-// start().
+// (failed_behind()). Those of a group are judged by what is known in the run (group_waits.hpp).
+// Thread rule: of the loop's thread. It begins with its first wait, or with start().
 //
 //   const NetWaits::Wait wait(waits, peer, NetWaits::For::kFrame);
 //   co_await net.recv(peer, ...);
@@ -20,10 +20,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/collectives/awaited.hpp"
+#include "actors/collectives/group_waits.hpp"
 #include "actors/collectives/hosts/host_waits.hpp"
 #include "runtime/awake_time.hpp"
 #include "runtime/event_loop.hpp"
@@ -40,12 +42,13 @@ class NetWaits {
     /// For whom this rank waits elsewhere than in a Wait, for at least that long; asked at each
     /// look.
     std::function<Awaited(Duration at_least)> other_waits{};
+    std::shared_ptr<GroupWaits> group_waits{};  // null: of all ranks
   };
   using Fail = std::function<void(std::uint32_t failed_rank, const std::string& why)>;
   enum class For : std::uint8_t { kFrame, kTaking };
 
-  /// `fail` is called at each look at which a wait is overdue, and ends it. Both levels outlive
-  /// this.
+  /// `fail` is called at each look at which a wait is overdue, and ends it, or where the run has
+  /// failed. Both levels outlive this.
   NetWaits(HostWaits& local, Net& net, Options options, Fail fail);
   ~NetWaits();
   NetWaits(const NetWaits&) = delete;
@@ -100,6 +103,7 @@ class NetWaits {
   void speak(TimePoint now);
   void judge(TimePoint now);
   [[nodiscard]] EndOfWaits end_of(std::uint32_t awaited) const;
+  [[nodiscard]] bool is_silent(std::uint32_t rank) const;
   [[nodiscard]] std::string describe(const Wait& wait, const EndOfWaits& end) const;
   [[nodiscard]] std::string condition_of(const EndOfWaits& end) const;
 
@@ -107,8 +111,8 @@ class NetWaits {
     return rank / local_.world();
   }
   [[nodiscard]] std::string name_of_host(std::uint32_t host) const;
-  [[nodiscard]] bool is_silent_host(std::uint32_t host) const noexcept;
-  [[nodiscard]] bool is_cut_off() const noexcept;
+  [[nodiscard]] bool is_silent_host(std::uint32_t host) const;
+  [[nodiscard]] bool is_cut_off() const;
   [[nodiscard]] std::string cut_off() const;
 
   HostWaits& local_;

@@ -228,7 +228,7 @@ bool NetNcclPeers::take(Peer& peer, std::size_t bytes) {
         std::ranges::replace_if(
             cause, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
         const bool is_rank = frame.number < net_.world();
-        announce_failure(is_rank ? static_cast<std::uint32_t>(frame.number) : UINT32_MAX, cause);
+        announce_failure(is_rank ? static_cast<std::uint32_t>(frame.number) : kUnknownRank, cause);
         return false;
       }
       default:
@@ -283,7 +283,7 @@ void NetNcclPeers::lose(const Peer& peer, const PeerLost& lost) {
   } else if (lost.rank() < net_.world()) {
     announce_failure(lost.rank(), fmt::format("rank {} failed; see its output", lost.rank()));
   } else {
-    announce_failure(UINT32_MAX, "a rank of another host gave up; see the others' output");
+    announce_failure(kUnknownRank, "a rank of another host gave up; see the others' output");
   }
 }
 

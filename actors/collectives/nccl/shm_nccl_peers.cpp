@@ -62,6 +62,7 @@ ShmNcclPeers::ShmNcclPeers(EventLoop& loop, std::unique_ptr<ShmArena> arena, Shm
             {.rank = options.rank,
              .first_rank = options.first_rank,
              .all_ranks = options.all_ranks,
+             .run_waits = options.run_waits,
              .heartbeat = options.heartbeat}),
       own_(page) {
   sync_.watch_sockets();

@@ -22,11 +22,12 @@ namespace tandem {
 class ShmNcclPeers final : public HostNcclPeers {
  public:
   struct Options {
-    std::uint32_t rank = 0;        // of this host
-    std::uint32_t world = 1;       // and how many it has
-    std::string job;               // as in ShmBootstrapOptions
-    std::uint32_t first_rank = 0;  // the number of rank 0 among all
-    std::uint32_t all_ranks = 0;   // 0: there is one host
+    std::uint32_t rank = 0;                 // of this host
+    std::uint32_t world = 1;                // and how many it has
+    std::string job;                        // as in ShmBootstrapOptions
+    std::uint32_t first_rank = 0;           // the number of rank 0 among all
+    std::uint32_t all_ranks = 0;            // 0: there is one host
+    std::shared_ptr<RunWaits> run_waits{};  // as ShmSync's
     Duration connect_timeout = std::chrono::seconds(300);
     Duration heartbeat = std::chrono::seconds(5);
   };

@@ -81,6 +81,8 @@ ShmBackend::ShmBackend(EventLoop& loop, CpuPool& pool, std::unique_ptr<ShmArena>
              .first_rank = options.first_rank,
              .all_ranks = options.all_ranks,
              .outside_ranks = options.outside_ranks,
+             .run_waits = options.run_waits,
+             .group_waits = options.group_waits,
              .timeout = options.timeout,
              .heartbeat = options.heartbeat}),
       stage_(arena_->allocate(2 * ShmControl::kChannels * kStageBytes)),

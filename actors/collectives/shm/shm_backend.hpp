@@ -40,6 +40,8 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     std::uint32_t all_ranks = 0;   // 0: there is one host
     // Of a group: ranks of the run, which a failure may name by numbers behind the group's.
     std::uint32_t outside_ranks = 0;
+    std::shared_ptr<RunWaits> run_waits{};  // as ShmSync's
+    std::shared_ptr<GroupWaits> group_waits{};
     // address space for allocate(); 0: twice the rank's share of the machine's memory
     std::size_t arena_bytes = 0;
     Duration connect_timeout = std::chrono::seconds(300);

@@ -15,7 +15,8 @@
 // to none; each look has one time.
 // A deadline names the rank that the waits lead to: the awaited peer may wait for another one, and
 // that for one of another host (awaited.hpp). One of another host is named by its own host first,
-// which knows more of it, unless that takes longer than kDeadlineGrace.
+// which knows more of it, unless that takes longer than kDeadlineGrace. Waits of groups, and of the
+// run where this is a group's, count alike (group_waits.hpp).
 // Thread rule: of the loop's thread.
 // Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
@@ -31,6 +32,7 @@
 #include <sys/types.h>
 
 #include "actors/collectives/awaited.hpp"
+#include "actors/collectives/group_waits.hpp"
 #include "actors/collectives/shm/shm_bootstrap.hpp"
 #include "actors/collectives/shm/shm_control.hpp"
 #include "runtime/awake_time.hpp"
@@ -52,6 +54,8 @@ class ShmSync final : private Poller {
     std::uint32_t first_rank = 0;                  // the name of rank 0
     std::uint32_t all_ranks = 0;                   // of all hosts; 0: there is one
     std::uint32_t outside_ranks = 0;               // that failures may name, too, behind these
+    std::shared_ptr<RunWaits> run_waits{};         // of all ranks; null: there are no groups
+    std::shared_ptr<GroupWaits> group_waits{};     // of a group; null: it is none
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
   };
@@ -172,11 +176,16 @@ class ShmSync final : private Poller {
   // All of one look:
   void say_own_waits(TimePoint now) noexcept;
   void look_at_hearts(TimePoint now);
+  void look_at_run();
   void look_at_deadlines(TimePoint now);
   void fail_overdue(const Channel& channel, TimePoint now);
   [[nodiscard]] static std::string condition_of(const Peer& peer, TimePoint now);
   [[nodiscard]] bool is_here(std::uint32_t name) const noexcept {
     return name - options_.first_rank < world();
+  }
+  /// For readers who know of no group.
+  [[nodiscard]] std::uint32_t in_run(std::uint32_t rank) const noexcept {
+    return options_.group_waits ? options_.group_waits->in_run(name_of(rank)) : name_of(rank);
   }
   void compare_headers(Channel& channel, std::size_t index);
   [[nodiscard]] PeerLost lost(const Channel& channel) const;

@@ -1,4 +1,4 @@
-// engine/distributed/group_backend.hpp — the collectives of some of a run's ranks, whose failures
+// actors/collectives/group_backend.hpp — the collectives of some of a run's ranks, whose failures
 // name ranks by their numbers in the run.
 //
 // The back end inside counts its own ranks; a failure there, or one that is told to it, is turned
@@ -7,26 +7,21 @@
 // Thread rule: of the back end inside.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "actors/collectives/collective_backend.hpp"
-#include "engine/distributed/communicator.hpp"
+#include "actors/collectives/group_waits.hpp"
 
 namespace tandem {
 
-/// The group's ranks by their numbers in the run, in the group's order. All ranks of the run call
-/// it, each for its group.
-[[nodiscard]] std::vector<int> members_of(Communicator& communicator, const RankGroup& group);
-
 class GroupBackend final : public CollectiveBackend {
  public:
-  /// `inner` has as many ranks as there are members.
-  GroupBackend(std::unique_ptr<CollectiveBackend> inner, std::vector<int> members)
-      : inner_(std::move(inner)), members_(std::move(members)) {}
+  /// `inner` has as many ranks as there are members, and its waits are said to `waits`.
+  GroupBackend(std::unique_ptr<CollectiveBackend> inner, std::shared_ptr<GroupWaits> waits)
+      : waits_(std::move(waits)), inner_(std::move(inner)) {}
 
   /// As the group counts.
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
@@ -45,14 +40,16 @@ class GroupBackend final : public CollectiveBackend {
   }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
   /// `failed_rank`: of the run.
-  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override;
+  void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
+    inner_->fail(waits_->in_group(failed_rank), why);
+  }
 
  private:
   template <class Result, class Arguments>
   Task<Result> in_run(Task<Result> (CollectiveBackend::*operation)(Arguments), Arguments arguments);
 
+  std::shared_ptr<GroupWaits> waits_;
   std::unique_ptr<CollectiveBackend> inner_;
-  std::vector<int> members_;
 };
 
 }  // namespace tandem
