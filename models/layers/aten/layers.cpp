@@ -92,14 +92,22 @@ const std::vector<std::int64_t>& begins_on_host(const at::Tensor& positions) {
 at::Tensor attention_by_documents(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionShape& shape, const at::Tensor& positions) {
   const std::vector<std::int64_t>& begins = begins_on_host(positions);
-  std::vector<at::Tensor> documents;
+  std::vector<std::int64_t> lengths;
   for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
-    const auto tokens = [&](const at::Tensor& x) {
-      return x.narrow(0, begins[i] / x.size(2), 1)
-          .narrow(2, begins[i] % x.size(2), begins[i + 1] - begins[i]);
-    };
+    lengths.push_back(begins[i + 1] - begins[i]);
+  }
+  // Split in one operation, whose backward joins the documents' gradients in one, too: each one's
+  // own slice would have a gradient as large as all rows.
+  const auto split = [&](const at::Tensor& x) {
+    return x.transpose(0, 1).reshape({1, x.size(1), -1, x.size(3)}).split_with_sizes(lengths, 2);
+  };
+  const std::vector<at::Tensor> queries = split(q);
+  const std::vector<at::Tensor> keys = split(k);
+  const std::vector<at::Tensor> values = split(v);
+  std::vector<at::Tensor> documents;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
     documents.push_back(at::scaled_dot_product_attention(
-        tokens(q), tokens(k), tokens(v), std::nullopt, 0.0, /*is_causal=*/true, shape.score_scale(),
+        queries[i], keys[i], values[i], std::nullopt, 0.0, /*is_causal=*/true, shape.score_scale(),
         shape.heads != shape.kv_heads));
   }
   return at::cat(documents, 2).view({q.size(1), q.size(0), q.size(2), q.size(3)}).transpose(0, 1);
