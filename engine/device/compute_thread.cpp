@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 
+#include "engine/device/tensor_memory.hpp"
 #include "engine/device/vml.hpp"
 
 namespace tandem {
@@ -10,6 +11,7 @@ namespace tandem {
 void prepare_compute_thread(int threads) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
   at::set_num_threads(threads);
+  use_tensor_memory();
   warm_up_vml();
 }
 

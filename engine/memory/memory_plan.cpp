@@ -334,7 +334,7 @@ void Planner::add_activations() {
        .accelerator = in_.accelerator,
        .packed = in_.packed,
        .sharers = in_.sharers,
-       .blocks = std::max<std::int64_t>(1, engine.sequence_blocks / in_.sharers)},
+       .blocks = engine.sequence_blocks / in_.sharers},  // 0: sums are not cut
       engine.activation_checkpointing, leaving, to_file);
   const MemoryKind kind = in_.accelerator ? MemoryKind::kDevice : MemoryKind::kHost;
   add(MemoryPurpose::kActivations, kind, static_cast<std::size_t>(walk.peak));

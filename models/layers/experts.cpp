@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 
 #include "engine/types/recomputation.hpp"
 #include "models/layers/fused_op.hpp"
@@ -138,13 +139,13 @@ class ExpertMixture final : public FusedOp {
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& x = inputs[0];
-    at::Tensor out = at::empty_like(x);
     if (keep) {
       x_ = x.detach();
     }
-    if (keep && is_recomputation()) {  // the segment's result is not read
-      return {out};
+    if (keep && is_recomputation()) {  // the segment's result is not read: only its shape
+      return {at::empty_strided(x.sizes(), {0, 0}, x.options())};
     }
+    at::Tensor out = at::empty_like(x);
     for_token_tiles(x.size(0), [&](std::int64_t begin, std::int64_t count) {
       Tile tile = forward_tile(x.narrow(0, begin, count), out.narrow(0, begin, count));
       if (keep) {

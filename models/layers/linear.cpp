@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 
 #include "engine/types/recomputation.hpp"
@@ -28,6 +29,11 @@ at::Tensor tile_in(Scratch& scratch, std::int64_t rows, std::int64_t width,
                    const at::Tensor& like) {
   const auto bytes = static_cast<std::size_t>(rows * width) * like.element_size();
   return at::from_blob(scratch.get<std::byte>(bytes), {rows, width}, like.options());
+}
+
+/// [rows of `like`, width] with the memory of one element: for its shape in the graph.
+at::Tensor without_memory(const at::Tensor& like, std::int64_t width) {
+  return at::empty_strided({like.size(0), width}, {0, 0}, like.options());
 }
 
 at::Tensor contiguous_or_none(const at::Tensor& x) { return x.defined() ? x.contiguous() : x; }
@@ -121,15 +127,17 @@ class Mlp final : public FusedOp {
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& x = inputs[0];
-    at::Tensor y = at::empty({x.size(0), w_.down.out_features()}, x.options());
     const bool again = keep && is_recomputation();
+    const bool unread = again && adds_;  // the segment's result
+    at::Tensor y = unread ? without_memory(x, w_.down.out_features())
+                          : at::empty({x.size(0), w_.down.out_features()}, x.options());
     if (keep) {
       x_ = x.detach();
     }
     if (keep && !again) {
       wide_ = at::empty({x.size(0), w_.up.out_features()}, x.options());
     }
-    if (!(again && adds_)) {
+    if (!unread) {
       for_token_tiles(x.size(0), [&](std::int64_t begin, std::int64_t count) {
         forward_tile(rows_of(x, begin, count), begin, rows_of(y, begin, count));
       });

@@ -85,13 +85,14 @@ class TiledGradients {
   /// Once, behind the last tile.
   void write();
 
-  /// Bytes of the sums for `elements` weights, for the memory plan.
+  /// Bytes of the sums for `elements` weights, for the memory plan; `blocks` as BatchShape has
+  /// them, 0: sums are not cut.
   [[nodiscard]] static std::int64_t bytes(DType type, std::int64_t tokens, std::int64_t elements,
                                           std::int64_t blocks) {
     // Of several blocks the sum at hand, and one for each level of the tree.
     const std::int64_t copies = blocks > 1 ? std::bit_width(static_cast<std::uint64_t>(blocks))
-                                : type != DType::kF32 && tokens > kTileTokens ? 1
-                                                                              : 0;
+                                : type != DType::kF32 && (tokens > kTileTokens || blocks == 1) ? 1
+                                                                                               : 0;
     return copies * 4 * elements;
   }
 

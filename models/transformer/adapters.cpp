@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/device/tensor_memory.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -104,7 +105,7 @@ ActivationBytes adapter_activations(const AdapterSizes& sizes, const AdapterShap
     return {
         .forward = row * forward,
         .backward = row * backward,
-        .spare = 2 * kept_by_malloc(row * sizes.most_columns) + 2 * kept_by_malloc(row * dropped)};
+        .spare = 2 * kept_of_tensor(row * sizes.most_columns) + 2 * kept_of_tensor(row * dropped)};
   }
   // ATen keeps x A^T scaled and not, and what dropout left of x, and makes the sum beside what it
   // is added to.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device/tensor_memory.hpp"
 #include "engine/types/recomputation.hpp"
 #include "models/kernels/attention/attention.hpp"
 #include "models/kernels/gemm_blocks.hpp"
@@ -107,23 +108,38 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
   // least, and the context before and behind the exchange.
   const std::int64_t exchanged =
       shares ? q + 2 * std::max(a.kv_heads, batch.sharers) * a.head_dim : qkv;
-  const std::int64_t kept = exchanged + (shares ? 2 : 1) * q + shape.hidden + normed + half.kept;
+  const std::int64_t contexts = (shares ? 2 : 1) * q;
+  const std::int64_t kept = exchanged + contexts + shape.hidden + normed + half.kept;
   ActivationBytes bytes{.output = tokens * shape.hidden * size,
                         .kept = tokens * (kept * size + a.heads * 4)};
-  // An exchange has what goes and what comes beside what it is made of.
-  const std::int64_t going = shares ? std::max<std::int64_t>(0, qkv + exchanged - half.kept) : 0;
-  const std::int64_t coming =
-      shares ? std::max<std::int64_t>(0, qkv + 3 * exchanged - half.kept) : 0;
+  // Of q, k and v an exchange has what goes, or what it is put together to, beside what came; in
+  // backward, too. What is kept is not all there by then.
+  const std::int64_t later = contexts + shape.hidden + normed + half.kept;
+  const std::int64_t going =
+      shares ? std::max<std::int64_t>({0, qkv + exchanged - later, 3 * q - later}) : 0;
+  const std::int64_t behind = shape.hidden + normed / 2 + half.kept;  // the middle and the MLP's
+  const std::int64_t attention =
+      shares
+          ? std::max({2 * q, exchanged, exchanged + std::max(exchanged, qkv) - contexts}) - behind
+          : q + qkv - behind;
   bytes.forward = std::max(tile * half.forward, tokens * going) * size;
   // The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
   // middle with it, attention's. Dropout's gradient lies beside the residual path's.
   const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
-  const std::int64_t sums = TiledGradients::bytes(batch.type, tokens, half.weights, batch.blocks);
-  const std::int64_t attention = std::max(coming, q + qkv - shape.hidden - normed / 2 - half.kept);
-  bytes.backward = tokens * (2 * shape.hidden + dropped) * size +
-                   std::max(tile * half.backward * size + sums, tokens * attention * size);
+  const auto sums = [&](std::int64_t weights) {
+    return TiledGradients::bytes(batch.type, tokens, weights, batch.blocks);
+  };
+  // A projection's backward has sums of its own. Of what is kept the last one has neither the MLP's
+  // part nor the middle any more, the first one nothing at all.
+  const std::int64_t last = q - behind;
+  const std::int64_t first = qkv - exchanged - contexts - normed - half.kept;
+  bytes.backward =
+      tokens * (2 * shape.hidden + dropped) * size +
+      std::max({tile * half.backward * size + sums(half.weights), tokens * attention * size,
+                tokens * last * size + sums(q * shape.hidden),
+                tokens * first * size + sums(qkv * shape.hidden)});
   if (is_recomputation() && !shape.norms_sums && dropped == 0) {
-    // The output's memory is never touched.
+    // The output has no memory.
     bytes.kept -= bytes.output;
     bytes.forward += bytes.output;
   }
@@ -136,10 +152,10 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
     widths.insert(widths.end(), {shape.hidden, shape.hidden});
   }
   for (const std::int64_t width : widths) {
-    bytes.spare += kept_by_malloc(tokens * width * size);
+    bytes.spare += kept_of_tensor(tokens * width * size);
   }
   for (const std::int64_t width : half.tile_blocks) {
-    bytes.spare += kept_by_malloc(tile * width * size);
+    bytes.spare += kept_of_tensor(tile * width * size);
   }
   const std::int64_t packed =
       std::max({shape.hidden * qkv, tile * std::max(shape.hidden, q), half.packed});

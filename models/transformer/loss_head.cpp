@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "actors/kernels/exact_sum.hpp"
+#include "engine/device/tensor_memory.hpp"
 #include "models/kernels/cross_entropy.hpp"
 #include "models/kernels/embedding.hpp"
 #include "models/kernels/gemm.hpp"
@@ -257,14 +258,15 @@ ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabula
       std::max<std::int64_t>(0, batch.tokens() - (batch.sharers == 1 ? batch.rows : 0));
   const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
   const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
-  const std::int64_t gradient = learns ? batch.blocks * vocabulary * hidden * 4 : 0;
-  ActivationBytes bytes{.kept = gradient + labelled * (hidden * size + 8),
-                        .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
-                        .backward = batch.tokens() * hidden * size,
-                        .loss = true};
+  const std::int64_t gradient = learns ? vocabulary * hidden * 4 : 0;  // of a block
+  ActivationBytes bytes{
+      .kept = std::max<std::int64_t>(1, batch.blocks) * gradient + labelled * (hidden * size + 8),
+      .forward = rows * vocabulary * (size + (wide ? 4 : 0)) + labelled * 24,
+      .backward = batch.tokens() * hidden * size,
+      .loss = true};
   bytes.scratch = packed_bytes(batch.type, vocabulary * hidden);
-  bytes.spare = kept_by_malloc(gradient / batch.blocks) + kept_by_malloc(labelled * hidden * size) +
-                kept_by_malloc(bytes.forward);
+  bytes.spare = kept_of_tensor(gradient) + kept_of_tensor(labelled * hidden * size) +
+                kept_of_tensor(bytes.forward);
   return bytes;
 }
 

@@ -83,18 +83,20 @@ class TransformerBlock final : public Segment {
     const std::int64_t length = input.size(1);
     const at::Tensor x = input.reshape({-1, input.size(2)});
 
-    const auto [qkv, x1] =
-        norm_linear(x, norm(w, kAttentionNorm), matrix(context, AdaptedLinear::kQkv));
+    auto [qkv, x1] = norm_linear(x, norm(w, kAttentionNorm), matrix(context, AdaptedLinear::kQkv));
     const SharedRows shared(context);
     const AttentionShape& all = shape_.attention;
-    const at::Tensor of_heads = causal_attention(
-        shared.to_heads(qkv, length, all), shared.length(length), shared.share_of(all),
+    // What no backward needs goes before the next is made.
+    at::Tensor whole = shared.to_heads(std::exchange(qkv, {}), length, all);
+    at::Tensor of_heads = causal_attention(
+        std::exchange(whole, {}), shared.length(length), shared.share_of(all),
         {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
         {context.begin, context.memory}, attention_mask(context), context.batch.positions);
-    const at::Tensor attended = shared.to_tokens(of_heads, length, all);
+    at::Tensor attended = shared.to_tokens(std::exchange(of_heads, {}), length, all);
     const at::Tensor middle =
         added(context, DropPlace::kAttentionOut, kOutNorm, x1, [&](const at::Tensor& residual) {
-          return linear(attended, residual, matrix(context, AdaptedLinear::kOut));
+          return linear(std::exchange(attended, {}), residual,
+                        matrix(context, AdaptedLinear::kOut));
         });
 
     if (sparse()) {

@@ -35,13 +35,15 @@ std::array<Columns, 3> columns_of(const AttentionShape& shape, std::int64_t rank
 }
 
 /// Pieces [ranks, ...] to the group's ranks; what they have for this one, in their order.
-at::Tensor exchanged(RankExchange& exchange, const at::Tensor& pieces) {
-  const at::Tensor from = pieces.to(at::kCPU).contiguous();
-  const at::Tensor into = at::empty(from.sizes(), from.options());
-  exchange.all_to_all(static_cast<const std::byte*>(from.const_data_ptr()),
+at::Tensor exchanged(RankExchange& exchange, at::Tensor pieces) {
+  const at::Device device = pieces.device();
+  pieces = pieces.to(at::kCPU).contiguous();
+  const at::Tensor into = at::empty(pieces.sizes(), pieces.options());
+  exchange.all_to_all(static_cast<const std::byte*>(pieces.const_data_ptr()),
                       static_cast<std::byte*>(into.data_ptr()),
-                      from.nbytes() / static_cast<std::size_t>(exchange.ranks()));
-  return into.to(pieces.device());
+                      pieces.nbytes() / static_cast<std::size_t>(exchange.ranks()));
+  pieces.reset();  // before the caller makes what follows
+  return into.to(device);
 }
 
 /// Tokens of all columns to whole rows of this rank's columns, and back.
@@ -64,7 +66,7 @@ struct Layout {
   /// [B * own, width] -> [B * ranks * own, width of a rank].
   [[nodiscard]] at::Tensor to_rows(const at::Tensor& tokens) const {
     const std::int64_t narrow = width_of_rank();
-    const at::Tensor from = at::empty({ranks, rows * own, narrow}, tokens.options());
+    at::Tensor from = at::empty({ranks, rows * own, narrow}, tokens.options());
     for (std::int64_t r = 0; r < ranks; ++r) {
       std::int64_t at = 0;
       for (std::size_t part = 0; part < parts; ++part) {
@@ -73,7 +75,7 @@ struct Layout {
         at += c.count;
       }
     }
-    return exchanged(*exchange, from)
+    return exchanged(*exchange, std::move(from))
         .view({ranks, rows, own, narrow})
         .transpose(0, 1)
         .reshape({rows * ranks * own, narrow});
