@@ -24,9 +24,8 @@ MIB = 1 << 20
 SHAPES = {
     "small": dict(vocab=4096, hidden=512, layers=8, heads=8, kv_heads=4, head_dim=64, intermediate=1408),
     "middle": dict(vocab=8192, hidden=768, layers=10, heads=12, kv_heads=4, head_dim=64, intermediate=2048),
-    "long": dict(vocab=4096, hidden=128, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=512),
     "windows": dict(vocab=4096, hidden=128, layers=2, heads=2, kv_heads=2, head_dim=32, intermediate=512),
-    "attends": dict(vocab=4096, hidden=64, layers=2, heads=1, kv_heads=1, head_dim=16, intermediate=256),
+    "attends": dict(vocab=4096, hidden=64, layers=2, heads=2, kv_heads=2, head_dim=16, intermediate=256),
     "wide": dict(vocab=32768, hidden=768, layers=3, heads=12, kv_heads=12, head_dim=64, intermediate=3072),
 }
 
@@ -51,12 +50,10 @@ RUNS = [
 ]
 
 
-# One row that gets longer, with --long; beyond what attention takes in reasonable time, of a model whose keys have a window, and of
-# one with a single head.
+# One row that gets longer, with --long: of a model whose keys have a window, and of one so small that full attention takes minutes.
 WINDOW = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 512}
 LONG_RUNS = [(model, 1, 3, dtype, "offload", 1, length, 1, True)
-             for model, lengths in (("long", (8192, 32768)), ("windows", (8192, 32768, 131072))) for dtype in ("fp32", "bf16")
-             for length in lengths] + [("attends", 1, 3, "fp32", "offload", 1, 131072, 1, True)]
+             for model in ("windows", "attends") for dtype in ("fp32", "bf16") for length in (16384, 32768, 65536, 131072)]
 
 
 def make_model(build, output, shape, positions, config):
@@ -70,7 +67,7 @@ def make_model(build, output, shape, positions, config):
 
 def make_models(build, folder, needed):
     for name in needed:
-        positions = 1 << 17 if name in ("long", "windows", "attends") else 1024
+        positions = 1 << 17 if name in ("windows", "attends") else 1024
         make_model(build, folder / name, SHAPES[name], positions, WINDOW if name == "windows" else {})
 
 
@@ -98,7 +95,20 @@ def run(build, folder, row, steps):
         sys.exit(f"{row}: exit code {done.returncode}\n{done.stderr}")
     memory = json.loads((output / "summary.json").read_text())["memory"]
     planned = json.loads((output / "memory_plan.json").read_text())["rank"]["host"]
-    return memory, planned["process"]
+    steps = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return memory, planned["process"], [step["step_time_s"] for step in steps if "loss" in step][-1]
+
+
+def growth(lengths):
+    """bytes for each further 16,384 tokens, from one length to the next"""
+    return [(b[1] - a[1]) / (b[0] - a[0]) * 16384 for a, b in zip(lengths, lengths[1:])]
+
+
+def print_growth(long):
+    print("\nMiB for each further 16,384 tokens, from one length to the next:")
+    for name, lengths in long.items():
+        figures = [", ".join(f"{bytes / MIB:.1f}" for bytes in growth([(length, each[i]) for length, each in lengths])) for i in (0, 1)]
+        print(f"- {name}: {figures[0]} predicted, {figures[1]} measured")
 
 
 def main():
@@ -110,15 +120,15 @@ def main():
     options = parser.parse_args()
     rows = [row for row in (LONG_RUNS if options.long else RUNS) if options.only in " ".join(map(str, row))]
     print("| model | ranks | stage | dtype | overlap | batch | accumulation | checkpointing | host predicted | measured | "
-          "error | engine's part | error | shared predicted | measured | error |")
-    print("|---" * 16 + "|")
-    errors = []
+          "error | engine's part | error | shared predicted | measured | error | s a step |")
+    print("|---" * 17 + "|")
+    errors, long = [], {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_models(options.build, folder, sorted({row[0] for row in rows}))
         write_data(folder, *((max(row[6] for row in rows), 2) if options.long else ()))
         for row in rows:
-            memory, process = run(options.build, folder, row, options.steps)
+            memory, process, seconds = run(options.build, folder, row, options.steps)
             host, shared = memory["host"], memory.get("shared")
             off = host["predicted_bytes"] / host["actual_bytes"] - 1
             part = (host["predicted_bytes"] - process) / (host["actual_bytes"] - process) - 1
@@ -130,8 +140,11 @@ def main():
                 cells += [f"{shared['predicted_bytes'] / MIB:.0f}", f"{shared['actual_bytes'] / MIB:.0f}",
                           f"{shared['predicted_bytes'] / shared['actual_bytes'] - 1:+.1%}"]
                 errors.append(shared["predicted_bytes"] / shared["actual_bytes"] - 1)
-            print("| " + " | ".join(map(str, cells + ["-"] * (16 - len(cells)))) + " |", flush=True)
+            print("| " + " | ".join(map(str, cells + ["-"] * (16 - len(cells)) + [f"{seconds:.2f}"])) + " |", flush=True)
+            long.setdefault(f"{row[0]}, {row[3]}", []).append((row[6], (host["predicted_bytes"], host["actual_bytes"])))
     print(f"\nlargest error {max(map(abs, errors)):.1%} over {len(rows)} runs (MiB)")
+    if options.long:
+        print_growth(long)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 
 finetune_zero3 on a small model from random weights and one long record; the ranks divide this machine's CPUs, so tokens/s say what
 sharing costs here and not what more CPUs would give. Variants run in turn, in the other order in the next round; ratios are taken
-round by round. With --fit, of a model whose keys have a window: a limit between the plans of one rank and of a rank of two. One rank is
+round by round. With --record, a file, a measurement may be made of several runs, each adding its rounds. With --fit, of a model whose keys have a window: a limit between the plans of one rank and of a rank of two. One rank is
 refused with the smallest change; two, with that limit for each, train, and what the first held is printed beside it.
 
-  python3 tools/bench/shared_rows.py [--length 8192] [--rounds 3] [--steps 4] [--build build/release]
+  python3 tools/bench/shared_rows.py [--length 8192] [--rounds 3] [--steps 4] [--build build/release] [--record FILE]
   python3 tools/bench/shared_rows.py --fit [--length 65536] [--steps 6]
 """
 
@@ -24,7 +24,7 @@ from memory_plan import MIB, ROOT, SHAPES, WINDOW, make_model, write_data
 
 SHAPE = dict(vocab=4096, hidden=256, layers=4, heads=4, kv_heads=4, head_dim=64, intermediate=1024)
 BLOCKS = 4
-VARIANTS = [(1, 0), (1, BLOCKS), (2, 0), (2, BLOCKS), (4, BLOCKS)]
+VARIANTS = [(1, 0), (1, BLOCKS), (2, 0), (2, BLOCKS), (4, 0), (4, BLOCKS)]
 
 
 def command(args, folder, ranks, more):
@@ -45,26 +45,43 @@ def results(folder):
     return steps, json.loads((folder / "out/summary.json").read_text()), weights.hexdigest()[:16]
 
 
+def one_run(args, folder, ranks, blocks):
+    subprocess.run(command(args, folder, ranks, [f"--sequence_blocks={blocks}"]), check=True, capture_output=True)
+    steps, summary, weights = results(folder)
+    return {"ranks": ranks, "blocks": blocks, "rate": args.length / statistics.median(step["step_time_s"] for step in steps[1:]),
+            "losses": [step["loss"] for step in steps], "weights": weights,
+            "memory": [sum(kind[figure] for name, kind in summary["memory"].items() if name in ("host", "shared"))
+                       for figure in ("predicted_bytes", "actual_bytes")]}
+
+
+def ratios(rounds, ranks, blocks, base):
+    """of tokens/s to those of the variant `base`: the median, the least, the most"""
+    rates = [{(one["ranks"], one["blocks"]): one["rate"] for one in done} for done in rounds]
+    each = [of[ranks, blocks] / of[base] for of in rates]
+    return f"{statistics.median(each):.3f} ({min(each):.3f} .. {max(each):.3f})"
+
+
 def compare(args, folder):
-    found = {variant: [] for variant in VARIANTS}
-    for number in range(args.rounds):
-        for variant in VARIANTS if number % 2 == 0 else reversed(VARIANTS):
-            ranks, blocks = variant
-            subprocess.run(command(args, folder, ranks, [f"--sequence_blocks={blocks}"]), check=True, capture_output=True)
-            steps, summary, weights = results(folder)
-            seconds = statistics.median(step["step_time_s"] for step in steps[1:])
-            found[variant].append({"rate": args.length / seconds, "losses": [step["loss"] for step in steps], "weights": weights,
-                                   "memory": summary["memory"]["host"]})
-    print("| ranks that share a row | sequence_blocks | tokens/s | of one rank without | MiB of rank 0, predicted | measured | last loss | "
-          "weights |\n" + "|---" * 8 + "|")
-    for (ranks, blocks), rounds in found.items():
-        ratios = [one["rate"] / base["rate"] for one, base in zip(rounds, found[1, 0])]
-        memory = rounds[0]["memory"]
-        print(f"| {ranks} | {blocks} | {statistics.median(one['rate'] for one in rounds):.0f} | {statistics.median(ratios):.3f} "
-              f"({min(ratios):.3f} .. {max(ratios):.3f}) | {memory['predicted_bytes'] / MIB:.0f} | {memory['actual_bytes'] / MIB:.0f} | "
-              f"{rounds[0]['losses'][-1]!r} | {rounds[0]['weights']} |")
-    with_blocks = {(one["weights"], tuple(one["losses"])) for (_, blocks), rounds in found.items() if blocks for one in rounds}
-    print(f"\nweights and losses of all runs with blocks: {'equal, byte for byte' if len(with_blocks) == 1 else 'NOT EQUAL'}")
+    asked = {"length": args.length, "steps": args.steps}
+    record = json.loads(args.record.read_text()) if args.record and args.record.exists() else asked | {"rounds": []}
+    if any(record[key] != asked[key] for key in asked):
+        sys.exit(f"{args.record} has rounds of length {record['length']} and {record['steps']} steps; give another file")
+    rounds = record["rounds"]
+    for _ in range(args.rounds):
+        order = VARIANTS if len(rounds) % 2 == 0 else reversed(VARIANTS)
+        rounds.append([one_run(args, folder, ranks, blocks) for ranks, blocks in order])
+        if args.record:
+            args.record.write_text(json.dumps(record))
+    print("| ranks that share a row | sequence_blocks | tokens/s | of one rank without | of as many without | MiB of rank 0, predicted | "
+          "measured | error | last loss | weights |\n" + "|---" * 10 + "|")
+    for ranks, blocks in VARIANTS:
+        found = [one for done in rounds for one in done if (one["ranks"], one["blocks"]) == (ranks, blocks)]
+        planned_bytes, held = found[0]["memory"]
+        print(f"| {ranks} | {blocks} | {statistics.median(one['rate'] for one in found):.0f} | {ratios(rounds, ranks, blocks, (1, 0))} | "
+              f"{ratios(rounds, ranks, blocks, (ranks, 0))} | {planned_bytes / MIB:.0f} | {held / MIB:.0f} | {planned_bytes / held - 1:+.1%} | "
+              f"{found[0]['losses'][-1]!r} | {found[0]['weights']} |")
+    with_blocks = {(one["weights"], tuple(one["losses"])) for done in rounds for one in done if one["blocks"]}
+    print(f"\n{len(rounds)} rounds; weights and losses of all runs with blocks: {'equal, byte for byte' if len(with_blocks) == 1 else 'NOT EQUAL'}")
     return len(with_blocks) == 1
 
 
@@ -98,6 +115,7 @@ def main():
     parser.add_argument("--length", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     args.length = args.length or (65536 if args.fit else 8192)
     with tempfile.TemporaryDirectory() as name:
