@@ -32,6 +32,16 @@ MemoryLimits MemoryLimits::of_machine(std::int64_t ranks_per_host, bool accelera
   return limits;
 }
 
+namespace {
+
+/// A simulated accelerator's memory is the host's, where it is counted.
+std::int64_t device_bytes(const MemoryPlan& plan) {
+  const std::int64_t there = plan.total(MemoryKind::kDevice);
+  return there > 0 ? there : plan.simulated_bytes;
+}
+
+}  // namespace
+
 std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits& limits) {
   std::optional<Shortfall> worst;
   const auto look = [&](MemoryKind kind, std::int64_t needed,
@@ -41,7 +51,7 @@ std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits
       worst = {kind, needed, *limit};
     }
   };
-  look(MemoryKind::kDevice, plan.total(MemoryKind::kDevice), limits.device);
+  look(MemoryKind::kDevice, device_bytes(plan), limits.device);
   look(MemoryKind::kHost, plan.host_total(), limits.host);
   look(MemoryKind::kDisk, plan.total(MemoryKind::kDisk), limits.disk);
   look(MemoryKind::kNvme, plan.nvme_total(), limits.nvme);
@@ -124,7 +134,7 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
         plan.ranks_per_host;
     input.shape.shadows = {.units = SIZE_MAX,
                            .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
-    if (limits.device) {
+    if (limits.device && input.accelerator) {
       const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
       input.shape.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
     }
@@ -199,7 +209,7 @@ std::string FitReport::text(const MemoryLimits& limits) const {
                           limit->source);
     }
   };
-  line("device", plan.total(MemoryKind::kDevice), limits.device);
+  line("device", device_bytes(plan), limits.device);
   line("host, all ranks", plan.host_total(), limits.host);
   line("disk", plan.total(MemoryKind::kDisk), limits.disk);
   line("nvme, all ranks", plan.nvme_total(), limits.nvme);

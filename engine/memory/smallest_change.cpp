@@ -148,6 +148,10 @@ std::vector<Setting> settings_of(const PlanInput& now, const ChangesAllowed& all
                            in.offload_chosen = true;
                          }}});
   }
+  if (now.has_device() && !now.accelerator && !now.shape.engine.placements.empty()) {
+    settings.push_back(
+        {{1, "placement cpu", [](PlanInput& in) { in.shape.engine.placements.clear(); }}});
+  }
   if (now.shape.type == DType::kF32) {
     settings.push_back(
         {{8, "dtype bf16 (fp32 master)", [](PlanInput& in) { in.shape.type = DType::kBF16; }}});

@@ -33,6 +33,8 @@ struct Step {
 };
 
 enum ActivityKind : std::uint8_t {
+  kBoundariesOut,
+  kBoundariesBack,
   kGathers,
   kReductions,
   kHostUpdates,
@@ -176,6 +178,8 @@ class Play {
 
   void start_what_can() {
     start_compute();
+    start_boundary(kBoundariesOut, kToHost, p_.speeds.to_host);
+    start_boundary(kBoundariesBack, kToDevice, p_.speeds.to_device);
     start_gather();
     start_reduction();
     for (const ActivityKind kind : {kHostUpdates, kFileUpdates, kStreams, kDeviceUpdates}) {
@@ -198,8 +202,48 @@ class Play {
         return;
       }
     }
+    if (waits_for_boundary(visits_[visit_])) {
+      return;
+    }
     const PlacementSegment& segment = p_.segments[visits_[visit_].segment];
     compute_left_ = visits_[visit_].is_backward ? segment.backward_s : segment.forward_s;
+  }
+
+  /// As TrainStep: in forward a boundary is gone two visits after the one that made it, in backward
+  /// it is asked for one visit ahead; at --overlap off nothing runs beside a copy.
+  [[nodiscard]] bool waits_for_boundary(const Step& visit) {
+    const std::size_t ahead = p_.overlap == Overlap::kOff ? 0 : 1;
+    if (!visit.is_backward) {
+      return visit.segment >= 2 * ahead && away(kBoundariesOut, visit.segment - 2 * ahead);
+    }
+    bring(visit.segment);
+    if (away(kBoundariesBack, visit.segment)) {
+      return true;
+    }
+    if (visit.segment >= ahead) {
+      bring(visit.segment - ahead);
+    }
+    return false;
+  }
+  /// A copy of that boundary is still to be done.
+  [[nodiscard]] bool away(ActivityKind way, std::size_t boundary) const {
+    return std::ranges::find(queues_[way], boundary) != queues_[way].end();
+  }
+  void bring(std::size_t boundary) {
+    if (p_.segments[boundary].boundary > 0 && next_back_ > boundary) {
+      next_back_ = boundary;
+      queues_[kBoundariesBack].push_back(boundary);
+    }
+  }
+
+  /// The first that is to be copied that way.
+  void start_boundary(ActivityKind way, Resource link, double speed) {
+    if (activities_[way].runs || queues_[way].empty()) {
+      return;
+    }
+    Demand demand{};
+    demand[link] = p_.segments[queues_[way].front()].boundary / speed;
+    activities_[way] = {.demand = demand, .left = 1, .unit = queues_[way].front(), .runs = true};
   }
 
   void start_gather() {
@@ -342,6 +386,10 @@ class Play {
 
   void ended(ActivityKind kind, std::size_t unit) {
     switch (kind) {
+      case kBoundariesOut:
+      case kBoundariesBack:
+        queues_[kind].erase(queues_[kind].begin());
+        return;
       case kGathers:
         ++next_gather_;
         ++gathered_;
@@ -375,6 +423,10 @@ class Play {
           reductions_.push_back({unit, last_micro_step});
         }
       }
+    } else if (const std::size_t made = visit.segment + 1;
+               made < p_.segments.size() && p_.segments[made].boundary > 0) {
+      queues_[kBoundariesOut].push_back(made);
+      next_back_ = made + 1;
     }
     ++visit_;
     compute_left_ = -1;
@@ -403,7 +455,8 @@ class Play {
   std::array<Activity, kActivityKinds> activities_;
   std::array<std::vector<std::size_t>, kActivityKinds> queues_;
   std::vector<double> progress_;
-  std::size_t updates_ = 0;  // queued
+  std::size_t updates_ = 0;    // queued
+  std::size_t next_back_ = 0;  // of this micro-step's boundaries, those from here on are asked for
 };
 
 }  // namespace

@@ -53,6 +53,9 @@ struct PlacementSegment {
   std::vector<std::size_t> units;
   double forward_s = 0;
   double backward_s = 0;
+  // Its input, where that leaves the device behind the visit before and comes back ahead of
+  // backward (boundaries.hpp); 0: it stays.
+  double boundary = 0;
 };
 
 struct PlacementProblem {

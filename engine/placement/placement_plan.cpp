@@ -111,6 +111,11 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
   for (std::size_t s = 0; s < model.segments.size(); ++s) {
     problem.segments.push_back(placement_segment(model, input, hardware, s));
   }
+  const MemoryPlan plan = plan_memory(model, input);
+  for (std::size_t b = 1; b <= plan.leaving_boundaries; ++b) {
+    problem.segments[b].boundary =
+        static_cast<double>(plan.leaving_bytes) / static_cast<double>(plan.leaving_boundaries);
+  }
   return problem;
 }
 

@@ -1,6 +1,6 @@
 #include "engine/plan/activation_offload.hpp"
 
-#include <algorithm>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -56,22 +56,21 @@ std::string activation_offload_text(const Model& model, const PlanInput& input,
   if (!hardware) {
     return text;
   }
-  double copies_s = 0;
-  double exposed_s = 0;
-  for (std::size_t b = 1; b <= plan.leaving_boundaries; ++b) {
-    const PlacementSegment of = placement_segment(model, input, *hardware, b);
-    const auto bytes =
-        static_cast<double>(plan.leaving_bytes) / static_cast<double>(plan.leaving_boundaries);
-    const double out_s = bytes / hardware->speeds.to_host;
-    const double in_s = bytes / hardware->speeds.to_device;
-    copies_s += out_s + in_s;
-    exposed_s += std::max(0.0, out_s - of.forward_s) + std::max(0.0, in_s - of.backward_s);
+  PlacementProblem problem = placement_problem(model, input, *hardware, input.shape.engine.overlap);
+  std::vector<StatePlacement> placements = input.shape.engine.placements;
+  placements.resize(model.units.size(), StatePlacement::kHost);
+  const double with_s = predict_step_s(problem, placements);
+  for (PlacementSegment& segment : problem.segments) {
+    segment.boundary = 0;
   }
+  const double exposed_s = with_s - predict_step_s(problem, placements);
   const double micro_steps = input.shape.micro_steps;
-  return text + fmt::format("; copies of {:.1f} ms in a step, {}", 1e3 * micro_steps * copies_s,
-                            exposed_s > 0 ? fmt::format("{:.1f} ms of it exposed",
-                                                        1e3 * micro_steps * exposed_s)
-                                          : "hidden behind compute");
+  const double copies_s = micro_steps * static_cast<double>(plan.leaving_bytes) *
+                          (1 / hardware->speeds.to_host + 1 / hardware->speeds.to_device);
+  return text + fmt::format("; copies of {:.1f} ms in a step, {}", 1e3 * copies_s,
+                            exposed_s > micro_steps * kUnnoticed
+                                ? fmt::format("{:.1f} ms of it exposed", 1e3 * exposed_s)
+                                : "hidden behind compute");
 }
 
 }  // namespace tandem

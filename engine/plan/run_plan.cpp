@@ -234,7 +234,11 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                        (options.placement == Placement::kNvme ||
                         (overflows_to_nvme(options) && options.device == DeviceKind::kCpu));
   const bool places = options.device != DeviceKind::kCpu && options.placements.empty() && !on_nvme;
-  const Facts facts = facts_of(config, options, limits, input, places, ranks);
+  Facts facts = facts_of(config, options, limits, input, places, ranks);
+  if (options.device == DeviceKind::kSim) {
+    facts.memory.device = {static_cast<std::int64_t>(options.sim.memory_bytes),
+                           "of the simulated device (--sim_spec memory=)"};
+  }
   input.process_bytes = facts.process_bytes;
   if (facts.process_bytes > 0) {  // of this process, which may trace
     const CorePlan cores = cores_of(config, options, input.ranks_per_host);

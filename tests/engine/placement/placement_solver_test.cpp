@@ -128,6 +128,38 @@ TEST(PlacementModel, MicroStepsRepeatComputeAndReductions) {
   EXPECT_NEAR(on_host(problem), 3, 0.6);
 }
 
+/// Of ten layers the inputs of 1 to 7 leave, each in `copy_s` of the link alone.
+PlacementProblem with_boundaries(PlacementProblem problem, double copy_s) {
+  for (std::size_t b = 1; b + 3 <= problem.segments.size(); ++b) {
+    problem.segments[b].boundary = problem.speeds.to_host * copy_s;
+  }
+  return problem;
+}
+
+// A visit takes 25 ms in forward, 75 ms in backward.
+TEST(PlacementModel, BoundariesAreHiddenWhereTheLinkIsFaster) {
+  const PlacementProblem problem = layers(10, 0.25, 0.75, 0.01, 0.01);
+  const std::vector on_device(10, kDevice);
+  EXPECT_NEAR(predict_step_s(with_boundaries(problem, 0.0125), on_device), 1, 1e-6);
+  // Forward ends behind the last copy and the visits behind it: 25 + 7 x 50 + 25 ms.
+  EXPECT_NEAR(predict_step_s(with_boundaries(problem, 0.05), on_device), 1.15, 1e-3);
+  PlacementProblem off = with_boundaries(problem, 0.0125);
+  off.overlap = Overlap::kOff;
+  EXPECT_NEAR(predict_step_s(off, on_device), 1 + 14 * 0.0125, 1e-3) << "nothing runs beside them";
+}
+
+TEST(PlacementModel, BoundariesShareTheLinkWithGathers) {
+  PlacementProblem problem = layers(10, 1, 0.75, 0.01, 0.6);  // a gather takes 60 ms
+  for (PlacementUnit& unit : problem.units) {
+    unit.is_replicated = false;
+  }
+  const std::vector on_device(10, kDevice);
+  const PlacementProblem offloads = with_boundaries(problem, 0.03);
+  EXPECT_NEAR(predict_step_s(offloads, on_device), predict_step_s(problem, on_device), 1e-6)
+      << "the link has nothing else to do";
+  EXPECT_GT(on_host(offloads) - on_host(problem), 0.03);
+}
+
 // ---- the solver ----
 /// Some machine and some model: an embedding, layers, and speeds between which any of the three
 /// places can be the best.

@@ -3,6 +3,7 @@
 // type and overlap; the memory is the plan's; and what the step waits for is said.
 #include "engine/rank/boundaries.hpp"
 
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/boundary_share.hpp"
@@ -264,7 +266,15 @@ TEST(Boundaries, AsManyLeaveAsTheDeviceHasNoRoomFor) {
       plan_with(std::nullopt, half + (1 << 20)).options.activation_offload.value_or(-1), 0);
   EXPECT_DOUBLE_EQ(plan_with(1, half + (1 << 20)).options.activation_offload.value_or(-1), 1);
 
-  // What is planned runs, and what is not is refused.
+  // A share that is too small is refused before the start, with a change that fits.
+  EXPECT_THAT([&] { plan_with(0.4, half).require_fit(); },
+              ThrowsError(ExitCode::kRefused,
+                          AllOf(HasSubstr("[memory] device memory: "),
+                                HasSubstr("of the simulated device (--sim_spec memory=)"),
+                                HasSubstr("smallest change that fits: "))));
+  plan_with(0.6, half).require_fit();
+
+  // What is planned runs; what no plan has seen is refused in the step that it is too large for.
   setting.sim.memory_bytes = static_cast<double>(half);
   const Batch batch = toy::batch(0, kRows, kLength);
   Engine(arguments(setting, 0.6)).train_step(std::span(&batch, 1));
@@ -272,6 +282,23 @@ TEST(Boundaries, AsManyLeaveAsTheDeviceHasNoRoomFor) {
   EXPECT_THAT([&] { too_large.train_step(std::span(&batch, 1)); },
               ThrowsError(ExitCode::kRefused, AllOf(HasSubstr("segments' boundaries do not fit"),
                                                     HasSubstr("--activation_offload 1"))));
+}
+
+TEST(Boundaries, AFullDiskEndsTheStep) {
+  const TempDir folder;
+  InitializeArgs args = arguments({.checkpointing = true}, 1);
+  args.options.nvme.path = folder.path();
+  Engine engine(std::move(args));
+  const Batch batch = toy::batch(0, kRows, kLength);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none{.rlim_cur = 1, .rlim_max = before.rlim_max};
+  const auto signal_before = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  EXPECT_THAT([&] { engine.train_step(std::span(&batch, 1)); },
+              ThrowsError(ExitCode::kRefused, HasSubstr("[nvme] cannot reserve")));
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  (void)std::signal(SIGXFSZ, signal_before);
 }
 
 /// Seconds of a step in which the lane waited for boundaries; visits take 10 ms (backward 30).

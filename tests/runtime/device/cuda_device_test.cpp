@@ -298,6 +298,21 @@ TEST(PinnedSlab, FallsBackToOrdinaryMemoryAndSaysItOnce) {
   EXPECT_THAT(said[0], HasSubstr("8192 bytes of host memory cannot be pinned"));
 }
 
+// Asked by collectives, or for boundaries.
+TEST(CudaDevice, SaysOnceThatMemoryCannotBePinned) {
+  CudaWorld w;
+  w.cuda.pinned_limit = 0;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(w.device->pin(w.host));
+  EXPECT_FALSE(w.device->pin(w.host));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "[memory] 4096 bytes of host memory cannot be pinned for gpu 0; copies are slower: "
+            "raise the limit of locked memory (ulimit -l)\n");
+  w.cuda.pinned_limit = SIZE_MAX;
+  EXPECT_TRUE(w.device->pin(w.host));
+  w.device->unpin(w.host);
+}
+
 // On a machine with a GPU: the real table, through the same device.
 TEST(CudaDevice, RealOneCopiesThereAndBack) {
   if (gpus().empty()) {
