@@ -404,10 +404,10 @@ TEST(NvmeState, BesideAnAcceleratorTheSolversOverflowGoesThere) {
   const Placements all(5, kNvme);
   EXPECT_EQ(plan_with(options, room_with(all)).options.placements, all);
   EXPECT_TRUE(plan_with(options, room_with(all) - 1).report.lacks.has_value());
-  // A large unit stays where a small one is enough.
+  // A large unit stays where small ones are enough.
   model.units.back().parameters.front().shape = {1 << 26};
-  const Placements one = {toy::kHost, toy::kHost, toy::kHost, kNvme, toy::kHost};
-  EXPECT_EQ(plan_with(options, room_with(one)).options.placements, one);
+  const Placements blocks = {toy::kHost, toy::kHost, kNvme, kNvme, toy::kHost};
+  EXPECT_EQ(plan_with(options, room_with(blocks)).options.placements, blocks);
   options.nvme = {};
   EXPECT_TRUE(plan_with(options, room).report.lacks.has_value());
 }
