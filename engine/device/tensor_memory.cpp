@@ -1,6 +1,7 @@
 #include "engine/device/tensor_memory.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <new>
 
@@ -15,6 +16,8 @@ namespace tandem {
 namespace {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kGrowth = std::size_t{64} << 20;
+// Of the process; lives as long as tensors do, of which some are static.
+TensorMemory* of_process = nullptr;
 }  // namespace
 
 // It lies in the block, so no two tensors begin at the same place of a page.
@@ -42,7 +45,7 @@ c10::DataPtr TensorMemory::allocate(std::size_t bytes) {
   Block* const block = bytes < kLeastBytes ? nullptr : take(bytes);
   return block == nullptr
              ? other_.allocate(bytes)
-             : c10::DataPtr(block + 1, block, &give_back, c10::Device(c10::DeviceType::CPU));
+             : c10::DataPtr(block + 1, block + 1, &give_back, c10::Device(c10::DeviceType::CPU));
 }
 
 void TensorMemory::copy_data(void* to, const void* from, std::size_t bytes) const {
@@ -54,9 +57,24 @@ std::size_t TensorMemory::used_bytes() const {
   return used_;
 }
 
-void TensorMemory::give_back(void* block) {
-  const auto* const given = static_cast<const Block*>(block);
-  given->owner->free(*given);
+c10::DeleterFnPtr TensorMemory::raw_deleter() const {
+  return this == of_process ? &give_back_any : nullptr;
+}
+
+void TensorMemory::give_back(void* tensor) {
+  const Block& block = static_cast<const Block*>(tensor)[-1];
+  block.owner->free(block);
+}
+
+void TensorMemory::give_back_any(void* memory) {
+  const auto* const begin = static_cast<std::byte*>(memory);
+  const std::less_equal<> not_behind;
+  if (not_behind(of_process->range_, begin) &&
+      not_behind(begin, of_process->range_ + of_process->range_bytes_)) {
+    give_back(memory);
+  } else {
+    of_process->other_.raw_deleter()(memory);
+  }
 }
 
 TensorMemory::Block* TensorMemory::take(std::size_t bytes) {
@@ -129,9 +147,9 @@ void use_tensor_memory() {
   std::call_once(once, [] {
     c10::Allocator* const given = c10::GetCPUAllocator();
     if (given == c10::GetDefaultCPUAllocator()) {
-      // As many addresses as gaps can need; lives as long as the tensors, of which some are static.
-      static auto& memory = *new TensorMemory(2 * machine::memory_total_bytes(), *given);
-      c10::SetCPUAllocator(&memory);
+      // As many addresses as gaps can need.
+      of_process = new TensorMemory(2 * machine::memory_total_bytes(), *given);
+      c10::SetCPUAllocator(of_process);
     }
   });
 }

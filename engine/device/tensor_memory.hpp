@@ -33,6 +33,8 @@ class TensorMemory final : public c10::Allocator {
   TensorMemory& operator=(const TensorMemory&) = delete;
 
   c10::DataPtr allocate(std::size_t bytes) override;
+  /// Of the one that use_tensor_memory() made: libraries ask it for memory without a DataPtr.
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
   /// Of the range, what blocks have lain in so far.
@@ -40,7 +42,9 @@ class TensorMemory final : public c10::Allocator {
 
  private:
   struct Block;  // a cache line before its tensor
-  static void give_back(void* block);
+  static void give_back(void* tensor);
+  /// The same, or of the other allocator's.
+  static void give_back_any(void* memory);
 
   /// Of a block in the range; null: there is no room.
   Block* take(std::size_t bytes);

@@ -157,6 +157,9 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
   for (const std::int64_t width : half.tile_blocks) {
     bytes.spare += kept_of_tensor(tile * width * size);
   }
+  if (is_recomputation()) {  // gaps between boundaries that the widest blocks do not fit into
+    bytes.spare += tokens * (qkv + (shares ? exchanged : 0)) * size;
+  }
   const std::int64_t packed =
       std::max({shape.hidden * qkv, tile * std::max(shape.hidden, q), half.packed});
   AttentionShape share = a;

@@ -80,6 +80,17 @@ TEST_F(TensorMemoryTest, OtherBlocksAreTheOtherAllocators) {
   EXPECT_EQ(without.used_bytes(), 0);
 }
 
+TEST_F(TensorMemoryTest, LibrariesHaveMemoryWithoutADataPtr) {
+  use_tensor_memory();
+  c10::Allocator& of_process = *c10::GetCPUAllocator();
+  ASSERT_NE(&of_process, c10::GetDefaultCPUAllocator());
+  for (const std::size_t bytes : {std::size_t{100}, 3 * kMiB, 30 * kMiB}) {
+    void* const taken = of_process.raw_allocate(bytes);
+    std::memset(taken, 1, bytes);
+    of_process.raw_deallocate(taken);
+  }
+}
+
 TEST_F(TensorMemoryTest, BlocksKeepTheirBytesAndNoGapIsLost) {
   std::mt19937 draw(1);
   std::map<int, std::pair<c10::DataPtr, std::size_t>> blocks;
