@@ -28,7 +28,7 @@ namespace tandem {
 
 namespace {
 
-constexpr std::size_t kMeasuredBytes = std::size_t{96} << 20;
+constexpr std::size_t kMeasuredBytes = std::size_t{256} << 20;
 
 /// What goes over a file: slices whose arrays have these sizes.
 struct Passage {
