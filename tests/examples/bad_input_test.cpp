@@ -96,7 +96,7 @@ TEST_F(BadInput, FlagsThatMakeNoSense) {
 
 TEST_F(BadInput, AModelThatDoesNotFitTheDevice) {
   expect_refused(flags("--device sim --sim_spec memory=1MB"),
-                 {"[device]", "do not fit", "of 1000000 are free", "gather_slots"}, 3);
+                 {"[memory] device memory:", "of the simulated device (--sim_spec memory=)"}, 3);
 }
 
 TEST_F(BadInput, NoSuchModelOrDataset) {
