@@ -240,12 +240,10 @@ class ActivationWalk {
   /// Of boundary b, the input of segment b.
   [[nodiscard]] std::int64_t boundary(std::size_t b) const { return segments_[b - 1].output; }
 
-  /// What malloc holds beyond that, measured: a freed block is too short for the next request of
-  /// its own size, which looks for room to align in; so of each size about one more lies there. The
-  /// same for a scratch that grew.
-  [[nodiscard]] std::int64_t spare() const {
-    return spare_of_loss_ + spare_of_others_ + kept_by_malloc(scratch);
-  }
+  /// What allocators hold beyond that, measured. Of malloc's blocks a freed one is too short for
+  /// the next request of its own size, which looks for room to align in; so of each size about one
+  /// more lies there. Large tensors' memory has gaps (engine/device/tensor_memory.hpp).
+  [[nodiscard]] std::int64_t spare() const { return spare_of_loss_ + spare_of_others_; }
 
  private:
   void see(const ActivationBytes& at, std::int64_t more) {
