@@ -1,5 +1,5 @@
 // tests/support/counting_allocator.hpp — in front of ATen's allocator of host memory: every block's
-// bytes, and the most at a time. Any thread.
+// bytes, the most at a time, and all that were asked for. Any thread.
 //
 //   c10::SetCPUAllocator(&counting, 1);   // and back again before it dies
 #pragma once
@@ -19,6 +19,7 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     auto* const block = new Block{this, bytes, std::malloc(bytes + 1)};
     const std::int64_t now = live += static_cast<std::int64_t>(bytes);
+    asked += static_cast<std::int64_t>(bytes);
     std::int64_t most = peak;
     while (now > most && !peak.compare_exchange_weak(most, now)) {
     }
@@ -30,6 +31,7 @@ class CountingAllocator final : public c10::Allocator {
 
   std::atomic<std::int64_t> live{0};
   std::atomic<std::int64_t> peak{0};
+  std::atomic<std::int64_t> asked{0};
 
  private:
   struct Block {

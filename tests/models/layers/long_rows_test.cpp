@@ -14,6 +14,7 @@
 #include "models/layers/token_tiles.hpp"
 #include "tests/models/layers/attention_reference.hpp"
 #include "tests/models/layers/math_support.hpp"
+#include "tests/support/counting_allocator.hpp"
 
 namespace tandem {
 namespace {
@@ -28,7 +29,7 @@ using test::rms;
 constexpr std::int64_t kTokens = 2 * kTileTokens + 77;
 constexpr std::int64_t kWidth = 12, kInner = 20;
 
-class LongRows : public testing::TestWithParam<at::ScalarType> {
+class LongRows : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   at::ScalarType type() const { return GetParam(); }
   /// Of sums over thousands of tokens, rounded once.
@@ -204,7 +205,25 @@ TEST(LongPackedRows, AttendDocumentByDocument) {
   EXPECT_EQ(aten::document_mask_bytes(batch), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LongRows, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+// A document's own slice of q, k and v would have a gradient of all rows, which is filled with 0.
+TEST(LongPackedRows, ADocumentCostsNoGradientOfAllRows) {
+  constexpr std::int64_t kLength = 4500, kDocument = 45, kWidth = 4 * 32;
+  const AttentionShape shape{.heads = 4, .kv_heads = 4, .head_dim = 32};
+  const at::Tensor positions = at::arange(kLength).remainder(kDocument).view({1, kLength});
+  const at::Tensor qkv = at::randn({kLength, 3 * kWidth}).requires_grad_(true);
+  testing::CountingAllocator counting;
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  const at::Tensor context = aten::attention(qkv, kLength, shape, {}, {}, {}, positions);
+  const at::Tensor gradient = at::ones_like(context);
+  c10::SetCPUAllocator(&counting, 1);
+  torch::autograd::backward({context}, {gradient});
+  qkv.mutable_grad().reset();
+  c10::SetCPUAllocator(before, 1);
+  // Gradients of the documents, of them together, of each of q, k and v: some times all rows.
+  EXPECT_LE(counting.asked, 30 * kLength * kWidth * 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LongRows, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return test::name_of(info.param); });
 
 }  // namespace
