@@ -207,7 +207,7 @@ TEST(LongPackedRows, AttendDocumentByDocument) {
 
 // A document's own slice of q, k and v would have a gradient of all rows, which is filled with 0.
 TEST(LongPackedRows, ADocumentCostsNoGradientOfAllRows) {
-  constexpr std::int64_t kLength = 4500, kDocument = 45, kWidth = 4 * 32;
+  constexpr std::int64_t kLength = 4500, kDocument = 225, kWidth = 4 * 32;
   const AttentionShape shape{.heads = 4, .kv_heads = 4, .head_dim = 32};
   const at::Tensor positions = at::arange(kLength).remainder(kDocument).view({1, kLength});
   const at::Tensor qkv = at::randn({kLength, 3 * kWidth}).requires_grad_(true);
@@ -220,7 +220,7 @@ TEST(LongPackedRows, ADocumentCostsNoGradientOfAllRows) {
   qkv.mutable_grad().reset();
   c10::SetCPUAllocator(before, 1);
   // Gradients of the documents, of them together, of each of q, k and v: some times all rows.
-  EXPECT_LE(counting.asked, 30 * kLength * kWidth * 4);
+  EXPECT_LE(counting.asked, 40 * kLength * kWidth * 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LongRows, ::testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
