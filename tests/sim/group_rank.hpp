@@ -6,7 +6,7 @@
 // backward makes these exchanges once more, and each weight's gradient is a sum over tokens. As in
 // the product, a lane computes and exchanges; gathers run ahead of it and reductions behind it; and
 // no stop reaches a lane that exchanges: what ends it is what its group learns. The same training
-// of whole rows in plain loops is GroupReference.
+// of whole rows in plain loops is group_reference().
 #pragma once
 
 #include <algorithm>

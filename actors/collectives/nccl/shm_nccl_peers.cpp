@@ -104,6 +104,16 @@ void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string
   sync_.fail(failed_rank, cause);
 }
 
+NcclLoss ShmNcclPeers::failed_behind(std::uint32_t awaited) const {
+  const std::uint32_t own = sync_.name_of(rank());
+  const EndOfWaits end = end_of_waits(own, awaited, sync_.name_of(0) + world(),
+                                      [this](std::uint32_t name) { return sync_.awaited(name); });
+  if (end.rank == awaited || end.rank == own) {
+    return {awaited, ""};
+  }
+  return {end.rank, fmt::format("; it waits for rank {} in the end", end.rank)};
+}
+
 // A rank that left is missed by those that have begun a turn which it has not.
 std::optional<NcclLoss> ShmNcclPeers::loss() noexcept {
   if (sync_.is_broken()) {

@@ -41,6 +41,8 @@ class ShmNcclPeers final : public HostNcclPeers {
   void has_begun(std::uint64_t turn) noexcept override;
   void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept override;
   [[nodiscard]] std::optional<NcclLoss> loss() noexcept override;
+  /// By the waits that are said with hearts: in groups.
+  [[nodiscard]] NcclLoss failed_behind(std::uint32_t awaited) const override;
 
   [[nodiscard]] std::uint64_t begun(std::uint32_t rank) const noexcept override;
   void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept override;

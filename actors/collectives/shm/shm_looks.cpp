@@ -55,9 +55,11 @@ void ShmSync::say_own_waits(TimePoint now) noexcept {
   control_.awaited[name_of(rank())].store(all.packed(), std::memory_order_relaxed);
 }
 
-// Of all ranks: what groups judge by. Of a group: what ends it.
+// Of all ranks: what groups judge by, and the sockets, which tell of a rank that gave up also while
+// no operation here has had to wait. Of a group: what ends it.
 void ShmSync::look_at_run() {
   if (options_.run_waits) {
+    watch_sockets();
     std::vector<Awaited> known(std::max(options_.all_ranks, world()));
     for (std::uint32_t name = 0; name < known.size(); ++name) {
       known[name] = awaited(name);

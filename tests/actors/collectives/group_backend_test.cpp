@@ -46,7 +46,6 @@ struct Member {
              .run_waits = run_waits,
              .timeout = kLong,
              .heartbeat = kHeartbeat}) {
-    exchange(run.loop, *run.backend);  // and so it watches its peers
     if (rank > 0) {
       waits = std::make_shared<GroupWaits>(run_waits, std::vector<std::uint32_t>{1, 2});
       group_rank = std::make_unique<ShmRank>(ShmBackend::Options{.rank = rank - 1,
