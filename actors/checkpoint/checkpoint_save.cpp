@@ -152,6 +152,13 @@ CheckpointSave::Part* CheckpointSave::part_of(std::size_t file, std::uint64_t da
   return part;
 }
 
+Task<bool> CheckpointSave::has_free(std::uint64_t bytes) {
+  Step step(*this);
+  const bool has = co_await io_->free_bytes(folder_of(plan_.temporary)) >= bytes;
+  step.done();
+  co_return has;
+}
+
 Task<bool> CheckpointSave::share(std::size_t file, std::uint64_t data_offset, const IoFile* from,
                                  std::uint64_t from_offset, std::uint64_t bytes) {
   Part* part = part_of(file, data_offset, bytes);

@@ -71,6 +71,8 @@ class CheckpointSave {
   /// under way. In a world of one the hash is made meanwhile, if the writes of the file follow each
   /// other from the data's begin to its end.
   Task<> write(std::size_t file, std::uint64_t data_offset, std::span<const std::byte> bytes);
+  /// Whether its disk has that much free.
+  Task<bool> has_free(std::uint64_t bytes);
   /// The same for bytes that lie in `from`, from byte `from_offset` on, without a copy where the
   /// file system can (UncachedFile::share()). False: it cannot, and they are to be written.
   Task<bool> share(std::size_t file, std::uint64_t data_offset, const IoFile* from,

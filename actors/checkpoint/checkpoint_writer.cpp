@@ -78,6 +78,7 @@ Task<WriteOutcome> CheckpointWriter::handle(WriteCheckpoint request) {
   TANDEM_CHECK(!states_.empty(), "units are held before they are written");
   std::exception_ptr failure;
   try {
+    shares_ = shares_ && co_await request.save->has_free(options_.state_file->size_bytes());
     co_await when_all(write_all(request.save), stage_wanted(this));
   } catch (...) {
     failure = std::current_exception();

@@ -7,6 +7,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "runtime/system/machine.hpp"
 #include "runtime/util/round_up.hpp"
@@ -20,18 +21,20 @@ constexpr std::size_t kGrowth = std::size_t{64} << 20;
 TensorMemory* of_process = nullptr;
 }  // namespace
 
-// It lies in the block, so no two tensors begin at the same place of a page.
+// It lies in the block, so neighbours of the same size do not begin at the same place of a page.
 struct alignas(kLine) TensorMemory::Block {
   TensorMemory* owner;
   std::size_t begin, bytes;
 };
 
 TensorMemory::TensorMemory(std::size_t range_bytes, c10::Allocator& other) : other_(other) {
-  void* const range =
-      mmap(nullptr, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (range != MAP_FAILED) {  // an address limit: all is the other allocator's
-    range_ = static_cast<std::byte*>(range);
-    range_bytes_ = range_bytes;
+  for (; range_ == nullptr && range_bytes >= kGrowth; range_bytes /= 2) {
+    void* const range =
+        mmap(nullptr, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range != MAP_FAILED) {
+      range_ = static_cast<std::byte*>(range);
+      range_bytes_ = range_bytes;
+    }
   }
 }
 
@@ -68,9 +71,9 @@ void TensorMemory::give_back(void* tensor) {
 
 void TensorMemory::give_back_any(void* memory) {
   const auto* const begin = static_cast<std::byte*>(memory);
-  const std::less_equal<> not_behind;
-  if (not_behind(of_process->range_, begin) &&
-      not_behind(begin, of_process->range_ + of_process->range_bytes_)) {
+  const std::less<> before;
+  if (begin != nullptr && !before(begin, of_process->range_) &&
+      before(begin, of_process->range_ + of_process->range_bytes_)) {
     give_back(memory);
   } else {
     of_process->other_.raw_deleter()(memory);
@@ -147,8 +150,12 @@ void use_tensor_memory() {
   std::call_once(once, [] {
     c10::Allocator* const given = c10::GetCPUAllocator();
     if (given == c10::GetDefaultCPUAllocator()) {
-      // As many addresses as gaps can need.
-      of_process = new TensorMemory(2 * machine::memory_total_bytes(), *given);
+      // Addresses for gaps, too; under a limit a quarter of them.
+      rlimit addresses{};
+      (void)getrlimit(RLIMIT_AS, &addresses);
+      of_process = new TensorMemory(
+          std::min<std::uint64_t>(2 * machine::memory_total_bytes(), addresses.rlim_cur / 4),
+          *given);
       c10::SetCPUAllocator(of_process);
     }
   });

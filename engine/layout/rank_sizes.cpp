@@ -110,6 +110,9 @@ bool has_shadow_on_nvme(const UnitSpec& unit, const UnitSizes& sizes, const Rank
 std::vector<std::size_t> shadows_of(const Model& model, const RankShape& shape,
                                     const SlotClasses& classes, const std::vector<UnitSizes>& units,
                                     std::size_t device_room) {
+  if (shape.engine.units_ahead) {
+    return *shape.engine.units_ahead;
+  }
   std::vector<std::size_t> shadows;
   if (shape.shadows.units == 0) {
     return shadows;

@@ -134,12 +134,14 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
         plan.ranks_per_host;
     input.shape.shadows = {.units = SIZE_MAX,
                            .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
-    if (limits.device && input.accelerator) {
-      const std::int64_t there = limits.device->bytes - plan.total(MemoryKind::kDevice);
+    if (limits.device && input.has_device()) {
+      const std::int64_t there = limits.device->bytes - device_bytes(plan);
       input.shape.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
     }
     plan = plan_memory(model, input);
-    if (limits.nvme && plan.nvme_total() > limits.nvme->bytes) {  // nor has the disk room for them
+    // What else may come to that disk, as checkpoints do, has half of its room.
+    if (limits.nvme && plan.of(MemoryPurpose::kShadows, MemoryKind::kNvme) > 0 &&
+        plan.nvme_total() > limits.nvme->bytes / 2) {
       input.shape.shadows = {};
       plan = plan_memory(model, input);
     }

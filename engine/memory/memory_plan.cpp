@@ -50,7 +50,7 @@ class Planner {
   MemoryPlan run() {
     plan_.gather_slots = sizes_.gather_slots;
     plan_.ranks_per_host = in_.ranks_per_host;
-    plan_.simulated_bytes = static_cast<std::int64_t>(sizes_.device_bytes());
+    plan_.simulated_bytes = in_.has_device() ? static_cast<std::int64_t>(sizes_.device_bytes()) : 0;
     for (std::size_t unit = 0; unit < model_.units.size(); ++unit) {
       add_unit(unit);
     }
@@ -178,7 +178,7 @@ class Planner {
       const std::size_t there = in_.accelerator ? sizes.shadow_on_device : 0;
       add(MemoryPurpose::kShadows, state_of(unit), sizes.shadow - there);
       add(MemoryPurpose::kShadows, MemoryKind::kDevice, there);
-      ++plan_.shadows;
+      plan_.shadows.push_back(unit);
     }
   }
 

@@ -94,7 +94,7 @@ struct MemoryPlan {
   std::vector<UnitCost> units;                                                  // [unit]
   std::int64_t parameters = 0;
   std::size_t gather_slots = 0;
-  std::size_t shadows = 0;  // units that can be updated ahead of the verdict
+  std::vector<std::size_t> shadows;  // units that can be updated ahead of the verdict
   /// What a simulated accelerator's memory will hold, which the host has and which is counted
   /// there; and of it what is not kept for the whole run: boundaries between segments.
   std::int64_t simulated_bytes = 0;

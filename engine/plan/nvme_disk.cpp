@@ -121,12 +121,14 @@ DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend, const 
   std::optional<DiskRates> measured;
   const auto rate = [&](const char* what, double DiskRates::* of) {
     return BandwidthCache::of_user().get(
-        fmt::format("slices of {} {} on device {}, {} x {} bytes, {}",
+        fmt::format("slices of {} {} on device {}, {} x {} bytes, {}, of {} MiB",
                     slice.total(kFileStateAlignment), what, told.st_dev, options.queue_depth,
-                    options.block_bytes, how),
+                    options.block_bytes, how, kMeasuredBytes >> 20),
         [&] {
-          measured =
-              measured ? measured : measure_disk_rates(options, backend, slice, kMeasuredBytes);
+          const auto room = static_cast<std::size_t>(room_on_nvme(options).bytes);
+          measured = measured ? measured
+                              : measure_disk_rates(options, backend, slice,
+                                                   std::min(kMeasuredBytes, room / 2));
           return (*measured).*of;
         });
   };
@@ -179,7 +181,7 @@ std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
   const double updating = rates->seconds(traffic.updating.read, traffic.updating.written);
   const double computing = rates->seconds(traffic.computing.read, traffic.computing.written);
   return fmt::format(
-      "{}: {:.3f} s of the disk for updates under the next forward{} (measured: {:.2f} GB/s each "
+      "{}: {:.3f} s of the disk for updates{} (measured: {:.2f} GB/s each "
       "way, {:.2f} of reads alone), and at most {:.1f} TB written a day",
       moved, updating, computing > 0 ? fmt::format(" and {:.3f} s beside the rest", computing) : "",
       rates->each_way / 1e9, rates->read / 1e9, rates->each_way * kDay / 1e12);

@@ -31,16 +31,21 @@ bool spill_last(const Model& model, std::span<const std::size_t> units, std::int
   return fits(too_few + 1);
 }
 
+PlanInput without_shadows(const Model& model, PlanInput input) {
+  input.shape.shadows = {};
+  input.shape.engine.placements.resize(model.units.size(), StatePlacement::kHost);
+  return input;
+}
+
 }  // namespace
 
-std::optional<double> spill_to_nvme(const Model& model, PlacementProblem problem, std::int64_t room,
-                                    const std::function<double()>& disk_speed, PlanInput& input) {
-  PlanInput stays = input;
-  stays.shape.shadows = {};
-  stays.shape.engine.placements.resize(model.units.size(), StatePlacement::kHost);
-  if (plan_memory(model, stays).host_total() <= room) {
-    return std::nullopt;
-  }
+bool overflows_host(const Model& model, const PlanInput& input, std::int64_t room) {
+  return plan_memory(model, without_shadows(model, input)).host_total() > room;
+}
+
+std::optional<double> spill_to_nvme(const Model& model, const PlacementProblem& problem,
+                                    std::int64_t room, PlanInput& input) {
+  const PlanInput stays = without_shadows(model, input);
   std::vector<std::size_t> movable;
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     if (!model.units[unit].frozen() &&
@@ -48,7 +53,6 @@ std::optional<double> spill_to_nvme(const Model& model, PlacementProblem problem
       movable.push_back(unit);
     }
   }
-  problem.speeds.disk = disk_speed();
   struct Choice {
     std::vector<StatePlacement> placements;
     double step_s;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 
 #include "engine/memory/memory_plan.hpp"
@@ -13,13 +12,14 @@
 
 namespace tandem {
 
-/// Of the runs of units that make `room` for what stays, each as short as it can be, the one with
-/// the shortest step, then the one with the fewest bytes, into `input`; all units where that is too
-/// few. `disk_speed`: PlacementSpeeds::disk, asked where something has to leave. The step; absent:
-/// all has room.
-[[nodiscard]] std::optional<double> spill_to_nvme(const Model& model, PlacementProblem problem,
-                                                  std::int64_t room,
-                                                  const std::function<double()>& disk_speed,
-                                                  PlanInput& input);
+/// Whether what stays, without second copies, has no `room` on the host.
+[[nodiscard]] bool overflows_host(const Model& model, const PlanInput& input, std::int64_t room);
+
+/// Where it has none: of the runs of units that make room for what stays, each as short as it can
+/// be, the one with the shortest step, then the one with the fewest bytes, into `input`; all units
+/// where that is too few. The step; absent: no unit can leave.
+[[nodiscard]] std::optional<double> spill_to_nvme(const Model& model,
+                                                  const PlacementProblem& problem,
+                                                  std::int64_t room, PlanInput& input);
 
 }  // namespace tandem

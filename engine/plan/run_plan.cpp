@@ -32,6 +32,7 @@ constexpr int kOtherThreads = 4;  // compute, data, files
 /// What of this machine the decisions depend on.
 struct Facts {
   std::int64_t process_bytes = 0;
+  std::size_t shadow_bytes = 0;  // ShadowBudget's
   MemoryLimits memory;
   HostUpdateSpeeds host_updates;
   SimSpec device;
@@ -109,8 +110,9 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     if (wants_nvme(options) && !limits.elsewhere) {
       memory.nvme = room_on_nvme(options.nvme);
     }
-    text = fmt::format("{}\n", limits.elsewhere ? 0 : machine::rss_bytes()) + text_of(memory.host) +
-           text_of(memory.device) + text_of(memory.nvme);
+    text = fmt::format("{} {}\n", limits.elsewhere ? 0 : machine::rss_bytes(),
+                       input.shape.shadows.bytes) +
+           text_of(memory.host) + text_of(memory.device) + text_of(memory.nvme);
     if (places) {
       const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;
       const HostUpdateSpeeds host = host_update_speeds(input, threads);
@@ -121,7 +123,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
   }
   std::istringstream words(ranks.of_first_rank(text));
   Facts facts;
-  words >> facts.process_bytes;
+  words >> facts.process_bytes >> facts.shadow_bytes;
   facts.memory.host = limit_of(words);
   facts.memory.device = limit_of(words);
   facts.memory.nvme = limit_of(words);
@@ -165,6 +167,11 @@ StateSizes nvme_slice_of(const RankShape& shape) {
     slice.master = FileUpdates::kElementsAlignment * sizeof(float);
   }
   return slice;
+}
+
+/// What the first rank says, on all of them.
+bool is_first_ranks(bool own, Communicator& ranks) {
+  return ranks.of_first_rank(own ? "yes" : "no") == "yes";
 }
 
 /// Bytes of state a second that a rank's updates have of the disk each way, of the first rank.
@@ -239,6 +246,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
     facts.memory.device = {static_cast<std::int64_t>(options.sim.memory_bytes),
                            "of the simulated device (--sim_spec memory=)"};
   }
+  input.shape.shadows.bytes = facts.shadow_bytes;
   input.process_bytes = facts.process_bytes;
   if (facts.process_bytes > 0) {  // of this process, which may trace
     const CorePlan cores = cores_of(config, options, input.ranks_per_host);
@@ -260,11 +268,12 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                    : options.device == DeviceKind::kCpu
                        ? "all on the host: the CPU computes"
                        : placements_text(model, options.placements);
-  if (places && overflows_to_nvme(options) && facts.memory.host) {
-    const PlacementProblem problem = placement_problem(
+  if (places && overflows_to_nvme(options) && facts.memory.host &&
+      is_first_ranks(overflows_host(model, input, facts.memory.host->bytes), ranks)) {
+    PlacementProblem problem = placement_problem(
         model, input, PlacementHardware::of(facts.device, facts.host_updates), options.overlap);
-    const auto speed = [&] { return disk_speed(options, limits, input, ranks); };
-    if (const auto step_s = spill_to_nvme(model, problem, facts.memory.host->bytes, speed, input)) {
+    problem.speeds.disk = disk_speed(options, limits, input, ranks);
+    if (const auto step_s = spill_to_nvme(model, problem, facts.memory.host->bytes, input)) {
       plan.placement =
           fmt::format("{}; a step of {:.1f} ms predicted",
                       placements_text(model, input.shape.engine.placements), 1e3 * *step_s);
@@ -300,8 +309,8 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   }
   plan.options.placements = input.shape.engine.placements;
   if (input.shadows_chosen) {
-    plan.options.inflight_buckets = static_cast<int>(plan.memory().shadows);
-    plan.options.speculate = plan.memory().shadows > 0 ? options.speculate : Speculate::kOff;
+    plan.options.units_ahead = plan.memory().shadows;
+    plan.options.speculate = plan.memory().shadows.empty() ? Speculate::kOff : options.speculate;
   }
   return plan;
 }

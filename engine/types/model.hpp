@@ -182,8 +182,9 @@ struct BatchShape {
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
   bool packed = false;       // rows hold several documents (Batch::positions)
   std::int64_t sharers = 1;  // ranks that share each row (Batch::part)
-  // Of a rank's part of a row: sums over tokens are made block by block (TokenBlocks).
-  std::int64_t blocks = 1;
+  // Of a rank's part of a row: sums over tokens are made block by block (TokenBlocks); 0: they are
+  // not cut.
+  std::int64_t blocks = 0;
 
   /// Of one rank.
   [[nodiscard]] std::int64_t tokens() const noexcept {
@@ -198,15 +199,9 @@ struct ActivationBytes {
   std::int64_t forward = 0;   // beyond those at the peak of forward
   std::int64_t backward = 0;  // the same in backward, the output's gradient included
   std::int64_t scratch = 0;   // of the kernels: grows to the largest of all segments, and stays
-  std::int64_t spare = 0;     // sum over its blocks of kept_by_malloc()
+  std::int64_t spare = 0;     // what allocators hold beyond that: kept_of_tensor(), gaps
   bool loss = false;          // counted as the loss's, not as activations
 };
-
-/// A freed block that malloc keeps for later, as it does on the compute lane: what is larger than a
-/// piece of a thread's arena is mapped by itself and given back.
-constexpr std::int64_t kept_by_malloc(std::int64_t block_bytes) noexcept {
-  return block_bytes < (std::int64_t{64} << 20) ? block_bytes : 0;
-}
 
 struct SegmentSpec {
   std::string name;

@@ -85,6 +85,8 @@ struct EngineOptions {
   // Units that may be updated ahead of the verdict, each with a second copy of its state; 0: all
   // that a quarter of the free memory holds.
   int inflight_buckets = 0;
+  // Which they are, where the plan has decided it; absent: the first ones whose gradients come.
+  std::optional<std::vector<std::size_t>> units_ahead;
   // This share of the steps, drawn from their numbers, is updated twice although the verdict is
   // good: for measuring what that costs, and showing that it changes no bit.
   double forced_misses = 0;

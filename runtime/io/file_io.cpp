@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -113,28 +111,13 @@ bool FileIo::share(const IoFile& from, std::uint64_t from_offset, const IoFile& 
                          .src_offset = from_offset,
                          .src_length = bytes,
                          .dest_offset = offset};
-  for (;;) {
-    if (::ioctl(into.descriptor_, FICLONERANGE, &range) == 0) {
-      return true;
-    }
-    switch (const int error = errno) {
-      case EINTR:
-        break;
-      case EOPNOTSUPP:  // not on this file system; not of these files; not of such blocks; swapped
-      case ENOTTY:
-      case EXDEV:
-      case EINVAL:
-      case EPERM:
-      case ETXTBSY:
-        return false;
-      default:
-        throw FileError(
-            fmt::format("[file] cannot share {} bytes of {} at byte {} with {} at byte {}: {}",
-                        bytes, from.path(), from_offset, into.path(), offset,
-                        std::generic_category().message(error)),
-            error);
-    }
-  }
+  // Whatever else keeps the kernel from it (the file system, its room or a quota, the files, blocks
+  // that are on their way): a copy may do, and says what is wrong if not.
+  int result = 0;
+  do {
+    result = ::ioctl(into.descriptor_, FICLONERANGE, &range);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
 }
 
 FileRequest FileIo::on_file(Kind kind, const IoFile& file) const noexcept {

@@ -313,8 +313,8 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
     const FitReport report = check_fit(model, input, host_of(gib));
     EXPECT_FALSE(report.lacks) << gib;
     EXPECT_EQ(report.plan.of(MemoryPurpose::kShadows, MemoryKind::kHost),
-              static_cast<std::int64_t>(report.plan.shadows) * 12 * (64 << 20));
-    return report.plan.shadows;
+              static_cast<std::int64_t>(report.plan.shadows.size()) * 12 * (64 << 20));
+    return report.plan.shadows.size();
   };
   EXPECT_EQ(shadows_with(needed + 0.5), 0U);
   EXPECT_EQ(shadows_with(needed + 2), 2U);  // of 0.75 GiB
@@ -324,6 +324,32 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
   const FitReport report = check_fit(model, input, host_of(needed + 4));
   ASSERT_TRUE(report.change);
   EXPECT_EQ(report.change->text(), "inflight_buckets 4");
+}
+
+// Beside the host's units, whose gradients come first and whose second copies have no room.
+TEST(MemoryCheck, SecondCopiesInTheFileAreThoseOfThePlan) {
+  const Model model = large_model();
+  PlanInput input = large_run();
+  input.shadows_chosen = true;
+  input.shape.engine.placements.assign(16, StatePlacement::kNvme);
+  std::fill_n(input.shape.engine.placements.begin() + 12, 4, StatePlacement::kHost);
+  PlanInput bare = input;
+  bare.shape.shadows = {};
+  const MemoryPlan without = plan_memory(model, bare);
+  MemoryLimits limits = host_of(static_cast<double>(without.host_total()) / kGiB + 0.5);
+  limits.nvme = MemoryLimit{8 * without.nvme_total(), "there"};
+  const MemoryPlan plan = check_fit(model, input, limits).plan;
+  EXPECT_THAT(plan.shadows, ::testing::ElementsAre(11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1));
+  EXPECT_EQ(plan.of(MemoryPurpose::kShadows, MemoryKind::kHost), 0);
+
+  PlanInput run = bare;  // as a rank has it: the plan's units, and no budget of its own
+  run.shape.shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX};
+  run.shape.engine.units_ahead = plan.shadows;
+  EXPECT_EQ(plan_memory(model, run).shadows, plan.shadows);
+  EXPECT_EQ(plan_memory(model, run).host_total(), plan.host_total());
+
+  limits.nvme = MemoryLimit{3 * without.nvme_total(), "there"};  // half is for others
+  EXPECT_TRUE(check_fit(model, input, limits).plan.shadows.empty());
 }
 
 TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {
