@@ -26,7 +26,8 @@ class TensorMemory final : public c10::Allocator {
  public:
   static constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
 
-  /// `range_bytes` of addresses, without memory until they are used; `other` outlives it.
+  /// `range_bytes` of addresses, or half as many and so on as far as a limit allows, without memory
+  /// until they are used; `other` outlives it.
   TensorMemory(std::size_t range_bytes, c10::Allocator& other);
   ~TensorMemory() override;
   TensorMemory(const TensorMemory&) = delete;

@@ -74,7 +74,10 @@ TEST_F(TensorMemoryTest, OtherBlocksAreTheOtherAllocators) {
   more = memory.allocate(240 * kMiB);
   EXPECT_EQ(used_mib(), 240);
   EXPECT_EQ(none.get(), nullptr);
-  TensorMemory without(SIZE_MAX / 2, *c10::GetDefaultCPUAllocator());  // no system has that
+  TensorMemory shorter(SIZE_MAX / 2, *c10::GetDefaultCPUAllocator());  // no system has that
+  const c10::DataPtr in_half = shorter.allocate(2 * kMiB);
+  EXPECT_GT(shorter.used_bytes(), 2 * kMiB);
+  TensorMemory without(kMiB, *c10::GetDefaultCPUAllocator());  // too short to be worth anything
   const c10::DataPtr there = without.allocate(2 * kMiB);
   ASSERT_NE(there.get(), nullptr);
   EXPECT_EQ(without.used_bytes(), 0);
