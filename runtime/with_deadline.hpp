@@ -72,7 +72,7 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
   const bool is_due = !timer.armed();
   loop.disarm(timer);
   while (is_due && !timer.fired) {
-    co_await yield();  // it is in the loop's queue, where it may not be destroyed
+    co_await yield();  // it is in the loop's queue: the deadline has passed, and that counts
   }
   if (timer.late) {
     detail::throw_late(outcome.failed() ? outcome.error() : nullptr);
