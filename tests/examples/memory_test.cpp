@@ -106,7 +106,7 @@ TEST_F(Memory, OfTwoRanksIsPredictedApartFromWhatTheyShare) {
 
 TEST_F(Memory, ARunThatDoesNotFitEndsBeforeItBegins) {
   make_model_and_data(200);
-  const std::string run = "--batch_size 8 --max_length 256 --host_memory_gb 1";
+  const std::string run = "--batch_size 8 --max_length 256 --host_memory_gb 0.85";
   const Finished done = train(flags("out", run));
   EXPECT_EQ(done.code, 3) << done.err;
   EXPECT_THAT(done.err, HasSubstr("activations"));
