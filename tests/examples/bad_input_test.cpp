@@ -95,8 +95,12 @@ TEST_F(BadInput, FlagsThatMakeNoSense) {
 }
 
 TEST_F(BadInput, AModelThatDoesNotFitTheDevice) {
-  expect_refused(flags("--device sim --sim_spec memory=1MB"),
-                 {"[memory] device memory:", "of the simulated device (--sim_spec memory=)"}, 3);
+  const Finished done = train(flags("--device sim --sim_spec memory=1MB"));
+  EXPECT_EQ(done.code, 3) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("\ndevice  "));  // the plan's table, as of any memory
+  EXPECT_THAT(done.err, HasSubstr("error: [memory] device memory: "));
+  EXPECT_THAT(done.err, HasSubstr("1.0 MiB of the simulated device (--sim_spec memory=)"));
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
 TEST_F(BadInput, NoSuchModelOrDataset) {
