@@ -100,7 +100,7 @@ def run(options, folder, there, layout, nvme, more=(), **of_process):
 def planned(said):
     """Of the line of the plan: bytes there, read and written by a step, the disk's seconds for updates and for the rest."""
     found = re.search(r"nvme +([\d.]+) (\w+) in .*; a step reads ([\d.]+) (\w+) and writes ([\d.]+) (\w+): ([\d.]+) s of the disk "
-                      r"for updates under the next forward(?: and ([\d.]+) s beside the rest)?", said)
+                      r"for updates(?: and ([\d.]+) s beside the rest)?", said)
     if not found:
         sys.exit(f"no line of the disk in\n{said}")
     sizes = [float(found[k]) * UNITS[found[k + 1]] for k in (1, 3, 5)]
