@@ -18,9 +18,6 @@ namespace tandem {
 /// How long past a deadline those who know more of a rank may take to name it.
 inline constexpr Duration kDeadlineGrace = std::chrono::seconds(2);
 
-/// Where it is not known which rank is at fault.
-inline constexpr std::uint32_t kUnknownRank = UINT32_MAX;
-
 class Awaited {
  public:
   static constexpr std::size_t kPlaces = NetHeart::kPlaces;

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "actors/collectives/planted.hpp"
 #include "runtime/io/net.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 namespace {
@@ -18,7 +18,7 @@ PeerLost lost_in_run(const GroupWaits& waits, const PeerLost& lost) {
     return {fmt::format("[collectives] {} cannot go on: {}", group, lost.what()), kUnknownRank};
   }
   const std::uint32_t rank =
-      planted(GroupBug::kNumberKept) ? lost.rank() : waits.in_run(lost.rank());
+      planted(Bug::kGroupNumberKept) ? lost.rank() : waits.in_run(lost.rank());
   return {fmt::format("[collectives] rank {} is at fault, {} as {} counts: {}", rank, lost.rank(),
                       group, lost.what()),
           rank};

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/collectives/planted.hpp"
+#include "runtime/io/net.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -45,7 +46,7 @@ std::uint32_t GroupWaits::in_group(std::uint32_t rank) const noexcept {
 }
 
 void GroupWaits::say(Awaited awaited) {
-  if (planted(GroupBug::kWaitUnsaid)) {
+  if (planted(Bug::kGroupWaitUnsaid)) {
     return;
   }
   Awaited in_run_numbers;

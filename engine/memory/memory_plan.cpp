@@ -158,17 +158,20 @@ class Planner {
     // A weight beside an fp32 master is written and not read.
     const bool reads_weight =
         in_.shape.type == DType::kF32 || in_.shape.engine.state_layout != StateLayout::kFp32;
+    NvmeBytes& updating = plan_.nvme_updating;
+    NvmeBytes& computing = plan_.nvme_computing;
     if (updates && sizes.placement == StatePlacement::kNvme) {
-      add_to(plan_.nvme_read_bytes, 1, cost.master + cost.moments);
-      add_to(plan_.nvme_written_bytes, 1, cost.master + cost.moments);
+      add_to(updating.read, 1, cost.master + cost.moments);
+      add_to(updating.written, 1, cost.master + cost.moments);
     }
     if (sizes.weights_on_nvme) {
       const std::int64_t micro_steps = in_.shape.micro_steps;
-      add_to(plan_.nvme_read_bytes, 2 * micro_steps + (updates && reads_weight ? 1 : 0),
-             cost.shard);
-      add_to(plan_.nvme_written_bytes, updates ? 1 : 0, cost.shard);
-      add_to(plan_.nvme_read_bytes, micro_steps, cost.accumulator);
-      add_to(plan_.nvme_written_bytes, micro_steps, cost.accumulator);
+      add_to(updating.read, updates && reads_weight ? 2 : 1, cost.shard);
+      add_to(updating.read, 1, cost.accumulator);
+      add_to(updating.written, updates ? 1 : 0, cost.shard);
+      add_to(computing.read, 2 * micro_steps - 1, cost.shard);
+      add_to(computing.read, micro_steps - 1, cost.accumulator);
+      add_to(computing.written, micro_steps, cost.accumulator);
     }
   }
 
@@ -359,8 +362,9 @@ void Planner::add_boundaries(const ActivationWalk& walk, std::size_t leaving, bo
         std::min(leaving, kBoundaryStages) *
             round_up(static_cast<std::size_t>(largest), StateFile::kAlignment));
     const std::int64_t in_step = product_capped(in_.shape.micro_steps, plan_.leaving_bytes);
-    plan_.nvme_read_bytes = sum_capped(plan_.nvme_read_bytes, in_step);
-    plan_.nvme_written_bytes = sum_capped(plan_.nvme_written_bytes, in_step);
+    NvmeBytes& computing = plan_.nvme_computing;
+    computing.read = sum_capped(computing.read, in_step);
+    computing.written = sum_capped(computing.written, in_step);
   }
   if (in_.shape.engine.device == DeviceKind::kSim && in_.shape.engine.activation_checkpointing) {
     plan_.simulated_boundaries = walk.boundaries;

@@ -89,6 +89,11 @@ struct UnitCost {
   bool weights_on_nvme = false;
 };
 
+struct NvmeBytes {
+  std::int64_t read = 0;
+  std::int64_t written = 0;
+};
+
 struct MemoryPlan {
   std::array<std::array<std::int64_t, kMemoryKinds>, kMemoryPurposes> bytes{};  // [purpose][kind]
   std::vector<UnitCost> units;                                                  // [unit]
@@ -101,9 +106,12 @@ struct MemoryPlan {
   std::int64_t simulated_boundaries = 0;
   std::size_t leaving_boundaries = 0;  // that lie elsewhere between forward and backward
   std::int64_t leaving_bytes = 0;      // of these together
-  // Of a rank and a step, as far as it passes through the file.
-  std::int64_t nvme_read_bytes = 0;
-  std::int64_t nvme_written_bytes = 0;
+  // Of a rank and a step, as far as it passes through the file: updates run behind the verdict and
+  // under the next forward, which gathers weights; what is left is gathered and reduced under
+  // backward, and by further micro-steps, or is boundaries, written in forward and read in
+  // backward.
+  NvmeBytes nvme_updating;
+  NvmeBytes nvme_computing;
   std::int64_t ranks_per_host = 1;
 
   [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {

@@ -9,7 +9,6 @@
 namespace tandem {
 namespace {
 
-constexpr double kAsGood = 1.005;       // of the best: what is below decides
 constexpr double kSlowerPool = 0.8;     // that of a step, over one that is measured alone
 constexpr std::size_t kFewUnits = 8;    // of which every placement is looked at: 6561
 constexpr std::size_t kGrid = 8;        // of the first look, each way

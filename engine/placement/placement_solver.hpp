@@ -32,6 +32,9 @@ struct PlacementChoice {
   std::size_t predictions = 0;
 };
 
+/// As good as the best: within half a percent.
+inline constexpr double kAsGood = 1.005;
+
 /// How streamed units lie among those that are not on the device.
 enum class StreamOrder : std::uint8_t { kSpread, kFirst, kLast };
 

@@ -137,49 +137,26 @@ DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend, const 
           .write = rate("written", &DiskRates::write)};
 }
 
-DiskTraffic DiskTraffic::of(const MemoryPlan& plan, std::int64_t micro_steps) {
-  // Gathers and reductions of weights there, but for the first forward's.
-  DiskTraffic traffic;
-  for (const UnitCost& unit : plan.units) {
-    if (unit.weights_on_nvme) {
-      const auto weights = static_cast<double>(unit.shard);
-      const auto gradient = static_cast<double>(unit.accumulator);
-      const auto times = static_cast<double>(micro_steps);
-      traffic.computing.read += (2 * times - 1) * weights + (times - 1) * gradient;
-      traffic.computing.written += times * gradient;
-    }
-  }
-  if (plan.of(MemoryPurpose::kActivations, MemoryKind::kNvme) > 0) {  // boundaries between segments
-    const double boundaries =
-        static_cast<double>(micro_steps) * static_cast<double>(plan.leaving_bytes);
-    traffic.computing.read += boundaries;
-    traffic.computing.written += boundaries;
-  }
-  traffic.updating = {
-      .read = static_cast<double>(plan.nvme_read_bytes) - traffic.computing.read,
-      .written = static_cast<double>(plan.nvme_written_bytes) - traffic.computing.written};
-  const auto ranks = static_cast<double>(plan.ranks_per_host);
-  for (double* bytes : {&traffic.updating.read, &traffic.updating.written, &traffic.computing.read,
-                        &traffic.computing.written}) {
-    *bytes *= ranks;
-  }
-  return traffic;
-}
-
 std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
-                         std::int64_t micro_steps, const std::optional<DiskRates>& rates) {
+                         const std::optional<DiskRates>& rates) {
   constexpr double kDay = 24 * 3600;
-  const std::int64_t read = product_capped(plan.ranks_per_host, plan.nvme_read_bytes);
-  const std::int64_t written = product_capped(plan.ranks_per_host, plan.nvme_written_bytes);
-  const std::string moved =
-      fmt::format("{} in {}; a step reads {} and writes {}", size_text(plan.nvme_total()),
-                  options.path, size_text(read), size_text(written));
+  const auto of_all_ranks = [&](std::int64_t updating, std::int64_t computing) {
+    return size_text(product_capped(plan.ranks_per_host, sum_capped(updating, computing)));
+  };
+  const NvmeBytes& updates = plan.nvme_updating;
+  const NvmeBytes& rest = plan.nvme_computing;
+  const std::string moved = fmt::format(
+      "{} in {}; a step reads {} and writes {}", size_text(plan.nvme_total()), options.path,
+      of_all_ranks(updates.read, rest.read), of_all_ranks(updates.written, rest.written));
   if (!rates) {
     return moved;
   }
-  const DiskTraffic traffic = DiskTraffic::of(plan, micro_steps);
-  const double updating = rates->seconds(traffic.updating.read, traffic.updating.written);
-  const double computing = rates->seconds(traffic.computing.read, traffic.computing.written);
+  const auto seconds = [&](const NvmeBytes& bytes) {
+    return static_cast<double>(plan.ranks_per_host) *
+           rates->seconds(static_cast<double>(bytes.read), static_cast<double>(bytes.written));
+  };
+  const double updating = seconds(updates);
+  const double computing = seconds(rest);
   return fmt::format(
       "{}: {:.3f} s of the disk for updates{} (measured: {:.2f} GB/s each "
       "way, {:.2f} of reads alone), and at most {:.1f} TB written a day",

@@ -44,24 +44,9 @@ struct DiskRates {
 [[nodiscard]] DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend,
                                    const StateSizes& slice);
 
-/// What a step of all ranks of a host moves, in bytes: updates run behind the verdict and under the
-/// next forward, which gathers weights; what is left is gathered and reduced under backward, and by
-/// further micro-steps, or is boundaries, written in forward and read in backward.
-struct DiskTraffic {
-  struct Part {
-    double read = 0;
-    double written = 0;
-  };
-  Part updating;
-  Part computing;
-
-  [[nodiscard]] static DiskTraffic of(const MemoryPlan& plan, std::int64_t micro_steps);
-};
-
 /// What a step moves; with `rates` (disk_rates()) also how long the disk takes for it, and what
 /// that writes in a day.
 [[nodiscard]] std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
-                                       std::int64_t micro_steps,
                                        const std::optional<DiskRates>& rates);
 
 }  // namespace tandem

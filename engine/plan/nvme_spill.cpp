@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/placement/placement_solver.hpp"
+
 namespace tandem {
 
 namespace {
@@ -72,7 +74,6 @@ std::optional<double> spill_to_nvme(const Model& model, const PlacementProblem& 
   if (choices.empty()) {
     return std::nullopt;
   }
-  constexpr double kAsGood = 1.005;
   const double shortest = std::ranges::min(choices, {}, &Choice::step_s).step_s;
   const auto rank_of = [shortest](const Choice& choice) {
     return std::pair(choice.step_s > kAsGood * shortest, -choice.on_host);

@@ -293,7 +293,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   }
   if (plan.memory().nvme_total() > 0 && plan.of_first_rank) {
     plan.nvme =
-        traffic_text(options.nvme, plan.memory(), input.shape.micro_steps,
+        traffic_text(options.nvme, plan.memory(),
                      limits.elsewhere ? std::nullopt
                                       : std::optional(disk_rates(options.nvme, options.io_backend,
                                                                  nvme_slice_of(input.shape))));

@@ -50,7 +50,7 @@ struct LargestBatch {
 };
 
 struct RunPlan {
-  // The caller's, with placements, activation_offload, inflight_buckets and speculate decided.
+  // The caller's, with placements, activation_offload, units_ahead and speculate decided.
   EngineOptions options;
   FitReport report;
   MemoryLimits limits;

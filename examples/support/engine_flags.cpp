@@ -89,7 +89,8 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
            "auto (beside an accelerator), on or off");
   app.add_option("--inflight_buckets", o.inflight_buckets,
                  "Units that may be ahead of the verdict, each with a second copy of its optimizer "
-                 "state; 0: as many as a quarter of the free memory holds, or half of the disk")
+                 "state; 0: as many as a quarter of the free memory holds, and none where the "
+                 "state on NVMe would then take more than half of its free disk")
       ->capture_default_str();
   add_enum(app, "--optimizer_state", o.state_layout,
            "How master weights and moments lie in memory: fp32, split (the same bits in less), "

@@ -1,9 +1,6 @@
 #include "runtime/io/net.hpp"
 
 namespace tandem {
-namespace {
-constexpr std::uint32_t kUnknown = UINT32_MAX;  // that is told as the failed rank
-}  // namespace
 
 void NetOp::throw_if_failed() const {
   const auto describe = [this] {
@@ -16,7 +13,7 @@ void NetOp::throw_if_failed() const {
       throw Stopped();
     case End::kPeerLost:
       throw PeerLost(
-          failed_rank == kUnknown
+          failed_rank == kUnknownRank
               ? fmt::format(
                     "[net] a rank failed, and it is not known which: {} cannot end; see the "
                     "others' output",

@@ -35,13 +35,16 @@
 
 namespace tandem {
 
+/// Where it is not known which rank is at fault.
+inline constexpr std::uint32_t kUnknownRank = UINT32_MAX;
+
 /// A rank is gone, or was given up: "[net] rank 2 is lost: receive from rank 0 on channel 1 cannot
 /// end".
 class PeerLost : public Error {
  public:
   PeerLost(const std::string& text, std::uint32_t rank)
       : Error(ExitCode::kPeer, text), rank_(rank) {}
-  /// The rank at fault; not always the peer of the operation that failed.
+  /// The rank at fault, or kUnknownRank; not always the peer of the operation that failed.
   [[nodiscard]] std::uint32_t rank() const noexcept { return rank_; }
 
  private:

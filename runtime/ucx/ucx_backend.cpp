@@ -224,7 +224,7 @@ void UcxBackend::arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& in
       break;
     case Kind::kAbort:
       peer.said_farewell = true;
-      break_all(tag.value + 1 == UcxTag::kValuesMax ? UINT32_MAX : tag.value);  // not known
+      break_all(tag.value + 1 == UcxTag::kValuesMax ? kUnknownRank : tag.value);
       break;
   }
 }

@@ -38,6 +38,8 @@ enum class Bug : std::uint8_t {
   kRemovalNotSynced,  // checkpoint: files of an older one go before its name is gone for certain
   kSleepsUnseen,      // loop: it sleeps without telling those who post
   kStageLentTwice,    // state in a file: a slice gets the stage that another one is in
+  kGroupNumberKept,   // group of ranks: a failed rank has its number in the group
+  kGroupWaitUnsaid,   // group of ranks: for whom a rank waits there is not said to the others
   kCount,
 };
 

@@ -26,8 +26,8 @@ import sys
 import time
 from pathlib import Path
 
-from drill import ROOT, Hosts, default_bin, losses, scratch
-from hosts import MODEL, Cell, digits, finish, flags, start
+from drill import ROOT, Hosts, default_bin, digits, losses, scratch
+from hosts import MODEL, Cell, finish, flags, start
 
 STEPS = 9
 SAVE_EVERY = 2

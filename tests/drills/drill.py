@@ -1,5 +1,6 @@
 """What the drills share: a run of several ranks under `tandem launch`, watched line by line."""
 
+import hashlib
 import json
 import os
 import secrets
@@ -197,6 +198,21 @@ def losses(output):
         return []
     rows = [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be on its way
     return [row["loss"] for row in rows if "loss" in row]
+
+
+def weight_hashes(output):
+    files = sorted((Path(output) / "model").rglob("*.safetensors")) or sorted(Path(output).glob("model.safetensors"))
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+
+def digits(output):
+    """Losses and norms as they are written, and the weights' hashes."""
+    lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_float=str) for line in lines]
+    weights = weight_hashes(output)
+    if not weights:
+        raise FileNotFoundError(f"{output} has no weights")
+    return [(row["loss"], row["grad_norm"]) for row in rows if "loss" in row], weights
 
 
 def percentiles(values):

@@ -15,7 +15,6 @@ JSON object; exit code 1 when a cell failed.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -25,7 +24,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from drill import Hosts, Run, default_bin, demo_flags, losses, percentiles, scratch
+from drill import Hosts, Run, default_bin, demo_flags, losses, percentiles, scratch, weight_hashes
 
 DEADLINE_S = 2.0
 ENDS_AFTER_S = 5.0  # the deadline, at most
@@ -106,8 +105,7 @@ def flags(output):
 
 
 def result_of(output):
-    files = sorted((Path(output) / "model").rglob("*.safetensors"))
-    return losses(output), [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return losses(output), weight_hashes(output)
 
 
 class Scene:

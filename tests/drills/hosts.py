@@ -16,7 +16,6 @@ of the output is the summary, one JSON object; exit code 1 where something diffe
 """
 
 import argparse
-import hashlib
 import itertools
 import json
 import os
@@ -27,7 +26,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from drill import ROOT, Hosts, default_bin, scratch
+from drill import ROOT, Hosts, default_bin, digits, scratch
 from wire import Wire, WiredHosts
 
 STEPS = 3
@@ -144,15 +143,6 @@ def train(programs, hosts, cell, output, model):
     codes, said = finish(start(cell, [programs / program, *arguments], hosts.command))
     return "; ".join(f"rank {rank} ended with {code}: {said[rank].strip()[-400:]}"
                      for rank, code in enumerate(codes) if code != 0)
-
-
-def digits(output):
-    """Losses and norms as they are written, and the weights' hash."""
-    lines = (Path(output) / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line, parse_float=str) for line in lines]
-    weights = sorted((Path(output) / "model").rglob("*.safetensors")) or [Path(output) / "model.safetensors"]
-    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in weights]
-    return [(row["loss"], row["grad_norm"]) for row in rows if "loss" in row], hashes
 
 
 def compare(programs, hosts, cells, folder):

@@ -25,8 +25,8 @@ import threading
 import time
 from pathlib import Path
 
-from drill import ROOT, Hosts, default_bin, processes, scratch
-from hosts import MODEL, Cell, digits, finish, flags, start
+from drill import ROOT, Hosts, default_bin, digits, processes, scratch
+from hosts import MODEL, Cell, finish, flags, start
 
 CELL = Cell(2, 1, 3, "full", "fp32")
 MEET_S = 5  # at most, where ranks cannot meet

@@ -17,7 +17,6 @@ object; exit code 1 where something is wrong.
 import argparse
 import fcntl
 import json
-import os
 import re
 import signal
 import struct
@@ -26,8 +25,7 @@ import sys
 import time
 from pathlib import Path
 
-from drill import ROOT, default_bin, scratch
-from hosts import digits
+from drill import ROOT, default_bin, digits, scratch
 
 MAKERS = {"xfs": ["mkfs.xfs", "-q"], "btrfs": ["mkfs.btrfs", "-q"], "xfs, shares nothing": ["mkfs.xfs", "-q", "-m", "reflink=0"]}
 DISK_BYTES = 2 << 30

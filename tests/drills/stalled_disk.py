@@ -20,8 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from drill import ROOT, default_bin, losses, scratch
-from hosts import digits
+from drill import ROOT, default_bin, digits, losses, scratch
 
 GROUP = Path("/sys/fs/cgroup/blkio") / f"tandem-stall-{os.getpid()}"
 STEPS, STALLS_AT, DEADLINE_S, STALL_S = 12, 4, 4, 8

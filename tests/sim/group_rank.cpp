@@ -59,7 +59,7 @@ void update(float& weight, float sum) {
   weight = 0.5F + std::fabs(std::remainder(weight + sum, 1.0F));
 }
 
-/// In place, as GroupBackend's peers add: neighbours first.
+/// Neighbours first, as ReduceArguments::tree adds.
 std::vector<float> tree_of(const std::vector<std::vector<float>>& nodes, std::size_t first,
                            std::size_t count) {
   if (count == 1) {

@@ -15,9 +15,9 @@
 
 #include <fmt/format.h>
 
-#include "actors/collectives/planted.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sim/sim_world.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem::sim_test {
 
@@ -95,8 +95,7 @@ struct Range {
 Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
                 Outcome (*rehearse)(std::uint64_t seed) = &run_seed);
 
-/// Of runtime and actors, with those of groups behind them.
-inline constexpr auto kBugs = static_cast<int>(GroupBug::kCount);
+inline constexpr auto kBugs = static_cast<int>(Bug::kCount);
 /// "lost_wake_up" for Bug::kLostWakeUp.
 const char* name_of(Bug bug);
 /// kBugs: no bug of that name.

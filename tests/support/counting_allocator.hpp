@@ -1,7 +1,7 @@
 // tests/support/counting_allocator.hpp — in front of ATen's allocator of host memory: every block's
 // bytes, the most at a time, and all that were asked for. Any thread.
 //
-//   c10::SetCPUAllocator(&counting, 1);   // and back again before it dies
+//   CountingAllocator counting;   const CountedTensors counted(counting);
 #pragma once
 
 #include <atomic>
@@ -44,6 +44,21 @@ class CountingAllocator final : public c10::Allocator {
     block->owner->live -= static_cast<std::int64_t>(block->bytes);
     std::free(block->memory);
   }
+};
+
+/// While it lives ATen's host memory is the counter's.
+class CountedTensors {
+ public:
+  explicit CountedTensors(CountingAllocator& by) : before_(c10::GetCPUAllocator()) {
+    c10::SetCPUAllocator(&by, kOverAll);
+  }
+  ~CountedTensors() { c10::SetCPUAllocator(before_, kOverAll); }
+  CountedTensors(const CountedTensors&) = delete;
+  CountedTensors& operator=(const CountedTensors&) = delete;
+
+ private:
+  static constexpr std::uint8_t kOverAll = 1;  // priority
+  c10::Allocator* before_;
 };
 
 }  // namespace tandem::testing

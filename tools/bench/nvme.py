@@ -10,8 +10,8 @@ from the disk, between two of fio. It prints, each the median of the rounds (wit
              max(disk for updates, step in memory - its backward) + max(backward, disk for the rest);
              with updates ahead of the verdict, which run beside backward, too: max(disk for updates, step in memory)
   of fio     bytes that steps moved over the time in which the disk was busy for them (disk_busy_s of metrics.jsonl), over what fio
-             moves with as many calls of that size, reads and writes mixed alike, in a file that was written before, its memory in
-             huge pages as ours is (--ioengine=io_uring, direct)
+             moves before and behind the run with as many calls of that size, half of them reads before it and mixed as in the run
+             behind it, in a file that was written before, its memory in huge pages as ours is (--ioengine=io_uring, direct)
 
 and whether losses and saved weights are the same bytes. "ahead": with --speculate on. --threads: the cases of state once more,
 without io_uring.
@@ -142,6 +142,10 @@ def round_of(options, folder, there, layout, how):
             "load": os.getloadavg()[0], "same": all(memory[key] == nvme[key] for key in ("losses", "weights"))}
 
 
+def name_of(case):
+    return ", ".join(filter(None, case))
+
+
 def recorded(path, case):
     """Rounds of a case in the record."""
     lines = path.read_text().splitlines() if path and path.exists() else []
@@ -179,13 +183,15 @@ def main():
     parser.add_argument("--record", type=Path, help="where each round is added as a line, and from which the table is made")
     options = parser.parse_args()
     cases = CASES + [(*case[:2], "threads") for case in CASES if options.threads and case[0] == "state" and not case[2]]
+    if not any(name_of(case).endswith(options.only) for case in cases):
+        sys.exit(f"no case ends with {options.only!r}; they are {'; '.join(map(name_of, cases))}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if options.rounds > 0:
             make_model(options, folder)
         head = False
         for there, layout, how in cases:
-            case = ", ".join(filter(None, (there, layout, how)))
+            case = name_of((there, layout, how))
             if case.endswith(options.only):
                 rounds = recorded(options.record, case)
                 for _ in range(options.rounds):

@@ -45,7 +45,6 @@ namespace tandem {
 
 class NcclBackend final : public CollectiveBackend, private TickingPoller {
  public:
-  static constexpr std::uint32_t kUnknownRank = tandem::kUnknownRank;
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;

@@ -224,10 +224,10 @@ std::int64_t held_by_aten(double share) {
   Engine engine(arguments(setting, share));
   const Batch batch = toy::batch(0, kRows, kLength);
   engine.train_step(std::span(&batch, 1));
-  c10::Allocator* const before = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(&counting, 1);
-  engine.train_step(std::span(&batch, 1));
-  c10::SetCPUAllocator(before, 1);
+  {
+    const testing::CountedTensors counted(counting);
+    engine.train_step(std::span(&batch, 1));
+  }
   const std::int64_t peak = counting.peak;
   engine.train_step(std::span(&batch, 1));  // the rest of the counted memory goes
   EXPECT_EQ(counting.live, 0);

@@ -435,13 +435,19 @@ TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
             kept.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost));
   EXPECT_THAT(plan.placement, ::testing::HasSubstr("of a rank's weights lie there"));
   // Beside backward: the weights once more, and the gradients.
-  const DiskTraffic traffic = DiskTraffic::of(plan.memory(), 1);
-  EXPECT_EQ(traffic.computing.read, weights(plan, MemoryKind::kNvme));
-  EXPECT_EQ(traffic.computing.written,
-            plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kNvme));
-  EXPECT_EQ(traffic.updating.read + traffic.computing.read, plan.memory().nvme_read_bytes);
-  EXPECT_EQ(traffic.updating.written + traffic.computing.written, plan.memory().nvme_written_bytes);
-  EXPECT_EQ(DiskTraffic::of(kept.memory(), 1).computing.read, 0);
+  const auto in_file = [&](MemoryPurpose purpose) {
+    return plan.memory().of(purpose, MemoryKind::kNvme);
+  };
+  const NvmeBytes& computing = plan.memory().nvme_computing;
+  EXPECT_EQ(computing.read, weights(plan, MemoryKind::kNvme));
+  EXPECT_EQ(computing.written, in_file(MemoryPurpose::kGradients));
+  EXPECT_EQ(kept.memory().nvme_computing.read, 0);
+  // Of updates: their state, and for the next forward the weights.
+  const NvmeBytes& updating = plan.memory().nvme_updating;
+  const std::int64_t state = in_file(MemoryPurpose::kMaster) + in_file(MemoryPurpose::kMoments);
+  EXPECT_EQ(updating.read,
+            state + weights(plan, MemoryKind::kNvme) + in_file(MemoryPurpose::kGradients));
+  EXPECT_EQ(updating.written, state + weights(plan, MemoryKind::kNvme));
   // State of the first units goes back to memory where there is room; of the others never.
   const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);
   EXPECT_EQ(roomy.options.placements,

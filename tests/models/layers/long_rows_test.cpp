@@ -212,13 +212,13 @@ TEST(LongPackedRows, ADocumentCostsNoGradientOfAllRows) {
   const at::Tensor positions = at::arange(kLength).remainder(kDocument).view({1, kLength});
   const at::Tensor qkv = at::randn({kLength, 3 * kWidth}).requires_grad_(true);
   testing::CountingAllocator counting;
-  c10::Allocator* const before = c10::GetCPUAllocator();
   const at::Tensor context = aten::attention(qkv, kLength, shape, {}, {}, {}, positions);
   const at::Tensor gradient = at::ones_like(context);
-  c10::SetCPUAllocator(&counting, 1);
-  torch::autograd::backward({context}, {gradient});
-  qkv.mutable_grad().reset();
-  c10::SetCPUAllocator(before, 1);
+  {
+    const testing::CountedTensors counted(counting);
+    torch::autograd::backward({context}, {gradient});
+    qkv.mutable_grad().reset();
+  }
   // Gradients of the documents, of them together, of each of q, k and v: some times all rows.
   EXPECT_LE(counting.asked, 40 * kLength * kWidth * 4);
 }

@@ -4,6 +4,7 @@
 #include "models/transformer/aten_memory.hpp"
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,11 +23,10 @@ class AtenMemory : public ::testing::Test {
  protected:
   void SetUp() override {
     aten::take_always(true);
-    before_ = c10::GetCPUAllocator();
-    c10::SetCPUAllocator(&counting_, 1);
+    counted_.emplace(counting_);
   }
   void TearDown() override {
-    c10::SetCPUAllocator(before_, 1);
+    counted_.reset();
     // Another mask takes the place of the one that layers shared, whose memory is the counter's.
     (void)aten::attention(at::zeros({1, 3}), 1, {.heads = 1, .kv_heads = 1, .head_dim = 1}, {}, {},
                           {}, at::zeros({1, 1}, at::kLong));
@@ -43,7 +43,7 @@ class AtenMemory : public ::testing::Test {
   }
 
   testing::CountingAllocator counting_;
-  c10::Allocator* before_ = nullptr;
+  std::optional<testing::CountedTensors> counted_;
 };
 
 void expect_near_above(std::int64_t planned, std::int64_t held, const char* what) {

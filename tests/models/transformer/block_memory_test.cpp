@@ -17,14 +17,8 @@ namespace {
 
 class BlockMemory : public ::testing::TestWithParam<at::ScalarType> {
  protected:
-  void SetUp() override {
-    before_ = c10::GetCPUAllocator();
-    c10::SetCPUAllocator(&counting_, 1);
-  }
-  void TearDown() override { c10::SetCPUAllocator(before_, 1); }
-
   testing::CountingAllocator counting_;
-  c10::Allocator* before_ = nullptr;
+  testing::CountedTensors counted_{counting_};
 };
 
 // Weights are large beside activations here, so that what is missing of the sums would be seen.

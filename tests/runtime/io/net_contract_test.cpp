@@ -262,7 +262,7 @@ TEST_P(NetContract, AbortNamesTheFailedRankEverywhereAndForever) {
   on_ranks(4, &rank_1_gives_up<3>);
 }
 
-TEST_P(NetContract, AbortMayNotKnowWhichRankFailed) { on_ranks(4, &rank_1_gives_up<UINT32_MAX>); }
+TEST_P(NetContract, AbortMayNotKnowWhichRankFailed) { on_ranks(4, &rank_1_gives_up<kUnknownRank>); }
 
 Task<> beat_and_listen(Net* net, Nothing* /*shared*/) {
   const std::uint32_t peer = 1 - net->rank();

@@ -56,7 +56,7 @@ TEST(NcclFaults, ARankWhoseDeviceStandsStillIsEndedByTheDeadline) {
     w.nccl.stands_still[1] = true;
     w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 1); });
     for (std::uint32_t r = 0; r < 3; ++r) {
-      expect_lost(w, r, since, 2s, NcclBackend::kUnknownRank);
+      expect_lost(w, r, since, 2s, kUnknownRank);
       EXPECT_THAT(w.ranks[r].error, HasSubstr(third(kind) + " did not end within 2 s"));
       EXPECT_GE(w.ranks[r].ended - since, 2s);
     }
@@ -72,7 +72,7 @@ TEST(NcclFaults, AnErrorOfNcclBreaksTheRankAndItsPeers) {
     w.nccl.fail(2, NcclResult::kRemoteError);
     w.run([kind](NcclRank& rank) { return operate_times(&rank, kind, 1); });
     for (std::uint32_t r = 0; r < 3; ++r) {
-      expect_lost(w, r, since, 0s, NcclBackend::kUnknownRank);
+      expect_lost(w, r, since, 0s, kUnknownRank);
       EXPECT_THAT(w.ranks[r].error, HasSubstr("NCCL says \"remote process exited\""));
     }
   });
@@ -118,7 +118,7 @@ TEST(NcclFaults, SilentPeersEndByTheirOwnDeadlines) {
   const TimePoint since = w.clock.now();
   w.run([](NcclRank& rank) { return operate_times(&rank, 3, 1); });
   for (std::uint32_t r = 0; r < 3; ++r) {
-    expect_lost(w, r, since, 2s, NcclBackend::kUnknownRank);
+    expect_lost(w, r, since, 2s, kUnknownRank);
   }
 }
 
@@ -178,7 +178,7 @@ TEST(NcclFaults, AnAbortThatHangsEndsTheProcess) {
       EXPECT_THAT(why, HasSubstr("the abort that followed did not end within 5 s"));
     }
     for (std::uint32_t r = 0; r < 3; ++r) {
-      expect_lost(w, r, since, 7s, NcclBackend::kUnknownRank);
+      expect_lost(w, r, since, 7s, kUnknownRank);
       EXPECT_GE(w.ranks[r].ended - since, 7s);
     }
     EXPECT_EQ(w.nccl.aborted(), 0);

@@ -402,7 +402,7 @@ TEST(NcclHosts, NcclsOwnLinksThatStandStillAreSaidSo) {
   all.nccl.cut_off[1] = true;
   all.run();
   for (const auto& rank : all.ranks) {
-    EXPECT_EQ(rank->blames, NcclBackend::kUnknownRank);
+    EXPECT_EQ(rank->blames, kUnknownRank);
     EXPECT_THAT(rank->failure, HasSubstr("all ranks have begun it: a GPU or NCCL's links"));
   }
 }
