@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """./tandem test --gpu: all that a GPU can be asked on its first day, one step after another, into one record.
 
-The tests that need a GPU (their names begin with Real, in test_runtime, test_actors and test_engine), the same under
+The tests that need a GPU (their names begin with Real, in test_runtime, test_actors, test_engine and test_models), the same under
 compute-sanitizer where it is installed, a training, `bench step` and `bench overlap` on the GPU, and the peers that are
 installed. The record, bench/results/DATE_gpu_NAME.md, is written anew after each step; a step that fails or does not end
 stops no other one. Exit 0 where all steps passed, 1 where one did not; without a GPU one line, exit 0, nothing written.
@@ -22,7 +22,7 @@ from trust_campaigns import Campaign, FallsShort, NoFigure, passed
 RESULTS = trust.ROOT / "bench/results"
 QUERY = "name,driver_version,memory.total,compute_cap"
 TOOLKIT = "/usr/local/cuda/bin"  # whose programs need not be in PATH
-TESTS = ["test_runtime", "test_actors", "test_engine"]
+TESTS = ["test_runtime", "test_actors", "test_engine", "test_models"]
 REAL = "--gtest_filter='*.Real*'"
 SANITIZER = "compute-sanitizer"
 

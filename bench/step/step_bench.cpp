@@ -151,28 +151,19 @@ void register_ranks() {
 }
 
 /// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of
-/// the step, which is where overlap has something to hide.
-void register_steps(const std::string& name, const HfConfig& shape,
+/// the step, which is where overlap has something to hide; 16 x 1024 fills a GPU.
+void register_steps(const std::string& name, const HfConfig& shape, DeviceKind device,
                     std::span<const std::pair<int, int>> sizes) {
+  const char* const suite = device == DeviceKind::kCuda ? "cuda" : "step";
   for (const auto& [rows, length] : sizes) {
     for (const char* dtype : {"fp32", "bf16"}) {
-      const std::string prefix = fmt::format("step/{}/{}x{}/{}/", name, rows, length, dtype);
+      const std::string prefix = fmt::format("{}/{}/{}x{}/{}/", suite, name, rows, length, dtype);
       for (const Overlap overlap : kOverlaps) {
-        add(prefix + std::string(name_of(overlap)), {shape, rows, length, dtype, overlap, false});
+        add(prefix + std::string(name_of(overlap)),
+            {shape, rows, length, dtype, overlap, false, device});
       }
-      add(prefix + "full/checkpointing", {shape, rows, length, dtype, Overlap::kFull, true});
-    }
-  }
-}
-
-void register_gpu(const std::string& name, const HfConfig& shape) {
-  for (const auto& [rows, length] : {std::pair{8, 256}, std::pair{16, 1024}}) {
-    for (const char* dtype : {"fp32", "bf16"}) {
-      for (const Overlap overlap :
-           {Overlap::kOff, Overlap::kComm, Overlap::kOffload, Overlap::kFull}) {
-        add(fmt::format("cuda/{}/{}x{}/{}/{}", name, rows, length, dtype, name_of(overlap)),
-            {shape, rows, length, dtype, overlap, false, DeviceKind::kCuda});
-      }
+      add(prefix + "full/checkpointing",
+          {shape, rows, length, dtype, Overlap::kFull, true, device});
     }
   }
 }
@@ -191,18 +182,17 @@ int main(int argc, char** argv) {
     const HfConfig shape = config != nullptr ? read_hf_config(config) : bench::qwen3_20m();
     const std::string name = config != nullptr ? shape.model_type : "qwen3_20m";
     require_one_of("--device", device != nullptr ? device : "cpu", {"cpu", "cuda"});
-    if (device != nullptr && choose_device(device) == DeviceKind::kCuda) {
-      bench::register_gpu(name, shape);
-    } else {
-      std::vector<std::pair<int, int>> sizes = {{8, 256}, {1, 64}};
-      if (rows != nullptr || length != nullptr) {
-        sizes = {
-            {rows != nullptr ? std::atoi(rows) : 1, length != nullptr ? std::atoi(length) : 256}};
-      }
-      bench::register_steps(name, shape, sizes);
-      if (config == nullptr) {
-        bench::register_ranks();
-      }
+    const DeviceKind on = device != nullptr ? choose_device(device) : DeviceKind::kCpu;
+    std::vector<std::pair<int, int>> sizes = {{8, 256}, {1, 64}};
+    if (rows != nullptr || length != nullptr) {
+      sizes = {
+          {rows != nullptr ? std::atoi(rows) : 1, length != nullptr ? std::atoi(length) : 256}};
+    } else if (on == DeviceKind::kCuda) {
+      sizes.back() = {16, 1024};
+    }
+    bench::register_steps(name, shape, on, sizes);
+    if (config == nullptr && on == DeviceKind::kCpu) {
+      bench::register_ranks();
     }
     return bench::run_benchmarks(argc, argv);
   });

@@ -34,7 +34,7 @@ class GpuRecord(unittest.TestCase):
         self.program("bin/nvidia-smi", SMI)
         self.program("bin/compute-sanitizer", 'echo "========= ERROR SUMMARY: 0 errors"; while [ "$1" != 1 ]; do shift; done; shift; exec "$@"')
         self.program("tandem", TANDEM)
-        for name in ("runtime", "actors", "engine"):
+        for name in ("runtime", "actors", "engine", "models"):
             self.program(f"build/release/bin/test_{name}", PASSED)
         self.program(".venv/bin/python", 'echo "qwen3     fp32  tandem full : 900 tokens/s, ratio 1.5"')
 
@@ -120,7 +120,7 @@ class GpuRecord(unittest.TestCase):
                 if NEEDS_GPU.search(body):
                     found += 1
                     self.assertTrue(name.startswith("Real"), f"{path}: {suite}.{name}")
-                    self.assertIn(path.relative_to(ROOT).parts[1], ("runtime", "actors", "engine"))
+                    self.assertIn(path.relative_to(ROOT).parts[1], ("runtime", "actors", "engine", "models"))
         self.assertGreaterEqual(found, 10)
 
 
