@@ -5,12 +5,14 @@ The tests that need a GPU (their names begin with Real, in test_runtime, test_ac
 compute-sanitizer where it is installed, a training, `bench step` and `bench overlap` on the GPU, and the peers that are
 installed. The record, bench/results/DATE_gpu_NAME.md, is written anew after each step; a step that fails or does not end
 stops no other one. Exit 0 where all steps passed, 1 where one did not; without a GPU one line, exit 0, nothing written.
+With --built it needs no compiler and no network.
 """
 
 import argparse
 import datetime
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,7 @@ TOOLKIT = "/usr/local/cuda/bin"  # whose programs need not be in PATH
 TESTS = ["test_runtime", "test_actors", "test_engine", "test_models"]
 REAL = "--gtest_filter='*.Real*'"
 SANITIZER = "compute-sanitizer"
+BUILD = "build"  # whatever else is left out, unless the programs are built
 
 
 def lines(pattern):
@@ -52,28 +55,39 @@ def sanitized(output):
     return tests(output) + "\n" + lines(r"(ERROR|RACECHECK) SUMMARY")(output)
 
 
-def steps(has_sanitizer):
+def steps(built, quick):
     """In their order. Whatever hangs is ended by its step's time, in minutes."""
+    step_cases = " --benchmark_filter='bf16/(off|full)/min_time'" if quick else ""
+    overlap_cases = " --benchmark_filter='(off|full)/1/'" if quick else ""
 
     def step(name, what, minutes, command, figure):
         return Campaign(name, what, "", f"timeout -k 10 {minutes}m {command}", None, figure)
 
-    yield step("build", "set up and built", 120, "./tandem build", lines("^build: "))
-    yield step("doctor", "the machine", 5, "./tandem doctor", lines("^(gpu|--device|tandem|processor|cpus|memory)"))
+    def run(through_tandem, program):
+        return f"build/release/bin/{program}" if built else f"./tandem {through_tandem}"
+
+    if not built:
+        yield step(BUILD, "set up and built", 120, "./tandem build", lines("^build: "))
+    yield step("doctor", "the machine", 5, run("doctor", "tandem doctor"),
+               lines("^(gpu|--device|tandem|processor|cpus|memory)"))
     for program in TESTS:
         yield step(program, "tests on the GPU", 30, f"build/release/bin/{program} {REAL}", tests)
-    for tool, programs in (("memcheck", TESTS), ("racecheck", ["test_actors"])) if has_sanitizer else ():
+    for tool, programs in (("memcheck", TESTS), ("racecheck", ["test_actors"])):
         for program in programs:
-            yield step(f"{tool} {program}", f"the same under {SANITIZER}", 60,
+            yield step(f"{tool}_{program}", f"the same under {SANITIZER}", 60,
                        f"{SANITIZER} --tool {tool} --error-exitcode 1 build/release/bin/{program} {REAL}", sanitized)
-    yield step("train", "the demo", 20, "./tandem train --device cuda", lines(r"^(device|Summary of|  \w+( \w+)?  )"))
-    yield step("step", "steps of a training", 60, "./tandem bench step --device cuda", lines("^cuda/"))
-    yield step("overlap", "what the schedule hides", 60, "./tandem bench overlap --device cuda", lines("^engine/"))
+    yield step("train", "the demo", 20, run("train", "finetune_zero3") + " --device cuda",
+               lines(r"^(device|Summary of|  \w+( \w+)?  )"))
+    yield step("step", "steps of a training", 60, run("bench step", "bench_step") + f" --device cuda{step_cases}",
+               lines("^cuda/"))
+    yield step("overlap", "what the schedule hides", 60,
+               run("bench overlap", "bench_overlap") + f" --device cuda{overlap_cases}", lines("^engine/"))
     yield step("step_peers", "beside Transformers, and DeepSpeed's ZeRO-3 where it is installed", 60,
-               ".venv/bin/python tools/bench/step_peers.py --device cuda --rounds 3", lines("^(qwen3|torch|without) "))
+               f".venv/bin/python tools/bench/step_peers.py --device cuda --rounds {'1 --dtype bf16' if quick else '3'}",
+               lines("^(qwen3|torch|without) "))
     yield step("adam_peers", "the CPU's Adam beside PyTorch's, and DeepSpeed's where it is installed", 60,
                ".venv/bin/python tools/bench/adam_peers.py --bench build/release/bin/bench_adam --kernel-bar 0 "
-               f"--pipeline-bar 0 --threads {os.cpu_count()}", lines("."))
+               f"--pipeline-bar 0 --threads {os.cpu_count()}{' --rounds 1' if quick else ''}", lines("."))
 
 
 def gpus():
@@ -99,9 +113,10 @@ def cuda_versions():
            f"nvcc {version(r'release ([0-9.]+)', 'nvcc', '--version')}"
 
 
-def page(facts, results):
+def page(facts, results, argv):
     """The record: the steps in a table, then the figures of each, with the end of what it printed where it failed."""
-    text = [f"# A GPU's first day, {datetime.date.today()}", "", *facts, "", "`./tandem test --gpu`", "",
+    text = [f"# A GPU's first day, {datetime.date.today()}", "", *facts, "",
+            f"`{shlex.join(['./tandem', 'test', '--gpu', *argv])}`", "",
             "| step | | s |", "|---|---|---|"]
     for campaign, result, _ in results:
         text.append(f"| {campaign.name}: {campaign.what} | {'passed' if result.holds else '**FAILED**'} | {result.seconds} |")
@@ -118,28 +133,54 @@ def free_path(gpu):
     return next(path for path in paths if not path.exists())
 
 
+def parsed(argv):
+    """The flags, and the steps that they ask for; exit code 2 where a name is none of a step."""
+    parser = argparse.ArgumentParser(prog="./tandem test --gpu", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--built", action="store_true",
+                        help="the programs in build/release/bin as they are: nothing is set up or compiled")
+    parser.add_argument("--quick", action="store_true", help="a few cases of the benchmarks, one round of the peers")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", nargs="+", metavar="STEP", default=[], help="these steps (and the build before them)")
+    which.add_argument("--skip", nargs="+", metavar="STEP", default=[], help="all steps but these")
+    flags = parser.parse_args(argv)
+    whole = list(steps(flags.built, flags.quick))
+    known = [step.name for step in whole if step.name != BUILD]
+    for name in (*flags.only, *flags.skip):
+        if name not in known:
+            print(f"error: [test] unknown step {name}; the steps are {', '.join(known)}", file=sys.stderr)
+            sys.exit(2)
+    wanted = flags.only or [name for name in known if name not in flags.skip]
+    return flags, whole, [BUILD, *wanted]
+
+
 def main(argv):
-    argparse.ArgumentParser(prog="./tandem test --gpu", description=__doc__,
-                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args(argv)
+    flags, whole, wanted = parsed(argv)
     found, why = gpus()
     if not found:
         print(f"test: no GPU here ({why}): nothing built, nothing written")
         return 0
     os.environ["PATH"] += f":{TOOLKIT}"
-    has_sanitizer = shutil.which(SANITIZER) is not None
     facts = [f"GPU ({QUERY}): {gpu}" for gpu in found]
     facts += [f"Host: {trust.machine()}. {cuda_versions()}. Commit {trust.commit()}."]
-    facts += [] if has_sanitizer else [f"{SANITIZER} is not installed: left out."]
+    facts += ["The programs are those that lay in build/release/bin: nothing was built."] if flags.built else []
+    absent = [step.name for step in whole if f" {SANITIZER} " in step.command and shutil.which(SANITIZER) is None]
+    facts += [f"{SANITIZER} is not installed: left out."] if absent else []
+    left_out = [step.name for step in whole if step.name not in wanted]
+    facts += [f"Left out as asked: {', '.join(left_out)}."] if left_out else []
     record = free_path(found[0])
     results = []
-    for campaign in steps(has_sanitizer):
+    for campaign in (step for step in whole if step.name in wanted and step.name not in absent):
         print(f"test: {campaign.name}: {campaign.command}", flush=True)
         tail = []
         result = trust.run(campaign, whole=True, tell=tail.append)
         results.append((campaign, result, tail))
-        print(f"test: {campaign.name}: {'passed' if result.holds else 'FAILED'}", flush=True)
+        print(f"test: {campaign.name}: {'passed' if result.holds else 'FAILED'} ({result.seconds} s)", flush=True)
         RESULTS.mkdir(parents=True, exist_ok=True)
-        record.write_text(page(facts, results), encoding="utf-8")
+        record.write_text(page(facts, results, argv), encoding="utf-8")
+    if not results:
+        print(f"test: {SANITIZER} is not installed: nothing was run, nothing written")
+        return 1
     failed = [campaign.name for campaign, result, _ in results if not result.holds]
     print(f"test: {record.relative_to(trust.ROOT)}" + (f": FAILED: {', '.join(failed)}" if failed else ": all passed"))
     return 1 if failed else 0

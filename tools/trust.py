@@ -61,8 +61,13 @@ def machine():
 
 
 def commit():
-    changed = output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ":!docs/trust.*")
-    return output_of("git", "rev-parse", "--short", "HEAD") + (" and changes" if changed else "")
+    """A copy of the tree may have come without its history."""
+    try:
+        head = output_of("git", "rev-parse", "--short", "HEAD")
+        changed = output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ":!docs/trust.*")
+    except OSError:
+        head = ""
+    return head + (" and changes" if changed else "") if head else "unknown"
 
 
 def to_stderr(text):

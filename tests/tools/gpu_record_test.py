@@ -17,8 +17,8 @@ TANDEM = """case "$*" in
   build) echo "build: build/release/bin" ;;
   doctor) echo "gpu        0 NVIDIA X100"; echo "--device   auto is cuda" ;;
   "train --device cuda") echo "Summary of 800 steps"; echo "  throughput  1 tokens/s"; echo "artefacts in runs/x" ;;
-  "bench step --device cuda") echo "cuda/qwen3_20m/8x256/bf16/full 12.5 ms" ;;
-  "bench overlap --device cuda") echo "engine/full/1 9.5 ms efficiency=0.9"; echo noise ;;
+  "bench step --device cuda"*) echo "cuda/qwen3_20m/8x256/bf16/full 12.5 ms" ;;
+  "bench overlap --device cuda"*) echo "engine/full/1 9.5 ms efficiency=0.9"; echo noise ;;
   *) exit 2 ;;
 esac"""
 
@@ -44,12 +44,15 @@ class GpuRecord(unittest.TestCase):
         path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
         path.chmod(0o755)
 
+    def run_with(self, *flags):
+        return self.run_it(sys.executable, "tools/gpu_record.py", *flags)
+
     def run_it(self, *command):
         environment = {"PATH": f"{self.tree}/bin:/usr/bin:/bin", "HOME": str(self.tree)}
         done = subprocess.run(command or [sys.executable, "tools/gpu_record.py"], cwd=self.tree, env=environment, capture_output=True,
                               text=True, timeout=120)
         written = list((self.tree / "bench/results").glob("*"))
-        return done.returncode, done.stdout, [path.read_text(encoding="utf-8") for path in written], written
+        return done.returncode, done.stdout + done.stderr, [path.read_text(encoding="utf-8") for path in written], written
 
     def files(self):
         return sorted(path.relative_to(self.tree) for path in self.tree.rglob("*"))
@@ -64,7 +67,7 @@ class GpuRecord(unittest.TestCase):
             self.assertIn(words, records[0])
         self.assertNotIn("noise", records[0])
         self.assertNotIn(str(self.tree), records[0])
-        self.assertEqual(records[0].count("| passed |"), 14)
+        self.assertEqual(records[0].count("| passed |"), 16)
         self.assertTrue(printed.endswith(": all passed\n"), printed)
         self.assertEqual(len(self.run_it()[2]), 2)  # a second one replaces none
 
@@ -74,9 +77,9 @@ class GpuRecord(unittest.TestCase):
         code, printed, records, _ = self.run_it()
         self.assertEqual(code, 1)
         for words in ("| test_runtime: tests on the GPU | **FAILED** |", "[  FAILED  ] CudaDevice.RealX\n", "why\n", "exit -11",
-                      "| memcheck test_engine: the same under compute-sanitizer | **FAILED** |", "ratio 1.5"):
+                      "| memcheck_test_engine: the same under compute-sanitizer | **FAILED** |", "ratio 1.5"):
             self.assertIn(words, records[0])
-        self.assertIn("FAILED: test_runtime, test_engine, memcheck test_runtime, memcheck test_engine\n", printed)
+        self.assertIn("FAILED: test_runtime, test_engine, memcheck_test_runtime, memcheck_test_engine\n", printed)
 
     def test_tests_that_are_all_skipped_have_not_passed(self):
         self.program("build/release/bin/test_engine", 'printf "a_test.cpp:9: Skipped\\nneeds --device cuda: why\\n"; echo "[  PASSED  ] 0 tests."')
@@ -93,6 +96,41 @@ class GpuRecord(unittest.TestCase):
         self.assertIn("exit 124", records[0])
         self.assertIn("ratio 1.5", records[0])
 
+    def test_built_programs_as_they_are(self):
+        (self.tree / "tandem").unlink()
+        for name, text in (("tandem", 'echo "gpu        0 NVIDIA X100, by itself"'),
+                           ("finetune_zero3", '[[ $* == "--device cuda" ]] && echo "Summary of 800 steps"'),
+                           ("bench_step", '[[ $* == "--device cuda" ]] && echo "cuda/qwen3_20m 12.5 ms"'),
+                           ("bench_overlap", '[[ $* == "--device cuda" ]] && echo "engine/full/1 9.5 ms"')):
+            self.program(f"build/release/bin/{name}", text)
+        code, printed, records, _ = self.run_with("--built")
+        self.assertEqual((code, len(records)), (0, 1), printed)
+        for words in ("NVIDIA X100, by itself", "Summary of 800 steps", "cuda/qwen3_20m 12.5 ms", "engine/full/1 9.5 ms", "Commit unknown.",
+                      "nothing was built", "`./tandem test --gpu --built`"):
+            self.assertIn(words, records[0])
+        self.assertNotIn("./tandem build", records[0])
+        self.assertEqual(records[0].count("| passed |"), 15)
+
+    def test_a_few_steps(self):
+        code, printed, records, _ = self.run_with("--only", "test_engine", "step", "--quick")
+        self.assertEqual((code, len(records)), (0, 1), printed)
+        self.assertIn("`./tandem test --gpu --only test_engine step --quick`", records[0])
+        self.assertRegex(records[0], r"Left out as asked: doctor, test_runtime, .*, memcheck_test_engine, .*, adam_peers\.")
+        self.assertEqual(re.findall(r"^\| (\w+): ", records[0], re.MULTILINE), ["build", "test_engine", "step"])
+        self.assertRegex(records[0], r"`timeout .* \./tandem bench step --device cuda --benchmark_filter='bf16/\(off\|full\)/min_time'`")
+
+    def test_all_steps_but_a_few(self):
+        code, _, records, _ = self.run_with("--skip", "overlap", "racecheck_test_actors")
+        self.assertEqual((code, records[0].count("| passed |")), (0, 14))
+        self.assertIn("Left out as asked: racecheck_test_actors, overlap.", records[0])
+
+    def test_an_unknown_step_is_refused(self):
+        for flag in ("--only", "--skip"):
+            for name in ("nonsense", "build"):
+                code, printed, _, written = self.run_with(flag, "train", name)
+                self.assertEqual((code, written), (2, []))
+                self.assertRegex(printed, rf"^error: \[test\] unknown step {name}; the steps are doctor, test_runtime, .*\n$")
+
     def test_without_the_sanitizer(self):
         if shutil.which("compute-sanitizer", path="/usr/bin:/bin:/usr/local/cuda/bin"):
             self.skipTest("compute-sanitizer is installed here")
@@ -100,7 +138,10 @@ class GpuRecord(unittest.TestCase):
         code, _, records, _ = self.run_it()
         self.assertEqual(code, 0)
         self.assertIn("compute-sanitizer is not installed: left out.", records[0])
-        self.assertEqual(records[0].count("| passed |"), 10)
+        self.assertEqual(records[0].count("| passed |"), 11)
+        code, printed, records, _ = self.run_with("--built", "--only", "racecheck_test_actors")
+        self.assertEqual((code, len(records)), (1, 1))
+        self.assertEqual(printed, "test: compute-sanitizer is not installed: nothing was run, nothing written\n")
 
     def test_without_a_gpu(self):
         shutil.copy(ROOT / "tandem", self.tree)
