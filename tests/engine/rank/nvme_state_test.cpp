@@ -442,11 +442,12 @@ TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
   EXPECT_EQ(computing.read, weights(plan, MemoryKind::kNvme));
   EXPECT_EQ(computing.written, in_file(MemoryPurpose::kGradients));
   EXPECT_EQ(kept.memory().nvme_computing.read, 0);
-  // Of updates: their state, and for the next forward the weights.
+  // Of updates: their state, of which fp32 weights are a part, and for the next forward the
+  // weights.
   const NvmeBytes& updating = plan.memory().nvme_updating;
   const std::int64_t state = in_file(MemoryPurpose::kMaster) + in_file(MemoryPurpose::kMoments);
   EXPECT_EQ(updating.read,
-            state + weights(plan, MemoryKind::kNvme) + in_file(MemoryPurpose::kGradients));
+            state + 2 * weights(plan, MemoryKind::kNvme) + in_file(MemoryPurpose::kGradients));
   EXPECT_EQ(updating.written, state + weights(plan, MemoryKind::kNvme));
   // State of the first units goes back to memory where there is room; of the others never.
   const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);
