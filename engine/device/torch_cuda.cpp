@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -74,6 +75,19 @@ class TorchCuda final : public ComputeDevice {
 const std::string& why_torch_has_no_cuda() {
   static const std::string kWhy = open_cuda_part();
   return kWhy;
+}
+
+std::size_t held_by_aten(at::Device device) {
+  if (!device.is_cuda()) {
+    return 0;
+  }
+  c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
+  if (!allocator->initialized()) {
+    return 0;
+  }
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return static_cast<std::size_t>(
+      allocator->getDeviceStats(device.index()).reserved_bytes[kAll].peak);
 }
 
 std::shared_ptr<ComputeDevice> torch_cuda_device(int index) {

@@ -4,6 +4,7 @@
 // builds against either wheel, and needs no CUDA headers of LibTorch's.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -14,6 +15,10 @@ namespace tandem {
 /// Why LibTorch cannot compute on a GPU here; empty: it can. The first call opens libraries,
 /// seconds long; any thread.
 [[nodiscard]] const std::string& why_torch_has_no_cuda();
+
+/// What ATen's allocator has taken of that device at the most so far, free blocks included; 0 of
+/// the CPU. Any thread.
+[[nodiscard]] std::size_t held_by_aten(at::Device device);
 
 /// ATen on GPU `index`, with a stream of its own. Only where why_torch_has_no_cuda() is empty.
 [[nodiscard]] std::shared_ptr<ComputeDevice> torch_cuda_device(int index);

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/layout/update_config.hpp"
+#include "engine/memory/host_passage.hpp"
 #include "engine/types/boundary_share.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/system/machine.hpp"
@@ -61,9 +62,11 @@ std::optional<Shortfall> shortfall_of(const MemoryPlan& plan, const MemoryLimits
 namespace {
 
 /// To the accelerator: what the host has no room for, from the first unit on.
-void place_overflow(const MemoryPlan& all_on_host, const MemoryLimits& limits, PlanInput& input) {
+void place_overflow(const Model& model, const MemoryPlan& all_on_host, const MemoryLimits& limits,
+                    PlanInput& input) {
   const std::int64_t over = all_on_host.host_total() - limits.host->bytes;
-  std::int64_t wanted = over > 0 ? over / all_on_host.ranks_per_host + 1 : 0;
+  std::int64_t wanted =
+      over > 0 ? over / all_on_host.ranks_per_host + 1 + most_host_passage(model, input) : 0;
   for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
     const UnitCost& cost = all_on_host.units[unit];
     // What leaves the host with a unit: gradients of several ranks are added there.
@@ -122,7 +125,7 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
   choose_offload(model, input, limits);
   MemoryPlan plan = plan_memory(model, input);
   if (input.accelerator && input.shape.engine.placements.empty() && limits.host) {
-    place_overflow(plan, limits, input);
+    place_overflow(model, plan, limits, input);
     if (!input.shape.engine.placements.empty()) {
       choose_offload(model, input, limits);
       plan = plan_memory(model, input);

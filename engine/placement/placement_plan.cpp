@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "actors/optimizer/device_updates.hpp"
+#include "engine/memory/host_passage.hpp"
 #include "engine/metrics/flops.hpp"
 #include "engine/placement/placement.hpp"
 
@@ -130,7 +131,8 @@ void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput
   }
   if (limits.host) {
     problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
-                             static_cast<double>(on_host.ranks_per_host) +
+                             static_cast<double>(on_host.ranks_per_host) -
+                         static_cast<double>(most_host_passage(model, input)) +
                          problem.host_bytes_of(all_here.shape.engine.placements);
   }
 }

@@ -248,8 +248,10 @@ Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSourc
                              bool moments) {
   const HostView view = view_on_host(unit, now.buffers, /*whole=*/true);
   co_await copy(&view, Way::kToHost);  // what is not restored stays
-  const std::vector<float> master = co_await slice_from(source, unit, kMasterArray);
-  write_master(view.buffers, master.data(), 0, master.size());
+  {
+    const std::vector<float> master = co_await slice_from(source, unit, kMasterArray);
+    write_master(view.buffers, master.data(), 0, master.size());
+  }
   const bool frozen = layout_.model.units[unit].frozen();
   for (std::size_t k = 0; moments && !frozen && k < state_arrays(layout_.shape.update); ++k) {
     const auto array = static_cast<std::uint32_t>(k + 1);

@@ -24,7 +24,6 @@
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/report/block_files.hpp"
-#include "examples/support/resident_set.hpp"
 #include "models/layers/gemm.hpp"
 #include "runtime/system/machine.hpp"
 
@@ -266,33 +265,45 @@ std::string memory_line(const MemoryPlan& plan) {
   return fmt::format("memory   planned for a rank: {}", text);
 }
 
+std::map<std::string, MemoryFigure> memory_figures(const MemoryPlan& plan, DeviceKind device,
+                                                   const ResidentSet& held,
+                                                   std::int64_t device_bytes) {
+  std::map<std::string, MemoryFigure> figures;
+  const auto figure = [&](MemoryKind kind, std::int64_t predicted, std::int64_t actual) {
+    figures[std::string(name_of(kind))] = {.predicted_bytes = predicted, .actual_bytes = actual};
+  };
+  using enum MemoryKind;
+  if (device == DeviceKind::kCuda) {
+    figure(kHost, plan.total(kHost) + plan.total(kPinned) + plan.total(kShared),
+           held.host_peak + held.shared);
+    figure(kDevice, plan.total(kDevice) - plan.of(MemoryPurpose::kProcess, kDevice), device_bytes);
+    return figures;
+  }
+  figure(kHost, plan.total(kHost), held.host_peak);
+  if (plan.total(kShared) > 0) {
+    figure(kShared, plan.total(kShared), held.shared);
+  }
+  if (device == DeviceKind::kSim) {  // its memory is the host's, and counted there, too
+    figure(kDevice, plan.simulated_bytes, device_bytes);
+  }
+  return figures;
+}
+
 void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& config,
                       Engine& engine, double model_tflops, const MemoryPlan& plan) {
-  const bool is_simulated = flags.device == "sim";
+  const DeviceKind device = choose_device(flags.device);
+  // Before the peak is measured, which takes memory that the run did not have.
+  summary.memory = memory_figures(plan, device, resident_set(),
+                                  static_cast<std::int64_t>(engine.resident_bytes().device));
+  const bool is_simulated = device == DeviceKind::kSim;
   constexpr double kTera = 1e12;
   const double of_a_rank = is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
                                         : engine.measure_peak_tflops(&layer_matmul);
   set_utilisation(summary, model_tflops, of_a_rank * static_cast<double>(config.world_size));
-  const DeviceKind device = choose_device(flags.device);
   summary.device = std::string(name_of(device));
   summary.world_size = config.world_size;
   summary.version = version();
   summary.flags = flags.typed;
-  const ResidentSet held = resident_set();
-  const auto figure = [&](MemoryKind kind, std::int64_t actual) {
-    summary.memory[std::string(name_of(kind))] = {.predicted_bytes = plan.total(kind),
-                                                  .actual_bytes = actual};
-  };
-  figure(MemoryKind::kHost, held.host_peak);
-  if (plan.total(MemoryKind::kShared) > 0) {
-    figure(MemoryKind::kShared, held.shared);
-  }
-  if (is_simulated) {  // its memory is the host's, and counted there, too
-    figure(MemoryKind::kDevice, static_cast<std::int64_t>(engine.resident_bytes().device));
-    summary.memory["device"].predicted_bytes = plan.simulated_bytes;
-  } else if (device == DeviceKind::kCuda) {  // slots and blocks; activations come on top
-    figure(MemoryKind::kDevice, static_cast<std::int64_t>(engine.resident_bytes().device));
-  }
 }
 
 }  // namespace tandem

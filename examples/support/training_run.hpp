@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/step_result.hpp"
 #include "examples/support/metrics_writer.hpp"
+#include "examples/support/resident_set.hpp"
 #include "examples/support/run_flags.hpp"
 
 namespace tandem {
@@ -64,6 +66,14 @@ void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const C
 void write_plan(const RunPlan& plan, const std::string& output_dir);
 /// "memory   planned for a rank: 812.0 MiB host, ...".
 std::string memory_line(const MemoryPlan& plan);
+
+/// What was planned for a rank beside what it holds, by kind. Beside a GPU pinned memory is the
+/// process's as all other is, and one figure with it; of a GPU's context neither figure knows.
+/// `device_bytes`: the engine's.
+[[nodiscard]] std::map<std::string, MemoryFigure> memory_figures(const MemoryPlan& plan,
+                                                                 DeviceKind device,
+                                                                 const ResidentSet& held,
+                                                                 std::int64_t device_bytes);
 
 /// Fills in what the metrics writer cannot know. `model_tflops`: the model's work over the measured
 /// time, recomputation left out.

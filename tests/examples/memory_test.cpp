@@ -1,5 +1,6 @@
 // The memory plan of real runs: predicted beside measured, and a run that does not fit ends before
 // it begins.
+#include "examples/support/training_run.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -134,6 +135,40 @@ TEST_F(Memory, PlanPrintsTheTableOfAConfigAlone) {
   EXPECT_THAT(refused.out, HasSubstr("by --host_memory_gb"));
   const Finished wrong = shell(plan + "--stage 5");
   EXPECT_EQ(wrong.code, 2) << wrong.err;
+}
+
+/// A plan with a number of its own in every kind of memory.
+MemoryPlan plan_of_all_kinds() {
+  MemoryPlan plan;
+  const auto add = [&](MemoryPurpose purpose, MemoryKind kind, std::int64_t bytes) {
+    plan.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)] = bytes;
+  };
+  add(MemoryPurpose::kWeights, MemoryKind::kDevice, 100'000);
+  add(MemoryPurpose::kActivations, MemoryKind::kDevice, 20'000);
+  add(MemoryPurpose::kProcess, MemoryKind::kDevice, 3'000'000);
+  add(MemoryPurpose::kMoments, MemoryKind::kPinned, 4'000);
+  add(MemoryPurpose::kProcess, MemoryKind::kHost, 500);
+  add(MemoryPurpose::kGradients, MemoryKind::kShared, 60);
+  add(MemoryPurpose::kMoments, MemoryKind::kNvme, 7);
+  plan.simulated_bytes = 8;
+  return plan;
+}
+
+TEST(MemoryFigures, CompareTheSameThings) {
+  const ResidentSet held{.host_peak = 1000, .shared = 200};
+  const auto figures = [&](DeviceKind device) {
+    std::map<std::string, std::pair<std::int64_t, std::int64_t>> found;
+    for (const auto& [kind, figure] : memory_figures(plan_of_all_kinds(), device, held, 9)) {
+      found[kind] = {figure.predicted_bytes, figure.actual_bytes};
+    }
+    return found;
+  };
+  using Found = std::map<std::string, std::pair<std::int64_t, std::int64_t>>;
+  EXPECT_EQ(figures(DeviceKind::kCpu), (Found{{"host", {500, 1000}}, {"shared", {60, 200}}}));
+  EXPECT_EQ(figures(DeviceKind::kSim),
+            (Found{{"host", {500, 1000}}, {"shared", {60, 200}}, {"device", {8, 9}}}));
+  // What is pinned is in the process's resident set, or its arena; a context is in neither figure.
+  EXPECT_EQ(figures(DeviceKind::kCuda), (Found{{"host", {4560, 1200}}, {"device", {120'000, 9}}}));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/device/device_choice.hpp"
+#include "engine/device/torch_cuda.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fakes/fake_run.hpp"
 #include "tests/support/throws_error.hpp"
@@ -205,6 +206,25 @@ TEST(CudaEngine, RealTwoRanksShareTheGpu) {
   setting.stage = 1;
   setting.overlap = Overlap::kOff;
   EXPECT_EQ(toy::train_on_ranks(setting, 2, 3), expected);
+}
+
+TEST(CudaEngine, AtenHoldsNothingOfAGpuWhereItComputesInHostMemory) {
+  EXPECT_EQ(held_by_aten(at::kCPU), 0U);
+}
+
+TEST(CudaEngine, RealCountsWhatAtenHolds) {
+  REQUIRE_GPU();
+  Setting setting;
+  setting.device = DeviceKind::kCuda;
+  Engine engine(arguments(setting));
+  const Batch batch = toy::batch(0);
+  engine.train_step(std::span(&batch, 1));
+  constexpr std::int64_t kBytes = std::int64_t{256} << 20;
+  const at::Device gpu(at::kCUDA, 0);
+  (void)at::empty({kBytes}, at::TensorOptions(at::kByte).device(gpu));
+  const std::size_t held = held_by_aten(gpu);  // at its most: the tensor is gone
+  EXPECT_GE(held, static_cast<std::size_t>(kBytes));
+  EXPECT_GT(engine.resident_bytes().device, held) << "the engine's blocks besides";
 }
 
 TEST(CudaEngine, RealEvaluatesAndGivesLogits) {

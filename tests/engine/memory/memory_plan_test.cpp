@@ -206,8 +206,15 @@ TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
   EXPECT_EQ(on_host.of(MemoryPurpose::kMaster, MemoryKind::kHost), 4 * (2 << 20));
   EXPECT_EQ(on_host.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 * (2 << 20));
   EXPECT_GT(on_host.of(MemoryPurpose::kActivations, MemoryKind::kDevice), 0);
+  EXPECT_EQ(on_host.of(MemoryPurpose::kStaging, MemoryKind::kHost), 0) << "nothing is copied here";
   input.shape.engine.placements = {StatePlacement::kDevice};
   const MemoryPlan placed = plan_memory(model, input);
+  // Weights, master and moments, to be loaded and saved, and one of them as floats.
+  EXPECT_EQ(placed.of(MemoryPurpose::kStaging, MemoryKind::kHost), (2 + 4 + 8 + 4) << 20);
+  input.shape.engine.placements = {StatePlacement::kStreamed, StatePlacement::kStreamed};
+  EXPECT_EQ(plan_memory(model, input).of(MemoryPurpose::kStaging, MemoryKind::kHost), (2 + 4)
+                                                                                          << 20);
+  input.shape.engine.placements = {StatePlacement::kDevice};
   EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 << 20);
   EXPECT_EQ(placed.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
   EXPECT_EQ(placed.of(MemoryPurpose::kMoments, MemoryKind::kHost), 8 << 20);
@@ -217,6 +224,18 @@ TEST(MemoryPlan, AnAcceleratorHoldsWhatItComputesWith) {
   const MemoryPlan whole = plan_memory(model, input);
   EXPECT_EQ(whole.of(MemoryPurpose::kWeights, MemoryKind::kDevice), 2 * (2 << 20));
   EXPECT_EQ(whole.of(MemoryPurpose::kWeights, MemoryKind::kPinned), 2 << 20);
+}
+
+// A caching allocator holds more than what is alive.
+TEST(MemoryPlan, AnAcceleratorsAllocatorHasFreeBlocks) {
+  const auto beside = [](std::int64_t kept) {
+    const MemoryPlan plan = plan_memory(model_with({{.output = 64}, {.output = 64, .kept = kept}}),
+                                        {.shape = {.type = DType::kBF16}, .accelerator = true});
+    return plan.of(MemoryPurpose::kAllocator, MemoryKind::kDevice);
+  };
+  EXPECT_GT(beside(0), 0) << "workspaces";
+  EXPECT_EQ(beside(5 * kGiB) - beside(0), kGiB);
+  EXPECT_EQ(beside(500 * kGiB), beside(50 * kGiB)) << "what else is free it gives back when asked";
 }
 
 // ---- whether it fits

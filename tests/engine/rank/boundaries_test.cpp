@@ -371,7 +371,11 @@ TEST(Boundaries, ThePlanNamesTheSmallestChange) {
   EXPECT_THAT(refused.advice(), HasSubstr("smallest change that fits: activation_offload 1"));
   const FitReport chosen = fit_of(std::nullopt, all - kBoundary);
   EXPECT_FALSE(chosen.lacks);
-  EXPECT_EQ(chosen.plan.total(MemoryKind::kDevice), all - kBoundary);
+  EXPECT_LE(chosen.plan.total(MemoryKind::kDevice), all - kBoundary);
+  EXPECT_EQ(
+      chosen.plan.of(MemoryPurpose::kActivations, MemoryKind::kDevice),
+      fit_of(0, std::int64_t{1} << 40).plan.of(MemoryPurpose::kActivations, MemoryKind::kDevice) -
+          kBoundary);
   EXPECT_EQ(chosen.plan.of(MemoryPurpose::kActivations, MemoryKind::kPinned),
             chosen.plan.leaving_bytes);
   EXPECT_EQ(fit_of(std::nullopt, all).plan.leaving_boundaries, 0U);
