@@ -1,6 +1,7 @@
 #include "engine/device/torch_cuda.hpp"
 
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 
 #include <ATen/Context.h>
@@ -44,6 +45,16 @@ class TorchCuda final : public ComputeDevice {
       : device_(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
         guard_(at::kCUDA),
         stream_(guard_.getStreamFromGlobalPool(device_, false)) {}
+  // ATen keeps freed blocks by their stream, and gives them back only when a request of its own
+  // fails: the next engine has another stream, and blocks that ATen does not allocate.
+  ~TorchCuda() override {
+    try {
+      c10::getDeviceAllocator(device_.type())->emptyCache();
+    } catch (const std::exception&) {  // of a device that has failed, which ends the run anyway
+    }
+  }
+  TorchCuda(const TorchCuda&) = delete;
+  TorchCuda& operator=(const TorchCuda&) = delete;
 
   [[nodiscard]] at::Device tensors() const override { return device_; }
   [[nodiscard]] void* stream() const override { return guard_.getStreamNativeHandle(stream_); }
