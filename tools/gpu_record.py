@@ -26,6 +26,7 @@ QUERY = "name,driver_version,memory.total,compute_cap"
 TOOLKIT = "/usr/local/cuda/bin"  # whose programs need not be in PATH
 TESTS = ["test_runtime", "test_actors", "test_engine", "test_models"]
 REAL = "--gtest_filter='*.Real*'"
+KERNELS = "--gtest_filter='*Kernels*.Real*'"
 SANITIZER = "compute-sanitizer"
 BUILD = "build"  # whatever else is left out, unless the programs are built
 
@@ -57,7 +58,7 @@ def sanitized(output):
 
 def steps(built, quick):
     """In their order. Whatever hangs is ended by its step's time, in minutes."""
-    step_cases = " --benchmark_filter='bf16/(off|full)/min_time'" if quick else ""
+    step_cases = " --benchmark_filter='bf16/(off|full)/iterations'" if quick else ""
     overlap_cases = " --benchmark_filter='(off|full)/1/'" if quick else ""
 
     def step(name, what, minutes, command, figure):
@@ -72,10 +73,11 @@ def steps(built, quick):
                lines("^(gpu|--device|tandem|processor|cpus|memory)"))
     for program in TESTS:
         yield step(program, "tests on the GPU", 30, f"build/release/bin/{program} {REAL}", tests)
-    for tool, programs in (("memcheck", TESTS), ("racecheck", ["test_actors"])):
+    for tool, programs in (("memcheck", TESTS), ("racecheck", ["test_actors", "test_models"])):
         for program in programs:
+            cases = KERNELS if program == "test_models" else REAL  # of whole models LibTorch's kernels would take hours
             yield step(f"{tool}_{program}", f"the same under {SANITIZER}", 60,
-                       f"{SANITIZER} --tool {tool} --error-exitcode 1 build/release/bin/{program} {REAL}", sanitized)
+                       f"{SANITIZER} --tool {tool} --error-exitcode 1 build/release/bin/{program} {cases}", sanitized)
     yield step("train", "the demo", 20, run("train", "finetune_zero3") + " --device cuda",
                lines(r"^(device|Summary of|  \w+( \w+)?  )"))
     yield step("step", "steps of a training", 60, run("bench step", "bench_step") + f" --device cuda{step_cases}",

@@ -5,7 +5,8 @@
 // ranks/...: two ranks as threads, with what each holds in memory (MiB). --device=cuda: steps on a
 // GPU, cuda/..., alone. --config=FILE: of the model that a config.json describes (random weights),
 // step/... or cuda/... alone; --rows=N --length=N: in this shape. peak_MiB: the most that the
-// process had resident so far.
+// process had resident so far. On a GPU --steps=N steps are timed, so that an engine is made once,
+// and --placement=auto|cpu|gpu|stream says where the optimizer's state lies.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -33,6 +34,11 @@
 namespace tandem::bench {
 namespace {
 
+struct OnGpu {
+  int steps = 0;  // that are timed; 0: on the CPU
+  Placement placement = Placement::kAuto;
+};
+
 struct Case {
   HfConfig shape;
   std::int64_t rows;
@@ -40,7 +46,7 @@ struct Case {
   std::string dtype;
   Overlap overlap;
   bool checkpointing;
-  DeviceKind device = DeviceKind::kCpu;
+  OnGpu gpu = {};
 };
 
 void run_steps(benchmark::State& state, const Case& c) {
@@ -50,11 +56,12 @@ void run_steps(benchmark::State& state, const Case& c) {
     "bf16": {"enabled": )" +
       std::string(c.dtype == "bf16" ? "true" : "false") +
       R"(}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})";
-  Engine engine(
-      {.model = random_model(c.shape, 0),
-       .config = parse_config(config, "bench_step", 1),
-       .options = {
-           .device = c.device, .overlap = c.overlap, .activation_checkpointing = c.checkpointing}});
+  EngineOptions options{.overlap = c.overlap, .activation_checkpointing = c.checkpointing};
+  options.device = c.gpu.steps > 0 ? DeviceKind::kCuda : DeviceKind::kCpu;
+  options.placement = c.gpu.placement;
+  Engine engine({.model = random_model(c.shape, 0),
+                 .config = parse_config(config, "bench_step", 1),
+                 .options = options});
   const Batch batch = random_tokens(c.rows, c.length, c.shape.vocab_size);
   for (const char* name : {"loss_1", "loss_2", "loss_3"}) {  // also the warm-up
     state.counters[name] = engine.train_step(std::span(&batch, 1)).loss;
@@ -80,10 +87,10 @@ void run_steps(benchmark::State& state, const Case& c) {
 }
 
 void add(const std::string& name, const Case& c) {
-  benchmark::RegisterBenchmark(name.c_str(), [c](benchmark::State& state) { run_steps(state, c); })
-      ->Unit(benchmark::kMillisecond)
-      ->UseRealTime()
-      ->MinTime(3.0);
+  auto* const added = benchmark::RegisterBenchmark(
+      name.c_str(), [c](benchmark::State& state) { run_steps(state, c); });
+  added->Unit(benchmark::kMillisecond)->UseRealTime();
+  c.gpu.steps > 0 ? added->Iterations(c.gpu.steps) : added->MinTime(3.0);
 }
 
 struct RankCase {
@@ -152,18 +159,17 @@ void register_ranks() {
 
 /// 8 x 256 tokens is the shape to compare with others; 1 x 64 makes the optimizer a large part of
 /// the step, which is where overlap has something to hide; 16 x 1024 fills a GPU.
-void register_steps(const std::string& name, const HfConfig& shape, DeviceKind device,
+void register_steps(const std::string& name, const HfConfig& shape, OnGpu gpu,
                     std::span<const std::pair<int, int>> sizes) {
-  const char* const suite = device == DeviceKind::kCuda ? "cuda" : "step";
+  const char* const suite = gpu.steps > 0 ? "cuda" : "step";
   for (const auto& [rows, length] : sizes) {
     for (const char* dtype : {"fp32", "bf16"}) {
       const std::string prefix = fmt::format("{}/{}/{}x{}/{}/", suite, name, rows, length, dtype);
       for (const Overlap overlap : kOverlaps) {
         add(prefix + std::string(name_of(overlap)),
-            {shape, rows, length, dtype, overlap, false, device});
+            {shape, rows, length, dtype, overlap, false, gpu});
       }
-      add(prefix + "full/checkpointing",
-          {shape, rows, length, dtype, Overlap::kFull, true, device});
+      add(prefix + "full/checkpointing", {shape, rows, length, dtype, Overlap::kFull, true, gpu});
     }
   }
 }
@@ -179,9 +185,15 @@ int main(int argc, char** argv) {
     const char* device = bench::take_flag(argc, argv, "--device=");
     const char* rows = bench::take_flag(argc, argv, "--rows=");
     const char* length = bench::take_flag(argc, argv, "--length=");
+    const char* steps = bench::take_flag(argc, argv, "--steps=");
+    const char* placement = bench::take_flag(argc, argv, "--placement=");
     const HfConfig shape = config != nullptr ? read_hf_config(config) : bench::qwen3_20m();
     const std::string name = config != nullptr ? shape.model_type : "qwen3_20m";
     require_one_of("--device", device != nullptr ? device : "cpu", {"cpu", "cuda"});
+    require_one_of("--placement", placement != nullptr ? placement : "auto",
+                   {"auto", "cpu", "gpu", "stream"});
+    bench::OnGpu gpu{.placement =
+                         *parse_enum<Placement>(placement != nullptr ? placement : "auto")};
     const DeviceKind on = device != nullptr ? choose_device(device) : DeviceKind::kCpu;
     std::vector<std::pair<int, int>> sizes = {{8, 256}, {1, 64}};
     if (rows != nullptr || length != nullptr) {
@@ -190,7 +202,10 @@ int main(int argc, char** argv) {
     } else if (on == DeviceKind::kCuda) {
       sizes.back() = {16, 1024};
     }
-    bench::register_steps(name, shape, on, sizes);
+    if (on == DeviceKind::kCuda) {
+      gpu.steps = steps != nullptr ? std::max(1, std::atoi(steps)) : 25;
+    }
+    bench::register_steps(name, shape, gpu, sizes);
     if (config == nullptr && on == DeviceKind::kCpu) {
       bench::register_ranks();
     }

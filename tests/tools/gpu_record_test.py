@@ -67,7 +67,7 @@ class GpuRecord(unittest.TestCase):
             self.assertIn(words, records[0])
         self.assertNotIn("noise", records[0])
         self.assertNotIn(str(self.tree), records[0])
-        self.assertEqual(records[0].count("| passed |"), 16)
+        self.assertEqual(records[0].count("| passed |"), 17)
         self.assertTrue(printed.endswith(": all passed\n"), printed)
         self.assertEqual(len(self.run_it()[2]), 2)  # a second one replaces none
 
@@ -109,7 +109,7 @@ class GpuRecord(unittest.TestCase):
                       "nothing was built", "`./tandem test --gpu --built`"):
             self.assertIn(words, records[0])
         self.assertNotIn("./tandem build", records[0])
-        self.assertEqual(records[0].count("| passed |"), 15)
+        self.assertEqual(records[0].count("| passed |"), 16)
 
     def test_a_few_steps(self):
         code, printed, records, _ = self.run_with("--only", "test_engine", "step", "--quick")
@@ -117,11 +117,11 @@ class GpuRecord(unittest.TestCase):
         self.assertIn("`./tandem test --gpu --only test_engine step --quick`", records[0])
         self.assertRegex(records[0], r"Left out as asked: doctor, test_runtime, .*, memcheck_test_engine, .*, adam_peers\.")
         self.assertEqual(re.findall(r"^\| (\w+): ", records[0], re.MULTILINE), ["build", "test_engine", "step"])
-        self.assertRegex(records[0], r"`timeout .* \./tandem bench step --device cuda --benchmark_filter='bf16/\(off\|full\)/min_time'`")
+        self.assertRegex(records[0], r"`timeout .* \./tandem bench step --device cuda --benchmark_filter='bf16/\(off\|full\)/iterations'`")
 
     def test_all_steps_but_a_few(self):
         code, _, records, _ = self.run_with("--skip", "overlap", "racecheck_test_actors")
-        self.assertEqual((code, records[0].count("| passed |")), (0, 14))
+        self.assertEqual((code, records[0].count("| passed |")), (0, 15))
         self.assertIn("Left out as asked: racecheck_test_actors, overlap.", records[0])
 
     def test_an_unknown_step_is_refused(self):

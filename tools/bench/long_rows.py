@@ -51,8 +51,9 @@ def peer(checkpoint, length, dtype, threads):
     """A process of PyTorch's: prints what it measured."""
     import step_peers
 
-    step_peers.ROWS, step_peers.LENGTH, step_peers.STEPS = rows_of(length), length, 3 if length <= TOKENS else 1
-    side = step_peers.Torch(checkpoint, dtype, threads, "cpu")
+    step_peers.STEPS = 3 if length <= TOKENS else 1
+    case = step_peers.Case("qwen3", None, checkpoint, step_peers.VOCABULARY, rows_of(length), length)
+    side = step_peers.Torch(case, dtype, threads, "cpu")
     print(json.dumps({"tokens_per_s": side.round(), "peak": resident("VmHWM"), "loss": side.losses[0]}))
 
 

@@ -5,10 +5,11 @@ All train a small model of each family (20 to 60 million parameters) from the sa
 backward, clipping at 1.0, AdamW (lr 1e-4, weight decay 0.01). Rounds alternate, so that a machine whose speed drifts does not
 decide; the ratio is taken round by round. PyTorch runs at each thread setting, and the best one counts. Where deepspeed can be
 imported, its ZeRO-3 with the optimizer on the CPU is a third side. The first three losses are printed for each: in fp32 they
-must agree. --device cuda: all on the GPU, ours and DeepSpeed's with the optimizer on the CPU.
+must agree. --device cuda: all on the GPU, DeepSpeed's with the optimizer on the CPU, ours with its state where the solver puts
+it. --config: of this model instead, in this shape.
 
-  .venv/bin/python tools/bench/step_peers.py [--family qwen3 llama ...] [--build build/release] [--rounds 5] [--dtype fp32 bf16]
-      [--device cuda]
+  .venv/bin/python tools/bench/step_peers.py [--family qwen3 llama ... | --config FILE --rows 8 --length 1024]
+      [--build build/release] [--rounds 5] [--dtype fp32 bf16] [--device cuda]
 """
 
 import argparse
@@ -20,11 +21,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM
 
-ROWS, LENGTH, STEPS = 8, 256, 5
+STEPS = 5
 VOCABULARY = 4096
 SMALL = {
     "vocab_size": VOCABULARY, "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
@@ -56,16 +58,25 @@ FAMILIES = {
 }  # fmt: skip
 
 
+class Case(NamedTuple):
+    family: str
+    config: Path
+    checkpoint: Path
+    vocabulary: int
+    rows: int
+    length: int
+
+
 def config_of(family):
     return {"model_type": family, **SMALL, **FAMILIES[family]}
 
 
-def tokens():
+def tokens(case):
     state, values = 1, []
-    for _ in range(ROWS * LENGTH):
+    for _ in range(case.rows * case.length):
         state = (1664525 * state + 1013904223) % 2**32
-        values.append((state >> 8) % VOCABULARY)
-    return torch.tensor(values).reshape(ROWS, LENGTH)
+        values.append((state >> 8) % case.vocabulary)
+    return torch.tensor(values).reshape(case.rows, case.length)
 
 
 class Torch:
@@ -73,18 +84,19 @@ class Torch:
 
     kind = "torch"
 
-    def __init__(self, checkpoint, dtype, threads, device):
+    def __init__(self, case, dtype, threads, device):
         torch.set_num_threads(threads)
-        self.threads = threads
+        self.threads, self.tokens = threads, case.rows * case.length
         kind = torch.bfloat16 if dtype == "bf16" else torch.float32
         # gpt-oss has sinks, which sdpa cannot say.
-        attention = "eager" if "gpt_oss" in str(checkpoint) else "sdpa"
+        attention = "eager" if case.family == "gpt_oss" else "sdpa"
         self.model = AutoModelForCausalLM.from_pretrained(
-            checkpoint, attn_implementation=attention, experts_implementation="eager", dtype=kind
+            case.checkpoint, attn_implementation=attention, experts_implementation="eager", dtype=kind
         ).to(device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-        self.batch = tokens().to(device)
+        self.batch = tokens(case).to(device)
         self.losses = [self.step() for _ in range(3)]
+        self.leave()
 
     def step(self):
         loss = self.model(input_ids=self.batch, labels=self.batch, use_cache=False).loss
@@ -94,6 +106,10 @@ class Torch:
         self.optimizer.zero_grad()
         return loss.item()
 
+    def leave(self):
+        if self.batch.is_cuda:
+            torch.cuda.empty_cache()  # the others' rounds find the GPU's memory
+
     def round(self):
         torch.set_num_threads(self.threads)
         times = []
@@ -101,7 +117,8 @@ class Torch:
             start = time.perf_counter()
             self.step()
             times.append(time.perf_counter() - start)
-        return ROWS * LENGTH / statistics.median(times)
+        self.leave()
+        return self.tokens / statistics.median(times)
 
 
 class DeepSpeed(Torch):
@@ -109,20 +126,21 @@ class DeepSpeed(Torch):
 
     kind = "deepspeed"
 
-    def __init__(self, checkpoint, dtype, threads, device):
+    def __init__(self, case, dtype, threads, device):
         import deepspeed
 
         torch.set_num_threads(threads)
-        self.threads = threads
+        self.threads, self.tokens = threads, case.rows * case.length
         alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
         os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).train()
+        model = AutoModelForCausalLM.from_pretrained(case.checkpoint, dtype=torch.float32).train()
         self.engine, *_ = deepspeed.initialize(model=model, config={
-            "train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": 1.0, "bf16": {"enabled": dtype == "bf16"},
+            "train_micro_batch_size_per_gpu": case.rows, "gradient_clipping": 1.0, "bf16": {"enabled": dtype == "bf16"},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
             "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})  # fmt: skip
-        self.batch = tokens().to(device)
+        self.batch = tokens(case).to(device)
         self.losses = [self.step() for _ in range(3)]
+        self.leave()
 
     def step(self):
         loss = self.engine(input_ids=self.batch, labels=self.batch, use_cache=False).loss
@@ -131,9 +149,11 @@ class DeepSpeed(Torch):
         return loss.item()
 
 
-def ours(build, family, config, dtype, overlap, device):
-    name = f"{'step' if device == 'cpu' else device}/{family}/{ROWS}x{LENGTH}/{dtype}/{overlap}"
-    command = [str(build / "bin" / "bench_step"), f"--config={config}", f"--device={device}", f"--benchmark_filter=^{name}/min_time",
+def ours(build, case, dtype, way, device):
+    overlap, placement = way
+    name = f"{'step' if device == 'cpu' else device}/{case.family}/{case.rows}x{case.length}/{dtype}/{overlap}"
+    command = [str(build / "bin" / "bench_step"), f"--config={case.config}", f"--rows={case.rows}", f"--length={case.length}",
+               f"--device={device}", f"--placement={placement}", f"--benchmark_filter=^{name}/(min_time|iterations)",
                "--benchmark_format=json"]  # fmt: skip
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     entry = report["benchmarks"][0]
@@ -144,24 +164,25 @@ def median(values):
     return statistics.median(values)
 
 
-def make_peers(args, dtype, checkpoint):
-    peers = [Torch(checkpoint, dtype, threads, args.device) for threads in args.threads]
+def make_peers(args, dtype, case):
+    peers = [Torch(case, dtype, threads, args.device) for threads in args.threads]
     try:
-        peers.append(DeepSpeed(checkpoint, dtype, max(args.threads), args.device))
+        peers.append(DeepSpeed(case, dtype, max(args.threads), args.device))
     except Exception as error:  # not there, or it cannot build its optimizer or use the device: as many kinds as reasons
         print(f"without deepspeed: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
     return peers
 
 
-def compare(args, family, dtype, config, checkpoint):
-    peers = make_peers(args, dtype, checkpoint)
+def compare(args, dtype, case):
+    peers = make_peers(args, dtype, case)
+    family = case.family
     rates = {peer: [] for peer in peers}
-    mine = {overlap: [] for overlap in args.overlap}
+    mine = {(overlap, placement): [] for overlap in args.overlap for placement in args.placement}
     losses = None
     for _ in range(args.rounds):
-        for overlap in args.overlap:
-            rate, losses = ours(args.build, family, config, dtype, overlap, args.device)
-            mine[overlap].append(rate)
+        for way, values in mine.items():
+            rate, losses = ours(args.build, case, dtype, way, args.device)
+            values.append(rate)
         for peer in peers:
             rates[peer].append(peer.round())
     best = {kind: max((peer for peer in peers if peer.kind == kind), key=lambda peer: median(rates[peer]))
@@ -169,16 +190,17 @@ def compare(args, family, dtype, config, checkpoint):
     for peer, values in rates.items():
         print(f"{family:10s}{dtype}  {peer.kind} {peer.threads} threads: {median(values):8.0f} tokens/s"
               + ("  (best)" if peer in best.values() else ""))
-    for overlap, values in mine.items():
-        text = f"{family:10s}{dtype}  tandem {overlap:8s}: {median(values):8.0f} tokens/s"
+    for (overlap, placement), values in mine.items():
+        name = overlap if placement == "auto" else f"{overlap}, state on {placement}"
+        text = f"{family:10s}{dtype}  tandem {name:8s}: {median(values):8.0f} tokens/s"
         for kind, peer in best.items():
             ratios = [a / b for a, b in zip(values, rates[peer])]
             text += f", {'ratio' if kind == 'torch' else f'over {kind}'} {median(ratios):.2f} ({min(ratios):.2f} .. {max(ratios):.2f})"
         print(text)
-    for overlap in mine:
-        if overlap == "off" or "off" not in mine:
+    for (overlap, placement), values in mine.items():
+        if overlap == "off" or ("off", placement) not in mine:
             continue
-        gains = [a / b for a, b in zip(mine[overlap], mine["off"])]
+        gains = [a / b for a, b in zip(values, mine["off", placement])]
         print(f"{family:10s}{dtype}  {overlap} over off: {median(gains):.3f} ({min(gains):.3f} .. {max(gains):.3f})")
     print(f"{family:10s}{dtype}  losses tandem {losses}")
     for kind, peer in best.items():
@@ -189,23 +211,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=Path(__file__).resolve().parents[2] / "build" / "release")
     parser.add_argument("--family", nargs="+", default=["qwen3"], choices=list(FAMILIES))
+    parser.add_argument("--config", type=Path, help="config.json of a model")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--overlap", nargs="+", default=["off", "full"], choices=["off", "comm", "offload", "full"])
+    parser.add_argument("--placement", nargs="+", default=["auto"], choices=["auto", "cpu", "gpu", "stream"],
+                        help="where our optimizer state lies beside a GPU")
     parser.add_argument("--threads", type=int, nargs="+", help="of PyTorch on the CPU; default: 1 and all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args()
     args.threads = args.threads or sorted({1, os.cpu_count() or 1} if args.device == "cpu" else {os.cpu_count() or 1})
     print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, {args.rounds} rounds, medians", flush=True)
-    for family in args.family:
+    configs = [json.loads(args.config.read_text())] if args.config else [config_of(family) for family in args.family]
+    for values in configs:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder) / "config.json"
-            config.write_text(json.dumps(config_of(family)))
-            checkpoint = Path(folder) / family
+            config.write_text(json.dumps(values))
+            checkpoint = Path(folder) / values["model_type"]
+            case = Case(values["model_type"], config, checkpoint, values["vocab_size"], args.rows, args.length)
             subprocess.run([str(args.build / "bin" / "make_model"), "--config", str(config), "--seed", "0",
                             "--output", str(checkpoint)], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
             for dtype in args.dtype:
-                compare(args, family, dtype, config, checkpoint)
+                compare(args, dtype, case)
     return 0
 
 
