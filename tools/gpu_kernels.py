@@ -122,7 +122,8 @@ def states_of(rule):
 
 def per_element(name):
     """(bytes that are read and written for an element, elements of a pass through the code), in place, of a model in bf16
-    with bf16 gradients; None: a kernel without elements."""
+    with bf16 gradients; of an activation's result, a logit, an element of a head, in the kernel's type, and None, since
+    their code has a path for each kind of model; None: a kernel without elements."""
     kernel, _, arguments = name.partition("<")
     split = arguments.endswith("true>")
     weight = 2 * 2 + 2 * 2 if split else 2 * 4 + 2  # master read and written; the weight that is cast from it
@@ -134,6 +135,10 @@ def per_element(name):
         return 2 + weight + states_of(arguments) * (2 + 2 / block), block // WARP
     if kernel == "restore_elements":
         return 4 + 2, 1
+    if kernel in ("activate", "activate_back", "take_losses", "turn_heads", "turn_heads_back"):  # of rows of a model
+        size = 4 if "F32" in arguments else 2
+        moved = {"activate": 3, "activate_back": 5, "take_losses": 3, "turn_heads": 2, "turn_heads_back": 3}[kernel]
+        return moved * size, None
     if kernel in ("add_with_norm", "add_alone"):  # one rank's gradient, to what the accumulator holds
         return (4 if arguments == "float>" else 2) + 2 * 4, 1
     return None
@@ -154,12 +159,15 @@ def row(name, of_arch, source):
     if element is None:
         return [*cells, "", "", "", "", ""]
     size, elements = element
-    flops = {bits: of_arch[GPUS[0].arch]["flops"][bits] / elements for bits in ("32", "64")}
     memory = [size / gpu.bytes_per_s for gpu in GPUS]
+    times = " ".join(f"{1e12 * m:.2f}" for m in memory)
+    if elements is None:
+        return [*cells, f"{size:.3g}", "", "", "", times]
+    flops = {bits: of_arch[GPUS[0].arch]["flops"][bits] / elements for bits in ("32", "64")}
     compute = max((flops["32"] / gpu.fp32 + flops["64"] / gpu.fp64) / m for gpu, m in zip(GPUS, memory))
     room = min(gpu.instructions * m for gpu, m in zip(GPUS, memory))
     return [*cells, f"{size:.3g}", f"{sum(flops.values()):.3g}", f"{'memory' if compute < 1 else '**compute**'}, {100 * compute:.0f} %",
-            f"{room:.0f}", " ".join(f"{1e12 * m:.2f}" for m in memory)]
+            f"{room:.0f}", times]
 
 
 def markdown(head, rows):

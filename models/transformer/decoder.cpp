@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "models/layers/aten/layers.hpp"
+#include "models/layers/aten/row_ops.hpp"
 #include "models/layers/dropout.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/gemm.hpp"
@@ -95,8 +96,8 @@ class HeadSegment final : public Segment {
     // A text is continued by the logits of its last position alone.
     const at::Tensor input = context.memory != nullptr ? all.narrow(1, all.size(1) - 1, 1) : all;
     if (aten::takes(weights)) {
-      const at::Tensor bias = norm_ == NormKind::kLayer ? weights[1]->value : at::Tensor();
-      const at::Tensor h = aten::norm(norm_, eps_, input, weights[0]->value, bias);
+      const JoinedWeights bias(weights.subspan(1, norm_ == NormKind::kLayer ? 1 : 0));
+      const at::Tensor h = aten::norm(norm_, eps_, input, JoinedWeights(weights.first(1)), bias).y;
       return context.head_output == HeadOutput::kLogits
                  ? aten::logits(h, *weights.back())
                  : aten::loss(h, context.batch.labels, *weights.back(), SharedRows(context));

@@ -9,6 +9,7 @@
 
 #include "models/layers/aten/experts.hpp"
 #include "models/layers/aten/layers.hpp"
+#include "models/layers/aten/row_ops.hpp"
 #include "models/layers/gemm.hpp"
 #include "models/layers/linear.hpp"
 #include "models/layers/sequence/shared_rows.hpp"
@@ -112,31 +113,31 @@ class TransformerBlock final : public Segment {
     const std::span<Weight* const> w = context.weights;
     const at::Tensor x = input.reshape({-1, input.size(2)});
     const auto linear = [&](const at::Tensor& from, AdaptedLinear which) {
-      const at::Tensor y = aten::linear(from, group(w, weight_of(which)), group(w, bias_of(which)),
-                                        shape_.input_major);
+      const at::Tensor y = aten::linear(from, joined(w, weight_of(which)),
+                                        joined(w, bias_of(which)), shape_.input_major);
       return aten::adapted(y, from, adapters(context, which));
     };
     const auto normed = [&](const at::Tensor& from, Group norm) {
-      return aten::norm(shape_.norm, shape_.norm_eps, from, value(w, norm, 0), value(w, norm, 1));
+      return aten::norm(shape_.norm, shape_.norm_eps, from, part(w, norm, 0), part(w, norm, 1));
     };
-    const at::Tensor qkv = linear(normed(x, kAttentionNorm), AdaptedLinear::kQkv);
+    const aten::Normed first = normed(x, kAttentionNorm);
+    at::Tensor qkv = linear(first.y, AdaptedLinear::kQkv);
     const SharedRows shared(context);
     const std::int64_t length = input.size(1);
     const AttentionShape& all = shape_.attention;
     const at::Tensor of_heads = aten::attention(
-        shared.to_heads(qkv, length, all), shared.length(length), shared.share_of(all),
-        {value(w, kQkNorm, 0), value(w, kQkNorm, 1), value(w, kSinks, 0)},
+        shared.to_heads(std::exchange(qkv, {}), length, all), shared.length(length),
+        shared.share_of(all), {part(w, kQkNorm, 0), part(w, kQkNorm, 1), part(w, kSinks, 0)},
         {context.begin, context.memory}, attention_mask(context), context.batch.positions);
     const at::Tensor attended = shared.to_tokens(of_heads, length, all);
     const auto summand = [&](const at::Tensor& y, Group norm, DropPlace place) {
-      return aten::dropped(shape_.norms_sums ? normed(y, norm) : y, mask(context, place));
+      return aten::dropped(shape_.norms_sums ? normed(y, norm).y : y, mask(context, place));
     };
-    const at::Tensor middle =
-        x + summand(linear(attended, AdaptedLinear::kOut), kOutNorm, DropPlace::kAttentionOut);
-    const at::Tensor h = normed(middle, kMlpNorm);
+    const auto [h, middle] = normed(first.x + summand(linear(attended, AdaptedLinear::kOut),
+                                                      kOutNorm, DropPlace::kAttentionOut),
+                                    kMlpNorm);
     if (sparse()) {
-      at::Tensor logits =
-          aten::linear(h, group(w, kRouter).first(1), group(w, kRouter).subspan(1), false);
+      at::Tensor logits = aten::linear(h, part(w, kRouter, 0), part(w, kRouter, 1), false);
       if (observed(context)) {
         logits =
             shape_.balance->observe(shape_.dropout.layer, logits, context.batch, logits, shared);
@@ -199,11 +200,6 @@ class TransformerBlock final : public Segment {
   }
   [[nodiscard]] std::span<Weight* const> group(std::span<Weight* const> w, Group which) const {
     return w.subspan(begins_[which], begins_[which + 1] - begins_[which]);
-  }
-  /// Undefined if the group has no such part.
-  [[nodiscard]] at::Tensor value(std::span<Weight* const> w, Group which, std::size_t part) const {
-    const std::span<Weight* const> all = group(w, which);
-    return part < all.size() ? all[part]->value : at::Tensor();
   }
   [[nodiscard]] JoinedWeights joined(std::span<Weight* const> w, Group which) const {
     return JoinedWeights(group(w, which));

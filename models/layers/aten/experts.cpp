@@ -6,7 +6,7 @@
 
 #include <ATen/Functions.h>
 
-#include "models/layers/aten/layers.hpp"
+#include "models/layers/aten/row_ops.hpp"
 #include "models/layers/fused_op.hpp"
 
 namespace tandem::aten {
@@ -132,7 +132,7 @@ class BlockExperts final : public FusedOp {
       slopes += (bias_rows(down_) * dy).sum(1);
     }
     write_gradients(down_, a * weights, dy, dy * weights);
-    const at::Tensor du = activation_backward(da * weights);
+    const at::Tensor du = activation_gradient(shape_.activation, u_, da * weights);
     u_.reset();
     write_gradients(up_, rows_of(h_), du, du);
     const at::Tensor dh = of_tokens(matmul(up_, du, true)).sum(1);
@@ -200,27 +200,6 @@ class BlockExperts final : public FusedOp {
           counted.to(at::kFloat).view({blocks_.count, blocks_.rows, -1}).sum(1);
       Matrices::write(*m.bias, at::mm(belongs, of_blocks));
     }
-  }
-
-  /// The gradient of u_ from that of the activation.
-  [[nodiscard]] at::Tensor activation_backward(const at::Tensor& da) const {
-    const std::int64_t width = shape_.width;
-    if (shape_.activation == Activation::kClampedSwiGlu) {
-      const at::Tensor pairs = u_.view({-1, width, 2});
-      const at::Tensor gate = pairs.select(2, 0);
-      const at::Tensor up = pairs.select(2, 1);
-      const at::Tensor g = gate.clamp_max(kGateLimit);
-      const at::Tensor u = up.clamp(-kGateLimit, kGateLimit);
-      const at::Tensor s = at::sigmoid(g * kGateSlope);
-      const at::Tensor slope = s + g * kGateSlope * s * (1 - s);
-      const at::Tensor dgate = da * (u + 1) * slope * (gate <= kGateLimit);
-      const at::Tensor dup = da * g * s * (up.abs() <= kGateLimit);
-      return at::stack({dgate, dup}, 2).view_as(u_);
-    }
-    const at::Tensor g = u_.narrow(1, 0, width);
-    const at::Tensor u = u_.narrow(1, width, width);
-    const at::Tensor s = at::sigmoid(g);
-    return at::cat({da * u * (s + g * s * (1 - s)), da * g * s}, 1);
   }
 
   Matrices up_, down_;

@@ -10,6 +10,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/grad_mode.h>
 
+#include "models/layers/aten/row_ops.hpp"
 #include "models/layers/dropout.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
@@ -20,7 +21,7 @@ namespace {
 bool g_always = false;
 
 constexpr std::int64_t kIgnored = -100;
-constexpr std::int64_t kChunkBytes = std::int64_t{256} << 20;  // of fp32 logits
+constexpr std::int64_t kChunkBytes = std::int64_t{1} << 30;  // of fp32 logits, half of bf16 ones
 constexpr std::int64_t kChunkRowsMin = 64;
 
 /// Half-split rotation of the leading elements of each head, in fp32 inside. x: [B, heads, T,
@@ -112,6 +113,9 @@ at::Tensor attention_by_documents(const at::Tensor& q, const at::Tensor& k, cons
   }
   return at::cat(documents, 2).view({q.size(1), q.size(0), q.size(2), q.size(3)}).transpose(0, 1);
 }
+
+/// One parameter as autograd sees it.
+const at::Tensor& plain(const JoinedWeights& one) { return one.parts().front()->value; }
 
 /// A key/value head for each query head.
 at::Tensor for_each_head(const at::Tensor& x, std::int64_t heads) {
@@ -230,22 +234,17 @@ class ChunkedLoss final : public FusedOp {
   /// The sum of the rows' losses.
   at::Tensor chunk(const at::Tensor& h, std::int64_t begin, const at::Tensor& w,
                    const at::Tensor& scale, bool keep) const {
-    const at::Tensor labels = labels_.narrow(0, begin, h.size(0));
-    const at::Tensor logits = at::mm(h, w.t()).to(at::kFloat);
-    const at::Tensor log_p = at::log_softmax(logits, 1);
-    const auto [sum, weight] =
-        at::nll_loss_forward(log_p, labels, {}, at::Reduction::Sum, kIgnored);
-    if (keep) {
-      const at::Tensor of_log_p =
-          at::nll_loss_backward(scale, log_p, labels, {}, at::Reduction::Sum, kIgnored, weight);
-      const at::Tensor gradient =
-          at::_log_softmax_backward_data(of_log_p, log_p, 1, at::kFloat).to(h.scalar_type());
-      dh_.narrow(0, begin, h.size(0)).copy_(at::mm(gradient, w));
+    const at::Tensor logits = at::mm(h, w.t());
+    const at::Tensor losses = losses_of_rows(logits, labels_.narrow(0, begin, h.size(0)), kIgnored,
+                                             keep ? scale : at::Tensor());
+    if (keep) {  // what were the logits is their gradient now
+      at::Tensor dh = dh_.narrow(0, begin, h.size(0));
+      at::mm_out(dh, logits, w);
       if (dw_.defined()) {
-        dw_.add_(at::mm(gradient.t(), h));
+        dw_.add_(at::mm(logits.t(), h));
       }
     }
-    return sum;
+    return losses.sum();
   }
 
   at::Tensor labels_, of_all_;
@@ -287,8 +286,8 @@ bool takes(std::span<Weight* const> weights) {
 
 void take_always(bool always) noexcept { g_always = always; }
 
-at::Tensor norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
-                const at::Tensor& bias) {
+at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
+                      const at::Tensor& bias) {
   const std::int64_t width = x.size(-1);
   switch (kind) {
     case NormKind::kRms:
@@ -300,18 +299,6 @@ at::Tensor norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor
       break;
   }
   return at::layer_norm(x, {width}, weight, bias, eps);
-}
-
-at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
-                  std::span<Weight* const> biases, bool input_major) {
-  TANDEM_CHECK(biases.empty() || biases.size() == weights.size(), "each matrix has its bias");
-  std::vector<at::Tensor> parts;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const at::Tensor& w = weights[i]->value;
-    parts.push_back(
-        at::linear(x, input_major ? w.t() : w, biases.empty() ? at::Tensor() : biases[i]->value));
-  }
-  return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
 }
 
 at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const Adapters& adapters) {
@@ -339,9 +326,31 @@ at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const Adapters& ada
   return columns.size() == 1 ? columns.front() : at::cat(columns, 1);
 }
 
-at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
-                     const AtenAttentionWeights& weights, const EarlierText& earlier,
-                     const DropMask& drop, const at::Tensor& positions) {
+namespace {
+
+/// Of all positions, [B, heads, T, head_dim].
+SplitHeads heads_of(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
+                    const AttentionWeights& weights, const at::Tensor& positions) {
+  at::Tensor cosine;
+  at::Tensor sine;
+  if (shape.rotary != nullptr) {
+    std::tie(cosine, sine) = positions.defined()
+                                 ? shape.rotary->tensors_at(positions)
+                                 : shape.rotary->tensors(length, qkv.device(), shape.padding);
+    cosine = cosine.reshape({-1, cosine.size(-1)});
+    sine = sine.reshape({-1, sine.size(-1)});
+  }
+  const auto of_rows = [&](const at::Tensor& x) {
+    return x.view({-1, length, x.size(1), x.size(2)}).transpose(1, 2);
+  };
+  const SplitHeads all = split_heads(qkv, shape, weights, cosine, sine);
+  return {of_rows(all.q), of_rows(all.k), of_rows(all.v)};
+}
+
+/// The same by plain operations, behind an earlier text or for wide heads.
+SplitHeads heads_by_operations(const at::Tensor& qkv, std::int64_t length,
+                               const AttentionShape& shape, const AttentionWeights& weights,
+                               const EarlierText& earlier, const at::Tensor& positions) {
   const std::int64_t batch = qkv.size(0) / length;
   const std::int64_t q_width = shape.heads * shape.head_dim;
   const std::int64_t total = earlier.begin + length;
@@ -355,9 +364,9 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
   at::Tensor q = qkv.narrow(1, 0, q_width).reshape({batch, length, shape.heads, shape.head_dim});
   at::Tensor k = keys_values.narrow(2, 0, shape.kv_heads);
   const at::Tensor v = keys_values.narrow(2, shape.kv_heads, shape.kv_heads).transpose(1, 2);
-  if (weights.q_norm.defined()) {
-    q = norm(shape.norm, shape.norm_eps, q, weights.q_norm, {});
-    k = norm(shape.norm, shape.norm_eps, k, weights.k_norm, {});
+  if (!weights.q_norm.empty()) {
+    q = plain_norm(shape.norm, shape.norm_eps, q, plain(weights.q_norm), {});
+    k = plain_norm(shape.norm, shape.norm_eps, k, plain(weights.k_norm), {});
   }
   q = q.transpose(1, 2);
   k = k.transpose(1, 2);
@@ -370,12 +379,26 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
     q = rotated(q, cosine.narrow(0, earlier.begin, length), sine.narrow(0, earlier.begin, length));
     k = rotated(k, cosine, sine);
   }
+  return {q, k, v};
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
+                     const AttentionWeights& weights, const EarlierText& earlier,
+                     const DropMask& drop, const at::Tensor& positions) {
+  const std::int64_t batch = qkv.size(0) / length;
+  const std::int64_t q_width = shape.heads * shape.head_dim;
+  const std::int64_t total = earlier.begin + length;
+  const auto [q, k, v] = earlier.memory == nullptr && can_split_heads(shape)
+                             ? heads_of(qkv, length, shape, weights, positions)
+                             : heads_by_operations(qkv, length, shape, weights, earlier, positions);
   const bool limited = shape.window > 0 && shape.window < total;
   at::Tensor context;
-  if (limited || weights.sinks.defined() || earlier.begin > 0 || !drop.empty()) {
-    const at::Tensor sinks = weights.sinks.defined()
-                                 ? weights.sinks.narrow(0, shape.first_head, shape.heads)
-                                 : at::Tensor();
+  if (limited || !weights.sinks.empty() || earlier.begin > 0 || !drop.empty()) {
+    const at::Tensor sinks = weights.sinks.empty()
+                                 ? at::Tensor()
+                                 : plain(weights.sinks).narrow(0, shape.first_head, shape.heads);
     context = attention_in_blocks(q, k, v, shape, sinks, drop,
                                   positions.defined() ? begins_in_rows(positions) : positions);
   } else if (positions.defined() && length > kMaskedTokens) {
@@ -390,23 +413,6 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
                                                shape.score_scale(), shape.heads != shape.kv_heads);
   }
   return context.transpose(1, 2).reshape({batch * length, q_width});
-}
-
-at::Tensor activation(Activation kind, const at::Tensor& x) {
-  if (kind == Activation::kGeluTanh) {
-    return at::gelu(x, "tanh");
-  }
-  const std::int64_t width = x.size(-1) / 2;
-  if (kind == Activation::kGeGluTanh) {
-    return at::gelu(x.narrow(-1, 0, width), "tanh") * x.narrow(-1, width, width);
-  }
-  if (kind == Activation::kClampedSwiGlu) {
-    const at::Tensor pairs = x.reshape({-1, width, 2});
-    const at::Tensor gate = pairs.select(2, 0).clamp_max(kGateLimit);
-    const at::Tensor up = pairs.select(2, 1).clamp(-kGateLimit, kGateLimit);
-    return (up + 1) * (gate * at::sigmoid(gate * kGateSlope));
-  }
-  return at::silu(x.narrow(-1, 0, width)) * x.narrow(-1, width, width);
 }
 
 at::Tensor embedding(const at::Tensor& tokens, const Weight& table, const Weight* positions,

@@ -1,9 +1,10 @@
 // models/layers/aten/layers.hpp — the layers of a decoder by ATen's operations, for tensors that
 // our CPU kernels do not reach.
 //
-// The same functions as the fused layers, within rounding. Gradients of weights come by plain
-// autograd, except the output matrix's: its logits are taken in chunks and never held as a whole.
-// Nothing here looks at the values of a tensor, so on a GPU the host runs ahead. Compute lane.
+// The same functions as the fused layers, within rounding. Here is what stays plain autograd
+// (norms, embeddings, adapters, and attention itself), and the loss, whose logits are taken in
+// chunks and never held as a whole; matmuls and what is between them are row_ops.hpp's. Nothing
+// looks at the values of a tensor, so on a GPU the host runs ahead. Compute lane.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/types/model.hpp"
-#include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
 #include "models/layers/sequence/shared_rows.hpp"
@@ -27,29 +27,19 @@ namespace tandem::aten {
 /// ways on the CPU by it.
 void take_always(bool always) noexcept;
 
-/// The norm over the last dimension; only LayerNorm has a `bias`.
-[[nodiscard]] at::Tensor norm(NormKind kind, double eps, const at::Tensor& x,
-                              const at::Tensor& weight, const at::Tensor& bias);
-
-/// x W^T + b for each part of W and b, side by side along the output; [in, out] matrices if
-/// `input_major`.
-[[nodiscard]] at::Tensor linear(const at::Tensor& x, std::span<Weight* const> weights,
-                                std::span<Weight* const> biases, bool input_major);
+/// The norm over the last dimension by plain operations; only LayerNorm has a `bias`.
+[[nodiscard]] at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x,
+                                    const at::Tensor& weight, const at::Tensor& bias);
 
 /// y plus what the adapters of the layer that made it of x add; x: [rows, in].
 [[nodiscard]] at::Tensor adapted(const at::Tensor& y, const at::Tensor& x,
                                  const Adapters& adapters);
 
-/// As causal_attention(); packed rows by a mask. Each of the weights may be undefined.
-struct AtenAttentionWeights {
-  at::Tensor q_norm, k_norm, sinks;
-};
+/// As causal_attention(); packed rows by a mask.
 [[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t length,
-                                   const AttentionShape& shape, const AtenAttentionWeights& weights,
+                                   const AttentionShape& shape, const AttentionWeights& weights,
                                    const EarlierText& earlier = {}, const DropMask& drop = {},
                                    const at::Tensor& positions = {});
-
-[[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
 
 /// As embedding(). A token or a place outside its table is not found here: the device faults.
 [[nodiscard]] at::Tensor embedding(const at::Tensor& tokens, const Weight& table,

@@ -16,8 +16,8 @@
 #include "actors/collectives/nccl/nccl_api.hpp"
 #include "actors/collectives/norm_limbs.hpp"
 #include "actors/gpu/norm_limbs.hpp"
-#include "runtime/device/cuda_device.hpp"
 #include "runtime/device/gpu_probe.hpp"
+#include "tests/support/gpu/on_gpu.hpp"
 #include "tests/support/reduction_reference.hpp"
 
 namespace tandem {
@@ -105,24 +105,7 @@ TEST(NormDigits, FiniteIsFinite) {
 }
 
 // ---- on a GPU ----
-struct OnGpu {
-  EventLoop loop;
-  CudaDevice device{loop, CudaApi::load(), {.name = "gpu 0"}};
-  DeviceStream stream = device.stream("test");
-
-  DeviceBuffer buffer(const void* from, std::size_t bytes) {
-    DeviceBuffer made = device.allocate(bytes);
-    stream.to_device(made.data(), {static_cast<const std::byte*>(from), bytes});
-    return made;
-  }
-  void fetch(void* into, const DeviceBuffer& from) {
-    stream.to_host({static_cast<std::byte*>(into), from.size_bytes()}, from.data());
-  }
-  void wait() {
-    const DeviceEvent point = stream.record();
-    loop.run([](const DeviceEvent* p) -> Task<> { co_await p->wait(); }, &point);
-  }
-};
+using testing::OnGpu;
 
 /// Three ranks' parts, seen from rank 1, added to what is there; against the CPU's bits.
 void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {

@@ -155,24 +155,23 @@ TEST_P(DropoutLayers, OfAttention) {
       SCOPED_TRACE(by_aten ? "plain" : "fused");
       Input qkv(random({c.batch * c.length, (c.heads + 2 * c.kv_heads) * c.head_dim}, 1), type());
       test::Parameters sinks({random({c.heads}, 7)}, type());
+      AttentionWeights weights;
+      if (c.sinks) {
+        weights.sinks = JoinedWeights(sinks.pointers(0, 1));
+      }
       const at::Tensor expected = attention_by_the_book(
           c, qkv.reference,
           {.sinks = sinks.reference(0),
            .factors = factors(mask, c.batch * c.heads * c.length, c.length).to(at::kDouble)});
-      const at::Tensor got =
-          by_aten ? aten::attention(qkv.value, c.length, shape,
-                                    {{}, {}, c.sinks ? sinks[0].value : at::Tensor()}, {}, mask)
-                  : causal_attention(
-                        qkv.value, c.length, shape,
-                        {{}, {}, c.sinks ? JoinedWeights(sinks.pointers(0, 1)) : JoinedWeights()},
-                        {}, mask);
+      const at::Tensor got = by_aten
+                                 ? aten::attention(qkv.value, c.length, shape, weights, {}, mask)
+                                 : causal_attention(qkv.value, c.length, shape, weights, {}, mask);
       EXPECT_LE(relative_error(got, expected), type() == at::kFloat ? 5e-6 : 3e-2);
       backward_both(got, expected, 4);
       EXPECT_LE(relative_error(qkv.value.grad(), qkv.reference.grad()),
                 type() == at::kFloat ? 2e-5 : 4e-2);
       if (c.sinks) {
-        EXPECT_LE(relative_error(by_aten ? sinks[0].value.grad() : sinks[0].grad,
-                                 sinks.reference(0).grad()),
+        EXPECT_LE(relative_error(test::gradient_of(sinks[0]), sinks.reference(0).grad()),
                   type() == at::kFloat ? 2e-5 : 5e-2);
       }
     }

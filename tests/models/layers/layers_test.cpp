@@ -195,10 +195,6 @@ struct AttentionRun {
             c.norms ? join(weights, 1) : JoinedWeights(),
             c.sinks ? join(weights, 2) : JoinedWeights()};
   }
-  aten::AtenAttentionWeights aten_ones(const AttentionCase& c) {
-    return {c.norms ? weights[0].value : at::Tensor(), c.norms ? weights[1].value : at::Tensor(),
-            c.sinks ? weights[2].value : at::Tensor()};
-  }
 
   Input qkv;
   Parameters weights;
@@ -248,16 +244,20 @@ TEST_P(Layers, AtenAttention) {
   for (const AttentionCase& c : kAttentionCases) {
     SCOPED_TRACE(testing::Message() << "length " << c.length << " head_dim " << c.head_dim);
     AttentionRun run(c, type());
-    const at::Tensor got = aten::attention(run.qkv.value, c.length, run.shape, run.aten_ones(c));
+    const at::Tensor got = aten::attention(run.qkv.value, c.length, run.shape, run.fused(c));
     EXPECT_LE(relative_error(got, run.reference), type() == at::kFloat ? 5e-6 : 3e-2);
     backward_both(got, run.reference, 4);
     if (c.length > 1) {
       EXPECT_LE(relative_error(run.qkv.value.grad(), run.qkv.reference.grad()),
                 type() == at::kFloat ? 2e-5 : 4e-2);
     }
-    if (c.sinks) {
-      EXPECT_LE(relative_error(run.weights[2].value.grad(), run.weights.reference(2).grad()),
-                type() == at::kFloat ? 2e-5 : 5e-2);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (i < 2 ? c.norms && c.length > 1 : c.sinks) {
+        EXPECT_LE(
+            relative_error(test::gradient_of(run.weights[i]), run.weights.reference(i).grad()),
+            type() == at::kFloat ? 2e-5 : 5e-2)
+            << i;
+      }
     }
   }
 }
@@ -293,7 +293,7 @@ TEST_P(Layers, AttentionContinuesATextInPieces) {
       };
       EXPECT_LE(error(got), tolerance(type())) << from;
       EXPECT_LE(
-          error(aten::attention(qkv, to - from, run.shape, run.aten_ones(c), {from, &aten_memory})),
+          error(aten::attention(qkv, to - from, run.shape, run.fused(c), {from, &aten_memory})),
           type() == at::kFloat ? 5e-6 : 3e-2)
           << from;
       from = to;

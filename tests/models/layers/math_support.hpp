@@ -94,6 +94,11 @@ inline double tolerance(at::ScalarType type) {
   return type == at::kFloat ? 2e-6 : type == at::kHalf ? 3e-3 : 2e-2;
 }
 
+/// Where a fused layer wrote it, or where plain autograd left it.
+inline at::Tensor gradient_of(const Weight& weight) {
+  return weight.grad_written ? weight.grad : weight.value.grad();
+}
+
 inline void expect_gradients(Parameters& parameters, at::ScalarType type) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     EXPECT_TRUE(parameters[i].grad_written) << "parameter " << i;

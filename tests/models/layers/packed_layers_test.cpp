@@ -69,7 +69,6 @@ struct Attention {
   JoinedWeights weight(bool has, std::size_t i) {
     return has ? JoinedWeights(weights.pointers(i, 1)) : JoinedWeights();
   }
-  at::Tensor value(bool has, std::size_t i) { return has ? weights[i].value : at::Tensor(); }
 
   at::Tensor fused(const at::Tensor& rows, std::int64_t length, const at::Tensor& positions,
                    const DropMask& drop = {}) {
@@ -80,8 +79,8 @@ struct Attention {
   at::Tensor plain(const at::Tensor& rows, std::int64_t length, const at::Tensor& positions,
                    const DropMask& drop = {}) {
     return aten::attention(rows, length, shape,
-                           {value(of.norms, 0), value(of.norms, 1), value(of.sinks, 2)}, {}, drop,
-                           positions);
+                           {weight(of.norms, 0), weight(of.norms, 1), weight(of.sinks, 2)}, {},
+                           drop, positions);
   }
   /// Each document by itself, in double; factors [B, heads, T, T] of the probabilities or
   /// undefined.
@@ -172,8 +171,7 @@ TEST_P(PackedLayers, BothWaysAreTheBookForEachDocument) {
                 type() == at::kFloat ? 2e-5 : 4e-2);
       for (std::size_t i = 0; i < 3; ++i) {
         if (i < 2 ? c.norms : c.sinks) {
-          Weight& weight = attention.weights[i];
-          EXPECT_LE(relative_error(by_aten ? weight.value.grad() : weight.grad,
+          EXPECT_LE(relative_error(test::gradient_of(attention.weights[i]),
                                    attention.weights.reference(i).grad()),
                     type() == at::kFloat ? 2e-5 : 5e-2)
               << i;

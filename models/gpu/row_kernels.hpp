@@ -1,0 +1,104 @@
+// models/gpu/row_kernels.hpp — what a transformer does to rows between its matmuls, in one pass
+// each, as a table of functions: C++17, for nvcc as well.
+//
+// row_kernels.cu fills it for a GPU, where CUDA is found; host_row_kernels.cpp for the host, with
+// the same code (row_kernels-inl.hpp) one row after another: tests compare it with references
+// there. All arithmetic is fp32; sums have one order, whatever runs beside them. Thread rule: any
+// thread; launches go to `stream`, a cudaStream_t of the device in use on that thread (null for the
+// host). Pointers are the caller's, of the device, until that work has ended. A launch that failed
+// is the device's last error.
+#pragma once
+
+#include <cstdint>
+
+#include "actors/kernels/dtype.hpp"
+#include "models/kernels/activation.hpp"
+
+namespace tandem {
+
+/// Queries, keys and values of all heads, and where attention reads them.
+struct HeadRows {
+  DType type = DType::kF32;
+  std::int64_t rows = 0;    // tokens
+  std::int64_t length = 0;  // tokens that the tables of positions are for; row r is at r % length
+  std::int64_t heads = 0, kv_heads = 0;
+  std::int64_t head_dim = 0;  // at most kMostHeadDim
+  std::int64_t rotary = 0;    // leading elements of a head that are rotated, 0 to head_dim, even
+  float norm_eps = 0;
+  float norm_offset = 0;                            // what is added to the norms' weights
+  const void *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]; null: no norms
+  const float *cosine = nullptr, *sine = nullptr;   // [length, rotary / 2]
+};
+
+/// Where the gradient of a weight goes; null: nowhere.
+struct WeightGradient {
+  void* to = nullptr;
+  DType type = DType::kF32;
+  bool add = false;  // to what is there
+};
+
+/// Rows divided by their root mean square (Zhang and Sennrich, 2019).
+struct RmsRows {
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;  // at most kMostNormWidth
+  float eps = 0;
+  float offset = 0;  // what is added to the weights
+  const void* weight = nullptr;
+};
+
+/// Gradients of q and k, of all heads. Each is a matrix of rows with heads side by side, whose rows
+/// begin `stride` elements apart.
+struct HeadGradients {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+};
+
+/// Rows of logits and what is asked of them.
+struct LossRows {
+  DType type = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;                // of the vocabulary
+  void* logits = nullptr;                // [rows, width]; with `scale` they become their gradient
+  const std::int64_t* labels = nullptr;  // [rows]
+  std::int64_t ignored = -100;           // a label that asks for nothing
+  const float* scale = nullptr;          // one number: of the gradient; null: none is wanted
+  float* losses = nullptr;               // [rows]
+};
+
+struct RowKernels {
+  static constexpr std::int64_t kMostHeadDim = 256;
+  static constexpr std::int64_t kMostNormWidth = 10240;  // whose sums a block's memory holds
+  /// Rows of partial sums of the norms' gradients, fp32.
+  static constexpr std::int64_t kPartials = 512;
+
+  /// qkv: [rows, (heads + 2 kv_heads) head_dim] -> q [rows, heads head_dim] and k, v [rows,
+  /// kv_heads head_dim]: q and k divided by their root mean square where there are norms, then
+  /// rotated by halves (Su et al., 2021); v as it is.
+  void (*heads_forward)(const HeadRows& shape, const void* qkv, void* q, void* k, void* v,
+                        void* stream);
+  /// The gradient of qkv; with norms also those of q's and k's weights, by `partials` [kPartials,
+  /// 2 head_dim].
+  void (*heads_backward)(const HeadRows& shape, const void* qkv, const HeadGradients& of,
+                         void* dqkv, float* partials, WeightGradient q_norm, WeightGradient k_norm,
+                         void* stream);
+  /// x, y: [rows, width].
+  void (*rms_forward)(const RmsRows& rows, const void* x, void* y, void* stream);
+  /// The gradient of x, plus `residual` where there is one, and the weights', by `partials`
+  /// [kPartials, width]. dx may be dy or `residual`.
+  void (*rms_backward)(const RmsRows& rows, const void* x, const void* dy, const void* residual,
+                       void* dx, float* partials, WeightGradient weight, void* stream);
+  /// x: [rows, width * inputs_per_output(kind)] -> a: [rows, width].
+  void (*activation_forward)(Activation kind, DType type, std::int64_t rows, std::int64_t width,
+                             const void* x, void* a, void* stream);
+  /// The gradient of x from that of a; dx may be x.
+  void (*activation_backward)(Activation kind, DType type, std::int64_t rows, std::int64_t width,
+                              const void* x, const void* da, void* dx, void* stream);
+  /// Cross entropy of each row.
+  void (*loss)(const LossRows& rows, void* stream);
+
+  [[nodiscard]] static const RowKernels& of_host() noexcept;
+  /// Throws Error(kRefused) where the build has none.
+  [[nodiscard]] static const RowKernels& of_gpu();
+};
+
+}  // namespace tandem

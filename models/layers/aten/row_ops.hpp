@@ -1,0 +1,56 @@
+// models/layers/aten/row_ops.hpp — what lies between a transformer's matmuls, and the matmuls, each
+// as one node of the graph on a device: the kernels of models/gpu/, LibTorch's matmuls.
+//
+// A GPU waits for the host where a layer is many small operations: a block of these is a third of
+// the launches that plain operations need, and of its bytes. Gradients of weights go straight to
+// their place. On the CPU (tests, a fake GPU) the same code runs on the host. Compute lane.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "models/kernels/activation.hpp"
+#include "models/kernels/norm.hpp"
+#include "models/layers/attention.hpp"
+#include "models/layers/weights.hpp"
+
+namespace tandem::aten {
+
+/// As LinearWeights, without adapters. x: [rows, in].
+[[nodiscard]] at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight,
+                                const JoinedWeights& bias, bool input_major);
+
+/// The norm of x over its last dimension, and x for what goes past it, so that one kernel makes the
+/// gradient of both. Only LayerNorm has a `bias`; it, and what is too wide, goes by plain_norm().
+struct Normed {
+  at::Tensor y, x;
+};
+[[nodiscard]] Normed norm(NormKind kind, double eps, const at::Tensor& x,
+                          const JoinedWeights& weight, const JoinedWeights& bias);
+
+/// q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim], as attention reads them.
+struct SplitHeads {
+  at::Tensor q, k, v;
+};
+/// Whether split_heads() can do it.
+[[nodiscard]] bool can_split_heads(const AttentionShape& shape);
+/// qkv: [rows, (heads + 2 kv_heads) * head_dim]: norms of q and k where there are, rotation where
+/// the shape has it. cosine, sine: [length, rotary / 2], fp32; row r is at r % length.
+[[nodiscard]] SplitHeads split_heads(const at::Tensor& qkv, const AttentionShape& shape,
+                                     const AttentionWeights& weights, const at::Tensor& cosine,
+                                     const at::Tensor& sine);
+
+/// x: [..., width * inputs_per_output(kind)] -> [..., width].
+[[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
+
+/// The gradient of x, contiguous, from that of the activation. No autograd.
+[[nodiscard]] at::Tensor activation_gradient(Activation kind, const at::Tensor& x,
+                                             const at::Tensor& of_a);
+
+/// -log softmax(logits)[label] of each row, 0 for `ignored`; fp32 [rows]. With `scale`, one fp32
+/// number on the device, the logits become its product with the gradient. No autograd.
+[[nodiscard]] at::Tensor losses_of_rows(const at::Tensor& logits, const at::Tensor& labels,
+                                        std::int64_t ignored, const at::Tensor& scale);
+
+}  // namespace tandem::aten
